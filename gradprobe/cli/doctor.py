@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Annotated, Any
 
 import typer
 
 from ..model.failures import UsageFailure
-from ..render.terminal import Progress, dump, show, width
+from ..render.terminal import Progress, dump, interrupted, print_failure, show, width
 from . import shared_options as shared
 from .error_output import failures_told
 
@@ -47,10 +48,14 @@ def doctor(
         from ..runtime.caches import fresh_caches
 
         with fresh_caches() if fresh else contextlib.nullcontext(), Progress() as tick:
-            if target is None:
-                made = examine_machine(command, tick)
-            else:
-                made = examine_target(request, command, timeout, tick)
+            try:
+                if target is None:
+                    made = examine_machine(command, tick)
+                else:
+                    made = examine_target(request, command, timeout, tick)
+            except KeyboardInterrupt:
+                tick.over(functools.partial(print_failure, interrupted(0, 0, "rungs")))
+                raise
         dump(json_file, as_json(made))
         if json_file != "-":
             show(render_examination(made, width()))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import re
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +14,10 @@ from ..targets.naming import triton_folder
 
 # Of Triton, of torch's compiler, of CUDA's driver (PTX), and of CUDA kernels on the CPU.
 _FOLDERS = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "GRADPROBE_CACHE_DIR")
+
+
+# A file that a location of Triton's code names.
+_NAMED = re.compile(r'loc\("([^"\n]+)":\d')
 
 
 @contextlib.contextmanager
@@ -49,7 +53,7 @@ def triton_cache(kernels: Mapping[str, Collection[str]]) -> TritonCache:
     """What is in the folder that the environment names.
 
     Args:
-        kernels: the names of kernels by their file.
+        kernels: the names of kernels by their file, links resolved.
     """
     folder, found, size = triton_folder(), list[Path](), 0
     for file in folder.glob("*/*") if folder.is_dir() else ():
@@ -69,5 +73,6 @@ def _is_of(entry: Path, kernel: str, file: str) -> bool:
     if entry.stem != kernel:
         return False
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        return json.dumps(file) in (entry.with_suffix(".ttir")).read_text()
+        named = set(_NAMED.findall(entry.with_suffix(".ttir").read_text()))
+        return file in map(os.path.realpath, named)
     return False

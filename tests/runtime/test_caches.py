@@ -22,7 +22,9 @@ def test_caches_are_empty_folders_for_a_while_and_then_as_before(monkeypatch):
 
 def test_entries_of_a_kernel_are_those_whose_code_names_its_file(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    for key, name, file in (("A", "dq", "/my/a.py"), ("B", "dq", "/another/a.py"), ("C", "dkv", "/my/a.py")):
+    (tmp_path / "linked").symlink_to("/my")
+    linked = str(tmp_path / "linked" / "a.py")
+    for key, name, file in (("A", "dq", "/my/a.py"), ("B", "dq", "/another/a.py"), ("C", "dkv", linked)):
         (tmp_path / key).mkdir()
         (tmp_path / key / f"{name}.json").write_text(json.dumps({"name": name}))
         (tmp_path / key / f"__grp__{name}.json").write_text("{}")

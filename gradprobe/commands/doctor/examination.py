@@ -81,6 +81,8 @@ def examine_machine(command: str, tick: Tick) -> Examination:
     found, surveys = dict[tuple[str, str], Climbed](), dict[str, Survey]()
     for device in dict.fromkeys(device for device, _ in rungs):
         here = [rung for where, rung in rungs if where == device]
+        # The first in CUDA C++ compiles for others: it begins at once, so that none of them does so beside it.
+        here.sort(key=lambda rung: rung.how != CUDA or rung.primitive != "add_one")
         # Programs of several processes on one GPU wait for one another.
         workers = min(len(os.sched_getaffinity(0)), _WORKERS) if device == "cpu" else 1
         for one in climb([None, *here], device, workers=workers):
@@ -153,13 +155,14 @@ def _ways(backend: str) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
 
 def _closer(made: Examination) -> tuple[Climbed, ...]:
     """The first bad rung in Triton's interpreter, and with empty caches, where it is compiled."""
-    bad = made.first_bad
-    if bad is None or made.survey.backend != "cuda" or bad.rung.how == INTERPRETED:
+    bad, device = made.first_bad, made.survey.backend
+    has_cuda = any(not file.file.endswith(".py") for file in made.survey.files)
+    if bad is None or bad.rung.how == INTERPRETED or (device == "cpu" and bad.rung.how != CUDA and not has_cuda):
         return ()
     rung, found = bad.rung, list[Climbed]()
-    if made.target and rung.planned is not None:
+    if made.target and rung.planned is not None and device == "cuda":
         options = {**rung.planned.request.options, "device": "cpu"}
         planned = Planned(AS_INTERPRETED, replace(rung.planned.request, options=options))
         found.append(climbed_alone(replace(rung, title=AS_INTERPRETED, planned=planned), "cpu"))
     with fresh_caches():
-        return (*found, climbed_alone(replace(rung, title=FRESH), "cuda"))
+        return (*found, climbed_alone(replace(rung, title=FRESH), device))
