@@ -53,8 +53,10 @@ def cuda_atomics(file: str, text: str) -> Iterator[tuple[str, Line]]:
 
 
 def named_after(word: str) -> str:
-    """The intermediate that a pointer is named after, as `dq_ptr`, `DQ`, `d_q` and `p_dq`; "" where there is none."""
-    parts = [part for part in re.split(r"_|ptr|pointer", word.lower()) if part]
+    """The intermediate that a pointer is named after, as `dq_ptr`, `DQ`, `grad_query` and `p_dq`; "" of none."""
+    plain = re.sub("grad(?:ient)?", "d", word.lower())
+    plain = re.sub("query|key|value", lambda found: found[0][0], plain)
+    parts = [part for part in re.split(r"_|ptr|pointer", plain) if part]
     for name in ("".join(parts), *parts):
         if (row := lookup(name)) is not None and row.name.startswith("d"):
             return row.name
