@@ -29,6 +29,7 @@ _OTHERS = (f"{TF32}, cut", f"{TF32}, rounded")
 RUNNING = (None, 16, 32, 64, 128)
 STORED, UNROUNDED, BY_P = "from O as it is stored", "from O before it is rounded", "the row sum of P dP"
 AFTER, BEFORE, EACH = "scaled after", "scaled before", "scaled after, with each tile"
+AGAIN = "as for the scores"
 LOG2E = math.log2(math.e)
 
 Way = dict[str, str]
@@ -122,12 +123,20 @@ class Problem:
         """What dropout multiplies P and dP by."""
         return 1.0 if self.x.keep is None else torch.stack([_share(self.x, tile) for tile in tiles(self.x)])
 
+    def operands(self, way: Scores) -> tuple[Tensor, Tensor]:
+        """q and k as they are multiplied for the scores."""
+        q, k, by = narrow(way.operands, self.q), narrow(way.operands, self.k), self.x.scale * way.factor
+        q = narrow(self.case.dtype, q * by) / by if way.scaled == "q" else q
+        k = narrow(self.case.dtype, k * by) / by if way.scaled == "k" else k
+        return q, k
+
+    def with_operands(self, way: Scores) -> Attention:
+        """The problem with q and k as they are multiplied for the scores."""
+        q, k = self.operands(way)
+        return replace(self.x, q=q, k=k.unflatten(1, (-1, self.group))[:, :, 0])
+
     def _scores(self, way: Scores) -> Ball:
-        q, k = narrow(way.operands, self.q), narrow(way.operands, self.k)
-        if way.scaled:
-            by = self.x.scale * way.factor
-            q = narrow(self.case.dtype, q * by) / by if way.scaled == "q" else q
-            k = narrow(self.case.dtype, k * by) / by if way.scaled == "k" else k
+        q, k = self.operands(way)
         s = dot(exact(q), k.mT) * self.x.scale
         s = Ball(s.value + self.added, s.radius + 2 * U32 * (s.value.abs() + self.added.abs()))
         return narrowed(way.result, s)
@@ -294,28 +303,32 @@ def of_ds(problem: Problem, name: str, forward: Scores, backward: Iterable[Score
     dtype = problem.case.dtype
     deltas = (STORED, BY_P) if dtype == IEEE else (STORED, UNROUNDED, BY_P)
     of_dp = [(word, IEEE) for word in words_of(dtype)] if dtype == IEEE else [(IEEE, IEEE), (IEEE, dtype)]
+    other = "k" if name == "dQ" else "q"
     orders = (AFTER,) if dtype == IEEE else (AFTER, BEFORE, EACH) if name in problem.models else (AFTER, BEFORE)
-    for scores, delta, (operands, result), word, order in itertools.product(
-        backward, deltas, of_dp, words_of(dtype), orders
+    for scores, delta, (operands, result), word, order, again in itertools.product(
+        backward, deltas, of_dp, words_of(dtype), orders, (False, True)
     ):
-        if word == IEEE and order == BEFORE:
+        if (word == IEEE and order == BEFORE) or (again and scores.scaled != other):
             continue
         way = {"dS": word if dtype == IEEE or word == IEEE else f"{word}, {order}", "delta": delta}
+        way |= {other: AGAIN if again else "as given"}
         way |= {"dP": operands if dtype == IEEE else result} | scores.way
-        yield way, partial(_of_ds, problem, name, scores, forward, delta, (operands, result), word, order)
+        yield way, partial(_of_ds, problem, name, scores, forward, delta, (operands, result), word, order, again)
 
 
 def _of_ds(
     problem: Problem, name: str, scores: Scores, forward: Scores, delta: str, of_dp: tuple[str, str], word: str,
-    order: str,
+    order: str, again: bool,
 ) -> Ball:  # fmt: skip
     p, dp = problem.backward(scores, forward), problem.dp(*of_dp, scores, forward)
     of_row = _delta(problem, delta, p, dp, forward)
     ds = p.times(Ball(dp.value - of_row.value, dp.radius + of_row.radius + U32 * (dp.value.abs() + of_row.value.abs())))
     inner, outer = (problem.x.scale, 1.0) if order == BEFORE else (1.0, problem.x.scale)
     rounded = narrowed(word, Ball(*(part * problem.valid for part in ds)) * inner)
-    matrix, other = (rounded, problem.k) if name == "dQ" else (rounded.mT, problem.q)
-    return problem.product(name, matrix, narrow(word, other), outer, each=order == EACH)
+    # What was rounded for the scores is of that many bits already.
+    q, k = problem.operands(scores) if again else (narrow(word, problem.q), narrow(word, problem.k))
+    matrix, other = (rounded, k) if name == "dQ" else (rounded.mT, q)
+    return problem.product(name, matrix, other, outer, each=order == EACH)
 
 
 def _delta(problem: Problem, how: str, p: Ball, dp: Ball, forward: Scores) -> Ball:
@@ -406,15 +419,20 @@ def _reading(
     return Reading(name, sums, tuple(ways[n] for n in fit), ways[nearest], wrong[nearest], elements, len(ways), used)
 
 
-def read_sums(draws: Draws, name: str) -> tuple[Reading, list[Model | None]]:
+def read_sums(draws: Draws, name: str, rounded: Reading | None = None) -> tuple[Reading, list[Model | None]]:
     """In what dQ, dK or dV is added up, from draws in which nothing else is rounded; and the models that fit.
 
     None is the contract's, a sum in float32.
+
+    Args:
+        rounded: what was read of roundings on the way to it, where its q or k is one that was rounded for the scores.
     """
+    scores = _known(rounded, scores_of(draws.at(0).case.dtype))[0] if rounded else None
 
     @cache
     def sums_of(problem: Problem) -> Accumulation:
-        return Accumulation(problem.case, problem.x, problem.trace, name)
+        x = problem.x if scores is None else problem.with_operands(scores)
+        return Accumulation(problem.case, x, problem.trace, name)
 
     def differing(problem: Problem, asked: Collection[int]) -> dict[int, int]:
         return {number: _differing(models[number], sums_of(problem)) for number in asked}
@@ -428,15 +446,15 @@ def read_sums(draws: Draws, name: str) -> tuple[Reading, list[Model | None]]:
 
 def _models(sums: Accumulation) -> Iterator[Model]:
     """Every way but the contract's; the scale, a power of two, may come first or last."""
-    for model in sums.models():
-        if model.scaled:
-            yield model
-            yield replace(model, apart=True)
+    scaled = [model for model in sums.models() if model.scaled]
+    yield from dict.fromkeys(one for model in scaled for one in (model, replace(model, apart=True)))
 
 
 def _of_model(model: Model | None, name: str, sums: Accumulation) -> Way:
     if model is None:
         return {"sums": IEEE}
+    if model.tile == sums.length:
+        return {"sums": f"float32, rounded to {str(sums.dtype).removeprefix('torch.')} for each query head of a group"}
     what = "query rows" if name != "dQ" else "keys"
     how = f"each {model.tile} {what} rounded alone" if model.apart else f"rounded after each {model.tile} {what}"
     heads = ", one for each query head" if sums.group > 1 and not model.shared else ""

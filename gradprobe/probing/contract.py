@@ -11,7 +11,7 @@ from ..model.contract import Contract
 from ..model.failures import TargetFailure
 from ..numerics.coarser import Model
 from ..numerics.compare import attention_of
-from ..numerics.ways import Draws, Problem, read, read_sums
+from ..numerics.ways import AGAIN, Draws, Problem, read, read_sums
 from ..runtime.run import run_target
 from ..targets.find import Target
 from .experiment import experiment_of, inputs_of
@@ -43,7 +43,11 @@ def contract_of(target: Target, case: Case) -> Contract:
     sums = {name: read_sums(even, name) for name in given if name != "O"}
     short = _short(case)
     models = _models_of(target, short, [name for name, (_, models) in sums.items() if None not in models])
-    readings = (*read(_draws(target, _uneven(short, target), models)), *(reading for reading, _ in sums.values()))
+    rounded = read(_draws(target, _uneven(short, target), models))
+    for reading in rounded:
+        if AGAIN in reading.parts.get("k", reading.parts.get("q", ())):
+            sums[reading.of] = read_sums(even, reading.of, reading)
+    readings = (*rounded, *(reading for reading, _ in sums.values()))
     absent = tuple(f"{name} is not given" for name in ("O", *_GRADIENTS) if name not in given)
     return Contract(target.name, even.at(0).case, case.seed, readings, absent)
 
