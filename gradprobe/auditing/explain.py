@@ -114,6 +114,7 @@ class _Explaining:
         self._places, self._expanded = _Places(), set[int]()
         self._holdings: list[Holding] = []
         self._narrow: Value | None = None
+        self._latest: dict[tuple[str, str], Value] = {}
         self._unknown: list[Value] = []
 
     def explain(self, values: Sequence[Value], results: Mapping[str, Array], wrong: list[str]) -> Explanation:
@@ -132,7 +133,7 @@ class _Explaining:
                 located[mistake] = replace(before, results=(*before.results, name))
         order = list(DUE)
         found = sorted(located.values(), key=lambda one: order.index(one.mistake.of) if one.mistake.of in order else 99)
-        strange = self._strange(unexplained) if unexplained else None
+        strange = self._strange() if unexplained else None
         return Explanation(tuple(found), tuple(unexplained), tuple(self._holdings), strange=strange)
 
     # --- values
@@ -144,6 +145,7 @@ class _Explaining:
             return
         matches = self._library.matches(value.array, tolerance)
         if value.at.name:
+            self._latest[value.at.function, value.at.name] = value
             self._hold(value, matches)
         for match in matches:
             self._note(value, match)
@@ -302,7 +304,7 @@ class _Explaining:
         places = self._places
         shows = (one for one in places.of_mistakes if mistake in one[0] and one[0] <= together)
         if mistake.key in _AT_USE:
-            shows = (one for one in shows if one[2] is None or one[2].product is not None)
+            shows = (one for one in shows if one[2] is None or (one[2].kind != "P" and one[2].words != "PE"))
         _, at, form = next(shows, (None, None, None))
         scores = [at for by, at in places.of_scores if mistake.of_scores is not None and _is(by, mistake.of_scores)]
         if scores and mistake.key.startswith("scale"):
@@ -311,10 +313,12 @@ class _Explaining:
             at = places.of_masks.get(mistake.mask, at)
         return Located(mistake, at, (), form)
 
-    def _strange(self, unexplained: list[str]) -> Value | None:
+    def _strange(self) -> Value | None:
         """The first variable named as an intermediate that holds none; else the first that holds nothing known."""
-        named = [value for value in self._unknown if role_of(value.at.name) in DUE]
-        others = [value for value in self._unknown if value.array.ndim >= 2]
+        # What is written into later shows only in the end what it holds.
+        final = [one for one in self._unknown if self._latest[one.at.function, one.at.name] is one]
+        named = [value for value in final if role_of(value.at.name) in DUE]
+        others = [value for value in final if value.array.ndim >= 2]
         return next(iter([*named, *others]), None)
 
 

@@ -362,14 +362,10 @@ class Formulas:
         for p, dp, delta in itertools.product(*(self.alternates[kind] for kind in ("P", "dP", "delta"))):
             if found is None or found in (p, dp, delta):
                 forms = list(_wrong_ds(p, dp, delta, self.raw * self.scale))
-                made += [
-                    *forms,
-                    *(
-                        self._product(name, one)
-                        for one in forms[1 : 2 if forms[0].mistakes and forms[0].words == "dP - delta" else 1]
-                        for name in ("dQ", "dK")
-                    ),
-                ]
+                made += forms
+                if known := _together(p, dp, delta):  # its own results at once: tiles of dS may not tell what they are
+                    follows = not any(mistake.key == "softmax/scores" for mistake in known)
+                    made += [self._product(name, forms[1]) for name in ("dQ", "dK") if follows]
         return made
 
     def _other_do(self) -> Iterator[Form]:
@@ -411,7 +407,7 @@ _KINDS = {
     "unnormalised": ("exp(S) is not divided by its sum, so rows do not sum to one", "divide by the sum over the keys"),
     "raw": ("exp(S) is not divided by its sum, so rows do not sum to one", "divide by the sum over the keys"),
     "all": ("the softmax is over all queries and keys together", "take it over the last axis"),
-    "scores": ("the scores stand for P: there is no softmax", "take the softmax over the keys"),
+    "scores": ("the scores stand where P is due", "take the softmax over the keys"),
     "transposed": ("P is made of K Q^T, the transposed scores", "make it of Q K^T"),
     "columns": ("exp(S) is divided by its sum over the queries, not over the keys", "sum over the last axis"),
 }
@@ -474,12 +470,14 @@ def _wrong_ds(p: Form, dp: Form, delta: Form, s: Array) -> Iterator[Form]:
         "p-transposed": (p.values.swapaxes(-1, -2) * (dp.values - column), "P^T * (dP - delta)",
                          "P is transposed in dS", known),
         "scores": (s * (dp.values - column), "S * (dP - delta)", "dS is made of S, not of P", _together(dp, delta)),
+        "dp-for-p": (dp.values * (dp.values - column), "dP * (dP - delta)", "dP stands for P in dS",
+                     _together(dp, delta)),
+        "p-for-dp": (p.values * (p.values - column), "P * (P - delta)", "P stands for dP in dS", _together(p, delta)),
+        "s-for-dp": (p.values * (s - column), "P * (S - delta)", "S stands for dP in dS", _together(p, delta)),
         "o-twice": (p.values * (dp.values - 2 * column), "P * (dP - 2 delta)", "delta is subtracted twice", known),
     }  # fmt: skip
     for key, (values, words, came, inherited) in ways.items():
-        # What stands in a right function on the way to dS is no mistake before it is used as dS.
-        kind = "dS" if key not in ("delta-left-out", "p-left-out") else "dS"
-        yield Form(kind, "bhmn", values, words, (*inherited, Mistake("dS", f"ds/{key}", came)))
+        yield Form("dS", "bhmn", values, words, (*inherited, Mistake("dS", f"ds/{key}", came)))
 
 
 def _array(tensor: torch.Tensor) -> Array:

@@ -127,12 +127,13 @@ class Library:
         known = [*axes, *(pair for pair in pairs if set(pair) <= set(axes))]
         whole = [[letters for letters in known if self._length(letters) == size] for size in shape]
         tiles = [[letter for letter in "mn" if letter in axes and 1 < size < self._length(letter)] for size in shape]
-        ways = [whole, *([*whole[:at], tiles[at], *whole[at + 1 :]] for at in range(len(shape)))]
-        for options in ways:
-            chosen = [one for one in itertools.product(*options) if len(set("".join(one))) == len("".join(one))]
-            if chosen:
-                yield from chosen
-                return
+        cut = ([*whole[:at], tiles[at], *whole[at + 1 :]] for at in range(len(shape)))
+        yield from list(_distinct(whole)) or [one for options in cut for one in _distinct(options)]
+
+
+def _distinct(options: list[list[str]]) -> Iterator[tuple[str, ...]]:
+    """Each choice of one option a dimension in which no axis stands twice."""
+    yield from (one for one in itertools.product(*options) if len(set("".join(one))) == len("".join(one)))
 
 
 def _finite(array: Array) -> Array:

@@ -129,7 +129,9 @@ def _compiled(file: str, text: str) -> tuple[dict[tuple[str, int], CodeType], li
     """The code of each function that tells, by name and first line, and what it tells of."""
     teller = _Telling()
     tree = ast.fix_missing_locations(teller.visit(ast.parse(text)))
-    codes = {(code.co_name, code.co_firstlineno): code for code in _codes(compile(tree, file, "exec"))}
+    codes = {
+        (code.co_name, code.co_firstlineno): code for code in _codes(compile(tree, file, "exec", dont_inherit=True))
+    }
     return codes, teller.expressions
 
 
