@@ -103,7 +103,7 @@ class _Ladder:
 
     def __init__(self, request: CheckRequest, built: Built) -> None:
         self._request, self._built, self._given = request, built, request.options
-        self._heads, self._batch = self._given.get("heads", 2), self._given.get("batch", 2)
+        self._heads, self._batch = _heads(self._given), self._given.get("batch", 2)
         self._fixed = any(name in self._given for name in _LENGTHS)
         self._tile = min(built.tile, _LARGEST_TILE)
         self._name = plural(self._heads, "head")
@@ -154,6 +154,12 @@ class _Ladder:
         if self._built.family == "lazy":
             plain |= {"tau": "-0.5"} | ({"bias_window": _LONG_BIAS} if "bias" in self._built.tensors else {})
         return {"recover": False, **{name: word for name, word in plain.items() if name not in self._given}}
+
+
+def _heads(given: Mapping[str, Any]) -> int:
+    """As many as are given; else two, or as many as other options ask for."""
+    taus = len(str(given.get("tau", "")).split(","))
+    return int(given.get("heads", max(2, given.get("kv_heads", 1), taus)))
 
 
 def _one(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,6 +53,11 @@ def test_what_is_given_stays_and_rungs_that_are_the_same_stand_once():
         parse(rung.planned.request.options)
 
 
+@pytest.mark.parametrize(("given", "heads"), [({"kv_heads": 3}, 3), ({"tau": "-1,1,2,3"}, 4), ({"tau": "-1"}, 2)])
+def test_heads_that_are_not_given_are_as_many_as_other_options_ask_for(given, heads):
+    assert titles(LAZY, **given)[1] == f"{heads} heads, one tile"
+
+
 def test_a_tau_a_head_and_a_length_a_batch_are_kept_whole():
     found = rungs(LAZY, tau="-0.5,0.25", seqlens="20,12", batch=2)
     assert [rung.planned.request.options["tau"] for rung in found[:2]] == ["-0.5", "-0.5,0.25"]
