@@ -56,7 +56,7 @@ def doctor(
             except KeyboardInterrupt:
                 tick.over(functools.partial(print_failure, interrupted(0, 0, "rungs")))
                 raise
-        dump(json_file, as_json(made))
         if json_file != "-":
             show(render_examination(made, width()))
+        dump(json_file, as_json(made))
         raise typer.Exit(made.exit_code)

@@ -14,6 +14,7 @@ from ...inputs.history import CheckRequest
 from ...model.failures import Failure, NoRoom, Refusal, TargetFailure
 from ...model.run import FAILED, MATCH
 from ...processes import TaskResult, run_each, tell
+from ...processes.ended import TIMEOUT
 from ...render.console import first_line
 from ...render.text import visible
 from ..suite.checked import Checked
@@ -197,10 +198,9 @@ def _failure(subject: str, ended: TaskResult) -> Failure:
 def _ended(ended: TaskResult, rung: Rung, climbed: object) -> Climbed:
     if isinstance(climbed, Climbed):
         return climbed
-    if ended.crash is not None:
-        return Climbed(
-            rung, FAILS, f"it ended its process: {ended.crash.words}{ended.crash.where}", ended.crash.seconds
-        )
+    if (crash := ended.crash) is not None:
+        how = "" if crash.kind == TIMEOUT else "it ended its process: "
+        return Climbed(rung, FAILS, f"{how}{crash.words}{crash.where}", crash.seconds)
     return Climbed(rung, FAILS, ended.raised.message if ended.raised else "it gave nothing")
 
 

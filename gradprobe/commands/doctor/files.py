@@ -63,7 +63,8 @@ def loaded_file(module: str, file: str, *, named: bool = False, kernels: Iterabl
     if path.suffix != ".py" or not path.is_file():
         return None
     plain, those = module.replace("gradprobe_target_", ""), list(kernels)
-    copies = tuple(_copy(Path(other), sha256(path)) for other in shadows(plain, path, _site_folders()))
+    others = shadows(plain, path, [*_site_folders(), *map(os.path.abspath, _OF_PROJECTS)])
+    copies = tuple(_copy(Path(other), sha256(path)) for other in others)
     stale = (*stale_bytecode(path), *_stale_kernels(path, those))
     names = tuple(str(kernel.fn.__name__) for kernel in those)
     why = "the file that was named" if named else why_imported(plain, path)
@@ -79,6 +80,10 @@ def cuda_file(file: str, kernels: tuple[str, ...]) -> LoadedFile:
 def sha256(file: Path) -> str:
     """Of its content now."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+# Where projects keep their packages, which an install that is not editable copies.
+_OF_PROJECTS = ("src", "python", "lib")
 
 
 def _copy(file: Path, digest: str) -> Copy:

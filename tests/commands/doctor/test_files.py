@@ -48,6 +48,16 @@ def test_a_copy_of_another_text_is_named_and_one_of_the_same_text_is_told_apart(
     }
 
 
+def test_a_copy_in_the_folder_where_a_project_keeps_its_sources_is_named_though_no_path_leads_there(here, monkeypatch):
+    for folder, text in (("src/planted_project", NEW), ("site/planted_project", OLD)):
+        (here / folder).mkdir(parents=True)
+        (here / folder / "__init__.py").write_text("")
+        (here / folder / "attention.py").write_text(text)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(here / "site")])
+    found = loaded_file("planted_project.attention", str(here / "site" / "planted_project" / "attention.py"))
+    assert [copy.file for copy in found.copies] == [str(here / "src" / "planted_project" / "attention.py")]
+
+
 @pytest.mark.parametrize(
     ("put", "words"),
     [("cwd", "the current folder"), ("PYTHONPATH", "PYTHONPATH"), ("site", "site-packages"),
