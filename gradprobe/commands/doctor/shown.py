@@ -124,7 +124,7 @@ def _copies(made: Examination, width: int) -> Iterator[Text]:
     for file in made.other_copies:
         others = [copy for copy in file.copies if not copy.same]
         words = f"runs: {_short(file.file)} ({file.why}), {_age(file.modified)}, sha256 {file.sha256[:12]}"
-        yield from folded(f"{plural(len(others), 'other text')} of module {file.module} on the path", width, CAUTION)
+        yield from folded(f"{plural(len(others) + 1, 'different text')} of module {file.module}", width, CAUTION)
         yield from folded(f"  {words}", width)
         for copy in others:
             told = f"  not: {_short(copy.file)}, {_age(copy.modified)}, sha256 {copy.sha256[:12]}"

@@ -88,7 +88,7 @@ def test_a_copy_of_another_text_is_a_fact_and_no_verdict_and_one_of_the_same_tex
     made = replace(MADE, climbed=climbed(GREEN), survey=replace(SURVEY, files=(replace(FILE, copies=(other, same)),)))
     lines = shown(made)
     assert made.exit_code == 0
-    assert lines[1] == "  1 other text of module mine on the path"
+    assert lines[1] == "  2 different texts of module mine"
     assert any("not: /old/mine.py" in line for line in lines)
     assert not any("not: /same/mine.py" in line for line in lines)
 
