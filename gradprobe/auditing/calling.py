@@ -19,18 +19,12 @@ from ..model.intermediates import lookup
 from ..source.text import PythonSource
 from ..targets.find import FoundFunction
 from ..targets.naming import plain_function
+from .axes import AXES, LETTERS, fits, settled, shaped
 from .forms import Array
 from .names import parameter_named, returned_names, role_of, size_named
 from .watching import Value, Watch, as_array, module_of, watched
 
-MERGED = "bl(hd)"
-SHAPES = ("bhld", "hld", "ld", "blhd", "lhd", MERGED)
-"""The order of axes in which a reference may take q, k, v and dO, in which they are tried."""
-LETTERS = {"q": "bhld", "k": "bhld", "v": "bhld", "do": "bhld", "o": "bhld", "lse": "bhl", "delta": "bhl", "P": "bhlL"}
 _GRADIENTS = {"dQ": "q", "dK": "k", "dV": "v"}
-AXES = {name: "bhld" for name in ("O", "dQ", "dK", "dV")} | {name: "bhl" for name in ("LSE", "delta")}
-AXES |= {name: "bhlL" for name in ("P", "S", "dP", "dS")}
-"""Of each result."""
 _ORDERS = {
     1: (("O",), ("dQ",), ("dV",), ("dK",)), 2: (("O", "LSE"), ("dQ", "dK"), ("dK", "dV")),
     3: (("dQ", "dK", "dV"), ("dV", "dQ", "dK"), ("dK", "dV", "dQ"), ("dV", "dK", "dQ")),
@@ -166,7 +160,7 @@ class Callee:
             if not self.is_backward:
                 found |= _through_autograd(found, leaves, values["do"], how)
         named = isinstance(result, Mapping) and all(lookup(str(key)) is not None for key in result)
-        results = {name: _settled(one.detach(), name, how, values) for name, one in found.items()}
+        results = {name: settled(one.detach(), name, how.shapes, values["q"]) for name, one in found.items()}
         after = _copies(arguments)
         changed = tuple(name for name in before if not np.array_equal(before[name], after[name], equal_nan=True))
         return Called(results, order, seen.last(), overwritten=changed, is_mapping=named)
@@ -183,7 +177,7 @@ class Callee:
             found, _ = self._named(self.function(**arguments), how, values)
         if "O" not in found:
             raise TypeError("it returns no O")
-        return _settled(found["O"], "O", how, values)
+        return settled(found["O"], "O", how.shapes, values["q"])
 
     def _arguments(
         self, how: Convention, values: Mapping[str, Tensor], options: Mapping[str, Any], *, in_place: bool = False
@@ -233,7 +227,7 @@ class Callee:
         fitting = [
             order
             for order in orders
-            if all(_fits(one, name, how, values) for one, name in zip(tensors, order, strict=True))
+            if all(fits(one, name, how.shapes, values["q"]) for one, name in zip(tensors, order, strict=True))
         ]
         if not fitting:
             raise TypeError(f"it returned {len(tensors)} values whose names cannot be told")
@@ -266,16 +260,6 @@ def _other(name: str, swapped: tuple[str, str] | None) -> str:
     return swapped[1] if name == swapped[0] else swapped[0]
 
 
-def shaped(tensor: Tensor, axes: str, shapes: str) -> Tensor:
-    """A tensor of axes such as bhld, or bhlL of a matrix, as a function of these shapes takes it."""
-    if shapes == MERGED:
-        return tensor.transpose(1, 2).flatten(2) if axes == "bhld" else tensor
-    tensor = tensor[tuple(slice(None) if letter in shapes + "L" else 0 for letter in axes)]
-    left = [letter for letter in axes if letter in shapes + "L"]
-    order = [letter for letter in shapes if letter in left] if axes == "bhld" else left
-    return tensor.permute([left.index(letter) for letter in order]).contiguous()
-
-
 def _mask(how: Convention, q: Tensor) -> Any:
     keep = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).tril()
     mask = {
@@ -300,43 +284,11 @@ def _flat(result: Any) -> Iterator[Any]:
         yield result
 
 
-def _shape(name: str, how: Convention, values: Mapping[str, Tensor]) -> list[tuple[int, ...]]:
-    """The shapes in which a function of these shapes may return a result."""
-    b, h, m, d = values["q"].shape
-    sizes = {"b": b, "h": h, "l": m, "d": d, "L": m}
-    axes = AXES[name]
-    if how.shapes == MERGED:
-        return [(b, m, h * d)] if axes == "bhld" else [tuple(sizes[letter] for letter in axes)]
-    own = how.shapes if axes == "bhld" else "".join(letter for letter in axes if letter in how.shapes + "L")
-    shape = tuple(sizes[letter] for letter in own)
-    return [shape, (*shape, 1)] if axes == "bhl" else [shape]
-
-
-def _fits(tensor: Tensor, name: str, how: Convention, values: Mapping[str, Tensor]) -> bool:
-    return tuple(tensor.shape) in _shape(name, how, values)
-
-
-def _settled(tensor: Tensor, name: str, how: Convention, values: Mapping[str, Tensor]) -> Tensor:
-    """A result with the axes of the table of intermediates; as it came where it has another shape."""
-    if not _fits(tensor, name, how, values):
-        return tensor
-    axes = AXES[name]
-    if how.shapes == MERGED:
-        heads = values["q"].shape[1]
-        return tensor.unflatten(2, (heads, -1)).transpose(1, 2) if axes == "bhld" else tensor
-    tensor = tensor.reshape(_shape(name, how, values)[0])
-    if axes == "bhld":
-        left = [letter for letter in axes if letter in how.shapes]
-        tensor = tensor.permute([how.shapes.index(letter) for letter in left])
-    for at, letter in enumerate(axes):
-        tensor = tensor if letter in how.shapes + "L" else tensor.unsqueeze(at)
-    return tensor
-
-
 def _count_right(tensors: list[Tensor], order: tuple[str, ...], how: Convention, values: Mapping[str, Tensor]) -> int:
     """How many of the results are those of their names; values hold what is due where it is known."""
     pairs = (
-        (_settled(one, name, how, values), values.get(f"due {name}")) for one, name in zip(tensors, order, strict=True)
+        (settled(one, name, how.shapes, values["q"]), values.get(f"due {name}"))
+        for one, name in zip(tensors, order, strict=True)
     )
     return sum(due is not None and is_near(one, due) for one, due in pairs)
 

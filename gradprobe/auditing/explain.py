@@ -10,9 +10,10 @@ import numpy as np
 
 from ..reference import Attention
 from ..source.expressions import Expression
-from .forms import DUE, PRODUCTS, Array, Form, Formulas, Mistake, product_words, shown
+from .forms import DUE, PRODUCTS, Array, Form, Mistake, product_words, shown
 from .library import HIDDEN, Library, Match
 from .names import role_of
+from .variants import Variants
 from .watching import Value
 
 # How far a value may be from a form, as a share of its largest number: sums of a few dozen numbers err by far less.
@@ -105,7 +106,7 @@ def explain(
 
 class _Explaining:
     def __init__(self, x: Attention, by_autograd: bool, asks_for_mask: bool) -> None:
-        self._formulas, self._by_autograd = Formulas(x, asks_for_mask=asks_for_mask), by_autograd
+        self._formulas, self._by_autograd = Variants(x, asks_for_mask=asks_for_mask), by_autograd
         self._of_output: tuple[Mistake, ...] = ()
         b, h, m, d = x.q.shape
         self._library = Library({"b": b, "h": h, "m": m, "n": x.n_key, "d": d, "e": x.v.shape[-1]})

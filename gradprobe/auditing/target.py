@@ -13,7 +13,7 @@ from ..model.failures import Failure, ReferenceFailure, UsageFailure
 from ..reference import manual_attention_backward
 from ..targets.find import Target, canonical_name, find_target
 from .audit import Audit, audit
-from .calling import LETTERS
+from .axes import LETTERS
 from .refusal import departure
 from .told import diagnoses_of, known_of
 

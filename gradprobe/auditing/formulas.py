@@ -1,0 +1,126 @@
+"""Formulas: the values of a right attention backward, whole, from its inputs on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..reference import Attention, Tile
+from .forms import FEATURES, PRODUCTS, Array, Form, shown
+
+
+class Formulas:
+    """The forms of one problem whose query rows are as many as its keys, and each head has a key head of its own."""
+
+    def __init__(self, x: Attention, *, asks_for_mask: bool = True) -> None:
+        self.x, self.scale, self._asks_for_mask = x, x.scale, asks_for_mask
+        self.inputs = {name: as_numpy(getattr(x, name)) for name in ("q", "k", "v", "do")}
+        whole = [Tile(batch, slice(0, x.n_heads), slice(0, x.n_query)) for batch in range(x.n_batch)]
+        self.valid = np.stack([as_numpy(x.valid(tile).expand(x.n_heads, -1, -1)) for tile in whole]) > 0
+        self.raw = self.inputs["q"] @ self.inputs["k"].swapaxes(-1, -2)
+        self.alternates: dict[str, list[Form]] = {}
+        self._tau = None if x.tau is None else as_numpy(x.tau)[None, :, None, None] / self._count
+
+    def right(self) -> list[Form]:
+        """What a right function may hold."""
+        forms = [Form(name, FEATURES[name], self.inputs[name], shown(name)) for name in self.inputs]
+        forms += [Form("S", "bhmn", self.raw, "Q K^T")]
+        s = self.logits(self.scale)
+        t = np.where(self.valid, s, -np.inf)
+        most = t.max(-1)
+        powers = np.exp(t - most[..., None])
+        lse = most + np.log(powers.sum(-1))
+        p = np.exp(t - lse[..., None])
+        forms += [
+            Form("S", "bhmn", s, "S"), Form("", "bhm", most, "the maximum of S"), Form("LSE", "bhm", lse, "LSE"),
+            Form("", "bhm", s.max(-1), "the maximum of S without its mask"),
+            Form("", "bhmn", powers, "exp(S - max)"), Form("", "bhm", powers.sum(-1), "the sum of exp(S - max)"),
+            Form("", "bhmn", np.where(self.valid, np.exp(s), 0), "exp(S)"),
+            Form("", "bhmn", np.where(self.valid, t - most[..., None], 0), "S - max"),
+            Form("", "bhm", np.exp(t).sum(-1), "the sum of exp(S)"), Form("P", "bhmn", p, "P"),
+            Form("", "bhmn", s - s.max(-1)[..., None], "S - max"),
+            Form("", "bhmn", s - lse[..., None], "S - LSE"), Form("", "bhmn", s - most[..., None], "S - max"),
+        ]  # fmt: skip
+        by_kind: dict[str, Form] = {}
+        for form in forms:
+            by_kind[form.kind] = form
+        self.alternates = {"P": [by_kind["P"]], "delta": [], "dP": [], "O": [], "dS": []}
+        return [*forms, *self._chain(by_kind["P"])]
+
+    def _chain(self, p: Form) -> Iterator[Form]:
+        """What is right from P on."""
+        held = self.held(p.values)
+        o = Form("O", "bhme", held @ self.inputs["v"], "O", product=PRODUCTS["O"])
+        open_dp = self.inputs["do"] @ self.inputs["v"].swapaxes(-1, -2)
+        dp = Form("dP", "bhmn", np.where(self.passes(p.values), open_dp, 0), "dP")
+        over = p.values * dp.values
+        delta = Form("delta", "bhm", over.sum(-1), "delta")
+        rest = dp.values - delta.values[..., None]
+        ds = Form("dS", "bhmn", p.values * rest, "dS")
+        is_plain = self._tau is None
+        yield from (o, Form("dP" if is_plain else "", "bhmn", open_dp, "dP" if is_plain else "dO V^T"), dp, delta, ds)
+        yield from (Form("", "bhmn", over, "P * dP"), Form("", "bhmn", rest, "dP - delta"))
+        yield Form("", "bhmn", open_dp - delta.values[..., None], "dP - delta")
+        yield Form("", "bhmn", p.values * delta.values[..., None], "P * delta")
+        yield Form("", "bhme", self.inputs["do"] * o.values, "dO * O")
+        if self.x.bias is not None:
+            yield from (Form("", "bhmn", self.logits(0.0), "the bias"), Form("S", "bhmn", self.raw * self.scale, "S"))
+        if self._tau is not None:
+            z, seen = p.values + self._tau, self.valid
+            steps = {"PE": held, "Z": z, "Z, masked": np.where(seen, z, 0), "dP": np.where(seen, open_dp, 0)}
+            yield from (Form("", "bhmn", values, words) for words, values in steps.items())
+        for form in (o, dp, delta, ds):
+            self.alternates[form.kind] = [form]
+        yield from (self._product(name, ds if name != "dV" else replace(p, values=held)) for name in ("dQ", "dK", "dV"))
+
+    def _product(self, name: str, matrix: Form) -> Form:
+        kind, other, transposed = PRODUCTS[name]
+        values = (matrix.values.swapaxes(-1, -2) if transposed else matrix.values) @ self.inputs[other]
+        factor = self.scale if name in ("dQ", "dK") else 1.0
+        axes = {"dQ": "bhmd", "dK": "bhnd", "dV": "bhne", "O": "bhme"}[name]
+        return Form(name, axes, factor * values, name, matrix.mistakes, (kind, other, transposed))
+
+    def logits(self, factor: float) -> Array:
+        """Scores before the mask, of another factor than the scale."""
+        s = factor * self.raw
+        if self.x.softcap is not None:
+            s = self.x.softcap * np.tanh(s / self.x.softcap)
+        if self.x.bias is not None and self.x.family == "softmax":
+            s = s + np.where(np.isfinite(bias := as_numpy(self.x.bias)), bias, 0)
+        elif self.x.bias is not None:
+            s = s + self._by_distance(as_numpy(self.x.bias))
+        return s
+
+    def _by_distance(self, bias: Array) -> Array:
+        distance = np.arange(self.x.n_query)[:, None] - np.arange(self.x.n_key)
+        inside = (distance >= 0) & (distance < bias.shape[1])
+        return np.where(inside, bias[:, np.clip(distance, 0, bias.shape[1] - 1)], 0)[None]
+
+    def held(self, p: Array) -> Array:
+        """What is multiplied by V: P itself, or of the lazy family relu(P + tau / (i + 1))."""
+        return p if self._tau is None else np.where(self.valid, np.maximum(p + self._tau, 0), 0)
+
+    def passes(self, p: Array) -> Any:
+        """Where dP is that of P: of the lazy family where relu lets it pass."""
+        return np.True_ if self._tau is None else (p + self._tau > 0) & self.valid
+
+    @cached_property
+    def _lse(self) -> Array:
+        """[B, H, M, 1]."""
+        t = np.where(self.valid, self.logits(self.scale), -np.inf)
+        most = t.max(-1, keepdims=True)
+        return np.asarray(most + np.log(np.exp(t - most).sum(-1, keepdims=True)))
+
+    @property
+    def _count(self) -> Array:
+        """[M, 1] i + 1."""
+        return np.arange(1.0, self.x.n_query + 1)[:, None]
+
+
+def as_numpy(tensor: torch.Tensor) -> Array:
+    return tensor.detach().cpu().double().numpy()
