@@ -79,7 +79,7 @@ def resolve_problem(
     given = _options(request, found, saved)
     on = tuple(name for name, value in given.items() if value is not False)
     if given.get("oracle") == "identities" and not judged_alone:
-        raise UsageFailure("--oracle identities judges plain checks alone, element by element nothing", "drop it")
+        raise UsageFailure("--oracle identities is of checks alone: it compares no element", "drop it")
     return Problem(_case(given, found, saved, device), found, beside, saved, on, request, frozenset(request.options))
 
 

@@ -75,7 +75,7 @@ def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
         lines += [*_place(report, width), *render_reasons(report, width)]
     lines += [line for sentence in _reasons(report) for line in folded(sentence, width)]
     table = _table(report, report.shown, width, UTF8 if utf8 else ASCII)
-    lines += [Text(), *(table if report.shown.compares else identity_table(report)), Text(), *layouts]
+    lines += [Text(), *(table if report.shown.compares else identity_table(report, width)), Text(), *layouts]
     lines += [line for sentence in (*_sentences(report), *beside(report)) for line in folded(sentence, width)]
     return [*lines, *_provenance(report, width), *(Text(f"  {hint}") for hint in report.hints)]
 

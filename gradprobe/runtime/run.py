@@ -202,7 +202,7 @@ def _through_autograd(
             f"target {target.name!r} is not differentiable: its output does not require grad",
             "a forward is differentiated through autograd; a backward takes a parameter `do`",
         )
-    dots += of_autograd(output)
+    dots += of_autograd(output) if output.is_cuda else ()
     found = _backward(output, taken(do, "do", case.shapes), list(leaves.values()))
     results = {name: gradient for name, gradient in zip(leaves, found, strict=True)}
     # To autograd and to an optimizer, a gradient that never comes is 0. For bias and sinks, None says that a forward
