@@ -197,6 +197,8 @@ class Accumulation:
             yield Model(self.length, scaled=True, backwards=False, shared=False, apart=True)
         for backwards, is_scaled, is_shared, tile in product((False, True), scaled, shared, tiles):
             yield Model(tile, is_scaled, backwards, is_shared)
+        if self.group > 1:  # and a sum that heads share, after each of them
+            yield from (Model(self.length, is_scaled, backwards=False, shared=True) for is_scaled in scaled)
 
     def share_of(self, places: Sequence[HeadIndex], expected: Callable[[HeadIndex], Tensor]) -> float:
         """The share of some heads' elements that are bit for bit as expected."""

@@ -453,7 +453,7 @@ def _models(sums: Accumulation) -> Iterator[Model]:
 def _of_model(model: Model | None, name: str, sums: Accumulation) -> Way:
     if model is None:
         return {"sums": IEEE}
-    if model.tile == sums.length:
+    if model.tile == sums.length and not model.shared:
         return {"sums": f"float32, rounded to {str(sums.dtype).removeprefix('torch.')} for each query head of a group"}
     what = "query rows" if name != "dQ" else "keys"
     how = f"each {model.tile} {what} rounded alone" if model.apart else f"rounded after each {model.tile} {what}"
