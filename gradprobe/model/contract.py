@@ -65,12 +65,15 @@ class Contract:
 
     @property
     def dots(self) -> str:
-        """How float32 is multiplied: "ieee", or "tf32" where a product is coarser; "" where none was read."""
-        words = [words for one in self.readings if one.fits and not one.sums for words in one.parts.values()]
-        ways = [word for several in words for word in several]
+        """How float32 is multiplied: "ieee", or "tf32" where a product is coarser; "" of other dtypes.
+
+        Where no way fits, the nearest says it: the two are far apart.
+        """
+        ways = [one.fits[0] if one.fits else one.nearest for one in self.readings if not one.sums]
         if self.case.dtype != "float32" or not ways:
             return ""
-        return "tf32" if any(word.startswith(TF32) for word in ways) else "ieee"
+        coarse = (TF32, "float16", "bfloat16")
+        return "tf32" if any(word.startswith(coarse) for way in ways for word in way.values()) else "ieee"
 
     def as_json(self) -> dict[str, Any]:
         """The document gradprobe.contract/1."""

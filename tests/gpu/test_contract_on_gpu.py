@@ -1,0 +1,70 @@
+"""On a GPU: what is read of compiled kernels is what they were written to do, and twice the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradprobe.model.case import resolve
+from gradprobe.model.contract import Contract
+from gradprobe.probing.contract import contract_of
+from gradprobe.targets.find import find_target
+from tests.cli.command import run
+
+pytestmark = pytest.mark.gpu
+
+SDPA = ("sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn")
+
+
+def read(name: str, dtype: str, seed: int = 0, **options: object) -> Contract:
+    target = find_target(name)
+    given = {"batch": 1, "heads": 2, "seqlen": 512, "head_dim": 64, "block_m": 64, "block_n": 64} | options
+    given |= {"pattern": "dyadic", "dtype": dtype, "seed": seed, "device": "cuda"}
+    return contract_of(target, resolve(given, target.family, takes_bias=False))
+
+
+def test_a_product_in_tf32_and_one_in_ieee_are_told_apart():
+    for dots in ("ieee", "tf32"):
+        for name in ("flash", "lazy"):
+            assert (name, read(name, "float32", dots=dots).dots) == (name, dots)
+
+
+@pytest.mark.parametrize("dots", ["ieee", "tf32"])
+def test_how_tf32_rounds_is_read(dots):
+    for name in ("flash", "lazy"):
+        found = read(name, "float32", dots=dots)
+        assert found.is_read, [(one.of, one.nearest, one.differing, one.elements) for one in found.readings]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_our_kernels_round_is_read_as_it_is_written(dtype):
+    for name, delta in (("flash", "from O as it is stored"), ("lazy", "the row sum of P dP")):
+        found = read(name, dtype)
+        assert found.is_read
+        for gradient in ("dQ", "dK", "dV"):
+            assert found.of(gradient, "sums")[0] == "float32"
+        assert found.of("dV", "P")[0] == dtype
+        assert found.of("dQ", "dS")[0] == found.of("dK", "dS")[0] == f"{dtype}, scaled after"
+        assert delta in found.of("dQ", "delta")
+    assert "the tiles of 64 keys" in read("flash", dtype).of("O", "P")[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", SDPA)
+def test_a_backend_of_pytorch_is_read_twice_alike(name, dtype):
+    if name in ("sdpa-flash", "sdpa-cudnn") and dtype == "float32":
+        pytest.skip("it takes 16 bits alone")
+    first, second = (read(name, dtype, seed=seed) for seed in (0, 100))
+    assert [(one.of, one.sums, one.parts) for one in first.readings] == [
+        (one.of, one.sums, one.parts) for one in second.readings
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", [*SDPA, "flex", "flash", "lazy"])
+def test_a_right_kernel_is_not_accused_on_dyadic_values(name, dtype, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = f"check {name} --dtype {dtype} --pattern dyadic --head-dim 64 --seqlen 300 --no-recover"
+    for seed in range(4):
+        ran = run(f"{words} --seed {seed}")
+        assert ran.code == 0, ran.out
+        assert "exact inputs" in " ".join(ran.out.split())
