@@ -146,7 +146,7 @@ def stale_bytecode(file: Path) -> Iterator[str]:
         raw = kept.read_bytes()
     except OSError:
         return
-    if raw[:4] != importlib.util.MAGIC_NUMBER or not _is_taken(raw, file):
+    if raw[:4] != importlib.util.MAGIC_NUMBER or not _is_taken(raw, file) or not _is_of_this_python(kept):
         return
     try:
         runs, stands = marshal.loads(raw[16:]), compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
@@ -155,6 +155,11 @@ def stale_bytecode(file: Path) -> Iterator[str]:
     if runs != stands:
         place = _near(kept.parent)
         yield f"Python runs a stale compiled file, and not what {file.name} holds by now: delete it in {place}"
+
+
+def _is_of_this_python(kept: Path) -> bool:
+    """Whether a compiled file is younger than this Python: an older release may have compiled the same text otherwise."""
+    return kept.stat().st_mtime >= os.stat(os.__file__).st_ctime
 
 
 def _near(folder: Path) -> str:

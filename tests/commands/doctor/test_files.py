@@ -115,6 +115,16 @@ def test_an_edit_of_the_same_size_in_the_same_second_is_stale(here):
     assert len(list(stale_bytecode(file))) == 1
 
 
+def test_bytecode_that_an_older_python_may_have_made_accuses_nobody(here):
+    file = here / "planted_older.py"
+    file.write_text(OLD)
+    kept = py_compile.compile(str(file), invalidation_mode=UNCHECKED)
+    file.write_text(NEW)
+    assert list(stale_bytecode(file))
+    os.utime(kept, (1_000_000_000, 1_000_000_000))
+    assert not list(stale_bytecode(file))
+
+
 @pytest.mark.parametrize("seconds", [0, 5])
 def test_bytecode_that_python_would_not_take_accuses_nobody(here, seconds):
     file = here / f"planted_later{seconds}.py"
