@@ -6,7 +6,7 @@ import importlib.util
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ...inputs.history import CheckRequest
@@ -78,6 +78,17 @@ def examine_machine(command: str, tick: Tick) -> Examination:
     tick("importing torch", None)
     ways, left_out = _ways(_backend())
     rungs = [(device, rung) for how, device in ways for rung in machine_rungs(how, device)]
+    found, surveys = _all_climbed(rungs, tick)
+    survey = replace(surveys[ways[0][1]], mended=surveys["cpu"].mended)
+    climbed = tuple(found[rung.key] for _, rung in rungs)
+    made = Examination("", machine(), survey, climbed, (), triton_cache({}), left_out, 0.0, command)
+    return replace(made, closer=_closer(made), seconds=time.perf_counter() - start)
+
+
+def _all_climbed(
+    rungs: Sequence[tuple[str, Rung]], tick: Tick
+) -> tuple[dict[tuple[str, str], Climbed], dict[str, Survey]]:
+    """What came of each rung by its key, and a survey of each device."""
     found, surveys = dict[tuple[str, str], Climbed](), dict[str, Survey]()
     for device in dict.fromkeys(device for device, _ in rungs):
         here = [rung for where, rung in rungs if where == device]
@@ -91,10 +102,7 @@ def examine_machine(command: str, tick: Tick) -> Examination:
             else:
                 found[one.rung.key] = one
                 tick(f"rung {len(found)} of {len(rungs)}: {one.rung.title}", len(found) / len(rungs))
-    survey = replace(surveys[ways[0][1]], mended=surveys["cpu"].mended)
-    climbed = tuple(found[rung.key] for _, rung in rungs)
-    made = Examination("", machine(), survey, climbed, (), triton_cache({}), left_out, 0.0, command)
-    return replace(made, closer=_closer(made), seconds=time.perf_counter() - start)
+    return found, surveys
 
 
 # Each process imports torch, a second or more of a core.

@@ -158,7 +158,7 @@ def stale_bytecode(file: Path) -> Iterator[str]:
 
 
 def _is_of_this_python(kept: Path) -> bool:
-    """Whether a compiled file is younger than this Python: an older release may have compiled the same text otherwise."""
+    """Whether a compiled file is younger than this Python; an older release may compile the same text otherwise."""
     return kept.stat().st_mtime >= os.stat(os.__file__).st_ctime
 
 
