@@ -268,6 +268,9 @@ class _Explaining:
             made = Mistake(name, "scale/left-out", f"the scale is left out of {name}", f"multiply {name} by the scale")
         elif name in ("dQ", "dK") and _is(factor, scale):
             made = Mistake(name, "scale/twice", f"the scale is applied to {name} twice", f"multiply {name} by it once")
+        elif name in ("dQ", "dK") and _is(factor * scale, self._formulas.x.q.shape[-1] ** -0.5):
+            words = f"the scale that is given is not used in {name}, but 1 / sqrt(head dim)"
+            made = Mistake(name, "scale/ignored", words, "use it")
         elif _is(factor, -1.0):
             made = Mistake(name, "sign", f"{name} has the wrong sign")
         elif "(" in by and by.startswith("1/"):

@@ -51,6 +51,7 @@ class Variants(Formulas):
         yield None, self.scale
         d, width, log2e = self.x.q.shape[-1], self.x.n_heads * self.x.q.shape[-1], math.log2(math.e)
         ways = {
+            "scale/ignored": (d**-0.5, "the scale that is given is not used, but 1 / sqrt(head dim)", "use it"),
             "scale/left-out": (1.0, "the scores are not scaled", "multiply Q K^T by the scale"),
             "scale/twice": (self.scale**2, "the scores are scaled twice", "scale once"),
             "scale/inverse": (1 / self.scale, "the scores are divided by the scale", "multiply by the scale"),

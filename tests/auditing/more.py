@@ -84,3 +84,22 @@ def lazy_with_delta_of_o(q, k, v, do, tau):
     delta = (do * o).sum(-1, keepdim=True)
     ds = p * (dp - delta)
     return {"O": o, "dQ": scale * ds @ k, "dK": scale * ds.mT @ q, "dV": pe.mT @ do}
+
+
+def scale_ignored(q, k, v, do, scale=None):
+    scale = q.shape[-1] ** -0.5
+    s = q @ k.mT * scale
+    p = s.softmax(-1)
+    dp = do @ v.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
+    return ds @ k, ds.mT @ q, p.mT @ do
+
+
+def scale_ignored_at_the_end(q, k, v, do, scale=None):
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    p = (q @ k.mT * scale).softmax(-1)
+    dp = do @ v.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True))
+    dq = ds @ k / q.shape[-1] ** 0.5
+    dk = ds.mT @ q / q.shape[-1] ** 0.5
+    return dq, dk, p.mT @ do

@@ -119,6 +119,8 @@ def test_a_parameter_that_a_local_shadows_is_the_first_line_with_what_it_holds()
 
 ELSE = {
     "in_float16": ("reference/precision", "q, k, v, do = q.half(), k.half()"),
+    "scale_ignored": ("reference/scale/ignored", "s = q @ k.mT * scale"),
+    "scale_ignored_at_the_end": ("reference/scale/ignored", "dq = ds @ k / q.shape[-1] ** 0.5"),
     "of_the_sum": ("reference/do/other", "o.sum().backward()"),
     "tiles_without_a_sum": ("reference/delta/factor", "scale, delta = q.shape[-1] ** -0.5, (o * do).mean(-1)"),
     "lazy_with_delta_of_o": ("reference/delta/operand", "delta = (do * o).sum(-1, keepdim=True)"),

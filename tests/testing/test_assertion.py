@@ -14,6 +14,7 @@ import torch
 from gradprobe.model.failures import Failure, TargetFailure, UsageFailure
 from gradprobe.pipeline.reported import report_of
 from gradprobe.testing import assert_backward_matches
+from tests.auditing import written
 from tests.cli.command import ROOT, SMALL, run
 from tests.cli.written_targets import softmax_targets, write_targets
 from tests.sampling import sampled
@@ -383,6 +384,15 @@ def test_a_reference_may_be_a_function_too():
     with pytest.raises(Failure, match="reference") as caught:
         assert_backward_matches(attention, **OF_SMALL, reference=lambda q, k, v: 2.0 * attention(q, k, v, scale=0.1))
     assert type(caught.value).__name__ == "ReferenceFailure"
+
+
+def test_a_wrong_reference_is_refused_with_its_formula_and_its_line_and_nothing_is_said_of_the_kernel():
+    words = (
+        r"the verdict is about the reference: .*P is made of scores without the mask \(written.py:\d+: P = torch.soft"
+    )
+    with pytest.raises(Failure, match=words) as caught:
+        assert_backward_matches(attention, **OF_SMALL, causal=True, reference=written.unmasked_again)
+    assert caught.value.exit_code == 3
 
 
 @pytest.mark.parametrize("surroundings", [
