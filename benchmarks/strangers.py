@@ -20,7 +20,8 @@ in each layout in which the kernel runs as it is.
           goes away, so the statement is always there to be named.
   named   the foremost diagnosis explains enough to be called the cause, and has the fault's line, or is of its kind:
           addresses (S1 to S3), which keys and tiles (M1 to M3), or the class itself
-  fixed   the tried edit of a diagnosis makes the kernel right again, by the dense judge
+  fixed   the tried edit of a diagnosis makes the kernel right again, by the dense judge; one with which it rounds
+          otherwise is neither fixed nor wrong
   seconds the middle one of a check, while as many others ran as there are workers
 
 What must stay 0: edits that change nothing and are flagged, by a number (what touches memory that is not its own is
@@ -188,7 +189,8 @@ def trials_of(folder: Path, faults: int, seed: int, workers: int) -> list[Trial]
             for one in chosen if (text := mended_text(planted[one].found("report"), one.plant(file.text))) is not None
         }  # fmt: skip
         run([copy.judging() for copy in mended.values()], workers)
-        right = {one: verdict(copy.found("dense"), own) == "same" for one, copy in mended.items()}
+        verdicts = {one: verdict(copy.found("dense"), own) for one, copy in mended.items()}
+        right = {one: came == "same" for one, came in verdicts.items() if came != "rounding"}
         return [trial(folder.name, one, file, ends[one], planted[one], own, right.get(one)) for one in chosen]
 
 

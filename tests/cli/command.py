@@ -50,7 +50,10 @@ def _environment(changes: dict[str, str]) -> dict[str, str]:
     inherited = {
         name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")
     }
-    return {**inherited, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1", **changes}
+    path = os.pathsep.join(
+        dict.fromkeys([str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+    )
+    return {**inherited, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1", **changes}
 
 
 def start(words: str, **changes: str) -> subprocess.Popen[bytes]:

@@ -23,7 +23,7 @@ DOUBLED = RIGHT.replace("tl.sum(o * do, axis=1)", "2.0 * tl.sum(o * do, axis=1)"
 def doctor(words, folder, **environment):
     """The exit code, what stood on the screen, and the JSON."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", "NO_COLOR")}
-    env = {**inherited, "PYTHONPATH": str(ROOT), "COLUMNS": "80", **environment}
+    env = {**inherited, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "COLUMNS": "80", **environment}
     command = [sys.executable, "-m", "gradprobe", "doctor", *words.split(), "--json", "out.json"]
     ran = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=560, check=False)
     print(ran.stdout, ran.stderr)
