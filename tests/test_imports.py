@@ -95,7 +95,7 @@ def test_only_the_folder_cli_imports_typer():
 
 
 # They compute with the reference, which needs torch, and are imported late; what a verdict is kept in is read without.
-COMPUTING = ("numerics.", "faults.", "auditing.", "probing.", "diagnosis.")
+COMPUTING = ("inputs.dyadic", "numerics.", "faults.", "auditing.", "probing.", "diagnosis.")
 READ_WITHOUT = "numerics.evidence"
 
 

@@ -10,10 +10,12 @@ import torch
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.layouts import effective_values
 from gradprobe.model.failures import UsageFailure
-from gradprobe.numerics.compare import attention_of, tiles_of
+from gradprobe.numerics.coarser import explained
+from gradprobe.numerics.compare import attention_of, compare, tiles_of
 from gradprobe.numerics.exact import is_exact
-from gradprobe.numerics.precision import precision_of
+from gradprobe.numerics.precision import exactly, precision_of
 from gradprobe.reference import evaluate
+from gradprobe.runtime.trace import read_trace
 from tests.emulated import Arithmetic, case_of, changed, compared
 from tests.sampling import sampled
 
@@ -116,3 +118,27 @@ def test_values_that_are_no_longer_exact_are_judged_by_the_plain_budget():
     comparison = compared(case, RIGHT["bfloat16"], values=values)
     assert comparison.matches
     assert comparison.precision.name == "bfloat16, float32 sums"
+
+
+@pytest.mark.parametrize("tile", [32, None])
+def test_a_sum_that_is_kept_in_16_bits_is_beyond_the_bound_and_proved(tile):
+    """Tiles of 32 rows; or each query head's sum as it is stored, before those of a group are added up."""
+    case = dyadic("softmax", heads=4, kv_heads=2, seqlen=70)
+    x, narrow = attention_of(case, draw(case)), torch.bfloat16
+    results = {name: torch.zeros_like(x.k) for name in ("dK", "dV")}
+    for tile_of in tiles_of(case, x):
+        values = evaluate(x, tile_of)
+        for name, matrix, other in (("dK", "dS", x.q), ("dV", "PE", x.do)):
+            for head in range(4):
+                rows, total = values[matrix][head], torch.zeros_like(x.k[0, 0])
+                for first in range(0, 70, tile or 70):
+                    part = slice(first, first + (tile or 70))
+                    total = (total + rows[part].mT @ other[tile_of.batch, head, part]).to(narrow).double()
+                results[name][tile_of.batch, head // 2] += total * (x.scale if name == "dK" else 1.0)
+    trace = read_trace({name: value.to(narrow) for name, value in results.items()}, case, "written")
+    comparison = compare(case, x, trace, exactly(precision_of("bfloat16", "ieee")))
+    assert not comparison.matches
+    lenient, coarser = explained(case, x, trace, comparison)
+    assert lenient.matches
+    words = "rounding every 32 query rows" if tile else "rounds each query head's dK to bfloat16 before a group's"
+    assert words in coarser[0].words
