@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from ..model.run import Line
 from ..runtime.run import Outcome
@@ -21,15 +20,13 @@ def _of_triton(outcome: Outcome, name: str) -> tuple[Line, ...]:
     from ..source import additions
 
     homes = {address for address, of in outcome.storages.items() if of.lower() == name.lower()}
-    given: dict[Any, set[str]] = {}
-    called = {key for key in outcome.pointers if additions.named_after(key[1]) == name}
+    named = [one for one in outcome.pointers if additions.named_after(one.parameter) == name]
     # A storage may have been another tensor's before: names decide where there are some.
-    for kernel, parameter in called or {key for key, there in outcome.pointers.items() if homes & set(there)}:
-        given.setdefault(kernel, set()).add(parameter)
+    given = named or [one for one in outcome.pointers if one.storage in homes]
     found: dict[Line, None] = {}
-    for kernel, parameters in given.items():
+    for one in given:
         try:
-            found |= dict.fromkeys(additions.atomics_into(kernel, parameters))
+            found |= dict.fromkeys(additions.atomics_into(one.kernel, {one.parameter}))
         except (OSError, SyntaxError):  # its source is not there
             continue
     return tuple(found)

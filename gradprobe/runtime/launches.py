@@ -17,13 +17,23 @@ if TYPE_CHECKING:
 Launched = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class Pointer:
+    """A tensor that a Triton kernel was given."""
+
+    kernel: Any
+    parameter: str
+    storage: int
+    """Its address."""
+
+
 @contextlib.contextmanager
 def recorded_launches(
     inputs: Mapping[str, Tensor],
     taken: set[str],
     launched: Launched = lambda kernel: None,
     compiled: set[Any] | None = None,
-    pointers: dict[tuple[Any, str], set[int]] | None = None,
+    pointers: list[Pointer] | None = None,
 ) -> Iterator[list[Any]]:
     """While open, lists the Triton kernels that are launched, and adds to `taken` the inputs that they are given.
 
@@ -32,16 +42,18 @@ def recorded_launches(
     Args:
         launched: called with the name of each kernel after its launch.
         compiled: gets what each kernel was compiled to.
-        pointers: gets, by kernel and parameter, the storages of the tensors that it was given.
+        pointers: gets the tensors that each kernel was given.
     """
     launches: list[Any] = []
+    known: dict[tuple[int, str, int], Pointer] = {}
 
     def record(run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
         launches.append(kernel.fn)
         taken.update(given_where_they_lay(inputs, _tensors((*args, *kwargs.values()))))
-        if pointers is not None:
+        if pointers is not None:  # those of one tensor once, however often a kernel is timed
             for name, tensor in _named_tensors(kernel, args, kwargs):
-                pointers.setdefault((kernel, name), set()).add(storage_of(tensor))
+                one = Pointer(kernel, name, storage_of(tensor))
+                known.setdefault((id(kernel), name, one.storage), one)
         result = run(kernel, *args, **kwargs)
         if compiled is not None and hasattr(result, "asm"):
             compiled.add(result)
@@ -50,6 +62,8 @@ def recorded_launches(
 
     with launching_through(record):
         yield launches
+    if pointers is not None:
+        pointers += known.values()
 
 
 @contextlib.contextmanager

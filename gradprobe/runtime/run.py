@@ -6,7 +6,7 @@ import functools
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,15 @@ from ..targets.stand_in import gpu_stood_in
 from .arithmetic import Dots, matmuls_watched, of_autograd, of_cuda, of_triton
 from .backend import interpreting
 from .changes import Shared, shared
-from .launches import Configuration, Launched, given_where_they_lay, one_configuration, recorded_launches, storage_of
+from .launches import (
+    Configuration,
+    Launched,
+    Pointer,
+    given_where_they_lay,
+    one_configuration,
+    recorded_launches,
+    storage_of,
+)
 from .taps import Tap, tapped
 from .trace import Trace, expected_shapes, read_trace, straightened, with_tapped
 
@@ -73,8 +81,8 @@ class Outcome:
     """The gradients that share memory with an input or with another gradient."""
     configurations: tuple[Configuration, ...] = ()
     """The configurations of autotuned kernels that ran, where none was chosen by time."""
-    pointers: Mapping[tuple[Any, str], Collection[int]] = field(default_factory=dict)
-    """By Triton kernel and parameter, the addresses of the storages that it was given there."""
+    pointers: tuple[Pointer, ...] = ()
+    """The tensors that its Triton kernels were given."""
     dots: tuple[Dots, ...] = ()
     """How float32 was multiplied on a GPU, as far as that could be read."""
 
@@ -114,7 +122,7 @@ def run_target(
     ran: list[Configuration] = []
     compiled: set[Any] = set()
     dots: list[Dots] = []
-    pointers: dict[tuple[Any, str], set[int]] = {}
+    pointers: list[Pointer] = []
     recorded = recorded_launches(inputs.tensors, taken, launched, compiled, pointers)
     tapping = tapped(taps, expected_shapes(case), case.device) if taps else nullcontext()
     # In the interpreter, and where all configurations are asked for, nothing is chosen by time.
@@ -164,7 +172,7 @@ def run_target(
         findings=tuple(watch.findings),
         shared=tuple(shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
         configurations=tuple(dict.fromkeys(ran)),
-        pointers=pointers,
+        pointers=tuple(pointers),
         dots=() if case.device == "cpu" else _read(compiled, watch.launches, dots),
     )
 
