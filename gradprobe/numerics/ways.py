@@ -305,22 +305,24 @@ def of_ds(problem: Problem, name: str, forward: Scores, backward: Iterable[Score
     of_dp = [(word, IEEE) for word in words_of(dtype)] if dtype == IEEE else [(IEEE, IEEE), (IEEE, dtype)]
     other = "k" if name == "dQ" else "q"
     orders = (AFTER,) if dtype == IEEE else (AFTER, BEFORE, EACH) if name in problem.models else (AFTER, BEFORE)
-    for scores, delta, (operands, result), word, order, again in itertools.product(
-        backward, deltas, of_dp, words_of(dtype), orders, (False, True)
+    of_p = (IEEE,) if dtype == IEEE else (IEEE, dtype)
+    for scores, of, delta, (operands, result), word, order, again in itertools.product(
+        backward, of_p, deltas, of_dp, words_of(dtype), orders, (False, True)
     ):
         if (word == IEEE and order == BEFORE) or (again and scores.scaled != other):
             continue
         way = {"dS": word if dtype == IEEE or word == IEEE else f"{word}, {order}", "delta": delta}
+        way |= {"P": of} if of != IEEE else {}
         way |= {other: AGAIN if again else "as given"}
         way |= {"dP": operands if dtype == IEEE else result} | scores.way
-        yield way, partial(_of_ds, problem, name, scores, forward, delta, (operands, result), word, order, again)
+        yield way, partial(_of_ds, problem, name, scores, forward, of, delta, (operands, result), word, order, again)
 
 
 def _of_ds(
-    problem: Problem, name: str, scores: Scores, forward: Scores, delta: str, of_dp: tuple[str, str], word: str,
-    order: str, again: bool,
+    problem: Problem, name: str, scores: Scores, forward: Scores, of_p: str, delta: str, of_dp: tuple[str, str],
+    word: str, order: str, again: bool,
 ) -> Ball:  # fmt: skip
-    p, dp = problem.backward(scores, forward), problem.dp(*of_dp, scores, forward)
+    p, dp = narrowed(of_p, problem.backward(scores, forward)), problem.dp(*of_dp, scores, forward)
     of_row = _delta(problem, delta, p, dp, forward)
     ds = p.times(Ball(dp.value - of_row.value, dp.radius + of_row.radius + U32 * (dp.value.abs() + of_row.value.abs())))
     inner, outer = (problem.x.scale, 1.0) if order == BEFORE else (1.0, problem.x.scale)
