@@ -21,7 +21,7 @@ _TOLERANCES = {"float64": 1e-7, "float32": 1e-4}
 _COARSE = 3e-2
 _NEAR = 1e-3
 # What is right where it is made, and a mistake where it is used.
-_AT_USE = ("softmax/scores", "tau/left-out")
+AT_USE = ("softmax/scores", "tau/left-out")
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ class Explanation:
     """What each variable held after each statement, as far as it is known."""
     swapped: tuple[str, str] | None = None
     """Two parameters, each used as the other: with their values exchanged all is right."""
+    varies: bool = False
+    """Whether another call gave other results, so that nothing can be told of them."""
     strange: Value | None = None
     """Of what is unexplained, the first variable that holds none of what the formulas have."""
 
@@ -246,8 +248,8 @@ class _Explaining:
         matches = self._library.matches(array, _TOLERANCES["float32"])
         own = [match for match in matches if match.form.kind == name]
         for match in own:
-            if _is(match.factor, 1.0) and match.form.mistakes:
-                return match.form.mistakes
+            if _is(match.factor, 1.0):
+                return match.form.mistakes or None
         for match in own:
             if not _is(match.factor, 1.0):
                 return (*match.form.mistakes, self._of_factor(name, match.factor))
@@ -307,7 +309,7 @@ class _Explaining:
         """Where one of the mistakes of a result is made: of one in the scores or the mask, where these are made."""
         places = self._places
         shows = (one for one in places.of_mistakes if mistake in one[0] and one[0] <= together)
-        if mistake.key in _AT_USE:
+        if mistake.key in AT_USE:
             shows = (one for one in shows if one[2] is None or (one[2].kind != "P" and one[2].words != "PE"))
         _, at, form = next(shows, (None, None, None))
         scores = [at for by, at in places.of_scores if mistake.of_scores is not None and _is(by, mistake.of_scores)]

@@ -74,6 +74,19 @@ def return_line(function: Callable[..., Any], source: PythonSource | None, *, ba
     return max((calls if backward else []) or lines, default=None)
 
 
+def line_of_role(function: Callable[..., Any], source: PythonSource | None, role: str) -> int | None:
+    """The line of the one statement that makes a variable named after an intermediate; None where there are others."""
+    node = _definition(function, source)
+    inside = [one for one in _own(node) if isinstance(one, (ast.Assign, ast.AugAssign))] if node is not None else []
+    lines = {
+        one.lineno
+        for one in inside
+        for target in (one.targets if isinstance(one, ast.Assign) else [one.target])
+        if isinstance(target, ast.Name) and role_of(target.id) == role
+    }
+    return lines.pop() if len(lines) == 1 else None
+
+
 def _definition(function: Callable[..., Any], source: PythonSource | None) -> ast.FunctionDef | None:
     code = getattr(function, "__code__", None)
     if source is None or code is None:

@@ -11,9 +11,9 @@ from ..model.report import Diagnosis, Held, Where
 from ..source.expressions import Expression
 from ..targets.naming import plain_function
 from .audit import Audit
-from .explain import Holding, Located
-from .forms import due_in, shown
-from .names import return_line, role_of
+from .explain import AT_USE, Holding, Located
+from .forms import Mistake, due_in, shown
+from .names import line_of_role, return_line, role_of
 from .watching import Value
 
 _CLASS = "reference"
@@ -53,7 +53,7 @@ def _diagnosis(audit: Audit, words: str, group: list[Located], *, also: bool) ->
     if first.mistake.key == "mask/left-out" and masked is not None:
         fix = f"make it of {masked.name}, which is masked in line {masked.line}"
     is_loss = first.mistake.key == "do/other"  # which no value shows, but the call of autograd
-    places = [None if is_loss else one.at for one in group]
+    places = [None if is_loss or _is_inherited(one) and _elsewhere(audit, one.mistake) else one.at for one in group]
     rebound = None if also else _rebound(audit, places[0])
     places = [rebound.at, *places] if rebound is not None else places
     wheres = [where for at in places if (where := where_of(audit, at)) is not None]
@@ -70,7 +70,7 @@ def _diagnosis(audit: Audit, words: str, group: list[Located], *, also: bool) ->
             *_seen_of(audit, first),
             f"with it every element of {listed(results)} is what came",
         ),
-        where=tuple(wheres) or _of_return(audit, backward=is_loss),
+        where=tuple(wheres) or _elsewhere(audit, first.mistake),
         fix=fix,
         also=also,
     )
@@ -124,14 +124,25 @@ def _where(file: str, lines: list[str], at: Expression) -> Where:
     return Where(file, at.line, code, max(start - before, 0), end - start, at.function)
 
 
-def _of_return(audit: Audit, *, backward: bool) -> tuple[Where, ...]:
-    """Where a mistake is about what is returned: the last return statement, or the call of autograd."""
-    source = audit.callee.source
-    line = return_line(plain_function(audit.callee.function), source, backward=backward)
+def _is_inherited(one: Located) -> bool:
+    """Whether it shows in results alone, and not where it is made."""
+    is_made = one.mistake.of in ("P", "dP", "delta", "dS") and one.mistake.key not in AT_USE
+    return is_made and one.form is not None and one.form.kind in _RESULTS
+
+
+def _elsewhere(audit: Audit, mistake: Mistake) -> tuple[Where, ...]:
+    """Where a mistake is made that no value shows: the return, the call of autograd, or a variable by its name."""
+    source, function = audit.callee.source, plain_function(audit.callee.function)
+    if mistake.key in ("order", "do/other"):
+        line, note = return_line(function, source, backward=mistake.key == "do/other"), ""
+    else:
+        roles = (mistake.of, "dS") if mistake.of == "delta" else (mistake.of,)
+        lines = (line_of_role(function, source, role) for role in roles)
+        line, note = next((line for line in lines if line is not None), None), "by its name"
     if source is None or line is None:
         return ()
     code = source.text.splitlines()[line - 1].strip()
-    return (Where(source.file, line, code, kernel=audit.callee.found.source.name),)
+    return (Where(source.file, line, code, kernel=audit.callee.found.source.name, note=note),)
 
 
 def _of_swap(audit: Audit, pair: tuple[str, str]) -> Diagnosis:
@@ -154,6 +165,8 @@ def known_of(audit: Audit) -> tuple[str, ...]:
     found = [f"what it returns as {name} has the shape {list(shape)}" for name, shape in audit.misshapen.items()]
     if explanation is not None and (names := audit.attempt.called.overwritten):
         found.append(f"it writes over what it is given as {listed(list(names))}")
+    if explanation is not None and explanation.varies:
+        found.append("its results differ from call to call: it reads what it never wrote, or draws numbers")
     if explanation is None or explanation.swapped is not None or not explanation.unexplained:
         return tuple(found)
     if explanation.strange is not None:

@@ -110,6 +110,21 @@ class Variants(Formulas):
                   "rowsum(P)": p.sum(-1)}  # fmt: skip
         yield from (_row(words, values) for words, values in others.items())
 
+    def _of_wrong_rows(self) -> Iterator[Form]:
+        """Results of a wrong delta, which loops over elements never hold as a row."""
+        p, dp, delta = (self.alternates[kind][0].values for kind in ("P", "dP", "delta"))
+        length = dp.shape[-1]
+        means = {
+            f"delta is a mean, 1/{length} (the length) of the sum over the row": length,
+            "delta is a mean: it is divided by the keys that a row sees": self.valid.sum(-1),
+        }
+        others = [_row("rowsum(dP) / the length", dp.mean(-1))]
+        for words, count in means.items():
+            others.append(Form("delta", "bhm", delta / count, "delta", (Mistake("delta", "delta/factor", words),)))
+        for row in (*self.wrong_rows(), *others):
+            ds = Form("dS", "bhmn", p * (dp - row.values[..., None]), "dS", row.mistakes)
+            yield from (self._product(name, ds) for name in ("dQ", "dK"))
+
     def _rows_of_features(self, o: Form) -> Iterator[Form]:
         dv = self.held(self.alternates["P"][0].values).swapaxes(-1, -2) @ self.inputs["do"]
         features = {**self.inputs, "O": o.values, "dV": dv}
@@ -226,6 +241,7 @@ class Variants(Formulas):
         """Every form with a mistake, of what is right else."""
         first = [self.alternates[kind][0] for kind in ("P", "dP", "dS")]
         made = [*self.wrong_p(), *self.wrong_rows(), *self.wrong_dp(), *self.scores_of(), *self._other_do()]
+        made += self._of_wrong_rows()
         made += self.wrong_lazy() if self._tau is not None else ()
         return [*made, *(form for matrix in first for form in self.products(matrix))]
 

@@ -121,6 +121,7 @@ ELSE = {
     "in_float16": ("reference/precision", "q, k, v, do = q.half(), k.half()"),
     "scale_ignored": ("reference/scale/ignored", "s = q @ k.mT * scale"),
     "scale_ignored_at_the_end": ("reference/scale/ignored", "dq = ds @ k / q.shape[-1] ** 0.5"),
+    "delta_of_a_mean_by_scalars": ("reference/delta/factor", "delta = sum(a * b for a, b in zip(p, dp"),
     "of_the_sum": ("reference/do/other", "o.sum().backward()"),
     "tiles_without_a_sum": ("reference/delta/factor", "scale, delta = q.shape[-1] ** -0.5, (o * do).mean(-1)"),
     "lazy_with_delta_of_o": ("reference/delta/operand", "delta = (do * o).sum(-1, keepdim=True)"),
