@@ -35,9 +35,13 @@ class Reading:
 
     @property
     def parts(self) -> dict[str, list[str]]:
-        """What is known of each part: one word, or several where ways that differ in it fit; of none, the nearest's."""
+        """What is known of each part: one word, or several where ways that differ in it fit; of none, the nearest's.
+
+        A part that only some ways name is float32 in the others.
+        """
         ways = self.fits or (self.nearest,)
-        return {part: list(dict.fromkeys(way[part] for way in ways)) for part in ways[0]}
+        every = dict.fromkeys(part for way in ways for part in way)
+        return {part: list(dict.fromkeys(way.get(part, IEEE) for way in ways)) for part in every}
 
 
 @dataclass(frozen=True)

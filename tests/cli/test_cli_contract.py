@@ -56,6 +56,14 @@ def test_coarser_sums_stand_in_the_first_line_and_ways_that_fit_alike_beside_one
     assert "  dK is not given" in lines
 
 
+def test_a_part_that_one_of_two_ways_names_is_float32_in_the_other():
+    for ways in (
+        [{"dS": "bfloat16"}, {"dS": "bfloat16", "P": "bfloat16"}],
+        [{"P": "bfloat16", "dS": "bfloat16"}, {"dS": "bfloat16"}],
+    ):
+        assert set(reading("dQ", *ways).parts["P"]) == {"float32", "bfloat16"}
+
+
 def test_where_no_way_fits_the_nearest_is_told_with_what_differs():
     lines = shown(reading("dV", differing=7))
     assert lines[0] == "NOT READ  mine, bfloat16: no known way gives the bits of dV"
