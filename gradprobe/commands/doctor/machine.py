@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ...runtime.versions import InstalledPackage, installed, tested
 
-_PREFIXES = ("TRITON_", "CUDA_", "NVIDIA_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "CUBLAS_", "GRADPROBE_")
+_PREFIXES = ("TRITON_", "CUDA_", "NVIDIA_TF32_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "CUBLAS_", "GRADPROBE_")
 # What changes which code runs, or how it computes.
 MATTERS: Mapping[str, str] = {
     "TRITON_INTERPRET": "1: every Triton kernel is interpreted, and none is compiled",
