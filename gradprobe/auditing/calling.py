@@ -190,7 +190,7 @@ class Callee:
                 tensor = shaped(values[source], LETTERS[source], how.shapes)
                 needs = (how.leaves or not self.is_backward) and name in ("q", "k", "v")
                 if how.library == "numpy":
-                    given[own] = tensor.detach().numpy().copy()
+                    given[own] = tensor.detach().cpu().numpy().copy()
                 else:
                     given[own] = tensor if in_place else tensor.detach().clone().requires_grad_(needs)
             elif options.get(name) is not None:
@@ -261,13 +261,13 @@ def _other(name: str, swapped: tuple[str, str] | None) -> str:
 
 
 def _mask(how: Convention, q: Tensor) -> Any:
-    keep = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).tril()
+    keep = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
     mask = {
         "keep": keep,
         "hide": ~keep,
-        "additive": torch.zeros(keep.shape, dtype=q.dtype).masked_fill(~keep, -torch.inf),
+        "additive": torch.zeros(keep.shape, dtype=q.dtype, device=q.device).masked_fill(~keep, -torch.inf),
     }
-    return mask[how.mask].numpy() if how.library == "numpy" else mask[how.mask]
+    return mask[how.mask].cpu().numpy() if how.library == "numpy" else mask[how.mask]
 
 
 def _tensor(value: Any) -> Tensor | None:

@@ -72,10 +72,14 @@ def _in_its_own_way(made: Audit) -> Target:
     def reference(**given: Any) -> dict[str, Tensor]:
         tensors = {name: value for name, value in given.items() if name in LETTERS}
         options = {name: value for name, value in given.items() if name not in LETTERS}
+        if how.library == "numpy":
+            arrays = {name: value.cpu().numpy() for name, value in options.items() if isinstance(value, Tensor)}
+            options |= arrays
         if "P" in callee.takes:
             known = {name: value for name, value in given.items() if name in ("causal", "scale", "softcap", "window")}
             tensors["P"] = manual_attention_backward(*(tensors[name] for name in ("q", "k", "v", "do")), **known)["P"]
-        return _each(tensors, lost, lambda part: callee.call(how, {"do": part["q"], **part}, options).results)
+        came = _each(tensors, lost, lambda part: callee.call(how, {"do": part["q"], **part}, options).results)
+        return {name: result.to(tensors["q"].device) for name, result in came.items()}
 
     required = frozenset(name for name in ("q", "k", "v", "do", "o", "lse", "delta") if name in takes)
     found = callee.found

@@ -1,0 +1,20 @@
+"""References of the user's own beside a compiled kernel: in torch on the GPU, in numpy and for one head."""
+
+import pytest
+
+from gradprobe.model.failures import Failure
+from gradprobe.testing import assert_backward_matches
+from tests.auditing import written
+
+pytestmark = pytest.mark.gpu
+SMALL = {"device": "cuda", "dtype": "float16", "heads": 2, "seqlen": 72, "head_dim": 32, "causal": True}
+
+
+@pytest.mark.parametrize("name", ["by_einsum", "in_numpy", "by_scalar_loops", "rows_before_heads", "with_a_mask"])
+def test_a_right_reference_judges_a_compiled_kernel_wherever_it_computes(name):
+    assert assert_backward_matches("flash", reference=getattr(written, name), **SMALL).verdict == "match"
+
+
+def test_a_wrong_one_is_refused_before_the_kernel_runs():
+    with pytest.raises(Failure, match="P is made of scores without the mask"):
+        assert_backward_matches("flash", reference=written.unmasked_again, **SMALL)
