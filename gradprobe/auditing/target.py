@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,34 @@ def audited_target(subject: str | Callable[..., Any], family: str | None) -> Tar
     try:
         plain = find_target(subject, family)
     except UsageFailure:
-        return _in_its_own_way(made)
+        plain = None
+    found = plain if plain is not None and _is_plain(made, plain) else _in_its_own_way(made)
+    return replace(found, function=on_the_cpu_if_need_be(found.function))
+
+
+def _is_plain(made: Audit, plain: Target) -> bool:
+    """Whether it can be called as any target is."""
     how = made.attempt.how
-    is_plain = how.library == "torch" and how.shapes == "bhld" and not how.mask and not how.leaves
+    is_usual = how.library == "torch" and how.shapes == "bhld" and not how.mask and not how.leaves
     takes_all = "causal" in plain.takes or not made.attempt.setting.causal or plain.family == "lazy"
-    by_names = made.attempt.called.is_mapping or not plain.is_backward
-    return plain if is_plain and takes_all and by_names else _in_its_own_way(made)
+    return is_usual and takes_all and (made.attempt.called.is_mapping or not plain.is_backward)
+
+
+def on_the_cpu_if_need_be(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """The reference, run on the CPU where it makes tensors there and cannot put them beside those of a GPU."""
+
+    def run(**given: Any) -> Any:
+        try:
+            return reference(**given)
+        except RuntimeError as error:
+            if "same device" not in str(error):
+                raise
+        here = {name: value.cpu() if isinstance(value, Tensor) else value for name, value in given.items()}
+        device = next(value.device for value in given.values() if isinstance(value, Tensor))
+        came = reference(**here)
+        return {name: one.to(device) for name, one in came.items()} if isinstance(came, Mapping) else came.to(device)
+
+    return run
 
 
 def _words(made: Audit) -> str:

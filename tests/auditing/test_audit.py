@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradprobe.auditing.audit import audit
-from gradprobe.auditing.target import audited_target
+from gradprobe.auditing.target import audited_target, on_the_cpu_if_need_be
 from gradprobe.auditing.told import diagnoses_of, held_of, known_of
 from gradprobe.model.failures import ReferenceFailure, TargetFailure, UsageFailure
 from gradprobe.reference import manual_attention_backward
@@ -171,3 +171,26 @@ def test_a_backward_that_somebody_wrote_is_no_judge_by_autograd():
     made = audit(attention)
     assert not made.is_right
     assert not any(opinion.judge.startswith("autograd") for opinion in made.opinions)
+
+
+def test_a_reference_that_makes_tensors_on_the_cpu_is_run_there():
+    calls = []
+
+    def reference(Q, scale):
+        calls.append(Q.device)
+        if len(calls) == 1:
+            raise RuntimeError(
+                "expected self and mask to be on the same device, but got mask on cpu and self on cuda:0"
+            )
+        return {"dQ": scale * Q}
+
+    came = on_the_cpu_if_need_be(reference)(Q=torch.ones(2), scale=3.0)
+    assert (came["dQ"].tolist(), len(calls)) == ([3.0, 3.0], 2)
+
+
+def test_any_other_error_of_a_reference_is_its_own():
+    def reference(q):
+        raise RuntimeError("The size of tensor a (3) must match")
+
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        on_the_cpu_if_need_be(reference)(q=torch.ones(2))
