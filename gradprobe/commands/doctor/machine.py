@@ -20,7 +20,8 @@ MATTERS: Mapping[str, str] = {
     "CUDA_VISIBLE_DEVICES": "which GPUs torch sees",
 }
 _SECONDS = 10.0
-_ASKED = "name,memory.total,memory.used,clocks.sm,clocks.mem,clocks.max.sm,driver_version"
+_ASKED = "name,memory.total,memory.used,clocks.sm,clocks.max.sm,clocks.mem,driver_version"
+_TOLD = "{}: {} of memory, {} in use; clock {} of at most {}, of the memory {}; driver {}"
 
 
 @dataclass(frozen=True)
@@ -54,4 +55,9 @@ def _smi() -> str:
         ran = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return ran.stdout.strip() if ran.returncode == 0 else ""
+    return "\n".join(map(_in_words, ran.stdout.strip().splitlines())) if ran.returncode == 0 else ""
+
+
+def _in_words(line: str) -> str:
+    parts = line.split(", ")
+    return _TOLD.format(*parts) if len(parts) == len(_ASKED.split(",")) else line
