@@ -201,5 +201,8 @@ FORMS: Mapping[str, Form] = {
 # The commands that write forms, and which.
 FILES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("check", "strides", "sweep"), tuple(FORMS)),
-    **dict.fromkeys(("diff", "fix", "shrink", "lint", "mutate", "run", "baseline", "doctor"), ("--json",)),
+    **dict.fromkeys(
+        ("diff", "fix", "shrink", "lint", "mutate", "run", "baseline", "doctor", "audit", "contract"),
+        ("--json",),
+    ),
 }

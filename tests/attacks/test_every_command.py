@@ -32,6 +32,8 @@ COMMANDS = {
     "baseline": f"baseline save fatal.py:f {SMALL}",
     "shrink": f"shrink fatal.py:f {SMALL} --json out.json",
     "doctor": f"doctor fatal.py:f {SMALL} --json out.json",
+    "audit": "audit fatal.py:f --json out.json",
+    "contract": "contract fatal.py:f --json out.json",
 }
 CASES = [(command, moment) for command in COMMANDS for moment in FATAL if (command, moment) != ("battery", "in a call")]
 # Written into by whichever process looks for torch.
