@@ -34,7 +34,7 @@ LOG2E = math.log2(math.e)
 
 Way = dict[str, str]
 # What an exponential may be good to: a GPU's, and what is computed faster for 16 bits, as PyTorch does on the CPU.
-EXPONENTIALS = (U_FUNCTION, 2.0**-19, 2.0**-16, 2.0**-13)
+EXPONENTIALS = (U_FUNCTION, *(2.0**-bits for bits in (19, 16, 14.5, 14, 13.5, 13)))
 
 
 def words_of(dtype: str) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class Scores:
 
     @property
     def way(self) -> Way:
-        return {"scores": self.words, "exp": f"good to 2^{round(math.log2(self.exp))}"}
+        return {"scores": self.words, "exp": f"good to 2^{round(2 * math.log2(self.exp)) / 2:g}"}
 
 
 def scores_of(dtype: str) -> tuple[Scores, ...]:
