@@ -183,9 +183,10 @@ _HOW = (
 )  # fmt: skip
 
 
-def is_same_problem(one: Case, other: Case) -> bool:
-    """Whether the same results are right for both: the same values, and the same formulas."""
-    return one == replace(other, **{name: getattr(one, name) for name in _HOW})
+def unlike(one: Case, other: Case) -> list[str]:
+    """The options by which other results are right for two cases: none of the same values and formulas."""
+    names = [each.name for each in fields(Case) if each.name not in _HOW]
+    return [name for name in names if getattr(one, name) != getattr(other, name)]
 
 
 def shortened(length: int, span: int) -> int:

@@ -8,7 +8,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from ..model.case import Case, is_same_problem
+from ..model.case import Case, unlike
 from ..model.number import Number
 from ..model.run import Difference
 from ..reference.attention import BY_ROW
@@ -48,7 +48,7 @@ class SideBySide:
         if self._kept:
             self._given[layout] = {name: value.cpu() for name, value in _exported(measured).items()}
             torch.save(self._given, self._kept)
-        if layout in self._other and self._case is not None and is_same_problem(case, self._case):
+        if layout in self._other and self._case is not None and not unlike(case, self._case):
             self.differences += _of_layout(case, layout, measured, self._other[layout])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
+from ..model.case import Case, unlike
 from ..model.documents import Reports
 from ..model.number import in_words, plural, spans
 from ..model.report import Against, Report
@@ -19,7 +20,7 @@ _STYLES = {MATCH: "bold green", FAILED: "bold red"}
 def render_against(report: Report, width: int) -> Iterator[Text]:
     """What the other target came to, and the first place where both differ; nothing where there is no other."""
     if (other := report.against) is not None:
-        words = f"{_who(other)} {_verdict(other.report)}; {_first(other)}"
+        words = f"{_who(other)} {_verdict(other.report)}; {_first(other, report)}"
         yield from headed("AGAINST", _STYLES.get(other.report.verdict, "bold red"), words, width)
 
 
@@ -49,10 +50,12 @@ def _verdict(report: Report) -> str:
     return f"is wrong: {blame(report.failing)}{cause}" if report.failing.compares else "is wrong"
 
 
-def _first(other: Against) -> str:
+def _first(other: Against, report: Report) -> str:
     """Where both differ first."""
+    if other.is_saved:
+        return "only what both reports hold is compared"
     if not other.differences:
-        return "only what both reports hold is compared" if other.is_saved else "nothing of both can be compared"
+        return f"nothing of both can be compared{_otherwise(report.case, other.report.case)}"
     found = next((one for one in other.differences if one.beyond), None)
     if found is not None:
         return f"they differ first in {_element(found)}"
@@ -61,6 +64,13 @@ def _first(other: Against) -> str:
     worst = max(other.differences, key=_ratio)
     most = f"{ratio(_ratio(worst))}x of that, in {worst.name}"
     return f"they differ nowhere by more than one of them may err; most, {most}"
+
+
+def _otherwise(case: Case | None, other: Case | None) -> str:
+    if case is None or other is None:
+        return ""
+    ran = [f"{name} {getattr(case, name)} and {getattr(other, name)}" for name in unlike(case, other)]
+    return f": they ran with {', '.join(ran)}" if ran else ""
 
 
 def _ratio(one: Difference) -> float:

@@ -36,6 +36,11 @@ def spoiling(q, k, v, do, *, scale):
     GIVEN.append(old(q, k, v, do, scale=scale))
     return GIVEN[-1]
 
+def whole_blocks(q, k, v, do, *, scale):
+    if q.shape[2] % 128:
+        raise ValueError("whole blocks")
+    return old(q, k, v, do, scale=scale)
+
 def crashing(q, k, v, do, *, scale):
     raise ValueError("no such luck")
 """
@@ -115,3 +120,9 @@ def test_other_problems_are_not_set_beside_one_another(folder):
     against("old", "kernels_of_mine.py:otherwise", "--json", "old.json")
     ran = against("old", "old.json", "--pattern", "small")
     assert "option pattern: normal -> small" in " ".join(ran.out.split())
+
+
+def test_where_one_takes_another_case_nothing_is_compared_and_why_is_said(folder):
+    words = "check kernels_of_mine.py:old --against kernels_of_mine.py:whole_blocks --heads 1 --batch 1 --head-dim 8"
+    told = " ".join(run(f"{words} --runs contiguous").out.split())
+    assert "is right; nothing of both can be compared: they ran with seqlen_q 72 and 128, seqlen_k 72 and 128" in told
