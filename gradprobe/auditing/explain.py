@@ -17,6 +17,7 @@ from .variants import Variants
 from .watching import Value
 
 # How far a value may be from a form, as a share of its largest number: sums of a few dozen numbers err by far less.
+# These were chosen, and only name what the budgets of `compare` have found wrong.
 _TOLERANCES = {"float64": 1e-7, "float32": 1e-4}
 _COARSE = 3e-2
 _NEAR = 1e-3

@@ -19,7 +19,7 @@ from .precision import Narrow, truncated
 
 # Of one sum of products, over the root of its length times the root of its terms' squares: a tensor core's last bit,
 # twice.
-NOISE = 2.0**-22
+_ROUNDING = 2.0**-22
 
 
 class Ball(NamedTuple):
@@ -59,7 +59,7 @@ def exact(value: Tensor) -> Ball:
 
 def dot(a: Ball, b: Tensor) -> Ball:
     """a @ b, summed in float32; b exact. What the terms are off by has either sign: it adds up in quadrature."""
-    noise = NOISE * math.sqrt(b.shape[-2]) * (a.value.square() @ b.square()).sqrt()
+    noise = _ROUNDING * math.sqrt(b.shape[-2]) * (a.value.square() @ b.square()).sqrt()
     off = (LAMBDA * (a.radius.square() @ b.square()).sqrt()).minimum(a.radius @ b.abs())
     return Ball(a.value @ b, off + noise)
 
