@@ -7,7 +7,7 @@ import pickle
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,10 +23,11 @@ START_LIMIT = 180.0
 def run_each(
     factory: str,
     setup: Any,
-    items: Iterable[Any],
+    items: Sequence[Any],
     *,
     timeout: float | None = None,
     workers: int = 1,
+    alike: Callable[[Any], Hashable] = lambda item: None,
     start_limit: float = START_LIMIT,
     echo: Callable[[str], object] | None = None,
     told: Callable[[int, Any], object] = lambda index, value: None,
@@ -39,7 +40,10 @@ def run_each(
 
     Args:
         factory: "package.module:Class". It, `setup`, items and results are pickled, by name where they are classes.
+        items: a list may grow behind its end whenever an end was yielded; the children that are there go on with it.
         timeout: seconds for one item, once its child is ready; None for no limit.
+        alike: a child goes on with an item of the same value as its last one where one is left: what that compiled or
+            cached serves again.
         start_limit: seconds for a child to be ready. Where no child ever was ready, or two in a row were not, all
             remaining items end as that child did.
         echo: called in another thread with what the children write on stdout and stderr, as it comes.
@@ -51,7 +55,7 @@ def run_each(
     events: queue.SimpleQueue[ChildMessage] = queue.SimpleQueue()
     workers = max(1, min(workers, limits.limit() // limits.LEAST))
     start = functools.partial(Child, factory, pickle.dumps(setup), events, echo, most=limits.limit() // workers)
-    crew = _Crew(start, events, list(items), timeout, workers, start_limit, told)
+    crew = _Crew(start, events, items, timeout, workers, start_limit, alike, told)
     try:
         yield from crew.ends()
     finally:
@@ -60,7 +64,7 @@ def run_each(
 
 
 def run_here(
-    factory: str, setup: Any, items: Iterable[Any], *, told: Callable[[int, Any], object] = lambda index, value: None
+    factory: str, setup: Any, items: Sequence[Any], *, told: Callable[[int, Any], object] = lambda index, value: None
 ) -> Iterator[TaskResult]:
     """`run_each` in this process, for debuggers: exceptions of the worker come out, and crashes end this process."""
     worker = worker_of(factory, setup)
@@ -81,10 +85,12 @@ class _Crew:
         timeout: float | None,
         workers: int,
         start_limit: float,
+        alike: Callable[[Any], Hashable],
         told: Callable[[int, Any], object],
     ) -> None:
         self._start, self._events = start, events
-        self._items, self._left = items, deque(range(len(items)))
+        self._items, self._left, self._seen = items, deque[int](), 0
+        self._alike, self._latest = alike, dict[Child, Hashable]()
         self._timeout, self._workers, self._start_limit = timeout, max(1, workers), start_limit
         self._told = told
         self.children: list[Child] = []
@@ -97,17 +103,31 @@ class _Crew:
             ended = self._judged(heard) if heard is not None else self._late()
             self._hire()  # before the caller looks at these, so that no child waits meanwhile
             yield from ended
+            self._hire()  # to what the caller has added
 
     def _hire(self) -> None:
         """Gives items to idle children, and starts as many more as there can be work for."""
+        self._left.extend(range(self._seen, len(self._items)))
+        self._seen = len(self._items)
         for child in self.children:
             if child.ready and child.index is None and self._left:
-                index = self._left.popleft()
+                index = self._chosen(child)
+                self._left.remove(index)
                 child.give(index, pickle.dumps(self._items[index]))
         waiting = sum(not child.ready for child in self.children)
         while len(self.children) < self._workers and waiting < len(self._left):
             self.children.append(self._start())
             waiting += 1
+
+    def _chosen(self, child: Child) -> int:
+        """The first item that is like this child's last one, else like no other child's, else the first of all."""
+        kinds = {index: self._alike(self._items[index]) for index in self._left}
+        others = {self._latest[other] for other in self.children if other is not child and other in self._latest}
+        own = (index for index in self._left if child in self._latest and kinds[index] == self._latest[child])
+        new = (index for index in self._left if kinds[index] not in others)
+        chosen = next(own, next(new, self._left[0]))
+        self._latest[child] = kinds[chosen]
+        return chosen
 
     def _next(self) -> ChildMessage | None:
         """The next message; None where a child is late. A message that has already come is never late."""

@@ -52,6 +52,22 @@ def test_no_items_start_no_process_and_end_at_once():
     assert list(run_each("no.such:Class", None, [])) == []
 
 
+def test_a_plan_may_grow_and_the_child_that_is_there_goes_on():
+    items, ends = [("twice", 1)], []
+    for end in run_each(DOING, None, items):
+        ends.append(end)
+        items += [("twice", len(items) + 1)] if len(items) < 3 else []
+    assert [end.result[:3] for end in ends] == [(2, None, 1), (4, None, 2), (6, None, 3)]
+    assert len({end.result[3] for end in ends}) == 1
+
+
+def test_each_child_goes_on_with_what_is_like_its_last_item():
+    items = [("napped_by", seconds) for seconds in (0.6, 0.7, 0.6, 0.7, 0.6, 0.7)]
+    ends = ended(*items, workers=2, alike=lambda item: item)
+    assert len({end.result for end in ends}) == 2
+    assert len({(end.item, end.result) for end in ends}) == 2, "as many as there are kinds: none moved"
+
+
 CRASHES = [
     (("segfault",), "killed by SIGSEGV (segmentation fault)"),
     (("leave", 0), "ended with exit code 0 before it answered (os._exit?)"),

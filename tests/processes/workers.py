@@ -80,6 +80,10 @@ class Doing:
         time.sleep(seconds)
         return seconds
 
+    def napped_by(self, seconds):
+        time.sleep(seconds)
+        return os.getpid()
+
     def huge(self, count):
         return b"x" * count
 

@@ -7,7 +7,8 @@ import os
 import shlex
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 # Seconds between two words of how far one stage is: a comparison has hundreds.
 _BETWEEN = 0.1
 FACTORY = f"{__name__}:Checker"
+Alike = Callable[[Planned], Hashable]
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,7 @@ def check_each(
     *,
     echo: Callable[[str], object] | None = None,
     tick: Callable[[str, float, str], object] = lambda stage, fraction, layout: None,
+    alike: Alike = lambda planned: None,
 ) -> Iterator[Checked]:
     """Each check as it is made; with one worker in the order of the plan. One that crashes or hangs is one too.
 
@@ -224,38 +227,67 @@ def check_each(
     whether Triton interprets, holds for a process as a whole.
 
     Args:
+        planned: where all share a process, a list that may grow behind its end whenever a check was yielded.
         echo: told what targets print, as it comes, from another thread.
         tick: told how far a check is.
+        alike: as `run_each` has it.
 
     Raises:
         Failure: no process can be started at all.
         KeyboardInterrupt: Ctrl-C, after the checks of which a layout was measured by then.
     """
-    for _, group in groupby(enumerate(planned), lambda numbered: _shares(numbered[1])):
-        numbers, plans = zip(*group, strict=True)
-        heard = [Heard() for _ in plans]
+    number = 0
+    for plans in _groups(planned):
+        yield from _of_group(plans, number, setting, echo, tick, alike)
+        number += len(plans)
 
-        def take(index: int, value: Any, heard: list[Heard] = heard) -> None:
-            heard[index].take(value)
-            if isinstance(value, Stage):
-                tick(value.words, value.fraction, value.layout)
 
-        ends = (
-            run_each(FACTORY, setting, plans, timeout=setting.timeout, workers=setting.workers, echo=echo, told=take)
-            if setting.isolate
-            else run_here(FACTORY, setting, plans, told=take)
+def _groups(planned: Sequence[Planned]) -> list[Sequence[Planned]]:
+    """What shares a process; the plan itself where all of it does."""
+    groups = [list(group) for _, group in groupby(planned, _shares)]
+    return [planned] if len(groups) == 1 else [*groups]
+
+
+def _of_group(
+    plans: Sequence[Planned],
+    first: int,
+    setting: Setting,
+    echo: Callable[[str], object] | None,
+    tick: Callable[[str, float, str], object],
+    alike: Alike,
+) -> Iterator[Checked]:
+    """The checks that share a process, of which the first has that number."""
+    heard, done = defaultdict[int, Heard](Heard), set[int]()
+
+    def take(index: int, value: Any) -> None:
+        heard[index].take(value)
+        if isinstance(value, Stage):
+            tick(value.words, value.fraction, value.layout)
+
+    ends = (
+        run_each(
+            FACTORY,
+            setting,
+            plans,
+            timeout=setting.timeout,
+            workers=setting.workers,
+            alike=alike,
+            echo=echo,
+            told=take,
         )
-        left = dict(enumerate(plans))
-        try:
-            for ended in ends:
-                checked = _checked(ended, heard[ended.index], setting)
-                del left[ended.index]
-                checked = _with_rest(ended.item, checked, setting, echo)
-                yield with_interpreter(ended.item, checked, setting).numbered(numbers[ended.index])
-        except KeyboardInterrupt:
-            begun = [index for index in left if heard[index].so_far is not None]
-            yield from (of_interrupt(left[index], heard[index]).numbered(numbers[index]) for index in begun)
-            raise
+        if setting.isolate
+        else run_here(FACTORY, setting, plans, told=take)
+    )
+    try:
+        for ended in ends:
+            checked = _checked(ended, heard[ended.index], setting)
+            done.add(ended.index)
+            checked = _with_rest(ended.item, checked, setting, echo)
+            yield with_interpreter(ended.item, checked, setting).numbered(first + ended.index)
+    except KeyboardInterrupt:
+        begun = [index for index in sorted(heard) if index not in done and heard[index].so_far is not None]
+        yield from (of_interrupt(plans[index], heard[index]).numbered(first + index) for index in begun)
+        raise
 
 
 def _shares(planned: Planned) -> tuple[object, ...]:
