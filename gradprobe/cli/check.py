@@ -113,6 +113,7 @@ def check(
     fresh: shared.Fresh = False,
     fix_budget: shared.FixBudget = None,
     coincidence_budget: shared.CoincidenceBudget = None,
+    shrink_budget: shared.ShrinkBudget = shared.SHRINK_BUDGET,
     show_traceback: shared.Traceback = False,
     *,
     options: dict[str, Any],
@@ -142,7 +143,9 @@ def check(
             raise UsageFailure("--oracle identities takes one plain check", "drop --battery or --against")
         if timeout is not None and not isolate:
             raise UsageFailure("--timeout stops a process, and --no-isolate is in this one", "drop one of them")
-        how = Setting(show_traceback, isolate=isolate, timeout=seconds if isolate else None)
+        how = Setting(
+            show_traceback, isolate=isolate, timeout=seconds if isolate else None, shrink_budget=shrink_budget
+        )
         # Of several checks only where it is asked for: it would be the time of each that fails.
         several = 0.0 if plan or battery else shared.FIX_BUDGET
         how = replace(how, fix_budget=several if fix_budget is None else fix_budget)

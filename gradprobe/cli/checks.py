@@ -12,10 +12,12 @@ import typer
 
 from ..commands.suite.checked import Checked, Planned, code_of
 from ..commands.suite.checking import Setting, check_each
+from ..commands.suite.folding import folded_by_cause, with_smallest
 from ..commands.suite.table import LISTED, CheckTable, closing, simplest, words_of
 from ..inputs import history as last
 from ..model.documents import Reports, Untaken
 from ..model.failures import INTERRUPTED, Failure
+from ..model.groups import FailureGroup
 from ..model.report import Report
 from ..model.run import FAILED
 from ..render.terminal import Progress, interrupted, print_failure, rendered, show, terminal
@@ -111,9 +113,12 @@ def check_several(
     table = CheckTable([*(one.title for one in planned), *(one.title for one in untaken or ())], on)
     expected = len(planned)
 
+    groups: tuple[FailureGroup, ...] = ()
+
     def so_far() -> Reports:
         reports = tuple(checked.report for checked in (*checks, *warned))
-        return Reports(reports=reports, planned=expected, not_taken=None if untaken is None else tuple(untaken))
+        not_taken = None if untaken is None else tuple(untaken)
+        return Reports(reports=reports, planned=expected, not_taken=not_taken, groups=groups)
 
     if expected and (code := forms.write_so_far(so_far())):
         return code
@@ -141,7 +146,13 @@ def check_several(
             if failing is not None:
                 tick("the first that fails, once more and in full", None)
                 checks[checks.index(failing)] = failing = closer(failing)
+            groups = folded_by_cause([checked.report for checked in checks])
+            if groups and setting.shrink_budget:
+                tick("a smaller case for each cause", None)
+                requests = {checked.report.number: checked.request for checked in checks}
+                groups = with_smallest(groups, requests, setting.shrink_budget, setting.workers)
     except KeyboardInterrupt:
+        groups = groups or folded_by_cause([checked.report for checked in checks])
         failing, stopped = simplest(checks), interrupted(len(checks) + len(warned), expected + len(warned), "checks")
     except BaseException:
         forms.write_so_far(so_far())

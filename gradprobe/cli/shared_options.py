@@ -18,7 +18,7 @@ from ..render.files import FORMS
 from ..render.terminal import print_failure
 from ..targets.builtin import has_driver
 
-FIX_BUDGET, COINCIDENCE_BUDGET = 20.0, 5.0
+FIX_BUDGET, COINCIDENCE_BUDGET, SHRINK_BUDGET = 20.0, 5.0, 20.0
 Target = Annotated[
     str | None,
     typer.Argument(metavar="TARGET", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)"),
@@ -82,6 +82,19 @@ CoincidenceBudget = Annotated[
         min=0,
         help="Of an interpreted kernel that matches, seek for so long what is right only by coincidence; 0 seeks none "
         f"(default: {COINCIDENCE_BUDGET:.0f})",
+    ),
+]
+ShrinkBudget = Annotated[
+    float,
+    typer.Option(
+        "--shrink-budget",
+        metavar="SECONDS",
+        envvar="GRADPROBE_SHRINK_BUDGET",
+        show_envvar=False,
+        show_default=False,
+        min=0,
+        help="Of several checks, make the simplest that fails of each cause smaller for so long, all together; 0 makes "
+        f"none smaller (default: {SHRINK_BUDGET:.0f})",
     ),
 ]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]

@@ -35,6 +35,7 @@ def sweep(
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     workers: Annotated[int | None, typer.Option(help="Checks at a time (default: one a core)")] = None,
     timeout: shared.Timeout = None,
+    shrink_budget: shared.ShrinkBudget = shared.SHRINK_BUDGET,
     show_traceback: shared.Traceback = False,
     *,
     options: dict[str, Any],
@@ -62,7 +63,8 @@ def sweep(
         alike = [effective.over(replace(request, target=word, options=fixed)) for word in targets]
         plan = _plan(alike, varied, seconds)
         print_settings(effective.line(options, timeout, [plural(len(targets), "target")] if target is None else []))
-        raise typer.Exit(check_several(plan, forms, Setting(show_traceback, at_a_time, timeout=seconds)))
+        setting = Setting(show_traceback, at_a_time, timeout=seconds, shrink_budget=shrink_budget)
+        raise typer.Exit(check_several(plan, forms, setting))
 
 
 def _plan(

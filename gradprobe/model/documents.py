@@ -12,10 +12,11 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from .assignment import parse_layout, parse_run, run_name
 from .failures import UsageFailure
+from .groups import FailureGroup
 from .number import WORDS, number_of
 from .report import SCHEMA, Origin, Report
 from .run import FAILED, INCOMPLETE, MATCH, MISMATCH
@@ -42,6 +43,8 @@ class Reports(Struct, frozen=True, kw_only=True):
     """What the target does not take, where that is no error."""
     origin: Origin | None = None
     """As in each of them; there may be none."""
+    groups: tuple[FailureGroup, ...] = ()
+    """Those that fail, by their cause; none as long as more are to come."""
 
     @property
     def counted(self) -> list[Report]:
@@ -120,6 +123,7 @@ def several_document(several: Reports) -> dict[str, Any]:
     if several.planned is None and len(several.reports) == 1:
         return document_of(several.reports[0])
     more = {} if several.not_taken is None else {"not_taken": msgspec.to_builtins(several.not_taken)}
+    more |= {"groups": list(map(_group_document, several.groups))} if several.groups else {}
     return {
         "schema": SCHEMA_OF_SEVERAL,
         "origin": msgspec.to_builtins(several.origin),
@@ -129,6 +133,17 @@ def several_document(several: Reports) -> dict[str, Any]:
         "warnings": [warned for report in several.reports for warned in _warned(report)],
         **_listed(more),
     }
+
+
+def _group_document(group: FailureGroup) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(structs.replace(group, shrunk=None))
+    return plain if group.shrunk is None else plain | {"shrunk": document_of(group.shrunk)}
+
+
+def _group_from(document: Mapping[str, Any]) -> FailureGroup:
+    shrunk = document.get("shrunk")
+    group = msgspec.convert({**document, "shrunk": None}, FailureGroup)
+    return group if shrunk is None else structs.replace(group, shrunk=report_from(shrunk))
 
 
 def _warned(report: Report) -> Iterator[dict[str, Any]]:
@@ -156,7 +171,8 @@ def load_several(text: str | bytes) -> Reports:
         untaken = msgspec.convert(document.get("not_taken"), tuple[Untaken, ...] | None)
         origin = msgspec.convert(document.get("origin"), Origin | None)
         reports = tuple(map(report_from, parts))
-        return Reports(reports=reports, planned=document["planned"], not_taken=untaken, origin=origin)
+        groups = tuple(map(_group_from, document.get("groups", ())))
+        return Reports(reports=reports, planned=document["planned"], not_taken=untaken, origin=origin, groups=groups)
     except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
         raise UsageFailure(f"reports of schema {document['schema']} are damaged: {error!r}", _WAY_OUT) from error
 

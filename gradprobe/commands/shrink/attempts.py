@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -46,6 +48,8 @@ class Order:
     options: Mapping[str, Any]
     budget: float = 0.0
     """Seconds in which edits of the target are tried."""
+    scripted: bool = True
+    """Whether what shows the fault without gradprobe is made too."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ class ShrinkWorker:
     def _told(self, order: Order) -> Told:
         probed = self._probed(order)
         report, case, target = report_of(probed), self._case(order), self._problem.target
-        why = no_program(probed, case, target)
+        why = no_program(probed, case, target) if order.scripted else "none is asked for"
         program = None if why else program_of(probed, case, target, self._experiment(case))
         why = why or ("" if program else "the error is too small for a plain comparison")
         return Told(symptom_of(probed), report, first_line(report), program, why)
@@ -174,9 +178,18 @@ class Attempts:
     echo: Callable[[str], object]
     fix_budget: float = 0.0
     """Seconds in which edits of the target are tried on the last case."""
+    scripted: bool = True
+    """Whether what shows the fault without gradprobe is made of the last case."""
+    until: float = math.inf
+    """The time, by `time.monotonic`, after which no more are begun."""
     count: int = 0
     known: dict[Case, TriedCase] = field(default_factory=dict)
     _trial: ShrinkWorker | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more cases may be tried."""
+        return self.count >= self.most or time.monotonic() > self.until
 
     def ask(self, what: str, options: Mapping[str, Any]) -> Any:
         """Carries out one order, of any kind.
@@ -186,7 +199,7 @@ class Attempts:
         """
         # A third of the time for one case at most is for edits.
         budget = self.fix_budget if self.timeout is None else min(self.fix_budget, self.timeout / 3)
-        (result,) = self._carried_out([Order(what, options, budget if what == TELL else 0.0)])
+        (result,) = self._carried_out([Order(what, options, budget if what == TELL else 0.0, self.scripted)])
         if isinstance(result, Crash):
             raise TargetCrashed(f"target {self.request.target!r} crashed: {result.words}")
         return result
@@ -194,7 +207,7 @@ class Attempts:
     def seen(
         self, steps: Sequence[Simplification], facts: Facts, kept: Mapping[str, Any], wanted: Symptom, *, in_full: bool
     ) -> Iterator[tuple[Simplification, TriedCase]]:
-        """The outcome of each step, in order. A case seen before takes no try; no more than `most` tries are made.
+        """The outcome of each step, in order. A case seen before takes no try; once `is_over` none is made.
 
         Args:
             kept: words that stand in each case.
@@ -207,7 +220,7 @@ class Attempts:
         results = self._carried_out([Order(what, words) for _, words in fresh[: max(0, self.most - self.count)]])
         for step, words in left:
             if step.case not in self.known:
-                result = next(results, None)
+                result = None if self.is_over else next(results, None)
                 if result is None:
                     return
                 self.count += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -82,7 +83,7 @@ class ShrinkSearch:
         known = self.attempts.known
         steps = [step for axis in AXES for step in simpler(case, axis, self.facts.tensors)]
         seen = [(step, known[step.case]) for step in steps if step.case in known]
-        complete = self.attempts.count < self.attempts.most
+        complete = not self.attempts.is_over
         others: dict[tuple[str, str, tuple[str, ...]], tuple[Case, Symptom]] = {}
         for tried, found in known.items():
             if found.symptom is not None and not self._is_it(found):
@@ -143,6 +144,8 @@ def shrink(
     alone: bool,
     timeout: float | None,
     fix_budget: float = 0.0,
+    seconds: float = math.inf,
+    scripted: bool = True,
     told: Callable[[Case, Simplification | None, int, Mapping[str, Any]], object],
     echo: Callable[[str], object],
 ) -> ShrinkResult:
@@ -152,6 +155,8 @@ def shrink(
         most: how many cases may be tried.
         alone: whether each runs in a process that may crash; a crash is then a way to fail.
         timeout: seconds for one case there.
+        seconds: until so long after the start another case may be tried.
+        scripted: whether a script that shows the fault without gradprobe is made.
         fix_budget: seconds in which edits of the target are tried on the smallest case.
         told: told of the case that fails before the search, and of each step taken, with the number of tries so far
             and the words that give the case.
@@ -164,7 +169,7 @@ def shrink(
     if "inputs" in request.options:
         raise UsageFailure("--inputs: only a case whose values are drawn can be made smaller", "drop --inputs")
     start = time.perf_counter()
-    attempts = Attempts(request, alone, timeout, most, echo, fix_budget)
+    attempts = Attempts(request, alone, timeout, most, echo, fix_budget, scripted, time.monotonic() + seconds)
     facts: Facts = attempts.ask(FACTS, request.options)
     try:
         looked: Looked = attempts.ask(LOOK, request.options)
@@ -174,8 +179,8 @@ def shrink(
     words = {name: word for name, word in request.options.items() if name in _AS_ASKED}
     before = _Before(attempts, request, facts, words)
     if wanted is None:
-        still, seconds = tuple(before.failing()), time.perf_counter() - start
-        return ShrinkResult(facts, None, None, request, looked, attempts.count, seconds, False, still, before.dropped)
+        still, took = tuple(before.failing()), time.perf_counter() - start
+        return ShrinkResult(facts, None, None, request, looked, attempts.count, took, False, still, before.dropped)
     if looked.symptom is not None:
         wanted = replace(wanted, fault=looked.symptom.fault)
     in_full = looked.plain is None and wanted.kind != CRASHED.kind
@@ -195,8 +200,8 @@ def shrink(
     seen = attempts.known.get(shrunk.case)
     keeping.save(keeping.with_another(keeping.load(), Kept(small, seen.symptom if seen and seen.symptom else wanted)))
     last = None if wanted.kind == CRASHED.kind else attempts.ask(TELL, fewest)
-    seconds, is_kept = time.perf_counter() - start, found is not None
-    return ShrinkResult(facts, shrunk, last, small, looked, attempts.count, seconds, is_kept, dropped=before.dropped)
+    took, is_kept = time.perf_counter() - start, found is not None
+    return ShrinkResult(facts, shrunk, last, small, looked, attempts.count, took, is_kept, dropped=before.dropped)
 
 
 @dataclass

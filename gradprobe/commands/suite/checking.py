@@ -62,6 +62,8 @@ class Setting:
     """Seconds for one check, not counting the imports of the tool; None for no limit."""
     fix_budget: float = 0.0
     """Seconds from the start of a check until which edits of a target that is wrong are tried."""
+    shrink_budget: float = 0.0
+    """Seconds in which, of several checks, the simplest that fails of each cause is made smaller."""
     coincidence_budget: float = 0.0
     """Seconds in which, of a target that is right, what is so only by coincidence is sought."""
 

@@ -9,13 +9,14 @@ from typing import TypeVar
 from rich.text import Text
 
 from ...model.documents import Reports, Untaken
+from ...model.groups import FailureGroup
 from ...model.memory import COUNTED, WARNING
 from ...model.number import plural
 from ...model.report import Report
 from ...model.run import FAILED, MATCH, MISMATCH, Run
 from ...render.console import render_layouts
 from ...render.terminal import Terminal, rendered
-from ...render.text import CAUTION, ratio
+from ...render.text import CAUTION, folded, headed, ratio
 from .checked import LATE, LOST, Checked
 
 Made = TypeVar("Made", Checked, Report)
@@ -153,7 +154,35 @@ def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) 
     yield from (*not_taken(several.not_taken or ()), *warnings(warned))
     if failing := simplest(several.counted):
         yield from (Text(), *in_full(failing, look, tracebacks), Text())
+        yield from (line for group in several.groups for line in _group(group, look.columns))
+        yield from [Text()] if several.groups else []
     yield _summary(several, seconds)
+
+
+# Titles of one group that are shown; its cases stand above, one line each.
+_NAMED = 3
+
+
+def _group(group: FailureGroup, columns: int) -> Iterator[Text]:
+    """The failures of one cause: how many, why, what sets them apart, and a smallest case."""
+    count = plural(len(group.titles), "case" if group.is_mismatch else "error")
+    words = f"{group.summary} ({group.cause})" if group.summary else group.cause
+    yield from headed(count.upper(), _STYLES[group.verdict], words, columns)
+    for sentence in (_titles(group.titles), *group.common):
+        yield from folded(sentence, columns)
+    if group.shrunk is not None:
+        yield from (Text(line) for line in _smallest(group.shrunk, is_named=bool(group.summary)))
+
+
+def _titles(titles: Sequence[str]) -> str:
+    left = len(titles) - _NAMED
+    return ", ".join(titles[:_NAMED]) + (f" and {left:,} more" if left > 0 else "")
+
+
+def _smallest(shrunk: Report, *, is_named: bool) -> Iterator[str]:
+    """The command line of the smallest case; with its cause where that of the larger one is not known."""
+    yield f"  smallest: {shrunk.reproduce}"
+    yield from (f"  there {one.summary} ({one.fault})" for one in shrunk.causes[: not is_named])
 
 
 def render_several(several: Reports, look: Terminal, tracebacks: bool) -> Iterator[Text]:

@@ -1,0 +1,180 @@
+"""Traits: what is said of a case along each axis, and which of them set the cases that fail apart from the others."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from ...model.assignment import parse_run
+from ...model.case import Case
+from ...model.failures import UsageFailure
+
+# The sizes of usual tiles.
+_TILES = (16, 32, 64, 128)
+# What one sentence joins at most: faults that need three things at once are known, and none that needs four.
+_JOINED = 3
+# Sentences of one kind at most.
+_TOLD = 3
+# How probable it may be that cases which fail at random have it in common: one sentence in twenty.
+_CHANCE = 0.05
+# What is on or off, and what has one of several values.
+_SWITCHED = {
+    "causal": "causal mask", "window": "window", "mask": "mask", "seqlens": "padding", "cu_seqlens_q": "packing",
+    "softcap": "softcap", "bias": "bias", "alibi": "alibi", "sinks": "sinks", "dropout": "dropout", "poison": "poison",
+}  # fmt: skip
+_VALUED = ("dtype", "pattern", "mask", "window", "bias_axes", "align", "dots", "block_m", "block_n", "repeat", "batch")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A case in one of its layouts."""
+
+    number: int
+    """Of its check."""
+    traits: tuple[tuple[str, str], ...]
+    """(axis, words that follow "all 14 failures have"); of one axis the sharpest first. The last word of an axis is its
+    subject: of one subject one trait is told."""
+
+    @classmethod
+    def of(cls, number: int, case: Case, layout: str, *, square: bool) -> Instance:
+        """What is said of a case.
+
+        Args:
+            square: whether every case that it is set beside has as many keys as rows.
+        """
+        told = (_of_lengths(case, square), _of_heads(case), _of_options(case), _of_layout(layout))
+        return cls(number, tuple(dict.fromkeys(itertools.chain(*told))))
+
+
+def _of_lengths(case: Case, square: bool) -> Iterator[tuple[str, str]]:
+    rows, keys = case.seqlen_q, case.seqlen_k
+    if rows != keys:
+        yield "shape", "Lq < Lk" if rows < keys else "Lq > Lk"
+    yield "shape", "Lq = Lk" if rows == keys else "Lq != Lk"
+    for name, length in (("L", rows),) if square else (("Lq", rows), ("Lk", keys)):
+        yield f"{name} length", f"{name} = {length}"
+        for tile in _TILES:
+            yield f"{name} length", f"{name} {'no' if length % tile else 'a'} multiple of {tile}"
+        for tile in _TILES:
+            yield f"{name} length", f"{name} {'<' if length < tile else '>='} {tile}"
+
+
+def _of_heads(case: Case) -> Iterator[tuple[str, str]]:
+    grouped = case.heads != case.kv_heads
+    if grouped and case.kv_heads == 1:
+        yield "groups", "one key head for all heads"
+    yield "groups", "fewer key heads than heads" if grouped else "as many key heads as heads"
+    yield "heads", f"H = {case.heads}"
+    yield "heads", "one head" if case.heads == 1 else "several heads"
+    dim, value = case.head_dim, case.head_dim_v
+    yield "head dim", f"D = {dim}"
+    yield "head dim", f"D {'no' if dim & (dim - 1) else 'a'} power of two"
+    for tile in _TILES:
+        yield "head dim", f"D {'<' if dim < tile else '>='} {tile}"
+    if value != dim:
+        yield "value dim", "Dv < D" if value < dim else "Dv > D"
+    yield "value dim", "Dv = D" if value == dim else "Dv != D"
+
+
+def _of_options(case: Case) -> Iterator[tuple[str, str]]:
+    for name in _VALUED:
+        value = getattr(case, name)
+        if value is not None and (name != "bias_axes" or case.bias):
+            words = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            yield name, f"{name.replace('_', '-')} {'' if isinstance(value, str) else '= '}{words}"
+    for name, title in _SWITCHED.items():
+        yield name, f"{'a' if getattr(case, name) else 'no'} {title}"
+    if case.dtype != "float32":
+        yield "dtype", "a dtype of 16 bits"
+    if not math.isclose(case.scale, float(case.head_dim) ** -0.5, rel_tol=1e-12):
+        yield "scale", "a scale of its own"
+
+
+def _of_layout(layout: str) -> Iterator[tuple[str, str]]:
+    try:
+        placed = dict(parse_run(layout)) or {"all": "contiguous"}
+    except UsageFailure:  # no layout of the case's own
+        return
+    if "all" in placed:
+        yield "layout", f"layout {layout}"
+    for tensor, title in (("do", "dO"), ("q", "q"), ("k", "k"), ("v", "v")):
+        name = placed.get(tensor, placed.get("all", "contiguous"))
+        axis = "dO layout" if tensor == "do" else "layout"
+        yield axis, f"{title} {name}"
+        yield axis, f"{title} {'' if name == 'contiguous' else 'not '}contiguous"
+
+
+def set_apart(failing: Sequence[Instance], matching: Sequence[Instance]) -> tuple[str, ...]:
+    """What all that fail have, and none, or surprisingly few, of what matches: sentences, none where nothing is.
+
+    A single trait that no match has is a fact, and is told. What is joined of several, or is not of failures alone, is
+    told where cases that fail at random would have it so in fewer than one of twenty such tables.
+    """
+    if not failing or not matching:
+        return ()
+    common = [trait for trait in failing[0].traits if all(trait in one.traits for one in failing)]
+    if _count(failing) == 1:  # a number of its own is nothing that it has in common
+        common = [trait for trait in common if not _is_number(trait)]
+    having = {trait: [at for at, one in enumerate(matching) if trait in one.traits] for trait in common}
+    # Of an axis the trait that the fewest matches have; none that all have.
+    sharpest: dict[str, tuple[str, str]] = {}
+    for trait in sorted(common, key=lambda trait: len(having[trait])):
+        if len(having[trait]) < len(matching):
+            sharpest.setdefault(trait[0], trait)
+    in_order = [trait for trait in common if trait in sharpest.values()]
+    count, sole = _count(failing), [trait for trait in in_order if not having[trait]]
+    all_failures = f"all {count} failures have" if count > 1 else "the failure has"
+    if sole:
+        subjects = {axis.split()[-1]: words for axis, words in reversed(sole)}
+        told = [words for _, words in sole if words in subjects.values()]
+        return tuple(f"{all_failures} {words}, no match has" for words in told[:_TOLD])
+    # Of those that the same matches have, one says it all.
+    telling = list({tuple(having[trait]): trait for trait in reversed(in_order)}.values())[::-1]
+    joined = _joined(telling, failing, matching)
+    if joined:
+        *words, last = (words for _, words in joined)
+        return (f"{all_failures} {', '.join(words)} and {last}, no match has {'both' if len(joined) == 2 else 'all'}",)
+    rare = _rare(telling, failing, matching)
+    return tuple(f"{all_failures} {trait[1]}, and {few} of {_count(matching)} matches" for trait, few in rare[:_TOLD])
+
+
+def _is_number(trait: tuple[str, str]) -> bool:
+    return trait[1].rpartition(" = ")[2][-1:].isdigit() and " = " in trait[1]
+
+
+def _count(instances: Collection[Instance]) -> int:
+    return len({one.number for one in instances})
+
+
+def _joined(
+    traits: Sequence[tuple[str, str]], failing: Sequence[Instance], matching: Sequence[Instance]
+) -> tuple[tuple[str, str], ...]:
+    """The fewest traits that no match has together; none where chance, or another choice, would do as well."""
+    # One table of all with so many failures among them.
+    tables = math.comb(_count([*failing, *matching]), _count(failing))
+    for size in range(2, _JOINED + 1):
+        choices = math.comb(len(traits), size)
+        found = [
+            some
+            for some in itertools.combinations(traits, size)
+            if not any(all(trait in one.traits for trait in some) for one in matching)
+        ]
+        if found:
+            return found[0] if len(found) == 1 and choices <= _CHANCE * tables else ()
+    return ()
+
+
+def _rare(
+    traits: Sequence[tuple[str, str]], failing: Sequence[Instance], matching: Sequence[Instance]
+) -> list[tuple[tuple[str, str], int]]:
+    """The traits that few matches have, with how many, the least probable first."""
+    fails, matches, found = _count(failing), _count(matching), []
+    for trait in traits:
+        few = _count([one for one in matching if trait in one.traits])
+        # Of all choices of so many failures, those in which each has the trait; and any of these traits would be told.
+        chance = len(traits) * math.comb(fails + few, fails) / math.comb(fails + matches, fails)
+        if chance < _CHANCE:
+            found.append((chance, trait, few))
+    return [(trait, few) for _, trait, few in sorted(found)]

@@ -1,0 +1,86 @@
+"""Failures folded by cause: one group each, whatever came between them, with what its cases have in common."""
+
+import time
+
+import pytest
+
+from gradprobe.commands.suite.folding import folded_by_cause, with_smallest
+from gradprobe.model.case import Case
+from gradprobe.model.documents import Reports, load_several, several_document, text_of
+from gradprobe.model.memory import WARNING
+from gradprobe.model.report import CheckedTarget, Diagnosis, Report, Where
+from gradprobe.model.run import Element, Error, Run
+from tests.commands.suite.plans import planned
+
+STRIDE = Diagnosis(
+    fault="stride/do-head", fault_class="S1", summary="dO is read with q's head stride", explained=1.0,
+    where=(Where(file="/a/delta.py", line=19, code="x"),),
+)  # fmt: skip
+
+
+def report(number, *diagnoses, first="dP", verdict="mismatch", dtype="float32", **more):
+    place = Element(
+        intermediate=first, batch=0, head=0, row=0, col=0, tile=(0, 0), actual=None, expected=None, budget=None
+    )
+    run = Run(layout="contiguous", verdict=verdict, first_mismatch=place if verdict == "mismatch" else None)
+    return Report(
+        title=f"case {number}", number=number, verdict=verdict, runs=(run,) if verdict != "error" else (),
+        diagnoses=diagnoses, case=Case("softmax", dtype=dtype), target=CheckedTarget(name="t"), **more,
+    )  # fmt: skip
+
+
+def error(number, words):
+    return report(number, verdict="error", error=Error(kind="Crash", message=words, words=words))
+
+
+def test_failures_of_one_fault_at_one_line_are_one_group_and_those_without_go_by_what_is_first_wrong():
+    reports = [
+        report(4, first="dQ"), report(0, STRIDE), report(1, verdict="match"), report(3, STRIDE, first="dV"),
+        report(2), error(5, "killed at 7"), error(6, "killed at 12"), error(7, "raised"), report(8, first="dQ"),
+        report(9, severity=WARNING),
+    ]  # fmt: skip
+    groups = folded_by_cause(reports)
+    assert [(group.cause, group.numbers) for group in groups] == [
+        ("stride/do-head at delta.py:19", (0, 3)), ("dP first, no cause named", (2,)),
+        ("dQ first, no cause named", (4, 8)), ("Crash", (5, 6)), ("Crash", (7,)),
+    ]  # fmt: skip
+    assert [group.is_mismatch for group in groups] == [True, True, True, False, False]
+    assert groups[0].summary == "dO is read with q's head stride"
+
+
+def test_failures_of_other_causes_are_no_matches_and_contradict_nothing():
+    half = dict.fromkeys((1, 2, 3), "float16")
+    reports = [report(at, STRIDE, dtype=word) for at, word in half.items()]
+    reports += [report(at, verdict="match") for at in (4, 5, 6)]
+    other = report(7, first="dQ", dtype="float16")
+    sentence = "all 3 failures have dtype float16, no match has"
+    assert folded_by_cause([*reports, other])[0].common == (sentence,)
+    assert folded_by_cause([*reports, report(7, verdict="match", dtype="float16")])[0].common != (sentence,)
+
+
+def test_groups_are_kept_with_the_reports():
+    groups = folded_by_cause([report(0, STRIDE), report(1, verdict="match", dtype="float16")])
+    several = Reports(reports=(report(0, STRIDE),), planned=1, groups=groups)
+    assert load_several(text_of(several_document(several))).groups == groups
+
+
+def test_the_simplest_of_a_group_is_made_smaller_in_the_time_that_is_given():
+    request = planned("soft.py:doubled_dq", seqlen=3, head_dim=1).request
+    groups = folded_by_cause([report(5, first="dQ"), error(6, "killed")])
+    small, crash = with_smallest(groups, {5: request, 6: request}, 20.0, 1)
+    assert crash.shrunk is None
+    assert small.shrunk.verdict == "mismatch"
+    assert (small.shrunk.case.heads, small.shrunk.case.seqlen_q, small.shrunk.case.head_dim) == (2, 2, 1)
+    assert with_smallest(groups, {5: request}, 0.0, 1) == groups
+
+
+@pytest.mark.nightly
+def test_a_target_that_takes_long_is_shrunk_no_longer_than_it_may(folder):
+    (folder / "late.py").write_text(
+        "import time\nfrom soft import doubled_dq\n"
+        "def f(q, k, v, do, *, scale):\n    time.sleep(1)\n    return doubled_dq(q, k, v, do, scale=scale)\n"
+    )
+    start = time.monotonic()
+    groups = folded_by_cause([report(5, first="dQ")])
+    with_smallest(groups, {5: planned("late.py:f", heads=3).request}, 2.0, 1)
+    assert time.monotonic() - start < 60
