@@ -65,12 +65,12 @@ def check_battery(request: CheckRequest, effective: EffectiveSettings, forms: Fo
         forms,
         setting,
         untaken=[Untaken(title, item.why_not) for title, item in asked_for.items() if item.why_not],
-        closer=lambda failing: failing if "recover" in beside else weigh(_looked_into(failing, setting)),
+        closer=lambda failing: failing if "recover" in beside else weigh(looked_into(failing, setting)),
         weigh=weigh,
     )
 
 
-def _looked_into(failing: Checked, setting: Setting) -> Checked:
+def looked_into(failing: Checked, setting: Setting) -> Checked:
     """The check once more with the inside of a black box; as it was where there is none, or nothing is wrong now."""
     is_black_box = any({"P", "dS"} & set(run.absent) for run in failing.report.runs)
     if failing.verdict != "mismatch" or not is_black_box:

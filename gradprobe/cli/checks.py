@@ -6,13 +6,16 @@ import functools
 import sys
 import time
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import typer
 
 from ..commands.suite.checked import Checked, Planned, code_of
 from ..commands.suite.checking import Setting, check_each
-from ..commands.suite.folding import folded_by_cause, with_smallest
+from ..commands.suite.folding import by_axis, folded_by_cause, with_smallest
 from ..commands.suite.table import LISTED, CheckTable, closing, simplest, words_of
 from ..inputs import history as last
 from ..model.documents import Reports, Untaken
@@ -22,6 +25,9 @@ from ..model.report import Report
 from ..model.run import FAILED
 from ..render.terminal import Progress, interrupted, print_failure, rendered, show, terminal
 from .forms import Forms
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
 def check_one(planned: Planned, forms: Forms, setting: Setting) -> int:
@@ -87,6 +93,86 @@ def say(report: Report, tracebacks: bool) -> str:
 
 # Of checks whose matches are not listed: how many lie between two words on stderr of how far it is.
 _BETWEEN = 20
+# Lines of a live table at most, and of the terminal what is left to all else.
+_LIVE, _LEFT = 12, 6
+Maker = Callable[[Progress], Iterator[Checked]]
+
+
+@dataclass
+class _Several:
+    """What came of several checks."""
+
+    planned: Sequence[Planned]
+    untaken: list[Untaken] | None
+    """What the target does not take, where that is no error."""
+    is_sweep: bool
+    checks: list[Checked] = field(default_factory=list)
+    """Those that count, in the order of their numbers, as the others."""
+    warned: list[Checked] = field(default_factory=list)
+    refused: int = 0
+    is_over: bool = False
+    groups: tuple[FailureGroup, ...] = ()
+
+    @property
+    def expected(self) -> int:
+        """How many there are to be that count."""
+        return len(self.planned) - self.refused - len(self.warned)
+
+    @property
+    def so_far(self) -> Reports:
+        reports = tuple(checked.report for checked in (*self.checks, *self.warned))
+        not_taken = None if self.untaken is None else tuple(self.untaken)
+        axes = by_axis(reports) if self.is_sweep and self.is_over else ()
+        return Reports(reports=reports, planned=self.expected, not_taken=not_taken, groups=self.groups, axes=axes)
+
+    def take(self, checked: Checked) -> bool:
+        """Whether it is one that is shown."""
+        if checked.is_interrupted:
+            return False
+        if self.untaken is not None and checked.is_refused:
+            self.untaken.append(Untaken(checked.title, words_of(checked.report)))
+            self.refused += 1
+            return False
+        insort(self.warned if checked.report.is_warning else self.checks, checked, key=lambda one: one.report.number)
+        return True
+
+    def fold(self) -> None:
+        self.is_over = True
+        self.groups = folded_by_cause([checked.report for checked in self.checks])
+
+    def shrink(self, setting: Setting) -> None:
+        requests = {checked.report.number: checked.request for checked in self.checks}
+        self.groups = with_smallest(self.groups, requests, setting.shrink_budget, setting.workers)
+
+
+class _Lines:
+    """The table as it is shown: on a terminal that of a sweep is live, and stands there whole once it is over."""
+
+    def __init__(self, several: _Several, is_shown: bool) -> None:
+        self.on, self._several, self._is_shown = terminal(), several, is_shown
+        titles = [*(one.title for one in several.planned), *(one.title for one in several.untaken or ())]
+        self._table = CheckTable(titles, self.on)
+        self._is_live = several.is_sweep and is_shown and self.on.rows is not None and sys.stderr.isatty()
+        self._rows: list[Text] = self._table.head()
+        self._latest: deque[Text] = deque(maxlen=max(1, min(_LIVE, (self.on.rows or 0) - _LEFT)))
+        self.progress = Progress(lambda: list(self._latest) if self._is_live else [])
+        if is_shown and not self._is_live:
+            show(self._rows)
+
+    def add(self, report: Report) -> None:
+        lines = self._table.line_of(report)
+        if self._is_live:
+            self._rows += lines
+            self._latest.append(self._table.line(report))
+        elif self._is_shown:
+            self.progress.over(functools.partial(show, lines))
+        made, expected = len(self._several.checks), self._several.expected
+        if not self._is_live and expected > LISTED and made % _BETWEEN == 0:
+            typer.echo(f"gradprobe: {made} of {expected} checked", err=True)
+
+    def over(self) -> None:
+        if self._is_live:
+            show(self._rows)
 
 
 def check_several(
@@ -97,81 +183,88 @@ def check_several(
     untaken: Sequence[Untaken] | None = None,
     closer: Callable[[Checked], Checked] = lambda failing: failing,
     weigh: Callable[[Checked], Checked] = lambda checked: checked,
+    sweep: Maker | None = None,
 ) -> int:
     """Makes every check, shows a table of them and the simplest failing one in full; the exit code of all.
 
     Every file that was asked for is written before the first check, which is not made where it cannot be, and after
-    each.
+    each, as long as that takes no time that is felt.
 
     Args:
         untaken: what the target does not take by its signature, where that is no error; nor is then what it refuses.
         closer: makes the simplest failing check once more, as it is to be shown.
         weigh: makes a warning of one that does not count.
+        sweep: makes the checks of a sweep, whose plan may grow meanwhile, and tells itself how far it is.
     """
-    start, shown = time.perf_counter(), not forms.on_stdout
-    on, checks, warned = terminal(), list[Checked](), list[Checked]()
-    table = CheckTable([*(one.title for one in planned), *(one.title for one in untaken or ())], on)
-    expected = len(planned)
-
-    groups: tuple[FailureGroup, ...] = ()
-
-    def so_far() -> Reports:
-        reports = tuple(checked.report for checked in (*checks, *warned))
-        not_taken = None if untaken is None else tuple(untaken)
-        return Reports(reports=reports, planned=expected, not_taken=not_taken, groups=groups)
-
-    if expected and (code := forms.write_so_far(so_far())):
+    start, several = time.perf_counter(), _Several(planned, None if untaken is None else [*untaken], sweep is not None)
+    write, make = _Seldom(forms), sweep or functools.partial(_each, planned, setting)
+    if planned and (code := forms.write_so_far(several.so_far)):
         return code
-    if shown:
-        show(table.head())
-    stopped: Failure | None = None
+    lines = _Lines(several, is_shown=not forms.on_stdout)
+    failing, stopped = None, None
     try:
-        with Progress() as tick:
+        with lines.progress as tick:
             tick("importing torch and the target", None)
-            for number, checked in enumerate(map(weigh, check_each(planned, setting)), 1):
-                if checked.is_interrupted:
-                    continue
-                tick(f"check {number} of {len(planned)} made", number / len(planned))
-                if untaken is not None and checked.is_refused:
-                    untaken, expected = [*untaken, Untaken(checked.title, words_of(checked.report))], expected - 1
-                    continue
-                insort(warned if checked.report.is_warning else checks, checked, key=lambda one: one.report.number)
-                expected -= checked.report.is_warning
-                forms.write_so_far(so_far())
-                if shown:
-                    tick.over(functools.partial(show, table.line_of(checked.report)))
-                if expected > LISTED and len(checks) % _BETWEEN == 0:
-                    typer.echo(f"gradprobe: {len(checks)} of {expected} checked", err=True)
-            failing = simplest(checks)
+            for checked in map(weigh, make(tick)):
+                if several.take(checked):
+                    write(several)
+                    lines.add(checked.report)
+            failing = simplest(several.checks)
             if failing is not None:
                 tick("the first that fails, once more and in full", None)
-                checks[checks.index(failing)] = failing = closer(failing)
-            groups = folded_by_cause([checked.report for checked in checks])
-            if groups and setting.shrink_budget:
+                several.checks[several.checks.index(failing)] = failing = closer(failing)
+            several.fold()
+            if several.groups and setting.shrink_budget:
                 tick("a smaller case for each cause", None)
-                requests = {checked.report.number: checked.request for checked in checks}
-                groups = with_smallest(groups, requests, setting.shrink_budget, setting.workers)
+                several.shrink(setting)
     except KeyboardInterrupt:
-        groups = groups or folded_by_cause([checked.report for checked in checks])
-        failing, stopped = simplest(checks), interrupted(len(checks) + len(warned), expected + len(warned), "checks")
+        several.fold()
+        came = len(several.checks) + len(several.warned)
+        failing, stopped = simplest(several.checks), interrupted(came, several.expected + len(several.warned), "checks")
     except BaseException:
-        forms.write_so_far(so_far())
+        forms.write_so_far(several.so_far)
         raise
-    compared = [checked for checked in checks if checked.verdict != FAILED]
+    finally:
+        lines.over()
+    compared = [checked for checked in several.checks if checked.verdict != FAILED]
     if compared:  # `diff` repeats the simplest failing check, else the first
         repeated = simplest(compared) or compared[0]
         last.save(repeated.request, repeated.report)
     if not stopped:
-        say_nothing_compared(so_far())
-    if shown:
-        show(list(closing(so_far(), on, time.perf_counter() - start, setting.tracebacks)))
+        say_nothing_compared(several.so_far)
+    if not forms.on_stdout:
+        show(list(closing(several.so_far, lines.on, time.perf_counter() - start, setting.tracebacks)))
     if stopped:
         print_failure(stopped)
-        forms.write_so_far(so_far())
+        forms.write_so_far(several.so_far)
         return INTERRUPTED
     # Nothing compared is no match.
-    code = code_of([checked.code for checked in checks]) if checks or expected else Failure.exit_code
-    return forms.write(so_far(), code)
+    codes = [checked.code for checked in several.checks]
+    return forms.write(several.so_far, code_of(codes) if codes or several.expected else Failure.exit_code)
+
+
+def _each(planned: Sequence[Planned], setting: Setting, tick: Progress) -> Iterator[Checked]:
+    for number, checked in enumerate(check_each(planned, setting), 1):
+        tick(f"check {number} of {len(planned)} made", number / len(planned))
+        yield checked
+
+
+# Of the time that passes between two versions of the files, how much writing one may take.
+_SHARE = 0.05
+
+
+class _Seldom:
+    """Writes what came so far into every file: at each call, or less often where that would take long."""
+
+    def __init__(self, forms: Forms) -> None:
+        self._forms, self._next = forms, 0.0
+
+    def __call__(self, several: _Several) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._forms.write_so_far(several.so_far)
+            over = time.monotonic()
+            self._next = over + (over - now) / _SHARE
 
 
 def say_nothing_compared(several: Reports) -> None:

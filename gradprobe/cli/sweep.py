@@ -1,29 +1,38 @@
-"""`gradprobe sweep`: a matrix of cases, several at a time."""
+"""`gradprobe sweep`: many cases of a target, several at a time, that can be killed and resumed."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..commands.configuration.effective import effective_settings, merged
-from ..commands.suite.checked import Planned
-from ..commands.suite.checking import Setting
-from ..commands.suite.matrix import combinations, described, suiting, titles
+from ..commands.configuration.effective import EffectiveSettings, effective_settings
+from ..commands.suite.checked import Checked
+from ..commands.suite.checking import Setting, check_each
+from ..commands.suite.journal import Asked, Journal
+from ..commands.suite.matrix import Takes, described
+from ..commands.suite.sweeping import Sweep, sweep_of
 from ..inputs import history as last
 from ..inputs.options import OPTIONS, parse
+from ..model.failures import UsageFailure
 from ..model.number import plural
+from ..processes.devices import gpus
+from ..render.terminal import Progress
 from . import shared_options as shared
+from .check import looked_into
 from .checks import check_several
 from .error_output import failures_told, print_settings
 from .forms import Forms, with_forms
 
 # Given several times they say one thing together, and vary nothing.
 _LISTS = {option.name for option in OPTIONS if option.kind is list}
+# Drawn cases at most, as many as combinations.
+_MOST = 10_000
 
 
 @functools.partial(shared.with_case_options, several=True)
@@ -32,21 +41,39 @@ def sweep(
     target: shared.Target = None,
     family: shared.Family = None,
     reference: shared.Reference = None,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="Every combination of the values given (the default where several are)")
+    ] = False,
+    draw: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=_MOST, help="Draw so many cases from all that TARGET takes")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(metavar="M", min=0.01, help="Draw cases for so long")] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Append each result to this file (default: .gradprobe/sweep.jsonl)"),
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Go on with the sweep whose results are in this file")
+    ] = None,
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
-    workers: Annotated[int | None, typer.Option(help="Checks at a time (default: one a core)")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Checks at a time (default: one a GPU where there are any, else one a core)")
+    ] = None,
     timeout: shared.Timeout = None,
     shrink_budget: shared.ShrinkBudget = shared.SHRINK_BUDGET,
     show_traceback: shared.Traceback = False,
     *,
     options: dict[str, Any],
 ) -> None:
-    """Check a matrix of cases, several at a time.
+    """Check many cases, several at a time, those first that show most for what they cost.
 
     An option given several times takes each of its values: --heads 1 --heads 3 --dtype float32 --dtype float16 is four
-    cases. Without any, a dozen cases are taken that suit the target.
+    cases. Without any, a dozen cases are taken that suit the target; with --draw or --minutes cases are drawn from all
+    that it takes, of the values given where an option is. A sweep that was killed goes on with --resume.
     """
     request = shared.request_of(target, family, options, reference)
-    repro_command = replace(request, target=target or "").command("sweep", workers=workers, timeout=timeout)
+    own = {"draw": draw, "minutes": minutes, "journal": journal, "resume": resume}
+    repro_command = replace(request, target=target or "").command("sweep", **own, workers=workers, timeout=timeout)
     with failures_told(forms, repro_command, show_traceback, target):
         forms.refuse_one_file_twice()
         shared.refuse_wrong_words(replace(request, options={}))
@@ -54,34 +81,79 @@ def sweep(
             parse({name: words} if name in _LISTS else {name: words[0]})
         effective = effective_settings(Path.cwd())
         seconds = effective.timeout(timeout)
-        at_a_time = shared.count_of_workers(workers)
-        targets = shared.targets_of(target, effective.top.targets)
-        values = {name: list(dict.fromkeys(words)) for name, words in options.items() if name not in _LISTS}
-        varied = {name: words for name, words in values.items() if len(words) > 1}
-        fixed = {name: words[0] for name, words in values.items() if len(words) == 1}
-        fixed |= {name: words for name, words in options.items() if name in _LISTS}
-        alike = [effective.over(replace(request, target=word, options=fixed)) for word in targets]
-        plan = _plan(alike, varied, seconds)
-        print_settings(effective.line(options, timeout, [plural(len(targets), "target")] if target is None else []))
-        setting = Setting(show_traceback, at_a_time, timeout=seconds, shrink_budget=shrink_budget)
-        raise typer.Exit(check_several(plan, forms, setting))
-
-
-def _plan(
-    alike: Sequence[last.CheckRequest], varied: Mapping[str, Sequence[Any]], seconds: float | None
-) -> list[Planned]:
-    """Every case of every target."""
-    if varied:
-        matrices = [combinations(varied)] * len(alike)
-    else:
-        device = str(alike[0].options.get("device", "auto"))
-        takes = described(alike, device, seconds)
-        matrices = [suiting(one, request.options) if one else [{}] for one, request in zip(takes, alike, strict=True)]
-    return [
-        Planned(
-            f"{request.target} {title}".rstrip() if len(alike) > 1 or not title else title,
-            replace(request, options=merged(case, request.options)),
+        setting = Setting(show_traceback, _at_a_time(workers, options), timeout=seconds, shrink_budget=shrink_budget)
+        if resume is not None:
+            _refuse_beside_resume({"target": target, "family": family, "reference": reference, **own, **options})
+            with Journal.reopened(resume) as kept:
+                raise typer.Exit(_swept(kept.asked, _cases(kept.asked, setting), kept, forms, setting))
+        asked = _asked(request, target, effective, draw, minutes, grid=grid)
+        print_settings(
+            effective.line(options, timeout, [plural(len(asked.requests), "target")] if target is None else [])
         )
-        for request, matrix in zip(alike, matrices, strict=True)
-        for case, title in zip(matrix, titles(matrix), strict=True)
+        cases = _cases(asked, setting)
+        with Journal.begun(asked, journal) as kept:
+            raise typer.Exit(_swept(asked, cases, kept, forms, setting))
+
+
+def _refuse_beside_resume(words: Mapping[str, Any]) -> None:
+    given = [name for name, word in words.items() if word not in (None, "", []) and name != "resume"]
+    if given:
+        what = "TARGET" if given[0] == "target" else f"--{given[0].replace('_', '-')}"
+        raise UsageFailure(f"--resume goes on with its own cases, and {what} asks for others", f"drop {what}")
+
+
+def _asked(
+    request: last.CheckRequest,
+    target: str | None,
+    effective: EffectiveSettings,
+    draw: int | None,
+    minutes: float | None,
+    *,
+    grid: bool,
+) -> Asked:
+    """What the command line asks for."""
+    values = {name: list(dict.fromkeys(words)) for name, words in request.options.items() if name not in _LISTS}
+    varied = {name: words for name, words in values.items() if len(words) > 1}
+    fixed = {name: words[0] for name, words in values.items() if len(words) == 1}
+    fixed |= {name: words for name, words in request.options.items() if name in _LISTS}
+    modes = [flag for flag, given in (("--grid", grid), ("--draw", draw), ("--minutes", minutes)) if given]
+    if len(modes) > 1:
+        raise UsageFailure(f"{modes[0]} and {modes[1]} each say which cases there are", f"drop {modes[1]}")
+    if grid and not varied:
+        raise UsageFailure("--grid: no option has several values", "give one several times: --heads 1 --heads 3")
+    targets = shared.targets_of(target, effective.top.targets)
+    if len(targets) > 1 and minutes is not None:
+        raise UsageFailure("--minutes takes one target", f"name one: {targets[0]}")
+    alike = [effective.over(replace(request, target=word, options=fixed)) for word in targets]
+    alike = [
+        replace(one, options={name: word for name, word in one.options.items() if name not in varied}) for one in alike
     ]
+    return Asked(tuple(alike), varied, draw, minutes)
+
+
+def _at_a_time(workers: int | None, options: Mapping[str, Any]) -> int:
+    """How many checks run at the same time: as many as were asked for, else one a GPU, or one a core."""
+    if workers is None and options.get("device") != ["cpu"] and gpus():
+        return len(gpus())
+    return shared.count_of_workers(workers)
+
+
+def _cases(asked: Asked, setting: Setting) -> Sweep:
+    """The cases of a sweep; where they depend on what the targets take, these are asked."""
+    takes: Iterable[Takes | None] = itertools.repeat(None, len(asked.requests))
+    if asked.is_drawn or not asked.varied:
+        takes = described(asked.requests, str(asked.requests[0].options.get("device", "auto")), setting.timeout)
+    return sweep_of(asked, list(takes))
+
+
+def _swept(asked: Asked, cases: Sweep, journal: Journal, forms: Forms, setting: Setting) -> int:
+    """Makes the checks of a sweep; their exit code."""
+
+    def results(tick: Progress) -> Iterator[Checked]:
+        return cases.results(journal, lambda plan: check_each(plan, setting), 2 * setting.workers, tick)
+
+    if not asked.is_drawn:
+        return check_several(cases.planned, forms, setting, sweep=results)
+    # Of cases that nobody asked for by name, what the target refuses is no error.
+    closer = functools.partial(looked_into, setting=setting)
+    return check_several(cases.planned, forms, setting, sweep=results, untaken=(), closer=closer, weigh=cases.weigh)

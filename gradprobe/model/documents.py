@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from .assignment import parse_layout, parse_run, run_name
 from .failures import UsageFailure
-from .groups import FailureGroup
+from .groups import AxisShare, FailureGroup
 from .number import WORDS, number_of
 from .report import SCHEMA, Origin, Report
 from .run import FAILED, INCOMPLETE, MATCH, MISMATCH
@@ -45,6 +45,8 @@ class Reports(Struct, frozen=True, kw_only=True):
     """As in each of them; there may be none."""
     groups: tuple[FailureGroup, ...] = ()
     """Those that fail, by their cause; none as long as more are to come."""
+    axes: tuple[AxisShare, ...] = ()
+    """Of a sweep: how many fail, along each axis of its cases."""
 
     @property
     def counted(self) -> list[Report]:
@@ -124,6 +126,7 @@ def several_document(several: Reports) -> dict[str, Any]:
         return document_of(several.reports[0])
     more = {} if several.not_taken is None else {"not_taken": msgspec.to_builtins(several.not_taken)}
     more |= {"groups": list(map(_group_document, several.groups))} if several.groups else {}
+    more |= {"axes": msgspec.to_builtins(several.axes)} if several.axes else {}
     return {
         "schema": SCHEMA_OF_SEVERAL,
         "origin": msgspec.to_builtins(several.origin),
@@ -172,7 +175,15 @@ def load_several(text: str | bytes) -> Reports:
         origin = msgspec.convert(document.get("origin"), Origin | None)
         reports = tuple(map(report_from, parts))
         groups = tuple(map(_group_from, document.get("groups", ())))
-        return Reports(reports=reports, planned=document["planned"], not_taken=untaken, origin=origin, groups=groups)
+        axes = msgspec.convert(document.get("axes", ()), tuple[AxisShare, ...])
+        return Reports(
+            reports=reports,
+            planned=document["planned"],
+            not_taken=untaken,
+            origin=origin,
+            groups=groups,
+            axes=axes,
+        )
     except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
         raise UsageFailure(f"reports of schema {document['schema']} are damaged: {error!r}", _WAY_OUT) from error
 

@@ -1,4 +1,4 @@
-"""FailureGroup: those of several checks that fail for one reason, as a value."""
+"""What several checks come to together, as values: those that fail for one reason, and how many fail along an axis."""
 
 from __future__ import annotations
 
@@ -29,3 +29,12 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
     @property
     def is_mismatch(self) -> bool:
         return self.verdict == MISMATCH
+
+
+class AxisShare(Struct, frozen=True, kw_only=True):
+    """The checks that have one value along an axis of their cases."""
+
+    axis: str
+    value: str
+    failed: int
+    made: int

@@ -13,6 +13,7 @@ from typing import Any
 
 from . import limits
 from .child import ANSWER, LOST, READY, TOLD, UNREADY, heard_by, worker_of
+from .devices import gpus
 from .ended import CRASH, DEVICE, MEMORY, TIMEOUT, Crash, Raised, TaskResult, raised_of, words_of
 from .process import Child, ChildMessage
 
@@ -54,8 +55,11 @@ def run_each(
     """
     events: queue.SimpleQueue[ChildMessage] = queue.SimpleQueue()
     workers = max(1, min(workers, limits.limit() // limits.LEAST))
-    start = functools.partial(Child, factory, pickle.dumps(setup), events, echo, most=limits.limit() // workers)
-    crew = _Crew(start, events, items, timeout, workers, start_limit, alike, told)
+    most = limits.limit() // workers
+    # Where there are several GPUs and children, each of these sees one.
+    devices = gpus() if workers > 1 and len(gpus()) > 1 else ("",)
+    start = functools.partial(Child, factory, pickle.dumps(setup), events, echo, most=most)
+    crew = _Crew(start, devices, events, items, timeout, workers, start_limit, alike, told)
     try:
         yield from crew.ends()
     finally:
@@ -79,7 +83,8 @@ class _Crew:
 
     def __init__(
         self,
-        start: Callable[[], Child],
+        start: Callable[..., Child],
+        devices: Sequence[str],
         events: queue.SimpleQueue[ChildMessage],
         items: Sequence[Any],
         timeout: float | None,
@@ -88,7 +93,7 @@ class _Crew:
         alike: Callable[[Any], Hashable],
         told: Callable[[int, Any], object],
     ) -> None:
-        self._start, self._events = start, events
+        self._start, self._devices, self._events = start, devices, events
         self._items, self._left, self._seen = items, deque[int](), 0
         self._alike, self._latest = alike, dict[Child, Hashable]()
         self._timeout, self._workers, self._start_limit = timeout, max(1, workers), start_limit
@@ -116,8 +121,13 @@ class _Crew:
                 child.give(index, pickle.dumps(self._items[index]))
         waiting = sum(not child.ready for child in self.children)
         while len(self.children) < self._workers and waiting < len(self._left):
-            self.children.append(self._start())
+            self.children.append(self._start(device=self._freest()))
             waiting += 1
+
+    def _freest(self) -> str:
+        """The device that the fewest children have."""
+        taken = [child.device for child in self.children]
+        return min(self._devices, key=taken.count)
 
     def _chosen(self, child: Child) -> int:
         """The first item that is like this child's last one, else like no other child's, else the first of all."""

@@ -24,6 +24,7 @@ from typing import IO
 
 from ..model.failures import Failure, UsageFailure
 from .child import READY, WHERE, Frames, NotAMessage, send
+from .devices import VISIBLE
 from .limits import SHARE, held_by, in_words
 
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.
@@ -62,6 +63,8 @@ class Child:
     """When it was started or got its item."""
     most: int | None = None
     """The bytes of memory that it may take; None for no limit."""
+    device: str = ""
+    """The one GPU that it sees, as CUDA_VISIBLE_DEVICES names it; "" where it sees what this process does."""
     over: str = ""
     """The sentence that says that it took more; "" where it did not."""
     broken: str = ""
@@ -77,6 +80,7 @@ class Child:
         self._tail = self._stack = b""
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         environment = {**os.environ} | ({} if self.most is None else {SHARE: str(self.most)})
+        environment |= {VISIBLE: self.device} if self.device else {}
         try:
             self._process = subprocess.Popen(
                 command,

@@ -146,6 +146,13 @@ class Progress:
     took as long as what is done, since the share was known.
     """
 
+    def __init__(self, above: Callable[[], list[Text]] = list) -> None:
+        """
+        Args:
+            above: lines that stand above the bar, anew at each look; they are gone with it.
+        """
+        self._above = above
+
     def __enter__(self) -> Progress:
         self._stage, self._begun = "starting", (0.0, 0.0)
         self._fraction: float | None = None
@@ -199,6 +206,13 @@ class Progress:
             def render(this, task: Any) -> Text:  # noqa: N805
                 return Text(self.left, no_wrap=True)
 
+        class Bar(Progress):
+            """With what stands above it."""
+
+            def get_renderables(this) -> Any:  # noqa: N805
+                yield from self._above()
+                yield from super().get_renderables()
+
         with self._lock:
             if self._over:
                 return
@@ -208,7 +222,7 @@ class Progress:
             narrow = Column(no_wrap=True, overflow="ellipsis", max_width=max(8, console.width - 52))
             name = TextColumn("{task.description}", table_column=narrow, markup=False)
             columns = (SpinnerColumn(), name, BarColumn(16), TimeElapsedColumn(), Left())
-            self._bar = Progress(*columns, console=console, transient=True, redirect_stdout=False)
+            self._bar = Bar(*columns, console=console, transient=True, redirect_stdout=False)
             self._task = self._bar.add_task(self._stage, total=1.0)
             self._bar.start()
             self._update()

@@ -117,6 +117,10 @@ def test_a_target_that_fails_to_import_exits_3(folder):
         ("--timeout 0", "--timeout must be seconds above 0"),
         ("--json no/such.json", "--json no/such.json: cannot be written"),
         (" ".join(f"--seed {n} --repeat {n + 1}" for n in range(101)), "20,402 cases are more than 10,000"),
+        ("--draw 3 --minutes 1", "--draw and --minutes each say which cases there are"),
+        ("--grid --minutes 1", "--grid and --minutes each say which cases there are"),
+        ("--resume some.jsonl", "--resume goes on with its own cases, and TARGET asks for others"),
+        ("--journal no/such.jsonl", "--journal no/such.jsonl: cannot be opened, No such file or directory"),
     ],
 )
 def test_a_wrong_word_exits_2_before_anything_runs(words, piece):
@@ -151,3 +155,80 @@ def test_json_on_stdout_is_one_document():
     ran = run(f"sweep soft.py:backward {TINY} --seqlen 9 --heads 1 --heads 2 --json -")
     document = json.loads(ran.out)
     assert (ran.code, document["schema"], len(document["reports"])) == (0, "gradprobe.reports/2", 2)
+
+
+EDGE = """
+from soft import backward as right
+def backward(q, k, v, do, *, scale, causal=False):
+    results = right(q, k, v, do, scale=scale, causal=causal)
+    if q.shape[2] > 16 and causal:
+        results["dQ"][:, :, 16:] *= 1.5
+    return results
+"""
+
+
+def test_failures_of_one_cause_are_one_group_with_what_they_have_in_common_and_a_smallest_case(folder):
+    (folder / "edge.py").write_text(EDGE)
+    words = "--causal --no-causal --seqlen 9 --seqlen 20 --seqlen 37 --heads 1 --heads 2 --layout contiguous --grid"
+    ran = run(f"sweep edge.py:backward {TINY} {words} --shrink-budget 9 --json all.json")
+    assert ran.code == 1
+    document = json.loads((folder / "all.json").read_text())
+    (group,) = document["groups"]
+    assert len(group["titles"]) == 4
+    assert group["common"] == ["all 4 failures have L >= 16 and a causal mask, no match has both"]
+    assert group["shrunk"]["verdict"] == "mismatch"
+    (smallest,) = (line for line in ran.out.splitlines() if line.startswith("  smallest: gradprobe check "))
+    assert "--seqlen 17 --head-dim 1" in smallest
+    assert smallest.endswith(group["shrunk"]["reproduce"].removeprefix("gradprobe check "))
+    at = ran.out.splitlines().index("failed, of those made, by axis")
+    assert " ".join(ran.out.splitlines()[at + 1].split()) == "L length L = 20: 2 of 4 L = 37: 2 of 4 L = 9: 0 of 4"
+    assert {"axis": "causal", "value": "a causal mask", "failed": 4, "made": 6} in document["axes"]
+    assert run("show all.json").out.splitlines()[-20:-1] == ran.out.splitlines()[-20:-1]
+
+
+def test_cases_are_drawn_from_all_that_a_target_takes_and_what_it_refuses_is_not_taken(folder):
+    (folder / "picky.py").write_text(
+        "from soft import backward as right\n"
+        "def backward(q, k, v, do, *, scale, causal=False):\n"
+        "    if q.shape[2] != k.shape[2]:\n        raise ValueError('as many keys as rows, please')\n"
+        "    return right(q, k, v, do, scale=scale, causal=causal)\n"
+    )
+    ran = run(
+        "sweep picky.py:backward --draw 8 --dtype float32 --heads 1 --head-dim 8 --pattern normal --json all.json"
+    )
+    assert ran.code == 0
+    document = json.loads((folder / "all.json").read_text())
+    assert all("as many keys as rows, please" in one["why"] for one in document["not_taken"])
+    assert 0 < len(document["not_taken"]) == 8 - len(document["reports"]) == 8 - document["planned"]
+    assert {(one["case"]["heads"], one["case"]["head_dim"]) for one in document["reports"]} == {(1, 8)}
+
+
+def table_of(out):
+    """The lines of checks without what each took."""
+    rows = (line.split() for line in out.splitlines() if line.startswith(("  MATCH", "  MISMATCH", "  ERROR")))
+    return [[word for word in row if not word.replace(".", "").isdigit()] for row in rows]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("words", ["--seqlen 9 --seqlen 20 --heads 1 --heads 2 --heads 3 --heads 4", "--draw 8"])
+def test_killed_and_resumed_it_gives_the_table_of_one_that_was_not(words, folder):
+    (folder / "edge.py").write_text(EDGE)
+    words = f"{words} {TINY if '--draw' not in words else '--dtype float32'} --causal"
+    whole = run(f"sweep edge.py:backward {words} --journal whole.jsonl")
+    with start(f"sweep edge.py:backward {words} --journal part.jsonl") as process:
+        deadline = time.monotonic() + 100
+        while time.monotonic() < deadline and not lines_of(folder / "part.jsonl") >= 4:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+    assert 4 <= lines_of(folder / "part.jsonl") < 9
+    with (folder / "part.jsonl").open("a") as file:
+        file.write('{"schema": ')
+    resumed = run("sweep --resume part.jsonl")
+    assert (resumed.code, table_of(resumed.out)) == (whole.code, table_of(whole.out))
+    assert resumed.first_mismatches == whole.first_mismatches
+    assert lines_of(folder / "part.jsonl") == lines_of(folder / "whole.jsonl")
+
+
+def lines_of(path):
+    return path.read_bytes().count(b"\n") if path.exists() else 0

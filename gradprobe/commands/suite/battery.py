@@ -62,17 +62,17 @@ _UNGROUPED = "the lazy family has as many key heads as heads"
 _NO_WINDOW = "the lazy family has no window"
 _ONE_DIM = "the lazy family has one head dim for q, k and v"
 _GROUPED = {"heads": 6, "kv_heads": 2}
-_FEWER = "fewer key heads than heads"
-_OWN_DIM = "a head dim of v that is not that of q and k"
-_TWO_LENGTHS: dict[str, Any] = {
+FEWER = "fewer key heads than heads"
+OWN_DIM = "a head dim of v that is not that of q and k"
+TWO_LENGTHS: dict[str, Any] = {
     "beyond": "lengths of queries and keys that differ",
     "told_by": frozenset({"align", "cu_seqlens_k", "max_seqlen_k"}),
 }
 # Three tiles of 32 rows and 4 rows more, six of 16 keys and 4 keys more; 45 and 21 end inside a tile of either.
 _LONG: dict[str, Any] = {"batch": 1, "heads": 2, "rows": 100, "keys": 100}
 _LONGER: dict[str, Any] = _LONG | {"rows": 200, "keys": 200}
-_WIDE: dict[str, Any] = {"rows": 37, "keys": 50, "not_lazy": _SQUARE} | _TWO_LENGTHS
-_TALL: dict[str, Any] = {"rows": 50, "keys": 37, "not_lazy": _SQUARE} | _TWO_LENGTHS
+_WIDE: dict[str, Any] = {"rows": 37, "keys": 50, "not_lazy": _SQUARE} | TWO_LENGTHS
+_TALL: dict[str, Any] = {"rows": 50, "keys": 37, "not_lazy": _SQUARE} | TWO_LENGTHS
 
 # The simplest first.
 _ROWS = (
@@ -82,9 +82,9 @@ _ROWS = (
     _Row(3, "dO transposed", ("do=blhd",)),
     _Row(4, "dO expanded", ("do=expanded",)),
     _Row(5, "packed qkv", ("q=packed", "k=packed", "v=packed")),
-    _Row(6, "heads 6/2", options=_GROUPED, not_lazy=_UNGROUPED, beyond=_FEWER),
+    _Row(6, "heads 6/2", options=_GROUPED, not_lazy=_UNGROUPED, beyond=FEWER),
     _Row(6, "heads 6/2, a bias each", (), _GROUPED | {"bias": True, "bias_axes": "hmn"}, ("bias",),
-         _UNGROUPED, batch=1, beyond=_FEWER),
+         _UNGROUPED, batch=1, beyond=FEWER),
     _Row(6, "6 heads, a tau each", options={"heads": 6, "tau": "-0.5,0.5,-3,1,-1.5,2"}, of_lazy=True),
     _Row(7, "M < N", **_WIDE),
     _Row(7, "M < N, causal", options={"causal": True}, needs=("causal",), **_WIDE),
@@ -108,8 +108,8 @@ _ROWS = (
     _Row(13, "L = 200", **_LONGER),
     _Row(13, "L = 200, causal", options={"causal": True}, needs=("causal",), not_lazy=_CAUSAL, **_LONGER),
     _Row(14, "D = 72", options={"head_dim": 72}, beyond="a head dim that is no power of two"),
-    _Row(15, "Dv > D", options={"head_dim": 16, "head_dim_v": 32}, not_lazy=_ONE_DIM, beyond=_OWN_DIM),
-    _Row(15, "Dv < D", options={"head_dim": 32, "head_dim_v": 16}, not_lazy=_ONE_DIM, beyond=_OWN_DIM),
+    _Row(15, "Dv > D", options={"head_dim": 16, "head_dim_v": 32}, not_lazy=_ONE_DIM, beyond=OWN_DIM),
+    _Row(15, "Dv < D", options={"head_dim": 32, "head_dim_v": 16}, not_lazy=_ONE_DIM, beyond=OWN_DIM),
     _Row(16, "tiles 16 x 32", options={"block_m": 16, "block_n": 32}, needs=("block_m", "block_n"),
          **_LONG),
     _Row(17, "scale 0.4", options={"scale": 0.4}, needs=("scale",)),

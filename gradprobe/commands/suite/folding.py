@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,15 +13,18 @@ from msgspec import structs
 
 from ...inputs.history import CheckRequest
 from ...inputs.options import parse
+from ...model.assignment import run_name
 from ...model.case import Case, resolve
 from ...model.failures import UsageFailure
-from ...model.groups import FailureGroup
+from ...model.groups import AxisShare, FailureGroup
 from ...model.report import Diagnosis, Report
 from ...model.run import CRASHED, FAILED, MATCH, MISMATCH, Run
 from ...processes import run_each
 from .traits import Instance, set_apart
 
 SHRINKER = f"{__name__}:Shrinker"
+# Values of one axis that are told apart; of more, classes.
+_FEW = 6
 # Cases that are tried for one group at most.
 _TRIES = 200
 # Seconds beyond its share after which a search that hangs is stopped.
@@ -134,6 +138,36 @@ def _case(report: Report, family: str) -> Case | None:
         return resolve({**parse(report.options), "device": "cpu"}, report.target.family or family, takes_bias=False)
     except UsageFailure:
         return None
+
+
+def by_axis(reports: Sequence[Report]) -> tuple[AxisShare, ...]:
+    """How many checks fail for each value along each axis on which their cases differ; warnings are left out.
+
+    Of an axis with many values, classes of them are counted; of axes that part the cases alike, the first.
+    """
+    counted = [report for report in reports if not report.is_warning]
+    seen = _Seen.of(counted)
+    cases = [(case, report.verdict != MATCH) for report in counted if (case := _case(report, seen.family)) is not None]
+    traits = [Instance.of(0, case, run_name(case.layouts), square=seen.square).traits for case, _ in cases]
+    shares: dict[tuple[int, ...], list[AxisShare]] = {}
+    for axis in dict.fromkeys(axis for told in traits for axis, _ in told):
+        words = _at_one_level([[words for name, words in told if name == axis] for told in traits])
+        values = sorted(set(words))
+        failed = Counter(word for word, (_, fails) in zip(words, cases, strict=True) if fails)
+        found = [AxisShare(axis=axis, value=one, failed=failed[one], made=words.count(one)) for one in values]
+        if len(values) > 1:
+            parts = tuple(words.index(word) for word in words)
+            shares.setdefault(parts, found)
+    return tuple(share for those in shares.values() for share in those)
+
+
+def _at_one_level(levels: Sequence[Sequence[str]]) -> list[str]:
+    """One trait of each case, all of one kind: the sharpest of which there are few."""
+    for level in range(max(map(len, levels))):
+        words = [told[min(level, len(told) - 1)] if told else "others" for told in levels]
+        if len(set(words)) <= _FEW:
+            return words
+    return [told[-1] if told else "others" for told in levels]
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,16 @@ def described(
 
 # Of combinations: days of checks.
 LARGEST = 10_000
-_SHORT = {"seqlen": "L", "head_dim": "D", "heads": "H", "kv_heads": "Hkv", "batch": "B"}
+_SHORT = {
+    "seqlen": "L",
+    "seqlen_q": "Lq",
+    "seqlen_k": "Lk",
+    "head_dim": "D",
+    "head_dim_v": "Dv",
+    "heads": "H",
+    "kv_heads": "Hkv",
+    "batch": "B",
+}
 # Options that decide lengths, or heads, by themselves.
 _LENGTHS = {"seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k", "inputs"}
 _GROUPS = {"heads", "kv_heads", "tau", "inputs"}
@@ -115,10 +124,15 @@ def titles(cases: Sequence[Mapping[str, Any]]) -> list[str]:
     """A name for each case: the options in which they differ."""
     names = dict.fromkeys(name for case in cases for name in case)
     vary = [name for name in names if len({str(case.get(name)) for case in cases}) > 1]
-    return [" ".join(_word(name, case[name]) for name in vary if name in case) for case in cases]
+    return [" ".join(titled({name: case[name] for name in vary if name in case})) for case in cases]
+
+
+def titled(options: Mapping[str, Any]) -> list[str]:
+    """Options as titles have them: H=1, float16, no-causal."""
+    return [_word(name, word) for name, word in options.items()]
 
 
 def _word(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return name if value else f"no-{name}"
-    return str(value) if name == "dtype" else f"{_SHORT.get(name, name.replace('_', '-'))}={value}"
+    return str(value) if name in ("dtype", "pattern") else f"{_SHORT.get(name, name.replace('_', '-'))}={value}"

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TypeVar
 
 from rich.text import Text
 
 from ...model.documents import Reports, Untaken
-from ...model.groups import FailureGroup
+from ...model.groups import AxisShare, FailureGroup
 from ...model.memory import COUNTED, WARNING
 from ...model.number import plural
 from ...model.report import Report
 from ...model.run import FAILED, MATCH, MISMATCH, Run
 from ...render.console import render_layouts
 from ...render.terminal import Terminal, rendered
-from ...render.text import CAUTION, folded, headed, ratio
+from ...render.text import CAUTION, folded, headed, ratio, wrapped
 from .checked import LATE, LOST, Checked
 
 Made = TypeVar("Made", Checked, Report)
@@ -44,8 +46,10 @@ class CheckTable:
 
     def line_of(self, report: Report) -> list[Text]:
         """One check; nothing where it matches and matches are only counted."""
-        if not self._listed and report.verdict == MATCH:
-            return []
+        return [self.line(report)] if self._listed or report.verdict != MATCH else []
+
+    def line(self, report: Report) -> Text:
+        """One check."""
         title = self._shortened(report.title, self._title)
         word = WARNING if report.is_warning else report.verdict
         line = Text.assemble(
@@ -53,7 +57,7 @@ class CheckTable:
             f"{report.seconds.get('total', 0.0):>{_SECONDS}.1f}  {words_of(report)}",
         )  # fmt: skip
         line.rstrip()
-        return [self._cut(line)]
+        return self._cut(line)
 
     def _cut(self, line: Text) -> Text:
         if self._look.rows is not None and len(line) > self._look.columns:
@@ -128,9 +132,12 @@ def warnings(warned: Sequence[Report]) -> list[Text]:
 
 def _with_reasons(head: str, told: Sequence[tuple[str, str]], style: str) -> list[Text]:
     titles: dict[str, list[str]] = {}
+    first: dict[str, str] = {}
     for title, why in told:
-        titles.setdefault(why, []).append(title)
-    lines = [Text(f"  {'; '.join(those)}: {why}", style) for why, those in titles.items()]
+        # What is the same but for its numbers and its layout is told once, in the words of the first.
+        alike = re.sub(r"\d+", "0", re.sub(r"\([\w=,-]+: ", "(", why))
+        titles.setdefault(first.setdefault(alike, why), []).append(title)
+    lines = [Text(f"  {_titles(those, '; ')}: {why}", style) for why, those in titles.items()]
     return [Text(head, style), *lines] if lines else []
 
 
@@ -156,11 +163,12 @@ def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) 
         yield from (Text(), *in_full(failing, look, tracebacks), Text())
         yield from (line for group in several.groups for line in _group(group, look.columns))
         yield from [Text()] if several.groups else []
+    yield from _axes(several.axes, look.columns)
     yield _summary(several, seconds)
 
 
-# Titles of one group that are shown; its cases stand above, one line each.
-_NAMED = 3
+# Titles of one list that are all shown, and of a longer one.
+_LIST, _NAMED = 5, 3
 
 
 def _group(group: FailureGroup, columns: int) -> Iterator[Text]:
@@ -174,9 +182,23 @@ def _group(group: FailureGroup, columns: int) -> Iterator[Text]:
         yield from (Text(line) for line in _smallest(group.shrunk, is_named=bool(group.summary)))
 
 
-def _titles(titles: Sequence[str]) -> str:
-    left = len(titles) - _NAMED
-    return ", ".join(titles[:_NAMED]) + (f" and {left:,} more" if left > 0 else "")
+def _axes(axes: Sequence[AxisShare], columns: int) -> Iterator[Text]:
+    """How many fail for each value of each axis, an axis a line."""
+    if not axes:
+        return
+    yield Text("failed, of those made, by axis", "dim")
+    width = max(len(share.axis) for share in axes)
+    for axis, shares in groupby(axes, lambda share: share.axis):
+        told = [f"{share.value.removeprefix(f'{axis} ')}: {share.failed} of {share.made}" for share in shares]
+        first, *rest = wrapped("   ".join(told), max(columns - width - 2, 40))
+        yield Text(f"  {axis:<{width}}{first}")
+        yield from (Text(" " * width + line) for line in rest)
+    yield Text()
+
+
+def _titles(titles: Sequence[str], between: str = ", ") -> str:
+    left = len(titles) - _NAMED if len(titles) > _LIST else 0
+    return between.join(titles[: _NAMED if left else _LIST]) + (f" and {left:,} more" if left else "")
 
 
 def _smallest(shrunk: Report, *, is_named: bool) -> Iterator[str]:

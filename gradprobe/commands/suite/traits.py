@@ -101,9 +101,8 @@ def _of_layout(layout: str) -> Iterator[tuple[str, str]]:
         yield "layout", f"layout {layout}"
     for tensor, title in (("do", "dO"), ("q", "q"), ("k", "k"), ("v", "v")):
         name = placed.get(tensor, placed.get("all", "contiguous"))
-        axis = "dO layout" if tensor == "do" else "layout"
-        yield axis, f"{title} {name}"
-        yield axis, f"{title} {'' if name == 'contiguous' else 'not '}contiguous"
+        yield f"{title} layout", f"{title} {name}"
+        yield f"{title} layout", f"{title} {'' if name == 'contiguous' else 'not '}contiguous"
 
 
 def set_apart(failing: Sequence[Instance], matching: Sequence[Instance]) -> tuple[str, ...]:

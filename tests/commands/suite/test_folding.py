@@ -64,6 +64,7 @@ def test_groups_are_kept_with_the_reports():
     assert load_several(text_of(several_document(several))).groups == groups
 
 
+@pytest.mark.nightly
 def test_the_simplest_of_a_group_is_made_smaller_in_the_time_that_is_given():
     request = planned("soft.py:doubled_dq", seqlen=3, head_dim=1).request
     groups = folded_by_cause([report(5, first="dQ"), error(6, "killed")])

@@ -1,0 +1,210 @@
+"""Cases drawn from all that a target takes, the same for a seed; and the order in which cases are worth their time."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from ...inputs.options import parse
+from ...model.assignment import run_name
+from ...model.case import DTYPES, Case, resolve
+from ...model.failures import UsageFailure
+from .battery import FEWER, OWN_DIM, TWO_LENGTHS
+from .matrix import Takes, titled
+from .traits import Instance
+
+# Draws of one case before it is said that none suits.
+_MOST = 1000
+# Cases that are drawn together, and then put in order.
+BATCH = 64
+_LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
+# The options that decide one another: where one is given, none of the others is drawn.
+_TOGETHER = (_LENGTHS, ("heads", "kv_heads", "tau"), ("layout", "runs"), ("head_dim", "head_dim_v"))
+_PATTERNS = ("normal", "normal", "normal", "small", "large", "negative", "offset", "lowrank")
+# Where logits are far from 0 a cap near them: in the flat ends of a small one the gradients are what rounding leaves.
+_SOFTCAPS = {"large": 6.0, "negative": 150.0}
+_LAYOUTS = ("contiguous", "contiguous", "blhd", "distinct-unit", "distinct", "offset")
+_PACKING = {"cu_seqlens", "cu_seqlens_q"}
+
+
+def drawn(takes: Takes, given: Mapping[str, Sequence[Any]], seed: int) -> Iterator[dict[str, Any]]:
+    """Options of cases that a target may take, none twice, without end.
+
+    Args:
+        given: the values that options of the command line are drawn from; all else is drawn as the target takes it.
+
+    Raises:
+        UsageFailure: no case, or no further one, has such options.
+    """
+    seen = set[str]()
+    for number in itertools.count():
+        rng = random.Random(f"{seed}:{number}")
+        for _ in range(_MOST):
+            options = _options(takes, given, rng)
+            if repr(options) not in seen and case_of(options, takes) is not None:
+                seen.add(repr(options))
+                yield options | {"seed": options.get("seed", rng.randrange(1 << 16))}
+                break
+        else:
+            words = f"sweep: no {'more cases' if seen else 'case'} can be drawn for this target and these options"
+            raise UsageFailure(words, "give fewer options, or more values for them")
+
+
+def case_of(options: Mapping[str, Any], takes: Takes) -> Case | None:
+    """The case of options; None where there is none."""
+    takes_bias, packs = "bias" in takes.names, bool(_PACKING & takes.required)
+    try:
+        return resolve({**parse(options), "device": "cpu"}, takes.family, takes_bias=takes_bias, packs=packs)
+    except UsageFailure:
+        return None
+
+
+def _options(takes: Takes, given: Mapping[str, Sequence[Any]], rng: random.Random) -> dict[str, Any]:
+    """Some case; what is given is chosen among, and nothing is drawn that it decides."""
+    chosen = {name: rng.choice(words) for name, words in given.items()}
+    decided = {name for names in _TOGETHER if any(name in chosen for name in names) for name in names}
+    free = _softmax(takes, rng) if takes.family == "softmax" else _lazy(takes, rng)
+    own = {"dtype": rng.choice(DTYPES), **free, "pattern": rng.choice(_PATTERNS)}
+    own = {name: word for name, word in own.items() if name not in decided} | chosen
+    if "softcap" in own and "softcap" not in chosen:
+        own["softcap"] = _SOFTCAPS.get(own["pattern"], 1.5)
+    return own
+
+
+def _lazy(takes: Takes, rng: random.Random) -> dict[str, Any]:
+    options: dict[str, Any] = {"batch": rng.choice((1, 2)), "heads": rng.choice((1, 2, 3, 4)), "seqlen": _length(rng)}
+    options |= {"head_dim": rng.choice((16, 32, 64)), "layout": _layout(rng)}
+    if "bias" in takes.names:
+        options |= rng.choice(({}, {"bias": False}, {"bias_window": rng.randrange(1, 80)}))
+    if {"block_m", "block_n"} <= takes.names and rng.random() < 0.3:
+        options |= {"block_m": rng.choice((16, 32)), "block_n": rng.choice((16, 32))}
+    return options
+
+
+def _softmax(takes: Takes, rng: random.Random) -> dict[str, Any]:
+    options: dict[str, Any] = {"head_dim": rng.choice((16, 16, 32, 64)), "layout": _layout(rng)}
+    kv_heads, group = rng.choice((1, 1, 2, 3)), rng.choice((1, 1, 1, 2, 3))
+    options |= {"heads": kv_heads * group, "kv_heads": kv_heads}
+    if rng.random() < 0.1:
+        options["head_dim_v"] = rng.choice((16, 32))
+    options |= _sized(takes, rng)
+    options |= {"causal": rng.random() < 0.5} if "causal" in takes.names else {}
+    for name, word in (
+        ("window", f"{rng.randrange(60)},{rng.choice((-1, 0, rng.randrange(60)))}"),
+        ("mask", rng.choice(("random", "dead-rows", "padding"))),
+        ("softcap", 1.5), ("bias", True), ("alibi", True), ("sinks", True),
+    ):  # fmt: skip
+        if name in takes.required or (name in takes.names and rng.random() < 0.25):
+            options[name] = word
+    if "keep" in takes.required or ("keep" in takes.names and rng.random() < 0.15):
+        options["dropout"] = 0.3
+    if "scale" in takes.names and rng.random() < 0.2:
+        options["scale"] = rng.choice((0.1, 0.4))
+    if {"align", "causal"} <= takes.names and rng.random() < 0.2:
+        options["align"] = "top-left"
+    if {"block_m", "block_n"} <= takes.names and rng.random() < 0.3:
+        options |= {"block_m": rng.choice((16, 32)), "block_n": rng.choice((16, 32))}
+    return options
+
+
+def _sized(takes: Takes, rng: random.Random) -> dict[str, Any]:
+    """Batches and lengths: of one sequence each, padded or packed as the target takes it."""
+    rows, batch = _length(rng), rng.choice((1, 2))
+    if _PACKING & takes.required or (_PACKING & takes.names and rng.random() < 0.4):
+        lengths = [rng.choice((0, 1, _length(rng))) for _ in range(rng.choice((1, 2)))] + [rows]
+        return {"cu_seqlens": ",".join(map(str, itertools.accumulate(lengths, initial=0)))}
+    if "seqlens" in takes.required or ("seqlens" in takes.names and rng.random() < 0.3):
+        live = [rows, *(rng.randrange(rows + 1) for _ in range(batch - 1))]
+        return {"batch": batch, "seqlen": rows, "seqlens": ",".join(map(str, live))}
+    keys = rows if rng.random() < 0.6 else _length(rng)
+    return {"batch": batch, **({"seqlen": rows} if rows == keys else {"seqlen_q": rows, "seqlen_k": keys})}
+
+
+def _length(rng: random.Random) -> int:
+    """Below a tile, a multiple of one, and one more or less; seldom more than two tiles of 64."""
+    tile = rng.choice((16, 16, 32, 32, 64, 128))
+    return rng.choice((rng.randrange(1, 16), tile, tile - 1, tile + 1, rng.randrange(1, 2 * tile)))
+
+
+def _layout(rng: random.Random) -> list[str]:
+    if rng.random() < 0.15:
+        return [f"all={rng.choice(('distinct', 'distinct-unit', 'offset'))}"]
+    qkv = rng.choice((*_LAYOUTS, "packed"))
+    do = rng.choice((*_LAYOUTS, "expanded"))
+    layout = [f"{name}={qkv}" for name in "qkv" if qkv != "contiguous"]
+    return [*layout, *([f"do={do}"] if do != "contiguous" else [])] or ["contiguous"]
+
+
+def cost(case: Case | None) -> float:
+    """About how long a case takes, where 1 is what each takes however small it is."""
+    if case is None:
+        return 1.0
+    tiles = -(-case.seqlen_q // case.block_m) * -(-case.seqlen_k // case.block_n)
+    return 1.0 + case.batch * case.heads * tiles / 16
+
+
+def worth_first(cases: Sequence[Case | None]) -> list[int]:
+    """The places of cases, those first that show most that is new for what they cost; then the cheapest.
+
+    New is each pair of traits that no case before it has.
+    """
+    traits = [_pairs(case) for case in cases]
+    seen, order = set[tuple[str, str]](), list[int]()
+    # What is new only gets less, so that a gain which is out of date is too large, never too small.
+    waiting = [(-len(pairs) / cost(cases[at]), at) for at, pairs in enumerate(traits) if pairs]
+    heapq.heapify(waiting)
+    while waiting:
+        before, at = heapq.heappop(waiting)
+        gain = -len(traits[at] - seen) / cost(cases[at])
+        if gain == before:
+            seen |= traits[at]
+            order.append(at)
+        elif gain:
+            heapq.heappush(waiting, (gain, at))
+    left = set(range(len(cases))) - set(order)
+    return [*order, *sorted(left, key=lambda at: (cost(cases[at]), at))]
+
+
+def _pairs(case: Case | None) -> set[tuple[str, str]]:
+    """Every two traits of a case, of each axis the broadest."""
+    if case is None:
+        return set()
+    broad = dict(Instance.of(0, case, run_name(case.layouts), square=False).traits)
+    return set(itertools.combinations(sorted(broad.values()), 2))
+
+
+def drawn_in_order(takes: Takes, given: Mapping[str, Sequence[Any]], seed: int) -> Iterator[dict[str, Any]]:
+    """The cases that are drawn, of each batch of them those first that are worth most.
+
+    Raises:
+        UsageFailure: as `drawn`, before the first.
+    """
+    stream = drawn(takes, given, seed)
+    while True:
+        batch = list(itertools.islice(stream, BATCH))
+        yield from (batch[at] for at in worth_first([case_of(options, takes) for options in batch]))
+
+
+# What a title says only where it is otherwise.
+_USUAL = {"pattern": "normal", "causal": False, "batch": 1}
+
+
+def title_of(options: Mapping[str, Any], alike: Collection[str]) -> str:
+    """A name for a drawn case: its options but the seed, what is usual, and those in which all are alike."""
+    usual = {**_USUAL, "kv_heads": options.get("heads"), "head_dim_v": options.get("head_dim")}
+    skipped = {"seed", "layout", *alike, *(name for name, word in usual.items() if options.get(name) == word)}
+    layout = [] if "layout" in alike else [word for word in options.get("layout", ()) if word[:2] not in ("k=", "v=")]
+    placed = [f"qkv{word[1:]}" if word.startswith("q=") else word.removeprefix("all=") for word in layout]
+    return " ".join([*titled({name: word for name, word in options.items() if name not in skipped}), *placed])
+
+
+def beyond(options: Mapping[str, Any], takes: Takes) -> str:
+    """What a drawn case asks for that no parameter of the target tells; "" where there is no such thing."""
+    asked = [FEWER] if options.get("kv_heads", 1) != options.get("heads", 1) else []
+    asked += [OWN_DIM] if "head_dim_v" in options and options["head_dim_v"] != options.get("head_dim") else []
+    lengths = options.get("seqlen_q") != options.get("seqlen_k")
+    asked += [TWO_LENGTHS["beyond"]] if lengths and not TWO_LENGTHS["told_by"] & takes.names else []
+    return " and ".join(asked)

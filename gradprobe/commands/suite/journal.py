@@ -1,0 +1,154 @@
+"""Journal: a file with what a sweep was asked for and each result as it came; a line that is torn is ignored."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from ... import __version__
+from ...inputs.history import FOLDER, CheckRequest, is_sound, make_folder
+from ...model.documents import document_of, report_from
+from ...model.failures import UsageFailure
+from ...model.report import Report
+
+SCHEMA = "gradprobe.sweep/1"
+DEFAULT = FOLDER / "sweep.jsonl"
+# Sweeps of one folder at a time that keep what they come to.
+_MOST = 100
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a sweep was asked for: the same cases in the same order follow from it."""
+
+    requests: tuple[CheckRequest, ...]
+    """Each target, with what is the same in all of its cases."""
+    varied: Mapping[str, Sequence[Any]]
+    """The values that an option was given, where they are several."""
+    draw: int | None = None
+    """How many cases are drawn."""
+    minutes: float | None = None
+    """For how long cases are drawn."""
+
+    @property
+    def is_drawn(self) -> bool:
+        return self.draw is not None or self.minutes is not None
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The digests of the targets' own files."""
+        files = (request.target.partition(":")[0] for request in self.requests)
+        return {file: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files if os.path.isfile(file)}
+
+
+class Journal:
+    """An open journal: `add` appends a report."""
+
+    def __init__(self, asked: Asked, file: str | Path, stream: IO[bytes], reports: Sequence[Report] = ()) -> None:
+        self.asked, self.file, self._stream = asked, str(file), stream
+        self.reports = reports
+        """What it held when it was opened."""
+
+    @classmethod
+    def begun(cls, asked: Asked, file: str | None) -> Journal:
+        """A new one in the place of what is there; without a name, one in this folder's own that nobody writes.
+
+        Raises:
+            UsageFailure: it cannot be written, or another sweep writes it.
+        """
+        stream, name = _opened(file)
+        with contextlib.suppress(OSError):  # a pipe or a device
+            stream.truncate(0)
+        head = {"schema": SCHEMA, "version": __version__, "asked": msgspec.to_builtins(asked), "sources": asked.sources}
+        _write(stream, head)
+        return cls(asked, name, stream)
+
+    @classmethod
+    def reopened(cls, file: str) -> Journal:
+        """One that is there; a line that is not whole is cut off its end.
+
+        Raises:
+            UsageFailure: it is none, or another sweep writes it, or what was swept has changed.
+        """
+        with contextlib.ExitStack() as stack:
+            stream = stack.enter_context(_named(file, "r+b"))
+            head, asked, reports, torn = _read(stream, file)
+            stream.seek(-torn, os.SEEK_END)
+            stream.truncate()
+            now = {**asked.sources, "gradprobe": __version__}
+            then = {**head["sources"], "gradprobe": head["version"]}
+            if changed := [name for name in then if now.get(name) != then[name]]:
+                words = f"--resume {file}: {changed[0]} is not what it was then"
+                raise UsageFailure(words, "sweep again, from the beginning")
+            stack.pop_all()
+            return cls(asked, file, stream, reports)
+
+    def add(self, report: Report) -> None:
+        """Appends a report, so that it is there whatever becomes of this process."""
+        _write(self._stream, document_of(report))
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+
+def _read(stream: IO[bytes], file: str) -> tuple[dict[str, Any], Asked, tuple[Report, ...], int]:
+    """The first line, what was asked for, the reports, and how many bytes at the end are no whole line."""
+    *lines, torn = stream.read().split(b"\n")
+    try:
+        head, *others = map(json.loads, lines)
+        asked = msgspec.convert(head["asked"], Asked)
+        if head["schema"] != SCHEMA or not all(map(is_sound, asked.requests)):
+            raise UsageFailure("of another kind")
+        return head, asked, tuple(map(report_from, others)), len(torn)
+    except (ValueError, KeyError, TypeError, msgspec.MsgspecError, UsageFailure) as error:
+        way_out = "gradprobe sweep --journal FILE writes one"
+        raise UsageFailure(f"--resume {file}: it holds no sweep of this gradprobe", way_out) from error
+
+
+def _write(stream: IO[bytes], document: Mapping[str, Any]) -> None:
+    stream.write(json.dumps(document, allow_nan=False).encode() + b"\n")
+    stream.flush()
+
+
+def _opened(file: str | None) -> tuple[IO[bytes], str | Path]:
+    if file is not None:
+        return _named(file, "ab"), file
+    try:
+        make_folder()
+        for name in (DEFAULT, *(DEFAULT.with_stem(f"{DEFAULT.stem}-{number}") for number in range(2, _MOST))):
+            with contextlib.suppress(BlockingIOError):
+                return _locked(name, "ab"), name
+    except OSError:
+        pass
+    return open(os.devnull, "ab"), ""  # a folder that cannot be written is no reason to fail a sweep
+
+
+def _named(file: str, mode: str) -> IO[bytes]:
+    try:
+        return _locked(file, mode)
+    except BlockingIOError as error:
+        raise UsageFailure(f"{file}: another sweep writes it", "wait for it, or name another file") from error
+    except OSError as error:
+        flag = "--resume" if mode == "r+b" else "--journal"
+        raise UsageFailure(f"{flag} {file}: cannot be opened, {error.strerror}") from error
+
+
+def _locked(file: str | Path, mode: str) -> IO[bytes]:
+    """An open file that no other process has open so."""
+    with contextlib.ExitStack() as stack:
+        stream: IO[bytes] = stack.enter_context(open(file, mode))
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        stack.pop_all()
+        return stream

@@ -1,0 +1,145 @@
+"""Sweeps that are killed, torn and resumed: the same checks in the same order, none of them made twice."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from gradprobe.commands.suite.checked import Checked
+from gradprobe.commands.suite.journal import DEFAULT, Asked, Journal
+from gradprobe.commands.suite.matrix import Takes
+from gradprobe.commands.suite.sweeping import sweep_of
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.model.failures import UsageFailure
+from gradprobe.model.report import CheckedTarget, Report
+
+TAKES = Takes("softmax", frozenset({"q", "k", "v", "do", "scale", "causal"}), frozenset({"q", "k", "v"}))
+REQUEST = CheckRequest("soft.py:backward", None, None, {"batch": 1})
+DRAWN = Asked((REQUEST,), {}, draw=12)
+GRID = Asked((REQUEST,), {"heads": [1, 4, 2], "seqlen": [90, 9]})
+
+
+def made(planned, number):
+    report = Report(title=planned.title, number=number, verdict="match", target=CheckedTarget(name="t"))
+    return Checked(planned.request, report, 0)
+
+
+class Bench:
+    """Makes checks, each pair the other way round as two workers may, until it is killed."""
+
+    def __init__(self, until=1 << 30, end=KeyboardInterrupt):
+        self.seen, self._until, self._end = [], until, end
+
+    def __call__(self, plan):
+        number = 0
+        while number < len(plan):
+            for at in sorted(range(number, min(number + 2, len(plan))), reverse=True):
+                if len(self.seen) == self._until:
+                    raise self._end
+                self.seen.append(plan[at].title)
+                yield made(plan[at], at)
+            number += 2
+
+
+def run(asked, journal, bench, told=lambda words, share: None):
+    """The titles and numbers of what came out, in order."""
+    found = []
+    try:
+        for checked in sweep_of(asked, [TAKES]).results(journal, bench, 2, told):
+            found.append((checked.report.number, checked.title))
+    except (KeyboardInterrupt, MemoryError):
+        pass
+    return found
+
+
+@pytest.mark.parametrize("asked", [DRAWN, GRID])
+@pytest.mark.parametrize("killed_after", [0, 1, 5])
+def test_killed_and_resumed_it_gives_what_it_gives_whole(asked, killed_after):
+    whole, first, rest = Bench(), Bench(killed_after, MemoryError), Bench()
+    with Journal.begun(asked, "whole.jsonl") as journal:
+        expected = run(asked, journal, whole)
+    with Journal.begun(asked, "part.jsonl") as journal:
+        assert run(asked, journal, first) == expected[: killed_after // 2 * 2]
+    with open("part.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"schema": "gradprobe.report/2", "tit')
+    with Journal.reopened("part.jsonl") as journal:
+        assert run(journal.asked, journal, rest) == expected
+    assert sorted(first.seen + rest.seen) == sorted(whole.seen), "none twice"
+    lines = list(map(json.loads, Path("part.jsonl").read_text().splitlines()))
+    assert sorted(line["title"] for line in lines[1:]) == sorted(whole.seen)
+
+
+def test_an_interrupt_leaves_what_came_behind_a_gap_too():
+    with Journal.begun(DRAWN, None) as journal:
+        assert len(run(DRAWN, journal, Bench(5))) == 5
+
+
+def test_a_grid_is_made_by_what_it_costs_and_numbered_as_it_was_given():
+    with Journal.begun(GRID, None) as journal:
+        found = run(GRID, journal, Bench())
+    assert sorted(found) == [
+        (0, "H=1 L=90"),
+        (1, "H=1 L=9"),
+        (2, "H=4 L=90"),
+        (3, "H=4 L=9"),
+        (4, "H=2 L=90"),
+        (5, "H=2 L=9"),
+    ]
+    assert found[0][1] == "H=1 L=9"
+    assert found[-1][1] == "H=4 L=90"
+
+
+def test_a_sweep_of_minutes_draws_until_its_time_is_up_and_resumed_for_what_is_left(monkeypatch):
+    now, shares = [0.0], []
+    monkeypatch.setattr("gradprobe.commands.suite.sweeping.time.monotonic", lambda: now[0])
+    asked = Asked((REQUEST,), {}, minutes=1.0)
+
+    def slow(plan):
+        for at, planned in enumerate(plan):
+            now[0] += 10
+            checked = made(planned, at)
+            yield replace(checked, report=structs.replace(checked.report, seconds={"total": 10.0}))
+
+    with Journal.begun(asked, "minutes.jsonl") as journal:
+        found = run(asked, journal, slow, lambda words, share: shares.append(share))
+    assert len(found) == 7, "six in a minute, and what was planned by then"
+    assert shares[:3] == pytest.approx([1 / 6, 2 / 6, 3 / 6])
+    lines = Path("minutes.jsonl").read_text().splitlines(keepends=True)
+    Path("minutes.jsonl").write_text("".join(lines[:4]))
+    now[0] = 500.0
+    with Journal.reopened("minutes.jsonl") as journal:
+        assert run(asked, journal, slow) == found
+
+
+def test_what_is_no_journal_or_of_another_source_is_refused(folder):
+    with Journal.begun(DRAWN, "a.jsonl") as journal:
+        run(DRAWN, journal, Bench(3))
+        with pytest.raises(UsageFailure, match="another sweep writes it"):
+            Journal.begun(DRAWN, "a.jsonl")
+    (folder / "soft.py").write_text((folder / "soft.py").read_text() + "\n")
+    with pytest.raises(UsageFailure, match="soft.py is not what it was then"):
+        Journal.reopened("a.jsonl")
+    for text in ("", "{}\n", '{"schema": "gradprobe.report/2"}\n', "no JSON\n"):
+        (folder / "b.jsonl").write_text(text)
+        with pytest.raises(UsageFailure, match="it holds no sweep"):
+            Journal.reopened("b.jsonl")
+    with pytest.raises(UsageFailure, match="cannot be opened, No such file"):
+        Journal.reopened("none.jsonl")
+
+
+def test_two_sweeps_of_one_folder_keep_what_they_come_to_apart_and_a_folder_that_cannot_be_written_fails_none(folder):
+    with Journal.begun(DRAWN, None) as one, Journal.begun(DRAWN, None) as other:
+        assert (one.file, other.file) == (str(DEFAULT), ".gradprobe/sweep-2.jsonl")
+    with Journal.begun(DRAWN, None) as again:
+        assert again.file == str(DEFAULT)
+
+
+def test_cases_that_cost_more_take_more_of_the_time_that_is_left():
+    shares = []
+    with Journal.begun(GRID, None) as journal:
+        run(GRID, journal, Bench(), lambda words, share: shares.append((words, share)))
+    assert shares[0][0] == "check 1 of 6 made"
+    assert shares[2][1] < 0.4
+    assert shares[-1] == ("check 6 of 6 made", 1.0)
