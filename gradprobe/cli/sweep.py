@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,10 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from ..commands.configuration.effective import EffectiveSettings, effective_settings
-from ..commands.suite.checked import Checked
+from ..commands.suite.checked import Checked, Planned
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.journal import Asked, Journal
 from ..commands.suite.matrix import Takes, described
+from ..commands.suite.on_ray import OnRay, check_each_on_ray
 from ..commands.suite.sweeping import Sweep, sweep_of
 from ..inputs import history as last
 from ..inputs.options import OPTIONS, parse
@@ -59,6 +60,13 @@ def sweep(
     workers: Annotated[
         int | None, typer.Option(help="Checks at a time (default: one a GPU where there are any, else one a core)")
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Make the checks on the Ray cluster there; local for one started here"),
+    ] = None,
+    retries: Annotated[
+        int, typer.Option(min=0, help="How often --ray makes a check again whose worker or machine is lost")
+    ] = 3,
     timeout: shared.Timeout = None,
     shrink_budget: shared.ShrinkBudget = shared.SHRINK_BUDGET,
     show_traceback: shared.Traceback = False,
@@ -82,17 +90,18 @@ def sweep(
         effective = effective_settings(Path.cwd())
         seconds = effective.timeout(timeout)
         setting = Setting(show_traceback, _at_a_time(workers, options), timeout=seconds, shrink_budget=shrink_budget)
+        on = None if ray is None else OnRay(ray, retries)
         if resume is not None:
             _refuse_beside_resume({"target": target, "family": family, "reference": reference, **own, **options})
             with Journal.reopened(resume) as kept:
-                raise typer.Exit(_swept(kept.asked, _cases(kept.asked, setting), kept, forms, setting))
+                raise typer.Exit(_swept(kept.asked, _cases(kept.asked, setting), kept, forms, setting, on))
         asked = _asked(request, target, effective, draw, minutes, grid=grid)
         print_settings(
             effective.line(options, timeout, [plural(len(asked.requests), "target")] if target is None else [])
         )
         cases = _cases(asked, setting)
         with Journal.begun(asked, journal) as kept:
-            raise typer.Exit(_swept(asked, cases, kept, forms, setting))
+            raise typer.Exit(_swept(asked, cases, kept, forms, setting, on))
 
 
 def _refuse_beside_resume(words: Mapping[str, Any]) -> None:
@@ -146,11 +155,14 @@ def _cases(asked: Asked, setting: Setting) -> Sweep:
     return sweep_of(asked, list(takes))
 
 
-def _swept(asked: Asked, cases: Sweep, journal: Journal, forms: Forms, setting: Setting) -> int:
+def _swept(asked: Asked, cases: Sweep, journal: Journal, forms: Forms, setting: Setting, on: OnRay | None) -> int:
     """Makes the checks of a sweep; their exit code."""
 
+    def made(plan: Sequence[Planned]) -> Iterator[Checked]:
+        return check_each(plan, setting) if on is None else check_each_on_ray(plan, setting, on)
+
     def results(tick: Progress) -> Iterator[Checked]:
-        return cases.results(journal, lambda plan: check_each(plan, setting), 2 * setting.workers, tick)
+        return cases.results(journal, made, 2 * setting.workers, tick)
 
     if not asked.is_drawn:
         return check_several(cases.planned, forms, setting, sweep=results)

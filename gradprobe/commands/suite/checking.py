@@ -246,7 +246,7 @@ def check_each(
 
 def _groups(planned: Sequence[Planned]) -> list[Sequence[Planned]]:
     """What shares a process; the plan itself where all of it does."""
-    groups = [list(group) for _, group in groupby(planned, _shares)]
+    groups = [list(group) for _, group in groupby(planned, shares)]
     return [planned] if len(groups) == 1 else [*groups]
 
 
@@ -292,7 +292,8 @@ def _of_group(
         raise
 
 
-def _shares(planned: Planned) -> tuple[object, ...]:
+def shares(planned: Planned) -> tuple[object, ...]:
+    """What checks that share a process have in common."""
     request = planned.request
     return request.target, request.reference, request.options.get("device")
 

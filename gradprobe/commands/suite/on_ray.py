@@ -1,0 +1,192 @@
+"""Checks on Ray: each is one of its tasks, which it places, and places again where a worker or a machine is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ... import __version__
+from ...model.documents import dump, load
+from ...model.failures import Failure, UsageFailure
+from ...processes import Crash, limits
+from ...processes.ended import CRASH
+from .checked import Checked, Heard, Planned, of_crash
+from .checking import Setting, check_each, shares
+
+EMBEDDED = "local"
+"""The address of a cluster that is started for one sweep, on this machine alone."""
+# What a target may import from the folder of its file.
+_SOURCES = {".py", ".cu", ".cuh", ".h", ".hpp"}
+# Bytes of these that travel at most: a folder with more holds other things.
+_MOST = 50 << 20
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """Where checks are made."""
+
+    address: str
+    """EMBEDDED, or as Ray takes it: auto, HOST:PORT, ray://HOST:PORT."""
+    retries: int
+    """How often a check is made again whose worker or machine was lost."""
+
+
+def check_each_on_ray(planned: Sequence[Planned], setting: Setting, on: OnRay) -> Iterator[Checked]:
+    """Each check as it is made, as `check_each` has it.
+
+    A target that crashes ends a process of its worker's alone. A worker of Ray's that is lost costs its one check,
+    once every retry was lost.
+
+    Args:
+        planned: a list that may grow behind its end whenever a check was yielded.
+
+    Raises:
+        UsageFailure: there is no Ray, or no cluster at the address.
+        Failure: nothing can run there.
+    """
+    ray = _imported()
+    if not planned:
+        return
+    with _connected(ray, planned, setting, on) as folder:
+        on_gpu = planned[0].request.options.get("device") != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1
+        task = ray.remote(num_cpus=1, num_gpus=int(on_gpu), max_retries=on.retries)(made_in_task)
+        waiting, seen = dict[Any, int](), 0
+        while waiting or seen < len(planned):
+            # Ray holds what has no place yet, so all that is planned is handed to it at once.
+            for number in range(seen, len(planned)):
+                waiting[task.remote(__version__, planned[number], replace(setting, workers=1), folder)] = number
+            seen = len(planned)
+            (over,), _ = ray.wait(list(waiting), num_returns=1)
+            number = waiting.pop(over)
+            yield _result(ray, over, planned[number], on).numbered(number)
+
+
+def _imported() -> Any:
+    # Ray tells its makers of each cluster that is started, unless this says no.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise UsageFailure("--ray: Ray is not installed here", "pip install 'gradprobe[cluster]'") from error
+    return ray
+
+
+@contextlib.contextmanager
+def _connected(ray: Any, planned: Sequence[Planned], setting: Setting, on: OnRay) -> Iterator[str]:
+    """While open, tasks run there. The folder that each runs in; "" of one that Ray makes of what travels."""
+    with tempfile.TemporaryDirectory() as staged:
+        where: dict[str, Any] = {"num_cpus": setting.workers, "include_dashboard": False}
+        if on.address != EMBEDDED:
+            _stage(planned, Path(staged))
+            where = {"address": on.address, "runtime_env": {"working_dir": staged}}
+        try:
+            ray.init(**where, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            words = " ".join(str(error).split())
+            raise UsageFailure(f"--ray {on.address}: {words}", "--ray alone starts a cluster here") from error
+        try:
+            yield os.getcwd() if on.address == EMBEDDED else ""
+        finally:
+            ray.shutdown()
+
+
+def _stage(planned: Sequence[Planned], staged: Path) -> None:
+    """Copies what travels: the sources in the folders of targets and references that lie below this one, and inputs.
+
+    Raises:
+        UsageFailure: that is more than sources.
+    """
+    requests = [one.request for one in planned]
+    files = {word.partition(":")[0] for one in requests for word in (one.target, one.reference or "")}
+    own = {str(one.options["inputs"]) for one in requests if "inputs" in one.options}
+    here = Path.cwd()
+    folders = {Path(file).absolute().parent for file in files if os.path.isfile(file)}
+    found = {path for folder in folders if folder.is_relative_to(here) for path in _sources(folder)}
+    found |= {path for file in own if (path := Path(file).absolute()).is_relative_to(here)}
+    size = sum(path.stat().st_size for path in found)
+    if size > _MOST:
+        words = f"--ray: the sources below the target's folder take {size >> 20} MiB, more than {_MOST >> 20}"
+        raise UsageFailure(words, "put the target into a folder of its own")
+    for path in found:
+        copy = staged / path.relative_to(here)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    """The sources in a folder and below it, without hidden folders and environments."""
+    for name, below, files in os.walk(folder):
+        below[:] = [one for one in below if not one.startswith(".") and not os.path.exists(f"{name}/{one}/pyvenv.cfg")]
+        yield from (Path(name, file) for file in files if Path(file).suffix in _SOURCES)
+
+
+def _result(ray: Any, over: Any, planned: Planned, on: OnRay) -> Checked:
+    """What a task came to, with the paths of this machine.
+
+    Raises:
+        Failure: it could not begin.
+    """
+    try:
+        folder: str
+        checked: Checked
+        folder, checked = ray.get(over)
+    except ray.exceptions.RayTaskError as error:
+        raise Failure(
+            f"Ray: {' '.join(str(error.cause or error).split())}", "every machine needs this gradprobe"
+        ) from error
+    except ray.exceptions.RuntimeEnvSetupError as error:
+        raise Failure(f"Ray: what the target needs could not travel: {error}") from error
+    except ray.exceptions.RayError as error:
+        times = f", {on.retries + 1} times" if on.retries else ""
+        words = f"the worker of Ray that made it was lost ({type(error).__name__}{times})"
+        return of_crash(planned, Crash(CRASH, words, "", 0.0), Heard())
+    if folder == os.getcwd():
+        return checked
+    return replace(checked, report=load(dump(checked.report).replace(folder, os.getcwd())))
+
+
+class _Bench:
+    """The checks of one worker, which go on in the process that is warm."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._plan: list[Planned] = []
+        self._ends: Iterator[Checked] = iter(())
+
+    def made(self, planned: Planned) -> Checked:
+        if not self._plan or shares(planned) != shares(self._plan[-1]):
+            self._plan = []
+        self._plan.append(planned)
+        if len(self._plan) == 1:
+            self._ends = check_each(self._plan, self._setting)
+        return next(self._ends)
+
+
+# Of this worker, by how it makes checks.
+_benches: dict[Setting, _Bench] = {}
+
+
+def made_in_task(version: str, planned: Planned, setting: Setting, folder: str) -> tuple[str, Checked]:
+    """The folder that this worker runs in, and a check.
+
+    Args:
+        version: of the gradprobe that asks.
+        folder: the folder to run in; "" for Ray's.
+
+    Raises:
+        Failure: another gradprobe is here.
+    """
+    if version != __version__:
+        raise Failure(f"gradprobe {__version__} is installed on {os.uname().nodename}, and {version} asks")
+    if folder:
+        os.chdir(folder)
+    if limits.SHARE not in os.environ:  # of what is free here, for the checks of each core
+        os.environ[limits.SHARE] = str(max(limits.LEAST, limits.limit() // (os.cpu_count() or 1)))
+    bench = _benches.setdefault(setting, _Bench(setting))
+    return os.getcwd(), bench.made(planned)

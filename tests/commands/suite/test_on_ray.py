@@ -1,0 +1,166 @@
+"""A sweep on Ray: on two nodes, with a worker that is killed in the middle, its table is the one without Ray."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gradprobe.commands.suite.on_ray import EMBEDDED, OnRay, check_each_on_ray
+from gradprobe.model.failures import UsageFailure
+from tests.cli.command import ROOT, run, start
+from tests.commands.suite.plans import planned
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra `cluster`")
+
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+cluster.add_node(num_cpus=1)
+cluster.wait_for_nodes()
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+# Two heads take long, the first time: the process above the check's own is Ray's worker.
+HELD = """
+import os, time
+from beside import right
+def f(q, k, v, do, *, scale):
+    with open(os.environ["NODES"], "a") as file:
+        print(os.environ.get("RAY_RAYLET_PID", "none"), file=file)
+    mark = os.environ["MARK"]
+    if q.shape[1] == 2 and mark and not os.path.exists(mark):
+        with open(mark, "w") as file:
+            file.write(str(os.getppid()))
+        time.sleep(600)
+    if q.shape[1] == 3:
+        do = do * 1.5
+    return right(q, k, v, do, scale=scale)
+"""
+WORDS = "sweep held.py:f --batch 1 --seqlen 9 --head-dim 8 --layout contiguous " + " ".join(
+    f"--heads {heads}" for heads in (1, 2, 3, 4)
+)
+
+
+@pytest.fixture
+def targets(folder, monkeypatch):
+    (folder / "held.py").write_text(HELD)
+    (folder / "beside.py").write_text("from soft import backward as right\n")
+    monkeypatch.setenv("NODES", str(folder / "nodes.txt"))
+    monkeypatch.setenv("MARK", "")
+    return folder
+
+
+@contextlib.contextmanager
+def two_nodes(**environment):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0", **environment}
+    command = [sys.executable, "-c", CLUSTER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as cluster:
+        try:
+            yield next(line for line in map(bytes.decode, cluster.stdout) if line[0].isdigit()).strip()
+        finally:
+            cluster.communicate(timeout=60)
+
+
+def verdicts(folder):
+    document = json.loads((folder / "all.json").read_text())
+    return [(one["title"], one["verdict"], one["first_mismatch"]) for one in document["reports"]]
+
+
+def kill_what_holds(mark, within):
+    """Kills Ray's worker that holds the check which wrote the file."""
+    deadline = time.monotonic() + within
+    while not mark.exists() or not mark.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(int(mark.read_text()), signal.SIGKILL)
+
+
+@needs_ray
+@pytest.mark.nightly
+@pytest.mark.usefixtures("real_processes")
+def test_on_two_nodes_the_table_is_the_one_without_ray_but_for_a_check_whose_worker_was_killed_in_every_retry(targets):
+    plain = run(f"{WORDS} --json all.json")
+    expected = verdicts(targets)
+    (targets / "nodes.txt").unlink()
+    for retries in (0, 2):
+        mark = targets / f"mark{retries}"
+        with two_nodes(MARK=str(mark)) as address:
+            words = f"{WORDS} --ray {address} --retries {retries} --json all.json"
+            with start(words, GRADPROBE_SHRINK_BUDGET="0", GRADPROBE_FIX_BUDGET="0") as process:
+                kill_what_holds(mark, 120)
+                out, err = process.communicate(timeout=300)
+        assert process.returncode == plain.code == 1, err
+        found = verdicts(targets)
+        if retries:
+            assert found == expected
+        else:
+            assert [one for one in found if one[0] != "H=2"] == [one for one in expected if one[0] != "H=2"]
+            (lost,) = (line for line in out.decode().splitlines() if line.startswith("  ERROR"))
+            assert lost.endswith("the worker of Ray that made it was lost (WorkerCrashedError)")
+            assert "1 error" in out.decode().splitlines()[-1]
+    assert len(set((targets / "nodes.txt").read_text().split())) == 4, "two raylets of two clusters"
+
+
+@needs_ray
+@pytest.mark.nightly
+@pytest.mark.usefixtures("real_processes")
+def test_an_embedded_cluster_tells_a_target_that_crashes_as_it_is_told_here(targets):
+    (targets / "fatal.py").write_text(
+        "import ctypes\nfrom soft import backward\n"
+        "def f(q, k, v, do, *, scale):\n"
+        "    if q.shape[1] == 2:\n        ctypes.string_at(0)\n"
+        "    return backward(q, k, v, do, scale=scale)\n"
+    )
+    words = "sweep fatal.py:f --batch 1 --seqlen 9 --head-dim 8 --heads 1 --heads 2 --heads 3 --workers 2"
+    lines = []
+    for where in ("", "--ray local"):
+        with start(f"{words} {where}") as process:
+            out, _ = process.communicate(timeout=300)
+        assert process.returncode == 3
+        lines.append([line.split("  ")[-1] for line in out.decode().splitlines() if line.startswith("  ERROR")])
+    assert lines[0] == lines[1] != []
+
+
+def test_without_ray_or_a_cluster_there_it_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageFailure, match="Ray is not installed here"):
+        next(check_each_on_ray([planned("lazy")], None, OnRay(EMBEDDED, 3)))
+
+
+def test_nothing_of_ray_is_imported_unless_it_is_asked_for():
+    command = [sys.executable, "-c", "import sys, gradprobe.cli.sweep; print('ray' in sys.modules)"]
+    assert subprocess.check_output(command, env={**os.environ, "PYTHONPATH": str(ROOT)}) == b"False\n"
+
+
+def test_what_travels_is_the_sources_below_the_target_s_folder_and_no_environment(folder, tmp_path_factory):
+    from gradprobe.commands.suite.on_ray import _stage
+
+    for name in (
+        "a/f.py",
+        "a/b/g.cuh",
+        "a/data.bin",
+        "a/.hidden/h.py",
+        "a/venv/pyvenv.cfg",
+        "a/venv/i.py",
+        "j.py",
+        "x.pt",
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("0")
+    staged = tmp_path_factory.mktemp("staged")
+    _stage([planned("a/f.py:f", inputs="x.pt"), planned("lazy")], staged)
+    assert sorted(str(path.relative_to(staged)) for path in staged.rglob("*") if path.is_file()) == [
+        "a/b/g.cuh", "a/f.py", "x.pt",
+    ]  # fmt: skip
+    with (folder / "a" / "large.py").open("wb") as file:
+        file.truncate(60 << 20)
+    with pytest.raises(UsageFailure, match="the sources below the target's folder take 60 MiB, more than 50"):
+        _stage([planned("a/f.py:f")], staged)
