@@ -16,13 +16,13 @@ import typer
 from ..commands.suite.checked import Checked, Planned, code_of
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.folding import by_axis, folded_by_cause, with_smallest
-from ..commands.suite.table import LISTED, CheckTable, closing, simplest, words_of
+from ..commands.suite.table import LISTED, CheckTable, closing, counts, simplest, words_of
 from ..inputs import history as last
 from ..model.documents import Reports, Untaken
 from ..model.failures import INTERRUPTED, Failure
 from ..model.groups import FailureGroup
 from ..model.report import Report
-from ..model.run import FAILED
+from ..model.run import FAILED, MATCH
 from ..render.terminal import Progress, interrupted, print_failure, rendered, show, terminal
 from .forms import Forms
 
@@ -148,14 +148,15 @@ class _Several:
 class _Lines:
     """The table as it is shown: on a terminal that of a sweep is live, and stands there whole once it is over."""
 
-    def __init__(self, several: _Several, is_shown: bool) -> None:
+    def __init__(self, several: _Several, titles: Sequence[str], *, is_shown: bool) -> None:
         self.on, self._several, self._is_shown = terminal(), several, is_shown
-        titles = [*(one.title for one in several.planned), *(one.title for one in several.untaken or ())]
+        titles = [*titles, *(one.title for one in several.planned), *(one.title for one in several.untaken or ())]
         self._table = CheckTable(titles, self.on)
         self._is_live = several.is_sweep and is_shown and self.on.rows is not None and sys.stderr.isatty()
         self._rows: list[Text] = self._table.head()
-        self._latest: deque[Text] = deque(maxlen=max(1, min(_LIVE, (self.on.rows or 0) - _LEFT)))
-        self.progress = Progress(lambda: list(self._latest) if self._is_live else [])
+        rows = max(2, min(_LIVE, (self.on.rows or 0) - _LEFT)) // 2
+        self._latest: dict[bool, deque[Text]] = {fails: deque(maxlen=rows) for fails in (True, False)}
+        self.progress = Progress(self._live)
         if is_shown and not self._is_live:
             show(self._rows)
 
@@ -163,12 +164,18 @@ class _Lines:
         lines = self._table.line_of(report)
         if self._is_live:
             self._rows += lines
-            self._latest.append(self._table.line(report))
+            self._latest[report.verdict != MATCH].append(self._table.line(report))
         elif self._is_shown:
             self.progress.over(functools.partial(show, lines))
         made, expected = len(self._several.checks), self._several.expected
         if not self._is_live and expected > LISTED and made % _BETWEEN == 0:
             typer.echo(f"gradprobe: {made} of {expected} checked", err=True)
+
+    def _live(self) -> list[Text]:
+        """The latest that fail, the latest that match, and how many there are of each."""
+        if not self._is_live:
+            return []
+        return [*self._table.head(), *self._latest[True], *self._latest[False], counts(self._several.so_far)]
 
     def over(self) -> None:
         if self._is_live:
@@ -184,6 +191,7 @@ def check_several(
     closer: Callable[[Checked], Checked] = lambda failing: failing,
     weigh: Callable[[Checked], Checked] = lambda checked: checked,
     sweep: Maker | None = None,
+    titles: Sequence[str] = (),
 ) -> int:
     """Makes every check, shows a table of them and the simplest failing one in full; the exit code of all.
 
@@ -195,12 +203,13 @@ def check_several(
         closer: makes the simplest failing check once more, as it is to be shown.
         weigh: makes a warning of one that does not count.
         sweep: makes the checks of a sweep, whose plan may grow meanwhile, and tells itself how far it is.
+        titles: some that are as long as those of checks that are not planned yet.
     """
     start, several = time.perf_counter(), _Several(planned, None if untaken is None else [*untaken], sweep is not None)
     write, make = _Seldom(forms), sweep or functools.partial(_each, planned, setting)
     if planned and (code := forms.write_so_far(several.so_far)):
         return code
-    lines = _Lines(several, is_shown=not forms.on_stdout)
+    lines = _Lines(several, titles, is_shown=not forms.on_stdout)
     failing, stopped = None, None
     try:
         with lines.progress as tick:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from ..commands.suite.on_ray import OnRay, check_each_on_ray
 from ..commands.suite.sweeping import Sweep, sweep_of
 from ..inputs import history as last
 from ..inputs.options import OPTIONS, parse
-from ..model.failures import UsageFailure
+from ..model.failures import INTERRUPTED, UsageFailure
 from ..model.number import plural
 from ..processes.devices import gpus
 from ..render.terminal import Progress
@@ -164,8 +165,17 @@ def _swept(asked: Asked, cases: Sweep, journal: Journal, forms: Forms, setting: 
     def results(tick: Progress) -> Iterator[Checked]:
         return cases.results(journal, made, 2 * setting.workers, tick)
 
-    if not asked.is_drawn:
-        return check_several(cases.planned, forms, setting, sweep=results)
     # Of cases that nobody asked for by name, what the target refuses is no error.
-    closer = functools.partial(looked_into, setting=setting)
-    return check_several(cases.planned, forms, setting, sweep=results, untaken=(), closer=closer, weigh=cases.weigh)
+    drawn: dict[str, Any] = {"untaken": (), "closer": functools.partial(looked_into, setting=setting)}
+    code = check_several(
+        cases.planned,
+        forms,
+        setting,
+        weigh=cases.weigh,
+        sweep=results,
+        titles=cases.titles,
+        **(drawn if asked.is_drawn else {}),
+    )
+    if code == INTERRUPTED and journal.file:
+        typer.echo(f"gradprobe: it goes on with gradprobe sweep --resume {shlex.quote(journal.file)}", err=True)
+    return code

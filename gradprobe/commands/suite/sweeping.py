@@ -13,7 +13,7 @@ from ...model.failures import UsageFailure
 from ...model.report import Report
 from .battery import Item, hinted, weighed
 from .checked import INTERRUPTED, Checked, Planned, code_of_report
-from .drawing import beyond, case_of, cost, drawn_in_order, title_of, worth_first
+from .drawing import BATCH, beyond, case_of, cost, drawn_in_order, title_of, worth_first
 from .journal import Asked, Journal
 from .matrix import Takes, combinations, suiting, titles
 
@@ -37,6 +37,8 @@ class Sweep:
     """By number, what a drawn case asks for that no parameter of the target says that it takes."""
     more: Iterator[Planned] = field(default_factory=lambda: iter(()))
     """What is added, without end."""
+    titles: list[str] = field(default_factory=list)
+    """Of those of a sample that is added first."""
     seconds: float = 0.0
     """How long that goes on."""
 
@@ -83,7 +85,8 @@ class Sweep:
             if not is_partial(checked):
                 journal.add(checked.report)
             done.append(at)
-            tell(f"check {len(done)} of {len(self.planned)} made", self._share(done, until))
+            of = "" if self.seconds else f" of {len(self.planned)}"
+            tell(f"{len(done)}{of} made", self._share(done, until))
             yield at, checked
             for planned in itertools.islice(self.more, int(time.monotonic() < until)):
                 left.append(len(self.planned))
@@ -177,17 +180,19 @@ def _draw(sweep: Sweep, asked: Asked, request: CheckRequest, taken: Takes, *, se
     """Adds cases that are drawn for a target, black boxes not looked into: at the end the simplest that fails is."""
     fixed = {name: [word] for name, word in request.options.items() if name != "seed"}
     given = {"recover": [False], **fixed, **asked.varied}
-    stream = drawn_in_order(taken, given, request.options.get("seed", 0))
+    seed = request.options.get("seed", 0)
 
     def planned() -> Iterator[Planned]:
-        for options in stream:
+        for number, options in enumerate(drawn_in_order(taken, given, seed), len(sweep.planned)):
             title = title_of(options, [*fixed, "recover"])
-            number = len(sweep.planned)
             sweep.beyond[number] = beyond(options, taken)
             yield Planned(f"{request.target} {title}" if several else title, replace(request, options=options))
 
     if asked.minutes is not None:
-        sweep.more, sweep.seconds = planned(), 60.0 * asked.minutes
+        stream = planned()
+        sample = list(itertools.islice(stream, BATCH))
+        sweep.titles = [one.title for one in sample]
+        sweep.more, sweep.seconds = itertools.chain(sample, stream), 60.0 * asked.minutes
     else:
         for one in itertools.islice(planned(), asked.draw):
             sweep.add(one, len(sweep.planned), cost(case_of(one.request.options, taken)))

@@ -119,46 +119,53 @@ def in_full(report: Report, look: Terminal, tracebacks: bool) -> Iterator[Text]:
     yield Text(f"  again: {report.reproduce}")
 
 
-def not_taken(untaken: Sequence[Untaken]) -> list[Text]:
-    """What a target does not take, one line for each reason."""
-    return _with_reasons("not taken", [(one.title, one.why) for one in untaken], "dim")
+def not_taken(untaken: Sequence[Untaken], look: Terminal) -> list[Text]:
+    """What a target does not take, one line for each reason; on a terminal folded."""
+    return _with_reasons("not taken", [(one.title, one.why) for one in untaken], "dim", look)
 
 
-def warnings(warned: Sequence[Report]) -> list[Text]:
-    """What is told and does not count, one line for each reason."""
+def warnings(warned: Sequence[Report], look: Terminal) -> list[Text]:
+    """What is told and does not count, likewise."""
     told = [(one.title, one.warnings[0].words) for one in warned]
-    return _with_reasons(COUNTED, told, _STYLES[WARNING])
+    return _with_reasons(COUNTED, told, _STYLES[WARNING], look)
 
 
-def _with_reasons(head: str, told: Sequence[tuple[str, str]], style: str) -> list[Text]:
+def _with_reasons(head: str, told: Sequence[tuple[str, str]], style: str, look: Terminal) -> list[Text]:
     titles: dict[str, list[str]] = {}
     first: dict[str, str] = {}
     for title, why in told:
         # What is the same but for its numbers and its layout is told once, in the words of the first.
         alike = re.sub(r"\d+", "0", re.sub(r"\([\w=,-]+: ", "(", why))
         titles.setdefault(first.setdefault(alike, why), []).append(title)
-    lines = [Text(f"  {_titles(those, '; ')}: {why}", style) for why, those in titles.items()]
-    return [Text(head, style), *lines] if lines else []
+    words = [f"{_titles(those, '; ')}: {why}" for why, those in titles.items()]
+    lines = [Text(f"  {one}", style) for one in words]
+    if look.rows is not None:
+        lines = [line for one in words for line in folded(one, look.columns, style)]
+    return [Text(head, style), *lines] if words else []
+
+
+def counts(several: Reports) -> Text:
+    """How many came to what: `12 match, 2 mismatch, 1 warning`."""
+    found = Counter(report.verdict for report in several.counted)
+    words = [
+        f"{found[word]} {word}" if word != "error" else plural(found[word], word) for word in _STYLES if found[word]
+    ]
+    warned = len(several.reports) - len(several.counted)
+    return Text(", ".join([*(words or ["none made"]), *([plural(warned, "warning")] if warned else [])]), "bold")
 
 
 def _summary(several: Reports, seconds: float) -> Text:
-    """What they come to, in one line, and how many more are warnings."""
-    counts = Counter(report.verdict for report in several.counted)
-    words = [
-        f"{counts[word]} {word}" if word != "error" else plural(counts[word], word) for word in _STYLES if counts[word]
-    ]
-    made, warned = len(several.counted), len(several.reports) - len(several.counted)
+    """What they come to, in one line, and how many are left."""
+    made = len(several.counted)
     planned = made if several.planned is None else several.planned
-    words = words or ["none made"]
-    words += [plural(warned, "warning")] if warned else []
-    words += [f"{planned - made} not made"] if made < planned else []
-    return Text(f"{plural(planned, 'check')} in {seconds:.1f} s: {', '.join(words)}", "bold")
+    left = f", {planned - made} not made" if made < planned else ""
+    return Text(f"{plural(planned, 'check')} in {seconds:.1f} s: {counts(several).plain}{left}", "bold")
 
 
 def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) -> Iterator[Text]:
     """What stands below the table of several checks: the simplest failing one in full, and what they come to."""
     warned = [report for report in several.reports if report.is_warning]
-    yield from (*not_taken(several.not_taken or ()), *warnings(warned))
+    yield from (*not_taken(several.not_taken or (), look), *warnings(warned, look))
     if failing := simplest(several.counted):
         yield from (Text(), *in_full(failing, look, tracebacks), Text())
         yield from (line for group in several.groups for line in _group(group, look.columns))
@@ -182,18 +189,42 @@ def _group(group: FailureGroup, columns: int) -> Iterator[Text]:
         yield from (Text(line) for line in _smallest(group.shrunk, is_named=bool(group.summary)))
 
 
+# Axes that are shown, those first along which failures differ most; the others are in the JSON.
+_AXES = 8
+
+
 def _axes(axes: Sequence[AxisShare], columns: int) -> Iterator[Text]:
-    """How many fail for each value of each axis, an axis a line."""
-    if not axes:
+    """How many fail for each value of each axis, an axis a line; nothing where none fails."""
+    if not any(share.failed for share in axes):
         return
+    shares = {axis: list(those) for axis, those in groupby(axes, lambda share: share.axis)}
+    told = sorted(shares, key=lambda axis: -_spread(shares[axis]))[:_AXES]
+    width = max(map(len, told))
     yield Text("failed, of those made, by axis", "dim")
-    width = max(len(share.axis) for share in axes)
-    for axis, shares in groupby(axes, lambda share: share.axis):
-        told = [f"{share.value.removeprefix(f'{axis} ')}: {share.failed} of {share.made}" for share in shares]
-        first, *rest = wrapped("   ".join(told), max(columns - width - 2, 40))
-        yield Text(f"  {axis:<{width}}{first}")
-        yield from (Text(" " * width + line) for line in rest)
+    for axis in (axis for axis in shares if axis in told):
+        words = [f"{_value(share)}: {share.failed} of {share.made}".replace(" ", _KEPT) for share in shares[axis]]
+        first, *rest = wrapped("   ".join(words), max(columns - width - 2, 40))
+        for head, line in ((f"  {axis:<{width}}", first), *((" " * width, line) for line in rest)):
+            yield Text((head + line).replace(_KEPT, " "))
     yield Text()
+
+
+# In place of a blank at which no line may end.
+_KEPT = "\N{NO-BREAK SPACE}"
+
+
+def _value(share: AxisShare) -> str:
+    """Without what says the axis once more: `float16`, not `dtype float16`."""
+    return share.value.removeprefix(f"{share.axis} ").removeprefix("= ")
+
+
+def _spread(shares: Sequence[AxisShare]) -> float:
+    """How far the shares that fail are apart, beyond what so many cases vary by themselves: Pearson's chi square."""
+    failed, made = sum(share.failed for share in shares), sum(share.made for share in shares)
+    if failed in (0, made):
+        return 0.0
+    rate = failed / made
+    return sum((share.failed - share.made * rate) ** 2 / (share.made * rate * (1 - rate)) for share in shares)
 
 
 def _titles(titles: Sequence[str], between: str = ", ") -> str:

@@ -21,8 +21,9 @@ _TOLD = 3
 _CHANCE = 0.05
 # What is on or off, and what has one of several values.
 _SWITCHED = {
-    "causal": "causal mask", "window": "window", "mask": "mask", "seqlens": "padding", "cu_seqlens_q": "packing",
-    "softcap": "softcap", "bias": "bias", "alibi": "alibi", "sinks": "sinks", "dropout": "dropout", "poison": "poison",
+    "causal": "a causal mask", "window": "a window", "mask": "a mask", "seqlens": "padding", "cu_seqlens_q": "packing",
+    "softcap": "a softcap", "bias": "a bias", "alibi": "alibi slopes", "sinks": "sinks", "dropout": "dropout",
+    "poison": "poison",
 }  # fmt: skip
 _VALUED = ("dtype", "pattern", "mask", "window", "bias_axes", "align", "dots", "block_m", "block_n", "repeat", "batch")
 
@@ -82,10 +83,11 @@ def _of_options(case: Case) -> Iterator[tuple[str, str]]:
     for name in _VALUED:
         value = getattr(case, name)
         if value is not None and (name != "bias_axes" or case.bias):
-            words = ",".join(map(str, value)) if isinstance(value, tuple) else value
-            yield name, f"{name.replace('_', '-')} {'' if isinstance(value, str) else '= '}{words}"
+            axis, words = name.replace("_", "-"), ",".join(map(str, value)) if isinstance(value, tuple) else value
+            yield axis, f"{axis} {'' if isinstance(value, str) else '= '}{words}"
     for name, title in _SWITCHED.items():
-        yield name, f"{'a' if getattr(case, name) else 'no'} {title}"
+        axis = "causal" if name == "causal" else title.removeprefix("a ")
+        yield axis, title if getattr(case, name) else f"no {title.removeprefix('a ')}"
     if case.dtype != "float32":
         yield "dtype", "a dtype of 16 bits"
     if not math.isclose(case.scale, float(case.head_dim) ** -0.5, rel_tol=1e-12):

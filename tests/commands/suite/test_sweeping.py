@@ -140,6 +140,6 @@ def test_cases_that_cost_more_take_more_of_the_time_that_is_left():
     shares = []
     with Journal.begun(GRID, None) as journal:
         run(GRID, journal, Bench(), lambda words, share: shares.append((words, share)))
-    assert shares[0][0] == "check 1 of 6 made"
+    assert shares[0][0] == "1 of 6 made"
     assert shares[2][1] < 0.4
-    assert shares[-1] == ("check 6 of 6 made", 1.0)
+    assert shares[-1] == ("6 of 6 made", 1.0)
