@@ -163,10 +163,14 @@ class Marks:
         """[units] the marks themselves; None where there are too many to have room for all."""
         return self._marks.values if isinstance(self._marks, _Room) else None
 
+    def all_set(self) -> tuple[Array, Array]:
+        """The units that have a mark, in ascending order, and their marks."""
+        return self._marks.all_set()
+
     def refined(self, unit: int) -> Marks:
         """The same marks for smaller units, of which each old one holds a whole number."""
         finer = Marks(self._nbytes, unit)
-        units, values = self._marks.all_set()
+        units, values = self.all_set()
         for part in range(self.unit // unit):
             finer._marks.write(units * (self.unit // unit) + part, values)
         return finer

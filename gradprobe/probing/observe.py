@@ -222,7 +222,7 @@ def _watched(inputs: Inputs, unwritten: Unwritten) -> AbstractContextManager[Any
     """Every access of Triton's interpreter, which imports Triton."""
     from ..runtime.interpreter.memory import watched_memory
 
-    return watched_memory(inputs.tensors, unwritten)
+    return watched_memory(inputs.tensors, unwritten, is_split=True)
 
 
 def _interprets_triton() -> bool:

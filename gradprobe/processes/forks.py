@@ -109,6 +109,13 @@ def may_fork() -> bool:
     return sys.platform == "linux" and not holds_gpu and os.getpid() not in CROWDED
 
 
+def cores() -> int:
+    """How many processes may work beside one another, this one among them."""
+    return min(len(os.sched_getaffinity(0)), _MOST) if may_fork() else 1
+
+
+# More share the work of one no better: each takes memory, and what only one can do stays as long.
+_MOST = 8
 CROWDED: set[int] = set()
 """The process, where others beside it have the cores: a fork, or one of several that run tests."""
 
@@ -122,12 +129,24 @@ class Beside(Generic[Done]):
 
     def result(self) -> Done:
         """What it returned; where the fork came to no end, it is done here."""
-        fork = self._fork
+        done = self._awaited(None)
+        return self._work() if done is None else done[0]
+
+    def answer(self, seconds: float) -> Done | None:
+        """What it returned; None where the fork came to no end, or to none in so many seconds more."""
+        done = self._awaited(time.monotonic() + seconds)
+        return None if done is None else done[0]
+
+    def _awaited(self, until: float | None) -> tuple[Done] | None:
+        fork, self._fork = self._fork, None
         assert fork is not None
-        while piece := os.read(fork.descriptor, 1 << 16):
-            fork.answer += piece
-        self._fork, done = None, _ended(fork)
-        return self._work() if done is None else cast("Done", done[0])
+        with selectors.DefaultSelector() as selector:
+            selector.register(fork.descriptor, selectors.EVENT_READ)
+            while selector.select(None if until is None else max(0.0, until - time.monotonic())):
+                if not (piece := os.read(fork.descriptor, 1 << 16)):
+                    break
+                fork.answer += piece
+        return cast("tuple[Done] | None", _ended(fork))
 
     def __enter__(self) -> Beside[Done]:
         return self

@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 from triton.runtime import interpreter as shipped
 
-from ....inputs.memory import Array, Unwritten
+from ....inputs.memory import Array, Marks, Unwritten
 from ....model.assignment import OUTPUTS
 from ....model.memory import MISALIGNED, OUTSIDE, RACE, UNWRITTEN
 from .findings import AccessFinding, Earlier, Line, Program, Rest, executing, places
-from .launch import Launch
+from .launch import Launch, Units
 from .views import Origins, View
 
 _ORDER = (OUTSIDE, MISALIGNED, RACE, UNWRITTEN)
 _ACCESSES = ("store", "atomic", "load")
+# Bytes of atomics that a fork may keep for the process that takes it over.
+_MOST_KEPT = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,51 @@ class LaneCounts:
     """Accesses at addresses in no storage that was known."""
 
 
+class InSequence(BaseException):
+    """A fork came to what only programs one after another can do or tell. The interpreter wraps what is an Exception."""
+
+
+class Ahead:
+    """What a fork keeps of programs that it runs ahead of others, besides what `Stores` does."""
+
+    def __init__(self, stored: frozenset[int]) -> None:
+        """`stored`: the addresses of storages in which the kernel stores. Of these alone it is kept where they are read."""
+        self._stored = stored
+        self._marks: dict[int, Marks] = {}
+        self.loaded: set[int] = set()
+        """The addresses of the other storages that were loaded from."""
+        self.atomics: list[tuple[Any, ...]] = []
+        """The arguments of each, in order."""
+        self._room = _MOST_KEPT
+        self.last: dict[int, tuple[Line, ...]] = {}
+        """By the address of a storage: the lines that stored there last."""
+
+    def load(self, view: View, addresses: Array, width: int) -> None:
+        """Notes a load."""
+        if view.low not in self._stored:
+            self.loaded.add(view.low)
+            return
+        if view.low not in self._marks:
+            self._marks[view.low] = Marks(view.high - view.low, min(width, view.elements.itemsize), np.uint8)
+        self._marks[view.low].write(view.in_bytes(addresses), width, 1)
+
+    @property
+    def loads(self) -> list[Units]:
+        """What was loaded of the storages in which the kernel stores."""
+        return [Units(low, marks.unit, marks.all_set()[0]) for low, marks in self._marks.items()]
+
+    def atomic(self, op: Any, pointers: Any, value: Any, *rest: Any) -> None:
+        """Notes an atomic.
+
+        Raises:
+            InSequence: there are too many to keep.
+        """
+        self._room -= pointers.data.nbytes + value.data.nbytes
+        if self._room < 0:
+            raise InSequence
+        self.atomics.append((op, pointers, value, *rest))
+
+
 class Accesses:
     """Judges the accesses of all launches."""
 
@@ -90,6 +137,8 @@ class Accesses:
         """By line: the program in which it last stayed inside its tensor."""
         self._contests: list[Callable[[], None]] = []
         """What is to be judged once the atomic that comes next is done."""
+        self.ahead: Ahead | None = None
+        """In a fork that runs programs ahead of others. It tells nothing: where there is anything to tell it ends."""
 
     def look(
         self, kind: str, program: Program, pointers: Any, on: Array, width: int, values: Array | None = None
@@ -104,7 +153,7 @@ class Accesses:
         Returns:
             The lanes that may be executed, flat, or None for all that are not masked.
         """
-        launch = self._running()
+        launch = self.running
         launch.stores.enter(program)
         lanes = np.flatnonzero(np.broadcast_to(on, pointers.data.shape))
         addresses = pointers.data.reshape(-1)[lanes]
@@ -112,6 +161,8 @@ class Accesses:
         access = Access(kind, program, executing(launch.code), width, launch.kernel, launch.number)
         keep = np.ones(len(lanes), bool)
         for view, some in launch.by_view(self._origins.of(pointers), addresses, lanes):
+            if self.ahead is not None and (view is None or view.is_own):
+                raise InSequence
             if view is None:
                 self.counts.unfollowed += len(addresses[some])
             elif not view.is_own:
@@ -139,6 +190,8 @@ class Accesses:
             self._inside[access.lines] = access.launch, access.program
         if access.width > view.elements.itemsize:  # an element by itself lies where its tensor does
             self._found(MISALIGNED, access, view, addresses[inside], addresses[inside] % access.width != 0)
+        if self.ahead is not None and access.kind == "load":
+            self.ahead.load(view, addresses, access.width)
         if access.kind != "store":
             unread = self._unwritten.among(view.home, view.in_bytes(addresses[inside]), access.width)
             self._found(UNWRITTEN, access, view, addresses[inside], unread)
@@ -150,21 +203,25 @@ class Accesses:
     def _overwritten(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
         if view.known is None or view.name in OUTPUTS or view.name in self.writers:
             return
-        if bits is None or (_read(addresses, access.width) != bits).any():
-            self.writers[view.name] = (self._running().kernel, access.lines)
+        if bits is None or (bits_at(addresses, access.width) != bits).any():
+            self._end_ahead()
+            self.writers[view.name] = (self.running.kernel, access.lines)
 
     def _stored(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
-        stores = self._running().stores
+        stores = self.running.stores
         is_atomic = access.kind == "atomic"
         events = stores.add(view, addresses, access.width, access.lines, is_atomic=is_atomic)
         self._unwritten.stored(view.home, view.in_bytes(addresses), access.width)
         if view.home in self._unwritten.places:
-            self._storing[view.home] = self._running(), access.lines
+            self._storing[view.home] = self.running, access.lines
+        if self.ahead is not None:
+            self.ahead.last[view.low] = access.lines
         by_others = events != 0
         if not by_others.any():
             return
+        self._end_ahead()
         addresses, events = addresses[by_others], events[by_others]
-        before = _read(addresses, access.width)
+        before = bits_at(addresses, access.width)
         contested = functools.partial(self._contested, access, view, addresses, events, before)
         if bits is None:
             self._contests.append(contested)
@@ -175,8 +232,8 @@ class Accesses:
         self, access: Access, view: View, addresses: Array, events: Array, before: Array, after: Array | None = None
     ) -> None:
         """Two programs stored to these addresses: other bits `before` than `after`, None where these lie there now."""
-        differ = before != (_read(addresses, access.width) if after is None else after)
-        stores = self._running().stores
+        differ = before != (bits_at(addresses, access.width) if after is None else after)
+        stores = self.running.stores
         self.counts.equal += int((~differ).sum())
         if stores.is_ordered:
             self.counts.ordered += int(differ.sum())
@@ -189,9 +246,10 @@ class Accesses:
         """Counts `which` of the addresses as a finding; only the first of its kind is described."""
         if which is None or not which.any():
             return
+        self._end_ahead()
         key = (kind, access.kind, view.name, access.kernel, access.lines)
         if key not in self._findings:
-            spot = view.spot(int(addresses[which][0]), access.width, self._running().around)
+            spot = view.spot(int(addresses[which][0]), access.width, self.running.around)
             lines = places(access.lines)
             first = AccessFinding(
                 kind, access.kind, view.name, access.kernel, lines, access.program, spot, other, access.width
@@ -199,7 +257,7 @@ class Accesses:
             if kind == UNWRITTEN:
                 made = self._unwritten.places.get(view.home, ("", 0))
                 first = replace(first, allocated=made, rest=self._rest(view.home))
-            self._findings[key] = _Count(first, self._running())
+            self._findings[key] = _Count(first, self.running)
         count, program = self._findings[key], (access.launch, access.program)
         count.runs_on &= bool(which.all()) and self._inside.get(access.lines) == program
         count.lanes += int(which.sum())
@@ -218,7 +276,20 @@ class Accesses:
         found = [count.finding for count in self._findings.values()]
         return tuple(sorted(found, key=lambda one: (_ORDER.index(one.kind), _ACCESSES.index(one.access))))
 
-    def _running(self) -> Launch:
+    def _end_ahead(self) -> None:
+        """Raises InSequence in a fork that runs programs ahead of others: what comes now is to be told."""
+        if self.ahead is not None:
+            raise InSequence
+
+    def stored_ahead(self, view: View, units: Units, lines: tuple[Line, ...]) -> None:
+        """Notes that a fork has stored in a view's storage, last from these lines."""
+        self._unwritten.stored(view.home, units.offsets, units.width)
+        if view.home in self._unwritten.places:
+            self._storing[view.home] = self.running, lines
+
+    @property
+    def running(self) -> Launch:
+        """The launch that runs."""
         assert self.launch is not None
         return self.launch
 
@@ -227,8 +298,8 @@ def _bits(values: Array) -> Array:
     return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
 
 
-def _read(addresses: Array, width: int) -> Array:
-    """The bits at addresses."""
+def bits_at(addresses: Array, width: int) -> Array:
+    """[N] the bits at addresses, each access of `width` bytes."""
     dtype = np.dtype(f"u{width}")
     on = np.ones(addresses.shape, bool)
     return shipped._interpreter.load(np.ascontiguousarray(addresses), on, np.zeros(addresses.shape, dtype), dtype)

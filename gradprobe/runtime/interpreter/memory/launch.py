@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
 import numpy as np
 
 from ....inputs.memory import Array, Marks
-from .findings import Earlier, Line, Program
+from .findings import Earlier, Line, Program, places
 from .views import NO_ORIGIN, View, argument_view
+
+
+@dataclass(frozen=True)
+class Units:
+    """Some units of a storage."""
+
+    low: int
+    """The address of the storage."""
+    width: int
+    """Of a unit, in bytes."""
+    numbers: Array
+    """[N] int64, of the units, from the first of the storage."""
+
+    @property
+    def offsets(self) -> Array:
+        """[N] in bytes from the beginning of the storage."""
+        return self.numbers * self.width
+
+    @property
+    def addresses(self) -> Array:
+        """[N] uint64."""
+        return self.offsets.astype(np.uint64) + np.uint64(self.low)
 
 
 class Stores:
@@ -55,6 +78,47 @@ class Stores:
     def earlier(self, number: int) -> Earlier:
         """The event of that number."""
         return self._events[number - 1]
+
+    @property
+    def next_event(self) -> int:
+        """The number that the next event gets."""
+        return len(self._events) + 1
+
+    @property
+    def stored(self) -> frozenset[int]:
+        """The addresses of the storages in which anything was stored."""
+        return frozenset(self._marks)
+
+    def since(self, event: int) -> Iterator[tuple[Units, Array]]:
+        """What was stored from an event on: units of each storage, and their marks."""
+        for low, marks in self._marks.items():
+            numbers, values = marks.all_set()
+            new = np.abs(values) >= event
+            if new.any():
+                yield Units(low, marks.unit, numbers[new]), values[new]
+
+    def events_since(self, event: int) -> list[Earlier]:
+        """The events from one on, in words that another process can read."""
+        return [replace(one, lines=places(one.lines)) for one in self._events[event - 1 :]]
+
+    def marks_at(self, units: Units, event: int) -> Array:
+        """[N, M] the marks that events from one on left at these units; 0 where there are none."""
+        if units.low not in self._marks:
+            return np.zeros((len(units.numbers), 1), np.int32)
+        found = self._marks[units.low].read(units.offsets, units.width)
+        return np.where(np.abs(found) >= event, found, 0)
+
+    def add_ahead(self, view: View, units: Units, marks: Array, by: int) -> None:
+        """Notes what another process has stored in a view's storage, with this much added to its events' numbers."""
+        own = self._marks_of(view, units.width)
+        before, new = own.read(units.offsets, units.width), (marks + by * np.sign(marks))[:, None]
+        own.write(units.offsets, units.width, np.where(before == 0, new, before))
+
+    def add_events(self, events: Sequence[Earlier], first: int) -> int:
+        """Adds events of another process, which numbered them from `first` on; what their numbers grow by."""
+        by = self.next_event - first
+        self._events += events
+        return by
 
     def _marks_of(self, view: View, width: int) -> Marks:
         """The marks of a view's storage, fine enough to tell neighbours of this width in bytes apart."""
@@ -108,6 +172,15 @@ class Launch:
         """Notes that a program asked which one it is along an axis."""
         self.grid = grid
         self.asked.add(axis)
+
+    def learn_ahead(self, grid: Program | None, asked: set[int]) -> None:
+        """Takes what programs asked in another process."""
+        self.grid = self.grid or grid
+        self.asked |= asked
+
+    def view_at(self, low: int) -> View:
+        """A view of the storage at an address."""
+        return next(view for view in (*self.views, *self.around) if view.low == low)
 
     @property
     def alike(self) -> dict[int, int]:

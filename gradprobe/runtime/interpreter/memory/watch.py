@@ -16,9 +16,10 @@ from ....inputs.memory import Array, Unwritten
 from ....source.text import SourceLine
 from ....targets.surroundings import replaced
 from ..bfloat16 import InterpreterNotKnown
-from .accesses import Accesses
+from .accesses import Accesses, InSequence
 from .findings import AccessFinding, places
 from .launch import Launch
+from .split import Programs, Unknown
 from .views import BLOCKS, IN_PLACE, REARRANGING, Handle, Method, Origins, View, view_of
 
 if TYPE_CHECKING:
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
 class Memory:
     """What was seen of the accesses of all kernels that ran while it was open."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], unwritten: Unwritten) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], unwritten: Unwritten, is_split: bool = False) -> None:
         self._known = tuple(view_of(tensor, tensor, name) for name, tensor in tensors.items())
         self._origins = Origins()
         self._accesses = Accesses(self._origins, unwritten)
         self.counts = self._accesses.counts
         self._failures: dict[str, None] = {}
         self._launches = 0
+        self._is_split = is_split
         self.is_open = True
 
     @property
@@ -100,11 +102,23 @@ class Memory:
                 self._launches += 1
                 self._accesses.launch = Launch(self._launches, executor.fn, self._known)
             try:
-                return original(executor, *args, **kwargs)
+                with self._split(executor) if self._is_split and self.is_open else contextlib.nullcontext():
+                    return original(executor, *args, **kwargs)
             finally:
                 self._accesses.launch = before
 
         return launch
+
+    @contextlib.contextmanager
+    def _split(self, executor: Any) -> Iterator[None]:
+        """Has forks run some of the programs of a launch."""
+        plain, programs = executor.fn, Programs(executor.fn, self._accesses, self._atomic, self._failures)
+        executor.fn = programs
+        try:
+            yield
+        finally:
+            programs.close()
+            executor.fn = plain
 
     def _learning(self, original: Method) -> Method:
         def init_args(executor: Any, args: Any, kwargs: Any) -> Any:
@@ -156,10 +170,15 @@ class Memory:
         def atomic(builder: Any, op: Any, pointers: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
             self._synchronise(builder, getattr(op, "name", "") == "XCHG")
             keep = self._look("atomic", builder, pointers, mask, value.data.dtype.itemsize)
-            result = original(builder, op, pointers, value, _narrowed(mask, pointers, keep), *args, **kwargs)
+            mask = _narrowed(mask, pointers, keep)
+            result = original(builder, op, pointers, value, mask, *args, **kwargs)
             self._watching(self._accesses.settle)
-            return result
+            if self._accesses.ahead is None:
+                return result
+            self._accesses.ahead.atomic(op, pointers, value, mask, *args, *kwargs.values())
+            return Unknown(result.dtype)
 
+        self._atomic = original
         return atomic
 
     def _comparing(self, original: Method) -> Method:
@@ -192,6 +211,8 @@ class Memory:
         """Notes an exchange, which locks are made of."""
         launch = self._accesses.launch
         if is_exchange and launch is not None:
+            if self._accesses.ahead is not None:
+                raise InSequence
             launch.stores.enter(builder.grid_idx)
             launch.stores.is_ordered = True
 
@@ -210,7 +231,9 @@ def _narrowed(mask: Any, pointers: Any, keep: Array | None) -> Any:
 
 
 @contextlib.contextmanager
-def watched_memory(tensors: Mapping[str, Tensor], unwritten: Unwritten | None = None) -> Iterator[Memory]:
+def watched_memory(
+    tensors: Mapping[str, Tensor], unwritten: Unwritten | None = None, *, is_split: bool = False
+) -> Iterator[Memory]:
     """While open, every access of a kernel in Triton's interpreter is judged; results stay what they were.
 
     An access that leaves the storage of its tensor is not executed: a load gives the mask's `other`, or 0, and a store
@@ -221,11 +244,12 @@ def watched_memory(tensors: Mapping[str, Tensor], unwritten: Unwritten | None = 
     Args:
         tensors: those that the caller knows by name. Others are named after the kernel's parameter, without "ptr".
         unwritten: which memory has no value as yet; without it, no read is reported as one of unwritten memory.
+        is_split: whether forks run some of the programs of a launch, where cores are free.
 
     Raises:
         InterpreterNotKnown: this release of Triton lacks something that has to be watched.
     """
-    memory = Memory(tensors, Unwritten() if unwritten is None else unwritten)
+    memory = Memory(tensors, Unwritten() if unwritten is None else unwritten, is_split)
     patches = memory.patches()
     missing = [f"{getattr(owner, '__name__', owner)}.{name}" for owner, name, _ in patches if not hasattr(owner, name)]
     if missing:
