@@ -17,11 +17,26 @@ def main() -> None:
         from ..render.files import begin
 
         begin(sys.argv[1:])
+        _begin_early(sys.argv[1:])
         from .root import main as run
 
         run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+# The commands that run a check in a child, and what of theirs says that none runs.
+_CHECKING, _NOT_CHECKING = {"check", "diff", "fix"}, {"--help", "-h", "--no-isolate"}
+
+
+def _begin_early(words: list[str]) -> None:
+    """Has a child import torch on another core, while this process imports its parser and reads the words."""
+    if words[:1] and words[0] in _CHECKING and _NOT_CHECKING.isdisjoint(words):
+        from ..processes.limits import cores
+        from ..processes.process import begin_early
+
+        if cores() > 1:
+            begin_early(("torch", "gradprobe.pipeline.probe"))
 
 
 def __getattr__(name: str) -> Any:

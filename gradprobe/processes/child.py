@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import importlib
 import os
 import pickle
@@ -14,7 +15,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .ended import raised_of
@@ -25,11 +26,12 @@ WHERE = signal.SIGUSR1
 _PR_SET_PDEATHSIG = 1
 
 
-def main(descriptor: int, stacks: int, *, dies_with_parent: bool) -> None:
+def main(descriptor: int, stacks: int, dies_with_parent: bool, early: Sequence[str] = ()) -> None:
     """Serves until the other end of the descriptor is closed, then kills this whole process group.
 
     Args:
         stacks: a descriptor for the stack of a crash, so that it is apart from what a target writes.
+        early: modules to import before it is told what to do.
     """
     os.set_inheritable(descriptor, False)
     os.set_inheritable(stacks, False)
@@ -41,7 +43,10 @@ def main(descriptor: int, stacks: int, *, dies_with_parent: bool) -> None:
     stream = socket.socket(fileno=descriptor)
     received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(stream, received), daemon=True).start()
-    worker = _made(stream, received.get())
+    gc.disable()  # importing torch makes a million objects and no garbage
+    worker = _made(stream, received, early)
+    gc.freeze()
+    gc.enable()
     with heard_by(lambda value: send(stream, TOLD, pickle.dumps(value))):
         while True:
             send(stream, *_answered(worker, received.get()))
@@ -74,10 +79,13 @@ def _receive(stream: socket.socket, received: queue.SimpleQueue[bytes]) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _made(stream: socket.socket, payload: bytes) -> Callable[[Any], Any]:
+def _made(stream: socket.socket, received: queue.SimpleQueue[bytes], early: Sequence[str]) -> Callable[[Any], Any]:
     """Makes the worker and reports it to the parent. Where that fails, this process ends."""
     try:
-        factory, setup = pickle.loads(payload)
+        for module in filter(None, early):
+            importlib.import_module(module)
+        factory, setup, environment = pickle.loads(received.get())
+        os.environ.update(environment)
         worker = worker_of(factory, pickle.loads(setup))
     except BaseException as error:
         send(stream, UNREADY, pickle.dumps(raised_of(error)))

@@ -58,7 +58,7 @@ def run_each(
     most = limits.limit() // workers
     # Where there are several GPUs and children, each of these sees one.
     devices = gpus() if workers > 1 and len(gpus()) > 1 else ("",)
-    start = functools.partial(Child, factory, pickle.dumps(setup), events, echo, most=most)
+    start = functools.partial(Child, factory, pickle.dumps(setup), events, echo, workers=workers, most=most)
     crew = _Crew(start, devices, events, items, timeout, workers, start_limit, alike, told)
     try:
         yield from crew.ends()

@@ -20,6 +20,7 @@ from itertools import zip_longest
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from .child import heard_by
+from .limits import cores
 
 _PR_SET_PDEATHSIG = 1
 
@@ -109,9 +110,9 @@ def may_fork() -> bool:
     return sys.platform == "linux" and not holds_gpu and os.getpid() not in CROWDED
 
 
-def cores() -> int:
+def at_once() -> int:
     """How many processes may work beside one another, this one among them."""
-    return min(len(os.sched_getaffinity(0)), _MOST) if may_fork() else 1
+    return max(1, min(cores(), _MOST)) if may_fork() else 1
 
 
 # More share the work of one no better: each takes memory, and what only one can do stays as long.

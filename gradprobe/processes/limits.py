@@ -1,4 +1,4 @@
-"""The memory that a command may take: what --max-memory says, or else half of what is free when it begins."""
+"""What a command may take: memory, as --max-memory says, or else half of what is free when it begins; and cores."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from ..model.failures import UsageFailure
 
 # The environment variables of the user's limit, and of one process's share of it in bytes.
 VARIABLE, SHARE = "GRADPROBE_MAX_MEMORY", "GRADPROBE_MEMORY_SHARE"
+# That of how many processes share the cores.
+SHARED_BY = "GRADPROBE_SHARED_BY"
 # Torch, Triton and a small case together take less than this.
 LEAST = 500 << 20
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -77,6 +79,11 @@ def held_by(process: int) -> int:
         _, resident, shared, *_ = map(int, Path(f"/proc/{process}/statm").read_text().split())
         return (resident - shared) * _PAGE
     return 0
+
+
+def cores() -> int:
+    """The cores that this process may take."""
+    return len(os.sched_getaffinity(0)) // int(os.environ.get(SHARED_BY, "1")) if sys.platform == "linux" else 1
 
 
 def free(root: Path = Path("/")) -> int:

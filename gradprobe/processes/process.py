@@ -25,17 +25,104 @@ from typing import IO
 from ..model.failures import Failure, UsageFailure
 from .child import READY, WHERE, Frames, NotAMessage, send
 from .devices import VISIBLE
-from .limits import SHARE, held_by, in_words
+from .limits import SHARE, SHARED_BY, held_by, in_words
 
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.
 _START = (
-    "import sys; number, stacks, dies, *sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
-    "from gradprobe.processes.child import main; main(int(number), int(stacks), dies_with_parent=dies == 'True')"
+    "import sys; number, stacks, dies, early, *sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
+    "from gradprobe.processes.child import main; main(int(number), int(stacks), dies == 'True', early.split(','))"
 )
 # Seconds between two checks that the child lives; for a child to end once it has closed its stream; and for a child
 # that is late to write its stack.
 _LOOK, _CLOSING, _SAYING = 0.05, 1.0, 0.3
 _TAIL_BYTES, _TAIL_LINES = 1 << 16, 30
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A process that waits for its worker, with this side of what it speaks through."""
+
+    process: subprocess.Popen[bytes]
+    stream: socket.socket
+    errors: int
+    stacks: int
+    surroundings: tuple[object, ...]
+    """What it has of its parent."""
+
+    @staticmethod
+    def now(early: Sequence[str], device: str = "") -> _Begun:
+        """Starts one, which imports these modules while it waits.
+
+        Args:
+            device: the only GPU that it sees; "" for all.
+
+        Raises:
+            Failure: no process can be started.
+        """
+        stream, theirs = socket.socketpair()
+        errors, writing = os.pipe()
+        reading, stacks = os.pipe()
+        dies, path = threading.current_thread() is threading.main_thread(), _search_path()
+        words = (str(theirs.fileno()), str(stacks), str(dies), ",".join(early))
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-u", "-c", _START, *words, *path],
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                pass_fds=(theirs.fileno(), stacks),
+                start_new_session=True,
+                env={**os.environ, **({VISIBLE: device} if device else {})},
+            )
+        except OSError as error:
+            stream.close()
+            os.close(errors)
+            os.close(reading)
+            raise Failure(f"no process can be started: {error.strerror}", "run fewer at a time: --workers 1") from error
+        finally:
+            theirs.close()
+            os.close(writing)
+            os.close(stacks)
+        return _Begun(process, stream, errors, reading, _surroundings())
+
+    def end(self) -> None:
+        """Kills it. It has started nothing."""
+        self.process.kill()
+        self.process.wait()
+        self.stream.close()
+        os.close(self.errors)
+        os.close(self.stacks)
+
+
+def _search_path() -> list[str]:
+    return [entry for entry in sys.path if isinstance(entry, str)]
+
+
+def _surroundings() -> tuple[object, ...]:
+    return dict(os.environ), _search_path(), os.getcwd(), threading.get_ident()
+
+
+_waiting: list[_Begun] = []
+
+
+def begin_early(modules: Sequence[str]) -> None:
+    """Starts a process for the next child, which imports these modules while this one reads its own command line.
+
+    Where it cannot be started nothing happens: the child says why.
+    """
+    with contextlib.suppress(Failure):
+        _waiting.append(_Begun.now(modules))
+
+
+def _begun_before(device: str) -> _Begun | None:
+    """The process that was started early, unless what it has of this one has changed, or it is to see one GPU alone."""
+    if not _waiting:
+        return None
+    begun = _waiting.pop()
+    if begun.surroundings == _surroundings() and not device:
+        return begun
+    begun.end()
+    return None
 
 
 @dataclass(frozen=True)
@@ -56,6 +143,8 @@ class Child:
     events: queue.SimpleQueue[ChildMessage]
     echo: Callable[[str], object] | None = None
     """Called with what the child writes to stdout or stderr, as it comes."""
+    workers: int = 1
+    """How many such children there are at a time."""
     index: int | None = None
     """The index of the item that it works on."""
     ready: bool = False
@@ -71,36 +160,15 @@ class Child:
     """What was wrong with its stream of messages; "" where nothing was."""
 
     def __post_init__(self) -> None:
-        self._stream, theirs = socket.socketpair()
-        self._errors, writing = os.pipe()
-        self._stacks, stacks = os.pipe()
-        dies = threading.current_thread() is threading.main_thread()
-        path = [entry for entry in sys.path if isinstance(entry, str)]
-        command = [sys.executable, "-u", "-c", _START, str(theirs.fileno()), str(stacks), str(dies), *path]
+        begun = _begun_before(self.device) or _Begun.now((), self.device)
+        self._process, self._stream = begun.process, begun.stream
+        self._errors, self._stacks = begun.errors, begun.stacks
         self._tail = self._stack = b""
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        environment = {**os.environ} | ({} if self.most is None else {SHARE: str(self.most)})
-        environment |= {VISIBLE: self.device} if self.device else {}
-        try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=writing,
-                stderr=writing,
-                pass_fds=(theirs.fileno(), stacks),
-                start_new_session=True,
-                env=environment,
-            )
-        except OSError as error:
-            self._close()
-            raise Failure(f"no process can be started: {error.strerror}", "run fewer at a time: --workers 1") from error
-        finally:
-            theirs.close()
-            os.close(writing)
-            os.close(stacks)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
-        self._send(pickle.dumps((self.factory, self.setup)))
+        shares = {SHARED_BY: str(self.workers)} | ({} if self.most is None else {SHARE: str(self.most)})
+        self._send(pickle.dumps((self.factory, self.setup, shares)))
 
     def give(self, index: int, payload: bytes) -> None:
         """Sends an item, pickled."""

@@ -75,14 +75,14 @@ class LaneCounts:
 
 
 class InSequence(BaseException):
-    """A fork came to what only programs one after another can do or tell. The interpreter wraps what is an Exception."""
+    """A fork came to what only a sequence of programs can do or tell. The interpreter wraps what is an Exception."""
 
 
 class Ahead:
     """What a fork keeps of programs that it runs ahead of others, besides what `Stores` does."""
 
     def __init__(self, stored: frozenset[int]) -> None:
-        """`stored`: the addresses of storages in which the kernel stores. Of these alone it is kept where they are read."""
+        """`stored`: the addresses of storages in which the kernel stores. Of these alone it is kept where it loads."""
         self._stored = stored
         self._marks: dict[int, Marks] = {}
         self.loaded: set[int] = set()

@@ -25,7 +25,7 @@ import numpy as np
 from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array
-from ....processes.forks import Beside, cores
+from ....processes.forks import Beside, at_once
 from ....source.text import SourceLine
 from .accesses import Accesses, Ahead, InSequence, bits_at
 from .findings import Earlier, Program, places
@@ -123,7 +123,7 @@ class Programs:
         """Whether what is left takes longer than forks cost. The first program shows that, and where it stores."""
         left = _many() - number
         return (
-            number > 0 and left > 1 and sum(self._seconds) / number * left > WORTH and cores() > 1
+            number > 0 and left > 1 and sum(self._seconds) / number * left > WORTH and at_once() > 1
             and threading.current_thread() is threading.main_thread()
         )  # fmt: skip
 
@@ -131,7 +131,7 @@ class Programs:
         """Begins a fork for each share of what is left but the first, which is this process's."""
         many, self._event = _many(), self._accesses.running.stores.next_event
         takes = np.cumsum(_SECONDS.get((self.__code__, _grid()), [1.0] * many)[number:])
-        count = min(cores(), many - number)
+        count = min(at_once(), many - number)
         ends = [number + int(np.searchsorted(takes, takes[-1] * at / count)) + 1 for at in range(1, count)]
         for first, last in zip(ends, [*ends[1:], many], strict=True):
             if first < last:
