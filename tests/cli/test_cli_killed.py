@@ -144,7 +144,7 @@ def test_the_files_are_replaced_by_valid_ones_before_anything_is_imported_that_t
     script = f"""
 import sys
 sys.argv = ["gradprobe", *{COMMANDS["check"].split()!r}]
-sys.modules["gradprobe.cli.root"] = None
+sys.modules["gradprobe.cli.root"] = sys.modules["gradprobe.processes"] = None
 from gradprobe.cli import main
 try:
     main()

@@ -129,7 +129,7 @@ class Programs:
 
     def _split(self, number: int, arguments: dict[str, Any]) -> None:
         """Begins a fork for each share of what is left but the first, which is this process's."""
-        many, self._event = _many(), self._accesses.running.stores.next_event
+        many, self._event = _many(), self._accesses.running.stores.share()
         takes = np.cumsum(_SECONDS.get((self.__code__, _grid()), [1.0] * many)[number:])
         count = min(at_once(), many - number)
         ends = [number + int(np.searchsorted(takes, takes[-1] * at / count)) + 1 for at in range(1, count)]
@@ -146,7 +146,7 @@ class Programs:
         accesses, launch = self._accesses, self._accesses.running
         stores, failures = launch.stores, len(self._failures)
         accesses.ahead = ahead = Ahead(stores.stored)
-        event = stores.next_event
+        event = stores.share()
         self._seconds = []
         with _nothing_said():
             for number in range(first, last):
