@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 from ..model.failures import INTERRUPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 
@@ -17,10 +19,10 @@ def main() -> None:
         from ..render.files import begin
 
         begin(sys.argv[1:])
-        _begin_early(sys.argv[1:])
-        from .root import main as run
+        with _begun_early(sys.argv[1:]):
+            from .root import main as run
 
-        run()
+            run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 
@@ -29,14 +31,18 @@ def main() -> None:
 _CHECKING, _NOT_CHECKING = {"check", "diff", "fix"}, {"--help", "-h", "--no-isolate"}
 
 
-def _begin_early(words: list[str]) -> None:
-    """Has a child import torch on another core, while this process imports its parser and reads the words."""
+@contextlib.contextmanager
+def _begun_early(words: list[str]) -> Iterator[None]:
+    """Where another core is free, the child imports torch there while this process imports its parser, and parses."""
     if words[:1] and words[0] in _CHECKING and _NOT_CHECKING.isdisjoint(words):
         from ..processes.limits import cores
-        from ..processes.process import begin_early
+        from ..processes.process import begun_early
 
         if cores() > 1:
-            begin_early(("torch", "gradprobe.pipeline.probe"))
+            with begun_early(("torch", "gradprobe.pipeline.probe")):
+                yield
+                return
+    yield
 
 
 def __getattr__(name: str) -> Any:

@@ -105,13 +105,19 @@ def _surroundings() -> tuple[object, ...]:
 _waiting: list[_Begun] = []
 
 
-def begin_early(modules: Sequence[str]) -> None:
-    """Starts a process for the next child, which imports these modules while this one reads its own command line.
+@contextlib.contextmanager
+def begun_early(modules: Sequence[str]) -> Iterator[None]:
+    """Starts a process for the next child, which imports these modules meanwhile; ends it where nobody took it.
 
     Where it cannot be started nothing happens: the child says why.
     """
     with contextlib.suppress(Failure):
         _waiting.append(_Begun.now(modules))
+    try:
+        yield
+    finally:
+        while _waiting:
+            _waiting.pop().end()
 
 
 def _begun_before(device: str) -> _Begun | None:

@@ -76,12 +76,41 @@ def kernel(tmp_path, monkeypatch):
 
 def test_21_mistyped_words_exit_2_with_the_one_meant_and_neither_torch_nor_a_process(kernel):
     command = [sys.executable, "-c", SCRIPT, "--version", *MISTYPED]
-    ran = subprocess.run(command, capture_output=True, check=True, cwd=kernel, env={"PYTHONPATH": str(ROOT)})
+    environment = {"PYTHONPATH": str(ROOT), "GRADPROBE_SHARED_BY": "1000"}  # no core is free to import torch meanwhile
+    ran = subprocess.run(command, capture_output=True, check=True, cwd=kernel, env=environment)
     versions, *ends = json.loads(ran.stdout)
     assert versions == [0, "", []]
     for (words, close), (code, told, loaded) in zip(MISTYPED.items(), ends, strict=True):
         assert (words, code, loaded) == (words, 2, [])
         assert close in told, words
+
+
+EARLY = """
+import os, sys
+from gradprobe.cli import main
+from gradprobe.processes import limits, process
+limits.cores = lambda: 2
+begun, before = [], process._Begun.now
+process._Begun.now = lambda *words: begun.append(before(*words)) or begun[-1]
+sys.argv = ["gradprobe", *sys.argv[1:]]
+try:
+    main()
+except SystemExit:
+    print([one.process.returncode for one in begun])
+"""
+
+
+def test_the_process_that_imports_torch_while_words_are_read_is_gone_once_they_are_mistyped():
+    environment = {"PYTHONPATH": str(ROOT)}
+    for words, codes in {
+        "check lasy": [-9],
+        "check --help": [],
+        "check lasy --no-isolate": [],
+        "lint x.py": [],
+    }.items():
+        command = [sys.executable, "-c", EARLY, *words.split()]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert ran.stdout.splitlines()[-1] == str(codes), words
 
 
 @pytest.mark.parametrize("name", COMMANDS)
