@@ -9,11 +9,13 @@ from torch import Tensor
 from gradprobe.inputs.draw import draw
 from gradprobe.model.case import Case
 from gradprobe.numerics.black_box.look import Examiner, look_inside
+from gradprobe.numerics.black_box.onehot import Sample
 from gradprobe.numerics.black_box.recover import Answer, Recovered, recover
 from gradprobe.numerics.budget import Recovery
-from gradprobe.numerics.compare import attention_of, compare
+from gradprobe.numerics.compare import compare
 from gradprobe.numerics.evidence import Inside, Measured
 from gradprobe.numerics.precision import precision_of
+from gradprobe.numerics.rows import problem_of, rows_of
 from gradprobe.runtime.trace import Trace, read_trace
 from tests.emulated import Arithmetic, Fault, _no_fault, lazy, softmax
 
@@ -48,8 +50,9 @@ def measure_of(case: Case, how: Arithmetic | None = None) -> Callable[..., Measu
     def measure(
         values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
     ) -> Measured:
-        x, held = attention_of(case, values), precision.coarser if coarse else precision
-        return Measured(x, trace, compare(case, x, trace, held, recovery=recovery), None, ())
+        rows, held = rows_of(case, recovery), precision.coarser if coarse else precision
+        x, of_rows = problem_of(case, values, rows), rows.case(case) if rows else case
+        return Measured(x, trace, compare(of_rows, x, trace, held, recovery=recovery), None, ())
 
     return measure
 
@@ -58,8 +61,16 @@ def recovered_of(case: Case, how: Arithmetic | None = None, **options) -> Recove
     return recover(case, draw(case), answer_of(how, **options))
 
 
-def inside_of(case: Case, how: Arithmetic | None = None, **options) -> Inside:
+def inside_of(
+    case: Case,
+    how: Arithmetic | None = None,
+    sample: Sample | Callable[[Case, Measured], Sample] | None = None,
+    **options,
+) -> Inside:
     """What a look into an emulated kernel shows."""
     values, answer, measure = draw(case), answer_of(how, **options), measure_of(case, how)
     own = measure(values, answer(case, values, values))
-    return look_inside(Examiner(case, values, (), lambda assigned, *request: answer(*request), measure, own, values))
+    shown = sample(case, own) if callable(sample) else sample
+    return look_inside(
+        Examiner(case, values, (), lambda assigned, *request: answer(*request), measure, own, values, shown)
+    )

@@ -11,6 +11,7 @@ from ..faults.hypothesis import Hypothesis
 from ..model.report import NAMED, Diagnosis, causes_among
 from ..model.run import MISMATCH
 from ..numerics.evidence import LayoutRun
+from ..numerics.rows import rows_of
 from ..probing.experiment import Experiment, inputs_of
 from .ahead import Ahead
 from .behaviour import Again, later_call_differs
@@ -142,6 +143,7 @@ def _of_other_values(
         if later is not None:
             return Reasons((later, *memory))
     assert failing.measured is not None
-    facts = known(observed(experiment.case, failing.measured, tensors))
+    rows = rows_of(experiment.case, failing.measured.comparison.recovery)
+    facts = () if rows else known(observed(experiment.case, failing.measured, tensors))
     words = () if failing.inside else ("right with the case's own values: what is wrong shows with others",)
     return Reasons(tuple(memory), (*words, *facts))

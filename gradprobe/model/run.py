@@ -102,6 +102,8 @@ class Intermediate(Struct, frozen=True, kw_only=True):
     max_budget_ratio: Number | None = None
     length: int | None = None
     """Of a head: query rows, keys (dK, dV) or distances (dBias)."""
+    shown: tuple[tuple[int, int], ...] = ()
+    """Of a recovered one, the rows of each head that were shown, as inclusive ranges; empty where all were."""
     heads: tuple[Head, ...] = ()
 
     @property
@@ -357,6 +359,8 @@ class CloseUp(Struct, frozen=True, kw_only=True):
     """Rows and columns of one cell of the map."""
     map: tuple[tuple[Number | None, ...], ...]
     """The worst multiple of the budget in each cell; None where every entry is masked."""
+    lines: tuple[int, ...] = ()
+    """The row tile of each line of the map, where not all rows were recovered; else empty."""
     rows: tuple[Row, ...]
     """The wrong rows; where none is wrong, the worst one."""
     element: Element

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -19,6 +19,7 @@ from ..reference.attention import BY_ROW, MATRICES
 from .compare import allowed_on, judge, tile_size
 from .evidence import Measured, Probed
 from .locate import locate_at
+from .rows import rows_of
 from .tally import Judged
 
 # Of a map and its rows together; what has more is not kept in a report: 100 kB of JSON each.
@@ -69,10 +70,14 @@ def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[i
         raise UsageFailure(f"--at {at[0]},{at[1]}: {has}")
     worst = divmod(int(finding.ratio.argmax()), n_heads)
     batch, head = at or ((first_wrong.batch or 0, first_wrong.head or 0) if first_wrong else worst)
-    judged, masked = _whole_head(case, measured, name, batch, head)
+    rows = rows_of(case, measured.comparison.recovery) if name in BY_ROW else None
+    of = rows.case(case) if rows else case
+    judged, masked = _whole_head(of, measured, name, batch, head)
     ratio, (n_rows, n_cols) = judged.ratio, judged.right.shape
     tile, first = _tile(case, finding.axes, n_cols), _first(ratio, judged.right)
     place, budget = (batch, head, *first), float(judged.bound[first])
+    element = locate_at(of, measured.x, measured.trace, measured.comparison, name, place, budget)
+    at_rows, lines = (rows.at, [row // tile[0] for row in rows.at]) if rows else (range(n_rows), None)
     return CloseUp(
         layout=layout,
         intermediate=name,
@@ -82,9 +87,10 @@ def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[i
         total=ratio.numel(),
         shape=(n_rows, n_cols),
         tile=tile,
-        map=_pooled(ratio.masked_fill(masked & judged.right, float("nan")), tile),
-        rows=_rows(judged, ratio),
-        element=locate_at(case, measured.x, measured.trace, measured.comparison, name, place, budget),
+        map=_pooled(ratio.masked_fill(masked & judged.right, float("nan")), tile, lines),
+        lines=tuple(dict.fromkeys(lines or ())),
+        rows=_rows(judged, ratio, at_rows),
+        element=rows.element(case, element) if rows else element,
     )
 
 
@@ -119,23 +125,29 @@ def _tile(case: Case, axes: str, cols: int) -> tuple[int, int]:
     return case.block_m if row == "m" else case.block_n, case.block_n if col == "n" else min(cols, 8)
 
 
-def _pooled(ratio: Tensor, tile: tuple[int, int]) -> tuple[tuple[Number | None, ...], ...]:
-    """The maximum over each cell, None only where every entry is NaN."""
-    filled = ratio.nan_to_num(-1.0, posinf=float("inf"))
-    rows, cols = -(-ratio.shape[0] // tile[0]), -(-ratio.shape[1] // tile[1])
-    padded = filled.new_full((rows * tile[0], cols * tile[1]), -1.0)
-    padded[: ratio.shape[0], : ratio.shape[1]] = filled
-    pooled = padded.reshape(rows, tile[0], cols, tile[1]).amax((1, 3))
+def _pooled(ratio: Tensor, tile: tuple[int, int], lines: Sequence[int] | None) -> tuple[tuple[Number | None, ...], ...]:
+    """The maximum over each cell, None only where every entry is NaN.
+
+    Args:
+        lines: of some rows, the row tile that each lies in, ascending.
+    """
+    filled, cols = ratio.nan_to_num(-1.0, posinf=float("inf")), -(-ratio.shape[1] // tile[1])
+    line = torch.arange(len(ratio)) // tile[0] if lines is None else torch.tensor(lines)
+    counts = line.unique_consecutive(return_counts=True)[1].tolist()
+    by_row = filled.new_full((len(ratio), cols * tile[1]), -1.0)
+    by_row[:, : ratio.shape[1]] = filled
+    by_row = by_row.reshape(len(ratio), cols, tile[1]).amax(2)
+    pooled = torch.stack([part.amax(0) for part in by_row.split(counts)])
     return tuple(tuple(None if cell < 0 else Number(cell) for cell in row) for row in pooled.tolist())
 
 
-def _rows(judged: Judged, ratio: Tensor) -> tuple[Row, ...]:
+def _rows(judged: Judged, ratio: Tensor, at: Sequence[int]) -> tuple[Row, ...]:
     wrong = (~judged.right).sum(1)
     chosen = wrong.nonzero().flatten().tolist() or [int(ratio.amax(1).argmax())]
     cols = ratio.argmax(1).tolist()
     return tuple(
         Row(
-            row=row,
+            row=at[row],
             mismatched=int(wrong[row]),
             col=col,
             actual=Number(judged.actual[row, col]),

@@ -73,14 +73,18 @@ class Comparison:
         return all(finding.mismatched == 0 for finding in self.findings.values())
 
 
-def attention_of(case: Case, values: Mapping[str, Tensor]) -> Attention:
-    """The reference's problem for the values of a run, in float64 on their device."""
+def attention_of(case: Case, values: Mapping[str, Tensor], make: Callable[..., Attention] = Attention) -> Attention:
+    """The reference's problem for the values of a run, in float64 on their device.
+
+    Args:
+        make: makes it of its fields.
+    """
     wide = {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
     optional = ("bias", "tau", "seqlens", "alibi", "mask", "sinks", "keep", "cu_seqlens_q", "cu_seqlens_k")
     options: dict[str, Any] = {name: wide[name] for name in optional if name in wide}
     options |= {name: wide[name] for name in ("q", "k", "v", "do")}
     names = ("family", "scale", "causal", "window", "softcap", "align", "dropout")
-    return Attention(**{name: getattr(case, name) for name in names}, **options)
+    return make(**{name: getattr(case, name) for name in names}, **options)
 
 
 def compare(

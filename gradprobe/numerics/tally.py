@@ -62,6 +62,8 @@ class Finding:
     """The first wrong element that is not inherited, in the order batch, head, row, column."""
     first_wrong: Element | None
     """The first wrong element of any kind."""
+    shown: tuple[int, ...] = ()
+    """The rows that were recovered, where not all were."""
 
     @property
     def mismatched(self) -> int:
@@ -187,5 +189,6 @@ class Tally:
             self.wrong,
             self.own,
             self.wrong_rows,
-            *(known[1] if known else None for known in (self.first, self.first_wrong)),
+            self.first[1] if self.first else None,
+            self.first_wrong[1] if self.first_wrong else None,
         )

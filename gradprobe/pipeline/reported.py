@@ -8,7 +8,7 @@ from msgspec import structs
 
 from ..model.case import Case
 from ..model.intermediates import steps
-from ..model.number import Number
+from ..model.number import Number, spans
 from ..model.report import CheckedTarget, Report, Source
 from ..model.run import NOT_EXPOSED, CloseUp, Counts, Head, Identity, Intermediate, Run, add_counts
 from ..numerics import evidence as verdict
@@ -118,6 +118,7 @@ def _intermediate(finding: Finding, measured: Measured) -> Intermediate:
         max_abs_err=Number(finding.max_abs_err),
         max_budget_ratio=Number(finding.max_ratio),
         length=finding.wrong_rows.shape[2],
+        shown=tuple(spans(finding.shown)),
         heads=tuple(_heads(finding)),
     )
 

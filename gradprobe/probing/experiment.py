@@ -26,6 +26,7 @@ from ..numerics.evidence import Measured
 from ..numerics.identities import identities
 from ..numerics.locate import locate
 from ..numerics.precision import exactly, precision_of
+from ..numerics.rows import problem_of, rows_of
 from ..reference import Attention, Tile, evaluate, manual_attention_backward
 from ..runtime.arithmetic import Dots
 from ..runtime.run import Outcome, run_target
@@ -170,9 +171,11 @@ def measure(
     Raises:
         ReferenceFailure: the reference breaks an identity that it should keep.
     """
-    case, stopwatch = experiment.case, experiment.stopwatch
-    x = attention_of(case, inputs.values)
-    reference = _reference_trace(experiment, inputs, x)
+    rows, stopwatch = rows_of(experiment.case, recovery), experiment.stopwatch
+    case = rows.case(experiment.case) if rows else experiment.case
+    x, reference = problem_of(case, inputs.values, rows), _reference_trace(experiment, inputs)
+    if rows and reference is not None:
+        reference = Trace(rows.results(reference.values), reference.sources)
     arithmetic = arithmetic_of(experiment)
     precision = precision_of(case.dtype, arithmetic.way)
     precision = exactly(precision) if case.pattern == "dyadic" else precision
@@ -202,7 +205,7 @@ def measure(
         return Measured(x, trace, comparison, locate(x, trace, comparison), tuple(invariants), coarser)
 
 
-def _reference_trace(experiment: Experiment, inputs: Inputs, x: Attention) -> Trace | None:
+def _reference_trace(experiment: Experiment, inputs: Inputs) -> Trace | None:
     """The results of a user's own reference on the same values in float64, checked against the formulas."""
     reference, case = experiment.reference, experiment.case
     if reference is None:
@@ -215,7 +218,7 @@ def _reference_trace(experiment: Experiment, inputs: Inputs, x: Attention) -> Tr
     with experiment.stopwatch.timed("reference"):
         trace = run_target(reference, replace(case, shapes=PLAIN), place(wide, ())).trace
         if trace is not None:
-            refuse_other_formulas(reference, case, x, trace, dots_of(experiment))
+            refuse_other_formulas(reference, case, attention_of(case, inputs.values), trace, dots_of(experiment))
     return trace
 
 

@@ -13,18 +13,24 @@ from ..inputs.placement import for_more_batches, repeats
 from ..model.assignment import AS_SAVED, Assigned
 from ..model.case import Case
 from ..model.failures import TargetFailure
+from ..model.number import in_words, listed, plural, spans
 from ..model.run import MISMATCH
 from ..numerics.black_box.look import Examiner, look_inside
-from ..numerics.black_box.recover import obstacle, recoverable
+from ..numerics.black_box.onehot import Sample
+from ..numerics.black_box.recover import is_whole, obstacle, recoverable
+from ..numerics.black_box.sampling import sampled
 from ..numerics.budget import Recovery
-from ..numerics.evidence import LayoutRun, Measured
+from ..numerics.evidence import Inside, LayoutRun, Measured
+from ..numerics.rows import in_whole
 from ..runtime.trace import Trace
 from .experiment import Experiment, derived, inputs_of, measure
 from .observe import Execution, accepted
 from .runs import RunRecord
 
 MOST_INTERPRETED = 1 << 18
-"""Elements of all score matrices together up to which a target in the interpreter is looked into."""
+"""Elements of all score matrices together up to which a target in the interpreter is followed, or shown wholly."""
+# Of the rows and keys that a note names.
+_MOST_SPANS = 12
 
 
 def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
@@ -46,8 +52,9 @@ def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRe
             continue
         if not run.inside.measured.comparison.matches:
             looked[at] = replace(record, run=replace(run, inside=None))
-            layout, inside = f"{run.layout}, one-hot inputs", replace(run.inside, shown=run.inside.measured)
-            apart.append(RunRecord(LayoutRun(layout, run.assigned, inside.measured, None, inside)))
+            layout, whole = f"{run.layout}, one-hot inputs", in_whole(experiment.case, run.inside.measured)
+            inside = replace(run.inside, measured=whole, shown=whole)
+            apart.append(RunRecord(LayoutRun(layout, run.assigned, whole, None, inside)))
     return [*looked, *apart]
 
 
@@ -56,26 +63,38 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     case, run = experiment.case, record.run
     if run is None or run.measured is None or not case.recover or not recoverable(run.measured.trace):
         return record
-    first = experiment.first
-    is_interpreted = first is not None and first.interpreted and bool(first.launched)
-    if is_interpreted and case.scores > MOST_INTERPRETED:
-        words = f"Triton's interpreter would run it on as many problems as rows, of {case.scores:,} scores"
-        return record.with_more(notes=[f"P and dS are not recovered: {words}"])
     if words := obstacle(case, experiment.values):
         return record.with_more(notes=[f"P and dS are not recovered: {words}"])
     if any(layout == "expanded" for _, layout in run.assigned) or _repeats_as_saved(experiment, run.assigned):
         words = f"P and dS are not recovered in {run.layout}: a layout that repeats values holds no one-hot rows"
         return record.with_more(notes=[words] if case.layouts or case.runs else [])
     box = _BlackBox(experiment)
-    own = inputs_of(experiment, run.assigned).tensors
-    examiner = Examiner(case, experiment.values, run.assigned, box.answer, box.measure, run.measured, own)
+    own, sample = inputs_of(experiment, run.assigned).tensors, _sample(experiment, run.measured)
+    examiner = Examiner(case, experiment.values, run.assigned, box.answer, box.measure, run.measured, own, sample)
     try:
         with experiment.stopwatch.timed("compare"):
             inside = look_inside(examiner)
     except TargetFailure as failure:
         # The run itself is measured, and stands.
         return record.with_more(box.executions, [f"P and dS are not recovered in {run.layout}: {failure}"])
-    return replace(record, run=replace(run, inside=inside)).with_more(box.executions)
+    told = [_receipt(run.layout, case, sample, inside, len(box.executions))] if sample else []
+    return replace(record, run=replace(run, inside=inside)).with_more(box.executions, told)
+
+
+def _sample(experiment: Experiment, own: Measured) -> Sample | None:
+    """What is shown of a case; None for everything."""
+    case, first = experiment.case, experiment.first
+    is_interpreted = first is not None and first.interpreted and bool(first.launched)
+    is_small = not is_interpreted or case.scores <= MOST_INTERPRETED
+    return None if is_small and is_whole(case) else sampled(case, own)
+
+
+def _receipt(layout: str, case: Case, sample: Sample, inside: Inside, runs: int) -> str:
+    """Which rows and keys were shown."""
+    names = [name for name, source in inside.shown.trace.sources.items() if source == "recovered"]
+    rows = f"{len(sample.rows)} of {case.seqlen_q:,} rows ({in_words(spans(sample.rows), _MOST_SPANS)})"
+    keys = f"dS through dQ at keys {in_words(spans(sample.keys), _MOST_SPANS)}"
+    return f"{layout}: {listed(names) or 'nothing'} recovered in {rows}, {keys}, in {plural(runs, 'more run')}"
 
 
 def _repeats_as_saved(experiment: Experiment, assigned: Assigned) -> bool:

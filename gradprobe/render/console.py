@@ -291,7 +291,8 @@ def _wrong_rows(run: Run) -> str:
     one = next(one for one in run.compares if one.title == first.title)
     ranges = next(head.rows for head in one.heads if (head.batch, head.head) == (first.batch, first.head))
     rows = sum(last - start + 1 for start, last in ranges)
-    return f"{one.title} {place_in_words(first)}: {in_words(ranges, 6)} ({rows} of {one.length})"
+    of = f"{sum(last - start + 1 for start, last in one.shown)} shown" if one.shown else f"{one.length}"
+    return f"{one.title} {place_in_words(first)}: {in_words(ranges, 6)} ({rows} of {of})"
 
 
 def _receipt(report: Report) -> str:

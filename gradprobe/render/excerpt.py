@@ -70,7 +70,7 @@ def _map(view: CloseUp, width: int, signs: str) -> Iterator[Text]:
     step = -(-len(view.map[0]) // max(1, width - 14))  # columns are pooled until they fit
     yield Text(f"  worst error of each {rows} x {min(cols * step, view.shape[1])} tile, rows downwards", "dim")
     for at, line in enumerate(view.map):
-        text = Text(f"  row {at * rows:<6}")
+        text = Text(f"  row {(view.lines[at] if view.lines else at) * rows:<6}")
         for cell in _pooled(line, step):
             sign = " " if cell is None else signs[sum(cell > least for least in _OVER)]
             text.append(sign, STYLES[MISMATCH] if cell is not None and cell > 1 else "")

@@ -187,12 +187,6 @@ def test_calls_are_of_bounded_size(monkeypatch):
     assert set(counted(case)) <= {1, 2}
 
 
-def test_matrices_of_more_than_2_to_the_26_elements_are_not_recovered():
-    assert "elements" in obstacle(case_of("softmax", batch=1, heads=2, seqlen=8192), {})
-    fits = case_of("softmax", batch=1, heads=1, seqlen=8192)
-    assert not obstacle(fits, draw(fits))
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [({"scale": 0.0}, "scale 0"), ({"head_dim": 2}, "3 head dims"), ({"head_dim_v": 1}, "24 and 1")],

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ...model.case import Case
-from ...model.intermediates import names
-from ...model.run import MISMATCH, Element
+from ...model.intermediates import lookup, names
+from ...model.run import INHERITED, MISMATCH, Element
 from ...reference import Attention, evaluate
-from ...reference.attention import add_tile
+from ...reference.attention import BY_ROW, add_tile
 from ...runtime.trace import Trace
 from ..budget import RECOVERABLE, Recovery
 from ..compare import Comparison, promoted, tiles_of
 from ..evidence import Measured
 from ..identities import Invariant
 from ..locate import locate
+from ..rows import in_whole, rows_of
 from ..tally import Finding
 from .recover import SHOWN, Recovered
 
@@ -157,14 +159,16 @@ def _only(name: str, value: Tensor) -> Trace:
     return Trace({name: value}, {name: "exported"})
 
 
-def beside(own: Measured, inner: Measured) -> Measured:
+def beside(case: Case, own: Measured, inner: Measured) -> Measured:
     """What a report shows of a run that was looked into.
 
     What the target exposed stays as it came, number for number. Where it is wrong, and is so in the one-hot problems
     too but inherits it there from parents that the ordinary run does not show, it is called inherited.
     """
-    known = {name: _blamed(one, inner.comparison.findings.get(name)) for name, one in own.comparison.findings.items()}
-    recovered = {name: one for name, one in inner.comparison.findings.items() if name not in known}
+    rows, of_inner = rows_of(case, inner.comparison.recovery), inner.comparison.findings
+    blamed = _blamed if rows is None else partial(_blamed_by_some, case, of_inner)
+    known = {name: blamed(one, of_inner.get(name)) for name, one in own.comparison.findings.items()}
+    recovered = {name: one for name, one in in_whole(case, inner).comparison.findings.items() if name not in known}
     order = [name for name in names() if name in known or name in recovered]
     findings = {name: known.get(name) or recovered[name] for name in order}
     comparison = replace(
@@ -175,16 +179,22 @@ def beside(own: Measured, inner: Measured) -> Measured:
     )
     sources = {name: (own if name in known else inner).trace.sources[name] for name in order}
     shown = replace(own, trace=replace(own.trace, sources=sources), comparison=promoted(comparison))
-    return replace(shown, first=_first(own, inner, findings), invariants=_either(own.invariants, inner.invariants))
+    return replace(
+        shown, first=_first(case, own, inner, findings), invariants=_either(own.invariants, inner.invariants)
+    )
 
 
-def _first(own: Measured, inner: Measured, findings: Mapping[str, Finding]) -> Element | None:
+def _first(case: Case, own: Measured, inner: Measured, findings: Mapping[str, Finding]) -> Element | None:
     """The first mismatch, in the run whose it is."""
     name = next((name for name, finding in findings.items() if finding.status == MISMATCH), None)
     if name is None:
         return None
-    of = own if name in own.trace.values else inner
-    return locate(of.x, of.trace, replace(of.comparison, findings={name: findings[name]}))
+    if name in own.trace.values:
+        return locate(own.x, own.trace, replace(own.comparison, findings={name: findings[name]}))
+    only = {name: inner.comparison.findings[name]}
+    first = locate(inner.x, inner.trace, replace(inner.comparison, findings=only))
+    rows = rows_of(case, inner.comparison.recovery)
+    return rows.element(case, first) if rows and first else first
 
 
 def _blamed(own: Finding, inner: Finding | None) -> Finding:
@@ -194,6 +204,19 @@ def _blamed(own: Finding, inner: Finding | None) -> Finding:
     inherits = (inner.wrong > 0) & (inner.own == 0)
     left = own.own.masked_fill(inherits, 0)
     return replace(own, own=left, first=own.first if bool(left.any()) else None)
+
+
+def _blamed_by_some(case: Case, of_some: Mapping[str, Finding], own: Finding, inner: Finding | None) -> Finding:
+    """A finding of the ordinary run beside one-hot problems of which some rows were shown.
+
+    No head speaks for itself there: in one whose rows are right those that are wrong may not have been shown. And what
+    is summed over rows inherits where what it is made of is wrong in any of them: the others may hold more of the same.
+    """
+    wrong = {name for name, one in of_some.items() if one.mismatched}
+    row = lookup(own.name)
+    step = row.step(case.family) if row and own.name not in BY_ROW else None
+    inherits = bool(inner and inner.status == INHERITED) or bool(step and wrong & {*step.parents})
+    return replace(own, own=own.own * 0, first=None) if own.mismatched and inherits else _blamed(own, inner)
 
 
 def _either(own: tuple[Invariant, ...], inner: tuple[Invariant, ...]) -> tuple[Invariant, ...]:

@@ -15,6 +15,7 @@ from ...model.run import MISMATCH
 from ...runtime.trace import Trace
 from ..evidence import Inside, Measured
 from .evidence import RIGHT, Evidence, Measure, Scales, beside, reread_do, reread_for_dp
+from .onehot import Sample
 from .recover import (
     SUMS,
     ZERO,
@@ -47,13 +48,15 @@ class Examiner:
     """The ordinary run."""
     tensors: Mapping[str, Tensor]
     """Its inputs as they lay in memory."""
+    sample: Sample | None = None
+    """The rows and keys that are shown; None for all."""
 
     def recovered(
         self, assigned: Assigned | None = None, *, one_by_one: bool = False, with_p: bool = True
     ) -> Recovered:
         """What the target's answers show, in its layout or another one."""
         answer = partial(self.run, self.assigned if assigned is None else assigned)
-        return recover(self.case, self.values, answer, one_by_one=one_by_one, with_p=with_p)
+        return recover(self.case, self.values, answer, self.sample, one_by_one=one_by_one, with_p=with_p)
 
     def compared(self, recovered: Recovered) -> Measured:
         """What was recovered, judged."""
@@ -74,7 +77,7 @@ def look_inside(examiner: Examiner) -> Inside:
         recovered, unreached = _reached(examiner, _held(recovered, evidence), evidence)
         notes = {one.through: one.note for one in evidence if one.is_coarse and one.beside == RIGHT}
         measured, words = examiner.compared(recovered), [*notes.values(), *unreached]
-    return Inside(measured, tuple(words), beside(examiner.own, measured))
+    return Inside(measured, tuple(words), beside(examiner.case, examiner.own, measured))
 
 
 def _with_a_fault(
@@ -90,7 +93,7 @@ def _with_a_fault(
     recovered, of_ds = _either_ds(examiner, recovered, [one for one in evidence if one.is_reached])
     recovered = _with_sums(examiner, recovered)
     measured, of_dp = _inseparable(examiner, recovered, examiner.compared(recovered))
-    return measured, [*words, *of_p, *of_ds, *of_dp, *unreached, *shape_in_words(examiner.case, measured)]
+    return measured, [*words, *of_p, *of_ds, *of_dp, *unreached, *shape_in_words(recovered, measured)]
 
 
 def _held(recovered: Recovered, evidence: Sequence[Evidence]) -> Recovered:
@@ -119,7 +122,7 @@ def _is(names: Collection[str]) -> str:
 
 
 def _with_sums(examiner: Examiner, recovered: Recovered) -> Recovered:
-    if not set(SUMS) & examiner.own.trace.values.keys() - recovered.trace.values.keys():
+    if examiner.sample or not set(SUMS) & examiner.own.trace.values.keys() - recovered.trace.values.keys():
         return recovered
     alone = examiner.run(examiner.assigned, examiner.case, recovered.values, recovered.values)
     return with_sums(recovered, examiner.case, alone)
@@ -167,10 +170,10 @@ def _either_ds(examiner: Examiner, recovered: Recovered, evidence: Sequence[Evid
     of_ds = [one for one in evidence if one.name == "dS" and one.through in recovered.by]
     through, wrong = ([one.through for one in ones] for ones in (of_ds, [one for one in of_ds if one.is_wrong]))
     odd_p = "P" in recovered.trace.values and any(one.name == "P" and one.is_wrong for one in evidence)
-    factors = [factor_in_words(case, recovered, "dS", recovered.by[name]) for name in wrong]
-    of_p = factor_in_words(case, recovered, "P", recovered.by["dV"]) if odd_p and "dV" in recovered.by else ""
+    factors = [factor_in_words(recovered, "dS", recovered.by[name]) for name in wrong]
+    of_p = factor_in_words(recovered, "P", recovered.by["dV"]) if odd_p and "dV" in recovered.by else ""
     wrong_gradients = [name for name, one in examiner.own.comparison.findings.items() if one.mismatched]
-    two = len(wrong) == 2 and not are_one_fault(case, recovered)
+    two = len(wrong) == 2 and not are_one_fault(recovered)
     words = _of_kernels(through, wrong, factors, wrong_gradients, two=two)
     words += _of_dp(examiner, wrong[0]) if wrong and not factors[0] else []
     # A P that one factor is missing from leaves that factor in the dS of its kernel.
@@ -238,13 +241,13 @@ def _inseparable(examiner: Examiner, recovered: Recovered, measured: Measured) -
     sentence = []
     if "P" in findings and any(one.status == MISMATCH for one in quotients):
         sentence = ["P and dS do not fit together: what dP and delta are these gradients do not tell"]
-    elif not factor_in_words(examiner.case, recovered, "dS", recovered.trace.values["dS"]):
-        if is_one_delta_a_row(examiner.case, measured, recovered):
+    elif not factor_in_words(recovered, "dS", recovered.trace.values["dS"]):
+        if is_one_delta_a_row(measured, recovered):
             return measured, []
         # A delta made of misread dO is another in every probe, unless they all have the same dO.
         again = _with_one_do(examiner, recovered)
         measured_again = examiner.compared(again)
-        if is_one_delta_a_row(examiner.case, measured_again, again):
+        if is_one_delta_a_row(measured_again, again):
             return measured_again, []
         if "P" not in findings:
             sentence = ["whether dS itself is wrong, or its dP or delta, these gradients do not tell"]

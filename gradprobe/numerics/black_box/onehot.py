@@ -11,6 +11,10 @@ probes of a case are one and the same problem, of which each shows other rows an
 together at any length. Every eighth key's own value is 0: there dP = 0 and dS = -P * delta, which tells delta from dP.
 In memory the own dims do not lie first but are spread over all, the last among them: dims that a kernel leaves out of
 a dot are then missed.
+
+As many probes as ceil(M / dims) show everything. Of a long case few are run, which show some rows, whole, through dK
+and dV, and some keys through dQ. Of the other rows dO is 0, and with it dP, delta and dS: they add nothing to dK and
+dV, which are those of a problem of the rows shown.
 """
 
 from __future__ import annotations
@@ -31,9 +35,25 @@ _HIGHEST = 14
 
 
 @dataclass(frozen=True)
-class ProbePlan:
-    """How the head dims of a case are shared out, and how many probes then show everything."""
+class Sample:
+    """The rows and keys of a case that are to be shown, ascending; the same in every batch and head."""
 
+    rows: Sequence[int]
+    """P and dS of these, at every key, through dV and dK."""
+    keys: Sequence[int]
+    """dS at these, of every row, through dQ."""
+
+
+def everything(case: Case) -> Sample:
+    """All rows and all keys."""
+    return Sample(range(case.seqlen_q), range(case.seqlen_k))
+
+
+@dataclass(frozen=True)
+class ProbePlan:
+    """How the head dims of a case are shared out, and how many probes then show what is to be shown."""
+
+    sample: Sample
     own: tuple[int, ...]
     """The dims of q and k that carry the case's values."""
     free: tuple[int, ...]
@@ -60,9 +80,9 @@ class ProbePlan:
         """How many rows of P each probe shows through dV."""
         return len(self.free_v)
 
-    def of_keys(self, keys: Tensor) -> Tensor:
+    def of_keys(self, slots: Tensor) -> Tensor:
         """The dim of each one-hot key."""
-        return keys.new_tensor(self.free)[keys % self.keys]
+        return slots.new_tensor(self.free)[slots % self.keys]
 
     def of_rows(self, slots: Tensor) -> Tensor:
         """The dim of each one-hot row of q."""
@@ -73,10 +93,11 @@ class ProbePlan:
         return slots.new_tensor(self.free_v)[slots % self.rows_v]
 
 
-def plan(case: Case, *, with_p: bool = True) -> ProbePlan | None:
+def plan(case: Case, sample: Sample | None = None, *, with_p: bool = True) -> ProbePlan | None:
     """The plan for a case; None where its head dims or its scale leave no room for one.
 
     Args:
+        sample: what is to be shown; None for everything.
         with_p: whether to show P too. Without, every probe has one and the same dO.
     """
     import math
@@ -85,11 +106,12 @@ def plan(case: Case, *, with_p: bool = True) -> ProbePlan | None:
         return None
     (own, free), (own_v, free_v) = _shared_out(case.head_dim), _shared_out(case.head_dim_v)
     free_v = free_v if with_p else ()
-    rows = _rows(case)
-    keys = min(max(round(len(free) * case.seqlen_k / (case.seqlen_k + rows)), 1), len(free) - 1)
-    count = max(-(-case.seqlen_k // keys), -(-rows // (len(free) - keys)), -(-rows // len(free_v)) if free_v else 0)
+    sample = sample or everything(case)
+    rows, n_keys = _rows(case, sample), len(sample.keys)
+    keys = min(max(round(len(free) * n_keys / (n_keys + rows)), 1), len(free) - 1)
+    count = max(-(-n_keys // keys), -(-rows // (len(free) - keys)), -(-rows // len(free_v)) if free_v else 0)
     height = 2.0 ** -min(max(round(math.log2(abs(case.scale))), -_HIGHEST), _HIGHEST)
-    return ProbePlan(own, free, own_v, free_v, keys, count, height * case.scale, height)
+    return ProbePlan(sample, own, free, own_v, free_v, keys, count, height * case.scale, height)
 
 
 def _shared_out(dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -99,9 +121,9 @@ def _shared_out(dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(sorted(own)), tuple(dim for dim in range(dims) if dim not in own)
 
 
-def _rows(case: Case) -> int:
+def _rows(case: Case, sample: Sample) -> int:
     """Rows that share one key/value head: those of every query head of its group."""
-    return case.seqlen_q * case.heads // case.kv_heads
+    return len(sample.rows) * case.heads // case.kv_heads
 
 
 def problem(case: Case, plan: ProbePlan, values: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
@@ -110,17 +132,19 @@ def problem(case: Case, plan: ProbePlan, values: Mapping[str, Tensor], index: in
 
     made = dict(values) | {name: torch.zeros_like(values[name]) for name in ("q", "k", "v", "do")}
     # A quarter of the terms, each twice as large: the scores keep their spread.
-    for name, own, times in (("q", plan.own, 2), ("k", plan.own, 1), ("v", plan.own_v, 1), ("do", plan.own_v, 1)):
+    for name, own, times in (("q", plan.own, 2), ("k", plan.own, 1), ("v", plan.own_v, 1)):
         made[name][..., own] = times * values[name][..., own]
+    at = (slice(None), slice(None), torch.tensor(plan.sample.rows)[:, None], torch.tensor(plan.own_v))
+    made["do"][at] = values["do"][at]
     made["v"][:, :, ::ZERO_KEYS] = 0
-    keys = _block(index, plan.keys, case.seqlen_k)
-    made["k"][:, :, keys, plan.of_keys(keys)] = plan.height
-    slots = _block(index, plan.rows, _rows(case))
-    heads, rows = _places(case, slots)
+    slots = _block(index, plan.keys, len(plan.sample.keys))
+    made["k"][:, :, _at(plan.sample.keys, slots), plan.of_keys(slots)] = plan.height
+    slots = _block(index, plan.rows, _rows(case, plan.sample))
+    heads, rows = _places(case, slots, plan.sample.rows)
     made["q"][:, heads, rows, plan.of_rows(slots)] = plan.height
     if plan.free_v:
-        slots = _block(index, plan.rows_v, _rows(case))
-        heads, rows = _places(case, slots)
+        slots = _block(index, plan.rows_v, _rows(case, plan.sample))
+        heads, rows = _places(case, slots, plan.sample.rows)
         made["do"][:, heads, rows, plan.of_rows_v(slots)] = 1
     return made | ({"tau": torch.zeros_like(values["tau"])} if "tau" in values else {})
 
@@ -131,40 +155,54 @@ def _block(index: int, size: int, end: int) -> Tensor:
     return torch.arange(min(index * size, end), min((index + 1) * size, end))
 
 
-def _places(case: Case, slots: Tensor) -> tuple[Tensor, Tensor]:
+def _at(shown: Sequence[int], slots: Tensor) -> Tensor:
+    return slots.new_tensor(shown)[slots]
+
+
+def _places(case: Case, slots: Tensor, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
     """[Hkv, slots] query heads and [slots] rows of slots: the rows of a group's first head, then of its second, ..."""
     import torch
 
     group = case.heads // case.kv_heads
-    return torch.arange(case.kv_heads)[:, None] * group + slots // case.seqlen_q, slots % case.seqlen_q
+    return torch.arange(case.kv_heads)[:, None] * group + slots // len(rows), _at(rows, slots % len(rows))
 
 
 def read_probe(
     case: Case, plan: ProbePlan, index: int, gradients: Mapping[str, Tensor], into: Mapping[str, Tensor]
 ) -> None:
-    """Writes what one probe's dQ, dK and dV show, dS, dS and P, by the gradient, each [B, H, M, N]."""
+    """Writes what one probe's dQ, dK and dV show of the rows of the sample, dS, dS and P, by the gradient.
+
+    Each is [B, H, rows, N], at the keys of the sample alone through dQ.
+    """
+    rows = range(len(plan.sample.rows))
     if "dQ" in gradients:
-        keys = _block(index, plan.keys, case.seqlen_k)
-        shown = gradients["dQ"][..., plan.of_keys(keys)]
-        into["dQ"][..., keys] = _divided(shown, plan.factor, into["dQ"])
+        slots = _block(index, plan.keys, len(plan.sample.keys))
+        shown = _of_rows(gradients["dQ"], plan.sample.rows)[..., plan.of_keys(slots)]
+        into["dQ"][..., _at(plan.sample.keys, slots)] = _divided(shown, plan.factor, into["dQ"])
     for name, size, columns, factor in (
         ("dK", plan.rows, plan.of_rows, plan.factor),
         ("dV", plan.rows_v, plan.of_rows_v, 1.0),
     ):
         if name in gradients and name in into:
-            slots = _block(index, size, _rows(case))
-            heads, rows = _places(case, slots)
-            into[name][:, heads, rows] = _divided(gradients[name][..., columns(slots)].mT, factor, into[name])
+            slots = _block(index, size, _rows(case, plan.sample))
+            heads, places = _places(case, slots, rows)
+            into[name][:, heads, places] = _divided(gradients[name][..., columns(slots)].mT, factor, into[name])
+
+
+def _of_rows(tensor: Tensor, rows: Sequence[int]) -> Tensor:
+    return tensor if isinstance(rows, range) else tensor[:, :, list(rows)]
 
 
 def shown_together(case: Case, plan: ProbePlan) -> Tensor:
-    """[H, M, N] bool: the elements of dS that dQ and dK show in one and the same probe."""
+    """[H, rows, N] bool: the elements of dS that dQ and dK show in one and the same probe."""
     import torch
 
-    together = torch.zeros(case.heads, case.seqlen_q, case.seqlen_k, dtype=torch.bool)
+    rows, n_keys = range(len(plan.sample.rows)), len(plan.sample.keys)
+    together = torch.zeros(case.heads, len(rows), case.seqlen_k, dtype=torch.bool)
     for index in range(plan.count):
-        heads, rows = _places(case, _block(index, plan.rows, _rows(case)))
-        together[heads[..., None], rows[..., None], _block(index, plan.keys, case.seqlen_k)] = True
+        heads, places = _places(case, _block(index, plan.rows, _rows(case, plan.sample)), rows)
+        keys = _at(plan.sample.keys, _block(index, plan.keys, n_keys))
+        together[heads[..., None], places[..., None], keys] = True
     return together
 
 

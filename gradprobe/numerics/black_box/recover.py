@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,16 +16,17 @@ from ...model.number import in_words, spans
 from ...reference import Attention, evaluate, tiles
 from ...runtime.trace import Trace, expected_shapes
 from ..budget import RECOVERABLE, Recovery, quotient_error, slope_of
-from ..compare import TILE_ELEMENTS, allowed_on, attention_of, tiles_of
+from ..compare import TILE_ELEMENTS, allowed_on, tiles_of
 from ..evidence import Measured
 from ..range import out_of_range
-from .onehot import ZERO_KEYS, ProbePlan, end_to_end, plan, problem, read_probe, shown_together
+from ..rows import Rows, problem_of
+from .onehot import ZERO_KEYS, ProbePlan, Sample, end_to_end, everything, plan, problem, read_probe, shown_together
 
 # Elements of q, and of scores, that the probes of one call have at most: a target may hold its scores.
 CALL_ELEMENTS = 1 << 22
 CALL_SCORES = 1 << 24
-# Elements of each recovered matrix, all of which are held.
-MOST_SCORES = 1 << 26
+# Scores of all probes together up to which everything is shown.
+WHOLE_SCORES = 1 << 24
 SHOWN = {"dQ": "dS", "dK": "dS", "dV": "P"}
 """What each gradient shows."""
 GRADIENTS = tuple(SHOWN)
@@ -43,8 +45,25 @@ class Recovered:
     trace: Trace
     """The first probe's own results, with P, dP, delta and dS recovered."""
     by: Mapping[str, Tensor]
-    """[B, H, M, N] P as dV shows it, dS as dQ and as dK show it, by the gradient."""
+    """[B, H, rows, N] P as dV shows it, dS as dQ and as dK show it, by the gradient. What of dS dQ does not show stands
+    there as it is expected."""
     recovery: Recovery
+    case: Case
+    """That of the rows that were shown."""
+    plan: ProbePlan
+
+    rows: Rows | None = None
+    """Those that were shown; None for all."""
+
+    @cached_property
+    def x(self) -> Attention:
+        """The problem of the rows that were shown."""
+        return problem_of(self.case, self.values, self.rows)
+
+    @property
+    def keys(self) -> slice | list[int]:
+        """Those at which dQ shows dS."""
+        return slice(None) if self.rows is None else list(self.plan.sample.keys)
 
 
 def recoverable(trace: Trace) -> bool:
@@ -52,11 +71,14 @@ def recoverable(trace: Trace) -> bool:
     return bool({"P", "dS"} - trace.values.keys()) and bool(set(GRADIENTS) & trace.values.keys())
 
 
+def is_whole(case: Case) -> bool:
+    """Whether all rows and keys are shown: where a plan exists, its probes take no longer than a few runs."""
+    layout = plan(case)
+    return layout is not None and layout.count * case.scores <= WHOLE_SCORES
+
+
 def obstacle(case: Case, values: Mapping[str, Tensor]) -> str:
     """Why P and dS of a case with some values cannot be recovered; "" where they can be."""
-    if case.scores > MOST_SCORES:
-        words = f"each would take {case.scores:,} elements, and at most {MOST_SCORES:,} are held"
-        return f"{words}; check shorter sequences"
     if case.scale == 0:
         return "at scale 0 nothing of dS reaches dQ and dK"
     layout = plan(case)
@@ -67,11 +89,18 @@ def obstacle(case: Case, values: Mapping[str, Tensor]) -> str:
 
 
 def recover(
-    case: Case, values: Mapping[str, Tensor], answer: Answer, *, one_by_one: bool = False, with_p: bool = True
+    case: Case,
+    values: Mapping[str, Tensor],
+    answer: Answer,
+    sample: Sample | None = None,
+    *,
+    one_by_one: bool = False,
+    with_p: bool = True,
 ) -> Recovered:
     """Runs a target on the one-hot problems of a case and reads its intermediates off the gradients.
 
     Args:
+        sample: the rows and keys that are to be shown; None for all.
         one_by_one: one probe a call, in the case's own shapes; else as many as fit, end to end along the batch, where
             the target takes another batch than the case's.
         with_p: whether to recover P, which takes another dO in every probe.
@@ -79,31 +108,33 @@ def recover(
     Raises:
         TargetFailure: the target raised on a probe, or refused it.
     """
-    with_p = with_p and not case.dropout
-    if one_by_one or case.cu_seqlens_q is not None:
-        return _recover(case, values, answer, one_by_one=True, with_p=with_p)
-    try:
-        return _recover(case, values, answer, one_by_one=False, with_p=with_p)
-    except TargetFailure:
-        return _recover(case, values, answer, one_by_one=True, with_p=with_p)
-
-
-def _recover(case: Case, values: Mapping[str, Tensor], answer: Answer, *, one_by_one: bool, with_p: bool) -> Recovered:
-    layout = plan(case, with_p=with_p)
+    layout = plan(case, sample, with_p=with_p and not case.dropout)
     assert layout is not None
+    if one_by_one or case.cu_seqlens_q is not None:
+        return _recover(case, values, answer, layout, one_by_one=True)
+    try:
+        return _recover(case, values, answer, layout, one_by_one=False)
+    except TargetFailure:
+        return _recover(case, values, answer, layout, one_by_one=True)
+
+
+def _recover(
+    case: Case, values: Mapping[str, Tensor], answer: Answer, layout: ProbePlan, *, one_by_one: bool
+) -> Recovered:
+    rows = None if layout.sample == everything(case) else Rows(tuple(layout.sample.rows), case.seqlen_q)
     first: Trace | None = None
     shown: dict[str, Tensor] = {}
     for indices in _calls(case, layout, one_by_one):
         problems = [problem(case, layout, values, index) for index in indices]
         several = replace(case, batch=case.batch * len(problems), seqlens=(case.seqlens or ()) * len(problems) or None)
         trace = answer(several, end_to_end(case, problems), problems[0])
-        first = first or _of_first(trace, case)
-        shown = shown or _nothing(case, layout, trace)
+        first = first or _of_first(trace, case, rows)
+        shown = shown or _nothing(rows.case(case) if rows else case, layout, trace)
         for place, index in enumerate(indices):
             batch = slice(place * case.batch, (place + 1) * case.batch)
             read_probe(case, layout, index, {name: trace.values[name][batch] for name in _gradients(trace)}, shown)
     assert first is not None
-    return _recovered(case, layout, problem(case, layout, values, 0), first, shown)
+    return _recovered(case, layout, problem(case, layout, values, 0), first, shown, rows)
 
 
 def _calls(case: Case, layout: ProbePlan, one_by_one: bool) -> list[range]:
@@ -117,9 +148,10 @@ def _gradients(trace: Trace) -> list[str]:
     return [name for name in GRADIENTS if name in trace.values]
 
 
-def _of_first(trace: Trace, case: Case) -> Trace:
-    """The results of the first probe of a call, as far as they belong to its batches alone."""
+def _of_first(trace: Trace, case: Case, rows: Rows | None) -> Trace:
+    """The results of the first probe of a call, as far as they belong to its batches alone, and to the rows shown."""
     kept = {name: tensor[: case.batch] for name, tensor in trace.values.items() if case.axes(name)[0] == "b"}
+    kept = rows.results(kept) if rows else kept
     return Trace(kept, {name: trace.sources[name] for name in kept})
 
 
@@ -130,12 +162,33 @@ def _nothing(case: Case, layout: ProbePlan, trace: Trace) -> dict[str, Tensor]:
 
 
 def _recovered(
-    case: Case, layout: ProbePlan, values: Mapping[str, Tensor], first: Trace, shown: Mapping[str, Tensor]
+    case: Case,
+    layout: ProbePlan,
+    values: Mapping[str, Tensor],
+    first: Trace,
+    shown: Mapping[str, Tensor],
+    rows: Rows | None,
 ) -> Recovered:
-    found = {SHOWN[name]: shown[name] for name in reversed(GRADIENTS) if name in shown}
-    unseen = next(iter(first.values.values())).new_full(expected_shapes(case)["LSE"], -1).long()
-    recovery = Recovery(_dtype(first, "dV"), _dtype(first, "dQ", "dK"), abs(layout.factor), unseen)
-    return with_matrices(Recovered(values, first, shown, recovery), case, found)
+    of_rows = rows.case(case) if rows else case
+    unseen = next(iter(shown.values())).new_full(expected_shapes(of_rows)["LSE"], -1).long()
+    recovery = Recovery(
+        _dtype(first, "dV"), _dtype(first, "dQ", "dK"), abs(layout.factor), unseen, rows=rows.at if rows else None
+    )
+    recovered = Recovered(values, first, shown, recovery, of_rows, layout, rows)
+    if rows is not None and "dQ" in shown:
+        recovered = replace(recovered, by={**shown, "dQ": _as_expected_elsewhere(recovered, shown["dQ"])})
+    # Some keys alone make no rows of dS.
+    whole = [name for name in reversed(GRADIENTS) if name in shown and not (rows and name == "dQ")]
+    return with_matrices(recovered, case, {SHOWN[name]: shown[name] for name in whole})
+
+
+def _as_expected_elsewhere(recovered: Recovered, shown: Tensor) -> Tensor:
+    """dS as dQ shows it at some keys, and as it is expected at the others."""
+    made = torch.empty_like(shown)
+    for tile in tiles_of(recovered.case, recovered.x):
+        made[tile.batch, tile.heads, tile.rows] = evaluate(recovered.x, tile, wanted=())["dS"].to(shown.dtype)
+    made[..., recovered.keys] = shown[..., recovered.keys]
+    return made
 
 
 def with_matrices(recovered: Recovered, case: Case, found: Mapping[str, Tensor]) -> Recovered:
@@ -144,7 +197,7 @@ def with_matrices(recovered: Recovered, case: Case, found: Mapping[str, Tensor])
     exposed = {name: value for name, value in known.values.items() if known.sources[name] != "recovered"}
     values = {**known.values, **found, **exposed}
     if {"P", "dS"} <= values.keys():
-        quotients, zero_key = _quotients(attention_of(case, recovered.values), values["P"], values["dS"])
+        quotients, zero_key = _quotients(recovered.x, values["P"], values["dS"])
         values, recovery = values | quotients | exposed, replace(recovery, zero_key=zero_key)
     order = [name for name in expected_shapes(case) if name in values]
     sources = {name: known.sources.get(name, "recovered") for name in order}
@@ -196,17 +249,17 @@ _UNEXPLAINED = 0.01
 ZERO = ", 0 throughout"
 
 
-def factor_in_words(case: Case, recovered: Recovered, name: str, tensor: Tensor) -> str:
+def factor_in_words(recovered: Recovered, name: str, tensor: Tensor) -> str:
     """By which one factor P or dS is wrong, in words; "" where no single factor explains it."""
-    x = attention_of(case, recovered.values)
+    x, keys = recovered.x, recovered.keys if tensor is recovered.by.get("dQ") else slice(None)
     # Sums of actual * expected and of expected^2, for what is meant and for dS before the softcap's derivative.
     sums = {name: [0.0, 0.0], "dT": [0.0, 0.0]}
     own = 0.0
-    for tile in tiles_of(case, x):
-        actual, values = tensor[tile.batch, tile.heads, tile.rows].double(), evaluate(x, tile)
+    for tile in tiles_of(recovered.case, x):
+        actual, values = tensor[tile.batch, tile.heads, tile.rows][..., keys].double(), evaluate(x, tile)
         own += float((actual**2).sum())
         before = values["P"] * (values["dP"] - values["delta"][..., None])
-        for of, expected in ((name, values[name]), ("dT", before)):
+        for of, expected in ((name, values[name][..., keys]), ("dT", before[..., keys])):
             sums[of][0] += float((actual * expected).sum())
             sums[of][1] += float((expected**2).sum())
     if not 0.0 < own < float("inf"):
@@ -221,14 +274,13 @@ def factor_in_words(case: Case, recovered: Recovered, name: str, tensor: Tensor)
     return ", as without the softcap's derivative" if name == "dS" and x.softcap is not None and of_dt <= most else ""
 
 
-def are_one_fault(case: Case, recovered: Recovered) -> bool:
+def are_one_fault(recovered: Recovered) -> bool:
     """Whether the dS that dQ shows is wrong in the same way as the dS that dK shows.
 
     Compared are elements that one probe shows in both: between probes a misread value may differ.
     """
-    x, layout = attention_of(case, recovered.values), plan(case)
-    assert layout is not None
-    together = shown_together(case, layout).to(x.q.device)
+    x, case = recovered.x, recovered.case
+    together = shown_together(case, recovered.plan).to(x.q.device)
     apart = errors = 0.0
     for tile in tiles_of(case, x):
         place = (tile.batch, tile.heads, tile.rows)
@@ -239,10 +291,10 @@ def are_one_fault(case: Case, recovered: Recovered) -> bool:
     return apart <= _UNEXPLAINED * errors
 
 
-def is_one_delta_a_row(case: Case, measured: Measured, recovered: Recovered) -> bool:
+def is_one_delta_a_row(measured: Measured, recovered: Recovered) -> bool:
     """Whether all keys without a value show the same delta for each row."""
     x, values, precision = measured.x, recovered.trace.values, measured.comparison.precision
-    for tile in tiles_of(case, x):
+    for tile in tiles_of(recovered.case, x):
         place = (tile.batch, tile.heads, tile.rows)
         expected = evaluate(x, tile)
         rows = allowed_on(x, tile, expected, precision, recovered.recovery).rows
@@ -258,7 +310,7 @@ def is_one_delta_a_row(case: Case, measured: Measured, recovered: Recovered) -> 
     return True
 
 
-def shape_in_words(case: Case, measured: Measured) -> list[str]:
+def shape_in_words(recovered: Recovered, measured: Measured) -> list[str]:
     """What the errors of P look like: rows that are lost, another mask, or one factor a row."""
     finding = measured.comparison.findings.get("P")
     if finding is None or not finding.mismatched:
@@ -267,12 +319,13 @@ def shape_in_words(case: Case, measured: Measured) -> list[str]:
     by_row, alike, scattered = True, True, False
     lost: set[int] = set()
     heads: set[int] = set()
-    for tile in tiles_of(case, measured.x):
+    rows_at = recovered.plan.sample.rows
+    for tile in tiles_of(recovered.case, measured.x):
         actual = measured.trace.values["P"][tile.batch, tile.heads, tile.rows].double()
         expected = evaluate(measured.x, tile)
         p, valid = expected["P"], expected["valid"].expand_as(actual)
         gone = (actual == 0).all(-1) & (p > _SEEN).any(-1)
-        lost |= {tile.rows.start + row for row in gone.any(0).nonzero().flatten().tolist()}
+        lost |= {rows_at[tile.rows.start + row] for row in gone.any(0).nonzero().flatten().tolist()}
         heads |= {tile.heads.start + head for head in gone.any(1).nonzero().flatten().tolist()}
         leaked += int((~valid & (actual != 0)).sum())
         missing = valid & (actual == 0) & (p > _SEEN)
@@ -280,10 +333,11 @@ def shape_in_words(case: Case, measured: Measured) -> list[str]:
         scattered |= bool((missing & ~gone[..., None]).any())
         by_row &= _one_factor_a_row(actual, p)
         alike &= _one_factor_a_row(actual * valid, p * (actual != 0))
+    among = f", in the {len(rows_at)} rows that are shown" if recovered.rows else ""
     if alike and (leaked or scattered):
         counts = [f"{leaked:,} entries are seen that are masked"] if leaked else []
         counts += [f"{hidden:,} entries are masked that are seen"] if hidden else []
-        return [f"the backward has another mask: {' and '.join(counts)}"]
+        return [f"the backward has another mask: {' and '.join(counts)}{among}"]
     if lost and not (leaked or scattered):
         rows, of_heads = in_words(spans(sorted(lost)), 6), in_words(spans(sorted(heads)), 6)
         return [f"whole rows of P are 0 (rows {rows}, heads {of_heads}): they never reach dV"]
