@@ -3,82 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..commands.configuration.effective import EffectiveSettings, configured, effective_settings
-from ..commands.suite.battery import Item, battery, hinted, set_by, weighed
-from ..commands.suite.checked import Checked, Planned
-from ..commands.suite.checking import Setting, check_each
-from ..commands.suite.matrix import described
-from ..inputs.history import CheckRequest
-from ..inputs.options import command_line
-from ..model.documents import Untaken
+from ..commands.configuration.effective import configured, effective_settings
+from ..commands.suite.checked import Planned
+from ..commands.suite.checking import Setting
 from ..model.failures import UsageFailure
 from ..model.number import plural
 from ..pipeline.sanitizer import sanitizer_for
 from ..runtime.caches import fresh_caches
 from . import shared_options as shared
 from .against import check_against
+from .battery import check_battery
 from .checks import check_one, check_several
 from .error_output import failures_told, print_settings
 from .forms import Forms, with_forms
-
-
-def check_battery(request: CheckRequest, effective: EffectiveSettings, forms: Forms, setting: Setting) -> int:
-    """Makes the checks of the battery, one process for all; the exit code of all.
-
-    Raises:
-        UsageFailure: an option was given that an item of the battery sets.
-    """
-    for name, word in request.options.items():
-        if by := set_by(name):
-            one = command_line("", "", {name: word}).split(maxsplit=1)[1]
-            raise UsageFailure(f"{one}: {by} of --battery sets it", "drop it, or check that case without --battery")
-    request = effective.over(request)
-    beside = {name: word for name, word in request.options.items() if not set_by(name)}
-    (takes,) = described([request], str(beside.get("device", "auto")), setting.timeout, isolate=setting.isolate)
-    # A target that cannot be imported is asked once, and that says why.
-    items = battery(takes.family, takes.names, takes.required) if takes else (Item(1, "contiguous", {}, ""),)
-    asked_for = {f"battery {item.number}: {item.title}": item for item in items}
-
-    def weigh(checked: Checked) -> Checked:
-        item = asked_for[checked.title]
-        return hinted(checked if beside.get("strict") else weighed(checked, item, made), item)
-
-    def made(options: Mapping[str, Any]) -> Checked:
-        (again,) = check_each([Planned("", replace(request, options=options))], setting)
-        return again
-
-    # Black boxes are not looked into: of all that fail, the simplest alone is shown in full.
-    without = {"recover": False, **beside}
-    return check_several(
-        [
-            Planned(title, replace(request, options={**without, **item.options}))
-            for title, item in asked_for.items()
-            if not item.why_not
-        ],
-        forms,
-        setting,
-        untaken=[Untaken(title, item.why_not) for title, item in asked_for.items() if item.why_not],
-        closer=lambda failing: failing if "recover" in beside else weigh(looked_into(failing, setting)),
-        weigh=weigh,
-    )
-
-
-def looked_into(failing: Checked, setting: Setting) -> Checked:
-    """The check once more with the inside of a black box; as it was where there is none, or nothing is wrong now."""
-    is_black_box = any({"P", "dS"} & set(run.absent) for run in failing.report.runs)
-    if failing.verdict != "mismatch" or not is_black_box:
-        return failing
-    options = {name: word for name, word in failing.request.options.items() if name != "recover"}
-    planned = Planned(failing.title, replace(failing.request, options=options))
-    (again,) = check_each([planned], setting)
-    return again.numbered(failing.report.number) if again.verdict == "mismatch" else failing
 
 
 @shared.with_case_options
@@ -90,10 +33,7 @@ def check(
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     isolate: shared.Isolate = True,
     timeout: shared.Timeout = None,
-    battery: Annotated[
-        bool,
-        typer.Option("--battery", help="Check inputs that expose what others hide, as far as TARGET takes them"),
-    ] = False,
+    battery: shared.Battery = None,
     sanitize: Annotated[
         str | None,
         typer.Option(
@@ -123,13 +63,14 @@ def check(
     Without any target or case option, what pyproject.toml configures under tool.gradprobe is checked.
     """
     request = shared.request_of(target, family, options, reference)
-    command = request.command(battery=battery or None, fresh=fresh or None)
+    command = request.command(battery=shared.battery_as_told(battery), fresh=fresh or None)
     with (
         failures_told(forms, command, show_traceback, request.target),
         fresh_caches() if fresh else contextlib.nullcontext(),
     ):
         forms.refuse_one_file_twice()
         shared.refuse_wrong_words(request)
+        shared.refuse_unknown_battery(battery)
         effective = effective_settings(Path.cwd())
         seconds = effective.timeout(timeout)
         plan = configured(effective) if target is None and not (family or reference or options or battery) else []
@@ -154,7 +95,7 @@ def check(
         if plan:
             raise typer.Exit(check_several(plan, forms, how))
         if battery:
-            raise typer.Exit(check_battery(request, effective, forms, how))
+            raise typer.Exit(check_battery(battery, request, effective, forms, how))
         if against is not None:
             raise typer.Exit(check_against(Planned("", effective.over(request), fresh=fresh), against, forms, how))
         raise typer.Exit(check_one(Planned("", effective.over(request), sanitizer=sanitizer, fresh=fresh), forms, how))

@@ -7,7 +7,7 @@ import sys
 import time
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.folding import by_axis, folded_by_cause, with_smallest
 from ..commands.suite.table import LISTED, CheckTable, closing, counts, simplest, words_of
 from ..inputs import history as last
+from ..model.coverage import Coverage
 from ..model.documents import Reports, Untaken
 from ..model.failures import INTERRUPTED, Failure
 from ..model.groups import FailureGroup
@@ -98,14 +99,31 @@ _LIVE, _LEFT = 12, 6
 Maker = Callable[[Progress], Iterator[Checked]]
 
 
+class Further:
+    """Plans further checks by what came of those before them; here none."""
+
+    coverage: Coverage | None = None
+    """Which combinations all of them hold; None as long as more are to come."""
+
+    def alike(self, planned: Planned) -> Hashable:
+        """What is the same of checks of which one child makes one after another, as far as it can."""
+        return None
+
+    def __call__(self, made: Sequence[Checked]) -> Sequence[Planned]:
+        """Those after all that were planned are made."""
+        return ()
+
+
 @dataclass
 class _Several:
     """What came of several checks."""
 
-    planned: Sequence[Planned]
+    planned: list[Planned]
+    """May grow behind its end."""
     untaken: list[Untaken] | None
     """What the target does not take, where that is no error."""
     is_sweep: bool
+    further: Further
     checks: list[Checked] = field(default_factory=list)
     """Those that count, in the order of their numbers, as the others."""
     warned: list[Checked] = field(default_factory=list)
@@ -122,8 +140,16 @@ class _Several:
     def so_far(self) -> Reports:
         reports = tuple(checked.report for checked in (*self.checks, *self.warned))
         not_taken = None if self.untaken is None else tuple(self.untaken)
-        axes = by_axis(reports) if self.is_sweep and self.is_over else ()
-        return Reports(reports=reports, planned=self.expected, not_taken=not_taken, groups=self.groups, axes=axes)
+        coverage = self.further.coverage
+        has_axes = self.is_over and (self.is_sweep or coverage is not None)
+        return Reports(
+            reports=reports,
+            planned=self.expected,
+            not_taken=not_taken,
+            groups=self.groups,
+            axes=by_axis(reports) if has_axes else (),
+            coverage=coverage,
+        )
 
     def take(self, checked: Checked) -> bool:
         """Whether it is one that is shown."""
@@ -183,7 +209,7 @@ class _Lines:
 
 
 def check_several(
-    planned: Sequence[Planned],
+    planned: list[Planned],
     forms: Forms,
     setting: Setting,
     *,
@@ -192,6 +218,7 @@ def check_several(
     weigh: Callable[[Checked], Checked] = lambda checked: checked,
     sweep: Maker | None = None,
     titles: Sequence[str] = (),
+    further: Further = Further(),  # noqa: B008 - it holds nothing
 ) -> int:
     """Makes every check, shows a table of them and the simplest failing one in full; the exit code of all.
 
@@ -204,9 +231,11 @@ def check_several(
         weigh: makes a warning of one that does not count.
         sweep: makes the checks of a sweep, whose plan may grow meanwhile, and tells itself how far it is.
         titles: some that are as long as those of checks that are not planned yet.
+        further: plans more of them by what came.
     """
-    start, several = time.perf_counter(), _Several(planned, None if untaken is None else [*untaken], sweep is not None)
-    write, make = _Seldom(forms), sweep or functools.partial(_each, planned, setting)
+    start, not_taken = time.perf_counter(), None if untaken is None else [*untaken]
+    several = _Several(planned, not_taken, sweep is not None, further)
+    write, make = _Seldom(forms), sweep or functools.partial(_each, planned, setting, further)
     if planned and (code := forms.write_so_far(several.so_far)):
         return code
     lines = _Lines(several, titles, is_shown=not forms.on_stdout)
@@ -214,7 +243,7 @@ def check_several(
     try:
         with lines.progress as tick:
             tick("importing torch and the target", None)
-            for checked in map(weigh, make(tick)):
+            for checked in _growing(planned, map(weigh, make(tick)), further):
                 if several.take(checked):
                     write(several)
                     lines.add(checked.report)
@@ -252,8 +281,18 @@ def check_several(
     return forms.write(several.so_far, code_of(codes) if codes or several.expected else Failure.exit_code)
 
 
-def _each(planned: Sequence[Planned], setting: Setting, tick: Progress) -> Iterator[Checked]:
-    for number, checked in enumerate(check_each(planned, setting), 1):
+def _growing(planned: list[Planned], checks: Iterable[Checked], further: Further) -> Iterator[Checked]:
+    """The checks as they are made, of a plan that grows behind its end."""
+    made = list[Checked]()
+    for checked in checks:
+        made.append(checked)
+        if len(made) == len(planned):
+            planned += further(made)
+        yield checked
+
+
+def _each(planned: Sequence[Planned], setting: Setting, further: Further, tick: Progress) -> Iterator[Checked]:
+    for number, checked in enumerate(check_each(planned, setting, alike=further.alike), 1):
         tick(f"check {number} of {len(planned)} made", number / len(planned))
         yield checked
 

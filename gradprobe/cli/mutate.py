@@ -29,7 +29,7 @@ _BETWEEN = 10
 @dataclass(frozen=True)
 class _Gates:
     check: str | None
-    battery: bool
+    battery: str | None
     strides: bool
 
 
@@ -40,7 +40,14 @@ def mutate(
         str | None,
         typer.Option(metavar="COMMAND", help="The gate: a command that fails where the kernel is wrong (pytest ...)"),
     ] = None,
-    battery: Annotated[bool, typer.Option("--battery", help="The gate is gradprobe check --battery")] = False,
+    battery: Annotated[
+        str | None,
+        typer.Option(
+            "--battery",
+            metavar=shared.BATTERY_WORDS,
+            help="The gate is gradprobe check with that battery (default: quick)",
+        ),
+    ] = None,
     strides: Annotated[bool, typer.Option("--strides", help="The gate is gradprobe strides --fast")] = False,
     file: Annotated[
         str | None, typer.Option(metavar="FILE.py", help="Where faults are planted (default: the target's own file)")
@@ -73,7 +80,7 @@ def mutate(
     gates = _Gates(check, battery, strides)
     words: dict[str, Any] = {
         "check": check,
-        "battery": battery or None,
+        "battery": shared.battery_as_told(battery),
         "strides": strides or None,
         "file": file,
         "sample": sample,
@@ -162,7 +169,7 @@ class _Told:
 def _gate(request: last.CheckRequest, gates: _Gates) -> Gate:
     from ..commands.mutate.campaign import other_gate, own_gate
 
-    if sum([gates.check is not None, gates.battery, gates.strides]) > 1:
+    if sum([gates.check is not None, gates.battery is not None, gates.strides]) > 1:
         raise UsageFailure("--check, --battery and --strides each name a gate", "give one of them")
     if gates.check is not None:
         given = sorted(request.options.keys() - {"seed", "device"})
@@ -175,8 +182,11 @@ def _gate(request: last.CheckRequest, gates: _Gates) -> Gate:
             f"target {request.target!r} names no function for gradprobe to check",
             "add :FUNCTION, or give --check COMMAND",
         )
-    own = request.command("strides", fast=True) if gates.strides else request.command(battery=gates.battery or None)
-    return own_gate(own)
+    if gates.strides:
+        return own_gate(request.command("strides", fast=True))
+    # Each of many faults takes as long as the gate does.
+    shared.refuse_unknown_battery(gates.battery)
+    return own_gate(request.command(battery=shared.QUICK if gates.battery == shared.AUTO else gates.battery))
 
 
 def _terms(workers: int | None, timeout: float | None) -> Terms:

@@ -19,6 +19,7 @@ from ..model.failures import Failure, UsageFailure
 from ..render.terminal import print_failure, write_stdout
 from ..runtime.versions import installed, refuse_click
 from .error_output import CommandGroup
+from .shared_options import with_word
 
 # Each command, which is a function of its own name in a module of that name, with the first paragraph of its help.
 COMMANDS = {
@@ -50,6 +51,13 @@ COMMANDS = {
 }
 
 
+class Worded(TyperCommand):
+    """A command with --battery, which may stand without its word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_word(args))
+
+
 class Unimported(TyperCommand):
     """A command of which the name and the first paragraph are known; the list of commands needs no more."""
 
@@ -62,7 +70,8 @@ class Unimported(TyperCommand):
         alone = typer.Typer(add_completion=False)
         # A line's end in a docstring is none in the help.
         paragraphs = (inspect.getdoc(found) or "").split("\n\n")
-        alone.command(self.name, help="\n\n".join(" ".join(lines.split()) for lines in paragraphs))(found)
+        told = "\n\n".join(" ".join(lines.split()) for lines in paragraphs)
+        alone.command(self.name, cls=Worded, help=told)(found)
         return typer.main.get_command(alone)
 
     def make_context(self, *words: Any, **more: Any) -> Any:

@@ -12,6 +12,7 @@ import typer
 
 from ..inputs.history import CheckRequest
 from ..inputs.options import OPTIONS, parse
+from ..model.coverage import PAIRS, TRIPLES
 from ..model.failures import UsageFailure
 from ..processes.limits import VARIABLE, parsed, requested
 from ..render.files import FORMS
@@ -97,7 +98,46 @@ ShrinkBudget = Annotated[
         f"none smaller (default: {SHRINK_BUDGET:.0f})",
     ),
 ]
+BATTERY_WORDS = r"\[pairs|triples|quick]"
+Battery = Annotated[
+    str | None,
+    typer.Option(
+        "--battery",
+        metavar=BATTERY_WORDS,
+        help="Check cases that hold every pair or triple of properties that TARGET takes, or some thirty that each "
+        "expose what others hide (default: triples on a GPU, else pairs)",
+    ),
+]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
+
+
+AUTO, QUICK = "auto", "quick"
+"""--battery without a word, by the device; and the table of some thirty cases."""
+BATTERIES = {"pairs": PAIRS, "triples": TRIPLES, QUICK: 0, AUTO: 0}
+"""What --battery takes, with how many properties are combined."""
+
+
+def with_word(words: Sequence[str]) -> list[str]:
+    """The words of a command line in which --battery stands without one, as the parser takes them."""
+    told = [*words, ""]
+    end = told.index("--") if "--" in told else len(words)
+    bare = {at for at in range(end) if told[at] == "--battery" and told[at + 1] not in BATTERIES}
+    return [f"--battery={AUTO}" if at in bare else word for at, word in enumerate(words)]
+
+
+def battery_as_told(word: str | None) -> str | bool | None:
+    """--battery as a command line that repeats the check says it."""
+    return True if word == AUTO else word
+
+
+def refuse_unknown_battery(word: str | None) -> None:
+    """Does nothing where it is one.
+
+    Raises:
+        UsageFailure: --battery has another word.
+    """
+    if word is not None and word not in BATTERIES:
+        raise UsageFailure(f"--battery takes pairs, triples or quick, got {word!r}", "alone it chooses by the device")
 
 
 DEFAULT = "lazy"

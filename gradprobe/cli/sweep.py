@@ -26,7 +26,7 @@ from ..model.number import plural
 from ..processes.devices import gpus
 from ..render.terminal import Progress
 from . import shared_options as shared
-from .check import looked_into
+from .battery import looked_into
 from .checks import check_several
 from .error_output import failures_told, print_settings
 from .forms import Forms, with_forms

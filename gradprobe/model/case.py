@@ -13,7 +13,7 @@ from .failures import UsageFailure, did_you_mean
 from .intermediates import lookup
 
 DTYPES = ("float32", "float16", "bfloat16")
-PATTERNS = ("normal", "small", "large", "negative", "offset", "lowrank", "dyadic")
+PATTERNS = ("normal", "small", "large", "negative", "positive", "offset", "lowrank", "dyadic")
 DOTS = ("ieee", "tf32")
 DEVICES = ("auto", "cpu", "cuda")
 # Elements of one tensor: 64 GiB in float32, and every run holds dozens.

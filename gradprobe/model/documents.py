@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from .assignment import parse_layout, parse_run, run_name
+from .coverage import Coverage
 from .failures import UsageFailure
 from .groups import AxisShare, FailureGroup
 from .number import WORDS, number_of
@@ -47,6 +48,8 @@ class Reports(Struct, frozen=True, kw_only=True):
     """Those that fail, by their cause; none as long as more are to come."""
     axes: tuple[AxisShare, ...] = ()
     """Of a sweep: how many fail, along each axis of its cases."""
+    coverage: Coverage | None = None
+    """Of a battery of combinations, once all are made."""
 
     @property
     def counted(self) -> list[Report]:
@@ -127,6 +130,7 @@ def several_document(several: Reports) -> dict[str, Any]:
     more = {} if several.not_taken is None else {"not_taken": msgspec.to_builtins(several.not_taken)}
     more |= {"groups": list(map(_group_document, several.groups))} if several.groups else {}
     more |= {"axes": msgspec.to_builtins(several.axes)} if several.axes else {}
+    more |= {} if several.coverage is None else {"coverage": msgspec.to_builtins(several.coverage)}
     return {
         "schema": SCHEMA_OF_SEVERAL,
         "origin": msgspec.to_builtins(several.origin),
@@ -176,6 +180,7 @@ def load_several(text: str | bytes) -> Reports:
         reports = tuple(map(report_from, parts))
         groups = tuple(map(_group_from, document.get("groups", ())))
         axes = msgspec.convert(document.get("axes", ()), tuple[AxisShare, ...])
+        coverage = msgspec.convert(document.get("coverage"), Coverage | None)
         return Reports(
             reports=reports,
             planned=document["planned"],
@@ -183,6 +188,7 @@ def load_several(text: str | bytes) -> Reports:
             origin=origin,
             groups=groups,
             axes=axes,
+            coverage=coverage,
         )
     except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
         raise UsageFailure(f"reports of schema {document['schema']} are damaged: {error!r}", _WAY_OUT) from error

@@ -25,7 +25,7 @@ FATAL = {
 }
 COMMANDS = {
     "check": "check fatal.py:f --json out.json",
-    "battery": "check fatal.py:f --battery --json out.json",
+    "battery": "check fatal.py:f --battery quick --json out.json",
     "diff": f"diff dQ fatal.py:f {SMALL} --json out.json",
     "strides": "strides fatal.py:f --fast --json out.json",
     "lint": "lint fatal.py:f --json out.json",

@@ -91,7 +91,7 @@ def titles(ran, verdict):
 
 
 def test_a_right_target_matches_every_case_and_hears_what_it_does_not_take():
-    ran = run("check forwards.py:right --battery --json all.json")
+    ran = run("check forwards.py:right --battery quick --json all.json")
     assert (ran.code, ran.err) == (0, "")
     count = taken("causal")
     assert count >= 20
@@ -107,7 +107,7 @@ def test_a_right_target_matches_every_case_and_hears_what_it_does_not_take():
 @pytest.mark.nightly
 def test_what_only_one_item_shows_is_one_line_and_its_report_in_full():
     assert run("check forwards.py:no_maximum").code == 0
-    ran = run("check forwards.py:no_maximum --battery")
+    ran = run("check forwards.py:no_maximum --battery quick")
     assert ran.code == 1
     assert titles(ran, "MISMATCH") == ["battery 10: every logit near -120"]
     at = ran.out.splitlines().index("battery 10: every logit near -120:")
@@ -123,7 +123,7 @@ def test_what_only_one_item_shows_is_one_line_and_its_report_in_full():
 
 @pytest.mark.nightly
 def test_diff_repeats_the_simplest_failing_one():
-    ran = run("check forwards.py:ungrouped --battery")
+    ran = run("check forwards.py:ungrouped --battery quick")
     assert ran.code == 1
     assert "  not meant to take fewer key heads than heads? let it raise a ValueError" in ran.out
     ran = run("diff O")
@@ -133,7 +133,7 @@ def test_diff_repeats_the_simplest_failing_one():
 
 @pytest.mark.nightly
 def test_the_full_report_is_that_of_the_simplest_and_not_of_the_first_in_time():
-    ran = run("check forwards.py:ungrouped --battery --json -")
+    ran = run("check forwards.py:ungrouped --battery quick --json -")
     document = json.loads(ran.out)
     wrong = [report["title"] for report in document["reports"] if report["verdict"] == "mismatch"]
     assert wrong == ["battery 6: heads 6/2"], "wrong numbers count, though nothing says that it takes such heads"
@@ -142,7 +142,7 @@ def test_the_full_report_is_that_of_the_simplest_and_not_of_the_first_in_time():
 
 
 def test_what_a_target_refuses_by_raising_is_not_taken_in_its_own_words():
-    ran = run("check forwards.py:one_head_each --battery --json all.json")
+    ran = run("check forwards.py:one_head_each --battery quick --json all.json")
     assert (ran.code, ran.err) == (0, "")
     why = "raised ValueError (contiguous): as many key heads as heads, please"
     assert f"  battery 6: heads 6/2: {why}" in ran.out.splitlines()
@@ -153,7 +153,7 @@ def test_what_a_target_refuses_by_raising_is_not_taken_in_its_own_words():
 
 
 def test_what_a_right_kernel_never_declared_to_take_are_warnings_that_change_nothing():
-    ran = run("check forwards.py:usual --battery --json all.json --junit all.xml --sarif all.sarif --github")
+    ran = run("check forwards.py:usual --battery quick --json all.json --junit all.xml --sarif all.sarif --github")
     assert ran.code == 0
     warned = ["battery 12: strides beyond 2^31", "battery 14: D = 72", "battery 15: Dv > D", "battery 15: Dv < D"]
     assert titles(ran, "WARNING") == warned
@@ -177,14 +177,14 @@ def test_what_a_right_kernel_never_declared_to_take_are_warnings_that_change_not
 
 @pytest.mark.nightly
 def test_with_strict_they_are_errors():
-    ran = run("check forwards.py:usual --battery --strict")
+    ran = run("check forwards.py:usual --battery quick --strict")
     assert ran.code == 1
     assert titles(ran, "MISMATCH") == ["battery 12: strides beyond 2^31"]
     assert titles(ran, "ERROR") == ["battery 14: D = 72", "battery 15: Dv > D", "battery 15: Dv < D"]
 
 
 def test_an_accident_where_every_kernel_must_run_is_an_error_and_the_others_are_checked():
-    ran = run("check forwards.py:late --battery")
+    ran = run("check forwards.py:late --battery quick")
     assert ran.code == 3
     assert titles(ran, "ERROR") == ["battery 13: L = 200"]
     assert len(titles(ran, "MATCH")) == taken() - 1
@@ -193,9 +193,9 @@ def test_an_accident_where_every_kernel_must_run_is_an_error_and_the_others_are_
 @pytest.mark.parametrize("first", [14, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_crash_is_an_error_and_the_others_are_checked(first, monkeypatch):
     monkeypatch.setattr(
-        "gradprobe.cli.check.battery", lambda *words: [entry for entry in battery(*words) if entry.number >= first]
+        "gradprobe.cli.battery.battery", lambda *words: [entry for entry in battery(*words) if entry.number >= first]
     )
-    ran = run("check forwards.py:fatal --battery", GRADPROBE_ISOLATE="1")
+    ran = run("check forwards.py:fatal --battery quick", GRADPROBE_ISOLATE="1")
     assert ran.code == 3
     assert titles(ran, "ERROR") == ["battery 14: D = 72"]
     assert " crashed (contiguous): killed by SIGSEGV (segmentation fault), last at forwards.py:" in ran.out
@@ -203,7 +203,7 @@ def test_a_crash_is_an_error_and_the_others_are_checked(first, monkeypatch):
 
 
 def test_a_target_that_refuses_everything_compares_nothing_and_exits_3():
-    ran = run("check forwards.py:never --battery --json all.json")
+    ran = run("check forwards.py:never --battery quick --json all.json")
     assert ran.code == 3
     assert ran.err == "gradprobe: nothing was compared: the target takes none of the cases\n"
     document = json.loads(Path("all.json").read_text())
@@ -218,12 +218,12 @@ def test_a_target_that_refuses_everything_compares_nothing_and_exits_3():
     ],
 )
 def test_a_target_that_is_none_is_told_once_before_any_item(target, message):
-    ran = run(f"check {target} --battery")
+    ran = run(f"check {target} --battery quick")
     assert (ran.code, ran.out, ran.err.count(message)) == (2, "", 1)
 
 
 def test_a_target_that_nothing_can_be_passed_to_is_told_once():
-    ran = run("check forwards.py:unimportable --battery")
+    ran = run("check forwards.py:unimportable --battery quick")
     message = "needs a parameter 'colour' that nothing can be passed for"
     assert (ran.code, ran.out.count(message)) == (2, 2), "in its line and in full"
 
@@ -239,13 +239,13 @@ def test_a_target_that_nothing_can_be_passed_to_is_told_once():
     ],
 )
 def test_an_option_that_an_item_sets_is_refused_by_the_item(words, message):
-    ran = run(f"check forwards.py:right --battery {words}")
+    ran = run(f"check forwards.py:right --battery quick {words}")
     assert ran.code == 2
     assert ran.err == f"gradprobe: {message}\n  drop it, or check that case without --battery\n"
 
 
 def test_options_that_no_item_sets_go_with_every_case():
-    ran = run("check forwards.py:one_head_each --battery --dtype float16 --seed 3 --strict --dots ieee --json -")
+    ran = run("check forwards.py:one_head_each --battery quick --dtype float16 --seed 3 --strict --dots ieee --json -")
     assert ran.code == 0
     cases = [report["case"] for report in json.loads(ran.out)["reports"]]
     assert {(case["dtype"], case["seed"], case["strict"], case["dots"]) for case in cases} == {
@@ -256,7 +256,7 @@ def test_options_that_no_item_sets_go_with_every_case():
 @pytest.mark.nightly
 def test_what_the_environment_says_goes_with_every_case_but_what_the_items_set():
     words = {"GRADPROBE_DTYPE": "float16", "GRADPROBE_SEQLEN_Q": "80", "GRADPROBE_LAYOUT": "q=blhd"}
-    ran = run_process("check forwards.py:one_head_each --battery --json -", **words)
+    ran = run_process("check forwards.py:one_head_each --battery quick --json -", **words)
     assert ran.code == 0
     cases = [report["case"] for report in json.loads(ran.out)["reports"]]
     assert {case["dtype"] for case in cases} == {"float16"}
@@ -266,5 +266,5 @@ def test_what_the_environment_says_goes_with_every_case_but_what_the_items_set()
 @pytest.mark.nightly
 def test_targets_are_imported_in_processes_of_their_own():
     sys.modules.pop("gradprobe_target_forwards", None)
-    assert run("check forwards.py:one_head_each --battery", GRADPROBE_ISOLATE="1").code == 0
+    assert run("check forwards.py:one_head_each --battery quick", GRADPROBE_ISOLATE="1").code == 0
     assert "gradprobe_target_forwards" not in sys.modules

@@ -82,7 +82,7 @@ REFUSED = [
     ({"dtype": "float64"}, "--dtype must be one of float32, float16, bfloat16, got 'float64'"),
     (
         {"pattern": "ones"},
-        "--pattern must be one of normal, small, large, negative, offset, lowrank, dyadic, got 'ones'",
+        "--pattern must be one of normal, small, large, negative, positive, offset, lowrank, dyadic, got 'ones'",
     ),
     ({"dots": "tf16"}, "--dots must be one of ieee, tf32, got 'tf16'"),
     ({"device": "tpu"}, "--device must be one of auto, cpu, cuda, got 'tpu'"),
@@ -185,6 +185,14 @@ def test_negative_scores_lie_below_minus_88_7_where_exp_of_their_negative_overfl
     s = scores(lazy(pattern="negative", scale=scale, head_dim=head_dim, seed=seed, dtype=dtype))
     assert s.max() < -88.7 - math.log(72)  # and so does LSE
     assert -130 < s.mean() < -110
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [None, 0.05, 10.0])
+def test_positive_scores_lie_above_88_7_where_exp_overflows(scale, dtype):
+    s = scores(lazy(pattern="positive", scale=scale, dtype=dtype))
+    assert s.min() > 88.8
+    assert 110 < s.mean() < 130
 
 
 def test_small_scores_leave_every_probability_of_a_row_alike():

@@ -22,7 +22,7 @@ class Item:
     """One case of the battery."""
 
     number: int
-    """Of its item; an item may have several cases."""
+    """Of its item, which may have several cases; 0 of a combination."""
     title: str
     options: Mapping[str, Any]
     """Words of the command line, as `CheckRequest` holds them; empty where the target is not asked."""
@@ -30,6 +30,13 @@ class Item:
     """Why the target is not asked, by its signature; "" where it is."""
     beyond: str = ""
     """What it asks for that no parameter of the target says that it takes; "" where there is no such thing."""
+    is_alone: bool = False
+    """Whether it shows what no combination of factors does."""
+
+    @property
+    def name(self) -> str:
+        """Its title among all checks."""
+        return f"battery {self.number}: {self.title}" if self.number else f"battery: {self.title}"
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,8 @@ class _Row:
     """What it asks for that no signature need tell."""
     told_by: frozenset[str] = frozenset()
     """The parameters that tell it nevertheless."""
+    is_alone: bool = False
+    """Whether it shows what no combination of factors does."""
 
 
 _SQUARE = "lazy attention has as many keys as rows"
@@ -63,6 +72,7 @@ _NO_WINDOW = "the lazy family has no window"
 _ONE_DIM = "the lazy family has one head dim for q, k and v"
 _GROUPED = {"heads": 6, "kv_heads": 2}
 FEWER = "fewer key heads than heads"
+UNEVEN = "a head dim that is no power of two"
 OWN_DIM = "a head dim of v that is not that of q and k"
 TWO_LENGTHS: dict[str, Any] = {
     "beyond": "lengths of queries and keys that differ",
@@ -85,15 +95,15 @@ _ROWS = (
     _Row(6, "heads 6/2", options=_GROUPED, not_lazy=_UNGROUPED, beyond=FEWER),
     _Row(6, "heads 6/2, a bias each", (), _GROUPED | {"bias": True, "bias_axes": "hmn"}, ("bias",),
          _UNGROUPED, batch=1, beyond=FEWER),
-    _Row(6, "6 heads, a tau each", options={"heads": 6, "tau": "-0.5,0.5,-3,1,-1.5,2"}, of_lazy=True),
+    _Row(6, "6 heads, a tau each", options={"heads": 6, "tau": "-0.5,0.5,-3,1,-1.5,2"}, of_lazy=True, is_alone=True),
     _Row(7, "M < N", **_WIDE),
     _Row(7, "M < N, causal", options={"causal": True}, needs=("causal",), **_WIDE),
     _Row(8, "M > N, causal", options={"causal": True}, needs=("causal",), **_TALL),
     _Row(8, "rows that see no key", options={"mask": "dead-rows"}, needs=("mask",),
          not_lazy="the lazy family has no mask"),
-    _Row(8, "an empty sequence, padded", options={"seqlens": "20,0"}, needs=("seqlens",)),
+    _Row(8, "an empty sequence, padded", options={"seqlens": "20,0"}, needs=("seqlens",), is_alone=True),
     _Row(8, "an empty sequence, packed", options={"cu_seqlens": "0,20,20,57"}, needs=("cu_seqlens",),
-         not_lazy="the lazy family packs no sequences"),
+         not_lazy="the lazy family packs no sequences", is_alone=True),
     _Row(9, "not causal", options={"causal": False}, not_lazy=_CAUSAL, **_LONG),
     _Row(9, "window 45,21", options={"window": "45,21"}, needs=("window",), not_lazy=_NO_WINDOW, **_LONG),
     _Row(9, "window 45, causal", options={"window": "45,-1", "causal": True}, needs=("window", "causal"),
@@ -103,11 +113,11 @@ _ROWS = (
     _Row(10, "every logit near -120", options={"pattern": "negative"}),
     _Row(10, "every logit near -120, causal", options={"pattern": "negative", "causal": True}, needs=("causal",),
          not_lazy=_CAUSAL),
-    _Row(11, "four calls, memory full of NaN or 7.0", options={"repeat": 4, "poison": True}),
-    _Row(12, "strides beyond 2^31", (f"all={HUGE}",)),
+    _Row(11, "four calls, memory full of NaN or 7.0", options={"repeat": 4, "poison": True}, is_alone=True),
+    _Row(12, "strides beyond 2^31", (f"all={HUGE}",), is_alone=True),
     _Row(13, "L = 200", **_LONGER),
     _Row(13, "L = 200, causal", options={"causal": True}, needs=("causal",), not_lazy=_CAUSAL, **_LONGER),
-    _Row(14, "D = 72", options={"head_dim": 72}, beyond="a head dim that is no power of two"),
+    _Row(14, "D = 72", options={"head_dim": 72}, beyond=UNEVEN),
     _Row(15, "Dv > D", options={"head_dim": 16, "head_dim_v": 32}, not_lazy=_ONE_DIM, beyond=OWN_DIM),
     _Row(15, "Dv < D", options={"head_dim": 32, "head_dim_v": 16}, not_lazy=_ONE_DIM, beyond=OWN_DIM),
     _Row(16, "tiles 16 x 32", options={"block_m": 16, "block_n": 32}, needs=("block_m", "block_n"),
@@ -119,11 +129,11 @@ _ROWS = (
 )  # fmt: skip
 
 # What a target that cannot do without a parameter is given in every case.
-_ALWAYS: Mapping[str, Mapping[str, Any]] = {
+ALWAYS: Mapping[str, Mapping[str, Any]] = {
     "bias": {"bias": True}, "window": {"window": "45,21"}, "softcap": {"softcap": 1.5}, "alibi": {"alibi": True},
     "mask": {"mask": "random"}, "sinks": {"sinks": True}, "keep": {"dropout": 0.3},
 }  # fmt: skip
-_PACKING = frozenset({"cu_seqlens", "cu_seqlens_q"})
+PACKING = frozenset({"cu_seqlens", "cu_seqlens_q"})
 # What every case has of its own.
 _OWN = ("batch", "heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "layout", "runs", "cu_seqlens_k", "inputs")
 
@@ -143,44 +153,56 @@ def battery(family: str, takes: Collection[str], required: Collection[str] = ())
 def _why_not(row: _Row, family: str, takes: frozenset[str], required: frozenset[str]) -> str:
     if family == "lazy" and row.not_lazy:
         return row.not_lazy
-    takes |= {"cu_seqlens"} if _PACKING & takes else set()
+    return lacking(row.needs, takes) or (one_length(required) if row.rows != row.keys else "")
+
+
+def lacking(needs: Collection[str], takes: frozenset[str]) -> str:
+    """Why a target does not take what needs these parameters; "" where it does."""
+    takes |= {"cu_seqlens"} if PACKING & takes else set()
     called = {"keep": "mask of what dropout keeps"}
-    lacking = [called.get(name, name) for name in row.needs if name not in takes]
-    if lacking:
-        return f"takes no {' and no '.join(lacking)}"
-    one = sorted(required & {"seqlens", "cu_seqlens"}) if row.rows != row.keys else []
+    missing = [called.get(name, name) for name in needs if name not in takes]
+    return f"takes no {' and no '.join(missing)}" if missing else ""
+
+
+def one_length(required: frozenset[str]) -> str:
+    """Why a target does not take lengths of queries and keys that differ; "" where it may."""
+    one = sorted(required & {"seqlens", "cu_seqlens"})
     return f"takes one {one[0]} for rows and keys" if one else ""
 
 
 def _item(row: _Row, why_not: str, required: frozenset[str], takes: frozenset[str]) -> Item:
     if why_not:
         return Item(row.number, row.title, {}, why_not)
-    always = {name: word for parameter in sorted(required) for name, word in _ALWAYS.get(parameter, {}).items()}
+    always = {name: word for parameter in sorted(required) for name, word in ALWAYS.get(parameter, {}).items()}
     lengths = {} if "cu_seqlens" in row.options else _lengths(row, required)
     layout = {"layout": list(row.layout)} if row.layout else {}
     options = {"heads": row.heads, "head_dim": 16, **lengths, **always, **row.options, **layout}
-    return Item(row.number, row.title, options, "", "" if row.told_by & takes else row.beyond)
+    return Item(row.number, row.title, options, "", "" if row.told_by & takes else row.beyond, row.is_alone)
 
 
 def _lengths(row: _Row, required: frozenset[str]) -> dict[str, Any]:
     """Batches and lengths in words; where the target needs a length of each, the second is half as long."""
     rows, keys = ((size, size // 2)[: row.batch] for size in (row.rows, row.keys))
-    if _PACKING & required:
-        more = {"cu_seqlens_k": _ends(keys)} if rows != keys else {}
-        return {"cu_seqlens": _ends(rows), **more}
+    if PACKING & required:
+        more = {"cu_seqlens_k": ends(keys)} if rows != keys else {}
+        return {"cu_seqlens": ends(rows), **more}
     sizes = {"seqlen": row.rows} if rows == keys else {"seqlen_q": row.rows, "seqlen_k": row.keys}
     return {"batch": row.batch, **sizes, **({"seqlens": ",".join(map(str, rows))} if "seqlens" in required else {})}
 
 
-def _ends(lengths: Collection[int]) -> str:
+def ends(lengths: Collection[int]) -> str:
     return ",".join(map(str, accumulate(lengths, initial=0)))
 
 
-def set_by(option: str) -> str:
-    """What of the battery sets an option, in words; "" where nothing does, and it may be given beside."""
+def set_by(option: str, *, alone: bool = False) -> str:
+    """What of the battery sets an option, in words; "" where nothing does, and it may be given beside.
+
+    Args:
+        alone: whether only what stands beside combinations is asked for.
+    """
     if option in _OWN:
         return "every item"
-    by = next((row for row in _ROWS if option in row.options), None)
+    by = next((row for row in _ROWS if option in row.options and (row.is_alone or not alone)), None)
     return f"item {by.number} ({by.title})" if by else ""
 
 

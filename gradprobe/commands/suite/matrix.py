@@ -29,6 +29,8 @@ class Takes:
     file: str = ""
     """Its Python source; "" where there is none."""
     function: str = ""
+    device: str = "cpu"
+    """Where it runs."""
 
 
 class Describer:
@@ -37,7 +39,7 @@ class Describer:
     def __init__(self, device: str) -> None:
         from ...runtime.backend import prepare_backend
 
-        prepare_backend(device)
+        self._device = prepare_backend(device)
 
     def __call__(self, request: CheckRequest) -> Takes:
         from ...targets.find import find_target
@@ -45,7 +47,7 @@ class Describer:
         with contextlib.redirect_stdout(sys.stderr):
             target = find_target(request.target, request.family)
         own = target.source
-        return Takes(target.family, frozenset(target.takes), target.required, own.file, own.name)
+        return Takes(target.family, frozenset(target.takes), target.required, own.file, own.name, self._device)
 
 
 def described(

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from rich.text import Text
 
+from ...model.coverage import PAIRS, TRIPLES, Coverage
 from ...model.documents import Reports, Untaken
 from ...model.groups import AxisShare, FailureGroup
 from ...model.memory import COUNTED, WARNING
@@ -171,7 +172,25 @@ def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) 
         yield from (line for group in several.groups for line in _group(group, look.columns))
         yield from [Text()] if several.groups else []
     yield from _axes(several.axes, look.columns)
+    yield from [] if several.coverage is None else _covered(several.coverage, look.columns)
     yield _summary(several, seconds)
+
+
+_COMBINED = {PAIRS: "pair", TRIPLES: "triple"}
+
+
+def _covered(coverage: Coverage, columns: int) -> Iterator[Text]:
+    """Which combinations the cases of a battery hold."""
+    name = _COMBINED[coverage.strength]
+    if not coverage.properties:
+        yield from folded("the case without any option is not right, so nothing was combined", columns)
+        return
+    if coverage.wrong_alone:
+        yield from folded(f"wrong alone, so in no other case: {', '.join(coverage.wrong_alone)}", columns)
+    every = f"every {name} of {coverage.properties} properties that it takes stands in a case: {coverage.held:,}"
+    some = f"{plural(coverage.held, name)} of {coverage.properties} properties stand in a case that it takes"
+    left = f"{plural(coverage.missing, name)} do not, and may be refused"
+    yield from folded(f"{some}; {left}" if coverage.missing else every, columns)
 
 
 # Titles of one list that are all shown, and of a longer one.

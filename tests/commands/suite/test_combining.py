@@ -1,0 +1,133 @@
+"""The rounds of a battery of combinations, with targets that are told of as predicates over options."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from gradprobe.commands.suite.combining import Combining
+from gradprobe.commands.suite.factors import factors_of
+from gradprobe.commands.suite.matrix import Takes
+from gradprobe.model.case import Case
+
+TAKES = Takes("softmax", frozenset({"q", "k", "v", "causal", "window", "scale"}), frozenset())
+
+
+@dataclass
+class Ended:
+    """What came of all rounds."""
+
+    combining: Combining
+    rounds: list[list[str]] = field(default_factory=list)
+    """The titles of each."""
+    options: dict = field(default_factory=dict)
+
+    @property
+    def coverage(self):
+        return self.combining.coverage
+
+
+def ended(verdict=lambda options: "match", strength=2, case=None, takes=TAKES):
+    """All rounds of a target of which `verdict` says match, mismatch, refused or warning, by its options."""
+    combining = Combining(factors_of(takes, {}, on_gpu=False), strength)
+    found, items = Ended(combining), next(combining.rounds)
+    while True:
+        asked = [item for item in items if not item.why_not]
+        found.rounds.append([item.title for item in asked])
+        found.options |= {item.title: item.options for item in asked}
+        try:
+            items = combining.rounds.send({item.name: came(verdict(item.options), case) for item in asked})
+        except StopIteration:
+            return found
+
+
+def came(word, case):
+    report = SimpleNamespace(
+        verdict={"refused": "error", "warning": "error"}.get(word, word),
+        is_warning=word == "warning",
+        case=case or Case("softmax"),
+    )
+    return SimpleNamespace(verdict=report.verdict, is_refused=word == "refused", report=report)
+
+
+def test_of_a_right_target_each_level_stands_alone_first_and_then_every_pair():
+    found = ended()
+    plain, alone, array = found.rounds
+    assert plain == ["as it is"]
+    assert {"simplest", "bfloat16", "causal", "L=129", "M=96 N=131", "negative", "do=blhd", "grouped", "D=72"} <= {
+        *alone
+    }
+    assert {"four calls, memory full of NaN or 7.0", "strides beyond 2^31"} <= {*alone}, "what no combination shows"
+    assert 20 <= len(array) <= 60
+    told = found.coverage
+    assert (told.strength, told.missing, told.wrong_alone) == (2, 0, ())
+    space = found.combining._space
+    assert told.held == len(list(space.combinations(2)))
+
+
+def test_a_plain_case_that_is_wrong_is_the_only_one():
+    found = ended(lambda options: "mismatch")
+    assert found.rounds == [["as it is"]]
+    assert (found.coverage.properties, found.coverage.held) == (0, 0)
+
+
+@pytest.mark.parametrize("word", ["refused", "warning"])
+def test_a_level_that_is_refused_stands_in_no_later_case_and_in_no_count(word):
+    found = ended(lambda options: word if options.get("dtype") == "bfloat16" else "match")
+    assert len(found.rounds) == 3
+    assert not [title for title in found.rounds[2] if "bfloat16" in title]
+    assert (found.coverage.missing, found.coverage.wrong_alone) == (0, ())
+    assert found.coverage.held < ended().coverage.held
+
+
+def test_a_level_that_is_wrong_alone_hides_nothing_in_later_cases():
+    found = ended(lambda options: "mismatch" if options.get("head_dim") == 72 else "match")
+    assert not [title for title in found.rounds[2] if "D=72" in title]
+    assert found.coverage.wrong_alone == ("D=72",)
+
+
+def is_causal_in_16_bits(options):
+    return bool(options.get("causal")) and options.get("dtype") == "float16"
+
+
+def test_a_pair_that_is_refused_is_found_and_all_else_stands_in_a_case_that_is_taken():
+    found = ended(lambda options: "refused" if is_causal_in_16_bits(options) else "match")
+    assert "float16 causal" in found.rounds[3], "the simplest case of the pair shows that it is refused itself"
+    told = found.coverage
+    assert told.missing == 0
+    right = [options for options in found.options.values() if not is_causal_in_16_bits(options)]
+    assert {(one.get("dtype"), one.get("head_dim")) for one in right} >= {("float16", 72), ("float16", 128)}
+    assert ended().coverage.held - 2 == told.held, "float16 with causal, and with causal and a window"
+
+
+@pytest.mark.nightly
+def test_a_triple_that_is_refused_is_found_among_triples():
+    def refuses(options):
+        return is_causal_in_16_bits(options) and options["head_dim"] == 64
+
+    found = ended(lambda options: "refused" if refuses(options) else "match", strength=3)
+    assert any("float16 causal D=64" in titles for titles in found.rounds[3:])
+    assert found.coverage.missing == 0
+    assert ended(strength=3).coverage.held - 2 == found.coverage.held
+
+
+def test_what_was_found_by_trying_goes_with_every_case_of_its_level():
+    def verdict(options):
+        return "match"
+
+    case = Case("softmax", dtype="float16", head_dim=64, seqlen_q=128, seqlen_k=128, as_cuda=True)
+    found = ended(verdict, case=case)
+    simplest = found.options["simplest"]
+    assert {name: simplest[name] for name in ("dtype", "head_dim", "seqlen")} == {
+        "dtype": "float16", "head_dim": 64, "seqlen": 128,
+    }  # fmt: skip
+    later = [options for title, options in found.options.items() if title != "as it is"]
+    assert all(options["as_cuda"] for options in later)
+
+
+def test_a_packed_target_is_asked_with_packed_sequences_alone():
+    takes = Takes(
+        "softmax", TAKES.names | {"cu_seqlens_q", "cu_seqlens_k"}, frozenset({"cu_seqlens_q", "cu_seqlens_k"})
+    )
+    found = ended(takes=takes)
+    assert all("cu_seqlens" in options for options in found.options.values())
