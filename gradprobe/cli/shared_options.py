@@ -98,7 +98,7 @@ ShrinkBudget = Annotated[
         f"none smaller (default: {SHRINK_BUDGET:.0f})",
     ),
 ]
-BATTERY_WORDS = r"\[pairs|triples|quick]"
+BATTERY_WORDS = "[pairs|triples|quick]"
 Battery = Annotated[
     str | None,
     typer.Option(

@@ -3,10 +3,13 @@
 import json
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gradprobe.cli.shared_options import with_word
+from gradprobe.commands.suite import factors
 from gradprobe.commands.suite.battery import battery
 from tests.cli.command import run, run_process
 
@@ -30,6 +33,15 @@ def right(q, k, v, *, scale, causal=False):
 def no_maximum(q, k, v, *, scale):
     e = torch.exp(q @ k.mT * scale)
     return e / e.sum(-1, keepdim=True) @ v
+
+
+def doubled(q, k, v, *, scale):
+    return 2 * right(q, k, v, scale=scale)
+
+
+def causal_in_16_bits(q, k, v, *, scale, causal=False):
+    off = 1.01 if causal and q.dtype == torch.bfloat16 else 1.0
+    return right(q, k, v, scale=scale * off, causal=causal)
 
 
 def one_head_each(q, k, v, *, scale):
@@ -268,3 +280,68 @@ def test_targets_are_imported_in_processes_of_their_own():
     sys.modules.pop("gradprobe_target_forwards", None)
     assert run("check forwards.py:one_head_each --battery quick", GRADPROBE_ISOLATE="1").code == 0
     assert "gradprobe_target_forwards" not in sys.modules
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Few levels of few properties, of which pairs are soon made."""
+    levels = {"dtype": 2, "mask": 2, "length": 2, "M and N": 1, "logits": 1, "dO": 2, "q k v": 1, "key heads": 1}
+    known = [replace(one, levels=one.levels[: levels.get(one.name, 1)]) for one in factors._FACTORS]
+    monkeypatch.setattr(factors, "_FACTORS", tuple(known))
+
+
+def test_alone_it_is_every_pair_on_the_cpu_and_says_what_stands_in_a_case(few, folder):
+    ran = run("check forwards.py:right --battery --json all.json --poison")
+    assert (ran.code, ran.out) == (2, ""), "every case sets it"
+    ran = run("check --battery --json all.json -- forwards.py:right")
+    assert (ran.code, ran.err) == (0, "")
+    document = json.loads(Path("all.json").read_text())
+    # Three pairs of two levels each of four properties, those of the property with one level not counted.
+    assert document["coverage"] == {
+        "strength": 2, "properties": 5, "held": 32, "missing": 0, "wrong_alone": [],
+    }  # fmt: skip
+    titles = [report["title"] for report in document["reports"]]
+    assert titles[:2] == ["battery: as it is", "battery: simplest"]
+    assert document["planned"] == len(titles) == len(set(titles))
+    assert "  every pair of 5 properties that it takes stands in a case: 32" in ran.out.splitlines()
+    assert run("show all.json").out.splitlines()[-3:-1] == ran.out.splitlines()[-3:-1]
+
+
+@pytest.mark.nightly
+def test_a_plain_case_that_is_wrong_is_the_only_check():
+    ran = run("check forwards.py:doubled --battery")
+    assert ran.code == 1
+    assert titles(ran, "MISMATCH") == ["battery: as it is"]
+    assert "  the case without any option is not right, so nothing was combined" in ran.out.splitlines()
+
+
+@pytest.mark.nightly
+def test_a_pair_of_properties_that_is_wrong_is_folded_and_named_by_both():
+    ran = run("check forwards.py:causal_in_16_bits --battery pairs --shrink-budget 20")
+    assert ran.code == 1
+    wrong = titles(ran, "MISMATCH")
+    assert wrong
+    assert all("causal" in title and "bfloat16" in title for title in wrong)
+    assert "CASES  " in ran.out
+    assert "  smallest: gradprobe check " in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "parsed"),
+    [
+        ("check lazy --battery", "check lazy --battery=auto"),
+        ("check --battery lazy", "check --battery=auto lazy"),
+        ("check --battery pairs lazy", "check --battery pairs lazy"),
+        ("check --battery=quick", "check --battery=quick"),
+        ("check --battery --json -", "check --battery=auto --json -"),
+        ("run -- check --battery", "run -- check --battery"),
+    ],
+)
+def test_battery_may_stand_without_its_word(words, parsed):
+    assert with_word(words.split()) == parsed.split()
+
+
+def test_a_word_that_is_no_battery_is_refused():
+    ran = run("check forwards.py:right --battery=all")
+    message = "gradprobe: --battery takes pairs, triples or quick, got 'all'\n"
+    assert (ran.code, ran.err) == (2, f"{message}  alone it chooses by the device\n")
