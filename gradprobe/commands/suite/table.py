@@ -69,7 +69,7 @@ class CheckTable:
 
     def _shortened(self, words: str, most: int) -> str:
         end = self._end()
-        return words if len(words) <= most else words[: most - len(end)] + end
+        return words if len(words) <= most or self._look.rows is None else words[: most - len(end)] + end
 
     def _end(self) -> str:
         return "…" if self._look.utf8 else "..."
