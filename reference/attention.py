@@ -41,11 +41,25 @@ def evaluate(
         wanted: the intermediates that may not be left out, of those of which nothing else is made; None for all.
 
     Returns:
-        By name, with h heads, m rows of the tile and all N keys: LSE and delta [h, m]; P, dP, dS and the auxiliary S,
-        PE, dPE, valid [h, m, N] (lazy also Z); O and dQ [h, m, D]; dK and dV [h, N, D], one for each *query* head;
+        By name, with h heads, m rows and n keys of the tile: LSE and delta [h, m]; P, dP, dS and the auxiliary S,
+        PE, dPE, valid [h, m, n] (lazy also Z); O and dQ [h, m, D]; dK and dV [h, n, D], one for each *query* head;
         dBias in the shape of `bias` cut to the tile; dTau and dSink [h].
     """
     return FAMILIES[x.family](x, tile, given or {}, wanted)
+
+
+def add_keys(x: Attention, results: Mapping[str, Tensor], tile: Tile, values: Mapping[str, Tensor]) -> None:
+    """Adds a tile's share of dK and dV [Hkv, N, D] as `evaluate` has it, without a tensor of its own for each tile."""
+    q, _, _, do = x.tensors(tile)
+    for name, matrix, rows, factor in (("dK", "dS", q, x.scale), ("dV", "PE", do, 1.0)):
+        if name in results:
+            add_transposed(results[name][:, tile.keys], values[matrix], rows, factor)
+
+
+def add_transposed(into: Tensor, matrix: Tensor, rows: Tensor, factor: float = 1.0) -> None:
+    """Adds factor * matrix^T rows of h heads, [h, m, n] and [h, m, D], to the key heads [g, n, D] that they share."""
+    matrix, rows = (tensor.reshape(into.shape[0], -1, tensor.shape[-1]) for tensor in (matrix, rows))
+    into.baddbmm_(matrix.mT, rows, alpha=factor)
 
 
 def manual_attention_backward(
@@ -136,10 +150,12 @@ def _empty_results(x: Attention, matrices: bool) -> dict[str, Tensor]:
 def add_tile(x: Attention, results: Mapping[str, Tensor], tile: Tile, values: Mapping[str, Tensor]) -> None:
     """Writes a tile's rows into `results` and adds its share of what is summed over rows; names absent are skipped."""
     for name in results:
-        if name in BY_ROW:
+        if name in MATRICES:
+            results[name][tile.batch, tile.heads, tile.rows, tile.keys] = values[name]
+        elif name in BY_ROW:
             results[name][tile.batch, tile.heads, tile.rows] = values[name]
         elif name in BY_KEY:
-            results[name][tile.batch].index_add_(0, x.kv_heads(tile), values[name])
+            results[name][tile.batch, :, tile.keys].index_add_(0, x.kv_heads(tile), values[name])
         elif name in BY_HEAD:
             results[name][tile.heads] += values[name]
         else:

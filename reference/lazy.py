@@ -43,8 +43,8 @@ def evaluate(
     dp = step("dP", dpe * (z > 0) * valid)
     delta = step("delta", (p * dp).sum(-1))
     ds = step("dS", p * (dp - delta[..., None]))
-    step.last("dQ", lambda: x.scale * ds @ k)
-    step.last("dK", lambda: x.scale * ds.mT @ q)
+    step.last("dQ", lambda: x.scale * (ds @ k))
+    step.last("dK", lambda: x.scale * (ds.mT @ q))
     step.last("dV", lambda: pe.mT @ do)
     step.last("dTau", lambda: (dp / (i + 1)).sum((-2, -1)))
     if (bias := x.bias) is not None:
@@ -53,7 +53,7 @@ def evaluate(
 
 
 def _scores(x: Attention, tile: Tile, valid: Tensor) -> Tensor:
-    """[h, m, N]: S."""
+    """[h, m, n]: S."""
     (q, k, _, _), (i, j) = x.tensors(tile), x.positions(tile)
     s = x.scale * q @ k.mT
     s = s if x.bias is None else s + _bias_by_distance(x.bias[tile.heads], i - j)
@@ -61,14 +61,14 @@ def _scores(x: Attention, tile: Tile, valid: Tensor) -> Tensor:
 
 
 def _bias_by_distance(bias: Tensor, distance: Tensor) -> Tensor:
-    """[h, m, N]: bias [h, W] read at each distance, 0 outside the window."""
+    """[h, m, n]: bias [h, W] read at each distance, 0 outside the window."""
     window = bias.shape[1]
     in_window = (distance >= 0) & (distance < window)
     return bias[:, distance.clamp(0, window - 1)] * in_window
 
 
 def sum_by_distance(matrix: Tensor, distance: Tensor, window: int) -> Tensor:
-    """[h, W]: the sum of a matrix [h, m, N] over each distance i - j in [0, W)."""
+    """[h, W]: the sum of a matrix [h, m, n] over each distance i - j in [0, W)."""
     in_window = (distance >= 0) & (distance < window)
     sums = matrix.new_zeros(matrix.shape[0], window)
     return sums.index_add_(1, distance[in_window], matrix[:, in_window])

@@ -14,13 +14,17 @@ from .checks import check
 Made = TypeVar("Made")
 
 
+EVERY = slice(None)
+
+
 @dataclass(frozen=True)
 class Tile:
-    """One batch, some heads, some query rows."""
+    """One batch, some heads, some query rows, and the keys that are looked at: all of them, or those that are seen."""
 
     batch: int
     heads: slice
     rows: slice
+    keys: slice = field(default_factory=lambda: EVERY)
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,10 @@ class Attention:
         return torch.arange(tile.heads.start, tile.heads.stop, device=self.q.device) // group
 
     def tensors(self, tile: Tile) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """q [h, m, D], k [h, N, D], v [h, N, Dv] and do [h, m, Dv] of a tile; a NaN in the padding reads as 0."""
-        rows, keys = (tile.batch, tile.heads, tile.rows), self.kv_heads(tile)
-        q, k, v, do = self.q[rows], self.k[tile.batch, keys], self.v[tile.batch, keys], self.do[rows]
+        """q [h, m, D], k [h, n, D], v [h, n, Dv] and do [h, m, Dv] of a tile; a NaN in the padding reads as 0."""
+        rows, heads = (tile.batch, tile.heads, tile.rows), self.kv_heads(tile)
+        k, v = (tensor[tile.batch, :, tile.keys][heads] for tensor in (self.k, self.v))
+        q, do = self.q[rows], self.do[rows]
         if self.seqlens is None:
             return q, k, v, do
         i, j = self.positions(tile)
@@ -90,9 +95,22 @@ class Attention:
         return _live(q, dead_row), _live(k, dead_key), _live(v, dead_key), _live(do, dead_row)
 
     def positions(self, tile: Tile) -> tuple[Tensor, Tensor]:
-        """i [m, 1] and j [1, N]."""
+        """i [m, 1] and j [1, n]."""
         i = torch.arange(tile.rows.start, tile.rows.stop, device=self.q.device)
-        return i[:, None], torch.arange(self.n_key, device=self.q.device)[None, :]
+        j = torch.arange(*tile.keys.indices(self.n_key), device=self.q.device)
+        return i[:, None], j[None, :]
+
+    def seen_keys(self, tile: Tile) -> slice:
+        """A range of keys, one at least, outside of which causal and the window hide all from the tile's rows."""
+        if self.cu_seqlens_q is not None:  # each sequence has a diagonal of its own
+            return slice(0, self.n_key)
+        shift = self.n_key - self.n_query if self.align == "bottom-right" else 0
+        left, right = self.window or (-1, -1)
+        right = 0 if self.causal else right
+        first = tile.rows.start + shift - left if left >= 0 else 0
+        end = tile.rows.stop + shift + right if right >= 0 else self.n_key
+        first = min(max(first, 0), self.n_key - 1)
+        return slice(first, min(max(end, first + 1), self.n_key))
 
     def diagonal(self, tile: Tile) -> Tensor:
         """[m, 1] the key on each row's diagonal, which causal, the window and alibi count from; no key may lie there.
@@ -107,7 +125,7 @@ class Attention:
         return i + shift[_sequence(i, self.cu_seqlens_q)]
 
     def valid(self, tile: Tile) -> Tensor:
-        """[h, m, N] bool, or [1, m, N] where all heads see alike: which keys each row sees.
+        """[h, m, n] bool, or [1, m, n] where all heads see alike: which keys each row sees.
 
         A bias of minus infinity hides its key as a mask does.
         """
@@ -136,10 +154,11 @@ class Attention:
 
 
 def part(tensor: Tensor, tile: Tile) -> Tensor:
-    """The part of what broadcasts to [B, H, M, N] that belongs to a tile: it broadcasts to [h, m, N]."""
+    """The part of what broadcasts to [B, H, M, N] that belongs to a tile: it broadcasts to [h, m, n]."""
     full = tensor[(None,) * (4 - tensor.dim())]
-    b, h, m = full.shape[:3]
-    return full[tile.batch if b > 1 else 0, tile.heads if h > 1 else slice(None), tile.rows if m > 1 else slice(None)]
+    b, h, m, n = (size > 1 for size in full.shape)
+    heads, rows, keys = (tile.heads if h else EVERY), (tile.rows if m else EVERY), (tile.keys if n else EVERY)
+    return full[tile.batch if b else 0, heads, rows, keys]
 
 
 def _sequence(at: Tensor, cu_seqlens: Tensor) -> Tensor:

@@ -43,18 +43,18 @@ def evaluate(
     tanh, t = x.once("S", tile, lambda: _scores(x, tile, valid))
     lse = x.once("LSE", tile, lambda: t.logsumexp(-1))
     lse = step("LSE", lse if x.sinks is None else torch.logaddexp(lse, x.sinks[tile.heads, None]))
-    p = step("P", (t - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]).exp())
+    p = step("P", (t - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]).exp_())
     pe = p if share is None else p * share
     o = step("O", pe @ v)
 
     unmasked_dp = x.once("dPE", tile, lambda: do @ v.mT if share is None else share * (do @ v.mT))
     dp = step("dP", unmasked_dp * valid)
     delta = step("delta", (do * o).sum(-1))
-    dt = p * (dp - delta[..., None])
+    dt = (dp - delta[..., None]).mul_(p)
     ds = step("dS", dt if x.softcap is None else dt * (1 - tanh**2))
     dt = ds if x.softcap is None else dt
-    step.last("dQ", lambda: x.scale * ds @ k)
-    step.last("dK", lambda: x.scale * ds.mT @ q)
+    step.last("dQ", lambda: x.scale * (ds @ k))
+    step.last("dK", lambda: x.scale * (ds.mT @ q))
     step.last("dV", lambda: pe.mT @ do)
     if x.bias is not None:
         step("dBias", dt.sum_to_size(x.bias_part(x.bias, tile).shape))
@@ -64,24 +64,24 @@ def evaluate(
 
 
 def _scores(x: Attention, tile: Tile, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """[h, m, N]: the tanh of the softcap, 0 without; and T."""
+    """[h, m, n]: the tanh of the softcap, one 0 without; and T."""
     q, k, _, _ = x.tensors(tile)
     s = x.scale * q @ k.mT
-    tanh = torch.zeros_like(s) if x.softcap is None else torch.tanh(s / x.softcap)
+    tanh = s.new_zeros(()) if x.softcap is None else torch.tanh(s / x.softcap)
     t = s if x.softcap is None else x.softcap * tanh
     t = t if x.bias is None else t + x.bias_part(x.bias, tile)
     t = t if x.alibi is None else t - x.alibi[tile.heads, None, None] * distance(x, tile)
-    return tanh, t.masked_fill(~valid, -torch.inf)
+    return tanh, t.masked_fill_(~valid, -torch.inf)
 
 
 def distance(x: Attention, tile: Tile) -> Tensor:
-    """[m, N] how far each key lies from the row's diagonal, float64."""
+    """[m, n] how far each key lies from the row's diagonal, float64."""
     _, j = x.positions(tile)
     return (x.diagonal(tile) - j).abs().double()
 
 
 def kept_share(x: Attention, tile: Tile) -> Tensor | None:
-    """[h, m, N] keep / (1 - p), by which dropout multiplies P and dP; None without dropout."""
+    """[h, m, n] keep / (1 - p), by which dropout multiplies P and dP; None without dropout."""
     return None if x.keep is None else part(x.keep, tile).double() / (1 - x.dropout)
 
 

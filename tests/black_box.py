@@ -52,7 +52,7 @@ def measure_of(case: Case, how: Arithmetic | None = None) -> Callable[..., Measu
     ) -> Measured:
         rows, held = rows_of(case, recovery), precision.coarser if coarse else precision
         x, of_rows = problem_of(case, values, rows), rows.case(case) if rows else case
-        return Measured(x, trace, compare(of_rows, x, trace, held, recovery=recovery), None, ())
+        return Measured(lambda: x, trace, compare(of_rows, x, trace, held, recovery=recovery), None, ())
 
     return measure
 

@@ -151,7 +151,7 @@ class _Auditing(Search):
         trace = Trace(fitting, dict.fromkeys(fitting, "exported"))
         comparison = compare(drawn.case, drawn.x, trace, precision_of("float32", "ieee"))
         held = tuple(identities(drawn.case, drawn.x, trace, comparison))
-        measured = Measured(drawn.x, trace, comparison, locate(drawn.x, trace, comparison), held)
+        measured = Measured(lambda: drawn.x, trace, comparison, locate(drawn.x, trace, comparison), held)
         beyond = {name for name, finding in comparison.findings.items() if finding.mismatched}
         wrong = tuple(name for name in AXES if name in {*wrong_of(called, drawn), *beyond})
         attempt = Attempt(best.how, setting, drawn, called, wrong)

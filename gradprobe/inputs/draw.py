@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ..model.assignment import OUTPUTS
@@ -28,7 +29,7 @@ def draw(case: Case) -> dict[str, Tensor]:
 
     generator = torch.Generator().manual_seed(case.seed)
     drawn = ("q", "k", "v", "do", "bias") if case.bias else ("q", "k", "v", "do")
-    values = {name: torch.randn(_shape(case, name), generator=generator) for name in drawn}
+    values = {name: _normal(case, name, generator) for name in drawn}
     values = _patterned(values, case)
     for name in values:
         if not (name == "bias" and case.family == "lazy"):
@@ -48,6 +49,25 @@ def draw(case: Case) -> dict[str, Tensor]:
         made = dyadic(case, values | numbers_of(case), generator)
         values |= {name: value.to(values[name].dtype) for name, value in made.items()}
     return values | numbers_of(case)
+
+
+# Elements of a tensor from which its values are drawn in parts, all cores at once; and of each part.
+_LARGE, _PART = 1 << 22, 1 << 20
+
+
+def _normal(case: Case, name: str, generator: torch.Generator) -> Tensor:
+    """Standard normal values in the shape of an input; those of a large one do not depend on the number of cores."""
+    import torch
+
+    shape = _shape(case, name)
+    if math.prod(shape) < _LARGE:
+        return torch.randn(shape, generator=generator)
+    drawn = torch.empty(shape)
+    parts = drawn.view(-1).split(_PART)
+    seeds = torch.randint(1 << 62, (len(parts),), generator=generator).tolist()
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lambda part, seed: part.normal_(generator=torch.Generator().manual_seed(seed)), parts, seeds))
+    return drawn
 
 
 def numbers_of(case: Case) -> dict[str, Tensor]:

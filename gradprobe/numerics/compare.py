@@ -7,10 +7,10 @@ own values in place of each parent and so tells a mismatch from an error that is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from ..model.run import INHERITED
 from ..reference import Attention, Tile, evaluate, tiles
 from ..reference.attention import BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes
+from .blocks import Block
 from .budget import Recovery, TileBudget, Whole, tile_budget
 from .precision import Precision, ordinary, output_rounding, rounding_shift, stored
 from .tally import Finding, Judged, Tally
@@ -29,8 +30,42 @@ OTHER_DELTA = "delta, otherwise"
 TILE_ELEMENTS = 1 << 21
 
 
+Of = TypeVar("Of")
+
+
+class Later(Mapping[str, Of]):
+    """A mapping of which the names are known, and the values made all at once when one of them is asked for."""
+
+    def __init__(self, names: Iterable[str], make: Callable[[], Mapping[str, Of]]) -> None:
+        self._names, self._make = tuple(names), cache(make)
+
+    def __getitem__(self, name: str) -> Of:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._make()[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 Evaluate = Callable[[Attention, Tile, Mapping[str, Tensor] | None], dict[str, Tensor]]
 """The form of `reference.evaluate`."""
+
+
+@dataclass(frozen=True)
+class BySieve:
+    """What is known of a run of which all passed the sieve."""
+
+    bounds: Mapping[str, Tensor]
+    """What each element of linear size is allowed at least, the rounding of its own dtype included."""
+    compared: Callable[[Block], Comparison]
+    """Compares a block by the whole budget."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +94,8 @@ class Comparison:
     """What it was compared with: the reference, or a coarser arithmetic that the target proved to have."""
     replaced: Mapping[str, Tensor] = field(default_factory=dict)
     """The values of a user's own reference, by which it was judged in place of those."""
+    by_sieve: BySieve | None = None
+    """What the sieve knows, where all passed it; what the whole budget says is then computed where it is asked for."""
 
     def values(self, x: Attention, tile: Tile) -> dict[str, Tensor]:
         """What was expected of a tile."""

@@ -13,14 +13,16 @@ I1 to I7 are read off one run; I8 to I10 compare two.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..model.case import Case
 from ..reference import Attention, tiles
+from ..reference.attention import BY_KEY
 from ..runtime.trace import Trace
+from .blocks import Block, blocks
 from .compare import Comparison, may_overflow
 from .precision import Precision, output_rounding
 
@@ -68,39 +70,72 @@ class Invariant:
         return self.residual <= self.budget
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One trace with the errors allowed to it; what it lacks is absent."""
+# The input that each of these meets in an inner product.
+PARTNERS = {"dQ": "q", "dK": "k", "dV": "v", "O": "do"}
+Allowed = tuple[Tensor, Tensor]
+"""A sum, and what the budgets of its terms add up to."""
+
+
+@dataclass
+class Sums:
+    """What the identities of one run, or of a block of it, are made of; what a trace lacks is absent."""
 
     of: str
-    values: Mapping[str, Tensor]
-    bounds: Mapping[str, Tensor]
-    row_sums: Mapping[str, tuple[Tensor, Tensor]]
-    leaks: Mapping[str, int]
+    """"target" or "reference"."""
+    inner: dict[str, Allowed] = field(default_factory=dict)
+    """[B, H] or [B, Hkv]: the inner product of dQ, dK, dV or O with its partner."""
+    over_keys: dict[str, Allowed] = field(default_factory=dict)
+    """[B, Hkv, D]: dK and dV summed over keys."""
+    over_row: dict[str, Allowed] = field(default_factory=dict)
+    """[B, H, M]: P and dS summed over a row."""
+    leaks: int | None = None
+    """How many masked entries of P and dS are not 0; None without P and dS."""
+
+    def add(self, name: str, partner: Tensor, value: Tensor, bound: Tensor) -> None:
+        """Adds some rows [B, h, r, D] of dQ, dK, dV or O, beside the same rows of its partner."""
+        found = ((partner * value).sum((2, 3)), (partner.abs() * bound).sum((2, 3)))
+        self.inner[name] = _added(self.inner.get(name), found)
+        if name in BY_KEY:
+            self.over_keys[name] = _added(self.over_keys.get(name), (value.sum(2), bound.sum(2)))
+
+
+def _added(known: Allowed | None, more: Allowed) -> Allowed:
+    return more if known is None else (known[0] + more[0], known[1] + more[1])
 
 
 def identities(case: Case, x: Attention, trace: Trace, comparison: Comparison) -> list[Invariant]:
     """I1 to I7 on the target's results, then on the reference's; those whose intermediates are there."""
-    sides = (_target_side(trace, comparison), _reference_side(comparison))
-    return [worst(key, side.of, *sizes) for side in sides for key, *sizes in _residuals(case, x, side)]
+    live = torch.stack([x.valid(tile).any(-1).expand(x.n_heads, -1) for tile in tiles(x)])
+    sides = both_sums(x, trace, comparison)
+    arriving = (x.do * live[..., None]).sum(2)
+    return [worst(key, side.of, *sizes) for side in sides for key, *sizes in residuals(case, side, arriving, live)]
 
 
-def _target_side(trace: Trace, comparison: Comparison) -> _Side:
+def both_sums(x: Attention, trace: Trace, comparison: Comparison) -> tuple[Sums, Sums]:
+    """Of the target and of the reference."""
+    return _target_sums(x, trace, comparison), _reference_sums(x, comparison)
+
+
+def _target_sums(x: Attention, trace: Trace, comparison: Comparison) -> Sums:
     """The target's values; where an infinity is right, the reference's value in its place."""
     bounds = allowed(comparison, {name: tensor.dtype for name, tensor in trace.values.items()})
-    values = {name: trace.values[name].double() for name in bounds}
-    for name in bounds:
+    rows = {name: (actual, budget) for name, (actual, _, budget) in comparison.row_sums.items()}
+    sums = Sums("target", over_row=rows, leaks=sum(comparison.leaks.values()) if comparison.leaks else None)
+    for name in PARTNERS.keys() & bounds.keys():
+        value = trace.values[name].double()
         if not comparison.findings[name].mismatched:
-            values[name] = comparison.expected[name].where(values[name].isinf(), values[name])
-    sums = {name: (actual, budget) for name, (actual, _, budget) in comparison.row_sums.items()}
-    return _Side("target", values, bounds, sums, comparison.leaks)
+            value = comparison.expected[name].where(value.isinf(), value)
+        sums.add(name, getattr(x, PARTNERS[name]), value, bounds[name])
+    return sums
 
 
-def _reference_side(comparison: Comparison) -> _Side:
-    by = share_of_reference(comparison.precision)
-    share = {name: bound * by for name, bound in comparison.bounds.items()}
-    sums = {name: (expected, budget * by) for name, (_, expected, budget) in comparison.row_sums.items()}
-    return _Side("reference", comparison.expected, share, sums, dict.fromkeys(comparison.leaks, 0))
+def _reference_sums(x: Attention, comparison: Comparison) -> Sums:
+    share = share_of_reference(comparison.precision)
+    rows = {name: (expected, budget * share) for name, (_, expected, budget) in comparison.row_sums.items()}
+    sums = Sums("reference", over_row=rows, leaks=0 if comparison.leaks else None)
+    for name in PARTNERS.keys() & comparison.bounds.keys():
+        sums.add(name, getattr(x, PARTNERS[name]), comparison.expected[name], comparison.bounds[name] * share)
+    return sums
 
 
 def share_of_reference(precision: Precision) -> float:
@@ -119,51 +154,53 @@ def allowed(comparison: Comparison, dtypes: Mapping[str, torch.dtype]) -> dict[s
 
 def worst(key: str, of: str, residual: Tensor, budget: Tensor) -> Invariant:
     """The entry of an identity with the largest ratio of residual to budget."""
-    # An allowance that is not known, as 0 times one without bound, allows all.
-    residual, budget = residual.abs().flatten(), budget.flatten().nan_to_num(float("inf"), float("inf"))
-    ratio = (residual / budget).nan_to_num(float("inf")).masked_fill(residual == 0, 0.0)
-    at = int(ratio.argmax())
+    residual, budget = residual.abs().flatten(), _known(budget.flatten())
+    at = int(_ratios(residual, budget).argmax())
     return Invariant(key, of, float(residual[at].nan_to_num(float("inf"))), float(budget[at]))
 
 
-def _residuals(case: Case, x: Attention, side: _Side) -> Iterator[tuple[str, Tensor, Tensor]]:
-    values, bounds = side.values, side.bounds
+def _known(budget: Tensor) -> Tensor:
+    """An allowance that is not known, as 0 times one without bound, allows all."""
+    return budget.nan_to_num(float("inf"), float("inf"))
+
+
+def _ratios(residual: Tensor, budget: Tensor) -> Tensor:
+    ratio = (residual.abs() / _known(budget)).nan_to_num(float("inf")).masked_fill(residual == 0, 0.0)
+    return ratio.flatten()
+
+
+def residuals(case: Case, sums: Sums, arriving: Tensor, live: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """I1 to I7: what each should be 0, and what is allowed of it.
+
+    Args:
+        arriving: [B, H, Dv], dO summed over the live rows.
+        live: [B, H, M] bool, the rows that see a key.
+    """
     # A sink takes its share of every row, from P and, with it, of what dS sums to; dropout takes from what P weighs.
-    sinks = x.sinks is not None
-    unbalanced = sinks or case.softcap is not None
-    if "dV" in values and case.family == "softmax" and not (sinks or x.keep is not None):
-        arriving = (x.do * _live(x)[..., None]).unflatten(1, (case.kv_heads, -1)).sum((2, 3))
-        yield "I1", values["dV"].sum(2) - arriving, bounds["dV"].sum(2)
-    if "dK" in values and not unbalanced:
-        yield "I2", values["dK"].sum(2), bounds["dK"].sum(2)
-    if {"dQ", "dK"} <= values.keys():
-        yield "I3", *_inner_products(case, (x.q, values["dQ"], bounds["dQ"]), (x.k, values["dK"], bounds["dK"]))
-    if {"dV", "O"} <= values.keys():
-        yield "I4", *_inner_products(case, (x.do, values["O"], bounds["O"]), (x.v, values["dV"], bounds["dV"]))
-    if "dS" in side.row_sums and not unbalanced:
-        yield "I5", *side.row_sums["dS"]
-    if side.leaks:
-        leaks = x.q.new_tensor([float(sum(side.leaks.values()))])
+    unbalanced = case.sinks or case.softcap is not None
+    if "dV" in sums.over_keys and case.family == "softmax" and not (case.sinks or case.dropout):
+        total, budget = sums.over_keys["dV"]
+        yield "I1", total - _of_groups(case, arriving), budget
+    if "dK" in sums.over_keys and not unbalanced:
+        yield "I2", *sums.over_keys["dK"]
+    for key, of_queries, of_keys in (("I3", "dQ", "dK"), ("I4", "O", "dV")):
+        if {of_queries, of_keys} <= sums.inner.keys():
+            queries, keys = sums.inner[of_queries], sums.inner[of_keys]
+            yield key, _of_groups(case, queries[0]) - keys[0], _of_groups(case, queries[1]) + keys[1]
+    if "dS" in sums.over_row and not unbalanced:
+        yield "I5", *sums.over_row["dS"]
+    if sums.leaks is not None:
+        leaks = arriving.new_tensor([float(sums.leaks)])
         yield "I6", leaks, leaks * 0
-    if "P" in side.row_sums and not sinks:
-        sums, budget = side.row_sums["P"]
-        yield "I7", sums - _live(x).double(), budget
+    if "P" in sums.over_row and not case.sinks:
+        total, budget = sums.over_row["P"]
+        yield "I7", total - live.double(), budget
 
 
-def _inner_products(
-    case: Case, queries: tuple[Tensor, Tensor, Tensor], keys: tuple[Tensor, Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Per batch and key/value head: the two inner products' difference, and what the budgets allow of it."""
-    x, dx, bound = queries
-    of_queries = [part.sum((2, 3)).unflatten(1, (case.kv_heads, -1)).sum(2) for part in (x * dx, x.abs() * bound)]
-    y, dy, bound = keys
-    of_keys = [part.sum((2, 3)) for part in (y * dy, y.abs() * bound)]
-    return of_queries[0] - of_keys[0], of_queries[1] + of_keys[1]
-
-
-def _live(x: Attention) -> Tensor:
-    """[B, H, M] bool: the rows that see a key."""
-    return torch.stack([x.valid(tile).any(-1).expand(x.n_heads, -1) for tile in tiles(x)])
+def _of_groups(case: Case, of_heads: Tensor) -> Tensor:
+    """[B, H, ...] summed over the query heads of each key head."""
+    batch, _, *others = of_heads.shape
+    return of_heads.reshape(batch, case.kv_heads, -1, *others).sum(2)
 
 
 def doubled(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -206,17 +243,66 @@ def agreement(
         factor: what the second run's dO was multiplied by.
         reverse: whether its heads and batches stood in reverse.
     """
-    bounds = allowed(comparison, {name: tensor.dtype for name, tensor in first.values.items()})
-    residuals, budgets = [], []
-    for name in (name for name in bounds if name in second.values):
-        by = factor if name in LINEAR_IN_DO else 1.0
-        before, after, bound = first.values[name].double() * by, second.values[name].double(), 2 * by * bounds[name]
-        if reverse:
-            axes = comparison.findings[name].axes
-            before, bound = reversed_in(before, axes, case), reversed_in(bound, axes, case)
-        dtype = second.values[name].dtype
+    sieve = comparison.by_sieve
+    dtypes = {name: tensor.dtype for name, tensor in first.values.items()}
+    bounds = allowed(comparison, dtypes) if sieve is None else sieve.bounds
+    every = list(blocks(case, _key_heads_at_once(case)))
+    runs = _TwoRuns(case, first, second, factor, reverse)
+    found = [runs.furthest_off(block, bounds) for block in every]
+    if sieve is not None:
+        for at in torch.stack([residual.abs() > budget for residual, budget in found]).any(1).nonzero()[:, 0].tolist():
+            there = runs.in_first(every[at])
+            found[at] = runs.furthest_off(every[at], allowed(sieve.compared(there), dtypes), of_block=True)
+    return worst(key, "target", *(torch.cat(parts) for parts in zip(*found, strict=True)))
+
+
+# Elements of a block's results that are compared at once.
+_AT_ONCE = 1 << 22
+
+
+def _key_heads_at_once(case: Case) -> int:
+    longest, group = max(case.seqlen_q, case.seqlen_k), case.heads // case.kv_heads
+    return max(1, _AT_ONCE // (longest * max(case.head_dim, case.head_dim_v) * group))
+
+
+@dataclass(frozen=True)
+class _TwoRuns:
+    """A run and another one, of which the first implies the results."""
+
+    case: Case
+    first: Trace
+    second: Trace
+    factor: float
+    reverse: bool
+
+    def in_first(self, block: Block) -> Block:
+        """Where a block of the second run stands in the first."""
+        return block.mirrored(self.case) if self.reverse else block
+
+    def furthest_off(
+        self, block: Block, bounds: Mapping[str, Tensor], *, of_block: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Of each intermediate of a block the element that is furthest off, and what is allowed of it.
+
+        Args:
+            bounds: what one run is allowed.
+            of_block: whether these are of the block alone.
+        """
+        there, found = self.in_first(block), []
+        for name in (name for name in bounds if name in self.second.values):
+            axes = self.case.axes(name)
+            before, after = there.of(self.first.values[name], axes), block.of(self.second.values[name], axes)
+            bound = bounds[name] if of_block else there.of(bounds[name], axes)
+            found.append(self._off(name, block, before, after, bound))
+        residuals, budgets = zip(*found, strict=True)
+        return torch.stack(residuals), torch.stack(budgets)
+
+    def _off(self, name: str, block: Block, before: Tensor, after: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
+        axes, by = self.case.axes(name), self.factor if name in LINEAR_IN_DO else 1.0
+        if self.reverse:
+            before, bound = (reversed_in(tensor, axes, block.case(self.case)) for tensor in (before, bound))
+        dtype, before, after, bound = after.dtype, before.double() * by, after.double(), 2 * by * bound.double()
         beyond = may_overflow(after, before, bound, dtype) | may_overflow(before, after, bound, dtype)
-        difference = (after - before).masked_fill((after == before) | beyond, 0.0)
-        residuals.append(difference.flatten())
-        budgets.append(bound.flatten())
-    return worst(key, "target", torch.cat(residuals), torch.cat(budgets))
+        difference, bound = (after - before).masked_fill((after == before) | beyond, 0.0).flatten(), bound.flatten()
+        at = _ratios(difference, bound).argmax()
+        return difference[at], bound[at]

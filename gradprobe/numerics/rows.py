@@ -41,6 +41,9 @@ class SomeRows(Attention):
         _, j = super().positions(tile)
         return j.new_tensor(self.at[tile.rows])[:, None], j
 
+    def seen_keys(self, tile: Tile) -> slice:
+        return slice(0, self.n_key)
+
     def diagonal(self, tile: Tile) -> Tensor:
         diagonal = super().diagonal(tile)
         is_by_corner = self.cu_seqlens_q is None and self.align == "bottom-right"

@@ -24,10 +24,10 @@ from ..numerics.unreferenced import (
     identities_alone,
     silenced,
 )
-from ..probing.experiment import DERIVED, Experiment, Tick, dots_of, effective, experiment_of, silent
+from ..probing.experiment import DERIVED, Experiment, Tick, dots_of, effective, experiment_of, layouts_of, silent
 from ..probing.observe import Execution, execute
 from ..probing.receipt import environment, notes_of, provenance
-from ..probing.runs import RunRecord, layouts_of, with_strays
+from ..probing.runs import RunRecord, with_strays
 from ..reference import Attention
 from ..runtime.trace import Trace
 from .resolve import Problem
@@ -129,7 +129,7 @@ def _record(experiment: Experiment, assigned: Assigned, first: _Judged | None) -
             "return dK, or dV and O, or dQ and dK; or drop --oracle identities",
         )
     comparison = Comparison({}, (), precision, 0, {}, {}, {}, {})
-    measured = Measured(x, Trace({}, {}), comparison, None, tuple(found))
+    measured = Measured(lambda: x, Trace({}, {}), comparison, None, tuple(found))
     memory = telling(execution.memory, any(not bool(value.isfinite().all()) for value in trace.values.values()))
     run = LayoutRun(inputs.layout, assigned, measured, None, memory=memory)
     return RunRecord(run, (execution.without_tensors(),)), _Judged(assigned, values, x, trace)

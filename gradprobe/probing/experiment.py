@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +18,7 @@ from ..inputs.draw import draw, outputs_of
 from ..inputs.guards import ORDINARY
 from ..inputs.layouts import Inputs, effective_values, place
 from ..inputs.saved import Saved, values_of
-from ..model.assignment import OUTPUTS, PLAIN, Assigned
+from ..model.assignment import OUTPUTS, PLAIN, Assigned, planned_runs
 from ..model.case import Case
 from ..numerics.budget import Recovery
 from ..numerics.coarser import Coarser, CoarserDots, Operand, explained, rounded_operand
@@ -27,6 +28,7 @@ from ..numerics.identities import identities
 from ..numerics.locate import locate
 from ..numerics.precision import exactly, precision_of
 from ..numerics.rows import problem_of, rows_of
+from ..numerics.sieve import Sieve
 from ..reference import Attention, Tile, evaluate, manual_attention_backward
 from ..runtime.arithmetic import Dots
 from ..runtime.run import Outcome, run_target
@@ -93,6 +95,7 @@ class Experiment:
     """Whether the target was seen to launch compiled Triton kernels."""
     dots: tuple[Dots, ...] = ()
     """How its dots were seen to multiply float32."""
+    sieve: Sieve = field(default_factory=Sieve)
 
     def after(self, outcomes: Iterable[Outcome]) -> Experiment:
         """The experiment with what these executions showed of the target."""
@@ -124,7 +127,13 @@ def experiment_of(
     values = draw(case) if saved is None else values_of(saved, case)
     on_device = {name: value.to(case.device) for name, value in values.items()}
     taps = tuple(map(parse_tap, case.taps))
-    return Experiment(case, target, reference, on_device, taps, saved, tick, command=command)
+    sieve = Sieve(several=len(layouts_of(case)) > 1 or case.repeat > 1)
+    return Experiment(case, target, reference, on_device, taps, saved, tick, command=command, sieve=sieve)
+
+
+def layouts_of(case: Case) -> tuple[Assigned, ...]:
+    """The layouts of a case: what each run assigns to each tensor."""
+    return planned_runs((case.layouts,) if case.layouts else case.runs, are_saved=case.inputs is not None)
 
 
 def inputs_of(experiment: Experiment, assigned: Assigned) -> Inputs:
@@ -173,12 +182,13 @@ def measure(
     """
     rows, stopwatch = rows_of(experiment.case, recovery), experiment.stopwatch
     case = rows.case(experiment.case) if rows else experiment.case
-    x, reference = problem_of(case, inputs.values, rows), _reference_trace(experiment, inputs)
-    if rows and reference is not None:
-        reference = Trace(rows.results(reference.values), reference.sources)
     arithmetic = arithmetic_of(experiment)
     precision = precision_of(case.dtype, arithmetic.way)
     precision = exactly(precision) if case.pattern == "dyadic" else precision
+    problem = cache(lambda: problem_of(case, inputs.values, rows))
+    coarser: tuple[Coarser | Operand | CoarserDots, ...] = ()
+    if arithmetic.coarser:
+        coarser += (CoarserDots(arithmetic.declared or "", in_words(arithmetic.coarser)),)
 
     def timed(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         with stopwatch.timed("reference"):
@@ -187,22 +197,28 @@ def measure(
     def tick(fraction: float) -> None:
         experiment.tick(f"comparing {inputs.layout}", fraction, f"{inputs.layout}, compared")
 
-    def compared(evaluate: Evaluate) -> Comparison:
-        held = precision.coarser if coarse else precision
+    def compared(evaluate: Evaluate, reference: Trace | None = None) -> Comparison:
+        x, held = problem(), precision.coarser if coarse else precision
         return compare(case, x, trace, held, reference=reference, recovery=recovery, evaluate=evaluate, tick=tick)
 
+    if experiment.reference is None and recovery is None and not coarse:
+        with stopwatch.timed("compare"):
+            sifted = experiment.sieve.sift(case, inputs.values, trace, precision, tick)
+        if sifted is not None:
+            comparison = sifted.comparison(partial(compared, timed))
+            return Measured(problem, trace, comparison, None, tuple(sifted.invariants), coarser)
+    x, reference = problem(), _reference_trace(experiment, inputs)
+    if rows and reference is not None:
+        reference = Trace(rows.results(reference.values), reference.sources)
     with stopwatch.timed("compare"):
-        comparison = compared(timed)
-        coarser: tuple[Coarser | Operand | CoarserDots, ...] = ()
+        comparison = compared(timed, reference)
         if not comparison.matches and reference is None and not coarse:
             found = rounded_operand(case, x, trace, comparison, compared)
-            lenient, coarser = (found[0], (found[1],)) if found else explained(case, x, trace, comparison)
-            comparison = comparison if case.strict else lenient
-        if arithmetic.coarser:
-            coarser += (CoarserDots(arithmetic.declared or "", in_words(arithmetic.coarser)),)
+            lenient, proved = (found[0], (found[1],)) if found else explained(case, x, trace, comparison)
+            comparison, coarser = comparison if case.strict else lenient, (*proved, *coarser)
         invariants = identities(case, x, trace, comparison)
         refuse_broken(experiment.reference, invariants)
-        return Measured(x, trace, comparison, locate(x, trace, comparison), tuple(invariants), coarser)
+        return Measured(problem, trace, comparison, locate(x, trace, comparison), tuple(invariants), coarser)
 
 
 def _reference_trace(experiment: Experiment, inputs: Inputs) -> Trace | None:

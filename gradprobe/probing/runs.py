@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ..inputs.draw import outputs_of
 from ..inputs.guards import same_bits
-from ..model.assignment import AS_SAVED, UNIT_RUN, Assigned, planned_runs, run_name
-from ..model.case import Case
+from ..model.assignment import AS_SAVED, UNIT_RUN, Assigned, run_name
 from ..model.failures import TargetFailure, UsageFailure
 from ..model.memory import RACE, UNWRITTEN, MemoryFinding, telling, worst_first
 from ..model.run import MISMATCH
@@ -22,7 +21,7 @@ from ..numerics.range import out_of_range
 from ..numerics.repeats import Repeats
 from ..runtime.run import Outcome
 from .atomics import atomics_into
-from .experiment import Experiment, derived, effective, inputs_of, measure
+from .experiment import Experiment, derived, effective, inputs_of, layouts_of, measure
 from .observe import Execution, accepted, execute
 
 
@@ -45,11 +44,6 @@ class RunRecord:
 def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
     """What the executions of some records came to."""
     return (execution.outcome for record in records for execution in record.executions)
-
-
-def layouts_of(case: Case) -> tuple[Assigned, ...]:
-    """The layouts of a case: what each run assigns to each tensor."""
-    return planned_runs((case.layouts,) if case.layouts else case.runs, are_saved=case.inputs is not None)
 
 
 def records_of(experiment: Experiment) -> Iterator[RunRecord]:

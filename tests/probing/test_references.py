@@ -153,6 +153,6 @@ def test_the_numbers_around_a_mismatch_are_those_that_it_was_judged_by(name):
               (first.window.actual[first.window.rows.index(first.row)],
                first.window.expected[first.window.rows.index(first.row)])]  # fmt: skip
     assert around == [first.actual, first.expected]
-    close = close_up(case, "contiguous", Measured(x, trace, comparison, first, ()), name, None)
+    close = close_up(case, "contiguous", Measured(lambda: x, trace, comparison, first, ()), name, None)
     assert (close.element.actual, close.element.expected) == tuple(around)
     assert all(row.expected == pytest.approx(1.5 * row.actual) for row in close.rows)

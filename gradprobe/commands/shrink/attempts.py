@@ -20,8 +20,8 @@ from ...pipeline.probe import EDITS
 from ...pipeline.reported import report_of
 from ...pipeline.resolve import resolve_problem
 from ...pipeline.run_check import run_check
-from ...probing.experiment import Experiment, experiment_of, inputs_of
-from ...probing.runs import layouts_of, runs_of
+from ...probing.experiment import Experiment, experiment_of, inputs_of, layouts_of
+from ...probing.runs import runs_of
 from ...processes import Crash, run_each
 from ...render.console import first_line
 from ...runtime.backend import choose_threads, make_interpreter_right

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...model.assignment import KNOWN, TENSORS
 from ...model.case import DTYPES, PATTERNS, Case
-from ...probing.runs import layouts_of
+from ...probing.experiment import layouts_of
 
 # The value with which each option is off. Those of a family's own, and scale and tau, are in `options_on`.
 OFF: dict[str, Any] = {

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.assignment import PLAIN, in_words
 from ...numerics.precision import UNITS
-from ...probing.experiment import Experiment, inputs_of
-from ...probing.runs import layouts_of
+from ...probing.experiment import Experiment, inputs_of, layouts_of
 from ...targets.bind import bind
 from ...targets.builtin import BUILTINS
 from ...targets.find import Target, parts_of

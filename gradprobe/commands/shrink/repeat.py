@@ -14,7 +14,7 @@ from ...inputs.options import OPTIONS, parse
 from ...model.assignment import run_name
 from ...model.case import SOFTMAX_ALONE, Case, resolve
 from ...model.failures import UsageFailure
-from ...probing.runs import layouts_of
+from ...probing.experiment import layouts_of
 from ...targets.builtin import BUILTINS
 from .ordering import settled
 

@@ -15,7 +15,7 @@ from ...model.case import Case
 from ...model.failures import TargetFailure
 from ...model.number import plural
 from ...model.report import failed_report
-from ...probing.runs import layouts_of
+from ...probing.experiment import layouts_of
 from ...render.excerpt import render_reasons
 from ...render.text import folded, headed
 from .ordering import options_on

@@ -10,7 +10,7 @@ from ...inputs.layouts import layout_of
 from ...model.assignment import run_name
 from ...model.case import DTYPES, PATTERNS, Case
 from ...model.number import plural
-from ...probing.runs import layouts_of
+from ...probing.experiment import layouts_of
 from .ordering import OFF, key, ladder, options_on, sequences, shorter, with_dims, with_heads, with_sequences
 
 # The first that come to mind where a gradient is wrong; the others follow.

@@ -1,0 +1,187 @@
+"""What the budget allows at least, told by one or two of its terms.
+
+Every bound of `bounds` and `budget` is a sum of terms of which none is negative, so some of them alone are never kinder
+than the whole. Those that are taken here need a product or two of float32 where the whole needs twenty of float64:
+of kernels that round P and dS, the quadrature of these roundings; of float32's, the sums of absolute values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from ..model.number import LAMBDA
+from ..reference import Attention, Tile
+from ..reference.attention import add_transposed
+from ..reference.softmax import kept_share
+from .precision import TINY, U32, U_FUNCTION, Precision, long_sum
+
+# Factors below this count as 0, so that float32 holds every product of four of them with all its bits.
+SMALLEST = 2.0**-30
+# Of a sum of float32 products: each operand is rounded, squared and rounded, on a GPU to TF32 at last; and each
+# addition rounds, or truncates.
+ROUNDINGS = {"cpu": 2.0**-18, "cuda": 2.0**-8}
+ADDITION = 2.0**-22
+# What a product of float32 numbers may lose among subnormal ones, for as many terms as there ever are.
+TINIEST = 2.0**-100
+
+
+def at_least(a: Tensor, b: Tensor) -> Tensor:
+    """A lower bound of the product of two matrices without negative elements, in float64, computed in float32."""
+    product = (a @ b).double() * max(0.0, 1.0 - _off(a))
+    return product.nan_to_num(0.0, 0.0, 0.0)  # what overflows bounds nothing
+
+
+def _off(a: Tensor) -> float:
+    """What a product with so many terms may be off by, as a share of the sum of absolute values."""
+    return ROUNDINGS[a.device.type] + a.shape[-1] * ADDITION
+
+
+@contextmanager
+def tf32() -> Iterator[None]:
+    """Products of float32 on a GPU in TF32."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def sizes(matrix: Tensor, power: int = 1) -> Tensor:
+    """|matrix| or matrix^2 in float32, 0 where an element is below SMALLEST."""
+    narrow = matrix.float()
+    narrow = narrow.square_() if power == 2 else narrow.abs_()
+    return torch.threshold_(narrow, SMALLEST**power, 0.0)
+
+
+def power_of(precision: Precision) -> int:
+    """2 where P and dS are rounded, whose roundings add up in quadrature; else 1, for what the sums round."""
+    return 2 if precision.matrix else 1
+
+
+def weight(precision: Precision, terms: int) -> float:
+    """What multiplies the root of a sum of squares, or a sum of absolute values, of so many terms."""
+    if precision.matrix:
+        return (2**0.5 if precision.operand else 1.0) * LAMBDA * precision.matrix
+    return precision.accumulate * long_sum(terms)
+
+
+class Sums:
+    """What dK and dV of a problem are allowed at least, added up in float32 tile by tile."""
+
+    def __init__(self, x: Attention, names: Collection[str], precision: Precision) -> None:
+        self.x, self.precision = x, precision
+        shapes = {"dK": x.k.shape, "dV": x.v.shape, "delta": x.k.shape}
+        wanted = {*names} | ({"delta"} if "dK" in names else set())
+        self._shares = {
+            name: torch.zeros(shape[1:], dtype=torch.float, device=x.q.device)
+            for name, shape in shapes.items()
+            if name in wanted
+        }
+
+    def add(self, name: str, tile: Tile, matrix: Tensor, rows: Tensor, power: int) -> None:
+        """matrix^T |rows|^power, with a matrix [h, m, n] of sizes and rows [h, m, D], into the tile's keys."""
+        if name in self._shares:
+            add_transposed(self._shares[name][:, tile.keys], matrix, sizes(rows, power))
+
+    def bound(self, name: str, expected: Tensor) -> Tensor:
+        """[Hkv, N, D] float64, once all tiles are added."""
+        terms = self.x.n_query * self.x.n_heads // self.x.k.shape[1]
+        by, scale = weight(self.precision, terms), abs(self.x.scale) if name == "dK" else 1.0
+        surely = max(0.0, 1.0 - ROUNDINGS[expected.device.type] - terms * ADDITION)
+        share = {key: (of.double() * surely).nan_to_num(0.0, 0.0, 0.0) for key, of in self._shares.items()}
+        of_delta = share["delta"] if name == "dK" else 0.0
+        if self.precision.matrix:
+            own = (by**2 * share[name] + of_delta).sqrt()
+        else:
+            own = by * share[name] + (of_delta**0.5)
+        common = max(2 * self.precision.operand, self.precision.matrix) + 2 * U32
+        return scale * own + common * expected.abs()
+
+
+class Least:
+    """Lower bounds of one tile's budget, in the shapes of `TileBudget`.
+
+    Args:
+        values: what `reference.evaluate` gives of the tile.
+    """
+
+    def __init__(self, x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision) -> None:
+        self.x, self.tile, self.values, self.precision = x, tile, values, precision
+        self.q, self.k, self.v, self.do = x.tensors(tile)
+        self.power = power_of(precision)
+        # Before what is too small for a lower bound of a product counts as 0 in it.
+        self.p = values["P"].float()
+        self.mean_key = self._mean_key()
+        torch.threshold_(self.p, SMALLEST, 0.0)
+        self.ds = sizes(values["dS"], self.power)
+        pe = sizes(values["PE"]) if x.dropout else self.p
+        self.pe = pe.square() if self.power == 2 else pe
+        lse = values["LSE"][..., None]
+        self.lse = lse.masked_fill(lse == -float("inf"), 0.0)
+        self.common = U32 * (self.lse.abs() + 2 + long_sum(x.n_key)) + U_FUNCTION
+        self.delta = self._delta()
+
+    def of_row(self, name: str) -> Tensor:
+        """Of LSE, delta, O or dQ."""
+        by_row = {"LSE": self.common, "delta": self.delta}
+        return by_row[name][..., 0] if name in by_row else {"O": self._o, "dQ": self._dq}[name]()
+
+    def of_matrix(self, name: str) -> Tensor:
+        """Of P, dP or dS: a tensor of its own."""
+        return {"P": self._p, "dP": self._dp, "dS": self._ds}[name]()
+
+    def add_sums(self, into: Sums) -> None:
+        """Adds this tile's shares of what dK and dV are allowed."""
+        into.add("dK", self.tile, self.ds, self.q, self.power)
+        into.add("dV", self.tile, self.pe, self.do, self.power)
+        # A row's delta errs for all its entries.
+        p = self.pe if self.power == 2 and not self.x.dropout else self.p.square()
+        into.add("delta", self.tile, p, self.delta * self.q, 2)
+
+    def _weight(self) -> float:
+        return weight(self.precision, self.x.n_key)
+
+    def _product(self, matrix: Tensor, other: Tensor) -> Tensor:
+        product = at_least(matrix, sizes(other, self.power))
+        return product.sqrt() if self.power == 2 else product
+
+    def _delta(self) -> Tensor:
+        """[h, m, 1], by the terms of dO O; the other sums of the budget are at least what delta is."""
+        terms, delta = (self.do * self.values["O"]).abs(), self.values["delta"][..., None].abs()
+        rounded = (self.precision.matrix or U32) * terms.square().sum(-1, keepdim=True).sqrt()
+        sums = U32 * (long_sum(terms.shape[-1]) * terms.sum(-1, keepdim=True) + long_sum(self.x.n_key) * delta)
+        return LAMBDA * rounded + sums + self.common * delta
+
+    def _o(self) -> Tensor:
+        weight = self._weight()
+        # The error that all of a row share weighs the same sum of absolute values.
+        return (weight if self.power == 2 else weight + self.common) * self._product(self.pe, self.v)
+
+    def _dq(self) -> Tensor:
+        of_products = self._weight() * self._product(self.ds, self.k)
+        return abs(self.x.scale) * (of_products + self.delta * self.mean_key)
+
+    def _mean_key(self) -> Tensor:
+        """[h, m, D] at most |P K|."""
+        k = self.k.float()
+        product, size = ((self.p @ of).double() for of in (k, k.abs()))
+        return (product.abs() - _off(self.p) * size - TINIEST).nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
+
+    def _p(self) -> Tensor:
+        valid = self.values["valid"]
+        return (self.values["P"].abs() * (self.common + U_FUNCTION)).add_(valid, alpha=TINY)
+
+    def _dp(self) -> Tensor:
+        share = kept_share(self.x, self.tile)
+        dot = at_least(sizes(self.do), sizes(self.v).mT) * (self.precision.accumulate * long_sum(self.do.shape[-1]))
+        return (dot if share is None else dot * share).mul_(self.values["valid"])
+
+    def _ds(self) -> Tensor:
+        of_operands = (self._dp() + self.delta).mul_(self.values["P"].abs())
+        of_operands.add_(self.values["dS"].abs(), alpha=self.precision.matrix)
+        return of_operands.add_(self.values["valid"], alpha=self.precision.floor)

@@ -1,0 +1,415 @@
+"""The sieve: whether all of a run is right, told by what the budget allows at least.
+
+One walk over the tiles that the masks leave, block by block, on the device that has the results. In float64 are the
+reference and what is subtracted from it alone. What passes is right by the whole budget, since `least` is never kinder.
+What does not pass is not wrong yet: `compare` judges it then.
+
+Kept of each result of linear size are its error and what it is allowed at least, in float32: by these a further run of
+the same values is judged without the reference.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from ..model.assignment import OUTPUTS
+from ..model.case import Case
+from ..reference import Tile, evaluate, tiles
+from ..reference.attention import BY_KEY, BY_ROW, MATRICES, add_keys
+from ..runtime.trace import Trace, expected_shapes
+from . import least
+from .blocks import Block, blocks
+from .compare import BySieve, Comparison, Later, attention_of, compare
+from .identities import PARTNERS, Invariant, Sums, allowed, both_sums, residuals, share_of_reference, worst
+from .precision import Precision, ordinary, output_rounding
+from .tally import Finding
+
+LEAST_SCORES = 1 << 22
+"""Scores of a case below which the whole budget costs next to nothing."""
+ROWS = {"cpu": 256, "cuda": 1024}
+# Of a tile's matrices; of a short case twice as many, so that a GPU waits less for what is launched on it.
+TILE_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 24}
+# Errors and bounds are kept as bfloat16, so that three layouts need no more memory than their results. What is kept of
+# a bound is never more than the bound; of an error it is off by half a unit in the last place.
+KEPT_AS = torch.bfloat16
+OFF = 2.0**-8
+SMALLEST_BOUND = 2.0**-120
+KEPT = 1.0 - OFF
+# What a run may be given beside the inputs of the reference.
+NO_INPUTS = ("o", "lse", "delta", *OUTPUTS)
+OF_MATRICES = ("I5", "I6", "I7")
+
+
+@dataclass
+class Sifted:
+    """A run of which every element passed."""
+
+    case: Case
+    values: Mapping[str, Tensor]
+    trace: Trace
+    precision: Precision
+    errors: dict[str, Tensor] = field(default_factory=dict)
+    """By intermediate of linear size: the run's values less the expected ones."""
+    bounds: dict[str, Tensor] = field(default_factory=dict)
+    """What each of them is allowed at least, the rounding of its own dtype included."""
+    ratios: dict[str, Tensor] = field(default_factory=dict)
+    """[B, H], the worst error of each head as a multiple of what is allowed at least."""
+    squares: dict[str, Tensor] = field(default_factory=dict)
+    """The sum of the squares of these multiples over all elements."""
+    largest: dict[str, Tensor] = field(default_factory=dict)
+    """The largest error."""
+    invariants: list[Invariant] = field(default_factory=list)
+    live: Tensor = field(default_factory=lambda: torch.empty(0))
+    """[B, H, M] bool: the rows that see a key."""
+    arriving: Tensor = field(default_factory=lambda: torch.empty(0))
+    """[B, H, Dv]: dO summed over these rows."""
+
+    def by_the_whole_budget(self, block: Block) -> Comparison:
+        """A block compared by the whole budget."""
+        x = attention_of(self.case, block.inputs(self.case, self.values))
+        came = {name: block.of(value, self.case.axes(name)) for name, value in self.trace.values.items()}
+        return compare(block.case(self.case), x, Trace(came, self.trace.sources), self.precision, blame=False)
+
+    def comparison(self, whole: Callable[[], Comparison]) -> Comparison:
+        """The comparison of the run, with ratios that are at least as large as those by the whole budget would be.
+
+        Args:
+            whole: makes the same by the whole budget.
+        """
+        whole, shapes, given = cache(whole), expected_shapes(self.case), self.trace.values
+        linear = [name for name in shapes if name not in MATRICES]
+        summed = [name for name in ("P", "dS") if name in given]
+        return Comparison(
+            findings={name: self._finding(name) for name in shapes if name in given},
+            absent=tuple(name for name in shapes if name not in given),
+            precision=ordinary(self.precision),
+            undecided=0,
+            expected=Later(linear, lambda: whole().expected),
+            bounds=Later(linear, lambda: whole().bounds),
+            row_sums=Later(summed, lambda: whole().row_sums),
+            leaks=dict.fromkeys(summed, 0),
+            by_sieve=BySieve(self.bounds, self.by_the_whole_budget),
+        )
+
+    def _finding(self, name: str) -> Finding:
+        values, ratio = self.trace.values[name], self.ratios[name].cpu()
+        none = torch.zeros(ratio.shape, dtype=torch.long)
+        rms = float(self.squares[name] / max(values.numel(), 1)) ** 0.5
+        rows = torch.zeros(*ratio.shape, values.shape[2], dtype=torch.bool)
+        return Finding(
+            name, self.case.axes(name), values.numel(), 0, float(self.largest[name]), ratio, rms, none, none, rows,
+            None, None,
+        )  # fmt: skip
+
+
+class Sieve:
+    """Sifts the runs of one target; where several have the same values the reference is computed for the first.
+
+    Args:
+        several: whether more runs than one are to come.
+    """
+
+    def __init__(self, *, several: bool = True) -> None:
+        self.several = several
+        self._known: Sifted | None = None
+
+    def sift(
+        self,
+        case: Case,
+        values: Mapping[str, Tensor],
+        trace: Trace,
+        precision: Precision,
+        tick: Callable[[float], None] = lambda fraction: None,
+    ) -> Sifted | None:
+        """A run's results, where every element and every identity passes; None where one does not, or may not be asked.
+
+        Args:
+            values: its inputs, canonical, on the device of its results.
+        """
+        if not _is_worth_it(case, trace, precision):
+            return None
+        inputs = {name: value for name, value in values.items() if name not in NO_INPUTS}
+        if self._known is not None and self._known.precision == precision and _same(self._known.values, inputs):
+            again = _again(self._known, trace)
+            if again is not None:
+                return again
+        sifted = _First(case, inputs, trace, precision, several=self.several).run(tick)
+        self._known = sifted if self.several else None
+        return sifted
+
+
+def _is_worth_it(case: Case, trace: Trace, precision: Precision) -> bool:
+    """Whether a case is large, and the least budget is known of all that a trace has."""
+    return (
+        case.scores >= LEAST_SCORES
+        and case.family == "softmax"
+        and not precision.exact
+        and trace.values.keys() <= {*BY_ROW, *BY_KEY}
+    )
+
+
+def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        value is other[name] or value.equal(other[name]) for name, value in one.items()
+    )
+
+
+def _again(known: Sifted, trace: Trace) -> Sifted | None:
+    """Another run of the same values, where it passes by what is known of them; None where that does not tell."""
+    first, came = known.trace.values, trace.values
+    if first.keys() != came.keys() or any(came[name].dtype != value.dtype for name, value in first.items()):
+        return None
+    if any(not came[name].equal(first[name]) for name in MATRICES if name in came):
+        return None
+    if all(came[name].equal(value) for name, value in first.items()):
+        return replace(known, trace=trace)
+    return _Again(known, trace).run()
+
+
+@dataclass
+class _Judged:
+    """What a block came to."""
+
+    block: Block
+    ratios: dict[str, Tensor] = field(default_factory=dict)
+    """By intermediate, [h]."""
+    squares: dict[str, Tensor] = field(default_factory=dict)
+    largest: dict[str, Tensor] = field(default_factory=dict)
+    passed: list[Tensor] = field(default_factory=list)
+    sums: tuple[Sums, ...] = ()
+
+    def judge(self, name: str, error: Tensor, bound: Tensor) -> None:
+        """Errors [h, r, ...], beside what is allowed of each at least."""
+        sizes = error.abs()
+        self.passed.append((sizes <= bound).all())
+        largest, ratio = sizes.amax(), sizes.div_(bound).nan_to_num_(0.0).flatten(1)
+        self._note(name, ratio.amax(1), ratio.norm().square(), largest)
+
+    def take(self, finding: Finding, like: Tensor) -> None:
+        """What a comparison found of the block."""
+        squares = like.new_tensor(finding.rms_ratio**2 * finding.total)
+        self._note(finding.name, finding.ratio[0].to(like), squares, like.new_tensor(finding.max_abs_err))
+
+    def _note(self, name: str, ratios: Tensor, squares: Tensor, largest: Tensor) -> None:
+        known = self.ratios.get(name)
+        self.ratios[name] = ratios if known is None else known.maximum(ratios)
+        self.squares[name] = squares if known is None else self.squares[name] + squares
+        self.largest[name] = largest if known is None else self.largest[name].maximum(largest)
+
+
+class _Walk:
+    """What the blocks of a run come to, one after another."""
+
+    def __init__(
+        self, case: Case, values: Mapping[str, Tensor], trace: Trace, precision: Precision, *, several: bool = True
+    ) -> None:
+        self.case, self.values, self.precision = case, values, precision
+        self.sifted = Sifted(case, values, trace, precision)
+        self._residuals: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        for name, value in trace.values.items():
+            heads = case.kv_heads if name in BY_KEY else case.heads
+            self.sifted.ratios[name] = value.new_zeros((case.batch, heads), dtype=torch.double)
+            self.sifted.squares[name] = self.sifted.largest[name] = value.new_zeros((), dtype=torch.double)
+            if name not in MATRICES:
+                for kept in (self.sifted.errors, self.sifted.bounds) if several else (self.sifted.bounds,):
+                    kept[name] = torch.empty(value.shape, dtype=KEPT_AS, device=value.device)
+
+    def keep(self, name: str, block: Block, error: Tensor, bound: Tensor) -> None:
+        """Keeps errors [1, h, r, ...] of a block, and what is allowed of each."""
+        axes = self.case.axes(name)
+        if name in self.sifted.errors:
+            block.of(self.sifted.errors[name], axes).copy_(error)
+        block.of(self.sifted.bounds[name], axes).copy_(bound.where(bound > SMALLEST_BOUND, 0.0))
+
+    def add(self, judged: _Judged) -> None:
+        """A block that passed."""
+        block, sifted = judged.block, self.sifted
+        for name, ratio in judged.ratios.items():
+            sifted.ratios[name][block.batch, block.kv_heads if name in BY_KEY else block.heads] = ratio.to(
+                sifted.ratios[name]
+            )
+            sifted.squares[name] = sifted.squares[name] + judged.squares[name]
+            sifted.largest[name] = sifted.largest[name].maximum(judged.largest[name])
+        of_block = (block.of(sifted.arriving, "bhe"), block.of(sifted.live, "bhm"))
+        for sums in judged.sums:
+            for key, residual, budget in residuals(block.case(self.case), sums, *of_block):
+                self._residuals[key, sums.of].append((residual.flatten(), budget.flatten()))
+
+    def ended(self) -> Sifted | None:
+        """What passed, with its identities; None where one is broken."""
+        self.sifted.invariants = [
+            worst(key, side, *(torch.cat(parts) for parts in zip(*found, strict=True)))
+            for (key, side), found in self._residuals.items()
+        ]
+        return self.sifted if all(invariant.holds for invariant in self.sifted.invariants) else None
+
+
+class _Again(_Walk):
+    """A further run of values of which one has passed."""
+
+    def __init__(self, known: Sifted, trace: Trace) -> None:
+        super().__init__(known.case, known.values, trace, known.precision)
+        self.known = known
+        self.sifted.live, self.sifted.arriving = known.live, known.arriving
+
+    def run(self) -> Sifted | None:
+        found = [self._block(block) for block in blocks(self.case, 1)]
+        if not bool(torch.stack([one for judged in found for one in judged.passed]).all()):
+            return None
+        for judged in found:
+            self.add(judged)
+        ended = self.ended()
+        if ended is not None:
+            of_matrices = [one for one in self.known.invariants if one.key in OF_MATRICES]
+            ended.invariants += [one for one in self.known.invariants if one.of == "reference"] + of_matrices
+        return ended
+
+    def _block(self, block: Block) -> _Judged:
+        inputs, judged, sums = block.inputs(self.case, self.values), _Judged(block), Sums("target")
+        for name in self.known.errors:
+            axes = self.case.axes(name)
+            value, first, known, bound = (
+                block.of(of[name], axes).double()
+                for of in (self.sifted.trace.values, self.known.trace.values, self.known.errors, self.known.bounds)
+            )
+            error = known + (value - first).masked_fill(value == first, 0.0)
+            # The first run's error is known to so many bits.
+            judged.judge(name, (error.abs() + known.abs() * OFF)[0], bound[0])
+            self.keep(name, block, error, bound)
+            if name in PARTNERS:
+                sums.add(name, inputs[PARTNERS[name]].double(), value, bound)
+        judged.sums = (sums,)
+        return judged
+
+
+class _First(_Walk):
+    """A run beside the reference."""
+
+    def __init__(
+        self, case: Case, values: Mapping[str, Tensor], trace: Trace, precision: Precision, *, several: bool
+    ) -> None:
+        super().__init__(case, values, trace, precision, several=several)
+        self.device = values["q"].device
+        self.sifted.live = torch.zeros(values["q"].shape[:3], dtype=torch.bool, device=self.device)
+        self.sifted.arriving = torch.zeros_like(values["do"][:, :, 0], dtype=torch.double)
+
+    def run(self, tick: Callable[[float], None]) -> Sifted | None:
+        every = list(blocks(self.case, self._key_heads_of_a_block()))
+        for done, block in enumerate(every, 1):
+            with least.tf32():
+                judged = _BlockWalk(self, block).run()
+            if judged is None:
+                return None
+            self.add(judged)
+            tick(done / len(every))
+        return self.ended()
+
+    def rows_of_a_tile(self, heads: int) -> int:
+        """How many rows a tile of so many heads has."""
+        group = self.case.heads // self.case.kv_heads
+        most = 2 * TILE_ELEMENTS[self.device.type] if heads > group else TILE_ELEMENTS[self.device.type]
+        return max(1, min(ROWS[self.device.type], most // (heads * self.case.seqlen_k)))
+
+    def _key_heads_of_a_block(self) -> int:
+        rows, group = min(self.case.seqlen_q, ROWS[self.device.type]), self.case.heads // self.case.kv_heads
+        return max(1, 2 * TILE_ELEMENTS[self.device.type] // (rows * self.case.seqlen_k * group))
+
+
+class _BlockWalk:
+    """One block beside the reference: what it gives is put together from tiles, and judged at the end."""
+
+    def __init__(self, whole: _First, block: Block) -> None:
+        case, trace = whole.case, whole.sifted.trace
+        self.whole, self.block, self.case, self.precision = whole, block, block.case(case), whole.precision
+        self.x = attention_of(case, block.inputs(case, whole.values))
+        self.came = {name: block.of(value, case.axes(name)) for name, value in trace.values.items()}
+        linear = {name: value.shape for name, value in self.came.items() if name not in MATRICES}
+        self.expected, self.bounds = ({name: self.x.q.new_zeros(of) for name, of in linear.items()} for _ in range(2))
+        self.sums = least.Sums(self.x, linear.keys() & {*BY_KEY}, whole.precision)
+        self.sides = Sums("target"), Sums("reference")
+        self.live = block.of(whole.sifted.live, "bhm")
+        self.judged = _Judged(block, sums=self.sides)
+
+    def run(self) -> _Judged | None:
+        """What the block came to; None where it is wrong."""
+        for tile in tiles(self.x, rows=self.whole.rows_of_a_tile(self.x.n_heads)):
+            self._tile(replace(tile, keys=self.x.seen_keys(tile)))
+        self.block.of(self.whole.sifted.arriving, "bhe").copy_((self.x.do * self.live[..., None]).sum(2))
+        for name, expected in self.expected.items():
+            bound = self.sums.bound(name, expected) if name in BY_KEY else self.bounds[name]
+            self._judge(name, self.came[name], expected, bound)
+        return self.judged if bool(torch.stack(self.judged.passed).all()) else self._by_the_whole_budget()
+
+    def _tile(self, tile: Tile) -> None:
+        values = evaluate(self.x, tile, None, {"dQ"} & self.came.keys())
+        of_tile = least.Least(self.x, tile, values, self.precision)
+        self.live[0, :, tile.rows] = values["valid"].any(-1)
+        for name in self.came.keys() & {*BY_ROW} - {*MATRICES}:
+            self.expected[name][0, :, tile.rows] = values[name]
+            self.bounds[name][0, :, tile.rows] = of_tile.of_row(name)
+        for name in self.came.keys() & {*MATRICES}:
+            self._judge_matrix(name, tile, values[name], of_tile.of_matrix(name))
+        add_keys(self.x, {name: self.expected[name][0] for name in BY_KEY if name in self.expected}, tile, values)
+        of_tile.add_sums(self.sums)
+
+    def _judge_matrix(self, name: str, tile: Tile, expected: Tensor, bound: Tensor) -> None:
+        """Judges P, dP or dS on a tile, and that all keys which it does not see have 0; notes the sums of its rows."""
+        came = self.came[name][0, :, tile.rows]
+        hidden = (came[..., : tile.keys.start], came[..., tile.keys.stop :])
+        self.judged.passed += [(part == 0).all() for part in hidden if part.numel()]
+        came = came[..., tile.keys]
+        if name != "dP":
+            of_reference = bound.sum(-1) * share_of_reference(self.precision)
+        # Not all of `output_rounding`, and in place: these are large.
+        allowed = bound.add_(expected.abs(), alpha=torch.finfo(came.dtype).eps / 2).mul_(KEPT)
+        self.judged.judge(name, came - expected, allowed)
+        if name != "dP":
+            self._note_rows(
+                name, tile.rows, (came.sum(-1, dtype=torch.double), allowed.sum(-1)), (expected.sum(-1), of_reference)
+            )
+
+    def _note_rows(self, name: str, rows: slice, *of_sides: tuple[Tensor, Tensor]) -> None:
+        """Notes the sums of rows of P or dS, and what is allowed of them; masked entries are 0 wherever all passes."""
+        for side, found in zip(self.sides, of_sides, strict=True):
+            none = self.x.q.new_zeros(self.live.shape)
+            for into, values in zip(side.over_row.setdefault(name, (none, none.clone())), found, strict=True):
+                into[0, :, rows] = values
+            side.leaks = 0
+
+    def _judge(self, name: str, came: Tensor, expected: Tensor, bound: Tensor) -> None:
+        """Judges all of an intermediate of linear size, and keeps its errors."""
+        value, (bound, of_reference) = came.double(), self._allowed(came, expected, bound)
+        error = (value - expected).masked_fill(value == expected, 0.0)
+        if name == "LSE":  # of a row that sees no key there are several conventions, and nothing reads it
+            error = error.masked_fill(~self.live & ~value.isnan(), 0.0)
+        self.judged.judge(name, error[0], bound[0])
+        self.whole.keep(name, self.block, error, bound)
+        if name in PARTNERS:
+            partner = getattr(self.x, PARTNERS[name])
+            for side, of, allowed in zip(self.sides, (value, expected), (bound, of_reference), strict=True):
+                side.add(name, partner, of, allowed)
+
+    def _allowed(self, came: Tensor, expected: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
+        """What the target may err by, the rounding of its own dtype included; and what its reference may."""
+        rounding = output_rounding(expected, bound, came.dtype) * ((expected != 0) | (bound > 0))
+        return (bound + rounding) * KEPT, bound * share_of_reference(self.precision)
+
+    def _by_the_whole_budget(self) -> _Judged | None:
+        """What the block comes to by the whole budget; None where it is wrong by that, too."""
+        comparison = self.whole.sifted.by_the_whole_budget(self.block)
+        if not comparison.matches:
+            return None
+        trace = Trace(self.came, self.whole.sifted.trace.sources)
+        judged = _Judged(self.block, sums=both_sums(self.x, trace, comparison))
+        bounds = allowed(comparison, {name: value.dtype for name, value in self.came.items()})
+        for name, finding in comparison.findings.items():
+            judged.take(finding, like=self.x.q)
+            if name in bounds:
+                self.whole.keep(name, self.block, self.came[name].double() - comparison.expected[name], bounds[name])
+        return judged

@@ -1,0 +1,168 @@
+"""What passes the sieve is what the whole budget lets pass, and what it says of it holds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+
+from gradprobe.inputs.draw import draw
+from gradprobe.model.run import MATCH, MISMATCH
+from gradprobe.numerics import least, sieve
+from gradprobe.numerics.compare import attention_of, compare
+from gradprobe.numerics.identities import agreement, allowed
+from gradprobe.numerics.precision import precision_of
+from gradprobe.numerics.sieve import Sieve
+from gradprobe.pipeline.probe import probe
+from gradprobe.runtime.trace import Trace
+from tests.emulated import Arithmetic, case_of, changed, ran, softmax, target_of
+from tests.sampling import DRAWS, tries
+
+GRADIENTS = ("O", "dQ", "dK", "dV")
+OPTIONS = (
+    {"causal": True}, {"window": (20, 3)}, {"kv_heads": 1, "causal": True},
+    {"seqlen_q": 90, "seqlen_k": 60, "causal": True},
+    {"softcap": 1.5, "alibi": True}, {"sinks": True}, {"dropout": 0.3}, {"mask": "dead-rows"}, {"seqlens": (70, 3)},
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def all_are_large(monkeypatch):
+    monkeypatch.setattr(sieve, "LEAST_SCORES", 0)
+    monkeypatch.setattr(sieve, "TILE_ELEMENTS", {"cpu": 1 << 12})
+    monkeypatch.setattr(sieve, "ROWS", {"cpu": 32})
+
+
+def case_with(dtype="float32", **options):
+    return case_of("softmax", **{"batch": 2, "heads": 2, "seqlen": 70, "head_dim": 16, "dtype": dtype} | options)
+
+
+def target(fault=lambda name, tensor: tensor):
+    def emulated(q, k, v, do, *, causal=False, scale=None):
+        results = softmax(q, k, v, do, causal=causal, scale=scale, fault=fault)
+        return {name: results[name] for name in GRADIENTS}
+
+    return target_of(emulated)
+
+
+def findings_of(passed):
+    return passed.comparison(lambda: pytest.fail("the whole case was compared")).findings
+
+
+def right(case, names=GRADIENTS):
+    values = draw(case)
+    how = Arithmetic(tensor_core=case.dtype != "float32", delta_from_o=True)
+    return values, ran(case, how, values=values, names=names)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("options", OPTIONS, ids=",".join)
+def test_a_right_run_passes_with_ratios_that_are_not_too_small(options, dtype):
+    case = case_with(dtype, **options)
+    values, trace = right(case, names=("LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV"))
+    precision = precision_of(dtype, "ieee")
+    passed = Sieve().sift(case, values, trace, precision)
+    whole = compare(case, attention_of(case, values), trace, precision)
+    assert whole.matches
+    assert passed is not None
+    for name, finding in findings_of(passed).items():
+        assert finding.total == whole.findings[name].total
+        assert bool((finding.ratio >= whole.findings[name].ratio * (1 - 1e-9)).all()), name
+        assert finding.max_abs_err == pytest.approx(whole.findings[name].max_abs_err, rel=1e-6), name
+    assert {(one.key, one.of) for one in passed.invariants} >= {("I3", "target"), ("I4", "reference")}
+
+
+@tries(push=40, night=2_000)
+@given(random=DRAWS)
+def test_one_element_is_judged_as_the_whole_budget_judges_it(random):
+    dtype = random.choice(["float32", "float16", "bfloat16"])
+    case = case_with(dtype, batch=1, **random.choice(OPTIONS[:5]))
+    values, trace = right(case, names=(*GRADIENTS, "dS"))
+    precision, x = precision_of(dtype, "ieee"), attention_of(case, values)
+    name = random.choice([*trace.values])
+    spoilt = trace.values[name].clone()
+    at = random.randrange(spoilt.numel())
+    whole = compare(case, x, trace, precision)
+    bound = allowed(whole, {name: spoilt.dtype})[name].flatten()[at] if name != "dS" else 1e-3
+    by = random.choice([0.2, 0.9, 0.999, 1.001, 1.1, 3.0, 1e6, float("nan")])
+    spoilt.view(-1)[at] += (by * bound * random.choice([-1, 1])).to(spoilt.dtype) if name != "dS" else by * bound
+    spoilt_trace = Trace({**trace.values, name: spoilt}, trace.sources)
+    passed = Sieve().sift(case, values, spoilt_trace, precision)
+    of_whole = compare(case, x, spoilt_trace, precision, blame=False)
+    assert (passed is not None) == of_whole.matches
+
+
+def test_what_fails_the_sieve_alone_is_judged_block_by_block(monkeypatch):
+    case = case_with("bfloat16", causal=True)
+    values, trace = right(case)
+    monkeypatch.setattr(least, "weight", lambda precision, terms: 0.0)
+    asked = []
+    whole = sieve.Sifted.by_the_whole_budget
+    monkeypatch.setattr(
+        sieve.Sifted, "by_the_whole_budget", lambda self, block: asked.append(block) or whole(self, block)
+    )
+    passed = Sieve().sift(case, values, trace, precision_of("bfloat16", "ieee"))
+    assert passed is not None
+    assert asked
+    of_whole = compare(case, attention_of(case, values), trace, precision_of("bfloat16", "ieee"))
+    block = asked[0]
+    exact = of_whole.findings["dQ"].ratio[block.batch, block.heads]
+    torch.testing.assert_close(findings_of(passed)["dQ"].ratio[block.batch, block.heads], exact, rtol=1e-6, atol=0.0)
+
+
+def test_a_further_run_needs_no_reference_and_is_judged_by_its_own_values(monkeypatch):
+    case = case_with("float16", causal=True)
+    values, trace = right(case)
+    sift = Sieve()
+    precision = precision_of("float16", "ieee")
+    assert sift.sift(case, values, trace, precision) is not None
+    monkeypatch.setattr(sieve, "evaluate", lambda *_: pytest.fail("the reference was evaluated again"))
+    other = ran(case, Arithmetic(backwards=True, tile=64), values=values, names=GRADIENTS)
+    assert any(not other.values[name].equal(trace.values[name]) for name in GRADIENTS)
+    again = sift.sift(case, values, other, precision)
+    assert again is not None
+    assert {(one.key, one.of) for one in again.invariants} == {
+        (key, of) for key in ("I1", "I2", "I3", "I4") for of in ("target", "reference")
+    }
+    monkeypatch.undo()
+    monkeypatch.setattr(sieve, "LEAST_SCORES", 0)
+    wrong = other.values["dK"].clone()
+    wrong[1, 0, 5, 3] += 0.5
+    assert sift.sift(case, values, Trace({**other.values, "dK": wrong}, other.sources), precision) is None
+    moved = {**values, "q": values["q"].flip(2)}
+    assert sift.sift(case, moved, trace, precision) is None, "other values, another problem"
+
+
+@pytest.mark.parametrize("name", ["dS", "P"])
+def test_a_fault_is_told_as_without_the_sieve(name, monkeypatch):
+    wrong = target(changed(name, lambda tensor: tensor[:, 1, 40:44].mul_(1.05)))
+    told = []
+    for least_scores in (0, 1 << 40):
+        monkeypatch.setattr(sieve, "LEAST_SCORES", least_scores)
+        report = probe(case_with(causal=True, batch=1), wrong, why=False)
+        told.append([(run.layout, run.verdict, run.measured.first) for run in report.runs if run.measured])
+    assert told[0] == told[1]
+    assert told[0][0][1] == MISMATCH
+
+
+def test_a_check_by_the_sieve_holds_the_identities_of_two_runs():
+    report = probe(case_with("bfloat16", causal=True), target(), why=False)
+    assert report.verdict == MATCH
+    for run in report.runs:
+        assert run.measured.comparison.by_sieve is not None
+    keys = {one.key for run in report.runs for one in run.measured.invariants}
+    assert keys == {"I1", "I2", "I3", "I4", "I8", "I9", "I10"}
+
+
+def test_two_runs_that_differ_break_the_identity_by_the_whole_budget_alone(monkeypatch):
+    """Half a budget apart is right, by whichever budget is asked; three of them are not."""
+    case, precision = case_with("float32", causal=True), precision_of("float32", "ieee")
+    values, trace = right(case)
+    sifted = Sieve().sift(case, values, trace, precision)
+    comparison = sifted.comparison(lambda: pytest.fail("the whole case was compared"))
+    whole = compare(case, attention_of(case, values), trace, precision)
+    bound = allowed(whole, {"dK": torch.float32})["dK"]
+    for by, holds in ((0.5, True), (1.9, True), (3.0, False)):
+        other = Trace({**trace.values, "dK": trace.values["dK"] + (by * bound).float()}, trace.sources)
+        assert agreement("I10", case, trace, other, comparison).holds is holds
+        assert agreement("I10", case, trace, other, whole).holds is holds
