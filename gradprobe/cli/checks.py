@@ -38,7 +38,7 @@ def check_one(planned: Planned, forms: Forms, setting: Setting) -> int:
     """
     made: list[Checked] = []
     try:
-        with Progress() as tick:
+        with Progress(lambda: _case_line(planned), patience=0.0) as tick:
             tick("importing torch and the target", None)
             for checked in check_each([planned], setting, echo=sys.stderr.write, tick=_by_layout(planned, tick)):
                 made.append(checked)
@@ -56,6 +56,12 @@ def check_one(planned: Planned, forms: Forms, setting: Setting) -> int:
     if checked.verdict != FAILED and planned.close_up is None:
         last.save(planned.request, checked.report)
     return tell(checked.report, checked.code, forms, setting.tracebacks)
+
+
+def _case_line(planned: Planned) -> list[Text]:
+    from rich.text import Text
+
+    return [Text(planned.case_line, no_wrap=True, overflow="ellipsis")]
 
 
 def tell(report: Report, code: int, forms: Forms, tracebacks: bool) -> int:

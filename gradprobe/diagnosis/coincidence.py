@@ -93,7 +93,7 @@ def coincidences(experiment: Experiment, runs: Sequence[LayoutRun], seconds: flo
     Args:
         seconds: that the search takes.
     """
-    with Forks(1) as forks:
+    with Forks(1, is_waited_for=True) as forks:
         forks.add("", partial(sought, replace(experiment, tick=silent), runs, seconds))
         longest = _TIMES * seconds
         answers = [answer for _, answer in forks.answers(time.monotonic() + longest, longest)]

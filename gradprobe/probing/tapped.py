@@ -85,7 +85,7 @@ def proposal(experiment: Experiment, runs: Sequence[LayoutRun], seconds: float) 
         return
     if not (one_each := {word.partition("=")[0]: word for word in reversed(propose(list(first.launched)))}):
         return
-    with Forks(1) as forks:
+    with Forks(1, is_waited_for=True) as forks:
         forks.add("", partial(_right, experiment, list(reversed(one_each.values())), measured[0].assigned))
         answers: list[list[str] | None] = [each for _, each in forks.answers(time.monotonic() + seconds, seconds)]
     if words := next(filter(None, answers), None):

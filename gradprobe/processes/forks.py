@@ -37,7 +37,9 @@ class _Fork:
 class Forks:
     """Work that waits, and the forks that do it."""
 
-    def __init__(self, at_once: int) -> None:
+    def __init__(self, at_once: int, *, is_waited_for: bool = False) -> None:
+        """`is_waited_for`: whether this process does nothing meanwhile, so that a fork may have forks of its own."""
+        self._is_waited_for = is_waited_for
         self._waiting: deque[tuple[Any, Callable[[], Any]]] = deque()
         self._forks: list[_Fork] = []
         self._at_once = at_once
@@ -69,7 +71,7 @@ class Forks:
     def _start(self) -> None:
         while self._waiting and len(self._forks) < self._at_once:
             key, work = self._waiting.popleft()
-            self._forks.append(_started(key, work))
+            self._forks.append(_started(key, work, is_waited_for=self._is_waited_for))
 
     def _over(self, until: float, longest: float) -> list[_Fork]:
         """The forks that have ended; also those that took too long."""
@@ -167,8 +169,9 @@ def halved(work: Callable[[Sequence[Item]], list[Done]], items: Sequence[Item]) 
     return [done for pair in zip_longest(here, there) for done in pair][: len(items)]
 
 
-def _started(key: Any, work: Callable[[], Any]) -> _Fork:
+def _started(key: Any, work: Callable[[], Any], *, is_waited_for: bool = False) -> _Fork:
     reading, writing = os.pipe()
+    is_crowded = not is_waited_for or os.getpid() in CROWDED
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():
@@ -177,6 +180,8 @@ def _started(key: Any, work: Callable[[], Any]) -> _Fork:
         process = os.fork()
     if process == 0:
         os.close(reading)
+        if is_crowded:
+            CROWDED.add(os.getpid())
         _work(work, writing)
     os.close(writing)
     return _Fork(key, process, reading, time.monotonic())
@@ -185,7 +190,6 @@ def _started(key: Any, work: Callable[[], Any]) -> _Fork:
 def _work(work: Callable[[], Any], writing: int) -> NoReturn:
     """The fork's own life: it says nothing to anybody but through its pipe, and leaves without any clean-up."""
     with contextlib.suppress(BaseException):
-        CROWDED.add(os.getpid())
         faulthandler.disable()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
         with contextlib.suppress(OSError, AttributeError):

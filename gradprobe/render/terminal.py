@@ -146,12 +146,13 @@ class Progress:
     took as long as what is done, since the share was known.
     """
 
-    def __init__(self, above: Callable[[], list[Text]] = list) -> None:
+    def __init__(self, above: Callable[[], list[Text]] = list, patience: float = PATIENCE) -> None:
         """
         Args:
             above: lines that stand above the bar, anew at each look; they are gone with it.
+            patience: seconds before the bar is shown.
         """
-        self._above = above
+        self._above, self._patience = above, patience
 
     def __enter__(self) -> Progress:
         self._stage, self._begun = "starting", (0.0, 0.0)
@@ -161,7 +162,7 @@ class Progress:
         self._bar: Any = None
         self._task: Any = None
         self._over = False
-        self._timer = threading.Timer(PATIENCE, self._show)
+        self._timer = threading.Timer(self._patience, self._show)
         self._timer.daemon = True
         if sys.stderr.isatty():
             self._timer.start()

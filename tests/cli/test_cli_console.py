@@ -243,6 +243,9 @@ def test_a_slow_target_shows_a_bar_on_a_terminal_and_clears_it(folder):
     assert ran.code == 0
     assert "run 1, slow.py:f, q=conti" in ran.out
     before, _, report = ran.out.partition("MATCH")
+    # From the first moment on the case stands above it.
+    first, *_ = before.partition("importing torch and the tar")
+    assert "slow.py:f  B=1 H=2 L=20 D=8 float32\n" in first
     assert "\x1b[?25h" in before
     assert "run 1" not in report
 

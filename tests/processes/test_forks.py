@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from gradprobe.processes import forks
 from gradprobe.processes.child import heard_by, tell
 from gradprobe.processes.forks import Beside, Forks, halved
 
@@ -89,3 +90,14 @@ def test_work_that_nobody_waits_for_is_ended():
         process = slow._fork.process
     assert time.monotonic() - start < 10
     assert not os.path.exists(f"/proc/{process}")
+
+
+def test_a_fork_that_is_waited_for_may_fork_and_one_beside_this_process_may_not(monkeypatch):
+    def allowed(**how):
+        with Forks(1, **how) as found:
+            found.add("", forks.may_fork)
+            return next(answer for _, answer in found.answers(time.monotonic() + 20, longest=20))
+
+    assert (allowed(), allowed(is_waited_for=True)) == (False, True)
+    monkeypatch.setattr(forks, "CROWDED", {os.getpid()})
+    assert not allowed(is_waited_for=True)

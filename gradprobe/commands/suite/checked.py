@@ -11,7 +11,7 @@ from msgspec import structs
 from ...inputs.history import CheckRequest
 from ...inputs.options import command_line
 from ...model.assignment import parse_run, planned_runs, run_name
-from ...model.case import fewer_heads, shortened
+from ...model.case import Case, fewer_heads, shortened
 from ...model.failures import Failure, ReferenceFailure, TargetFailure, UsageFailure, as_failure
 from ...model.memory import WARNING, MemoryFinding, Warned
 from ...model.report import Against, CheckedTarget, Report, error_of
@@ -19,6 +19,7 @@ from ...model.run import CRASHED, FAILED, MATCH, MISMATCH, Error, Run
 from ...processes import Crash, Raised
 from ...processes.ended import CRASH, DEVICE, MEMORY, TIMEOUT
 from ...render.terminal import interrupted
+from .matrix import titled
 
 INTERRUPTED = "Interrupted"
 """The kind of error of a check that Ctrl-C ended."""
@@ -60,6 +61,16 @@ class Planned:
             return (" ".join(options["layout"]),)
         request = tuple(parse_run(word) for word in options.get("runs") or ())
         return tuple(map(run_name, planned_runs(request, are_saved="inputs" in options)))
+
+    @property
+    def case_line(self) -> str:
+        """The target and its case, as far as the words say: before anything is imported that could say more."""
+        options = {name: word for name, word in self.request.options.items() if not isinstance(word, list)}
+        sizes = {"batch": Case.batch, "heads": Case.heads, "seqlen": Case.seqlen_q, "head_dim": Case.head_dim}
+        if {"seqlen_q", "seqlen_k", "cu_seqlens"} & options.keys():
+            del sizes["seqlen"]
+        known = {} if "inputs" in options else {**sizes, "dtype": Case.dtype}
+        return f"{self.request.target}  {' '.join(titled({**known, **options}))}"
 
     @property
     def repro_command(self) -> str:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gradprobe.commands.suite.checked import code_of
+from gradprobe.commands.suite.checked import Planned, code_of
 from gradprobe.commands.suite.checking import Setting, check_each
+from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.documents import Reports, dump, load, several_document
 from gradprobe.model.report import CheckedTarget, Report
 from gradprobe.pipeline.probe import COINCIDENCES, EDITS
@@ -38,6 +39,19 @@ def test_the_time_for_edits_counts_from_the_start_and_half_of_it_is_kept(seconds
 def test_the_seconds_for_coincidences_are_whole_as_long_as_a_check_has_time():
     assert Setting(coincidence_budget=5.0).budget_at(100.0, COINCIDENCES) == 5.0
     assert Setting(coincidence_budget=5.0, timeout=30.0).budget_at(27.0, COINCIDENCES) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({}, "B=2 H=3 L=72 D=24 float32"),
+        ({"seqlen_q": 8, "heads": 4, "causal": True, "dtype": "float16"}, "B=2 H=4 D=24 float16 Lq=8 causal"),
+        ({"cu_seqlens": "0,5,9", "runs": ["distinct"]}, "B=2 H=3 D=24 float32 cu-seqlens=0,5,9"),
+        ({"inputs": "real.pt"}, "inputs=real.pt"),
+    ],
+)
+def test_the_line_of_a_case_says_what_its_words_say_before_anything_else_is_known(options, line):
+    assert Planned("", CheckRequest("lazy", None, None, options)).case_line == f"lazy  {line}"
 
 
 def test_a_right_and_a_wrong_target_give_the_documents_that_check_gives():
