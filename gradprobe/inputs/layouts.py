@@ -50,6 +50,8 @@ class Inputs:
     """The values by tensor name, contiguous; of outputs, what they hold before the run."""
     tensors: Mapping[str, Tensor]
     """The same values as they lie in memory."""
+    assigned: Assigned = ()
+    """What was laid out how."""
 
 
 def place(
@@ -87,7 +89,7 @@ def place(
     for name, spot in places.items():
         buffers.setdefault(spot.buffer, []).append(name)
     found = {name: tensor for names in buffers.values() for name, tensor in _in_one_buffer(names, values, places, fill)}
-    return Inputs(run_name(assigned), values, {name: found[name] for name in places})
+    return Inputs(run_name(assigned), values, {name: found[name] for name in places}, assigned)
 
 
 def effective_values(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:

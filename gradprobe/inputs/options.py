@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..model.assignment import AS_SAVED, LAYOUTS, OUTPUTS, PLAIN, SHAPES, TENSORS, parse_layout, parse_run, parse_shapes
-from ..model.case import ALIGNMENTS, DEVICES, DOTS, DTYPES, IMPLIED, MASKS, ORACLES, PATTERNS, flag_of, refuse_unknown
+from ..model.case import (
+    ALIGNMENTS,
+    DEVICES,
+    DOTS,
+    DTYPES,
+    IMPLIED,
+    MASKS,
+    ORACLES,
+    PATTERNS,
+    SHARDS,
+    flag_of,
+    refuse_unknown,
+)
 from ..model.failures import UsageFailure, did_you_mean
 
 
@@ -110,6 +122,8 @@ OPTIONS = (
     Option("implied", str, f"What TARGET does by itself and has no parameter for: {', '.join(IMPLIED)}", "NAME,...",
            _implied),
     Option("as_cuda", bool, "In Triton's interpreter, let tensors say that they are on a GPU, for wrappers that ask"),
+    Option("ranks", int, "Processes that TARGET works in at once, each given its shard (default: it is given all)"),
+    Option("shards", str, f"What each rank holds: {', '.join(SHARDS)}, or FILE.py:FUNCTION (default: contiguous)"),
     Option("pattern", str, f"Pattern of the drawn values: {', '.join(PATTERNS)} (default: normal)"),
     Option("dots", str, f"Arithmetic of float32 dots: {', '.join(DOTS)} (default: what the backend does)"),
     Option("oracle", str, f"What judges: {', '.join(ORACLES)} alone, at any length (default: reference)"),

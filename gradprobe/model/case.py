@@ -36,6 +36,10 @@ CONFIGS = ("first", "all")
 REFERENCE, IDENTITIES = ORACLES = ("reference", "identities")
 ALIGNMENTS = ("bottom-right", "top-left")
 MASKS = ("random", "dead-rows", "padding")
+# How sequences, or heads, are divided among ranks.
+SHARDS = ("contiguous", "zigzag", "striped", "heads")
+# Each is a process of its own.
+MOST_RANKS = 64
 # The options that take one of several words.
 CHOICES = {"dtype": DTYPES, "pattern": PATTERNS, "dots": DOTS, "device": DEVICES}
 CHOICES |= {"align": ALIGNMENTS, "mask": MASKS, "configs": CONFIGS, "oracle": ORACLES}
@@ -130,6 +134,10 @@ class Case:
     """The order of axes in which the target takes and returns q, k, v and their like, one of shapes.SHAPES."""
     implied: tuple[str, ...] = ()
     """The options of IMPLIED that the target applies by itself, without a parameter for them."""
+    ranks: int | None = None
+    """Over how many processes the target works at one problem; None where it is given the whole of it."""
+    shards: str = "contiguous"
+    """Which part each of them holds: one of SHARDS, or the `FILE.py:function` that says it."""
     as_cuda: bool = False
     """Whether tensors say that they are on a GPU where kernels are interpreted for want of one."""
 
@@ -180,6 +188,7 @@ class Case:
 _HOW = (
     "device", "layouts", "runs", "block_m", "block_n", "dots", "repeat", "configs", "pinned", "schedules", "poison",
     "taps", "strict", "inplace", "recover", "oracle", "shapes", "implied", "as_cuda", "bias_rank", "mask_rank",
+    "ranks", "shards",
 )  # fmt: skip
 
 
@@ -233,7 +242,7 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs:
         _end_to_end(given)
     _pack(given)
     _leave_out(given)
-    given.setdefault("seqlen_q", given.get("seqlen", max(given.get("seqlens") or (Case.seqlen_q,))))
+    given.setdefault("seqlen_q", given.get("seqlen", max(given.get("seqlens") or (_default_length(given),))))
     given.setdefault("seqlen_k", given.get("seqlen", given["seqlen_q"]))
     given.setdefault("kv_heads", given.get("heads", Case.heads))
     if given.get("pattern") == "dyadic":
@@ -252,6 +261,12 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs:
     case = Case(family=family, **{name: value for name, value in given.items() if name in known})
     _check(case)
     return case
+
+
+def _default_length(given: Mapping[str, Any]) -> int:
+    """The default, or the next length that can be cut in two for each rank."""
+    parts = 2 * (given.get("ranks") or 1)
+    return -(-Case.seqlen_q // parts) * parts
 
 
 def _settle_ranks(given: dict[str, Any]) -> None:
@@ -404,6 +419,30 @@ def _check(case: Case) -> None:
     if not all(math.isfinite(number) for number in (case.scale, *(case.tau or ()))):
         raise UsageFailure("--scale and --tau must be finite numbers")
     _check_magnitudes(case)
+    _check_ranks(case)
+
+
+def _check_ranks(case: Case) -> None:
+    """Refuses what cannot be divided among ranks."""
+    if case.ranks is None:
+        if case.shards != Case.shards:
+            raise UsageFailure(f"--shards {case.shards}: nothing is divided among ranks", "add --ranks N")
+        return
+    if not 2 <= case.ranks <= MOST_RANKS:
+        raise UsageFailure(f"--ranks must lie in 2 to {MOST_RANKS}, got {case.ranks}")
+    if case.shards not in SHARDS and not case.shards.partition(":")[0].endswith(".py"):
+        way_out = did_you_mean(case.shards, SHARDS, "known")
+        raise UsageFailure(f"--shards {case.shards}: no such way, and no FILE.py:FUNCTION", way_out)
+    # What has a row or a key of its own for each entry of the scores belongs to two ranks at once.
+    divided = ("bias", "mask", "dropout", "sinks", "seqlens", "cu_seqlens_q", "taps", "schedules")
+    for name in divided:
+        if getattr(case, name):
+            flag = flag_of({"cu_seqlens_q": "cu_seqlens", "taps": "tap"}.get(name, name))
+            raise UsageFailure(f"{flag}: it is not divided among ranks", "drop it, or --ranks")
+    if case.family != "softmax":
+        raise UsageFailure(f"--ranks: the {case.family} family is not divided among ranks", "drop it")
+    if case.oracle == IDENTITIES:
+        raise UsageFailure("--ranks: identities alone do not judge shards", "drop --oracle")
 
 
 def _check_magnitudes(case: Case) -> None:

@@ -42,6 +42,10 @@ class Refusal(TargetFailure):
     """The target raised on purpose in every layout: it does not take the case."""
 
 
+class RanksFailure(TargetFailure):
+    """A rank of a sharded target died, raised alone or waits for ever: what the others hold is no result."""
+
+
 class KernelStopped(TargetFailure):
     """A CUDA kernel on the CPU was stopped: it left its memory, or its threads wait for one another forever."""
 

@@ -48,6 +48,12 @@ class Element(Struct, frozen=True, kw_only=True):
     window: Window | None = None
     kernel: str | None = None
     """The kernel that it was seen in; None where it was not seen in one."""
+    shard: int | None = None
+    """Of a sharded target: the rank that holds it, in whose shard rows and tiles are counted. None of any other."""
+    rank: int | None = None
+    """The rank that made it wrong, where that was shown."""
+    step: int | None = None
+    """In which step of its ring, where that was shown."""
 
     @property
     def title(self) -> str:

@@ -193,6 +193,8 @@ class Probed:
     """Sentences about the error, where no diagnosis is named."""
     sought: bool = True
     """Whether a cause was sought, where something is wrong."""
+    steps: Mapping[tuple[str, int], tuple[int, int | None]] = field(default_factory=dict)
+    """Of a sharded target, by intermediate and shard: the rank and the step of its ring that made it wrong."""
     coincidences: tuple[Warned, ...] = ()
     """What is right only by coincidence, where all matches."""
 

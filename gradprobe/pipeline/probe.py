@@ -10,6 +10,7 @@ from functools import partial
 from ..diagnosis.ahead import Ahead
 from ..diagnosis.apart import with_intermediates
 from ..diagnosis.edits.tried import with_edits
+from ..diagnosis.ranks import RankReasons, reasons_on_ranks
 from ..diagnosis.why import Reasons, reasons_of
 from ..inputs.options import flags
 from ..inputs.saved import Saved
@@ -81,7 +82,7 @@ def probe(
                 first(record.run)
             refuse_wrong_taps(experiment, record)
             _tell(told, experiment, records)
-            if why:
+            if why and not case.ranks:
                 ahead.begin(experiment, record)
         records = with_symmetries(experiment, records)
         ahead.test(experiment, records)
@@ -92,18 +93,26 @@ def probe(
         _tell(told, experiment, records)
         failed = _as_it_failed(experiment, records, report.runs)
         with experiment.stopwatch.timed("diagnose"):
-            reasons = reasons_of(*failed, ahead) if why else Reasons()
+            found = _reasons(failed, ahead) if why else RankReasons(Reasons())
+    reasons = found.reasons
     with experiment.stopwatch.timed("diagnose"):
-        if report.failing is not None and (seconds := budget(EDITS)) > 0:
+        if report.failing is not None and not case.ranks and (seconds := budget(EDITS)) > 0:
             tick("trying edits", 0.0)
             reasons = reasons_with_edits(failed, reasons, seconds)
         warned = _coincidences(experiment, report, budget(COINCIDENCES), tick) if report.failing is None else ()
-        seen = proposal(experiment, report.runs, budget(COINCIDENCES)) if report.failing is None else ()
+        is_whole = report.failing is None and not case.ranks
+        seen = proposal(experiment, report.runs, budget(COINCIDENCES)) if is_whole else ()
         notes = (*found_out, *notes_of(experiment, records), *seen)
     not_shown = _not_shown(experiment, report.runs, given) if report.failing is None else []
     notes = (*notes, *not_shown)
-    report = replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought)
+    report = replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought, steps=found.steps)
     return replace(report, notes=notes, coincidences=warned, seconds=experiment.stopwatch.seconds)
+
+
+def _reasons(failed: tuple[Experiment, Sequence[LayoutRun]], ahead: Ahead) -> RankReasons:
+    """Why it is wrong. A sharded target is run by its ranks: neither its launches nor its strides are seen here."""
+    experiment, runs = failed
+    return reasons_on_ranks(experiment, runs) if experiment.case.ranks else RankReasons(reasons_of(*failed, ahead))
 
 
 def _refused(target: Target, report: Probed) -> Refusal:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from msgspec import structs
 
 from ..model.case import Case
-from ..model.intermediates import steps
+from ..model.intermediates import slots, steps
 from ..model.number import Number, spans
 from ..model.report import CheckedTarget, Report, Source
-from ..model.run import NOT_EXPOSED, CloseUp, Counts, Head, Identity, Intermediate, Run, add_counts
+from ..model.run import NOT_EXPOSED, CloseUp, Counts, Element, Head, Identity, Intermediate, Run, add_counts
 from ..numerics import evidence as verdict
 from ..numerics.evidence import Measured, Probed, Provenance, SeenRow
 from ..numerics.identities import Invariant
 from ..numerics.tally import Finding
+from ..runtime.ranks.sharded import division
 from ..runtime.trace import dtype_of
 from ..targets.naming import LoadedSource
 
 
 def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
     """What a probe found, without its tensors."""
-    failing, runs = probed.failing, tuple(run_of(probed.case, run) for run in probed.runs)
+    failing, runs = probed.failing, tuple(run_of(probed.case, run, probed.steps) for run in probed.runs)
+    first = failing[1].first if failing else None
     environment = dict(probed.environment) | {"triton_cache": probed.provenance.triton_cache}
     return Report(
         verdict=probed.verdict,
@@ -30,7 +33,7 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
         environment={name: str(value) for name, value in environment.items()},
         case=probed.case,
         runs=runs,
-        first_mismatch=failing[1].first if failing else None,
+        first_mismatch=on_ranks(first, probed.case, probed.steps),
         diagnoses=probed.diagnoses,
         known=probed.known,
         sought=probed.sought,
@@ -57,7 +60,11 @@ def _source(source: LoadedSource) -> Source:
     return Source(name=source.name, file=source.file, line=source.line, sha256=source.sha256)
 
 
-def run_of(case: Case, run: verdict.LayoutRun) -> Run:
+Steps = Mapping[tuple[str, int], tuple[int, int | None]]
+"""Of a sharded target, by intermediate and shard: the rank and the step of its ring that made it wrong."""
+
+
+def run_of(case: Case, run: verdict.LayoutRun, steps: Steps = MappingProxyType({})) -> Run:
     """One of a probe's runs: its own results, and what was recovered beside them."""
     measured = run.shown
     if measured is None:
@@ -72,12 +79,34 @@ def run_of(case: Case, run: verdict.LayoutRun) -> Run:
         memory=run.memory,
         inside=run.inside.sentences if run.inside else (),
         intermediates=tuple(_intermediates(case, measured)),
-        first_mismatch=measured.first,
+        first_mismatch=on_ranks(measured.first, case, steps),
         compared=_counts(case, measured),
         invariants=tuple(map(_identity, measured.invariants)),
         repeats=run.repeats,
         repeated=run.repeated,
     )
+
+
+def on_ranks(element: Element | None, case: Case, steps: Steps) -> Element | None:
+    """The element; of a sharded target with the shard that holds it, its tile there, and the step that made it wrong.
+
+    An entry of P, dP and dS is met by one rank in one step, whatever made it wrong.
+    """
+    if element is None or case.ranks is None:
+        return element
+    axes, shards = case.axes(element.intermediate), division(case)
+    letters = dict(zip(slots(axes), (element.batch, element.head, element.row, element.col), strict=True))
+    owners = {letter: shards.owner(letter, at) for letter, at in letters.items() if letter and at is not None}
+    held = next((owner for letter in "mnhg" if (owner := owners.get(letter)) is not None), None)
+    if held is None:
+        return element
+    at = {letter: owner[1] for letter, owner in owners.items() if owner is not None}
+    blocks = {"m": case.block_m, "n": case.block_n}
+    m, n = (at[axis] // blocks[axis] if axis in at else tile for axis, tile in zip("mn", element.tile, strict=True))
+    rank, step = steps.get((element.intermediate, held[0]), (None, None))
+    if (keys := owners.get("n")) is not None and "m" in at:
+        rank, step = held[0], (held[0] - keys[0]) % shards.ranks
+    return structs.replace(element, shard=held[0], rank=rank, step=step, tile=(m, n))
 
 
 def _counts(case: Case, measured: Measured) -> Counts:

@@ -19,6 +19,7 @@ from ..numerics.memory import of_access, of_breach, of_change, of_cuda, of_dtype
 from ..runtime.allocations import Allocations
 from ..runtime.backend import interpreting
 from ..runtime.changes import Given, Steps, Writer
+from ..runtime.ranks.sharded import run_on_ranks
 from ..runtime.run import Outcome, run_target
 from ..runtime.trace import Trace, expected_shapes
 from .experiment import Experiment
@@ -114,6 +115,13 @@ def observe(
         UsageFailure: the case uses what the target does not take.
         TargetFailure: the target raised where it may not, or returned what it may not.
     """
+    if experiment.case.ranks is not None:
+        of = experiment
+        together = run_on_ranks(
+            of.target, of.case, inputs, f"{__package__}.shard:ShardWorker",
+            fill=of.fill, unwritten=of.unwritten, banded=banded, copies=copies,
+        )  # fmt: skip
+        return Execution(inputs, together.outcome, together.memory, together.unwatched)
     setting, case = _RunSetup(experiment, inputs, banded, copies, schedule), experiment.case
     guards, given = Guards(inputs.tensors), Given(inputs, case.inplace)
     was_there = _interprets_triton()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import linecache
 import os
@@ -145,7 +146,7 @@ def last_line(written: str) -> Line | None:
     at_fault = [frames for is_current, frames in stacks if is_current]
     for frames in (*reversed(at_fault), *(frames for _, frames in reversed(stacks))):
         for file, line, function in frames:
-            if _is_users(file):
+            if is_users(file):
                 return Line(file, line, function, linecache.getline(file, line).strip())
     return None
 
@@ -168,7 +169,9 @@ def _file(written: str) -> str:
     return name if os.path.exists(name) else written
 
 
-def _is_users(file: str) -> bool:
+@functools.lru_cache(maxsize=1024)
+def is_users(file: str) -> bool:
+    """Whether a file is none of Python's, the libraries' that run kernels, or this tool's."""
     if file.startswith("<") or _lies_in(file, *_libraries()):
         return False
     if _lies_in(file, _PACKAGE):

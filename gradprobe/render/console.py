@@ -130,7 +130,11 @@ def _place(report: Report, width: int) -> Iterator[Text]:
 
 def _whereabouts(case: Case, element: Element) -> Iterator[Text]:
     m, n = element.tile
-    parts = [f"row tile {m} (of {case.block_m} rows)"] if m is not None else []
+    parts = [] if element.shard is None else [f"in the shard of rank {element.shard}"]
+    if element.step is not None and element.rank is not None and case.ranks:
+        owner = (element.rank - element.step) % case.ranks
+        parts.append(f"from step {element.step} of rank {element.rank} (keys of rank {owner})")
+    parts += [f"row tile {m} (of {case.block_m} rows)"] if m is not None else []
     parts += [f"key tile {n} (of {case.block_n} keys)"] if n is not None else []
     if element.masked is not None:
         parts.append("masked, so nothing may be there" if element.masked else "not masked")

@@ -139,7 +139,7 @@ OF_MEMORY = {kind: _BY_ID[f"GP{number:03}"] for number, kind in enumerate(_KINDS
 _FAILURES = {
     "GP020": "Crash DeviceLost NoRoom",
     "GP021": "Timeout",
-    "GP022": "TargetFailure Refusal KernelStopped NoKernel",
+    "GP022": "TargetFailure RanksFailure Refusal KernelStopped NoKernel",
     "GP023": "ReferenceFailure",
     "GP025": "UsageFailure Untested",
     "GP026": "Incomplete",

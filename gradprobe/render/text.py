@@ -65,7 +65,15 @@ def element_line(element: Element) -> str:
     """The one greppable line; its form never changes."""
     where = (element.batch, element.head, element.row, element.col)
     stood = _stood(element.actual, element.expected, element.ratio)
-    return _line(element.intermediate, where, element.tile, stood)
+    return _line(element.intermediate, where, element.tile, f"{_on_ranks(element)}{stood}")
+
+
+def _on_ranks(element: Element) -> str:
+    """Of a sharded target alone: whose shard holds it, and which rank made it wrong in which step, if that is known."""
+    if element.shard is None:
+        return ""
+    told = ("-" if index is None else str(index) for index in (element.shard, element.rank, element.step))
+    return "".join(f"{name}={index} " for name, index in zip(("shard", "rank", "step"), told, strict=True))
 
 
 def identity_line(identity: Identity) -> str:

@@ -9,26 +9,30 @@ from typing import TYPE_CHECKING, Any
 from ..model.assignment import OUTPUTS, taken, without_broadcast
 from ..model.case import IMPLIED, Case, flag_of, ranked
 from ..model.failures import UsageFailure
-from .find import Target
+from .find import WORLD, Target
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _PACKED = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen", "max_seqlen_q", "max_seqlen_k")
 # The option that gives a case what a target needs.
-_OPTIONS = dict.fromkeys(_PACKED, "--cu-seqlens 0,N,...") | {
-    "bias": "--bias",
-    "dbias": "--bias",
-    "window": "--window LEFT,RIGHT",
-    "softcap": "--softcap C",
-    "tau": "--tau T",
-    "seqlens": "--seqlens N,...",
-    "alibi": "--alibi",
-    "mask": "--mask KIND",
-    "sinks": "--sinks",
-    "dsink": "--sinks",
-    "keep": "--dropout P",
-}
+_OPTIONS = (
+    dict.fromkeys(_PACKED, "--cu-seqlens 0,N,...")
+    | {
+        "bias": "--bias",
+        "dbias": "--bias",
+        "window": "--window LEFT,RIGHT",
+        "softcap": "--softcap C",
+        "tau": "--tau T",
+        "seqlens": "--seqlens N,...",
+        "alibi": "--alibi",
+        "mask": "--mask KIND",
+        "sinks": "--sinks",
+        "dsink": "--sinks",
+        "keep": "--dropout P",
+    }
+    | dict.fromkeys(WORLD, "--ranks N")
+)
 _SCALARS = ("scale", "causal", "align", "window", "softcap", "dropout", "block_m", "block_n")
 
 
@@ -68,7 +72,7 @@ def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[
     for name, tensor in tensors.items():
         rank = ranked(name, case)
         offered[name] = tensor if rank is None else without_broadcast(tensor, *rank)
-    offered |= _packed(case, tensors)
+    offered |= {**_packed(case, tensors), **target.world}
     if _mask_as_attn_mask(target, case):
         offered["bias"] = offered["mask"]
     return offered

@@ -51,8 +51,11 @@ _SYNONYMS = {
     "dsink": ("dsinks", "d_sink", "d_sinks", "grad_sink", "grad_sinks"),
 }
 _WITHOUT_SYNONYM = ("delta", "tau", "softcap", "cu_seqlens", "cu_seqlens_q", "max_seqlen", "max_seqlen_q", "block_m")
+# Of a target that works in several ranks: its own among them, and how it reaches the others.
+WORLD = ("rank", "world_size", "group", "mesh")
+_SYNONYMS |= {"group": ("process_group",), "mesh": ("device_mesh",)}
 _CANONICAL = {word: name for name, words in _SYNONYMS.items() for word in (name, *words)}
-_CANONICAL |= {name: name for name in (*_WITHOUT_SYNONYM, "block_n")}
+_CANONICAL |= {name: name for name in (*_WITHOUT_SYNONYM, "block_n", "rank", "world_size")}
 
 
 def canonical_name(parameter: str) -> str | None:
@@ -80,6 +83,8 @@ class Target:
     source: LoadedSource
     surroundings: Surroundings = field(default_factory=Surroundings, compare=False)
     """What it made of the process that it runs in."""
+    world: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """In a rank, what of WORLD it can be passed."""
 
     @property
     def is_backward(self) -> bool:

@@ -35,7 +35,7 @@ def test_kinds_of_memory_findings_and_failures_keep_their_ids():
     }  # fmt: skip
     assert {kind: rule.id for kind, rule in OF_FAILURE.items()} == {
         "Crash": "GP020", "DeviceLost": "GP020", "NoRoom": "GP020", "Timeout": "GP021", "TargetFailure": "GP022",
-        "Refusal": "GP022", "KernelStopped": "GP022", "NoKernel": "GP022",
+        "RanksFailure": "GP022", "Refusal": "GP022", "KernelStopped": "GP022", "NoKernel": "GP022",
         "ReferenceFailure": "GP023",
         "UsageFailure": "GP025", "Untested": "GP025", "Incomplete": "GP026",
     }  # fmt: skip

@@ -95,6 +95,7 @@ class Checker:
     def __call__(self, planned: Planned) -> Checked:
         from ...numerics.beside import SideBySide
         from ...pipeline.reported import report_of
+        from ...runtime.ranks.world import late_after
 
         start, heard, other = time.perf_counter(), Heard(), planned.against
 
@@ -109,7 +110,8 @@ class Checker:
         try:
             beside = SideBySide(planned.kept, *((other.kept, other.report.case) if other else ()))
             budget = functools.partial(_budget, self._setting, start)
-            return _made(planned, probed_as(planned, _Ticks(say), told, budget), beside.differences)
+            with late_after(self._setting.timeout):
+                return _made(planned, probed_as(planned, _Ticks(say), told, budget), beside.differences)
         except BaseException as error:
             if not (self._setting.isolate or isinstance(error, Exception)):
                 raise  # by who sits before this process

@@ -1,0 +1,120 @@
+"""The ring of examples/ with one fault planted, in real ranks or in threads of this process that stand in for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.inputs.layouts import place
+from gradprobe.model.failures import Failure
+from gradprobe.model.report import Report
+from gradprobe.pipeline.reported import report_of
+from gradprobe.pipeline.run_check import run_check
+from gradprobe.runtime.ranks import sharded, world
+from gradprobe.runtime.ranks.rank import Answer, Setup, Task
+from gradprobe.runtime.run import Outcome
+from gradprobe.runtime.trace import read_trace
+from gradprobe.targets.bind import bind
+from gradprobe.targets.find import find_target
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "ring.py"
+_MERGED = "o = o * (lse - safe).exp()[..., None] +"
+_MADE = "        p = (scores(k, step) - lse[..., None]).exp()\n"
+_SENT = "        k, v, dk, dv = exchange([k, v, dk, dv], rank, world_size, group)\n"
+_SEEN = "        s = scores(k, step)\n"
+# By name: (text of the example, what stands in its place).
+FAULTS = MappingProxyType(
+    {
+        "unmasked": ("rows[:, None], -torch.inf) if causal", "rows[:, None], -torch.inf) if causal and step != 3"),
+        "last step": (_SEEN, _SEEN + "        s = s if step < world_size - 1 else s - torch.inf\n"),
+        "misrouted": (_SENT, _SENT.replace(" dk,", "").replace(", dk", "") + "        if step < world_size - 1:\n"
+                      "            (dk,) = exchange([dk], rank, world_size, group)\n"),
+        "rescale": (_MERGED, "o = (o if (rank, step) == (2, 1) else o * (lse - safe).exp()[..., None]) +"),
+        "stale": (_MADE, "        here, last = (k, v), (k, v) if step == 0 else here\n"
+                  "        k, v = last if (rank, step) == (3, 2) else here\n" + _MADE),
+        "order": ("2 * world_size - 2 - rank", "world_size - 1 + rank"),
+        "dk": ("dk += ", "dk += (rank != 3 or step != 2) * "),
+    }
+)  # fmt: skip
+# What differs from `stale`: the buffers that are sent on are the right ones.
+_SENT_ON = ("        k, v, dk, dv = exchange([k", "        k, v = here\n        k, v, dk, dv = exchange([k")
+
+
+def planted(folder: Path, fault: str) -> Path:
+    """A copy of the example with a fault."""
+    text = EXAMPLE.read_text()
+    edits = [FAULTS[fault], *([_SENT_ON] if fault == "stale" else [])]
+    for old, new in edits:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    path = folder / "ring.py"
+    path.write_text(text)
+    return path
+
+
+def checked(word: str, **options: Any) -> Report:
+    """The report of one layout in four ranks."""
+    given = {"ranks": 4, "runs": ["contiguous"], "recover": False, "batch": 1, "heads": 2, "head_dim": 16, **options}
+    try:
+        return report_of(run_check(CheckRequest(word, None, None, given), ""))
+    finally:
+        world.close_worlds()
+
+
+class ThreadedWorld:
+    """Ranks that are threads of this process, for a target whose module reaches others by its `exchange` alone."""
+
+    def __init__(self, setup: Setup, ranks: int) -> None:
+        self._target, self._ranks = find_target(setup.word, setup.family), ranks
+        self._barrier, self._sent = threading.Barrier(ranks), dict[int, list[Any]]()
+        self._target.function.__globals__["exchange"] = self._exchange
+
+    def _exchange(self, tensors: list[Any], rank: int, world_size: int, group: object) -> list[Any]:
+        self._sent[rank] = [tensor.clone() for tensor in tensors]
+        self._barrier.wait()
+        found = self._sent[(rank - 1) % world_size]
+        self._barrier.wait()
+        return found
+
+    def run(self, tasks: Sequence[Task]) -> list[Answer]:
+        answers: dict[int, Answer] = {}
+        threads = [
+            threading.Thread(target=lambda rank=rank, task=task: answers.update({rank: self._ran(rank, task)}))
+            for rank, task in enumerate(tasks)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return [answers[rank] for rank in range(self._ranks)]
+
+    def _ran(self, rank: int, task: Task) -> Answer:
+        tensors = {**place(task.values, task.assigned).tensors}
+        target = replace(self._target, world={"rank": rank, "world_size": self._ranks, "group": object()})
+        result = target.function(**bind(target, task.case, tensors))
+        trace = read_trace(result, task.case, "target")
+        return Answer(Outcome(trace, None, (), False, (), frozenset(task.values)))
+
+
+def in_threads(monkeypatch: Any) -> None:
+    """Has ranks be threads from here on."""
+    made: dict[str, ThreadedWorld] = {}
+
+    def world_of(setup: Setup, ranks: int) -> ThreadedWorld:
+        return made.setdefault(setup.word, ThreadedWorld(setup, ranks))
+
+    monkeypatch.setattr(sharded, "world_of", world_of)
+
+
+def failure_of(word: str, **options: Any) -> Failure:
+    """Why a check came to no end."""
+    try:
+        checked(word, **options)
+    except Failure as failure:
+        return failure
+    raise AssertionError("it came to an end")

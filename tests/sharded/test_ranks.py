@@ -1,0 +1,103 @@
+"""Ranks as processes: started by torchrun's own launcher, given their shards; what of them dies or waits is told."""
+
+import textwrap
+
+import pytest
+
+from gradprobe.model.failures import RanksFailure
+from tests.sharded.rings import EXAMPLE, FAULTS, checked, failure_of, planted
+
+_BAD = """
+    import os, signal, sys
+    import torch
+    import torch.distributed as dist
+
+    def _sum(q):
+        total = q.sum()
+        dist.all_reduce(total)
+        return {"O": q * 0 + total, "dQ": q, "dK": q, "dV": q}
+
+    def dies(q, k, v, do, *, rank):
+        if rank == 2:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return _sum(q)
+
+    def raises(q, k, v, do, *, rank):
+        if rank == 1:
+            raise IndexError("no such block")
+        return _sum(q)
+
+    def hangs(q, k, v, do, *, rank):
+        if rank == 3:
+            dist.recv(q.clone(), 0)
+        return _sum(q)
+
+    def of_other_shapes(q, k, v, do, *, rank):
+        return _sum(q) if rank != 1 else _sum(torch.stack([q.sum(), q.sum()]))
+
+    def in_other_order(q, k, v, do, *, rank):
+        dist.barrier() if rank == 1 else dist.all_reduce(q.clone())
+        return _sum(q)
+
+    def one_short(q, k, v, do, *, rank):
+        found = _sum(q)
+        return found if rank != 1 else {"O": found["O"]}
+"""
+
+
+@pytest.fixture
+def bad(tmp_path):
+    path = tmp_path / "bad.py"
+    path.write_text(textwrap.dedent(_BAD))
+    return path
+
+
+def test_a_ring_of_four_processes_is_right():
+    report = checked(f"{EXAMPLE}:ring", causal=True, runs=["distinct"])
+    assert (report.verdict, report.case.ranks) == ("match", 4)
+
+
+def test_a_rank_that_dies_is_named_with_its_line(bad):
+    words = str(failure_of(f"{bad}:dies"))
+    assert "rank 2 died: killed by SIGSEGV (segmentation fault), last at " in words
+    assert "os.kill(os.getpid(), signal.SIGSEGV)" in words
+    assert "rank 1 raised" not in words
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("raises", ["rank 1 raised IndexError (contiguous): no such block", "ranks 0, 2-3 wait at"]),
+        ("hangs", ["ranks 0-2 wait at", "rank 3 waits at", "dist.recv(q.clone(), 0)", "has sent it nothing more"]),
+        ("of_other_shapes", ["collective 1 is not the same in all ranks: rank 0 calls allreduce of [] float32 at bad"]),
+        ("in_other_order", ["rank 0 calls allreduce of [1, 2, 18, 16] float32 at bad.py", "rank 1 barrier of"]),
+    ],
+)  # fmt: skip
+def test_what_keeps_ranks_from_an_end_is_told(bad, function, words):
+    failure = failure_of(f"{bad}:{function}")
+    assert isinstance(failure, RanksFailure)
+    assert [one for one in words if one not in str(failure)] == []
+
+
+@pytest.mark.nightly
+def test_ranks_that_return_other_intermediates_are_told(bad):
+    assert "rank 0 O, dQ, dK, dV, rank 1 O" in str(failure_of(f"{bad}:one_short"))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fault", FAULTS)
+def test_in_processes_a_fault_is_named_as_in_threads(tmp_path, fault):
+    function, shards = ("ring_zigzag", "zigzag") if fault == "order" else ("ring", "contiguous")
+    report = checked(f"{planted(tmp_path, fault)}:{function}", causal=True, shards=shards)
+    assert [one.explained > 0.9 for one in report.causes] == [True]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("function", ["ring", "ring_zigzag", "ring_striped"])
+def test_a_right_ring_is_right(function, causal, dtype):
+    shards = function.removeprefix("ring").removeprefix("_") or "contiguous"
+    report = checked(f"{EXAMPLE}:{function}", causal=causal, dtype=dtype, shards=shards, kv_heads=1, runs=None)
+    assert report.verdict == "match"

@@ -1,0 +1,61 @@
+"""A fault in one rank and step of a ring is named with both; right rings are right. Ranks are threads here."""
+
+import pytest
+
+from tests.sharded.rings import EXAMPLE, checked, in_threads, planted
+
+
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch):
+    in_threads(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        ("ring", {"causal": True, "kv_heads": 1}),
+        ("ring_zigzag", {"shards": "zigzag", "causal": True, "dtype": "bfloat16"}),
+        ("ring_striped", {"shards": "striped", "causal": True}),
+    ],
+)
+def test_a_right_ring_is_right_in_every_division(function, options):
+    assert checked(f"{EXAMPLE}:{function}", **options).verdict == "match"
+
+
+@pytest.mark.parametrize(
+    ("fault", "function", "options", "first", "place", "cause"),
+    [
+        ("unmasked", "ring", {"causal": True}, "LSE", (0, 0, 3), "the keys of that step are all seen by ranks 0-2"),
+        ("last step", "ring", {}, "LSE", (0, 0, 3), "the keys of that step are left out by ranks 0-3, in step 3"),
+        ("misrouted", "ring", {"causal": True}, "dK", (0, 0, None), "dK of ranks 0-3 is that of the next rank"),
+        ("rescale", "ring", {}, "O", (2, 2, 1), "added to O by rank 2 without being scaled to the new LSE, in step 1"),
+        ("stale", "ring", {"kv_heads": 1}, "dQ", (3, 3, 2), "of step 1 are used by rank 3 in place of those of rank 1"),
+        (
+            "order",
+            "ring_zigzag",
+            {"shards": "zigzag", "causal": True},
+            "LSE",
+            (3, None, None),
+            "for zigzag, its",
+        ),
+        ("dk", "ring", {"dtype": "bfloat16"}, "dK", (1, 3, 2), "of dK in the shard of rank 1 the part of rank 3"),
+    ],
+)
+def test_a_fault_is_named_with_its_rank_and_step(tmp_path, fault, function, options, first, place, cause):
+    report = checked(f"{planted(tmp_path, fault)}:{function}", **options)
+    element = report.first_mismatch
+    assert (report.verdict, element.intermediate) == ("mismatch", first)
+    assert (element.shard, element.rank, element.step) == place
+    assert len(report.causes) == 1
+    assert cause in report.causes[0].summary
+
+
+def test_shards_that_are_not_what_the_target_takes_them_for_are_named():
+    report = checked(f"{EXAMPLE}:ring", shards="zigzag", causal=True)
+    assert report.causes[0].summary == "the mask takes shards that are zigzag for contiguous"
+
+
+def test_a_row_tile_is_counted_in_the_shard_that_holds_it(tmp_path):
+    report = checked(f"{planted(tmp_path, 'rescale')}:ring", seqlen=160, batch=1, heads=1)
+    # Row 80 of 160 is the first of rank 2's shard of 40.
+    assert (report.first_mismatch.row, report.first_mismatch.tile) == (80, (0, None))
