@@ -173,7 +173,9 @@ class Child:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
-        shares = {SHARED_BY: str(self.workers)} | ({} if self.most is None else {SHARE: str(self.most)})
+        # Of a child of one of several, all of those share the cores too.
+        sharing = self.workers * int(os.environ.get(SHARED_BY, "1"))
+        shares = {SHARED_BY: str(sharing)} | ({} if self.most is None else {SHARE: str(self.most)})
         self._send(pickle.dumps((self.factory, self.setup, shares)))
 
     def give(self, index: int, payload: bytes) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gradprobe.processes import run_each
+from gradprobe.processes.devices import gpus
 from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("real_processes")
@@ -66,6 +67,29 @@ def test_each_child_goes_on_with_what_is_like_its_last_item():
     ends = ended(*items, workers=2, alike=lambda item: item)
     assert len({end.result for end in ends}) == 2
     assert len({(end.item, end.result) for end in ends}) == 2, "as many as there are kinds: none moved"
+
+
+def test_where_there_are_several_gpus_each_child_sees_one_and_what_takes_its_place_sees_that(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
+    items = [("seeing", 0.1, "lives"), ("seeing", 0.1, "killed"), *[("seeing", 1.5, "lives")] * 3]
+    seen = [end.result for end in ended(*items, workers=2)]
+    assert {one for one in seen if one} == {("3", "2"), ("5", "2")}
+    assert seen.count(None) == 1
+    assert {one[0] for one in seen[-3:]} == {"3", "5"}, "of which one came in the place of what was killed"
+    assert [end.result for end in ended(items[0])] == [("3, 5", "1")]
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"), [(None, ("0", "1")), ("", ()), ("-1", ()), ("0", ("0",)), ("GPU-8a, 1", ("GPU-8a", "1"))]
+)
+def test_gpus_are_told_without_a_driver(visible, names, monkeypatch, tmp_path):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    for name in ("0000:17:00.0", "0000:65:00.0"):
+        (tmp_path / name).mkdir()
+    assert gpus(tmp_path) == names
+    assert visible is not None or gpus(tmp_path / "none") == ()
 
 
 CRASHES = [
@@ -263,6 +287,7 @@ def test_a_timeout_stops_grandchildren_too(how, tmp_path):
 SCRIPT = """
 import sys
 from gradprobe.processes import run_each
+from gradprobe.processes.devices import gpus
 items = [("twice", 1), ("{hang}",)]
 for end in run_each("tests.processes.workers:Doing", None, items):
     print(end.result[3], flush=True)

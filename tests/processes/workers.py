@@ -84,6 +84,12 @@ class Doing:
         time.sleep(seconds)
         return os.getpid()
 
+    def seeing(self, seconds, fate):
+        time.sleep(seconds)
+        if fate == "killed":
+            os.kill(os.getpid(), 9)
+        return os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ["GRADPROBE_SHARED_BY"]
+
     def huge(self, count):
         return b"x" * count
 

@@ -8,7 +8,7 @@ import shlex
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -224,7 +224,7 @@ def check_each(
     echo: Callable[[str], object] | None = None,
     tick: Callable[[str, float, str], object] = lambda stage, fraction, layout: None,
     alike: Alike = lambda planned: None,
-) -> Iterator[Checked]:
+) -> Generator[Checked, None, None]:
     """Each check as it is made; with one worker in the order of the plan. One that crashes or hangs is one too.
 
     Checks of one target on one device share a process. Others do not: what a module does to torch at its import, and

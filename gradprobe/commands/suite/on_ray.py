@@ -15,6 +15,7 @@ from ... import __version__
 from ...model.documents import dump, load
 from ...model.failures import Failure, UsageFailure
 from ...processes import Crash, limits
+from ...processes.devices import VISIBLE
 from ...processes.ended import CRASH
 from .checked import Checked, Heard, Planned, of_crash
 from .checking import Setting, check_each, shares
@@ -157,14 +158,16 @@ class _Bench:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._plan: list[Planned] = []
-        self._ends: Iterator[Checked] = iter(())
+        self._kind: object = None
+        self._ends = check_each((), setting)
 
     def made(self, planned: Planned) -> Checked:
-        if not self._plan or shares(planned) != shares(self._plan[-1]):
-            self._plan = []
-        self._plan.append(planned)
-        if len(self._plan) == 1:
+        kind = shares(planned), os.environ.get(VISIBLE)  # Ray may give a worker another GPU for each task
+        if kind != self._kind:
+            self._ends.close()
+            self._plan, self._kind = [], kind
             self._ends = check_each(self._plan, self._setting)
+        self._plan.append(planned)
         return next(self._ends)
 
 
@@ -186,7 +189,9 @@ def made_in_task(version: str, planned: Planned, setting: Setting, folder: str) 
         raise Failure(f"gradprobe {__version__} is installed on {os.uname().nodename}, and {version} asks")
     if folder:
         os.chdir(folder)
-    if limits.SHARE not in os.environ:  # of what is free here, for the checks of each core
-        os.environ[limits.SHARE] = str(max(limits.LEAST, limits.limit() // (os.cpu_count() or 1)))
+    if limits.SHARE not in os.environ:  # a check has one core, and that share of what is free here
+        cores = os.cpu_count() or 1
+        os.environ[limits.SHARE] = str(max(limits.LEAST, limits.limit() // cores))
+        os.environ[limits.SHARED_BY] = str(cores)
     bench = _benches.setdefault(setting, _Bench(setting))
     return os.getcwd(), bench.made(planned)

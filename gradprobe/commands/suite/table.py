@@ -221,15 +221,16 @@ def _axes(axes: Sequence[AxisShare], columns: int) -> Iterator[Text]:
     width = max(map(len, told))
     yield Text("failed, of those made, by axis", "dim")
     for axis in (axis for axis in shares if axis in told):
-        words = [f"{_value(share)}: {share.failed} of {share.made}".replace(" ", _KEPT) for share in shares[axis]]
+        words = [f"{_value(share)}: {share.failed} of {share.made}".translate(_KEPT) for share in shares[axis]]
         first, *rest = wrapped("   ".join(words), max(columns - width - 2, 40))
         for head, line in ((f"  {axis:<{width}}", first), *((" " * width, line) for line in rest)):
-            yield Text((head + line).replace(_KEPT, " "))
+            yield Text((head + line).translate(_BLANKS))
     yield Text()
 
 
-# In place of a blank at which no line may end.
-_KEPT = "\N{NO-BREAK SPACE}"
+# Blanks and hyphens at which no line may end, and back.
+_KEPT = {ord(" "): "\N{NO-BREAK SPACE}", ord("-"): "\N{NON-BREAKING HYPHEN}"}
+_BLANKS = {ord(kept): chr(plain) for plain, kept in _KEPT.items()}
 
 
 def _value(share: AxisShare) -> str:

@@ -104,6 +104,8 @@ def _of_layout(layout: str) -> Iterator[tuple[str, str]]:
     for tensor, title in (("do", "dO"), ("q", "q"), ("k", "k"), ("v", "v")):
         name = placed.get(tensor, placed.get("all", "contiguous"))
         yield f"{title} layout", f"{title} {name}"
+        if name.startswith("distinct"):
+            yield f"{title} layout", f"{title} in strides of its own"
         yield f"{title} layout", f"{title} {'' if name == 'contiguous' else 'not '}contiguous"
 
 

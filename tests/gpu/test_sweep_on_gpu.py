@@ -1,0 +1,51 @@
+"""Sweeps on GPUs: drawn cases of right kernels match, and each of several workers has a GPU of its own, also on Ray."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.gpu
+WORDS = "--draw 12 --dtype float16 --head-dim 64 --shrink-budget 0 --json all.json"
+TARGET = """
+import os
+import torch
+def f(q, k, v, *, scale):
+    assert torch.cuda.device_count() == 1, os.environ.get("CUDA_VISIBLE_DEVICES")
+    with open("seen.txt", "a") as file:
+        print(os.environ["CUDA_VISIBLE_DEVICES"], file=file)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "held.py").write_text(TARGET)
+    return tmp_path
+
+
+def sweep(words):
+    command = [sys.executable, "-m", "gradprobe", "sweep", *words.split()]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    return ran.returncode, json.loads(Path("all.json").read_text())
+
+
+def test_drawn_cases_of_the_flash_kernels_match_compiled():
+    code, document = sweep(f"flash {WORDS} --workers 2")
+    assert (code, document["verdict"]) == (0, "match")
+    assert {report["target"]["backend"] for report in document["reports"]} == {"triton"}
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("how", ["", "--workers 4", "--ray local --workers 2"])
+def test_each_worker_sees_one_gpu_and_all_of_them_are_used(how):
+    if "--ray" in how and importlib.util.find_spec("ray") is None:
+        pytest.skip("needs the extra `cluster`")
+    code, document = sweep(f"held.py:f {WORDS} --layout contiguous {how}")
+    assert (code, document["verdict"]) == (0, "match")
+    assert set(Path("seen.txt").read_text().split()) == {str(at) for at in range(torch.cuda.device_count())}
