@@ -52,7 +52,7 @@ COMMANDS = {
 
 
 class Worded(TyperCommand):
-    """A command with --battery, which may stand without its word."""
+    """A command with --battery or --ray, which may stand without its word."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_word(args))

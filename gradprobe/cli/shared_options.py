@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -117,12 +118,23 @@ BATTERIES = {"pairs": PAIRS, "triples": TRIPLES, QUICK: 0, AUTO: 0}
 """What --battery takes, with how many properties are combined."""
 
 
+ON_RAY = "[ADDRESS]"
+# What stands in the place of a word that is left out, and whether the next word is one.
+_WORDED: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    "--battery": (AUTO, BATTERIES.__contains__),
+    "--ray": ("local", re.compile(r"auto|local|(ray://)?[^\s/]+:\d+").fullmatch),
+}
+
+
 def with_word(words: Sequence[str]) -> list[str]:
-    """The words of a command line in which --battery stands without one, as the parser takes them."""
+    """The words of a command line in which --battery or --ray stands without one, as the parser takes them."""
     told = [*words, ""]
     end = told.index("--") if "--" in told else len(words)
-    bare = {at for at in range(end) if told[at] == "--battery" and told[at + 1] not in BATTERIES}
-    return [f"--battery={AUTO}" if at in bare else word for at, word in enumerate(words)]
+    found = list(words)
+    for at in (at for at in range(end) if told[at] in _WORDED):
+        word, is_one = _WORDED[told[at]]
+        found[at] = told[at] if is_one(told[at + 1]) else f"{told[at]}={word}"
+    return found
 
 
 def battery_as_told(word: str | None) -> str | bool | None:

@@ -63,7 +63,9 @@ def sweep(
     ] = None,
     ray: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Make the checks on the Ray cluster there; local for one started here"),
+        typer.Option(
+            metavar=shared.ON_RAY, help="Make the checks on the Ray cluster at ADDRESS (default: one started here)"
+        ),
     ] = None,
     retries: Annotated[
         int, typer.Option(min=0, help="How often --ray makes a check again whose worker or machine is lost")
