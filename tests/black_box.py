@@ -72,5 +72,5 @@ def inside_of(
     own = measure(values, answer(case, values, values))
     shown = sample(case, own) if callable(sample) else sample
     return look_inside(
-        Examiner(case, values, (), lambda assigned, *request: answer(*request), measure, own, values, shown)
+        Examiner(case, values, (), lambda assigned, *request: answer(*request), measure, own, lambda: values, shown)
     )

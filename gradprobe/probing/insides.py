@@ -8,9 +8,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from ..inputs.draw import outputs_of
-from ..inputs.layouts import place
+from ..inputs.layouts import Inputs, place
 from ..inputs.placement import for_more_batches, repeats
-from ..model.assignment import AS_SAVED, Assigned
+from ..model.assignment import AS_SAVED, Assigned, run_name
 from ..model.case import Case
 from ..model.failures import TargetFailure
 from ..model.number import in_words, listed, plural, spans
@@ -69,8 +69,12 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
         words = f"P and dS are not recovered in {run.layout}: a layout that repeats values holds no one-hot rows"
         return record.with_more(notes=[words] if case.layouts or case.runs else [])
     box = _BlackBox(experiment)
-    own, sample = inputs_of(experiment, run.assigned).tensors, _sample(experiment, run.measured)
-    examiner = Examiner(case, experiment.values, run.assigned, box.answer, box.measure, run.measured, own, sample)
+    measured, sample, assigned = run.measured, _sample(experiment, run.measured), run.assigned
+
+    def tensors() -> Mapping[str, Tensor]:
+        return inputs_of(experiment, assigned).tensors
+
+    examiner = Examiner(case, experiment.values, assigned, box.answer, box.measure, measured, tensors, sample)
     try:
         with experiment.stopwatch.timed("compare"):
             inside = look_inside(examiner)
@@ -132,4 +136,4 @@ class _BlackBox:
         self, values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
     ) -> Measured:
         """The results of one-hot problems, compared."""
-        return measure(self._experiment, place(values, ()), trace, recovery, coarse=coarse)
+        return measure(self._experiment, Inputs(run_name(()), values, values), trace, recovery, coarse=coarse)

@@ -91,7 +91,9 @@ def test_a_gradient_wrong_with_other_values_only_is_said_to_be():
     values, answer, measure = draw(case), answer_of(), measure_of(case)
     of_head_0 = {**values, "tau": values["tau"][:1].expand(2).contiguous()}
     own = measure(values, answer(case, of_head_0, of_head_0))
-    inside = look_inside(Examiner(case, values, (), lambda assigned, *request: answer(*request), measure, own, values))
+    inside = look_inside(
+        Examiner(case, values, (), lambda assigned, *request: answer(*request), measure, own, lambda: values)
+    )
     assert inside.measured.matches
     assert "whose tau is 0" in inside.sentences[0]
 
@@ -184,7 +186,7 @@ def test_an_examination_of_a_right_target_judges_twice_and_asks_once():
         return measure(given, trace, recovery, coarse=coarse)
 
     own = measure(values, answer(case, values, values))
-    look_inside(Examiner(case, values, (), lambda assigned, *request: asking(*request), judging, own, values))
+    look_inside(Examiner(case, values, (), lambda assigned, *request: asking(*request), judging, own, lambda: values))
     assert counts == {"asked": 1, "judged": 2}
 
 

@@ -231,8 +231,8 @@ def _either(own: tuple[Invariant, ...], inner: tuple[Invariant, ...]) -> tuple[I
 
 # Sets of axes whose strides kernels are known to mix up: one, those of a program's offset, or all.
 _AXES = ("b", "h", "m", "d", "bh", "bhm", "md", "bhmd")
-# Above so many scores no reading is tried, each of which takes two evaluations.
-_MOST_SCORES = 1 << 22
+# Above so many scores no reading of dP is tried, with two evaluations each, and none of dV, each of which holds a dV.
+_MOST_SCORES, _MOST_SCORES_OF_DV = 1 << 22, 1 << 26
 # What one reading may leave of a gradient, as a share of its squares: a 16-bit rounding leaves 2^-16 at most.
 _UNEXPLAINED = 2.0**-10
 
@@ -254,13 +254,15 @@ class Rereading:
 
 
 def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor]) -> Rereading | None:
-    """The misreading of dO that explains a wrong dV; None where none does.
+    """The misreading of dO that explains a wrong dV; None where none does, or the case is too large.
 
     Args:
         x: the problem, with the values meant.
         dv: what the target gave.
         tensors: the inputs as they lay in memory, guard bands around them.
     """
+    if case.scores > _MOST_SCORES_OF_DV:
+        return None
     readings = dict(_readings("do", "dV", tensors)) | dict(_of_other_heads(case, x.do))
     predicted = {reading: dv.double() * 0 for reading in readings}
     for tile in tiles_of(case, x):

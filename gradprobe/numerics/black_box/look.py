@@ -46,8 +46,8 @@ class Examiner:
     measure: Measure
     own: Measured
     """The ordinary run."""
-    tensors: Mapping[str, Tensor]
-    """Its inputs as they lay in memory."""
+    tensors: Callable[[], Mapping[str, Tensor]]
+    """Gives its inputs as they lay in memory."""
     sample: Sample | None = None
     """The rows and keys that are shown; None for all."""
 
@@ -142,7 +142,7 @@ def _p_without_do(examiner: Examiner, recovered: Recovered, scales: Scales) -> t
     words = f"dO is misread: P, seen through dV, is right once dO {lay}"
     if p is None:
         own = examiner.own
-        reading = reread_do(examiner.case, own.x, own.trace.values["dV"], examiner.tensors)
+        reading = reread_do(examiner.case, own.x, own.trace.values["dV"], examiner.tensors())
         if reading is None:
             return recovered, []
         p, words = _right_p(examiner, (), recovered, scales), reading.words
@@ -196,7 +196,7 @@ def _of_dp(examiner: Examiner, name: str) -> list[str]:
     own = examiner.own
     if name not in own.trace.values or own.matches:
         return []
-    reading = reread_for_dp(examiner.case, own.x, name, own.trace.values[name], examiner.tensors)
+    reading = reread_for_dp(examiner.case, own.x, name, own.trace.values[name], examiner.tensors())
     return [reading.words] if reading else []
 
 

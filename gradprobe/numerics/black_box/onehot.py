@@ -214,6 +214,8 @@ def end_to_end(case: Case, problems: Sequence[Mapping[str, Tensor]]) -> dict[str
     """Several probes as one: end to end along the batch, where an input has one."""
     import torch
 
+    if len(problems) == 1:
+        return dict(problems[0])
     return {
         name: torch.cat([problem[name] for problem in problems]) if case.input_axes(name)[:1] == "b" else value
         for name, value in problems[0].items()
