@@ -117,6 +117,12 @@ class _Combined(_Battery):
     def alike(self, planned: Planned) -> Hashable:
         return tuple(planned.request.options.get(name) for name in _COMPILED) if self._setting.workers > 1 else None
 
+    def _weighed(self, checked: Checked) -> Checked:
+        """The check, numbered so that the case with the fewest properties comes first: that is shown in full."""
+        weighed = super()._weighed(checked)
+        number = weighed.report.number
+        return weighed if number >= _MOST else weighed.numbered(_MOST * len(weighed.title.split()) + number)
+
     def __call__(self, made: Sequence[Checked]) -> Sequence[Planned]:
         came, self._seen = {checked.title: checked for checked in made[self._seen :]}, len(made)
         try:
@@ -126,6 +132,8 @@ class _Combined(_Battery):
             return ()
 
 
+# Checks of one battery, far more than there are.
+_MOST = 1_000_000
 # The options by which other code is compiled for a kernel; where a tensor lies and how long it is hardly are.
 _COMPILED = (
     "dtype", "head_dim", "head_dim_v", "causal", "window", "bias", "softcap", "alibi", "mask", "sinks", "block_m",

@@ -147,13 +147,15 @@ class _Several:
         reports = tuple(checked.report for checked in (*self.checks, *self.warned))
         not_taken = None if self.untaken is None else tuple(self.untaken)
         coverage = self.further.coverage
-        has_axes = self.is_over and (self.is_sweep or coverage is not None)
+        axes = by_axis(reports) if self.is_over and (self.is_sweep or coverage is not None) else ()
+        if coverage is not None:  # whose cases lie in a way each
+            axes = tuple(share for share in axes if share.axis != "layout")
         return Reports(
             reports=reports,
             planned=self.expected,
             not_taken=not_taken,
             groups=self.groups,
-            axes=by_axis(reports) if has_axes else (),
+            axes=axes,
             coverage=coverage,
         )
 

@@ -21,3 +21,5 @@ class Coverage(Struct, frozen=True, kw_only=True):
     """Those that stand in none although nothing shows that the target does not take them."""
     wrong_alone: tuple[str, ...] = ()
     """The cases with one property that are wrong, so that it stands in no other case."""
+    wrong_together: tuple[str, ...] = ()
+    """The simplest cases of combinations that are wrong, likewise."""

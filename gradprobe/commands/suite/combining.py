@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,8 +17,9 @@ Round = Generator[list[Item], Mapping[str, Checked], None]
 _PLAIN = "as it is"
 # What every case has besides: an element that is never written shows.
 _BESIDE = {"poison": True}
-# Of a target that refuses more combinations than these, which of them is not found out.
-_MOST = 100
+# Combinations of which the simplest case is made at once, and how often.
+_AT_ONCE, _TIMES = 20, 6
+RIGHT, WRONG, UNTAKEN = "right", "wrong", "not taken"
 
 
 class Combining:
@@ -26,17 +28,18 @@ class Combining:
     1. The case without any option, to which what a target takes is found by trying.
     2. Each level alone. What is refused or wrong so stands in no later case: it would hide what else is wrong there.
     3. A covering array of the others.
-    4. Where some were refused: the simplest case of each pair (then triple) that stands in no other, and an array of
-       those that are left when the refused ones are left out.
+    4. Where some were refused or wrong: the simplest case of each pair (then triple) that stands in no right one shows
+       which of them it is. Those stand in no later case either, and what is left is covered once more.
     """
 
     def __init__(self, factors: Factors, strength: int) -> None:
         self._factors, self._strength = factors, strength
-        self._taken: dict[Row, bool] = {}
-        """Whether the target takes each row that was made."""
+        self._came: dict[Row, str] = {}
+        """RIGHT, WRONG or UNTAKEN, of each row that was made."""
         self._out: set[Combination] = set()
         """Levels and combinations that stand in no further case."""
         self._wrong_alone: list[str] = []
+        self._wrong_together: list[str] = []
         self._is_combined = False
         self.rounds = self._rounds()
 
@@ -54,26 +57,28 @@ class Combining:
             return
         self._factors = self._factors.around(plain.case)
         yield from self._alone()
-        if not self._taken.get(self._simplest_row):
+        if self._came.get(self._simplest_row) != RIGHT:
             return
         self._is_combined = True
         yield from self._array()
         for size in range(2, self._strength + 1):
-            if not all(self._taken.values()):
-                yield from self._refused(size)
+            yield from self._apart(size)
 
     @property
     def coverage(self) -> Coverage:
         """What the rows that were taken hold."""
         if not self._is_combined:
             return Coverage(strength=self._strength, properties=0, wrong_alone=tuple(self._wrong_alone))
-        held, missing = self._held(self._strength), self._missing(self._strength)
+        space = self._space
+        held = {one for row, came in self._came.items() if came != UNTAKEN for one in standing(row, self._strength)}
+        left = (one for one in space.combinations(self._strength) if one not in held)
         return Coverage(
             strength=self._strength,
             properties=len(self._factors.each),
             held=len(held),
-            missing=len(missing),
+            missing=sum(simplest(space, one) is not None for one in left),
             wrong_alone=tuple(self._wrong_alone),
+            wrong_together=tuple(self._wrong_together),
         )
 
     @property
@@ -95,31 +100,42 @@ class Combining:
             checked = came[self._name(row)]
             if checked.verdict != "match" or checked.report.case is None:
                 self._out |= {one} if row != self._simplest_row else set()
-                self._wrong_alone += [self._factors.title(row)] if self._taken[row] else []
+                self._wrong_alone += [self._factors.title(row)] if self._came[row] == WRONG else []
             else:
                 found.update({place: found_by_trying(checked.report.case) for place in one})
         self._factors = replace(self._factors, found=found)
 
     def _array(self) -> Round:
-        """What is still missing, in few rows."""
-        yield from self._made(
-            covering(self._space, self._strength, [row for row, is_taken in self._taken.items() if is_taken])
-        )
+        """What stands in no right row yet, in few rows."""
+        yield from self._made(covering(self._space, self._strength, self._right))
 
-    def _refused(self, size: int) -> Round:
-        """Of combinations that stand only in refused rows the simplest case shows whether they are refused too."""
+    @property
+    def _right(self) -> list[Row]:
+        return [row for row, came in self._came.items() if came == RIGHT]
+
+    def _apart(self, size: int) -> Round:
+        """Finds combinations that are refused or wrong in their simplest case, and covers what is left without them."""
+        found = False
+        for _ in range(_TIMES):
+            rows = self._suspects(size)
+            yield from self._made(row for row in dict.fromkeys(rows.values()) if row not in self._came)
+            for one, row in rows.items():
+                self._out |= {one} if self._came.get(row) != RIGHT else set()
+                self._wrong_together += [self._factors.title(row)] if self._came.get(row) == WRONG else []
+            found |= bool(rows)
+        if found:
+            yield from self._array()
+
+    def _suspects(self, size: int) -> dict[Combination, Row]:
+        """Combinations that stand in rows which are not right for no known reason, and in no right one: those in most
+        of these rows first, each with its simplest row."""
         space = self._space
-        rows = {one: row for one in self._missing(size)[:_MOST] if (row := simplest(space, one)) is not None}
-        yield from self._made(row for row in dict.fromkeys(rows.values()) if row not in self._taken)
-        self._out |= {one for one, row in rows.items() if not self._taken[row]}
-        yield from self._array()
-
-    def _held(self, size: int) -> set[Combination]:
-        return {one for row, is_taken in self._taken.items() if is_taken for one in standing(row, size)}
-
-    def _missing(self, size: int) -> list[Combination]:
-        space, held = self._space, self._held(size)
-        return [one for one in space.combinations(size) if one not in held and simplest(space, one) is not None]
+        known = [row for row in self._came if any(one <= set(enumerate(row)) for one in self._out)]
+        unexplained = [row for row, came in self._came.items() if came != RIGHT and row not in known]
+        right = {one for row in self._right for one in standing(row, size)}
+        counts = Counter(one for row in unexplained for one in standing(row, size))
+        asked = [one for one, _ in counts.most_common() if one not in right]
+        return {one: row for one in asked[:_AT_ONCE] if (row := simplest(space, one)) is not None}
 
     def _made(
         self, rows: Iterable[Row], beside: Sequence[Item] = ()
@@ -128,12 +144,7 @@ class Combining:
         if not rows and not beside:
             return {}
         came = yield [*map(self._item, rows), *beside]
-        # What is an error only where nobody said that it is taken is not taken either.
-        self._taken |= {
-            row: not (checked.is_refused or checked.report.is_warning)
-            for row in rows
-            if (checked := came.get(self._name(row)))
-        }
+        self._came |= {row: _word(checked) for row in rows if (checked := came.get(self._name(row)))}
         return came
 
     def _item(self, row: Row) -> Item:
@@ -151,3 +162,10 @@ class Combining:
         kept = {name: word for name, word in own.items() if name in ("head_dim", *self._factors.always)}
         rows = battery(takes.family, takes.names, takes.required)
         return [replace(one, options={**one.options, **kept}) for one in rows if one.is_alone and not one.why_not]
+
+
+def _word(checked: Checked) -> str:
+    # What is an error only where nobody said that it is taken is not taken either.
+    if checked.is_refused or checked.report.is_warning:
+        return UNTAKEN
+    return RIGHT if checked.verdict == "match" else WRONG

@@ -185,8 +185,9 @@ def _covered(coverage: Coverage, columns: int) -> Iterator[Text]:
     if not coverage.properties:
         yield from folded("the case without any option is not right, so nothing was combined", columns)
         return
-    if coverage.wrong_alone:
-        yield from folded(f"wrong alone, so in no other case: {', '.join(coverage.wrong_alone)}", columns)
+    for words, titles in (("alone", coverage.wrong_alone), ("together", coverage.wrong_together)):
+        if titles:
+            yield from folded(f"wrong {words}, and all else is combined without: {', '.join(titles)}", columns)
     every = f"every {name} of {coverage.properties} properties that it takes stands in a case: {coverage.held:,}"
     some = f"{plural(coverage.held, name)} of {coverage.properties} properties stand in a case that it takes"
     left = f"{plural(coverage.missing, name)} do not, and may be refused"

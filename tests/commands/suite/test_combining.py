@@ -100,6 +100,21 @@ def test_a_pair_that_is_refused_is_found_and_all_else_stands_in_a_case_that_is_t
     assert ended().coverage.held - 2 == told.held, "float16 with causal, and with causal and a window"
 
 
+def test_pairs_that_are_wrong_are_found_in_their_simplest_cases_and_hide_no_other():
+    def verdict(options):
+        is_first = options.get("pattern") == "negative" and options.get("head_dim") == 72
+        is_second = options.get("dtype") == "float16" and "do=blhd" in options["layout"]
+        return "mismatch" if is_first or is_second else "match"
+
+    found = ended(verdict)
+    assert sorted(found.coverage.wrong_together) == ["float16 do=blhd", "negative D=72"]
+    assert found.coverage.missing == 0
+    right = [one for one in found.options.values() if verdict(one) == "match"]
+    assert {(one.get("dtype"), one["head_dim"]) for one in right if "head_dim" in one} >= {
+        (dtype, dim) for dtype in ("float32", "float16", "bfloat16") for dim in (16, 64, 128, 72)
+    }
+
+
 @pytest.mark.nightly
 def test_a_triple_that_is_refused_is_found_among_triples():
     def refuses(options):
