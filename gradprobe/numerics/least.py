@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -133,7 +134,7 @@ class Least:
 
     def of_matrix(self, name: str) -> Tensor:
         """Of P, dP or dS: a tensor of its own."""
-        return {"P": self._p, "dP": self._dp, "dS": self._ds}[name]()
+        return {"P": self._p, "dP": self._dp.clone, "dS": self._ds}[name]()
 
     def add_sums(self, into: Sums) -> None:
         """Adds this tile's shares of what dK and dV are allowed."""
@@ -173,15 +174,15 @@ class Least:
         return (product.abs() - _off(self.p) * size - TINIEST).nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
 
     def _p(self) -> Tensor:
-        valid = self.values["valid"]
-        return (self.values["P"].abs() * (self.common + U_FUNCTION)).add_(valid, alpha=TINY)
+        return (self.values["P"] * (self.common + U_FUNCTION)).add_(self.values["valid"], alpha=TINY)
 
+    @cached_property
     def _dp(self) -> Tensor:
         share = kept_share(self.x, self.tile)
-        dot = at_least(sizes(self.do), sizes(self.v).mT) * (self.precision.accumulate * long_sum(self.do.shape[-1]))
+        dot = at_least(sizes(self.do), sizes(self.v).mT).mul_(self.precision.accumulate * long_sum(self.do.shape[-1]))
         return (dot if share is None else dot * share).mul_(self.values["valid"])
 
     def _ds(self) -> Tensor:
-        of_operands = (self._dp() + self.delta).mul_(self.values["P"].abs())
+        of_operands = (self._dp + self.delta).mul_(self.values["P"])
         of_operands.add_(self.values["dS"].abs(), alpha=self.precision.matrix)
         return of_operands.add_(self.values["valid"], alpha=self.precision.floor)

@@ -185,7 +185,9 @@ def measure(
     arithmetic = arithmetic_of(experiment)
     precision = precision_of(case.dtype, arithmetic.way)
     precision = exactly(precision) if case.pattern == "dyadic" else precision
-    problem = cache(lambda: problem_of(case, inputs.values, rows))
+    # What is kept for later holds the values alone, not the tensors that the target was given.
+    values, layout = inputs.values, inputs.layout
+    problem = cache(lambda: problem_of(case, values, rows))
     coarser: tuple[Coarser | Operand | CoarserDots, ...] = ()
     if arithmetic.coarser:
         coarser += (CoarserDots(arithmetic.declared or "", in_words(arithmetic.coarser)),)
@@ -195,7 +197,7 @@ def measure(
             return evaluate(x, tile, given)
 
     def tick(fraction: float) -> None:
-        experiment.tick(f"comparing {inputs.layout}", fraction, f"{inputs.layout}, compared")
+        experiment.tick(f"comparing {layout}", fraction, f"{layout}, compared")
 
     def compared(evaluate: Evaluate, reference: Trace | None = None) -> Comparison:
         x, held = problem(), precision.coarser if coarse else precision
@@ -203,7 +205,7 @@ def measure(
 
     if experiment.reference is None and recovery is None and not coarse:
         with stopwatch.timed("compare"):
-            sifted = experiment.sieve.sift(case, inputs.values, trace, precision, tick)
+            sifted = experiment.sieve.sift(case, values, trace, precision, tick)
         if sifted is not None:
             comparison = sifted.comparison(partial(compared, timed))
             return Measured(problem, trace, comparison, None, tuple(sifted.invariants), coarser)
