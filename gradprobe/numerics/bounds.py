@@ -100,7 +100,7 @@ class Chain:
         """LSE's own error, and what all entries of a row share after normalisation."""
         x = self.x
         lse = self.lse.masked_fill(self.lse == -float("inf"), 0.0)
-        own = U32 * (lse.abs() + 2 + long_sum(self.valid.shape[-1])) + U_FUNCTION
+        own = U32 * (lse.abs() + 2 + long_sum(x.n_key)) + U_FUNCTION
         if x.alibi is not None:  # LSE is rounded as it is kept, with what alibi adds to the whole row
             own = own + U32 * x.alibi[self.tile.heads, None, None].abs() * x.n_key
         of_scores = (self.p * self.e_s).sum(-1, keepdim=True)
@@ -135,7 +135,11 @@ class Chain:
         dropping = (self.u_drop * pe) ** 2
         self.i_pe = rounding + (self.share * self.i_p) ** 2 * self.live + self.e_z**2 + dropping
         self.s_pe = (self.share * self.p * self.common).abs() * self.live
-        self.e_o = (self.i_pe @ self.v**2).sqrt() + self.s_pe @ self.v.abs() + dot_error(pe, self.v, self.precision)
+        self.e_o = (
+            (self.i_pe @ self.v**2).sqrt()
+            + self.s_pe @ self.v.abs()
+            + dot_error(pe, self.v, self.precision, terms=self.x.n_key)
+        )
 
     def _lazy_mask(self) -> None:
         """Which entries the ReLU lets through, and where rounding alone decides."""
@@ -168,8 +172,9 @@ class Chain:
         of_pe = self.i_p**2 + self.e_z**2 + (LAMBDA * self.precision.floor) ** 2 * self.valid
         independent = of_pe * dp**2 + (weight * self.i_dp) ** 2
         rounded = (terms**2).sum(-1, keepdim=True) + (d_terms**2).sum(-1, keepdim=True)
-        products = (self.do * dot_error(pe, self.v, self.precision, unit=self.precision.operand)) ** 2
-        self.flip_growth = 1 + 2 * unit + U32 * (long_sum(terms.shape[-1]) + 3)
+        of_o = dot_error(pe, self.v, self.precision, unit=self.precision.operand, terms=self.x.n_key)
+        products = (self.do * of_o) ** 2
+        self.flip_growth = 1 + 2 * unit + U32 * (long_sum(self.x.n_key) + 3)
         self.k_delta = ((self.p.abs() + self.e_p) * self.flip).sum(-1, keepdim=True) * self.flip_growth
         self.i_delta = (
             independent.sum(-1, keepdim=True).sqrt()
@@ -180,11 +185,11 @@ class Chain:
             + (self.e_z * self.dp).sum(-1, keepdim=True).abs()
             + (self.e_z * self.flip).sum(-1, keepdim=True)
             + self.common * self.delta.abs()
-            + U32 * long_sum(terms.shape[-1]) * terms.sum(-1, keepdim=True)
+            + U32 * long_sum(self.x.n_key) * terms.sum(-1, keepdim=True)
             + U32 * long_sum(d_terms.shape[-1]) * d_terms.sum(-1, keepdim=True)
         )
         self.e_delta = self.i_delta + self.k_delta
-        self.cut_delta = self._cut(self.do * o, weight.shape[-1])
+        self.cut_delta = self._cut(self.do * o, self.x.n_key)
 
     def _cut(self, products: Tensor, terms: int) -> Tensor:
         """What tensor cores take off delta in every row alike: they add towards zero, so O comes out smaller."""
@@ -217,5 +222,5 @@ class Chain:
     def _dq(self) -> Tensor:
         k = self.k
         error = (self.i_ds @ k**2).sqrt() + self.i_delta * (self.p @ k).abs() + self.common * (self.ds @ k).abs()
-        error = error + self.kink_ds @ k.abs() + dot_error(self.ds, k, self.precision)
+        error = error + self.kink_ds @ k.abs() + dot_error(self.ds, k, self.precision, terms=self.x.n_key)
         return abs(self.x.scale) * (error + 2 * U32 * (self.ds @ k).abs())

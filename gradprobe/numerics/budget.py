@@ -70,9 +70,9 @@ def _dbias(of: Chain) -> Error:
 
 def _dtau(of: Chain) -> Error:
     """Each row's sum errs on its own, by its terms; what adds the rows up errs by their sums."""
-    i, j = of.x.positions(of.tile)
-    rows = U32 * long_sum(of.x.n_batch * of.x.n_query)
-    of_terms = U32 * long_sum(j.shape[-1]) * (of.dp.abs() + of.flip).sum(-1, keepdim=True) / (i + 1)
+    x, (i, _) = of.x, of.x.positions(of.tile)
+    rows = U32 * long_sum(x.n_batch * x.n_query)
+    of_terms = U32 * long_sum(x.n_key) * (of.dp.abs() + of.flip).sum(-1, keepdim=True) / (i + 1)
     of_rows = rows * of.dp.sum(-1, keepdim=True).abs() / (i + 1)
     squares = ((of.i_dp / (i + 1)) ** 2).sum(-1, keepdim=True) + of_terms**2
     flips = (of.flip / (i + 1)).sum(-1, keepdim=True) * (1 + rows)
@@ -195,7 +195,7 @@ class Whole:
         for name in into.keys() & {*shared}:
             assert self.share is not None
             sums = self.share[:, tile.heads] @ values[name].flatten(1)
-            into[name][tile.batch] += sums.unflatten(1, values[name].shape[1:])
+            into[name][tile.batch, :, tile.keys] += sums.unflatten(1, values[name].shape[1:])
 
     def bound(self, name: str, expected: Tensor, precision: Precision) -> Tensor:
         """The bound of a sum over all tiles, from the tiles' shares of it.

@@ -196,7 +196,7 @@ class _Pass:
     def run(self, tick: Callable[[float], None]) -> Comparison:
         every = list(tiles_of(self.case, self.x))
         for done, tile in enumerate(every, 1):
-            self._tile(tile)
+            self._tile(self._of_seen_keys(tile))
             tick(done / len(every))
         self._summed()
         shapes = expected_shapes(self.case)
@@ -216,6 +216,24 @@ class _Pass:
             replaced=self.replaced,
         )
 
+    def _of_seen_keys(self, tile: Tile) -> Tile:
+        """The tile without the keys that its masks hide from all of its rows, where what came is 0 there as it should.
+
+        A recovered intermediate is read at keys of its own.
+        """
+        seen = replace(tile, keys=self.x.seen_keys(tile))
+        if self.recovery is not None:
+            return tile
+        for name in self.trace.values.keys() & {*MATRICES}:
+            came = self.trace.values[name][tile.batch, tile.heads, tile.rows]
+            if bool((came[..., : seen.keys.start] != 0).any() | (came[..., seen.keys.stop :] != 0).any()):
+                return tile
+        return seen
+
+    def _came(self, name: str, tile: Tile) -> Tensor:
+        rows = self.trace.values[name][tile.batch, tile.heads, tile.rows]
+        return rows[..., tile.keys] if name in MATRICES else rows
+
     def _tile(self, tile: Tile) -> None:
         place = (tile.batch, tile.heads, tile.rows)
         values = self.evaluate(self.x, tile, None)
@@ -228,7 +246,7 @@ class _Pass:
         own, own_budget = self._own_tile(tile, shift)
         for name in BY_ROW:
             if name in self.tallies:
-                actual = self.trace.values[name][place]
+                actual = self._came(name, tile)
                 judged = judge(actual, values, budget, name)
                 inherited = judge(actual, own, own_budget, name, poisoned=True).right if own_budget else None
                 self.tallies[name].add(tile, judged, inherited)
@@ -251,8 +269,7 @@ class _Pass:
         """What the target's own parents imply for each intermediate, and the errors allowed to that."""
         if self.own is None:
             return {}, None
-        place = (tile.batch, tile.heads, tile.rows)
-        given = {name: self.trace.values[name][place].double() for name in BY_ROW if name in self.trace.values}
+        given = {name: self._came(name, tile).double() for name in BY_ROW if name in self.trace.values}
         given.pop("dQ", None)
         implied = self.evaluate(self.x, tile, given)
         budget = allowed_on(self.x, tile, implied | given, self.precision, self.recovery, shift)
@@ -278,8 +295,10 @@ class _Pass:
 
 def with_replaced(values: dict[str, Tensor], replaced: Mapping[str, Tensor], tile: Tile) -> dict[str, Tensor]:
     """The reference's values of a tile, where another reference has values those."""
-    place = (tile.batch, tile.heads, tile.rows)
-    return values | {name: replaced[name][place].double() for name in BY_ROW if name in replaced}
+    place, of_matrix = (tile.batch, tile.heads, tile.rows), (tile.batch, tile.heads, tile.rows, tile.keys)
+    return values | {
+        name: replaced[name][of_matrix if name in MATRICES else place].double() for name in BY_ROW if name in replaced
+    }
 
 
 def allowed_on(

@@ -101,9 +101,13 @@ def long_sum(terms: float) -> float:
     return min(terms, LAMBDA * math.sqrt(terms))
 
 
-def dot_error(a: Tensor, b: Tensor, precision: Precision, *, unit: float = 0.0) -> Tensor:
-    """The error of a @ b: operands off by `unit` with a common sign, and float32 (or tensor core) sums."""
-    error = precision.accumulate * long_sum(a.shape[-1]) * (a.abs() @ b.abs())
+def dot_error(a: Tensor, b: Tensor, precision: Precision, *, unit: float = 0.0, terms: int | None = None) -> Tensor:
+    """The error of a @ b: operands off by `unit` with a common sign, and float32 (or tensor core) sums.
+
+    Args:
+        terms: how many a kernel adds up, where a and b have a part of them and the others are 0.
+    """
+    error = precision.accumulate * long_sum(terms or a.shape[-1]) * (a.abs() @ b.abs())
     if unit:
         error = error + LAMBDA * unit * (2 * (a**2) @ (b**2)).sqrt() + 2 * unit * (a @ b).abs()
     return error

@@ -14,6 +14,7 @@ from ..model.intermediates import slots
 from ..model.number import Number, spans
 from ..model.run import INHERITED, MATCH, MISMATCH, Element
 from ..reference import Tile
+from ..reference.attention import MATRICES
 
 ElementIndex = tuple[int, int, int, int]
 """Batch, head, row and column of an element; 0 along an axis that its intermediate does not have."""
@@ -143,7 +144,8 @@ class Tally:
         """
         judged = judged.reshape(*judged.actual.shape[:2], -1)
         error, ratio, wrong = (judged.actual - judged.expected).abs(), judged.ratio, ~judged.right
-        self.total += error.numel()
+        # Keys that the tile leaves out have 0, as they should.
+        self.total += error.shape[0] * error.shape[1] * self.shape[-1]
         self.max_abs_err = max(self.max_abs_err, float(error.where(error.isfinite(), error.new_zeros(())).max()))
         self.squares += float(ratio.square().sum())
         self.counted += int(((judged.bound > 0) | (ratio > 0)).sum())
@@ -171,7 +173,8 @@ class Tally:
             return known
         h, rest = divmod(int(found[0]), mask.shape[1] * mask.shape[2])
         r, c = divmod(rest, mask.shape[2])
-        at = (tile.batch, tile.heads.start + h, tile.rows.start + r, c)
+        first_key = tile.keys.indices(self.shape[-1])[0] if self.name in MATRICES else 0
+        at = (tile.batch, tile.heads.start + h, tile.rows.start + r, first_key + c)
         if known is not None and known[0] < at:
             return known
         return at, element_at(self.case, self.name, at, *(float(part[h, r, c]) for part in judged[:3]))

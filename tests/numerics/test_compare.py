@@ -7,6 +7,8 @@ from itertools import product
 import pytest
 import torch
 
+from gradprobe.numerics import compare as compare_module
+from gradprobe.reference import Attention
 from tests.emulated import Arithmetic, case_of, changed, compared
 from tests.sampling import sampled
 
@@ -133,3 +135,29 @@ def test_a_future_key_that_leaks_is_found_in_masked_entries(family):
     for name in ("P", "dS", "dP"):
         found = compared_in("bfloat16", family, changed(name, leak))
         assert found.findings[name].first.col == 41
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("options", [{"causal": True}, {"window": (9, 2)}, {"causal": True, "window": (5, -1)}])
+@pytest.mark.parametrize("fault", [None, ("P", 3, 60), ("dS", 40, 50)])
+def test_tiles_without_the_keys_that_no_row_sees_give_what_tiles_with_all_keys_do(dtype, options, fault, monkeypatch):
+    """A masked entry that is not 0 is found at its place, too."""
+    case = case_of("softmax", batch=1, heads=4, kv_heads=2, seqlen_q=70, seqlen_k=83, dtype=dtype, **options)
+
+    def spoil(tensor):
+        tensor[:, 1, fault[1], fault[2]] += 1.0
+
+    faulty = changed(fault[0], spoil) if fault else None
+    monkeypatch.setattr(compare_module, "TILE_ELEMENTS", 1 << 10)
+    tiled = compared(case, **({"fault": faulty} if fault else {}))
+    monkeypatch.setattr(Attention, "seen_keys", lambda x, _: slice(0, x.n_key))
+    whole = compared(case, **({"fault": faulty} if fault else {}))
+    assert whole.matches is (fault is None)
+    assert whole.leaks == tiled.leaks
+    for name, finding in whole.findings.items():
+        other = tiled.findings[name]
+        assert (finding.total, finding.mismatched, finding.status) == (other.total, other.mismatched, other.status)
+        torch.testing.assert_close(finding.ratio, other.ratio, rtol=1e-6, atol=0.0)
+        assert other.rms_ratio == pytest.approx(finding.rms_ratio, rel=1e-6)
+        if finding.first is not None:
+            assert (other.first.row, other.first.col) == (finding.first.row, finding.first.col)
