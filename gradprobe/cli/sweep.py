@@ -94,6 +94,8 @@ def sweep(
         seconds = effective.timeout(timeout)
         setting = Setting(show_traceback, _at_a_time(workers, options), timeout=seconds, shrink_budget=shrink_budget)
         on = None if ray is None else OnRay(ray, retries)
+        if on is not None:
+            on.refuse_unusable()
         if resume is not None:
             _refuse_beside_resume({"target": target, "family": family, "reference": reference, **own, **options})
             with Journal.reopened(resume) as kept:

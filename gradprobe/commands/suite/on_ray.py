@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +28,8 @@ EMBEDDED = "local"
 _SOURCES = {".py", ".cu", ".cuh", ".h", ".hpp"}
 # Bytes of these that travel at most: a folder with more holds other things.
 _MOST = 50 << 20
+# Seconds for a machine to answer.
+_PATIENCE = 10.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,22 @@ class OnRay:
     """EMBEDDED, or as Ray takes it: auto, HOST:PORT, ray://HOST:PORT."""
     retries: int
     """How often a check is made again whose worker or machine was lost."""
+
+    def refuse_unusable(self) -> None:
+        """Does nothing where there is Ray, and something listens at the address: Ray itself would wait for minutes.
+
+        Raises:
+            UsageFailure: there is not.
+        """
+        if importlib.util.find_spec("ray") is None:
+            raise UsageFailure("--ray: Ray is not installed here", "pip install 'gradprobe[cluster]'")
+        host, colon, port = self.address.removeprefix("ray://").rpartition(":")
+        try:
+            if colon:
+                socket.create_connection((host, int(port)), _PATIENCE).close()
+        except (OSError, ValueError) as error:
+            words = f"--ray {self.address}: nothing answers there ({error})"
+            raise UsageFailure(words, "--ray alone starts a cluster here") from error
 
 
 def check_each_on_ray(planned: Sequence[Planned], setting: Setting, on: OnRay) -> Iterator[Checked]:
@@ -48,10 +68,13 @@ def check_each_on_ray(planned: Sequence[Planned], setting: Setting, on: OnRay) -
         planned: a list that may grow behind its end whenever a check was yielded.
 
     Raises:
-        UsageFailure: there is no Ray, or no cluster at the address.
+        UsageFailure: there is no cluster at the address.
         Failure: nothing can run there.
     """
-    ray = _imported()
+    # Ray tells its makers of each cluster that is started, unless this says no.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
     if not planned:
         return
     with _connected(ray, planned, setting, on) as folder:
@@ -66,16 +89,6 @@ def check_each_on_ray(planned: Sequence[Planned], setting: Setting, on: OnRay) -
             (over,), _ = ray.wait(list(waiting), num_returns=1)
             number = waiting.pop(over)
             yield _result(ray, over, planned[number], on).numbered(number)
-
-
-def _imported() -> Any:
-    # Ray tells its makers of each cluster that is started, unless this says no.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise UsageFailure("--ray: Ray is not installed here", "pip install 'gradprobe[cluster]'") from error
-    return ray
 
 
 @contextlib.contextmanager

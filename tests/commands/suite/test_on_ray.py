@@ -5,13 +5,15 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
 
-from gradprobe.commands.suite.on_ray import EMBEDDED, OnRay, check_each_on_ray
+from gradprobe.cli.shared_options import with_word
+from gradprobe.commands.suite.on_ray import EMBEDDED, OnRay
 from gradprobe.model.failures import UsageFailure
 from tests.cli.command import ROOT, run, start
 from tests.commands.suite.plans import planned
@@ -129,10 +131,34 @@ def test_an_embedded_cluster_tells_a_target_that_crashes_as_it_is_told_here(targ
     assert lines[0] == lines[1] != []
 
 
-def test_without_ray_or_a_cluster_there_it_is_said(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageFailure, match="Ray is not installed here"):
-        next(check_each_on_ray([planned("lazy")], None, OnRay(EMBEDDED, 3)))
+def test_without_ray_or_a_cluster_there_it_is_said_before_anything_runs(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    OnRay(EMBEDDED, 3).refuse_unusable()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        OnRay(f"ray://{address}", 3).refuse_unusable()
+    with pytest.raises(UsageFailure, match=f"--ray {address}: nothing answers there"):
+        OnRay(address, 3).refuse_unusable()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    ran = run("sweep soft.py:backward --draw 3 --ray --workers 1")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--ray: Ray is not installed here" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "parsed"),
+    [
+        ("sweep a.py:f --ray", "sweep a.py:f --ray=local"),
+        ("sweep --ray a.py:f", "sweep --ray=local a.py:f"),
+        ("sweep --ray 10.0.0.7:6379 a.py:f", "sweep --ray 10.0.0.7:6379 a.py:f"),
+        ("sweep --ray ray://head:10001 --draw 3", "sweep --ray ray://head:10001 --draw 3"),
+        ("sweep --ray auto", "sweep --ray auto"),
+        ("check --battery --ray", "check --battery=auto --ray=local"),
+        ("check --battery pairs -- --ray", "check --battery pairs -- --ray"),
+    ],
+)
+def test_ray_may_stand_without_its_address(words, parsed):
+    assert with_word(words.split()) == parsed.split()
 
 
 def test_nothing_of_ray_is_imported_unless_it_is_asked_for():
