@@ -9,8 +9,11 @@ median over rounds of a command's time over the empty program's of the same roun
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import pty
 import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -44,6 +47,24 @@ def used(command: list[str], folder: str, code: int) -> tuple[float, float]:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, time.perf_counter() - start
 
 
+def first_output(command: list[str], folder: str) -> float:
+    """Seconds until a command on a terminal shows anything; it is interrupted then."""
+    start = time.perf_counter()
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(folder)
+        os.execvpe(command[0], command, {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"})
+    os.read(terminal, 1)
+    seconds = time.perf_counter() - start
+    os.kill(process, signal.SIGINT)
+    with contextlib.suppress(OSError):  # by which a terminal tells that the other end is closed
+        while os.read(terminal, 1 << 16):
+            pass
+    os.close(terminal)
+    os.waitpid(process, 0)
+    return seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=30)
@@ -58,11 +79,13 @@ def main() -> None:
         rounds = [
             {words: used(command, folder, code) for words, (command, code) in commands.items()} for _ in range(runs)
         ]
+        shown = [first_output([*GRADPROBE, "check", "lazy"], folder) for _ in range(max(3, runs // 3))]
     print(f"{'':<32}{'ratio':>7}{'wanted':>8}{'least CPU':>11}{'median wall':>13}")
     for words in commands:
         ratio = statistics.median(one[words][0] / one["empty"][0] for one in rounds)
         least, wall = min(one[words][0] for one in rounds), statistics.median(one[words][1] for one in rounds)
         print(f"{words:<32}{ratio:>6.2f}x{WANTED.get(words, ''):>8}{least:>9.3f} s{wall:>11.3f} s")
+    print(f"first output of check lazy on a terminal: {statistics.median(shown):.2f} s")
 
 
 if __name__ == "__main__":
