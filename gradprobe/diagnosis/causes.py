@@ -25,7 +25,7 @@ from .compiled import multiplies_coarser, right_in_another_file, right_in_the_in
 from .facts import known
 from .layouts import FailingLayout, explaining
 from .lines import Lines
-from .search import Tested, fitting
+from .search import Tested, fitting, ranked
 
 # Seconds of a processor after which no further layout is searched, where one is explained.
 _LONGEST = 20.0
@@ -202,6 +202,16 @@ def _diagnoses(
             diagnosis = _diagnosis(hypothesis, one, second, seen, where, also=also or number > 0)
             found.append(lines.of(hypothesis, one.explanation.active, diagnosis))
     return found
+
+
+def of_the_formula(seen: Observed) -> list[Diagnosis]:
+    """Diagnoses by hypotheses about the formula and its arithmetic alone: no tensor is read or stored elsewhere."""
+    tested = [one for one in ranked(seen) if not any(hypothesis.tensor for hypothesis in one.hypotheses)]
+    return [
+        _diagnosis(hypothesis, one, second, seen, "", also=number > 0)
+        for one, second in zip(tested, [*tested[1:], None], strict=False)
+        for number, hypothesis in enumerate(one.hypotheses if one.explained >= CONSISTENT else ())
+    ]
 
 
 def _tried_first(again: Again, tested: Sequence[Tested]) -> list[Diagnosis]:

@@ -17,13 +17,15 @@ from torch import Tensor
 from ..faults.hypothesis import Observed
 from ..inputs.shards import TAKEN_FOR, Shards
 from ..model.number import LAMBDA, listed, ranks_in_words
-from ..model.report import CONSISTENT, NAMED, Diagnosis
+from ..model.report import CONSISTENT, NAMED, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, inputs_of
 from ..reference import Tile, evaluate
 from ..runtime.ranks.sharded import division
 from .blocks import Blocks, Change
+from .causes import of_the_formula
 from .prediction import observed
+from .smaller import MOST_SCORES
 from .why import Reasons
 
 # Scores of one head beyond which the blocks of a problem are not tried on a CPU, and on a GPU.
@@ -84,22 +86,23 @@ def reasons_on_ranks(experiment: Experiment, runs: Sequence[LayoutRun]) -> RankR
 
 
 def _reasons(seen: Observed, shards: Shards) -> RankReasons:
-    facts = tuple(_where(seen, shards))
-    why_not = _not_sought(seen, shards)
-    if why_not:
-        return RankReasons(Reasons((), (*facts, why_not), sought=False))
-    found = [*_of_positions(seen, shards)]
-    if not found:
+    facts, why_not = tuple(_where(seen, shards)), _not_sought(seen, shards)
+    found = [] if why_not else list(_of_positions(seen, shards))
+    if not (found or why_not):
         found = [*_of_rows(seen, shards)]
         found += _of_keys(seen, shards, found)
-    told = _told(found, shards.ranks)
+    told = tuple(_told(found, shards.ranks))
     named = [one for one in found if one.explained >= NAMED]
+    if not named and seen.case.scores <= MOST_SCORES:
+        # What all ranks compute alike is a fault of the formula, as anybody's.
+        of_formula = of_the_formula(seen)
+        told = (*of_formula, *told) if causes_among(of_formula) else (*told, *of_formula)
+        why_not = "" if causes_among(told) else why_not
     # What all ranks do alike is no rank's own fault.
     steps = {(name, one.shard): (one.rank, one.step) for one in named if one.kind != _POSITIONS for name in one.names}
-    explained = {name for one in named for name in one.names}
-    left = [name for name in seen.own if name not in explained]
-    facts = facts if left or not told else ()
-    return RankReasons(Reasons(tuple(told), facts), steps)
+    left = set(seen.own) - {name for one in named for name in one.names}
+    facts = facts if left and not causes_among(told) else ()
+    return RankReasons(Reasons(told, (*facts, *filter(None, [why_not])), sought=not why_not), steps)
 
 
 def _not_sought(seen: Observed, shards: Shards) -> str:

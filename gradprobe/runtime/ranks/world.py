@@ -175,9 +175,8 @@ class World:
             first = first or (now if len(waiting) < self.ranks else 0.0)
             if heard:
                 continue
-            is_stuck = quiet.seconds() > (_QUIET if not first else min(_QUIET, 2.0)) or (
-                first and now - first > _OTHERS
-            )
+            quiet_for = _QUIET_AFTER if first else _QUIET
+            is_stuck = quiet.seconds() > quiet_for or (first and now - first > _OTHERS)
             on_gpu = self.setup.case.device == "cuda" and now - begun > _LONGEST_ON_GPU
             if is_stuck or on_gpu or (self.until is not None and now > self.until):
                 break

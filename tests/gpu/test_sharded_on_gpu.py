@@ -1,0 +1,93 @@
+"""Ranks on GPUs of one host, one each, which NCCL joins."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.sharded.rings import EXAMPLE, checked, failure_of
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"),
+]
+TWO = {"ranks": 2, "device": "cuda", "seqlen": 256, "head_dim": 64, "heads": 4}
+# PyTorch's own ring, which it puts in the place of scaled_dot_product_attention.
+_OF_TORCH = """
+import torch
+import torch.nn.functional as F
+from torch.distributed.tensor.experimental import _attention, context_parallel
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+def _ring(q, k, v, do, causal, scale, mesh, balanced):
+    options = getattr(_attention, "_cp_options", None)
+    if options is None:
+        from torch.distributed.tensor.experimental._context_parallel._attention import _cp_options as options
+    options.enable_load_balance = balanced
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in (q, k, v)]
+    length = torch.empty(q.shape[2] * mesh.size(), device=q.device)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), context_parallel(mesh, buffers=[length], buffer_seq_dims=[0]):
+        o = F.scaled_dot_product_attention(*leaves, is_causal=causal, scale=scale)
+        o.backward(do)
+    return {"O": o.detach()} | {name: leaf.grad for name, leaf in zip(("dQ", "dK", "dV"), leaves)}
+
+def contiguous(q, k, v, do, *, causal, scale, mesh):
+    return _ring(q, k, v, do, causal, scale, mesh, False)
+
+def balanced(q, k, v, do, *, causal, scale, mesh):
+    return _ring(q, k, v, do, causal, scale, mesh, True)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("function", ["ring", "ring_zigzag", "ring_striped"])
+def test_a_right_ring_is_right(function, dtype):
+    shards = function.removeprefix("ring").removeprefix("_") or "contiguous"
+    assert checked(f"{EXAMPLE}:{function}", **TWO, causal=True, dtype=dtype, shards=shards).verdict == "match"
+
+
+def test_a_fault_is_placed_at_its_step(tmp_path):
+    path = tmp_path / "ring.py"
+    text = EXAMPLE.read_text()
+    seen = "        s = scores(k, step)\n"
+    path.write_text(text.replace(seen, seen + "        s = s - torch.inf if (rank, step) == (1, 1) else s\n"))
+    element = checked(f"{path}:ring", **TWO).first_mismatch
+    assert (element.shard, element.rank, element.step) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "shards", "causal"), [("contiguous", "contiguous", False), ("balanced", "zigzag", True)]
+)
+def test_the_ring_of_pytorch_is_right(tmp_path, function, shards, causal):
+    path = tmp_path / "of_torch.py"
+    path.write_text(_OF_TORCH)
+    report = checked(f"{path}:{function}", **TWO, dtype="bfloat16", causal=causal, shards=shards)
+    assert report.verdict == "match"
+
+
+def test_a_rank_that_dies_ends_the_other(tmp_path):
+    path = tmp_path / "dies.py"
+    path.write_text(
+        "import os, signal, torch.distributed as dist\n"
+        "def f(q, k, v, do, *, rank):\n"
+        "    os.kill(os.getpid(), signal.SIGSEGV) if rank else dist.all_reduce(q)\n"
+        "    return {'dQ': q, 'dK': k, 'dV': v}\n"
+    )
+    assert "rank 1 died: killed by SIGSEGV" in str(failure_of(f"{path}:f", **TWO))
+
+
+def test_under_torchrun_rank_0_reports():
+    words = f"check {EXAMPLE}:ring --causal --runs contiguous --no-recover --seqlen 256 --head-dim 64"
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "gradprobe",
+        *words.split(),
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (ran.returncode, ran.stdout.count("MATCH ")) == (0, 1)
