@@ -15,12 +15,12 @@ from pathlib import Path
 import typer
 
 from ..model.failures import Failure, UsageFailure
-from ..runtime.ranks.rank import CODE, FOLDER, PARENT, serve
+from ..runtime.ranks.rank import CODE, FOLDER, PARENT, is_led, serve
 
 # What torchrun says to each of its processes. None of it may reach the process that checks: it is no rank.
 _OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-# Seconds in which the other ranks take note of the exit code.
-_NOTED = 5.0
+# Seconds in which rank 0 starts, and in which the others take note of its exit code.
+_STARTED, _NOTED = 120.0, 5.0
 
 
 def world_size() -> int | None:
@@ -49,7 +49,11 @@ def refuse_several_machines(size: int, ranks: int | None) -> None:
 
 def follow() -> int:
     """Works as any rank but 0, until that has come to its exit code; which it returns."""
-    folder = _folder()
+    folder, over = _folder(), time.monotonic() + _STARTED
+    while not is_led(str(folder)):
+        if time.monotonic() > over:
+            return Failure.exit_code
+        time.sleep(0.05)
     with contextlib.redirect_stdout(sys.stderr):
         serve(str(folder))
     over = time.monotonic() + _NOTED
@@ -67,9 +71,10 @@ def follow() -> int:
 def leading(size: int) -> Iterator[None]:
     """While open, ranks work for the check that is made in here. The exit code with which it ends is told to them."""
     folder, code = _folder(), Failure.exit_code
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
-    (folder / PARENT).write_text(str(os.getpid()))
+    shutil.rmtree(folder, ignore_errors=True)  # of an older launcher with this one's number
+    made = Path(tempfile.mkdtemp(prefix=f"{folder.name}-"))
+    (made / PARENT).write_text(str(os.getpid()))
+    made.rename(folder)
     own = multiprocessing.get_context("spawn").Process(target=serve, args=(str(folder),), daemon=True)
     own.start()
     for name in list(os.environ):

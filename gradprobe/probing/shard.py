@@ -12,6 +12,7 @@ from ..model.case import Case
 from ..model.failures import TargetFailure
 from ..model.intermediates import lookup
 from ..reference.attention import MATRICES
+from ..runtime.backend import make_interpreter_right
 from ..runtime.ranks.rank import Answer, Task
 from ..targets.find import Target
 from .experiment import Experiment
@@ -29,6 +30,7 @@ class ShardWorker:
 
     def __call__(self, task: Task) -> Answer:
         case, target = task.case, self._target
+        make_interpreter_right(case)
         values = {name: value.to(case.device) for name, value in task.values.items()}
         matrices: dict[str, Tensor] = {}
         if task.keys is not None:

@@ -130,16 +130,23 @@ def _place(report: Report, width: int) -> Iterator[Text]:
 
 def _whereabouts(case: Case, element: Element) -> Iterator[Text]:
     m, n = element.tile
-    parts = [] if element.shard is None else [f"in the shard of rank {element.shard}"]
-    if element.step is not None and element.rank is not None and case.ranks:
-        owner = (element.rank - element.step) % case.ranks
-        parts.append(f"from step {element.step} of rank {element.rank} (keys of rank {owner})")
-    parts += [f"row tile {m} (of {case.block_m} rows)"] if m is not None else []
+    if element.shard is not None:
+        yield Text(f"  {_on_ranks(case, element)}", "dim")
+    parts = [f"row tile {m} (of {case.block_m} rows)"] if m is not None else []
     parts += [f"key tile {n} (of {case.block_n} keys)"] if n is not None else []
     if element.masked is not None:
         parts.append("masked, so nothing may be there" if element.masked else "not masked")
     if parts:
         yield Text(f"  {', '.join(parts)}", "dim")
+
+
+def _on_ranks(case: Case, element: Element) -> str:
+    """`in the shard of rank 1, from step 2 of rank 3 (keys of rank 1)`, as far as that is known."""
+    rank, step = element.rank, element.step
+    words = f"in the shard of rank {element.shard}"
+    if rank is None or step is None or case.ranks is None:
+        return words if rank in (None, element.shard) else f"{words}, from rank {rank}"
+    return f"{words}, from step {step} of rank {rank} (keys of rank {(rank - step) % case.ranks})"
 
 
 def _table(report: Report, run: Run, width: int, marks: Marks) -> Iterator[Text]:

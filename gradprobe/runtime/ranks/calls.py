@@ -37,7 +37,7 @@ class Call:
 
     @property
     def words(self) -> str:
-        return f"{self.name.strip('_')} of {', '.join(self.shapes) or 'nothing'} at {self.place}"
+        return f"{self.name.strip('_')}{' of ' * bool(self.shapes)}{', '.join(self.shapes)} at {self.place}"
 
 
 def record(rank: int, file: int) -> Callable[[], None]:

@@ -34,7 +34,7 @@ _OF_LIBRARY = 3600.0
 FOLDER = "_GRADPROBE_RANKS"
 """The variable that holds the folder of ranks which somebody else has started."""
 # In the folder that a check and its ranks share.
-SOCKET, CODE, PARENT, STACK, CALLS = "socket", "code", "parent", "stack.{}", "calls.{}"
+SOCKET, CODE, PARENT, TAKEN, STACK, CALLS = "socket", "code", "parent", "taken", "stack.{}", "calls.{}"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Setup:
     word: str
     """The target's."""
     family: str
-    case: Case
+    device: str
     path: tuple[str, ...]
     """Where modules are sought."""
     worker: str
@@ -101,7 +101,7 @@ def serve(folder: str) -> None:
             try:
                 connection = Client(str(Path(folder, SOCKET)), "AF_UNIX")
             except OSError:
-                if _is_alone(folder):
+                if not is_led(folder):
                     return
                 time.sleep(_AGAIN)
                 continue
@@ -116,13 +116,13 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _is_alone(folder: str) -> bool:
-    """Whether the process that shows the results is gone."""
+def is_led(folder: str) -> bool:
+    """Whether the process that shows the results is there."""
     try:
         os.kill(int(Path(folder, PARENT).read_text()), 0)
     except (ValueError, OSError):
-        return not Path(folder).exists() or Path(folder, PARENT).exists()
-    return False
+        return False
+    return True
 
 
 def _answer(connection: Connection, rank: int, calls: int) -> None:
@@ -164,10 +164,10 @@ def _prepared(setup: Setup, rank: int, calls: int) -> Callable[[Task], Answer]:
     import torch.distributed as dist
 
     from ...targets.find import find_target
-    from ..backend import make_interpreter_right, prepare_backend
+    from ..backend import prepare_backend
     from .calls import record
 
-    on_gpu = prepare_backend(setup.case.device) == "cuda"
+    on_gpu = prepare_backend(setup.device) == "cuda"
     if on_gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
     else:
@@ -175,7 +175,6 @@ def _prepared(setup: Setup, rank: int, calls: int) -> Callable[[Task], Answer]:
     timeout = datetime.timedelta(seconds=_OF_LIBRARY)
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timeout)
     begin = record(rank, calls)
-    make_interpreter_right(setup.case)
     target = find_target(setup.word, setup.family)
     worker = worker_of(setup.worker, replace(target, world=_world(target, on_gpu=on_gpu)))
 

@@ -26,7 +26,7 @@ from ...model.number import plural, ranks_in_words
 from ...processes.child import WHERE
 from ...processes.ended import last_line, words_of
 from .calls import Call, disagreements, read, unanswered
-from .rank import CALLS, FOLDER, SOCKET, STACK, Answer, Setup, Task, die_with_parent, serve, started
+from .rank import CALLS, FOLDER, SOCKET, STACK, TAKEN, Answer, Setup, Task, die_with_parent, serve, started
 
 # Seconds: for all ranks to join; in which the others answer once one has; without a sign of work, before and after one
 # has answered; for a stack to be written; and between two looks.
@@ -68,10 +68,11 @@ class World:
         given = os.environ.get(FOLDER)
         self._folder = Path(given or tempfile.mkdtemp(prefix="gradprobe-ranks-"))
         self._is_own = given is None
+        if (self._folder / TAKEN).exists():
+            raise RanksFailure("the ranks that torchrun started worked for one process, which ended", "run it again")
+        (self._folder / TAKEN).touch()
         self._agent: Any = None
         self._told: Connection | None = None
-        with contextlib.suppress(FileNotFoundError):
-            (self._folder / SOCKET).unlink()
         self._listener = Listener(str(self._folder / SOCKET), "AF_UNIX", backlog=self.ranks)
         try:
             if self._is_own:
@@ -116,7 +117,7 @@ class World:
         """Has torchrun's own launcher start them, in a process beside this one."""
         import torch
 
-        on_gpu = self.setup.case.device == "cuda"
+        on_gpu = self.setup.device == "cuda"
         if on_gpu and torch.cuda.device_count() < self.ranks:
             there = plural(torch.cuda.device_count(), "GPU")
             raise UsageFailure(f"--ranks {self.ranks}: each rank needs a GPU, and there is {there}", "or --device cpu")
@@ -177,7 +178,7 @@ class World:
                 continue
             quiet_for = _QUIET_AFTER if first else _QUIET
             is_stuck = quiet.seconds() > quiet_for or (first and now - first > _OTHERS)
-            on_gpu = self.setup.case.device == "cuda" and now - begun > _LONGEST_ON_GPU
+            on_gpu = self.setup.device == "cuda" and now - begun > _LONGEST_ON_GPU
             if is_stuck or on_gpu or (self.until is not None and now > self.until):
                 break
         if any(member.answer is None for member in self._members):
@@ -333,8 +334,7 @@ _worlds: dict[tuple[Any, ...], World] = {}
 
 def world_of(setup: Setup, ranks: int) -> World:
     """The ranks of a target: those of the last run, where they can go on, or new ones."""
-    case = setup.case
-    key = (setup.word, setup.family, ranks, case.device, case.dtype)
+    key = (setup.word, setup.family, setup.device, ranks)
     found = _worlds.get(key)
     if found is None or (found.failed and FOLDER not in os.environ):
         close_worlds()

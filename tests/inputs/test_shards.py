@@ -1,0 +1,75 @@
+"""What each rank holds of a tensor, and the whole that is put together of it."""
+
+import pytest
+import torch
+
+from gradprobe.inputs.draw import draw
+from gradprobe.inputs.shards import shards_of
+from gradprobe.model.failures import TargetFailure, UsageFailure
+from tests.cases import softmax_case
+
+
+def shards(own=None, **options):
+    return shards_of(softmax_case(ranks=2, **options), own)
+
+
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [
+        ("contiguous", [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        ("zigzag", [[0, 1, 6, 7], [2, 3, 4, 5]]),
+        ("striped", [[0, 2, 4, 6], [1, 3, 5, 7]]),
+    ],
+)
+def test_each_way_divides_the_sequence_as_its_users_do(name, held):
+    assert shards(seqlen=8, shards=name).held["m"] == held
+
+
+@pytest.mark.parametrize("name", ["contiguous", "zigzag", "striped", "heads"])
+def test_what_is_cut_and_joined_is_as_before(name):
+    divided = shards(shards=name, heads=4, kv_heads=2, seqlen_k=80)
+    whole = draw(divided.case)
+    parts = [divided.cut(whole, divided.case.input_axes, rank) for rank in range(2)]
+    for tensor in ("q", "k", "v", "do"):
+        axes = divided.case.input_axes(tensor)
+        assert torch.equal(divided.joined([part[tensor] for part in parts], axes), whole[tensor])
+        assert parts[1][tensor].is_contiguous()
+    case = divided.of_case(1)
+    assert parts[1]["k"].shape == (case.batch, case.kv_heads, case.seqlen_k, case.head_dim)
+
+
+def test_what_has_no_divided_axis_is_whole_in_every_rank():
+    divided = shards(alibi=True)
+    assert divided.cut(draw(divided.case), divided.case.input_axes, 1)["alibi"].shape == (3,)
+
+
+def test_a_division_of_the_users_own_is_taken():
+    assert shards(lambda length, ranks: [[5, 0, 1], [2, 3, 4]], seqlen=6, shards="f.py:f").owner("m", 0) == (0, 1)
+
+
+def test_a_division_that_leaves_a_position_out_is_refused():
+    with pytest.raises(UsageFailure, match="must divide 6 positions among 2 ranks, each once; got 2 of 5"):
+        shards(lambda length, ranks: [[0, 1], [2, 3, 4]], seqlen=6, shards="f.py:f")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"seqlen": 70, "shards": "zigzag"}, "zigzag shards of 2 ranks need a multiple of 4, got 70"),
+        ({"heads": 3, "shards": "heads"}, "--heads: heads shards of 2 ranks need a multiple of 2, got 3"),
+        ({"bias": True}, "--bias: it is not divided among ranks"),
+        ({"shards": "zickzack"}, "--shards zickzack: no such way"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(options, words):
+    with pytest.raises(UsageFailure, match=words):
+        shards(**options)
+
+
+def test_shards_of_two_dtypes_are_refused():
+    with pytest.raises(TargetFailure, match="several dtypes: bfloat16, float32"):
+        shards(seqlen=4).joined([torch.zeros(1, 1, 2, 3), torch.zeros(1, 1, 2, 3).bfloat16()], "bhmd")
+
+
+def test_the_default_length_can_be_cut_in_two_for_each_rank():
+    assert softmax_case(ranks=5).seqlen_q == 80
