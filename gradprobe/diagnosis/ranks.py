@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..faults.hypothesis import Observed
 from ..inputs.shards import TAKEN_FOR, Shards
+from ..model.case import Case
 from ..model.number import LAMBDA, listed, ranks_in_words
 from ..model.report import CONSISTENT, NAMED, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
@@ -36,6 +37,8 @@ _FORWARD, _ROWS, _KEYS = ("LSE", "O"), ("dQ",), ("dK", "dV")
 _WHOLE = 0.05
 # Explanations that differ by less are as good: a few elements lie by chance where both allow.
 _AS_GOOD = 0.01
+# Batches and key heads in which explanations are tried: the worst of them.
+_FEW = 8
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def _reasons(seen: Observed, shards: Shards) -> RankReasons:
     if not (found or why_not):
         found = [*_of_rows(seen, shards)]
         found += _of_keys(seen, shards, found)
-    told = tuple(_told(found, shards.ranks))
+    told = tuple(_told(found, seen.case, shards.ranks))
     named = [one for one in found if one.explained >= NAMED]
     if not named and seen.case.scores <= MOST_SCORES:
         # What all ranks compute alike is a fault of the formula, as anybody's.
@@ -204,9 +207,6 @@ def _heads(seen: Observed, shards: Shards, names: Sequence[str]) -> list[_Head]:
             if wrong:
                 found.append((-wrong, batch, group, heads))
     return [_head(seen, shards, *one) for _, *one in sorted(found, key=lambda one: one[:3])[:_FEW]]  # type: ignore[arg-type]
-
-
-_FEW = 4
 
 
 def _heads_of(name: str, group: int, heads: slice) -> slice:
@@ -425,7 +425,7 @@ def _add_masked(score: _Score, head: _Head, names: Sequence[str], valid: Tensor)
         score.add(name, (head.batch, head.group), added[name])
 
 
-def _told(found: Sequence[_Found], ranks: int) -> Iterator[Diagnosis]:
+def _told(found: Sequence[_Found], case: Case, ranks: int) -> Iterator[Diagnosis]:
     """A diagnosis of each fault; of several ranks that do the same, or of several results that show it, one."""
     groups: dict[tuple[str, int | None, str], list[_Found]] = {}
     for one in found:

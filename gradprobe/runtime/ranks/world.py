@@ -155,7 +155,7 @@ class World:
         self._members = [found[number] for number in sorted(found)]
         for member in self._members:
             self._send(member, message)
-        raised = {number: one.raised for number, one in enumerate(self._answers()) if one.raised}
+        raised = {number: one.raised for number, one in enumerate(self._answers(_JOIN)) if one.raised}
         if raised:
             number, one = next(iter(raised.items()))
             raise type(one.failure)(f"rank {number}: {one.message}", one.way_out)
@@ -163,8 +163,12 @@ class World:
     def _opened(self, name: str, number: int) -> IO[str]:
         return open(self._folder / name.format(number), errors="replace")
 
-    def _answers(self) -> list[Answer]:
-        """Every rank's answer."""
+    def _answers(self, patience: float = 0.0) -> list[Answer]:
+        """Every rank's answer.
+
+        Args:
+            patience: seconds in which ranks may do nothing: an import may wait for a disk.
+        """
         quiet = _Quiet([member.process for member in self._members])
         first, begun = 0.0, time.monotonic()
         while waiting := [member for member in self._members if member.answer is None and not member.gone]:
@@ -177,7 +181,7 @@ class World:
             if heard:
                 continue
             quiet_for = _QUIET_AFTER if first else _QUIET
-            is_stuck = quiet.seconds() > quiet_for or (first and now - first > _OTHERS)
+            is_stuck = quiet.seconds() > max(quiet_for, patience) or (first and now - first > max(_OTHERS, patience))
             on_gpu = self.setup.device == "cuda" and now - begun > _LONGEST_ON_GPU
             if is_stuck or on_gpu or (self.until is not None and now > self.until):
                 break
@@ -287,11 +291,13 @@ class _Quiet:
         return now - self._since
 
     def _ticks(self) -> int | None:
-        """The processor time of those that live; None where nobody counts it."""
+        """The processor time of those that live; None where nobody counts it, or where others work for them."""
         total = 0
         for process in self._processes:
             try:
                 told = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                if Path(f"/proc/{process}/task/{process}/children").read_text().strip():
+                    return None  # a compiler may work for it
             except OSError:
                 continue
             total += int(told[11]) + int(told[12])
