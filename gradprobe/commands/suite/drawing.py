@@ -31,26 +31,30 @@ _PACKING = {"cu_seqlens", "cu_seqlens_q"}
 
 
 def drawn(takes: Takes, given: Mapping[str, Sequence[Any]], seed: int) -> Iterator[dict[str, Any]]:
-    """Options of cases that a target may take, none twice, without end.
+    """Options of cases that a target may take, none twice, until there are no others.
 
     Args:
         given: the values that options of the command line are drawn from; all else is drawn as the target takes it.
 
     Raises:
-        UsageFailure: no case, or no further one, has such options.
+        UsageFailure: no case has such options.
     """
     seen = set[str]()
     for number in itertools.count():
         rng = random.Random(f"{seed}:{number}")
         for _ in range(_MOST):
             options = _options(takes, given, rng)
-            if repr(options) not in seen and case_of(options, takes) is not None:
-                seen.add(repr(options))
+            name = repr(sorted(options.items()))
+            if name not in seen and case_of(options, takes) is not None:
+                seen.add(name)
                 yield options | {"seed": options.get("seed", rng.randrange(1 << 16))}
                 break
         else:
-            words = f"sweep: no {'more cases' if seen else 'case'} can be drawn for this target and these options"
-            raise UsageFailure(words, "give fewer options, or more values for them")
+            if seen:
+                return
+            raise UsageFailure(
+                "sweep: this target takes no case with these options", "give fewer, or more values for them"
+            )
 
 
 def case_of(options: Mapping[str, Any], takes: Takes) -> Case | None:
@@ -183,8 +187,7 @@ def drawn_in_order(takes: Takes, given: Mapping[str, Sequence[Any]], seed: int) 
         UsageFailure: as `drawn`, before the first.
     """
     stream = drawn(takes, given, seed)
-    while True:
-        batch = list(itertools.islice(stream, BATCH))
+    while batch := list(itertools.islice(stream, BATCH)):
         yield from (batch[at] for at in worth_first([case_of(options, takes) for options in batch]))
 
 

@@ -64,19 +64,21 @@ def test_what_is_required_is_in_every_case_and_what_is_given_decides_what_it_dec
     assert {(case.dtype, case.layouts, case.runs) for case in found} == {("float16", (), ((),))}
 
 
-def test_where_no_case_or_no_further_one_is_allowed_that_is_said():
-    with pytest.raises(UsageFailure, match="no case can be drawn"):
+def test_where_no_case_is_allowed_that_is_said_and_where_there_are_few_each_is_drawn():
+    with pytest.raises(UsageFailure, match="this target takes no case with these options"):
         next(drawn(PLAIN, {"batch": [0]}, 0))
     one = {
+        "batch": [1],
         "dtype": ["float32"],
-        "seqlen": [9],
+        "seqlen": [9, 10],
         "heads": [1],
         "head_dim": [8],
         "layout": [["contiguous"]],
-        "pattern": ["normal"],
     }
-    with pytest.raises(UsageFailure, match="no more cases can be drawn"):
-        list(drawn(PLAIN, one | {"scale": [0.5]}, 0))
+    few = list(drawn_in_order(PLAIN, one | {"pattern": ["normal", "small"], "scale": [0.5]}, 0))
+    assert sorted((case["seqlen"], case["pattern"]) for case in few) == [
+        (9, "normal"), (9, "small"), (10, "normal"), (10, "small"),
+    ]  # fmt: skip
 
 
 def test_first_comes_what_shows_most_for_what_it_costs():
