@@ -69,6 +69,15 @@ def test_ds_that_dq_alone_shows_convicts_and_is_not_shown():
     assert told(inside)[0] == {"dQ": "mismatch"}
 
 
+def test_a_dq_that_shows_ds_rightly_and_is_wrong_convicts_its_kernel():
+    """The last dim shows no key."""
+    case = case_of("softmax", **SIZES)
+    inside = inside_of(case, sample=sampled, fault=changed("dQ", lambda t: t[..., -1].add_(1.0)))
+    assert inside.sentences == (
+        "the kernel of dQ is at fault: dS in the kernel of dK is right, and through dQ at the keys that are shown",
+    )
+
+
 def own_of(case, *wrong):
     """What is asked of an ordinary run: the rows of dQ that are wrong."""
     rows = torch.zeros(1, 1, case.seqlen_q, dtype=torch.bool)

@@ -33,6 +33,11 @@ from .recover import (
 _QUOTIENTS = ("dP", "delta")
 _ONLY_HERE = "with the case's own values all that is exported is right; in one-hot problems it is not"
 
+# Of the rows that are shown, whose dS is right through dK at every key.
+_ELSEWHERE_IN_DQ = (
+    "the kernel of dQ is at fault: dS in the kernel of dK is right, and through dQ at the keys that are shown"
+)
+
 
 @dataclass(frozen=True)
 class Examiner:
@@ -113,7 +118,8 @@ def _reached(examiner: Examiner, recovered: Recovered, evidence: Sequence[Eviden
     kept = _without(recovered, (*lost, *_QUOTIENTS) if lost else ())
     gone = [name for name in recovered.trace.values if name not in kept.trace.values]
     where = "one-hot problems, whose tau is 0" if examiner.case.tau else "one-hot problems"
-    words = f"{listed(through)} {_is(through)} wrong, and right in {where}: what is wrong shows with other values only"
+    other = "in rows that are not shown, or with other values" if recovered.rows else "with other values only"
+    words = f"{listed(through)} {_is(through)} wrong, and right in {where}: what is wrong shows {other}"
     return kept, [words + (f", and {listed(gone)} {_is(gone)} not reached" if gone else "")]
 
 
@@ -176,6 +182,8 @@ def _either_ds(examiner: Examiner, recovered: Recovered, evidence: Sequence[Evid
     two = len(wrong) == 2 and not are_one_fault(recovered)
     words = _of_kernels(through, wrong, factors, wrong_gradients, two=two)
     words += _of_dp(examiner, wrong[0]) if wrong and not factors[0] else []
+    is_odd_dq = any(one.name == one.through == "dQ" and one.is_wrong for one in evidence)
+    words += [_ELSEWHERE_IN_DQ] if recovered.rows and is_odd_dq and "dK" in through and not wrong else []
     # A P that one factor is missing from leaves that factor in the dS of its kernel.
     alone = bool(of_p) and of_p not in factors
     if odd_p and (alone or ("dK" not in wrong and len(wrong) < len(through))):

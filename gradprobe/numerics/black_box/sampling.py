@@ -36,7 +36,6 @@ def sampled(case: Case, own: Measured) -> Sample:
     diagonal = [key for key in every[list(rows)].tolist() if 0 <= key < case.seqlen_k]
     of_keys = _landmarks(case.seqlen_k, case.block_n, case.cu_seqlens_k or ())
     draws.shuffle(diagonal)
-    draws.shuffle(of_keys)
     keys = _chosen(
         draws, case.seqlen_k, n_keys, _wrong(own, "dK", "dV"), of_keys[: n_keys // 4], diagonal[: n_keys // 2]
     )
@@ -57,7 +56,7 @@ def _counts(case: Case, everything: ProbePlan, wanted: int) -> tuple[int, int]:
 def _landmarks(length: int, block: int, ends: Iterable[int]) -> list[int]:
     """Both ends of the first tile, of the middle, of the last full tile and of the partial one; and of sequences."""
     last = (length - 1) // block * block
-    found = (0, length - 1, block - 1, block, last, last - 1, length // 2, *sorted({*ends})[:2], *sorted({*ends})[-2:])
+    found = (0, length - 1, last, block - 1, block, last - 1, length // 2, *sorted({*ends})[:2], *sorted({*ends})[-2:])
     return [at for at in dict.fromkeys(found) if 0 <= at < length]
 
 
