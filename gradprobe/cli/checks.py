@@ -202,7 +202,7 @@ class _Lines:
         elif self._is_shown:
             self.progress.over(functools.partial(show, lines))
         made, expected = len(self._several.checks), self._several.expected
-        if not self._is_live and expected > LISTED and made % _BETWEEN == 0:
+        if not sys.stderr.isatty() and expected > LISTED and made % _BETWEEN == 0:
             typer.echo(f"gradprobe: {made} of {expected} checked", err=True)
 
     def _live(self) -> list[Text]:
