@@ -63,7 +63,7 @@ def test_killed_and_resumed_it_gives_what_it_gives_whole(asked, killed_after):
     with Journal.begun(asked, "part.jsonl") as journal:
         assert run(asked, journal, first) == expected[: killed_after // 2 * 2]
     with open("part.jsonl", "a", encoding="utf-8") as file:
-        file.write('{"schema": "gradprobe.report/2", "tit')
+        file.write('{"schema": "gradprobe.report/2", "title": "' + "long " * 10_000)
     with Journal.reopened("part.jsonl") as journal:
         assert run(journal.asked, journal, rest) == expected
     assert sorted(first.seen + rest.seen) == sorted(whole.seen), "none twice"

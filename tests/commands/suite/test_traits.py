@@ -75,6 +75,14 @@ def test_nothing_is_told_where_nothing_is_common_or_nothing_matches_or_chance_wo
     assert told(GRID, lambda case, layout: (case.causal, layout) == (True, "distinct") and case == GRID[5][0]) == ()
 
 
+def test_three_traits_of_one_failure_among_eight_cases_may_be_chance():
+    few = [(Case("softmax", dtype=dtype, causal=causal, softcap=cap), "contiguous")
+           for dtype, causal, cap in itertools.product(("float32", "float16"), (False, True), (None, 2.0))]  # fmt: skip
+    wrong = lambda case, _: case.dtype == "float16" and case.causal and case.softcap  # noqa: E731
+    assert told(few, wrong) == ()
+    assert told(few * 4, wrong) == ("all 4 failures have dtype float16, a causal mask and a softcap, no match has all",)
+
+
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_of_failures_at_random_nine_tables_of_ten_say_nothing_that_joins_traits(count):
     draw, said = random.Random(count), 0
