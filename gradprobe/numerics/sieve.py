@@ -33,8 +33,9 @@ from .tally import Finding
 LEAST_SCORES = 1 << 22
 """Scores of a case below which the whole budget costs next to nothing."""
 ROWS = {"cpu": 256, "cuda": 1024}
-# Of a tile's matrices; of a short case twice as many, so that a GPU waits less for what is launched on it.
-TILE_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 24}
+# Of a tile's matrices; of a short case four times as many, so that a GPU waits less for what is launched on it.
+TILE_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 23}
+FOR_SHORT = {"cpu": 1, "cuda": 4}
 # Errors and bounds are kept as bfloat16, so that three layouts need no more memory than their results. What is kept of
 # a bound is never more than the bound; of an error it is off by half a unit in the last place.
 KEPT_AS = torch.bfloat16
@@ -315,12 +316,13 @@ class _First(_Walk):
     def rows_of_a_tile(self, heads: int) -> int:
         """How many rows a tile of so many heads has."""
         group = self.case.heads // self.case.kv_heads
-        most = 2 * TILE_ELEMENTS[self.device.type] if heads > group else TILE_ELEMENTS[self.device.type]
+        most = TILE_ELEMENTS[self.device.type] * (FOR_SHORT[self.device.type] if heads > group else 1)
         return max(1, min(ROWS[self.device.type], most // (heads * self.case.seqlen_k)))
 
     def _key_heads_of_a_block(self) -> int:
         rows, group = min(self.case.seqlen_q, ROWS[self.device.type]), self.case.heads // self.case.kv_heads
-        return max(1, 2 * TILE_ELEMENTS[self.device.type] // (rows * self.case.seqlen_k * group))
+        most = TILE_ELEMENTS[self.device.type] * FOR_SHORT[self.device.type]
+        return max(1, most // (rows * self.case.seqlen_k * group))
 
 
 class _BlockWalk:
@@ -351,6 +353,8 @@ class _BlockWalk:
 
     def _tile(self, tile: Tile) -> None:
         values = evaluate(self.x, tile, None, {"dQ"} & self.came.keys())
+        for name in ("S", "dPE"):  # of no more use, and large
+            del values[name]
         of_tile = least.Least(self.x, tile, values, self.precision)
         self.live[0, :, tile.rows] = values["valid"].any(-1)
         for name in self.came.keys() & {*BY_ROW} - {*MATRICES}:
