@@ -33,9 +33,9 @@ from .tally import Finding
 LEAST_SCORES = 1 << 22
 """Scores of a case below which the whole budget costs next to nothing."""
 ROWS = {"cpu": 256, "cuda": 1024}
-# Of a tile's matrices; of a short case four times as many, so that a GPU waits less for what is launched on it.
-TILE_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 23}
-FOR_SHORT = {"cpu": 1, "cuda": 4}
+# Of a tile's matrices; of a short case twice as many, so that a GPU waits less for what is launched on it.
+TILE_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 24}
+FOR_SHORT = {"cpu": 1, "cuda": 2}
 # Errors and bounds are kept as bfloat16, so that three layouts need no more memory than their results. What is kept of
 # a bound is never more than the bound; of an error it is off by half a unit in the last place.
 KEPT_AS = torch.bfloat16
