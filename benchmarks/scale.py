@@ -122,16 +122,17 @@ def seconds_of(stages: Mapping[str, float]) -> float:
 
 
 def told(words: str, seconds: float, beside: float, wanted: str = "") -> None:
-    print(f"{words:<58}{seconds:9.3f} s {seconds / beside:7.1f} x{wanted}", flush=True)
+    print(f"{words:<60}{seconds:9.3f} s {seconds / beside:7.1f} x{wanted}", flush=True)
 
 
 def layouts(beside: float) -> None:
-    """The whole check of three gradients and O in one layout, and in three."""
-    for words, runs, wanted in (
-        ("one layout", ["contiguous"], "  (wanted: 3)"),
-        ("three layouts", ["contiguous", "do=blhd", "q=blhd"], "  (wanted: 4)"),
+    """The whole check of three gradients and O in one layout, with what one-hot problems show as well, and in three."""
+    for words, runs, recover, wanted in (
+        ("one layout", ["contiguous"], False, "  (wanted: 3)"),
+        ("one layout, looked into", ["contiguous"], True, "  (wanted on a CPU: 10)"),
+        ("three layouts", ["contiguous", "do=blhd", "q=blhd"], False, "  (wanted: 4)"),
     ):
-        stages = [check(runs=runs, recover=False) for _ in range(4)][1:]
+        stages = [check(runs=runs, recover=recover) for _ in range(4)][1:]
         for name, part in (
             ("reference, comparison, identities", [one["compare"] + one["reference"] for one in stages]),
             ("all but imports and the target", [seconds_of(one) for one in stages]),
