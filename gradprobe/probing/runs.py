@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -209,8 +209,8 @@ class _Second:
     invariant: Invariant
     """The identity between the two."""
     execution: Execution
-    wrong: LayoutRun | None
-    """The second one compared with its own reference, where the identity is broken and it is wrong by itself."""
+    wrong: Callable[[], LayoutRun | None]
+    """Compares the second one with its own reference, where the identity is broken: it, where it is wrong by itself."""
 
 
 def with_symmetries(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
@@ -229,7 +229,8 @@ def with_symmetries(experiment: Experiment, records: list[RunRecord]) -> list[Ru
         having_all = replace(found, invariants=(*found.invariants, *invariants))
         records[at] = replace(records[at], run=replace(other, measured=having_all))
     records[place] = records[place].with_more(second.execution for second in seconds)
-    return [*records, *[RunRecord(second.wrong) for second in seconds if second.wrong][:1]]
+    wrong = next(filter(None, (second.wrong() for second in seconds)), None)
+    return [*records, *([RunRecord(wrong)] if wrong else [])]
 
 
 def _linear_and_permuted(
@@ -275,7 +276,11 @@ def _second(
     trace, execution = accepted(experiment, inputs)
     invariant = agreement(key, experiment.case, first.trace, trace, first.comparison, factor=factor, reverse=reverse)
     if invariant.holds:
-        return _Second(invariant, execution, None)
+        return _Second(invariant, execution, lambda: None)
     what = " and ".join((["dO doubled"] if factor != 1.0 else []) + (["heads reversed"] if reverse else []))
-    second = LayoutRun(f"{run.layout}, {what}", assigned, measure(experiment, inputs, trace), None)
-    return _Second(invariant, execution, second if second.verdict == MISMATCH else None)
+
+    def wrong() -> LayoutRun | None:
+        second = LayoutRun(f"{run.layout}, {what}", assigned, measure(experiment, inputs, trace), None)
+        return second if second.verdict == MISMATCH else None
+
+    return _Second(invariant, execution, wrong)
