@@ -2,9 +2,9 @@
 
     python benchmarks/scale.py [--part layouts|exposed|lengths|growth|identities ...]
 
-The reference here is plain: forward and backward in float64, tiles of 1024 rows (256 on a CPU), tiles that causal hides skipped. On a
-GPU the case is H = 16, L = 8192, D = 128 in bfloat16, causal, by PyTorch's flash attention; on a CPU H = 8, L = 2048,
-D = 64 in float32. Each part prints ratios of one run.
+The reference here is plain: forward and backward in float64, tiles of 1024 rows (256 on a CPU), tiles that causal hides
+skipped. On a GPU the case is H = 16, L = 8192, D = 128 in bfloat16, causal, by PyTorch's flash attention; on a CPU
+H = 8, L = 2048, D = 64 in float32. Each part prints ratios of one run.
 """
 
 from __future__ import annotations
