@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -111,9 +112,13 @@ IN_SEQUENCE = {
 def test_what_only_stores_and_atomics_join_is_taken_over(name, taken):
     kernel, tensors, rest = TAKEN[name]
     make_bfloat16_right()
-    bits, findings, *_ = same_both_ways(lambda *given: kernel[GRID](*given, *rest), **tensors)
+    for _ in range(3):  # on a busy machine a share may come too late to be waited for
+        taken.clear()
+        bits, findings, *_ = same_both_ways(lambda *given: kernel[GRID](*given, *rest), **tensors)
+        assert findings == []
+        if [was for _, was in taken] == ALL:
+            break
     assert [was for _, was in taken] == ALL
-    assert findings == []
 
 
 @pytest.mark.parametrize("name", IN_SEQUENCE)
@@ -155,9 +160,22 @@ def test_a_program_that_raises_ends_the_launch_where_it_stands_in_the_sequence()
     no_process_is_left()
 
 
+def children():
+    """The processes that this one began and that are not gone, those of other tests among them."""
+    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
+@pytest.fixture(autouse=True)
+def children_before():
+    global BEFORE  # noqa: PLW0603
+    BEFORE = children()
+
+
+BEFORE: set[int] = set()
+
+
 def no_process_is_left():
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert children() <= BEFORE
 
 
 @pytest.mark.parametrize("ends", ["hangs", "crashes", "raises"])
