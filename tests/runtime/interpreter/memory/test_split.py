@@ -36,6 +36,7 @@ def taken(monkeypatch):
     monkeypatch.setattr(forks, "CROWDED", set())
     monkeypatch.setattr(split, "WORTH", -1.0)
     monkeypatch.setattr(split, "at_once", lambda: 3)
+    monkeypatch.setattr(split, "_GRACE", 30.0)  # on a busy machine, too, a share comes in time
     monkeypatch.setattr(split, "_IN_SEQUENCE", set())
     monkeypatch.setattr(split.Programs, "_take_over", noted)
     return found
@@ -191,7 +192,7 @@ def test_a_fork_that_comes_to_no_end_costs_nothing_but_time(ends, monkeypatch, t
     with watched_memory({}, is_split=True):
         kernels.copy_all[GRID](uneven(72), out, 8)
     assert torch.equal(out, uneven(72))
-    assert [was for _, was in taken] == [False, False]
+    assert {was for _, was in taken} == {False}
     no_process_is_left()
 
 
