@@ -71,7 +71,7 @@ def weight(precision: Precision, terms: int) -> float:
     return precision.accumulate * long_sum(terms)
 
 
-class Sums:
+class LeastSums:
     """What dK and dV of a problem are allowed at least, added up in float32 tile by tile."""
 
     def __init__(self, x: Attention, names: Collection[str], precision: Precision) -> None:
@@ -136,7 +136,7 @@ class Least:
         """Of P, dP or dS: a tensor of its own."""
         return {"P": self._p, "dP": self._dp.clone, "dS": self._ds}[name]()
 
-    def add_sums(self, into: Sums) -> None:
+    def add_sums(self, into: LeastSums) -> None:
         """Adds this tile's shares of what dK and dV are allowed."""
         into.add("dK", self.tile, self.ds, self.q, self.power)
         into.add("dV", self.tile, self.pe, self.do, self.power)

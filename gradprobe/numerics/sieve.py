@@ -4,7 +4,7 @@ One walk over the tiles that the masks leave, block by block, on the device that
 reference and what is subtracted from it alone. What passes is right by the whole budget, since `least` is never kinder.
 What does not pass is not wrong yet: `compare` judges it then.
 
-Kept of each result of linear size are its error and what it is allowed at least, in float32: by these a further run of
+Kept of each result of linear size are its error and what it is allowed at least, in bfloat16: by these a further run of
 the same values is judged without the reference.
 """
 
@@ -41,6 +41,8 @@ FOR_SHORT = {"cpu": 1, "cuda": 2}
 KEPT_AS = torch.bfloat16
 OFF = 2.0**-8
 SMALLEST_BOUND = 2.0**-120
+# Far below any error that is not 0, so that a ratio to it is one.
+NEARLY_0 = 2.0**-1000
 KEPT = 1.0 - OFF
 # What a run may be given beside the inputs of the reference.
 NO_INPUTS = ("o", "lse", "delta", *OUTPUTS)
@@ -188,10 +190,10 @@ class _Judged:
     def judge(self, name: str, error: Tensor, bound: Tensor) -> None:
         """Errors [h, r, ...], beside what is allowed of each at least."""
         sizes = error.abs()
-        # 0 of 0 that are allowed is right; that an error is NaN shows in the largest one.
-        largest, ratio = sizes.amax(), sizes.div_(bound).nan_to_num_(0.0).flatten(1)
+        # 0 of 0 that are allowed is right; a NaN of either makes a NaN, which does not pass.
+        largest, ratio = sizes.amax(), sizes.div_(bound.clamp(min=NEARLY_0)).flatten(1)
         ratios = ratio.amax(1)
-        self.passed.append((ratios <= 1.0).all() & largest.isfinite())
+        self.passed.append((ratios <= 1.0).all())
         self._note(name, ratios, ratio.norm().square(), largest)
 
     def take(self, finding: Finding, like: Tensor) -> None:
@@ -234,9 +236,7 @@ class _Walk:
         """A block that passed."""
         block, sifted = judged.block, self.sifted
         for name, ratio in judged.ratios.items():
-            sifted.ratios[name][block.batch, block.kv_heads if name in BY_KEY else block.heads] = ratio.to(
-                sifted.ratios[name]
-            )
+            sifted.ratios[name][block.batch, block.kv_heads if name in BY_KEY else block.heads] = ratio
             sifted.squares[name] = sifted.squares[name] + judged.squares[name]
             sifted.largest[name] = sifted.largest[name].maximum(judged.largest[name])
         of_block = (block.of(sifted.arriving, "bhe"), block.of(sifted.live, "bhm"))
@@ -336,7 +336,7 @@ class _BlockWalk:
         linear = {name: value.shape for name, value in self.came.items() if name not in MATRICES}
         self.expected = {name: self.x.q.new_zeros(shape) for name, shape in linear.items()}
         self.bounds = {name: torch.empty_like(of) for name, of in self.expected.items() if name not in BY_KEY}
-        self.sums = least.Sums(self.x, linear.keys() & {*BY_KEY}, whole.precision)
+        self.sums = least.LeastSums(self.x, linear.keys() & {*BY_KEY}, whole.precision)
         self.sides = Sums("target"), Sums("reference")
         self.live = block.of(whole.sifted.live, "bhm")
         self.judged = _Judged(block, sums=self.sides)
@@ -374,12 +374,11 @@ class _BlockWalk:
         if name != "dP":
             of_reference = bound.sum(-1) * share_of_reference(self.precision)
         # Not all of `output_rounding`, and in place: these are large.
-        allowed = bound.add_(expected.abs(), alpha=torch.finfo(came.dtype).eps / 2).mul_(KEPT)
-        self.judged.judge(name, came - expected, allowed)
+        bound.add_(expected.abs(), alpha=torch.finfo(came.dtype).eps / 2).mul_(KEPT)
+        self.judged.judge(name, came - expected, bound)
         if name != "dP":
-            self._note_rows(
-                name, tile.rows, (came.sum(-1, dtype=torch.double), allowed.sum(-1)), (expected.sum(-1), of_reference)
-            )
+            of_target = (came.sum(-1, dtype=torch.double), bound.sum(-1))
+            self._note_rows(name, tile.rows, of_target, (expected.sum(-1), of_reference))
 
     def _note_rows(self, name: str, rows: slice, *of_sides: tuple[Tensor, Tensor]) -> None:
         """Notes the sums of rows of P or dS, and what is allowed of them; masked entries are 0 wherever all passes."""
@@ -399,8 +398,8 @@ class _BlockWalk:
         self.whole.keep(name, self.block, error, bound)
         if name in PARTNERS:
             partner = getattr(self.x, PARTNERS[name])
-            for side, of, allowed in zip(self.sides, (value, expected), (bound, of_reference), strict=True):
-                side.add(name, partner, of, allowed)
+            for side, of, budget in zip(self.sides, (value, expected), (bound, of_reference), strict=True):
+                side.add(name, partner, of, budget)
 
     def _allowed(self, came: Tensor, expected: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
         """What the target may err by, the rounding of its own dtype included; and what its reference may."""

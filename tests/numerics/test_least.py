@@ -73,7 +73,7 @@ def test_no_term_is_kinder_than_the_whole_budget(random):
 def test_nor_is_what_sums_over_rows_are_allowed(random):
     case, x, tile, precision = problem_of(random)
     whole = Whole(x, {name: expected_shapes(case)[name] for name in BY_KEY})
-    sums = least.Sums(x, BY_KEY, precision)
+    sums = least.LeastSums(x, BY_KEY, precision)
     for first in range(0, case.seqlen_q, 16):
         rows = Tile(0, tile.heads, slice(first, min(first + 16, case.seqlen_q)))
         values = evaluate(x, rows)

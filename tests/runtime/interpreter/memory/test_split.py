@@ -38,8 +38,21 @@ def taken(monkeypatch):
     monkeypatch.setattr(split, "at_once", lambda: 3)
     monkeypatch.setattr(split, "_GRACE", 30.0)  # on a busy machine, too, a share comes in time
     monkeypatch.setattr(split, "_IN_SEQUENCE", set())
+    monkeypatch.setattr(split, "_SECONDS", {})  # else shares are cut by what programs took in another test
     monkeypatch.setattr(split.Programs, "_take_over", noted)
     return found
+
+
+def children():
+    """The processes that this one began and that are not gone."""
+    return {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left():
+    before = children()
+    yield
+    assert children() <= before
 
 
 def seen(launch, tensors, is_split):
@@ -113,13 +126,9 @@ IN_SEQUENCE = {
 def test_what_only_stores_and_atomics_join_is_taken_over(name, taken):
     kernel, tensors, rest = TAKEN[name]
     make_bfloat16_right()
-    for _ in range(3):  # on a busy machine a share may come too late to be waited for
-        taken.clear()
-        bits, findings, *_ = same_both_ways(lambda *given: kernel[GRID](*given, *rest), **tensors)
-        assert findings == []
-        if [was for _, was in taken] == ALL:
-            break
+    bits, findings, *_ = same_both_ways(lambda *given: kernel[GRID](*given, *rest), **tensors)
     assert [was for _, was in taken] == ALL
+    assert findings == []
 
 
 @pytest.mark.parametrize("name", IN_SEQUENCE)
@@ -158,25 +167,6 @@ def test_a_program_that_raises_ends_the_launch_where_it_stands_in_the_sequence()
         said.append(str(raised.value))
     assert said[0] == said[1]
     assert outs[0].tolist() == outs[1].tolist() == [1.0] * 8 + [0.0]
-    no_process_is_left()
-
-
-def children():
-    """The processes that this one began and that are not gone, those of other tests among them."""
-    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
-
-
-@pytest.fixture(autouse=True)
-def children_before():
-    global BEFORE  # noqa: PLW0603
-    BEFORE = children()
-
-
-BEFORE: set[int] = set()
-
-
-def no_process_is_left():
-    assert children() <= BEFORE
 
 
 @pytest.mark.parametrize("ends", ["hangs", "crashes", "raises"])
@@ -192,14 +182,12 @@ def test_a_fork_that_comes_to_no_end_costs_nothing_but_time(ends, monkeypatch, t
     with watched_memory({}, is_split=True):
         kernels.copy_all[GRID](uneven(72), out, 8)
     assert torch.equal(out, uneven(72))
-    assert {was for _, was in taken} == {False}
-    no_process_is_left()
+    assert [was for _, was in taken] == [False, False]
 
 
 def test_a_program_that_waits_for_an_earlier_one_is_run_after_it(monkeypatch, taken):
     monkeypatch.setattr(split, "_GRACE", 0.2)
     same_both_ways(joined.wait_for_the_first[GRID], out=empty(9), flag=torch.zeros(1))
-    no_process_is_left()
 
 
 def test_forks_are_gone_when_a_launch_is_interrupted(monkeypatch):
@@ -211,7 +199,6 @@ def test_forks_are_gone_when_a_launch_is_interrupted(monkeypatch):
     monkeypatch.setattr(split.Programs, "_run", interrupted)
     with watched_memory({}, is_split=True), pytest.raises(KeyboardInterrupt):
         kernels.copy_all[GRID](uneven(72), torch.zeros(72), 8)
-    no_process_is_left()
 
 
 def test_shares_take_as_long_as_one_another_by_what_programs_took_in_the_launch_before(monkeypatch):
