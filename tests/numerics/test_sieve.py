@@ -9,16 +9,19 @@ from hypothesis import given
 from gradprobe.inputs.draw import draw
 from gradprobe.model.run import MATCH, MISMATCH
 from gradprobe.numerics import least, sieve
+from gradprobe.numerics.blocks import blocks
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.identities import agreement, allowed
 from gradprobe.numerics.precision import precision_of
 from gradprobe.numerics.sieve import Sieve
 from gradprobe.pipeline.probe import probe
+from gradprobe.reference import evaluate
 from gradprobe.runtime.trace import Trace
 from tests.emulated import Arithmetic, case_of, changed, ran, softmax, target_of
 from tests.sampling import DRAWS, tries
 
 GRADIENTS = ("O", "dQ", "dK", "dV")
+NAN = float("nan")
 OPTIONS = (
     {"causal": True}, {"window": (20, 3)}, {"kv_heads": 1, "causal": True},
     {"seqlen_q": 90, "seqlen_k": 60, "causal": True},
@@ -166,3 +169,47 @@ def test_two_runs_that_differ_break_the_identity_by_the_whole_budget_alone(monke
         other = Trace({**trace.values, "dK": trace.values["dK"] + (by * bound).float()}, trace.sources)
         assert agreement("I10", case, trace, other, comparison).holds is holds
         assert agreement("I10", case, trace, other, whole).holds is holds
+
+
+@pytest.mark.parametrize(
+    ("error", "bound", "passes"),
+    [
+        (1.0, 1.0, True),
+        (1.01, 1.0, False),
+        (0.0, 0.0, True),
+        (1e-300, 0.0, False),
+        (NAN, 1.0, False),
+        (0.0, NAN, False),
+    ],
+)
+def test_what_is_within_its_bound_passes_and_a_nan_never(error, bound, passes):
+    judged = sieve._Judged(next(blocks(case_with(), 1)))
+    judged.judge("dQ", *(torch.tensor([[[0.5, of]]], dtype=torch.double) for of in (error, bound)))
+    assert [bool(one) for one in judged.passed] == [passes]
+
+
+def test_a_further_runs_error_is_the_first_ones_and_what_lies_between_them():
+    case, precision = case_with("float32", causal=True), precision_of("float32", "ieee")
+    values, trace = right(case)
+    known = Sieve().sift(case, values, trace, precision)
+    bound = known.bounds["dK"].float()
+
+    def with_errors_of(share):
+        return Trace({**trace.values, "dK": trace.values["dK"] - known.errors["dK"] + share * bound}, trace.sources)
+
+    first = Sieve().sift(case, values, with_errors_of(0.8), precision)
+    assert sieve._again(first, with_errors_of(-0.8)) is not None
+    assert sieve._again(first, with_errors_of(1.6)) is None
+
+
+def test_a_reference_that_breaks_an_identity_lets_nothing_pass(monkeypatch):
+    """Each element is within a budget of 2^-14 of which the reference may be off."""
+    case, precision = case_with("float32", causal=True), precision_of("float32", "ieee")
+    values, trace = right(case)
+
+    def off(*given):
+        found = evaluate(*given)
+        return found | {"PE": found["PE"] * (1 + 1e-7)}
+
+    monkeypatch.setattr(sieve, "evaluate", off)
+    assert Sieve().sift(case, values, trace, precision) is None
