@@ -100,12 +100,30 @@ class _Crew:
         self._told = told
         self.children: list[Child] = []
         self._ever_ready, self._failed_starts = False, 0
+        self._heard: ChildMessage | None = None
+        """The message that is being judged."""
 
     def ends(self) -> Iterator[TaskResult]:
+        try:
+            yield from self._ends()
+        except KeyboardInterrupt:
+            self._hear_the_rest()
+            raise
+
+    def _hear_the_rest(self) -> None:
+        """What children told before Ctrl-C, that in the hearing of which it came among it."""
+        heard = self._heard
+        while heard is not None:
+            if heard.kind == TOLD and heard.child.index is not None:
+                self._told(heard.child.index, pickle.loads(heard.payload))
+            heard = None if self._events.empty() else self._events.get_nowait()
+
+    def _ends(self) -> Iterator[TaskResult]:
         self._hire()
         while self._left or any(child.index is not None for child in self.children):
-            heard = self._next()
+            self._heard = heard = self._next()
             ended = self._judged(heard) if heard is not None else self._late()
+            self._heard = None
             self._hire()  # before the caller looks at these, so that no child waits meanwhile
             yield from ended
             self._hire()  # to what the caller has added

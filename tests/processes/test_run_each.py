@@ -347,3 +347,10 @@ def test_it_works_from_a_thread_that_ends_before_its_children():
     thread.start()
     thread.join()
     assert [end.crash for end in [*first, *ends]] == [None, None, None]
+
+
+def test_what_was_told_before_ctrl_c_is_heard():
+    told = []
+    with pytest.raises(KeyboardInterrupt):
+        ended(("telling",), told=lambda index, words: told.append((index, words)))
+    assert told == [(0, "the first"), (0, "the second")]

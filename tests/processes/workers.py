@@ -13,6 +13,7 @@ import time
 import types
 from pathlib import Path
 
+from gradprobe.processes import tell
 from gradprobe.processes.process import Program, run_programs
 
 
@@ -92,6 +93,11 @@ class Doing:
 
     def huge(self, count):
         return b"x" * count
+
+    def telling(self):
+        tell(Interrupting("the first"))
+        tell("the second")
+        time.sleep(60)
 
     def printing(self, lines):
         for number in range(lines):
@@ -182,3 +188,18 @@ class OnceAlone:
 
     def __call__(self, item):
         os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Interrupting(str):
+    """Words at which Ctrl-C comes when they are read for the first time."""
+
+    def __reduce__(self):
+        return read_at_the_second_time, (str(self),)
+
+
+def read_at_the_second_time(words, seen=[]):  # noqa: B006 - it is to last
+    seen.append(words)
+    if len(seen) == 1:
+        time.sleep(0.5)  # what is told next comes meanwhile
+        raise KeyboardInterrupt
+    return words
