@@ -56,19 +56,21 @@ def _scores(x: Attention, tile: Tile, valid: Tensor) -> Tensor:
     """[h, m, n]: S."""
     (q, k, _, _), (i, j) = x.tensors(tile), x.positions(tile)
     s = x.scale * q @ k.mT
-    s = s if x.bias is None else s + _bias_by_distance(x.bias[tile.heads], i - j)
+    s = s if x.bias is None else s + _bias_by_distance(x.bias[tile.heads], i - j, x.n_key)
     return s.masked_fill(~valid, -torch.inf)
 
 
-def _bias_by_distance(bias: Tensor, distance: Tensor) -> Tensor:
-    """[h, m, n]: bias [h, W] read at each distance, 0 outside the window."""
-    window = bias.shape[1]
-    in_window = (distance >= 0) & (distance < window)
-    return bias[:, distance.clamp(0, window - 1)] * in_window
+def _bias_by_distance(bias: Tensor, distance: Tensor, length: int) -> Tensor:
+    """[h, m, n]: bias [h, W] read at each distance i - j of rows and successive keys of `length`, 0 elsewhere."""
+    bias = bias[:, :length]
+    before, after = bias.new_zeros(len(bias), length - bias.shape[1]), bias.new_zeros(len(bias), length - 1)
+    falling = torch.cat([before, bias.flip(1), after], 1)  # at distances length - 1, length - 2 and so on
+    return falling.unfold(1, distance.shape[1], 1)[:, length - 1 - distance[:, 0]]
 
 
 def sum_by_distance(matrix: Tensor, distance: Tensor, window: int) -> Tensor:
-    """[h, W]: the sum of a matrix [h, m, n] over each distance i - j in [0, W)."""
-    in_window = (distance >= 0) & (distance < window)
-    sums = matrix.new_zeros(matrix.shape[0], window)
-    return sums.index_add_(1, distance[in_window], matrix[:, in_window])
+    """[h, W]: the sum of a matrix [h, m, n] over each distance i - j in [0, W), of rows and successive keys."""
+    at = distance[:, :1] - torch.arange(window, device=matrix.device)
+    outside, last = (at < 0) | (at >= matrix.shape[-1]), matrix.shape[-1] - 1
+    there = matrix.gather(-1, at.clamp(0, last).expand(len(matrix), -1, -1))
+    return there.masked_fill(outside, 0.0).sum(1)

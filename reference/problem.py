@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -101,16 +103,36 @@ class Attention:
         return i[:, None], j[None, :]
 
     def seen_keys(self, tile: Tile) -> slice:
-        """A range of keys, one at least, outside of which causal and the window hide all from the tile's rows."""
-        if self.cu_seqlens_q is not None:  # each sequence has a diagonal of its own
-            return slice(0, self.n_key)
-        shift = self.n_key - self.n_query if self.align == "bottom-right" else 0
-        left, right = self.window or (-1, -1)
-        right = 0 if self.causal else right
-        first = tile.rows.start + shift - left if left >= 0 else 0
-        end = tile.rows.stop + shift + right if right >= 0 else self.n_key
+        """A range of keys, one at least, outside of which all is hidden from the tile's rows.
+
+        By causal and the window, by a length, and by the bounds of packed sequences.
+        """
+        (first, _), (_, end) = (self._seen_by(row, tile.batch) for row in (tile.rows.start, tile.rows.stop - 1))
         first = min(max(first, 0), self.n_key - 1)
         return slice(first, min(max(end, first + 1), self.n_key))
+
+    def _seen_by(self, row: int, batch: int) -> tuple[int, int]:
+        """The first key that this row or a later one sees, and the end of those that it or an earlier one sees."""
+        (start, stop), shift = self._sequence_of(row)
+        left, right = self.window or (-1, -1)
+        right = 0 if self.causal else right
+        first = min(max(row + shift - left, start), stop) if left >= 0 else start
+        end = max(min(row + shift + right + 1, stop), start) if right >= 0 else stop
+        return first, end if self.seqlens is None else min(end, live_length(self, batch))
+
+    def _sequence_of(self, row: int) -> tuple[tuple[int, int], int]:
+        """The keys of a row's sequence, and how far its diagonal lies from the row's own number."""
+        of_queries, of_keys = self._ends
+        at = bisect_right(of_queries, row) - 1
+        corner = at + 1 if self.align == "bottom-right" else at
+        return (of_keys[at], of_keys[at + 1]), of_keys[corner] - of_queries[corner]
+
+    @cached_property
+    def _ends(self) -> tuple[list[int], list[int]]:
+        """Where the sequences of the queries, and of the keys, begin and end: one where none are packed."""
+        if self.cu_seqlens_q is None or self.cu_seqlens_k is None:
+            return [0, self.n_query], [0, self.n_key]
+        return self.cu_seqlens_q.tolist(), self.cu_seqlens_k.tolist()
 
     def diagonal(self, tile: Tile) -> Tensor:
         """[m, 1] the key on each row's diagonal, which causal, the window and alibi count from; no key may lie there.
