@@ -38,7 +38,7 @@ def draw(case: Case) -> dict[str, Tensor]:
         values["alibi"] = 2.0 ** (-8.0 * torch.arange(1, case.heads + 1) / case.heads)
     if case.sinks:
         values["sinks"] = torch.randn(_shape(case, "sinks"), generator=generator)
-        values["sinks"] += _MEANS.get(case.pattern, 0.0)  # near the scores: else it takes all of P, or none
+        values["sinks"] += MEANS.get(case.pattern, 0.0)  # near the scores: else it takes all of P, or none
     if case.mask is not None:
         values["mask"] = _mask(case, generator)
     if case.dropout:
@@ -79,8 +79,8 @@ def numbers_of(case: Case) -> dict[str, Tensor]:
     return {name: torch.tensor(each, dtype=dtypes[name]) for name, each in given.items() if each is not None}
 
 
-# Of the scores, in the patterns that lie far from 0.
-_MEANS = {"negative": -120.0, "positive": 120.0}
+# Of the scores, in the patterns in which all lie far from 0.
+MEANS = {"negative": -120.0, "positive": 120.0}
 
 
 def _shape(case: Case, name: str) -> list[int]:
@@ -112,9 +112,9 @@ def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
         values |= {"bias": values["bias"] * 0} if "bias" in values else {}
     elif case.pattern == "large":  # scores four times as wide: P is nearly one-hot
         values |= {"q": q * 4}
-    elif case.pattern in ("negative", "positive"):
+    elif case.pattern in MEANS:
         # Every score near -120 or 120, so exp(S) underflows or overflows unless the maximum is subtracted.
-        mean = _MEANS[case.pattern]
+        mean = MEANS[case.pattern]
         root = (abs(mean) / (case.scale * case.head_dim)) ** 0.5 if case.scale > 0 else 1.0
         width = 0.2 / max(1.0, case.scale) ** 0.5  # scores spread by 3.1 at most: all beyond 88.7
         values |= {"q": q * width + root, "k": k * width + math.copysign(root, mean)}

@@ -123,7 +123,7 @@ def test_what_only_one_item_shows_is_one_line_and_its_report_in_full():
     assert ran.code == 1
     assert titles(ran, "MISMATCH") == ["battery 10: every logit near -120"]
     at = ran.out.splitlines().index("battery 10: every logit near -120:")
-    assert ran.out.splitlines()[at + 1].startswith("MISMATCH  O is the first wrong intermediate")
+    assert ran.out.splitlines()[at + 1].startswith("MISMATCH  P is the first wrong intermediate")
     assert len(ran.first_mismatches) == 1
     assert "recovered: P" in ran.out, "of the one that is shown in full, the inside of the black box as well"
     (again,) = [line for line in ran.out.splitlines() if line.startswith("  again: ")]

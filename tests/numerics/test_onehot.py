@@ -76,6 +76,15 @@ def test_the_probes_of_a_case_show_every_element_of_p_and_ds(case):
     assert_same(shown["dV"], expected["P"] * share)
 
 
+@pytest.mark.parametrize("pattern", ["negative", "positive"])
+def test_scores_that_lie_far_from_0_do_so_in_every_probe(pattern):
+    """A kernel that subtracts no maximum is wrong beyond 88.7 alone."""
+    case = case_of("softmax", pattern=pattern, kv_heads=1, head_dim=64, scale=0.4)
+    values = problem(case, plan(case), wide(draw(case)), 0)
+    scores = case.scale * values["q"] @ values["k"].mT * (1 if pattern == "positive" else -1)
+    assert 100 < float(scores.min()) < float(scores.max()) < 140
+
+
 def test_keys_without_a_value_have_a_dp_of_0_and_show_delta(case):
     layout, values = plan(case), wide(draw(case))
     results = reference_of(case, problem(case, layout, values, layout.count - 1))

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...inputs.draw import MEANS
 from ...model.case import Case
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ def problem(case: Case, plan: ProbePlan, values: Mapping[str, Tensor], index: in
     # A quarter of the terms, each twice as large: the scores keep their spread.
     for name, own, times in (("q", plan.own, 2), ("k", plan.own, 1), ("v", plan.own_v, 1)):
         made[name][..., own] = times * values[name][..., own]
+    if case.pattern in MEANS:  # their mean, of a quarter of the terms too, takes both factors twice as large
+        made["k"][..., plan.own] += values["k"][..., plan.own].mean(2, keepdim=True)
     at = (slice(None), slice(None), torch.tensor(plan.sample.rows)[:, None], torch.tensor(plan.own_v))
     made["do"][at] = values["do"][at]
     made["v"][:, :, ::ZERO_KEYS] = 0
