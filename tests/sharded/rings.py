@@ -47,8 +47,12 @@ _SENT_ON = ("        k, v, dk, dv = exchange([k", "        k, v = here\n        
 
 def planted(folder: Path, fault: str) -> Path:
     """A copy of the example with a fault."""
+    return edited(folder, FAULTS[fault], *([_SENT_ON] if fault == "stale" else []))
+
+
+def edited(folder: Path, *edits: tuple[str, str]) -> Path:
+    """A copy of the example with other text: (what stands there once, what stands in its place)."""
     text = EXAMPLE.read_text()
-    edits = [FAULTS[fault], *([_SENT_ON] if fault == "stale" else [])]
     for old, new in edits:
         assert text.count(old) == 1, old
         text = text.replace(old, new)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.sharded.rings import EXAMPLE, checked, in_threads, planted
+from tests.sharded.rings import EXAMPLE, FAULTS, checked, edited, in_threads, planted
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +48,24 @@ def test_a_fault_is_named_with_its_rank_and_step(tmp_path, fault, function, opti
     assert (element.shard, element.rank, element.step) == place
     assert len(report.causes) == 1
     assert cause in report.causes[0].summary
+
+
+def test_no_step_is_named_that_would_spoil_rows_which_are_right(tmp_path):
+    """Every second row of rank 2 lacks the keys of step 1, and no step of a ring does that."""
+    every_second = "dq += ((rank, step) != (2, 1) or torch.arange(q.shape[2])[:, None] % 2) * "
+    report = checked(f"{edited(tmp_path, ('dq += ', every_second))}:ring")
+    assert (report.first_mismatch.intermediate, list(report.causes)) == ("dQ", [])
+
+
+@pytest.mark.parametrize("name", ["dQ", "dK"])
+def test_what_follows_from_a_ranks_own_o_is_no_second_fault_of_its_backward(tmp_path, name):
+    """O of rank 2 is wrong, and with it its delta; dQ, or dK, is wrong by itself in rank 3 alone."""
+    lacking = f"{name.lower()} += ", f"{name.lower()} += ((rank, step) != (3, 1)) * "
+    report = checked(f"{edited(tmp_path, FAULTS['rescale'], lacking)}:ring", causal=True)
+    first, second = (cause.summary for cause in report.causes)
+    assert "added to O by rank 2 without being scaled to the new LSE, in step 1" in first
+    assert "in step 1" in second
+    assert "rank 3" in second
 
 
 def test_shards_that_are_not_what_the_target_takes_them_for_are_named():
