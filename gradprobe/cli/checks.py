@@ -170,9 +170,14 @@ class _Several:
         insort(self.warned if checked.report.is_warning else self.checks, checked, key=lambda one: one.report.number)
         return True
 
-    def fold(self) -> None:
+    def fold(self, failing: Checked | None = None, in_full: Checked | None = None) -> None:
+        """Folds what fails, once. A check that was made once more and in full takes the place of the one it was."""
+        if self.is_over:
+            return
         self.is_over = True
-        self.groups = folded_by_cause([checked.report for checked in self.checks])
+        self.groups = folded_by_cause([one.report for one in self.checks], in_full.report if in_full else None)
+        if failing is not None and in_full is not None:
+            self.checks[self.checks.index(failing)] = in_full
 
     def shrink(self, setting: Setting) -> None:
         requests = {checked.report.number: checked.request for checked in self.checks}
@@ -255,11 +260,11 @@ def check_several(
                 if several.take(checked):
                     write(several)
                     lines.add(checked.report)
-            failing = simplest(several.checks)
+            failing = in_full = simplest(several.checks)
             if failing is not None:
                 tick("the first that fails, once more and in full", None)
-                several.checks[several.checks.index(failing)] = failing = closer(failing)
-            several.fold()
+                in_full = closer(failing)
+            several.fold(failing, in_full)
             if several.groups and setting.shrink_budget:
                 tick("a smaller case for each cause", None)
                 several.shrink(setting)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gradprobe.numerics.black_box.onehot import plan
+from gradprobe.numerics.black_box.onehot import Sample, plan
 from gradprobe.numerics.black_box.recover import is_whole
 from gradprobe.numerics.black_box.sampling import MOST_ELEMENTS, MOST_PROBES, sampled
 from tests.black_box import GRADIENTS, inside_of
@@ -76,6 +76,20 @@ def test_a_dq_that_shows_ds_rightly_and_is_wrong_convicts_its_kernel():
     assert inside.sentences == (
         "the kernel of dQ is at fault: dS in the kernel of dK is right, and through dQ at the keys that are shown",
     )
+
+
+def test_what_is_summed_over_rows_inherits_from_any_wrong_row_that_is_shown():
+    """dBias and dSink, which some rows alone do not give, are wrong by rows of delta of which one is shown."""
+
+    def change(delta):
+        delta[..., 0] *= 1.1
+        delta[..., 2:40] *= 1.1
+
+    case = case_of("softmax", **SIZES, bias=True, bias_axes="hn", sinks=True)
+    exposed = (*GRADIENTS, "dBias", "dSink")
+    inside = inside_of(case, sample=Sample((0, 1, 40), (0, 9)), fault=changed("delta", change), exposed=exposed)
+    found = inside.shown.comparison.findings
+    assert {found[name].status for name in ("dK", "dBias", "dSink")} == {"inherited"}
 
 
 def own_of(case, *wrong):

@@ -31,20 +31,34 @@ _TRIES = 200
 _PATIENCE = 30.0
 
 
-def folded_by_cause(reports: Sequence[Report]) -> tuple[FailureGroup, ...]:
+def folded_by_cause(reports: Sequence[Report], in_full: Report | None = None) -> tuple[FailureGroup, ...]:
     """One group for each cause: the mismatches first, each kind in the order of the checks.
 
     Two failures have one cause where the same fault is named at the same line; where none is named, where the same
     intermediate is wrong first; and of errors, where the same happened at the same place.
+
+    Args:
+        in_full: of one of them what came of a check that looked closer. A cause that it names is that of all that were
+            like it before.
     """
     numbered = sorted((report for report in reports if not report.is_warning), key=lambda report: report.number)
     found: dict[tuple[str, ...], list[Report]] = {}
     for report in numbered:
         if report.verdict in (MISMATCH, FAILED):
             found.setdefault(_key(report), []).append(report)
+    if in_full is not None and in_full.causes:
+        found = _named(found, in_full)
     seen = _Seen.of(numbered)
     groups = sorted(found.values(), key=lambda those: those[0].verdict != MISMATCH)
     return tuple(_group(those, seen) for those in groups)
+
+
+def _named(found: Mapping[tuple[str, ...], list[Report]], in_full: Report) -> dict[tuple[str, ...], list[Report]]:
+    named: dict[tuple[str, ...], list[Report]] = {}
+    for key, those in found.items():
+        closer = [in_full if one.number == in_full.number else one for one in those]
+        named.setdefault(_key(in_full) if in_full in closer else key, []).extend(closer)
+    return named
 
 
 def _key(report: Report) -> tuple[str, ...]:

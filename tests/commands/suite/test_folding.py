@@ -48,6 +48,13 @@ def test_failures_of_one_fault_at_one_line_are_one_group_and_those_without_go_by
     assert groups[0].summary == "dO is read with q's head stride"
 
 
+def test_what_a_closer_look_sees_parts_no_case_from_its_like_and_the_cause_that_it_names_is_that_of_all():
+    reports = [report(0, first="O"), report(1, first="O"), report(2, STRIDE)]
+    assert folded_by_cause(reports, report(0, first="P")) == folded_by_cause(reports)
+    (group,) = folded_by_cause(reports, report(0, STRIDE, first="P"))
+    assert (group.cause, group.numbers) == ("stride/do-head at delta.py:19", (0, 1, 2))
+
+
 def test_failures_of_other_causes_are_no_matches_and_contradict_nothing():
     half = dict.fromkeys((1, 2, 3), "float16")
     reports = [report(at, STRIDE, dtype=word) for at, word in half.items()]
