@@ -56,8 +56,8 @@ def evaluate(
     step.last("dQ", lambda: x.scale * (ds @ k))
     step.last("dK", lambda: x.scale * (ds.mT @ q))
     step.last("dV", lambda: pe.mT @ do)
-    if x.bias is not None:
-        step("dBias", dt.sum_to_size(x.bias_part(x.bias, tile).shape))
+    if (bias := x.bias) is not None:
+        step.last("dBias", lambda: dt.sum_to_size(x.bias_part(bias, tile).shape))
     if x.sinks is not None:
         step.last("dSink", lambda: -(sink_weight(x, tile, lse) * delta).sum(-1))
     return step.computed | {"S": t, "PE": pe, "dPE": unmasked_dp, "valid": valid}

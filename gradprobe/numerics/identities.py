@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..reference import Attention, tiles
-from ..reference.attention import BY_KEY
+from ..reference.attention import BY_KEY, BY_ROW
 from ..runtime.trace import Trace
 from .blocks import Block, blocks
 from .compare import Comparison, may_overflow
@@ -245,14 +245,19 @@ def agreement(
     """
     sieve = comparison.by_sieve
     dtypes = {name: tensor.dtype for name, tensor in first.values.items()}
-    bounds = allowed(comparison, dtypes) if sieve is None else sieve.bounds
-    every = list(blocks(case, _key_heads_at_once(case)))
-    runs = _TwoRuns(case, first, second, factor, reverse)
+    every, runs = list(blocks(case, _key_heads_at_once(case))), _TwoRuns(case, first, second, factor, reverse)
+    bounds = sieve.bounds if sieve is not None else allowed(comparison, dtypes)
     found = [runs.furthest_off(block, bounds) for block in every]
     if sieve is not None:
-        for at in torch.stack([residual.abs() > budget for residual, budget in found]).any(1).nonzero()[:, 0].tolist():
-            there = runs.in_first(every[at])
-            found[at] = runs.furthest_off(every[at], allowed(sieve.compared(there), dtypes), of_block=True)
+        off = torch.stack([residual.abs() > budget for residual, budget in found])
+        totals = [name not in (*BY_ROW, *BY_KEY) for name in bounds if name in second.values]
+        if bool(off[:, totals].any()):  # what all blocks add to is known by the whole budget of all of them alone
+            bounds = allowed(comparison, dtypes)
+            found = [runs.furthest_off(block, bounds) for block in every]
+        else:
+            for at in off.any(1).nonzero()[:, 0].tolist():
+                there = runs.in_first(every[at])
+                found[at] = runs.furthest_off(every[at], allowed(sieve.compared(there), dtypes), of_block=True)
     return worst(key, "target", *(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 

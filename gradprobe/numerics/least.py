@@ -18,6 +18,7 @@ from ..model.number import LAMBDA
 from ..reference import Attention, Tile
 from ..reference.attention import add_transposed
 from ..reference.softmax import kept_share
+from .kink import Kink, kink_of
 from .precision import TINY, U32, U_FUNCTION, Precision, long_sum
 
 # Factors below this count as 0, so that float32 holds every product of four of them with all its bits.
@@ -76,12 +77,13 @@ class LeastSums:
 
     def __init__(self, x: Attention, names: Collection[str], precision: Precision) -> None:
         self.x, self.precision = x, precision
-        shapes = {"dK": x.k.shape, "dV": x.v.shape, "delta": x.k.shape}
-        wanted = {*names} | ({"delta"} if "dK" in names else set())
+        shapes = {name: of.shape for name, of in (("dK", x.k), ("dV", x.v)) if name in names}
+        if "dK" in names:
+            shapes |= {"delta": x.k.shape, **({"kink": x.k.shape} if x.tau is not None else {})}
+        if "dV" in names and x.tau is not None:
+            shapes["common"] = x.v.shape
         self._shares = {
-            name: torch.zeros(shape[1:], dtype=torch.float, device=x.q.device)
-            for name, shape in shapes.items()
-            if name in wanted
+            name: torch.zeros(shape[1:], dtype=torch.float, device=x.q.device) for name, shape in shapes.items()
         }
 
     def add(self, name: str, tile: Tile, matrix: Tensor, rows: Tensor, power: int) -> None:
@@ -89,19 +91,52 @@ class LeastSums:
         if name in self._shares:
             add_transposed(self._shares[name][:, tile.keys], matrix, sizes(rows, power))
 
+    def add_kink(self, tile: Tile, kink: Kink, q: Tensor) -> None:
+        """What flips at single entries move dK by."""
+        if "kink" in self._shares:
+            head, row, key = kink.at
+            moved = kink.ds[:, None] * q[head, row].abs()
+            self._shares["kink"][:, tile.keys].index_put_((head, key), moved.float(), accumulate=True)
+
     def bound(self, name: str, expected: Tensor) -> Tensor:
         """[Hkv, N, D] float64, once all tiles are added."""
         terms = self.x.n_query * self.x.n_heads // self.x.k.shape[1]
         by, scale = weight(self.precision, terms), abs(self.x.scale) if name == "dK" else 1.0
         surely = max(0.0, 1.0 - ROUNDINGS[expected.device.type] - terms * ADDITION)
         share = {key: (of.double() * surely).nan_to_num(0.0, 0.0, 0.0) for key, of in self._shares.items()}
-        of_delta = share["delta"] if name == "dK" else 0.0
+        of_rows = share["delta"] if name == "dK" else share.get("common", torch.zeros_like(expected))
         if self.precision.matrix:
-            own = (by**2 * share[name] + of_delta).sqrt()
+            own = (by**2 * share[name] + of_rows).sqrt()
         else:
-            own = by * share[name] + (of_delta**0.5)
+            own = by * share[name] + of_rows.sqrt()
+        own = own + share["kink"] if name == "dK" and "kink" in share else own
         common = max(2 * self.precision.operand, self.precision.matrix) + 2 * U32
         return scale * own + common * expected.abs()
+
+
+def common_error(x: Attention, values: Mapping[str, Tensor]) -> Tensor:
+    """[h, m, 1] what LSE errs by on its own, and with it all entries of a row."""
+    lse = values["LSE"][..., None]
+    return U32 * (lse.masked_fill(lse == -torch.inf, 0.0).abs() + 2 + long_sum(x.n_key)) + U_FUNCTION
+
+
+def least_kink(x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision) -> Kink | None:
+    """Entries of a tile of which rounding surely decides whether the ReLU lets them through; None where there are none.
+
+    Where q and k are cut to TF32, that is most of what P errs by.
+    """
+    if x.tau is None:
+        return None
+    relative = common_error(x, values) + U_FUNCTION
+    if precision.operand:
+        q, k, _, _ = x.tensors(tile)
+        relative = relative + abs(x.scale) * of_operands(q, k, precision)
+    return kink_of(x, tile, values, relative)
+
+
+def of_operands(a: Tensor, b: Tensor, precision: Precision) -> Tensor:
+    """[h, m, n] at most what cutting the operands of a b^T costs each of its elements."""
+    return LAMBDA * precision.operand * (2 * at_least(sizes(a, 2), sizes(b, 2).mT)).sqrt()
 
 
 class Least:
@@ -109,27 +144,38 @@ class Least:
 
     Args:
         values: what `reference.evaluate` gives of the tile.
+        kink: from `least_kink`.
     """
 
-    def __init__(self, x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision) -> None:
-        self.x, self.tile, self.values, self.precision = x, tile, values, precision
+    def __init__(
+        self,
+        x: Attention,
+        tile: Tile,
+        values: Mapping[str, Tensor],
+        precision: Precision,
+        kink: Kink | None = None,
+    ) -> None:
+        self.x, self.tile, self.values, self.precision, self.kink = x, tile, values, precision, kink
         self.q, self.k, self.v, self.do = x.tensors(tile)
         self.power = power_of(precision)
         # Before what is too small for a lower bound of a product counts as 0 in it.
         self.p = values["P"].float()
-        self.mean_key = self._mean_key()
+        self.mean_key, self.size_of_keys = self._keys()
         torch.threshold_(self.p, SMALLEST, 0.0)
         self.ds = sizes(values["dS"], self.power)
-        pe = sizes(values["PE"]) if x.dropout else self.p
+        # Of lazy attention and under dropout, what multiplies v is not P.
+        self.is_p = x.tau is None and not x.dropout
+        pe = self.p if self.is_p else sizes(values["PE"])
         self.pe = pe.square() if self.power == 2 else pe
-        lse = values["LSE"][..., None]
-        self.lse = lse.masked_fill(lse == -float("inf"), 0.0)
-        self.common = U32 * (self.lse.abs() + 2 + long_sum(x.n_key)) + U_FUNCTION
+        self.live = self.p if x.tau is None else self._live(pe)
+        self.common = common_error(x, values)
         self.delta = self._delta()
+        # Flips move a row's delta, and with it all of its dS, as they move dP.
+        self.moved_delta = self.delta if kink is None else self.delta + kink.delta
 
     def of_row(self, name: str) -> Tensor:
         """Of LSE, delta, O or dQ."""
-        by_row = {"LSE": self.common, "delta": self.delta}
+        by_row = {"LSE": self.common, "delta": self.moved_delta}
         return by_row[name][..., 0] if name in by_row else {"O": self._o, "dQ": self._dq}[name]()
 
     def of_matrix(self, name: str) -> Tensor:
@@ -141,8 +187,13 @@ class Least:
         into.add("dK", self.tile, self.ds, self.q, self.power)
         into.add("dV", self.tile, self.pe, self.do, self.power)
         # A row's delta errs for all its entries.
-        p = self.pe if self.power == 2 and not self.x.dropout else self.p.square()
+        p = self.pe if self.power == 2 and self.is_p else self.p.square()
         into.add("delta", self.tile, p, self.delta * self.q, 2)
+        if self.x.tau is not None:  # what a row's P errs by together, beside which PE may be small
+            into.add("common", self.tile, self.live.square(), self.common * self.do, 2)
+        if self.kink is not None:
+            into.add("kink", self.tile, self.p, self.kink.delta * self.q, 1)
+            into.add_kink(self.tile, self.kink, self.q)
 
     def _weight(self) -> float:
         return weight(self.precision, self.x.n_key)
@@ -154,24 +205,40 @@ class Least:
     def _delta(self) -> Tensor:
         """[h, m, 1], by the terms of dO O; the other sums of the budget are at least what delta is."""
         terms, delta = (self.do * self.values["O"]).abs(), self.values["delta"][..., None].abs()
-        rounded = (self.precision.matrix or U32) * terms.square().sum(-1, keepdim=True).sqrt()
-        sums = U32 * (long_sum(terms.shape[-1]) * terms.sum(-1, keepdim=True) + long_sum(self.x.n_key) * delta)
+        squares, size = terms.square().sum(-1, keepdim=True), delta
+        if self.x.tau is not None:  # the terms are P dP, of which the sum may be small
+            of_p = (self.p * sizes(self.values["dP"])).nan_to_num_(0.0, 0.0, 0.0)
+            norm = torch.linalg.vector_norm(of_p, self.power, dim=-1, keepdim=True, dtype=torch.double)
+            norm = norm * (1.0 - ROUNDINGS["cpu"])
+            squares, size = (squares + norm.square(), delta) if self.power == 2 else (squares, norm)
+        rounded = (self.precision.matrix or U32) * squares.sqrt()
+        sums = U32 * (long_sum(terms.shape[-1]) * terms.sum(-1, keepdim=True) + long_sum(self.x.n_key) * size)
         return LAMBDA * rounded + sums + self.common * delta
 
     def _o(self) -> Tensor:
         weight = self._weight()
+        if self.x.tau is not None:
+            return weight * self._product(self.pe, self.v) + self.common * at_least(self.live, sizes(self.v))
         # The error that all of a row share weighs the same sum of absolute values.
         return (weight if self.power == 2 else weight + self.common) * self._product(self.pe, self.v)
 
-    def _dq(self) -> Tensor:
-        of_products = self._weight() * self._product(self.ds, self.k)
-        return abs(self.x.scale) * (of_products + self.delta * self.mean_key)
+    def _live(self, pe: Tensor) -> Tensor:
+        """[h, m, n] P where the ReLU lets it through, or may."""
+        live = self.p * (pe > 0)
+        return live if self.kink is None else live.index_put_(self.kink.at, self.p[self.kink.at])
 
-    def _mean_key(self) -> Tensor:
-        """[h, m, D] at most |P K|."""
-        k = self.k.float()
+    def _dq(self) -> Tensor:
+        error = self._weight() * self._product(self.ds, self.k) + self.delta * self.mean_key
+        if self.kink is not None:
+            error = error + self.kink.delta * self.size_of_keys + self.kink.of_products(self.k)
+        return abs(self.x.scale) * error
+
+    def _keys(self) -> tuple[Tensor, Tensor]:
+        """[h, m, D] at most |P K|, and at most P |K|."""
+        k, off = self.k.float(), _off(self.p)
         product, size = ((self.p @ of).double() for of in (k, k.abs()))
-        return (product.abs() - _off(self.p) * size - TINIEST).nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
+        mean = (product.abs() - off * size - TINIEST).nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
+        return mean, (size * (1.0 - off) - TINIEST).nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
 
     def _p(self) -> Tensor:
         return (self.values["P"] * (self.common + U_FUNCTION)).add_(self.values["valid"], alpha=TINY)
@@ -183,6 +250,9 @@ class Least:
         return (dot if share is None else dot * share).mul_(self.values["valid"])
 
     def _ds(self) -> Tensor:
-        of_operands = (self._dp + self.delta).mul_(self.values["P"])
+        of_operands = (self._dp + self.moved_delta).mul_(self.values["P"])
         of_operands.add_(self.values["dS"].abs(), alpha=self.precision.matrix)
-        return of_operands.add_(self.values["valid"], alpha=self.precision.floor)
+        of_operands.add_(self.values["valid"], alpha=self.precision.floor)
+        if self.kink is not None:
+            of_operands.index_put_(self.kink.at, self.kink.ds, accumulate=True)
+        return of_operands

@@ -27,8 +27,10 @@ from . import least
 from .blocks import Block, blocks
 from .compare import BySieve, Comparison, Later, attention_of, compare
 from .identities import PARTNERS, Invariant, Sums, allowed, both_sums, residuals, share_of_reference, worst
+from .kink import Kink
 from .precision import Precision, ordinary, output_rounding
-from .tally import Finding
+from .tally import Finding, Tally
+from .totals import TOTALS, Totals
 
 LEAST_SCORES = 1 << 22
 """Scores of a case below which the whole budget costs next to nothing."""
@@ -72,11 +74,13 @@ class Sifted:
     """[B, H, M] bool: the rows that see a key."""
     arriving: Tensor = field(default_factory=lambda: torch.empty(0))
     """[B, H, Dv]: dO summed over these rows."""
+    undecided: int = 0
+    """Entries of which rounding surely decides whether the lazy family's ReLU lets them through."""
 
     def by_the_whole_budget(self, block: Block) -> Comparison:
-        """A block compared by the whole budget."""
+        """A block compared by the whole budget, without what other blocks add to."""
         x = attention_of(self.case, block.inputs(self.case, self.values))
-        came = {name: block.of(value, self.case.axes(name)) for name, value in self.trace.values.items()}
+        came = came_within(self.case, block, self.trace)
         return compare(block.case(self.case), x, Trace(came, self.trace.sources), self.precision, blame=False)
 
     def comparison(self, whole: Callable[[], Comparison]) -> Comparison:
@@ -92,7 +96,7 @@ class Sifted:
             findings={name: self._finding(name) for name in shapes if name in given},
             absent=tuple(name for name in shapes if name not in given),
             precision=ordinary(self.precision),
-            undecided=0,
+            undecided=self.undecided,
             expected=Later(linear, lambda: whole().expected),
             bounds=Later(linear, lambda: whole().bounds),
             row_sums=Later(summed, lambda: whole().row_sums),
@@ -104,7 +108,7 @@ class Sifted:
         values, ratio = self.trace.values[name], self.ratios[name].cpu()
         none = torch.zeros(ratio.shape, dtype=torch.long)
         rms = float(self.squares[name] / max(values.numel(), 1)) ** 0.5
-        rows = torch.zeros(*ratio.shape, values.shape[2], dtype=torch.bool)
+        rows = torch.zeros(Tally(self.case, name, values.shape).shape[:3], dtype=torch.bool)
         return Finding(
             name, self.case.axes(name), values.numel(), 0, float(self.largest[name]), ratio, rms, none, none, rows,
             None, None,
@@ -135,7 +139,7 @@ class Sieve:
         Args:
             values: its inputs, canonical, on the device of its results.
         """
-        if not _is_worth_it(case, trace, precision):
+        if not _is_worth_it(case, precision):
             return None
         inputs = {name: value for name, value in values.items() if name not in NO_INPUTS}
         if self._known is not None and self._known.precision == precision and _same(self._known.values, inputs):
@@ -147,14 +151,15 @@ class Sieve:
         return sifted
 
 
-def _is_worth_it(case: Case, trace: Trace, precision: Precision) -> bool:
-    """Whether a case is large, and the least budget is known of all that a trace has."""
-    return (
-        case.scores >= LEAST_SCORES
-        and case.family == "softmax"
-        and not precision.exact
-        and trace.values.keys() <= {*BY_ROW, *BY_KEY}
-    )
+def came_within(case: Case, block: Block, trace: Trace) -> dict[str, Tensor]:
+    """A block's part of what came, of what is made within blocks: neither dBias, nor dSink, nor dTau."""
+    within = trace.values.keys() & {*BY_ROW, *BY_KEY}
+    return {name: block.of(value, case.axes(name)) for name, value in trace.values.items() if name in within}
+
+
+def _is_worth_it(case: Case, precision: Precision) -> bool:
+    """Whether a case is large, and what is rounded is not exact."""
+    return case.scores >= LEAST_SCORES and not precision.exact
 
 
 def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
@@ -186,6 +191,7 @@ class _Judged:
     largest: dict[str, Tensor] = field(default_factory=dict)
     passed: list[Tensor] = field(default_factory=list)
     sums: tuple[Sums, ...] = ()
+    undecided: int = 0
 
     def judge(self, name: str, error: Tensor, bound: Tensor) -> None:
         """Errors [h, r, ...], beside what is allowed of each at least."""
@@ -216,21 +222,30 @@ class _Walk:
     ) -> None:
         self.case, self.values, self.precision = case, values, precision
         self.sifted = Sifted(case, values, trace, precision)
+        self._passed: list[Tensor] = []
         self._residuals: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for name, value in trace.values.items():
-            heads = case.kv_heads if name in BY_KEY else case.heads
-            self.sifted.ratios[name] = value.new_zeros((case.batch, heads), dtype=torch.double)
+            of_heads = Tally(case, name, value.shape).shape[:2]
+            self.sifted.ratios[name] = value.new_zeros(of_heads, dtype=torch.double)
             self.sifted.squares[name] = self.sifted.largest[name] = value.new_zeros((), dtype=torch.double)
             if name not in MATRICES:
                 for kept in (self.sifted.errors, self.sifted.bounds) if several else (self.sifted.bounds,):
                     kept[name] = torch.empty(value.shape, dtype=KEPT_AS, device=value.device)
 
-    def keep(self, name: str, block: Block, error: Tensor, bound: Tensor) -> None:
-        """Keeps errors [1, h, r, ...] of a block, and what is allowed of each."""
-        axes = self.case.axes(name)
-        if name in self.sifted.errors:
-            block.of(self.sifted.errors[name], axes).copy_(error)
-        block.of(self.sifted.bounds[name], axes).copy_(bound.where(bound > SMALLEST_BOUND, 0.0))
+    def keep(self, name: str, block: Block | None, error: Tensor, bound: Tensor) -> None:
+        """Keeps errors [1, h, r, ...] of a block, or those of all blocks, and what is allowed of each."""
+        for kept, of in ((self.sifted.errors, error), (self.sifted.bounds, bound.where(bound > SMALLEST_BOUND, 0.0))):
+            if name in kept:
+                (kept[name] if block is None else block.of(kept[name], self.case.axes(name))).copy_(of)
+
+    def judge_total(self, name: str, error: Tensor, bound: Tensor, unsure: Tensor | float = 0.0) -> None:
+        """Judges all of what all blocks add to, and keeps its errors, each known but for so much."""
+        self.keep(name, None, error, bound)
+        sizes = error.abs() + unsure
+        ratio = (sizes / bound.clamp(min=NEARLY_0)).reshape(Tally(self.case, name, error.shape).shape)
+        self.sifted.ratios[name], self.sifted.largest[name] = ratio.flatten(2).amax(2), sizes.amax()
+        self.sifted.squares[name] = ratio.norm().square()
+        self._passed.append((self.sifted.ratios[name] <= 1.0).all())
 
     def add(self, judged: _Judged) -> None:
         """A block that passed."""
@@ -239,18 +254,20 @@ class _Walk:
             sifted.ratios[name][block.batch, block.kv_heads if name in BY_KEY else block.heads] = ratio
             sifted.squares[name] = sifted.squares[name] + judged.squares[name]
             sifted.largest[name] = sifted.largest[name].maximum(judged.largest[name])
+        sifted.undecided += judged.undecided
         of_block = (block.of(sifted.arriving, "bhe"), block.of(sifted.live, "bhm"))
         for sums in judged.sums:
             for key, residual, budget in residuals(block.case(self.case), sums, *of_block):
                 self._residuals[key, sums.of].append((residual.flatten(), budget.flatten()))
 
     def ended(self) -> Sifted | None:
-        """What passed, with its identities; None where one is broken."""
+        """What passed, with its identities; None where one is broken, or a total is wrong."""
         self.sifted.invariants = [
             worst(key, side, *(torch.cat(parts) for parts in zip(*found, strict=True)))
             for (key, side), found in self._residuals.items()
         ]
-        return self.sifted if all(invariant.holds for invariant in self.sifted.invariants) else None
+        right = all(invariant.holds for invariant in self.sifted.invariants) and all(bool(one) for one in self._passed)
+        return self.sifted if right else None
 
 
 class _Again(_Walk):
@@ -259,7 +276,7 @@ class _Again(_Walk):
     def __init__(self, known: Sifted, trace: Trace) -> None:
         super().__init__(known.case, known.values, trace, known.precision)
         self.known = known
-        self.sifted.live, self.sifted.arriving = known.live, known.arriving
+        self.sifted.live, self.sifted.arriving, self.sifted.undecided = known.live, known.arriving, known.undecided
 
     def run(self) -> Sifted | None:
         found = [self._block(block) for block in blocks(self.case, 1)]
@@ -267,6 +284,8 @@ class _Again(_Walk):
             return None
         for judged in found:
             self.add(judged)
+        for name in self.known.errors.keys() & {*TOTALS}:
+            self.judge_total(name, *self._beside_the_first(name, None)[1:])
         ended = self.ended()
         if ended is not None:
             of_matrices = [one for one in self.known.invariants if one.key in OF_MATRICES]
@@ -275,20 +294,24 @@ class _Again(_Walk):
 
     def _block(self, block: Block) -> _Judged:
         inputs, judged, sums = block.inputs(self.case, self.values), _Judged(block), Sums("target")
-        for name in self.known.errors:
-            axes = self.case.axes(name)
-            value, first, known, bound = (
-                block.of(of[name], axes).double()
-                for of in (self.sifted.trace.values, self.known.trace.values, self.known.errors, self.known.bounds)
-            )
-            error = known + (value - first).masked_fill(value == first, 0.0)
-            # The first run's error is known to so many bits.
-            judged.judge(name, (error.abs() + known.abs() * OFF)[0], bound[0])
+        for name in self.known.errors.keys() - {*TOTALS}:
+            value, error, bound, unsure = self._beside_the_first(name, block)
+            judged.judge(name, (error.abs() + unsure)[0], bound[0])
             self.keep(name, block, error, bound)
             if name in PARTNERS:
                 sums.add(name, inputs[PARTNERS[name]].double(), value, bound)
         judged.sums = (sums,)
         return judged
+
+    def _beside_the_first(self, name: str, block: Block | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """All of an intermediate, or a block: what came, its error, what it is allowed, how far that error is known."""
+        known, axes = self.known, self.case.axes(name)
+        value, first, before, bound = (
+            (of[name] if block is None else block.of(of[name], axes)).double()
+            for of in (self.sifted.trace.values, known.trace.values, known.errors, known.bounds)
+        )
+        # The first run's error is known to so many bits.
+        return value, before + (value - first).masked_fill(value == first, 0.0), bound, before.abs() * OFF
 
 
 class _First(_Walk):
@@ -301,6 +324,7 @@ class _First(_Walk):
         self.device = values["q"].device
         self.sifted.live = torch.zeros(values["q"].shape[:3], dtype=torch.bool, device=self.device)
         self.sifted.arriving = torch.zeros_like(values["do"][:, :, 0], dtype=torch.double)
+        self.totals = Totals(case, trace.values, like=values["q"])
 
     def run(self, tick: Callable[[float], None]) -> Sifted | None:
         every = list(blocks(self.case, self._key_heads_of_a_block()))
@@ -311,6 +335,10 @@ class _First(_Walk):
                 return None
             self.add(judged)
             tick(done / len(every))
+        for name, expected in self.totals.expected.items():
+            value, bound = self.sifted.trace.values[name], self.totals.bound(name, self.precision)
+            bound = (bound + output_rounding(expected, bound, value.dtype)) * KEPT
+            self.judge_total(name, (value.double() - expected).masked_fill(value == expected, 0.0), bound)
         return self.ended()
 
     def rows_of_a_tile(self, heads: int) -> int:
@@ -329,10 +357,10 @@ class _BlockWalk:
     """One block beside the reference: what it gives is put together from tiles, and judged at the end."""
 
     def __init__(self, whole: _First, block: Block) -> None:
-        case, trace = whole.case, whole.sifted.trace
+        case = whole.case
         self.whole, self.block, self.case, self.precision = whole, block, block.case(case), whole.precision
         self.x = attention_of(case, block.inputs(case, whole.values))
-        self.came = {name: block.of(value, case.axes(name)) for name, value in trace.values.items()}
+        self.came = came_within(case, block, whole.sifted.trace)
         linear = {name: value.shape for name, value in self.came.items() if name not in MATRICES}
         self.expected = {name: self.x.q.new_zeros(shape) for name, shape in linear.items()}
         self.bounds = {name: torch.empty_like(of) for name, of in self.expected.items() if name not in BY_KEY}
@@ -352,25 +380,33 @@ class _BlockWalk:
         return self.judged if bool(torch.stack(self.judged.passed).all()) else self._by_the_whole_budget()
 
     def _tile(self, tile: Tile) -> None:
-        values = evaluate(self.x, tile, None, {"dQ"} & self.came.keys())
+        wanted = {"O"} | ({"dQ"} & self.came.keys()) | self.whole.totals.expected.keys()
+        values = evaluate(self.x, tile, None, wanted)
+        kink = least.least_kink(self.x, tile, values, self.precision)
         for name in ("S", "dPE"):  # of no more use, and large
             del values[name]
-        of_tile = least.Least(self.x, tile, values, self.precision)
+        of_tile = least.Least(self.x, tile, values, self.precision, kink)
+        self.judged.undecided += kink.count if kink else 0
+        self.whole.totals.add(self.block, of_tile)
         self.live[0, :, tile.rows] = values["valid"].any(-1)
         for name in self.came.keys() & {*BY_ROW} - {*MATRICES}:
             self.expected[name][0, :, tile.rows] = values[name]
             self.bounds[name][0, :, tile.rows] = of_tile.of_row(name)
         for name in self.came.keys() & {*MATRICES}:
-            self._judge_matrix(name, tile, values[name], of_tile.of_matrix(name))
+            self._judge_matrix(name, tile, values[name], of_tile.of_matrix(name), kink)
         add_keys(self.x, {name: self.expected[name][0] for name in BY_KEY if name in self.expected}, tile, values)
         of_tile.add_sums(self.sums)
 
-    def _judge_matrix(self, name: str, tile: Tile, expected: Tensor, bound: Tensor) -> None:
-        """Judges P, dP or dS on a tile, and that all keys which it does not see have 0; notes the sums of its rows."""
+    def _judge_matrix(self, name: str, tile: Tile, expected: Tensor, bound: Tensor, kink: Kink | None) -> None:
+        """Judges P, dP or dS on a tile, and that all keys which it does not see have 0; notes the sums of its rows.
+
+        On the kink dP is held to the nearer one of its two values.
+        """
         came = self.came[name][0, :, tile.rows]
         hidden = (came[..., : tile.keys.start], came[..., tile.keys.stop :])
         self.judged.passed += [(part == 0).all() for part in hidden if part.numel()]
         came = came[..., tile.keys]
+        expected = kink.nearer(expected, came) if kink and name == "dP" else expected
         if name != "dP":
             of_reference = bound.sum(-1) * share_of_reference(self.precision)
         # Not all of `output_rounding`, and in place: these are large.
@@ -412,7 +448,7 @@ class _BlockWalk:
         if not comparison.matches:
             return None
         trace = Trace(self.came, self.whole.sifted.trace.sources)
-        judged = _Judged(self.block, sums=both_sums(self.x, trace, comparison))
+        judged = _Judged(self.block, sums=both_sums(self.x, trace, comparison), undecided=comparison.undecided)
         bounds = allowed(comparison, {name: value.dtype for name, value in self.came.items()})
         for name, finding in comparison.findings.items():
             judged.take(finding, like=self.x.q)

@@ -10,9 +10,11 @@ from hypothesis import given
 
 from gradprobe.inputs.draw import draw
 from gradprobe.numerics import least
+from gradprobe.numerics.blocks import blocks
 from gradprobe.numerics.budget import Whole, tile_budget
 from gradprobe.numerics.compare import attention_of
 from gradprobe.numerics.precision import precision_of
+from gradprobe.numerics.totals import TOTALS, Totals
 from gradprobe.reference import Tile, evaluate
 from gradprobe.reference.attention import BY_KEY, MATRICES
 from gradprobe.runtime.trace import expected_shapes
@@ -27,22 +29,39 @@ PRECISIONS = [
     ("float16", "ieee"),
     ("bfloat16", "ieee"),
 ]
-OPTIONS = (
+OF_SOFTMAX = (
     {}, {"causal": True}, {"window": (5, 0)}, {"window": (9, 4)}, {"causal": True, "window": (7, -1)}, {"softcap": 1.5},
     {"alibi": True}, {"sinks": True}, {"dropout": 0.3}, {"mask": "random"}, {"mask": "dead-rows"}, {"kv_heads": 1},
-    {"causal": True, "align": "top-left"}, {"bias": True},
+    {"causal": True, "align": "top-left"}, {"bias": True}, {"bias": True, "bias_axes": "m"},
+    {"bias": True, "bias_axes": "bhmn", "softcap": 1.5}, {"bias": True, "bias_axes": "n", "causal": True},
+    {"bias": True, "sinks": True, "bias_axes": "bhm"},
+)  # fmt: skip
+OF_LAZY = ({"bias": True}, {"bias": True, "bias_window": 7}, {"bias": False})
+TAUS = ((-1.0, -0.5), (-1.0, -1.0), (0.0, 2.0), (-1e-3, -1.0))
+PACKED = (
+    {"cu_seqlens": (0, 7, 7, 30)}, {"cu_seqlens": (0, 7, 7, 30), "cu_seqlens_k": (0, 3, 21, 25)},
 )  # fmt: skip
 PATTERNS = ("normal", "small", "large", "negative", "offset", "lowrank")
 
 
+def options_of(random, family):
+    """Options, and lengths."""
+    if family == "lazy":
+        length = random.randint(1, 40)
+        padded = {"seqlens": (random.randint(0, length),)} if random.random() < 0.3 else {}
+        return random.choice(OF_LAZY) | {"tau": random.choice(TAUS)} | padded | {"seqlen": length}
+    options = {"kv_heads": 2, **random.choice(OF_SOFTMAX), **random.choice(OF_SOFTMAX)}
+    if random.random() < 0.2:
+        return options | random.choice(PACKED)
+    return options | {"seqlen_q": random.randint(1, 40), "seqlen_k": random.randint(1, 40)}
+
+
 def problem_of(random):
     """A problem of one batch, its precision, and a tile of it with the keys that it sees."""
-    dtype, dots = random.choice(PRECISIONS)
-    options = {**random.choice(OPTIONS), **random.choice(OPTIONS)}
-    lengths = {"seqlen_q": random.randint(1, 40), "seqlen_k": random.randint(1, 40)}
+    (dtype, dots), family = random.choice(PRECISIONS), random.choice(["softmax", "lazy"])
     case = case_of(
-        "softmax", batch=1, heads=2, head_dim=random.choice([4, 16]), dtype=dtype, seed=random.randint(0, 1 << 20),
-        pattern=random.choice(PATTERNS), **lengths, **{"kv_heads": 2, **options},
+        family, batch=1, heads=2, head_dim=random.choice([4, 16]), dtype=dtype, seed=random.randint(0, 1 << 20),
+        pattern=random.choice(PATTERNS), **options_of(random, family),
     )  # fmt: skip
     values = draw(case)
     for name in ("q", "k", "v", "do"):
@@ -55,34 +74,48 @@ def problem_of(random):
     return case, x, replace(tile, keys=x.seen_keys(tile)), precision_of(dtype, dots)
 
 
+def least_of(x, tile, precision):
+    values = evaluate(x, tile)
+    return least.Least(x, tile, values, precision, least.least_kink(x, tile, values, precision))
+
+
 @tries(push=150)
 @given(random=DRAWS)
 def test_no_term_is_kinder_than_the_whole_budget(random):
     _, x, tile, precision = problem_of(random)
-    every, values = replace(tile, keys=slice(None)), evaluate(x, tile)
+    every = replace(tile, keys=slice(None))
     allowed = tile_budget(x, every, evaluate(x, every), precision)
-    of_tile = least.Least(x, tile, values, precision)
+    of_tile = least_of(x, tile, precision)
     for name in ("LSE", "O", "delta", "dQ"):
         assert bool((of_tile.of_row(name) <= allowed.rows[name] * ROUNDED).all()), name
     for name in MATRICES:
         assert bool((of_tile.of_matrix(name) <= allowed.rows[name][..., tile.keys] * ROUNDED).all()), name
+    if of_tile.kink is not None:
+        assert bool(allowed.undecided[..., tile.keys][of_tile.kink.at].all())
 
 
 @tries(push=60)
 @given(random=DRAWS)
 def test_nor_is_what_sums_over_rows_are_allowed(random):
     case, x, tile, precision = problem_of(random)
-    whole = Whole(x, {name: expected_shapes(case)[name] for name in BY_KEY})
+    summed = {name: shape for name, shape in expected_shapes(case).items() if name in (*BY_KEY, *TOTALS)}
+    whole, totals, block = Whole(x, summed), Totals(case, summed, like=x.q), next(blocks(case, 2))
     sums = least.LeastSums(x, BY_KEY, precision)
     for first in range(0, case.seqlen_q, 16):
         rows = Tile(0, tile.heads, slice(first, min(first + 16, case.seqlen_q)))
         values = evaluate(x, rows)
         whole.add(rows, values, tile_budget(x, rows, values, precision))
-        seen = replace(rows, keys=x.seen_keys(rows))
-        least.Least(x, seen, evaluate(x, seen), precision).add_sums(sums)
-    for name in BY_KEY:
-        allowed = whole.bound(name, whole.values[name], precision)
-        assert bool((sums.bound(name, whole.values[name]) <= allowed * ROUNDED).all()), name
+        of_tile = least_of(x, replace(rows, keys=x.seen_keys(rows)), precision)
+        of_tile.add_sums(sums)
+        totals.add(block, of_tile)
+    for name, expected in whole.values.items():
+        allowed = whole.bound(name, expected, precision)
+        of_sums = sums.bound(name, expected) if name in BY_KEY else totals.bound(name, precision)
+        assert bool((of_sums <= allowed * ROUNDED).all()), name
+        if name in TOTALS:
+            torch.testing.assert_close(
+                totals.expected[name], expected, rtol=1e-9, atol=float(allowed.nan_to_num().max()) / 1e3
+            )
 
 
 @tries(push=100)
