@@ -10,7 +10,7 @@ from torch import Tensor
 from ..model.number import LAMBDA
 from ..reference import Attention, Tile
 from ..reference.softmax import distance, kept_share, sink_weight
-from .precision import TINY, U32, U_FUNCTION, Precision, dot_error, long_sum
+from .precision import TINY, U32, U_FUNCTION, U_TENSOR_CORE, Precision, dot_error, long_sum
 
 # tanh of a GPU's special function unit (PTX ISA, tanh.approx.f32), which FlashAttention's softcap uses.
 U_TANH = 2.0**-11
@@ -193,7 +193,7 @@ class Chain:
 
     def _cut(self, products: Tensor, terms: int) -> Tensor:
         """What tensor cores take off delta in every row alike: they add towards zero, so O comes out smaller."""
-        share = self.precision.accumulate * long_sum(terms) if self.precision.accumulate > U32 else 0.0
+        share = self.precision.accumulate * long_sum(terms) if self.precision.accumulate >= U_TENSOR_CORE else 0.0
         return share * products.sum(-1, keepdim=True)
 
     def _gradients_of_scores(self) -> None:

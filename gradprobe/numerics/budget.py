@@ -13,6 +13,8 @@ from ..reference.attention import BY_KEY, BY_ROW, add_tile
 from ..reference.softmax import sink_weight
 from .bounds import Chain
 from .exact import companions, is_exact
+from .float64 import split_share
+from .own_error import own_error
 from .precision import TINY, U32, U_FUNCTION, Precision, like_bias, long_sum, softcap_slope
 
 Error = tuple[Tensor, Tensor]
@@ -132,12 +134,18 @@ def tile_budget(
     """
     if precision.exact and is_exact(x, tile, values, precision):
         return _exact_budget(x, tile, values)
-    chain = Chain(x, tile, values, precision)
+    share = split_share()
+    # What the reference errs by may move an entry over the ReLU's kink, as what the kernel errs by may.
+    chain = Chain(x, tile, values, replace(precision, accumulate=(1 + share) * precision.accumulate))
     errors = {name: step(chain) for name, step in _SUMS.items() if name in chain.values}
     squares, sums = ({name: _known(error[which]) for name, error in errors.items()} for which in (0, 1))
     rows = {name: _known(bound) for name, bound in chain.rows().items()}
     budget = TileBudget(rows, squares, sums, chain.unmasked_dp, chain.undecided)
-    return _widened(budget, shift) if shift else budget
+    budget = _widened(budget, shift) if shift else budget
+    if not share:
+        return budget
+    own = own_error(x, tile, values, precision, share)
+    return _widened(budget, {name: _known(error) for name, error in own.items()})
 
 
 def _exact_budget(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> TileBudget:

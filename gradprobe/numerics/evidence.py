@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..model.assignment import run_name
 from ..model.case import Case
 from ..model.memory import ERROR, WARNING, Warned
-from ..model.report import Diagnosis
+from ..model.report import Diagnosis, SplitProducts
 from ..model.run import MATCH, MISMATCH, SKIPPED, Element, Repeated
 from ..targets.naming import LoadedSource
 
@@ -195,6 +195,8 @@ class Probed:
     """Whether a cause was sought, where something is wrong."""
     steps: Mapping[tuple[str, int], tuple[int, int | None]] = field(default_factory=dict)
     """Of a sharded target, by intermediate and shard: the rank and the step of its ring that made it wrong."""
+    products: SplitProducts | None = None
+    """How products of float64 were made, where not by float64."""
     coincidences: tuple[Warned, ...] = ()
     """What is right only by coincidence, where all matches."""
 

@@ -21,6 +21,7 @@ from ..model.memory import Warned
 from ..model.report import NAMED
 from ..model.run import MISMATCH
 from ..numerics.evidence import LayoutRun, Probed
+from ..numerics.float64 import products_of
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent
 from ..probing.receipt import environment, notes_of, provenance
@@ -182,6 +183,7 @@ def _so_far(experiment: Experiment, records: Sequence[RunRecord]) -> Probed:
         notes=(),
         reproduce=experiment.command,
         seconds=experiment.stopwatch.seconds,
+        products=products_of(experiment.products, experiment.values["q"].device),
     )
 
 

@@ -43,6 +43,7 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
         warnings=tuple(probed.warnings),
         reproduce=probed.reproduce,
         seconds={stage: round(seconds, 4) for stage, seconds in probed.seconds.items()},
+        products=probed.products,
         close_ups=tuple(close_ups),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from ..numerics.budget import Recovery
 from ..numerics.coarser import Coarser, CoarserDots, Operand, explained, rounded_operand
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
 from ..numerics.evidence import Measured
+from ..numerics.float64 import Counts, multiplying
 from ..numerics.identities import identities
 from ..numerics.locate import locate
 from ..numerics.precision import exactly, precision_of
@@ -96,6 +97,8 @@ class Experiment:
     dots: tuple[Dots, ...] = ()
     """How its dots were seen to multiply float32."""
     sieve: Sieve = field(default_factory=Sieve)
+    products: Counts = field(default_factory=Counts)
+    """Of float64 matrices."""
 
     def after(self, outcomes: Iterable[Outcome]) -> Experiment:
         """The experiment with what these executions showed of the target."""
@@ -199,12 +202,16 @@ def measure(
     def tick(fraction: float) -> None:
         experiment.tick(f"comparing {layout}", fraction, f"{layout}, compared")
 
+    def fast() -> AbstractContextManager[None]:
+        return multiplying(values["q"].device, precision, experiment.products)
+
     def compared(evaluate: Evaluate, reference: Trace | None = None) -> Comparison:
         x, held = problem(), precision.coarser if coarse else precision
-        return compare(case, x, trace, held, reference=reference, recovery=recovery, evaluate=evaluate, tick=tick)
+        with fast():
+            return compare(case, x, trace, held, reference=reference, recovery=recovery, evaluate=evaluate, tick=tick)
 
     if experiment.reference is None and recovery is None and not coarse:
-        with stopwatch.timed("compare"):
+        with stopwatch.timed("compare"), fast():
             sifted = experiment.sieve.sift(case, values, trace, precision, tick)
         if sifted is not None:
             comparison = sifted.comparison(partial(compared, timed))
@@ -212,7 +219,7 @@ def measure(
     x, reference = problem(), _reference_trace(experiment, inputs)
     if rows and reference is not None:
         reference = Trace(rows.results(reference.values), reference.sources)
-    with stopwatch.timed("compare"):
+    with stopwatch.timed("compare"), fast():
         comparison = compared(timed, reference)
         if not comparison.matches and reference is None and not coarse:
             found = rounded_operand(case, x, trace, comparison, compared)

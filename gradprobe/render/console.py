@@ -22,7 +22,7 @@ from ..model.memory import (
     grouped,
 )
 from ..model.number import LAMBDA, in_words, plural
-from ..model.report import Report, Source
+from ..model.report import Report, Source, SplitProducts
 from ..model.run import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head, Intermediate, Run
 from .against import beside, render_against
 from .excerpt import render_reasons, window
@@ -319,10 +319,20 @@ def _receipt(report: Report) -> str:
     return f"{words}, {heads} and {plural(case.seqlen_q, 'query row')}"
 
 
+def _split(products: SplitProducts) -> str:
+    """Says how products of float64 were made."""
+    made = f"{plural(products.split, 'float64 product')} made of exact float32 ones"
+    why = "GRADPROBE_FLOAT64=split" if products.ratio is None else f"{products.ratio:.1f} times as fast on this device"
+    left = f", {products.native} by float64" if products.native else ""
+    return f"{made} ({why}){left}; what these may err by is in the budgets"
+
+
 def _provenance(report: Report, width: int) -> Iterator[Text]:
     target, base = report.target, base_of(report)
     seconds = ", ".join(f"{stage} {took:.1f}" for stage, took in report.seconds.items())
     yield from folded(f"ran {target.backend} on {report.environment.get('device')}; seconds: {seconds}", width)
+    if report.products is not None:
+        yield from folded(_split(report.products), width)
     files: dict[tuple[str, str], list[str]] = {}
     own = Source(name=target.function, file=target.file, line=target.line, sha256=target.sha256)
     for source in target.kernels or (own,):

@@ -14,6 +14,7 @@ from ...model.assignment import Assigned
 from ...model.failures import TargetFailure
 from ...model.report import Diagnosis
 from ...numerics.evidence import LayoutRun, Probed
+from ...numerics.float64 import products_of
 from ...numerics.range import refuse_out_of_range
 from ...pipeline.fit import WRONG_THROUGHOUT, Fit, fit, share_wrong
 from ...pipeline.probe import reasons_with_edits
@@ -85,6 +86,7 @@ class Trials:
             notes=(*found.sentences, *notes_of(experiment, records)),
             reproduce=f"{self._setup.repro_command} {more}".rstrip(),
             seconds=experiment.stopwatch.seconds,
+            products=products_of(experiment.products, experiment.values["q"].device),
         )
         return SurveyPlan(tuple(self._trials), report_of(probed), measured.comparison.precision.name, more)
 
