@@ -10,6 +10,8 @@ from typing import Any
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
+from .plans import PLANS
+
 _PATCHED = ("broadcast_impl_value", "binary_op_type_checking_impl", "cast")
 Attributes = dict[str, Any]
 
@@ -52,6 +54,7 @@ class _Kept:
         def launch_afresh(executor: Any, *args: Any, **kwargs: Any) -> Any:
             for kept in (self._blocks, self._tensors, self._shapes, self._operands, self._written):
                 kept.clear()
+            PLANS.forget()
             return launch(executor, *args, **kwargs)
 
         shipped.GridExecutor.__call__ = launch_afresh
@@ -59,6 +62,7 @@ class _Kept:
         core.tensor.__init__ = _method(self._init_tensor)
         self._semantic.broadcast_impl_value = self._broadcast_where_shapes_differ
         self._semantic.binary_op_type_checking_impl = self._check_once
+        PLANS.is_used = True
 
     def _init_block(self, block: Any, element_ty: Any, shape: Any) -> None:
         core = self._core

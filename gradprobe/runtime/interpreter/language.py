@@ -16,6 +16,8 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
+from .plans import PLANS
+
 
 @functools.cache
 def keep_arguments_in_place() -> None:
@@ -115,14 +117,6 @@ def call_builtins_at_once() -> None:
     def patch_attribute(owner: Any, name: str, member: Any, *rest: Any) -> None:
         patch(owner, name, member, *rest)
         if semantic is not None and getattr(member, "__code__", None) is around:
-            setattr(owner, name, _given(member.__wrapped__, semantic))
+            setattr(owner, name, PLANS.planned(member.__wrapped__))
 
     shipped._patch_attr = patch_attribute
-
-
-def _given(function: Callable[..., Any], semantic: Any) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        kwargs["_semantic"] = semantic
-        return function(*args, **kwargs)
-
-    return call

@@ -21,6 +21,7 @@ from ....inputs.memory import Array, Unwritten
 from ....targets.surroundings import replaced
 from ..memory.views import REARRANGING, Handle, Method
 from ..memory.watch import watched_memory
+from ..plans import PLANS
 from .accesses import IndexedAccesses
 from .graph import Flow, Node, Tile
 from .lanes import NOWHERE, Cover, Lanes, reduced
@@ -237,7 +238,7 @@ def followed(tensors: Mapping[str, Tensor], flow: Flow, learn: Callable[[Any], N
 
         return init_args
 
-    with watched_memory(tensors, Unwritten()) as memory, contextlib.ExitStack() as stack:
+    with watched_memory(tensors, Unwritten()) as memory, PLANS.left_out(), contextlib.ExitStack() as stack:
         flow.memory = memory
         arguments = shipped.GridExecutor, "_init_args_hst", learning
         for owner, name, wrapper in (*_Tracer(flow).patches(), *Slices(flow).patches(), arguments):
