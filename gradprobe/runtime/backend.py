@@ -66,6 +66,7 @@ def make_interpreter_right(case: Case) -> None:
     interpreter.keep_patched_language()
     interpreter.keep_types()
     interpreter.call_builtins_at_once()
+    interpreter.make_operations_quick()
     interpreter.keep_arguments_in_place()
     interpreter.take_bools()
     if case.dtype == "bfloat16":

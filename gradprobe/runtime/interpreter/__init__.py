@@ -12,6 +12,7 @@ from .language import (
     make_scalars_right,
     take_bools,
 )
+from .quick import make_operations_quick
 
 __all__ = [
     "InterpreterNotKnown",
@@ -21,6 +22,7 @@ __all__ = [
     "keep_types",
     "take_bools",
     "make_bfloat16_right",
+    "make_operations_quick",
     "make_scalars_right",
     "wrong_bfloat16_operations",
 ]

@@ -12,6 +12,8 @@ from triton.runtime import interpreter as shipped
 
 from .plans import PLANS
 
+# Types of tensors that are kept before all are forgotten: a kernel that makes some of its own makes them each time.
+_MANY = 1 << 14
 _PATCHED = ("broadcast_impl_value", "binary_op_type_checking_impl", "cast")
 Attributes = dict[str, Any]
 
@@ -43,6 +45,8 @@ class _Kept:
         # What `__init__` set: by the ids of the element type and the sizes, and by those of what a tensor's type holds.
         self._blocks: dict[tuple[int, tuple[Any, ...]], Attributes] = {}
         self._tensors: dict[tuple[int, int], tuple[Attributes, Any]] = {}
+        self._pointers: dict[str, Any] = {}
+        """By name: the one type for pointers of all launches."""
         self._shapes: dict[tuple[Any, ...], Any] = {}
         # What the operands of an operation become: by the ids of their shapes, of which each type has one of its own.
         self._operands: dict[tuple[Any, ...], tuple[Any, Attributes, Attributes]] = {}
@@ -52,9 +56,8 @@ class _Kept:
         core, launch = self._core, shipped.GridExecutor.__call__
 
         def launch_afresh(executor: Any, *args: Any, **kwargs: Any) -> Any:
-            for kept in (self._blocks, self._tensors, self._shapes, self._operands, self._written):
-                kept.clear()
-            PLANS.forget()
+            if len(self._tensors) > _MANY:
+                self._forget()
             return launch(executor, *args, **kwargs)
 
         shipped.GridExecutor.__call__ = launch_afresh
@@ -63,6 +66,11 @@ class _Kept:
         self._semantic.broadcast_impl_value = self._broadcast_where_shapes_differ
         self._semantic.binary_op_type_checking_impl = self._check_once
         PLANS.is_used = True
+
+    def _forget(self) -> None:
+        for kept in (self._blocks, self._tensors, self._pointers, self._shapes, self._operands, self._written):
+            kept.clear()
+        PLANS.forget()
 
     def _init_block(self, block: Any, element_ty: Any, shape: Any) -> None:
         core = self._core
@@ -80,6 +88,10 @@ class _Kept:
     def _init_tensor(self, tensor: Any, handle: Any, type: Any) -> None:
         key = (id(type.shape), id(type.element_ty)) if type.is_block() else (id(type), 0)
         made = self._tensors.get(key)
+        if made is None and type.is_ptr() and type.address_space == 1:  # each launch makes types for its arguments
+            type = self._pointers.setdefault(type.name, type)
+            key = (id(type), 0)
+            made = self._tensors.get(key)
         if made is None:
             self._make_tensor(tensor, handle, type)
             # With the type, so that no other object takes its id.
