@@ -84,17 +84,24 @@ class Elements:
         Args:
             offsets: [N] int64, in bytes.
         """
+        if width == self.itemsize:
+            places = offsets // width
+            held = places * width == offsets
+            held &= self._hold_elements(places)
+            return held
         held = offsets % min(width, self.itemsize) == 0
         for part in range(0, width, self.itemsize):
             held &= self._hold_elements((offsets + part) // self.itemsize)
         return held
 
     def _hold_elements(self, offsets: Array) -> Array:
-        held = (offsets >= 0) & (offsets < self.span)
+        held = offsets.view(np.uint64) < self.span  # those below 0 wrap around to 2^64
         members = self._members
         if members is None:
             return held
         if members.dtype == bool:
+            if held.all():
+                return members[offsets]
             held[held] = members[offsets[held]]
             return held
         places = np.minimum(np.searchsorted(members, offsets), len(members) - 1)
@@ -181,11 +188,14 @@ class Marks:
 
     def write(self, offsets: Array, width: int, marks: Array | int) -> None:
         """Sets one mark, or [N, units of an access] of them."""
-        units = self._units(offsets, width)
-        self._marks.write(units.reshape(-1), np.broadcast_to(np.int32(marks), units.shape).reshape(-1))
+        units, values = self._units(offsets, width), np.int32(marks)
+        if values.ndim:
+            values = np.broadcast_to(values, units.shape).reshape(-1)
+        self._marks.write(units.reshape(-1), values)
 
     def _units(self, offsets: Array, width: int) -> Array:
-        return (offsets // self.unit)[:, None] + np.arange(max(1, width // self.unit))
+        first, many = (offsets // self.unit)[:, None], width // self.unit
+        return first if many <= 1 else first + np.arange(many)
 
 
 class _Room:
@@ -198,6 +208,7 @@ class _Room:
         return self.values[units]
 
     def write(self, units: Array, values: Array) -> None:
+        """Sets one mark, or one for each unit."""
         self.values[units] = values
 
     def all_set(self) -> tuple[Array, Array]:
@@ -218,6 +229,7 @@ class _Sorted:
         return np.where(self._units[places] == units, self._values[places], np.int32(0))
 
     def write(self, units: Array, values: Array) -> None:
+        values = np.broadcast_to(values, units.shape)
         # Of equal units np.unique takes the first one it meets, and the last one written is to stay.
         units = np.concatenate([units[::-1], self._units])
         self._units, first = np.unique(units, return_index=True)

@@ -133,8 +133,9 @@ class Accesses:
         """By the caller's input: the kernel, and the lines, that first stored other bits there than it held."""
         self._storing: dict[int, tuple[Launch, tuple[Line, ...]]] = {}
         """By home of what had no value: the last launch that stored there, with its lines."""
-        self._inside: dict[tuple[Line, ...], tuple[int, Program]] = {}
-        """By line: the program in which it last stayed inside its tensor."""
+        self._inside: dict[tuple[tuple[int, int], ...], tuple[int, Program, tuple[Line, ...]]] = {}
+        """By line, of whose code the id is taken since its hash takes long: the program in which it last stayed inside
+        its tensor, and the line, so that no other code takes its id."""
         self._contests: list[Callable[[], None]] = []
         """What is to be judged once the atomic that comes next is done."""
         self.ahead: Ahead | None = None
@@ -155,22 +156,22 @@ class Accesses:
         """
         launch = self.running
         launch.stores.enter(program)
-        lanes = np.flatnonzero(np.broadcast_to(on, pointers.data.shape))
+        shape = pointers.data.shape
+        lanes = np.flatnonzero(on if on.shape == shape else np.broadcast_to(on, shape))
         addresses = pointers.data.reshape(-1)[lanes]
         bits = None if values is None else _bits(np.broadcast_to(values, pointers.data.shape).reshape(-1)[lanes])
         access = Access(kind, program, executing(launch.code), width, launch.kernel, launch.number)
-        keep = np.ones(len(lanes), bool)
+        kept = None
         for view, some in launch.by_view(self._origins.of(pointers), addresses, lanes):
             if self.ahead is not None and (view is None or view.is_own):
                 raise InSequence
             if view is None:
                 self.counts.unfollowed += len(addresses[some])
             elif not view.is_own:
-                keep[some] = self._judge(access, view, addresses[some], None if bits is None else bits[some])
-        if keep.all():
-            return None
-        kept = np.zeros(pointers.data.size, bool)
-        kept[lanes[keep]] = True
+                stays = self._judge(access, view, addresses[some], None if bits is None else bits[some])
+                if not stays.all():
+                    kept = np.array(np.broadcast_to(on, shape), bool).reshape(-1) if kept is None else kept
+                    kept[lanes[some][~stays]] = False
         return kept
 
     def settle(self) -> None:
@@ -182,21 +183,22 @@ class Accesses:
     def _judge(self, access: Access, view: View, addresses: Array, bits: Array | None) -> Array:
         """Which of these accesses may be executed: those that stay in the view's storage."""
         inside = view.hold(addresses, access.width)
-        stays = inside
+        stays, within, its_bits = inside, addresses, bits
         if not inside.all():
-            stays = view.in_storage(addresses, access.width)
+            stays, within = view.in_storage(addresses, access.width), addresses[inside]
+            its_bits = None if bits is None else bits[inside]
             self._found(OUTSIDE, access, view, addresses, ~inside)
         elif len(inside):
-            self._inside[access.lines] = access.launch, access.program
+            self._inside[_numbers(access.lines)] = access.launch, access.program, access.lines
         if access.width > view.elements.itemsize:  # an element by itself lies where its tensor does
-            self._found(MISALIGNED, access, view, addresses[inside], addresses[inside] % access.width != 0)
+            self._found(MISALIGNED, access, view, within, within % access.width != 0)
         if self.ahead is not None and access.kind == "load":
             self.ahead.load(view, addresses, access.width)
         if access.kind != "store":
-            unread = self._unwritten.among(view.home, view.in_bytes(addresses[inside]), access.width)
-            self._found(UNWRITTEN, access, view, addresses[inside], unread)
+            unread = self._unwritten.among(view.home, view.in_bytes(within), access.width)
+            self._found(UNWRITTEN, access, view, within, unread)
         if access.kind != "load":
-            self._overwritten(access, view, addresses[inside], None if bits is None else bits[inside])
+            self._overwritten(access, view, within, its_bits)
             self._stored(access, view, addresses[stays], None if bits is None else bits[stays])
         return stays
 
@@ -259,7 +261,8 @@ class Accesses:
                 first = replace(first, allocated=made, rest=self._rest(view.home))
             self._findings[key] = _Count(first, self.running)
         count, program = self._findings[key], (access.launch, access.program)
-        count.runs_on &= bool(which.all()) and self._inside.get(access.lines) == program
+        inside = self._inside.get(_numbers(access.lines))
+        count.runs_on &= bool(which.all()) and inside is not None and inside[:2] == program
         count.lanes += int(which.sum())
         count.programs.add(program)
 
@@ -292,6 +295,11 @@ class Accesses:
         """The launch that runs."""
         assert self.launch is not None
         return self.launch
+
+
+def _numbers(lines: tuple[Line, ...]) -> tuple[tuple[int, int], ...]:
+    """Of lines that are executing: the id of each one's code, and its number there."""
+    return tuple([(id(code), line) for code, line in lines])  # type: ignore[misc]
 
 
 def _bits(values: Array) -> Array:

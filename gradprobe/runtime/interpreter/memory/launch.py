@@ -69,11 +69,15 @@ class Stores:
         marks = self._marks_of(view, width)
         offsets, event = view.in_bytes(addresses), self._event(lines, is_atomic)
         before = marks.read(offsets, width)
+        if is_atomic:
+            self._note_atomic(view, offsets, width)
+        if not before.any():
+            marks.write(offsets, width, -event if is_atomic else event)
+            return before.max(1)
         by_others = (before != 0) & (np.abs(before) < self._first)
         if is_atomic:
             by_others &= before > 0
             marks.write(offsets, width, np.where(before == 0, -event, before))
-            self._note_atomic(view, offsets, width)
         else:
             marks.write(offsets, width, event)
         return np.where(by_others, np.abs(before), 0).max(1)
