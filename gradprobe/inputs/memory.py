@@ -188,7 +188,8 @@ class Marks:
 
     def write(self, offsets: Array, width: int, marks: Array | int) -> None:
         """Sets one mark, or [N, units of an access] of them."""
-        units, values = self._units(offsets, width), np.int32(marks)
+        units = self._units(offsets, width)
+        values: Array = np.int32(marks)
         if values.ndim:
             values = np.broadcast_to(values, units.shape).reshape(-1)
         self._marks.write(units.reshape(-1), values)

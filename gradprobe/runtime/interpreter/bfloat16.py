@@ -17,6 +17,8 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
+from .plans import PLANS
+
 Handle: Any = shipped.TensorHandle
 # Of numpy's own type: it compares with another one ten times faster than with np.uint16.
 _BITS = np.dtype(np.uint16)
@@ -175,6 +177,7 @@ def make_bfloat16_right() -> None:
     for (owner, name), mend in PATCHES.items():
         setattr(getattr(shipped, owner), name, _mended(getattr(getattr(shipped, owner), name), mend))
     shipped.InterpreterBuilder.get_bf16 = _constant
+    PLANS.forget()  # they may hold constants
 
 
 @triton.jit

@@ -35,7 +35,8 @@ class Plans:
     def __init__(self, semantic: Any) -> None:
         self._semantic = semantic
         self._made: dict[tuple[Any, ...], _Plan | bool] = {}
-        """By function, types and constants: the plan; True after the first call, False where there can be none."""
+        """By function, types and constants: the plan; False where there can be none. True until there was a second
+        call, which spreads nothing that numpy spreads, with operands that can be told apart."""
         self.is_used = False
 
     def forget(self) -> None:
@@ -66,11 +67,11 @@ class Plans:
                 return function(*args, **kwargs)
             plan = made.get(key)
             if plan is None:
-                made[key] = True  # the second call spreads nothing that numpy spreads, so it makes the better plan
-            elif plan is True:
+                made[key] = True
+            elif plan is True and len({id(tensor.handle) for tensor in tensors}) == len(tensors):
                 made[key], result = self._recorded(function, args, kwargs, tensors)
                 return result
-            elif plan is not False:
+            elif type(plan) is _Plan:
                 return plan.repeated(semantic.builder, tensors)
             return function(*args, **kwargs)
 
@@ -80,13 +81,37 @@ class Plans:
         builder = self._semantic.builder
         self._semantic.builder = recorder = _Recorder(builder)
         try:
-            result = function(*args, **kwargs)
+            with _truths_asked() as asked:
+                result = function(*args, **kwargs)
         finally:
             self._semantic.builder = builder
+        if asked:
+            return False, result
         try:
             return _Plan(recorder.steps, tensors, result), result
         except _NoPlan:
             return False, result
+
+
+@contextlib.contextmanager
+def _truths_asked() -> Iterator[list[Any]]:
+    """The tensors of one element that are taken for a bool while it is open, which only the interpreter can do."""
+    asked: list[Any] = []
+    truth = getattr(tl.tensor, "__bool__", None)
+    if truth is None:  # outside a launch
+        yield asked
+        return
+
+    def noted(tensor: Any) -> bool:
+        if tensor.handle.data.size == 1:
+            asked.append(tensor)
+        return bool(truth(tensor))
+
+    tl.tensor.__bool__ = noted
+    try:
+        yield asked
+    finally:
+        tl.tensor.__bool__ = truth
 
 
 class _Recorder:

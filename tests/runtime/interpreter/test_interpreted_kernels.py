@@ -31,6 +31,7 @@ if sys.argv[1] == "keep":
     interpreter.keep_patched_language()
     interpreter.keep_types()
     interpreter.call_builtins_at_once()
+    interpreter.make_operations_quick()
 scope = interpreter.language.shipped._LangPatchScope
 counted = scope.set_attr
 scope.set_attr = lambda *args: (swaps.__setitem__(0, swaps[0] + 1), counted(*args))[1]

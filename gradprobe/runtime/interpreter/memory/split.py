@@ -33,7 +33,7 @@ from .launch import Stores, Units
 from .views import Handle
 
 # Seconds of work below which no fork is begun: one costs some 20 ms in each process, most of it for pages copied.
-WORTH = 0.08
+WORTH = 0.25
 # A share is waited for as long as its programs should take, so often; and so many seconds more.
 _PATIENCE, _GRACE = 3.0, 1.0
 _IN_SEQUENCE: set[CodeType] = set()

@@ -1,0 +1,163 @@
+"""Plans: operations that are repeated give the bits that they give when each is worked out by itself."""
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import interpreter as shipped
+
+from gradprobe.runtime import interpreter
+from gradprobe.runtime.interpreter import plans
+from gradprobe.runtime.interpreter.plans import PLANS, Plans
+
+
+@pytest.fixture(autouse=True)
+def kept():
+    interpreter.keep_patched_language()
+    interpreter.keep_types()
+    interpreter.call_builtins_at_once()
+    interpreter.make_operations_quick()
+
+
+@triton.jit
+def of_everything(x_ptr, lengths_ptr, out_ptr, sum_ptr, far, SIZE: tl.constexpr):
+    program = tl.program_id(0)
+    rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
+    places = program * SIZE * SIZE + rows * SIZE + columns
+    length = tl.load(lengths_ptr + program)
+    x = tl.load(x_ptr + places, mask=(rows < length) & (columns >= 0), other=-1.0)
+    total = tl.zeros([SIZE, SIZE], tl.float32)
+    for step in range(0, length):
+        total += tl.dot(x, tl.trans(x)) * (0.5 - step) + tl.where(rows >= columns, x * x, -x).to(tl.float32)
+        total = tl.exp(-tl.abs(total) / 16) + tl.maximum(total, -step) * (columns % 3 == step)
+    near = tl.sum(total, 1) * 0.25 + (rows * far).to(tl.float32).reshape(SIZE) / (far + 1)
+    tl.store(out_ptr + places, (total + near[:, None]).to(out_ptr.dtype.element_ty))
+    tl.atomic_add(sum_ptr + tl.arange(0, SIZE), near)
+
+
+def bits(dtype, far):
+    torch.manual_seed(0)
+    x, lengths = torch.randn(4, 16, 16).to(dtype), torch.tensor([3, 5, 1, 16])
+    out, total = torch.empty(4, 16, 16, dtype=dtype), torch.zeros(16)
+    of_everything[(4,)](x, lengths, out, total, far, SIZE=16)
+    return [tensor.view(torch.uint8).tolist() for tensor in (out, total)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("far", [3, 2**40, -0.0, True])
+def test_what_is_repeated_gives_the_bits_of_what_is_worked_out(monkeypatch, dtype, far):
+    interpreter.make_scalars_right()
+    interpreter.take_bools()
+    if dtype == torch.bfloat16:
+        interpreter.make_bfloat16_right()
+    repeated = []
+    repeat = plans._Plan.repeated
+    monkeypatch.setattr(plans._Plan, "repeated", lambda *args: (repeated.append(1), repeat(*args))[1])
+    with PLANS.left_out():
+        expected = bits(dtype, far)
+    assert not repeated
+    first, again = bits(dtype, far), bits(dtype, far)
+    assert first == expected
+    assert again == expected  # a launch repeats what the launch before it did
+    assert len(repeated) > 300
+
+
+class Semantic:
+    """A semantic whose builder is the interpreter's."""
+
+    def __init__(self):
+        self.builder = shipped.interpreter_builder
+
+
+def plans_of(function):
+    """(a function that is repeated from the third call on, the values that each of its runs was given)."""
+    made = Plans(Semantic())
+    made.is_used = True
+    runs = []
+
+    def noted(*args, _semantic):
+        runs.append(args)
+        return function(*args, _semantic.builder)
+
+    return made.planned(noted), runs
+
+
+def tensor_of(value):
+    return tl.tensor(shipped.interpreter_builder.get_int32(value), tl.int32)
+
+
+def test_constants_that_are_equal_and_not_the_same_have_plans_of_their_own():
+    one = tensor_of(7)
+    call, runs = plans_of(lambda x, y, builder: tl.tensor(builder.get_fp64(y), tl.float64))
+    for value in (0.0, -0.0, 1, 1.0, True):
+        for _ in range(4):
+            found = call(one, value).handle.data
+            assert str(found[0]) == str(float(value))
+    assert len(runs) == 10  # two each
+
+
+def test_what_comes_from_anywhere_but_operands_and_constants_is_worked_out_each_time():
+    values = iter(range(10))
+    elsewhere = [lambda x, builder: tensor_of(next(values)), lambda x, builder: (x, x), lambda x, builder: 3]
+    one = tensor_of(7)
+    for function in elsewhere:
+        call, runs = plans_of(function)
+        results = [call(one) for _ in range(4)]
+        assert len(runs) == 4
+    call, _ = plans_of(elsewhere[0])
+    assert [call(one).handle.data.item() for _ in range(4)] == [4, 5, 6, 7]
+    assert results == [3, 3, 3, 3]
+
+
+def test_a_plan_that_one_value_made_twice_is_right_for_two():
+    call, _ = plans_of(lambda x, y, builder: tl.tensor(builder.create_sub(x.handle, y.handle), tl.int32))
+    one, two = tensor_of(3), tensor_of(5)
+    two.shape = one.shape  # as where types are kept
+    pairs = [(one, one), (one, one), (one, two), (two, one), (one, two), (one, one), (two, one)]
+    assert [call(*pair).handle.data.item() for pair in pairs] == [0, 0, -2, 2, -2, 0, 2]
+
+
+def test_an_operand_that_is_returned_is_the_operand_and_a_constant_is_made_anew():
+    call, _ = plans_of(lambda x, builder: x)
+    operands = [tensor_of(value) for value in range(3)]
+    for each in operands:
+        assert call(each) is each
+    call, runs = plans_of(lambda builder: tl.tensor(builder.get_int32(5), tl.int32))
+    made = [call() for _ in range(4)]
+    assert len(runs) == 2
+    assert len({id(each.handle) for each in made}) == len({id(each.handle.data) for each in made}) == 4
+
+
+def test_an_error_leaves_the_builder_as_it_was():
+    def fails(x, _semantic):
+        raise ValueError("no")
+
+    semantic = Semantic()
+    made = Plans(semantic)
+    made.is_used = True
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no"):
+            made.planned(fails)(tensor_of(1))
+    assert semantic.builder is shipped.interpreter_builder
+
+
+def test_a_handle_that_is_too_narrow_for_its_data_is_refused_as_before():
+    with pytest.raises(ValueError, match="exceeds dtype primitive_bitwidth"):
+        shipped.TensorHandle(np.zeros(2), tl.float32)
+    assert shipped.TensorHandle(np.zeros(2), tl.float64).attr == {}
+
+
+@triton.jit
+def load_where(flags_ptr, out_ptr):
+    is_on = tl.load(flags_ptr + tl.program_id(0)) > 0
+    tl.store(out_ptr + tl.program_id(0), tl.load(flags_ptr + tl.program_id(0), mask=is_on, other=-1))
+
+
+def test_a_scalar_that_is_taken_for_a_bool_is_asked_each_time():
+    flags = torch.tensor([0, 0, 0, 4, 5, 0])
+    out = torch.zeros_like(flags)
+    load_where[(6,)](flags, out)
+    assert out.tolist() == [-1, -1, -1, 4, 5, -1]
+    refused = [key for key, plan in PLANS._made.items() if plan is False]
+    assert any(key[0].__name__ == "load" for key in refused)
