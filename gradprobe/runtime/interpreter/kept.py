@@ -1,4 +1,4 @@
-"""A patch that makes the types of a launch once: the interpreter makes them anew in every operation."""
+"""A patch that makes each type once: the interpreter makes them anew in every operation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triton.runtime import interpreter as shipped
 
 from .plans import PLANS
 
-# Types of tensors that are kept before all are forgotten: a kernel that makes some of its own makes them each time.
+# Types, and plans, that are kept before all are forgotten: a kernel may make types, or count to a constant, each time.
 _MANY = 1 << 14
 _PATCHED = ("broadcast_impl_value", "binary_op_type_checking_impl", "cast")
 Attributes = dict[str, Any]
@@ -20,7 +20,7 @@ Attributes = dict[str, Any]
 
 @functools.cache
 def keep_types() -> None:
-    """Patches the interpreter to do nothing again that every operation of a launch does alike: most of its time.
+    """Patches the interpreter to do nothing again that every operation does alike: most of its time.
 
     A release that has other names for what is patched is as slow as it is.
     """
@@ -35,7 +35,7 @@ def keep_types() -> None:
 
 
 class _Kept:
-    """What operations of a launch have in common, by the ids of objects that are kept with it."""
+    """What operations have in common, by the ids of objects that are kept with it."""
 
     def __init__(self, core: Any, semantic: Any) -> None:
         self._core, self._semantic = core, semantic
@@ -56,7 +56,7 @@ class _Kept:
         core, launch = self._core, shipped.GridExecutor.__call__
 
         def launch_afresh(executor: Any, *args: Any, **kwargs: Any) -> Any:
-            if len(self._tensors) > _MANY:
+            if max(len(self._tensors), len(PLANS)) > _MANY:
                 self._forget()
             return launch(executor, *args, **kwargs)
 

@@ -39,6 +39,9 @@ class Plans:
         call, which spreads nothing that numpy spreads, with operands that can be told apart."""
         self.is_used = False
 
+    def __len__(self) -> int:
+        return len(self._made)
+
     def forget(self) -> None:
         """Called where types are made anew."""
         self._made.clear()
