@@ -1,8 +1,11 @@
 """The time that a person feels: of the default check, by stage. benchmarks/startup.py has that of help and refusals.
 
     python benchmarks/main_job.py [--runs N]
+    python benchmarks/main_job.py --base FOLDER [--runs N] [WORDS OF CHECK ...]
 
 Whole processes, run in turn; medians. Ratios of one run hold on a noisy machine, seconds hardly do.
+With --base, a checkout of another commit, a check by each, in turn, after one of each that is not counted. A file is to
+be named by its whole path.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -48,10 +52,48 @@ def check_by_stage(runs: int) -> None:
     print(f"all but imports and target: {rest:.0%} of the wall time (wanted: under 30 %)")
 
 
+def paired(base: Path, words: list[str], runs: int) -> None:
+    """Of each checkout the time of its check, and how many times faster this one is than the base."""
+    trees = {"base": base.resolve(), "this": ROOT}
+    took: dict[str, list[tuple[float, float]]] = {"base": [], "this": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(runs + 1):
+            for name, tree in trees.items():
+                took[name].append(_wall_and_processor(tree, words, folder))
+    print(f"gradprobe check {' '.join(words)}, {runs} pairs".replace("  ", " "))
+    for at, what in enumerate(("wall", "processor")):
+        base_took, this_took = ([both[at] for both in took[name][1:]] for name in trees)
+        ratio = statistics.median(b / t for b, t in zip(base_took, this_took, strict=True))
+        seconds = " and ".join(f"{statistics.median(one):.2f} (least {min(one):.2f})" for one in (base_took, this_took))
+        print(f"  {what:<10} {seconds} s: {ratio:.2f} times faster")
+
+
+def _wall_and_processor(tree: Path, words: list[str], folder: str) -> tuple[float, float]:
+    """Seconds of one warm check, which may end with 0 or 1; the processor's of all of its processes."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "gradprobe", "check", *words],
+        check=False,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(tree)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"check {' '.join(words)} of {tree} ended with {done.returncode}")
+    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
-    check_by_stage(parser.parse_args().runs)
+    parser.add_argument("--base", type=Path, help="a checkout of another commit, to be compared with this one")
+    options, words = parser.parse_known_args()
+    if options.base:
+        paired(options.base, words, options.runs)
+    else:
+        check_by_stage(options.runs)
 
 
 if __name__ == "__main__":

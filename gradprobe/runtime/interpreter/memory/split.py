@@ -32,8 +32,9 @@ from .findings import Earlier, Program, places
 from .launch import Stores, Units
 from .views import Handle
 
-# Seconds of work below which no fork is begun: one costs some 20 ms in each process, most of it for pages copied.
-WORTH = 0.25
+# Seconds of work below which no fork is begun. One costs some 20 ms in each process, most of it for pages copied, and
+# what it learns of types and constants is lost: of launches of 0.15 s two processes took as long as one.
+WORTH = 0.4
 # A share is waited for as long as its programs should take, so often; and so many seconds more.
 _PATIENCE, _GRACE = 3.0, 1.0
 _IN_SEQUENCE: set[CodeType] = set()
@@ -115,9 +116,9 @@ class Programs:
             _SECONDS[self.__code__, _grid()] = self._seconds
 
     def _run(self, arguments: dict[str, Any]) -> None:
-        start = time.perf_counter()
+        start = time.thread_time()  # of work: on busy cores a fork would have to wait, too
         self._function(**arguments)
-        self._seconds.append(time.perf_counter() - start)
+        self._seconds.append(time.thread_time() - start)
 
     def _is_worth(self, number: int) -> bool:
         """Whether what is left takes longer than forks cost. The first program shows that, and where it stores."""
