@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gradprobe.model.case import resolve
+from gradprobe.model.resolution import resolve
 from gradprobe.pipeline.probe import probe
 from gradprobe.runtime.backend import prepare_backend
 

@@ -14,8 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gradprobe.model.case import PATTERNS, resolve
+from gradprobe.model.case import PATTERNS
 from gradprobe.model.failures import TargetFailure
+from gradprobe.model.resolution import resolve
 from gradprobe.pipeline.probe import probe
 from gradprobe.runtime.backend import make_interpreter_right, prepare_backend
 from gradprobe.targets.find import find_target

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import torch
 
-from gradprobe.model.case import Case, resolve
+from gradprobe.model.case import Case
+from gradprobe.model.resolution import resolve
 from gradprobe.pipeline.probe import probe
 from gradprobe.runtime.backend import make_interpreter_right, prepare_backend
 from gradprobe.targets.find import Target, find_target

@@ -23,8 +23,9 @@ import torch
 
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.layouts import place
-from gradprobe.model.case import DTYPES, Case, resolve
+from gradprobe.model.case import DTYPES, Case
 from gradprobe.model.intermediates import slots
+from gradprobe.model.resolution import resolve
 from gradprobe.numerics.compare import Comparison, attention_of, compare
 from gradprobe.numerics.identities import identities
 from gradprobe.numerics.precision import exactly, precision_of

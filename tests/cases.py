@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradprobe.model.case import Case, resolve
+from gradprobe.model.case import Case
+from gradprobe.model.resolution import resolve
 from gradprobe.runtime.backend import make_interpreter_right, prepare_backend
 
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from gradprobe.inputs.draw import draw
-from gradprobe.model.case import Case, resolve
+from gradprobe.model.case import Case
+from gradprobe.model.resolution import resolve
 from gradprobe.numerics.compare import Comparison, attention_of, compare
 from gradprobe.numerics.precision import exactly, precision_of
 from gradprobe.runtime.trace import Trace, read_trace

@@ -12,8 +12,9 @@ from typing import Any
 from torch import Tensor
 
 from ..inputs.draw import draw
-from ..model.case import Case, resolve
+from ..model.case import Case
 from ..model.failures import Failure, TargetFailure, UsageFailure, text_of
+from ..model.resolution import resolve
 from ..numerics.compare import attention_of
 from ..reference import Attention, manual_attention_backward
 from ..targets.naming import plain_function

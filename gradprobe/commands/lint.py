@@ -47,7 +47,7 @@ def inquire(word: str, family: str | None, options: Mapping[str, Any]) -> Inquir
         TargetFailure: it fails to import, or no kernel could be read.
     """
     given = parse(options)
-    from ..model.case import refuse_unknown
+    from ..model.resolution import refuse_unknown
     from ..runtime.backend import prepare_backend
 
     refuse_unknown({"device": given.get("device")})
@@ -79,7 +79,7 @@ def _inquiry(word: str, module: ModuleType | None, targets: list[Target], given:
 
 def _case(target: Target, given: Mapping[str, Any], *, alone: bool) -> Case:
     """The case in which a target is called; without options that only its siblings in the file know."""
-    from ..model.case import resolve
+    from ..model.resolution import resolve
     from ..runtime.backend import choose_threads, make_interpreter_right
 
     takes_bias = "bias" in target.takes

@@ -19,9 +19,9 @@ from ..model.case import (
     PATTERNS,
     SHARDS,
     flag_of,
-    refuse_unknown,
 )
 from ..model.failures import UsageFailure, did_you_mean
+from ..model.resolution import refuse_unknown
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def _options(request: CheckRequest, target: Target, saved: Saved | None) -> dict
 
 def _case(given: Mapping[str, Any], target: Target, saved: Saved | None, device: str) -> Case:
     """The case, with what the backend needs for it made ready."""
-    from ..model.case import resolve
+    from ..model.resolution import resolve
     from ..runtime.backend import choose_threads, make_interpreter_right
 
     packs = target.packs and saved is None
@@ -114,7 +114,7 @@ def _check_inplace(case: Case, target: Target) -> None:
 
 
 def _device(given: dict[str, Any]) -> str:
-    from ..model.case import refuse_unknown
+    from ..model.resolution import refuse_unknown
 
     device = given.get("device", "auto")
     refuse_unknown({"device": device})

@@ -3,8 +3,8 @@
 import pytest
 
 from gradprobe.inputs.options import parse
-from gradprobe.model.case import resolve
 from gradprobe.model.failures import TargetFailure
+from gradprobe.model.resolution import resolve
 from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
 

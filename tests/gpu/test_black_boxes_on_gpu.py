@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from gradprobe.inputs.draw import draw
-from gradprobe.model.case import resolve
+from gradprobe.model.resolution import resolve
 from gradprobe.numerics.black_box.look import Examiner
 from gradprobe.numerics.black_box.sampling import sampled
 from gradprobe.runtime.trace import read_trace

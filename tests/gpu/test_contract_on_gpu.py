@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gradprobe.model.case import resolve
 from gradprobe.model.contract import Contract
+from gradprobe.model.resolution import resolve
 from gradprobe.probing.contract import contract_of
 from gradprobe.targets.find import find_target
 from tests.cli.command import run

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradprobe.model.case import resolve
+from gradprobe.model.resolution import resolve
 from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
 from tests.gpu.test_lazy_compiled import ARITHMETIC, SIZES, blocks, shown

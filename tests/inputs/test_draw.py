@@ -4,7 +4,7 @@ import torch
 
 from gradprobe.inputs import draw as drawing
 from gradprobe.inputs.draw import draw
-from gradprobe.model.case import resolve
+from gradprobe.model.resolution import resolve
 
 
 def test_a_large_tensor_is_normal_and_the_same_on_any_number_of_cores(monkeypatch):

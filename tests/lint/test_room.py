@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gradprobe.lint.reading import reading_of
-from gradprobe.model.case import resolve
+from gradprobe.model.resolution import resolve
 from gradprobe.targets.find import find_target
 
 FILE = Path(__file__).with_name("flat.py")

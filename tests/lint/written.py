@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gradprobe.lint.reading import Reading, reading_of
-from gradprobe.model.case import resolve
+from gradprobe.model.resolution import resolve
 from gradprobe.targets.find import find_target
 
 SOURCE = """

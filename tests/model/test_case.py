@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.model.case import DTYPES, PATTERNS, Case, fewer_heads, resolve, shortened
+from gradprobe.model.case import DTYPES, PATTERNS, Case, fewer_heads, shortened
 from gradprobe.model.failures import UsageFailure
+from gradprobe.model.resolution import resolve
 
 
 def lazy(**options) -> Case:

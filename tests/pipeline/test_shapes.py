@@ -5,8 +5,8 @@ import torch
 
 from gradprobe.inputs.layouts import place
 from gradprobe.model.assignment import SHAPES, given_back, sizes_taken, taken
-from gradprobe.model.case import resolve
 from gradprobe.model.failures import UsageFailure
+from gradprobe.model.resolution import resolve
 from tests.cli.command import run
 
 pytestmark = pytest.mark.usefixtures("without_causes")

@@ -7,7 +7,7 @@ import pytest
 from gradprobe.commands.suite.battery import battery
 from gradprobe.commands.suite.matrix import Takes
 from gradprobe.inputs.options import parse
-from gradprobe.model.case import resolve
+from gradprobe.model.resolution import resolve
 from gradprobe.targets.find import find_target
 from tests.commands.suite.test_combining import ended
 from tests.planted.planting import KERNELS, edited

@@ -10,8 +10,8 @@ from gradprobe.commands.suite.checking import Setting, check_each
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.inputs.layouts import place
-from gradprobe.model.case import resolve
 from gradprobe.model.failures import DeviceLost, TargetFailure
+from gradprobe.model.resolution import resolve
 from gradprobe.processes.limits import words_of_loss
 from gradprobe.runtime.run import run_target
 from gradprobe.targets.find import find_target

@@ -3,8 +3,8 @@
 import pytest
 
 from gradprobe.inputs.draw import draw, outputs_of
-from gradprobe.model.case import resolve
 from gradprobe.model.failures import UsageFailure
+from gradprobe.model.resolution import resolve
 from gradprobe.targets.bind import bind
 from gradprobe.targets.find import find_target
 

@@ -35,7 +35,7 @@ def run_primitive(name: str, cuda: bool, device: str) -> str:
 
 def _kernels(cuda: bool, dtype: str, device: str) -> Any:
     if not cuda:
-        from ...model.case import resolve
+        from ...model.resolution import resolve
         from ...runtime.backend import make_interpreter_right
 
         make_interpreter_right(resolve({"dtype": dtype, "device": device}, "softmax", takes_bias=False))

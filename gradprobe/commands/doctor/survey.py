@@ -113,7 +113,7 @@ def _gpu() -> str:
 
 def _mended() -> tuple[str, ...]:
     """What gradprobe mends in this release's interpreter, as far as it is wrong as it is shipped."""
-    from ...model.case import resolve
+    from ...model.resolution import resolve
     from ...runtime import interpreter
     from ...runtime.backend import make_interpreter_right
 

@@ -12,8 +12,9 @@ from typing import Any
 from ...inputs.history import CheckRequest
 from ...inputs.options import OPTIONS, parse
 from ...model.assignment import run_name
-from ...model.case import SOFTMAX_ALONE, Case, resolve
+from ...model.case import Case
 from ...model.failures import UsageFailure
+from ...model.resolution import SOFTMAX_ALONE, resolve
 from ...probing.experiment import layouts_of
 from ...targets.builtin import BUILTINS
 from .ordering import settled

@@ -10,8 +10,9 @@ from typing import Any
 
 from ...inputs.options import parse
 from ...model.assignment import run_name
-from ...model.case import DTYPES, Case, resolve
+from ...model.case import DTYPES, Case
 from ...model.failures import UsageFailure
+from ...model.resolution import resolve
 from .battery import FEWER, OWN_DIM, TWO_LENGTHS
 from .matrix import Takes, titled
 from .traits import Instance

@@ -14,10 +14,11 @@ from msgspec import structs
 from ...inputs.history import CheckRequest
 from ...inputs.options import parse
 from ...model.assignment import run_name
-from ...model.case import Case, resolve
+from ...model.case import Case
 from ...model.failures import UsageFailure
 from ...model.groups import AxisShare, FailureGroup
 from ...model.report import Diagnosis, Report
+from ...model.resolution import resolve
 from ...model.run import CRASHED, FAILED, MATCH, MISMATCH, Run
 from ...processes import run_each
 from .traits import Instance, set_apart

@@ -2,7 +2,7 @@
 
 from gradprobe.commands.shrink.ordering import settled
 from gradprobe.commands.shrink.repeat import Facts
-from gradprobe.model.case import resolve
+from gradprobe.model.resolution import resolve
 
 LAZY = (
     {},

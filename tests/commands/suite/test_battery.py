@@ -7,7 +7,7 @@ import pytest
 from gradprobe.commands.suite.battery import battery, set_by
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.options import OPTIONS, parse
-from gradprobe.model.case import resolve
+from gradprobe.model.resolution import resolve
 from gradprobe.targets.bind import bind
 from tests.emulated import target_of
 

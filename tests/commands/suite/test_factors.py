@@ -9,7 +9,8 @@ from gradprobe.commands.suite.factors import factors_of, set_by_factors
 from gradprobe.commands.suite.matrix import Takes
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.options import OPTIONS, parse
-from gradprobe.model.case import Case, resolve
+from gradprobe.model.case import Case
+from gradprobe.model.resolution import resolve
 from gradprobe.targets.bind import bind
 from tests.commands.suite.test_battery import FULL, LAZY, LEAST, taking
 from tests.sampling import sampled

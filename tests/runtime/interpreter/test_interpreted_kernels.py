@@ -16,7 +16,7 @@ from tests.planted.planting import KERNELS
 RESULTS = """
 import hashlib
 import sys
-from gradprobe.model.case import resolve
+from gradprobe.model.resolution import resolve
 from gradprobe.inputs.draw import draw
 from gradprobe.runtime.backend import prepare_backend
 prepare_backend("cpu")

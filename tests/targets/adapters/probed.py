@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradprobe.inputs.options import parse
-from gradprobe.model.case import resolve
+from gradprobe.model.resolution import resolve
 from gradprobe.numerics.evidence import Probed
 from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
