@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING
 from ..model.assignment import OUTPUTS
 from ..model.case import Case
 from ..model.intermediates import lookup
+from .counted import counted
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 
-def draw(case: Case) -> dict[str, Tensor]:
-    """The values of a case: contiguous CPU tensors by name, the same for a seed on every machine.
+def draw(case: Case, device: str = "cpu") -> dict[str, Tensor]:
+    """The values of a case: contiguous tensors by name, the same for a seed on every machine.
+
+    Args:
+        device: where large tensors are made; all others are on the CPU.
 
     Returns:
         q [B, H, M, D], k [B, Hkv, N, D], v [B, Hkv, N, Dv], do [B, H, M, Dv] in the case's dtype. Where the case has
@@ -29,7 +33,8 @@ def draw(case: Case) -> dict[str, Tensor]:
 
     generator = torch.Generator().manual_seed(case.seed)
     drawn = ("q", "k", "v", "do", "bias") if case.bias else ("q", "k", "v", "do")
-    values = {name: _normal(case, name, generator) for name in drawn}
+    device = "cpu" if case.pattern == "dyadic" else device
+    values = {name: _normal(_shape(case, name), generator, device) for name in drawn}
     values = _patterned(values, case)
     for name in values:
         if not (name == "bias" and case.family == "lazy"):
@@ -51,22 +56,23 @@ def draw(case: Case) -> dict[str, Tensor]:
     return values | numbers_of(case)
 
 
-# Elements of a tensor from which its values are drawn in parts, all cores at once; and of each part.
-_LARGE, _PART = 1 << 22, 1 << 20
+# Elements of a tensor from which its values are counted, not drawn one after another; and how many are made at once.
+_LARGE = 1 << 22
+_PARTS = {"cpu": 1 << 20, "cuda": 1 << 24}
 
 
-def _normal(case: Case, name: str, generator: torch.Generator) -> Tensor:
-    """Standard normal values in the shape of an input; those of a large one do not depend on the number of cores."""
+def _normal(shape: list[int], generator: torch.Generator, device: str) -> Tensor:
+    """Standard normal values; those of a large tensor are the same on every device, and on any number of cores."""
     import torch
 
-    shape = _shape(case, name)
     if math.prod(shape) < _LARGE:
         return torch.randn(shape, generator=generator)
-    drawn = torch.empty(shape)
-    parts = drawn.view(-1).split(_PART)
-    seeds = torch.randint(1 << 62, (len(parts),), generator=generator).tolist()
-    with ThreadPoolExecutor() as threads:
-        list(threads.map(lambda part, seed: part.normal_(generator=torch.Generator().manual_seed(seed)), parts, seeds))
+    seed = int(torch.randint(1 << 62, (), generator=generator))
+    drawn = torch.empty(shape, device=device)
+    size = _PARTS[drawn.device.type]
+    parts = list(enumerate(drawn.view(-1).split(size)))
+    with ThreadPoolExecutor(1 if drawn.is_cuda else None) as threads:
+        list(threads.map(lambda part: part[1].copy_(counted(seed, part[0] * size, len(part[1]), device)), parts))
     return drawn
 
 
@@ -122,8 +128,14 @@ def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
         values |= {name: values[name] + 1.0 for name in ("q", "k", "v", "do")}
     elif case.pattern == "lowrank":  # rows that nearly repeat one another
         drawn = {name: values[name] for name in ("q", "k", "v") if min(values[name].shape[-2:]) > 1}
-        values |= {name: tensor[..., :2] @ tensor[..., :2, :] for name, tensor in drawn.items()}
+        values |= {name: _of_rank_2(tensor) for name, tensor in drawn.items()}
     return values
+
+
+def _of_rank_2(tensor: Tensor) -> Tensor:
+    """The first two columns times the first two rows; by a product of matrices it would round as its device does."""
+    first, second = (tensor[..., at, None] * tensor[..., at, None, :] for at in (0, 1))
+    return first + second
 
 
 # The input whose gradient it is, where the two have one dtype; the others are sums in float32.

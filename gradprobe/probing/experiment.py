@@ -127,7 +127,7 @@ def experiment_of(
     command: str = "",
 ) -> Experiment:
     """An experiment on the values of a case, drawn or those of its file."""
-    values = draw(case) if saved is None else values_of(saved, case)
+    values = draw(case, case.device) if saved is None else values_of(saved, case)
     on_device = {name: value.to(case.device) for name, value in values.items()}
     taps = tuple(map(parse_tap, case.taps))
     sieve = Sieve(several=len(layouts_of(case)) > 1 or case.repeat > 1)

@@ -81,10 +81,9 @@ class Given:
     def _bits(self, name: str) -> Change | None:
         now, before = self._memory[name], self._values[name]
         differ = ~same_bits(now, before)
-        count = int(differ.sum())
-        if not count:
+        if not bool(differ.any()):  # a sum would take eight bytes an element
             return None
-        index = tuple(differ.nonzero()[0].tolist())
+        count, index = int(differ.sum()), tuple(differ.nonzero()[0].tolist())
         return Change(name, index, _number(before[index]), _number(now[index]), count, now.numel())
 
     def _view(self, name: str) -> Change | None:
