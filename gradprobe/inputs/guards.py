@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -141,18 +141,19 @@ class Breach:
 
 
 class Guards:
-    """The guard bands around tensors, as they are now."""
+    """The guard bands around tensors whose storages `guarded` made; what these hold is known, and not kept."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], fill: str = ORDINARY) -> None:
+        """`fill` is what the bands were filled with."""
         storages: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             if tensor.untyped_storage().nbytes() < MAPPED:
                 storages.setdefault(tensor.untyped_storage().data_ptr(), {})[name] = tensor.detach()
-        self._kept = [(views, _bands(views)) for views in storages.values()]
+        self._storages, self._fill = list(storages.values()), fill
 
     def breaches(self) -> list[Breach]:
-        """What was written since, before, between and after the tensors; each with the tensor that lies nearest."""
-        return [breach for views, bands in self._kept for breach in _breaches(views, bands)]
+        """What was written, before, between and after the tensors; each with the tensor that lies nearest."""
+        return [breach for views in self._storages for breach in _breaches(views, self._fill)]
 
 
 def _whole(views: Mapping[str, Tensor]) -> Tensor:
@@ -161,25 +162,14 @@ def _whole(views: Mapping[str, Tensor]) -> Tensor:
     return first.as_strided((first.untyped_storage().nbytes() // first.element_size(),), (1,), 0)
 
 
-Band = tuple[int, "Tensor"]
-"""Where it begins in its storage, and what stood in it."""
-
-
-def _bands(views: Mapping[str, Tensor]) -> list[Band]:
-    """What may not be written: around a tensor without gaps its two ends; else all, with the tensors' own elements."""
-    whole, view = _whole(views), next(iter(views.values()))
-    first, span = int(view.storage_offset()), spanned(view.shape, view.stride())
-    has_gaps = len(views) > 1 or span != view.numel()
-    parts = [(0, None)] if has_gaps else [(0, first), (first + span, None)]
-    return [(start, whole[start:end].clone()) for start, end in parts]
-
-
-def _breaches(views: Mapping[str, Tensor], bands: Iterable[Band]) -> Iterator[Breach]:
-    import torch
-
-    at = torch.cat([_changed(views, *band) for band in bands])
-    if not len(at):
+def _breaches(views: Mapping[str, Tensor], fill: str) -> Iterator[Breach]:
+    whole = _whole(views)
+    changed = ~same_bits(whole, guard_values(len(whole), whole.dtype, whole.device, fill))
+    for view in views.values():
+        changed.as_strided(view.shape, view.stride(), view.storage_offset()).fill_(False)
+    if not bool(changed.any()):
         return
+    at = changed.nonzero().flatten().cpu()
     starts = {name: int(view.storage_offset()) for name, view in views.items()}
     ends = {name: starts[name] + spanned(view.shape, view.stride()) - 1 for name, view in views.items()}
     leading, trailing = min(views, key=lambda name: (starts[name], ends[name])), max(views, key=ends.__getitem__)
@@ -191,16 +181,6 @@ def _breaches(views: Mapping[str, Tensor], bands: Iterable[Band]) -> Iterator[Br
         yield Breach(" and ".join(views), "between", int(between.min()) - first, len(between))
     if len(behind):
         yield Breach(trailing, "after", int(behind.min()) - last, len(behind))
-
-
-def _changed(views: Mapping[str, Tensor], start: int, before: Tensor) -> Tensor:
-    """The elements of a storage that were written, on the CPU; the tensors' own are not among them."""
-    whole = _whole(views)
-    changed = ~same_bits(whole[start : start + len(before)], before)
-    if len(before) == len(whole):
-        for view in views.values():
-            changed.as_strided(view.shape, view.stride(), view.storage_offset()).fill_(False)
-    return changed.nonzero().flatten().cpu() + start
 
 
 def same_bits(one: Tensor, other: Tensor) -> Tensor:

@@ -52,6 +52,8 @@ class Inputs:
     """The same values as they lie in memory."""
     assigned: Assigned = ()
     """What was laid out how."""
+    fill: str = ORDINARY
+    """What the guard bands hold."""
 
 
 def place(
@@ -89,7 +91,7 @@ def place(
     for name, spot in places.items():
         buffers.setdefault(spot.buffer, []).append(name)
     found = {name: tensor for names in buffers.values() for name, tensor in _in_one_buffer(names, values, places, fill)}
-    return Inputs(run_name(assigned), values, {name: found[name] for name in places}, assigned)
+    return Inputs(run_name(assigned), values, {name: found[name] for name in places}, assigned, fill)
 
 
 def effective_values(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:

@@ -123,7 +123,7 @@ def observe(
         )  # fmt: skip
         return Execution(inputs, together.outcome, together.memory, together.unwatched)
     setting, case = _RunSetup(experiment, inputs, banded, copies, schedule), experiment.case
-    guards, given = Guards(inputs.tensors), Given(inputs, case.inplace)
+    guards, given = Guards(inputs.tensors, inputs.fill), Given(inputs, case.inplace)
     was_there = _interprets_triton()
     seen = setting.run()
     if _interprets_triton() and not was_there:

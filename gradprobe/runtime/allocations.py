@@ -72,7 +72,7 @@ class Allocations:
         inside = storage.as_strided(tensor.shape, tensor.stride(), BAND)
         inside.copy_(tensor) if has_values else inside.fill_(self._unwritten)
         file, line = asked_at()
-        self.made.append((inside, f"{Path(file).name}:{line}" if file else "", Guards({"": inside})))
+        self.made.append((inside, f"{Path(file).name}:{line}" if file else "", Guards({"": inside}, self._fill)))
         if not has_values:
             self._register.allocated(inside, (file, line))
         return inside

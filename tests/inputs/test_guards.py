@@ -26,7 +26,7 @@ def flat(tensor):
 @pytest.mark.parametrize("layout", ["contiguous", "distinct", "packed", "blhd", "offset"])
 def test_guards_that_nothing_wrote_tell_nothing_and_the_elements_themselves_may_be_written(layout, fill):
     tensors = placed(layout, fill=fill)
-    guards = Guards(tensors)
+    guards = Guards(tensors, fill)
     for tensor in tensors.values():
         tensor.mul_(2)
     assert guards.breaches() == []
@@ -35,7 +35,7 @@ def test_guards_that_nothing_wrote_tell_nothing_and_the_elements_themselves_may_
 @pytest.mark.parametrize("fill", FILLS)
 def test_stores_before_after_and_between_are_told_apart_with_their_distance(fill):
     tensors = placed("distinct", fill=fill)
-    guards = Guards(tensors)
+    guards = Guards(tensors, fill)
     k = tensors["k"]
     first = k.storage_offset()
     last = first + sum((size - 1) * stride for size, stride in zip(SHAPE, k.stride(), strict=True))
@@ -58,7 +58,7 @@ def test_a_store_behind_packed_tensors_is_told_beside_the_one_that_ends_last():
 
 def test_a_store_of_the_number_that_stood_there_changes_nothing_and_one_of_another_nan_does():
     tensors = placed("contiguous", fill="nan")
-    guards = Guards(tensors)
+    guards = Guards(tensors, "nan")
     q = tensors["q"]
     flat(q)[0] = float("nan")
     assert guards.breaches() == []
