@@ -45,6 +45,12 @@ class Block:
         return Block(case.batch - 1 - self.batch, slice(first, end), slice(first * group, end * group))
 
 
+def block_at(heads: int, kv_heads: int, batch: int, kv_head: int) -> Block:
+    """The block of one key head."""
+    group = heads // kv_heads
+    return Block(batch, slice(kv_head, kv_head + 1), slice(kv_head * group, (kv_head + 1) * group))
+
+
 def blocks(case: Case, kv_heads: int) -> Iterator[Block]:
     """A case cut into blocks of at most so many key heads."""
     group = case.heads // case.kv_heads

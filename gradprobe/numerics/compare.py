@@ -135,6 +135,7 @@ def compare(
     evaluate: Evaluate = evaluate,
     tick: Callable[[float], None] = lambda fraction: None,
     blame: bool = True,
+    is_part: bool = False,
 ) -> Comparison:
     """Compares every element with the reference, and a wrong one also with what the target's own parents imply.
 
@@ -144,10 +145,14 @@ def compare(
         evaluate: the built-in reference, or that with something around it.
         tick: told the fraction done of a pass, after each tile.
         blame: whether what the parents imply is asked for at all.
+        is_part: whether the case is one block of another, for all blocks of which together `promoted` is asked.
     """
     begun = partial(_Pass, case, x, trace, precision, reference, recovery, evaluate)
     comparison = begun(blame=False).run(tick)
-    return comparison if comparison.matches or not blame else promoted(begun(blame=True).run(tick))
+    if comparison.matches or not blame:
+        return comparison
+    blamed = begun(blame=True).run(tick)
+    return blamed if is_part else promoted(blamed)
 
 
 def promoted(comparison: Comparison) -> Comparison:

@@ -9,8 +9,9 @@ from ..model.case import Case
 from ..model.number import Number
 from ..model.run import MISMATCH, Element, Window
 from ..reference import Attention, Tile
-from ..reference.attention import BY_ROW
+from ..reference.attention import BY_KEY, BY_ROW
 from ..runtime.trace import Trace
+from .blocks import block_at
 from .compare import Comparison
 from .tally import ElementIndex, element_at
 
@@ -42,12 +43,20 @@ def _with_window(x: Attention, trace: Trace, comparison: Comparison, element: El
     if name in BY_ROW:
         expected = comparison.values(x, tile)[name].reshape(len(rows), -1)
     else:
-        expected = _matrix(comparison.expected[name], element)[list(rows)]
+        expected = _expected(x, comparison, element)[list(rows)]
     masked = None
     if comparison.findings[name].axes == "bhmn":
         masked = not bool(x.valid(tile)[0, rows.index(element.row or 0), element.col or 0])
     shown = (actual[list(rows)][:, list(cols)].double(), expected[:, list(cols)])
     return replace(element, masked=masked, window=Window(rows, cols, *map(_numbers, shown)))
+
+
+def _expected(x: Attention, comparison: Comparison, element: Element) -> Tensor:
+    """[R, C] of what is summed over rows; of a large case, its block's alone is computed."""
+    if comparison.by_sieve is None or element.intermediate not in BY_KEY:
+        return _matrix(comparison.expected[element.intermediate], element)
+    block = block_at(x.n_heads, x.k.shape[1], element.batch or 0, element.head or 0)
+    return comparison.by_sieve.compared(block).expected[element.intermediate][0, 0]
 
 
 def _matrix(tensor: Tensor, element: Element) -> Tensor:

@@ -133,20 +133,23 @@ class Sieve:
         trace: Trace,
         precision: Precision,
         tick: Callable[[float], None] = lambda fraction: None,
+        *,
+        is_part: bool = False,
     ) -> Sifted | None:
         """A run's results, where every element and every identity passes; None where one does not, or may not be asked.
 
         Args:
             values: its inputs, canonical, on the device of its results.
+            is_part: whether it is one block of a large case.
         """
-        if not _is_worth_it(case, precision):
+        if not is_part and not _is_worth_it(case, precision):
             return None
         inputs = {name: value for name, value in values.items() if name not in NO_INPUTS}
         if self._known is not None and self._known.precision == precision and _same(self._known.values, inputs):
             again = _again(self._known, trace)
             if again is not None:
                 return again
-        sifted = _First(case, inputs, trace, precision, several=self.several).run(tick)
+        sifted = _First(case, inputs, trace, precision, several=self.several, is_part=is_part).run(tick)
         self._known = sifted if self.several else None
         return sifted
 
@@ -318,9 +321,17 @@ class _First(_Walk):
     """A run beside the reference."""
 
     def __init__(
-        self, case: Case, values: Mapping[str, Tensor], trace: Trace, precision: Precision, *, several: bool
+        self,
+        case: Case,
+        values: Mapping[str, Tensor],
+        trace: Trace,
+        precision: Precision,
+        *,
+        several: bool,
+        is_part: bool,
     ) -> None:
         super().__init__(case, values, trace, precision, several=several)
+        self.is_part = is_part
         self.device = values["q"].device
         self.sifted.live = torch.zeros(values["q"].shape[:3], dtype=torch.bool, device=self.device)
         self.sifted.arriving = torch.zeros_like(values["do"][:, :, 0], dtype=torch.double)
@@ -443,7 +454,9 @@ class _BlockWalk:
         return (bound + rounding) * KEPT, bound * share_of_reference(self.precision)
 
     def _by_the_whole_budget(self) -> _Judged | None:
-        """What the block comes to by the whole budget; None where it is wrong by that, too."""
+        """What the block comes to by the whole budget; None where it is wrong by that, too, or judged by it anyway."""
+        if self.whole.is_part:
+            return None
         comparison = self.whole.sifted.by_the_whole_budget(self.block)
         if not comparison.matches:
             return None

@@ -65,6 +65,8 @@ class Finding:
     """The first wrong element of any kind."""
     shown: tuple[int, ...] = ()
     """The rows that were recovered, where not all were."""
+    counted: int = 0
+    """Elements that are allowed any error, or err by any."""
 
     @property
     def mismatched(self) -> int:
@@ -194,4 +196,5 @@ class Tally:
             self.wrong_rows,
             self.first[1] if self.first else None,
             self.first_wrong[1] if self.first_wrong else None,
+            counted=self.counted,
         )

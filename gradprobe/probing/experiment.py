@@ -21,6 +21,7 @@ from ..inputs.saved import Saved, values_of
 from ..model.assignment import OUTPUTS, PLAIN, Assigned, planned_runs
 from ..model.case import Case
 from ..numerics.budget import Recovery
+from ..numerics.by_block import ByBlock
 from ..numerics.coarser import Coarser, CoarserDots, Operand, explained, rounded_operand
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
 from ..numerics.evidence import Measured
@@ -216,18 +217,26 @@ def measure(
         if sifted is not None:
             comparison = sifted.comparison(partial(compared, timed))
             return Measured(problem, trace, comparison, None, tuple(sifted.invariants), coarser)
-    x, reference = problem(), _reference_trace(experiment, inputs)
+    reference = _reference_trace(experiment, inputs)
     if rows and reference is not None:
         reference = Trace(rows.results(reference.values), reference.sources)
+    by_block = ByBlock(case, values, trace, precision, rows, recovery, coarse, timed)
     with stopwatch.timed("compare"), fast():
-        comparison = compared(timed, reference)
+        if reference is None and by_block.is_worth_it:
+            comparison, invariants = by_block.compared(partial(compared, timed), tick, until_wrong=coarse)
+        else:
+            comparison = compared(timed, reference)
+            invariants = tuple(identities(case, problem(), trace, comparison))
         if not comparison.matches and reference is None and not coarse:
-            found = rounded_operand(case, x, trace, comparison, compared)
-            lenient, proved = (found[0], (found[1],)) if found else explained(case, x, trace, comparison)
-            comparison, coarser = comparison if case.strict else lenient, (*proved, *coarser)
-        invariants = identities(case, x, trace, comparison)
+            found = rounded_operand(case, problem(), trace, comparison, compared)
+            lenient, proved = (found[0], (found[1],)) if found else explained(case, problem(), trace, comparison)
+            if proved and not case.strict:
+                comparison = lenient
+                invariants = tuple(identities(case, problem(), trace, comparison))
+            coarser = (*proved, *coarser)
         refuse_broken(experiment.reference, invariants)
-        return Measured(problem, trace, comparison, locate(x, trace, comparison), tuple(invariants), coarser)
+        first = None if comparison.matches else locate(problem(), trace, comparison)
+        return Measured(problem, trace, comparison, first, invariants, coarser)
 
 
 def _reference_trace(experiment: Experiment, inputs: Inputs) -> Trace | None:

@@ -1,0 +1,194 @@
+"""A large case compared block by block, so that what is right passes the sieve and no sums of all heads are held."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from msgspec import structs
+from torch import Tensor
+
+from ..model.case import Case
+from ..model.run import Element
+from ..reference import evaluate
+from ..reference.attention import BY_KEY, BY_ROW, MATRICES
+from ..runtime.trace import Trace, expected_shapes
+from .blocks import Block, blocks
+from .budget import Recovery
+from .compare import BySieve, Comparison, Evaluate, Later, compare, promoted
+from .identities import Invariant, allowed, identities, worst
+from .precision import Precision, ordinary
+from .rows import Rows, problem_of
+from .sieve import KEPT, KEPT_AS, LEAST_SCORES, Sieve
+from .tally import Finding, Tally
+
+LEAST_ELEMENTS = 1 << 25
+"""Elements of q and k from which recovered results are compared so: float64 sums of all heads take too much memory."""
+OF_COUNTS = "I6"
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One block, compared."""
+
+    block: Block
+    comparison: Comparison
+    invariants: tuple[Invariant, ...]
+
+
+@dataclass(frozen=True)
+class ByBlock:
+    """Compares the results of a run block by block.
+
+    Args:
+        values: the inputs of the run, canonical, on the device of its results.
+        rows: those that the trace is of; None for all.
+        coarse: whether it is held to the arithmetic that is coarser than the contract's, which the sieve does not know.
+    """
+
+    case: Case
+    values: Mapping[str, Tensor]
+    trace: Trace
+    precision: Precision
+    rows: Rows | None = None
+    recovery: Recovery | None = None
+    coarse: bool = False
+    evaluate: Evaluate = evaluate
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the case is large, and each result belongs to one block."""
+        elements = self.values["q"].numel() + self.values["k"].numel()
+        is_large = self.case.scores >= LEAST_SCORES if self.recovery is None else elements >= LEAST_ELEMENTS
+        return is_large and not self.precision.exact and self.trace.values.keys() <= {*BY_ROW, *BY_KEY}
+
+    def compared(
+        self, whole: Callable[[], Comparison], tick: Callable[[float], None], *, until_wrong: bool = False
+    ) -> tuple[Comparison, tuple[Invariant, ...]]:
+        """What all blocks come to, and the identities.
+
+        Args:
+            whole: compares the run as a whole, where that is asked for after all.
+            until_wrong: whether what follows a wrong block is left out.
+        """
+        parts, every = list[_Part](), list(blocks(self.case, 1))
+        for done, block in enumerate(every, 1):
+            parts.append(self._part(block))
+            tick(done / len(every))
+            if until_wrong and not parts[-1].comparison.matches:
+                break
+        return self._together(parts, whole), tuple(_worst_of(parts))
+
+    def _part(self, block: Block) -> _Part:
+        case, values, trace = block.case(self.case), block.inputs(self.case, self.values), self._trace(block)
+        if self.recovery is None and not self.coarse:
+            sifted = Sieve(several=False).sift(case, values, trace, self.precision, is_part=True)
+            if sifted is not None:
+                return _Part(block, sifted.comparison(lambda: self._by_budget(block)), tuple(sifted.invariants))
+        comparison = self._by_budget(block)
+        x = problem_of(case, values, self.rows)
+        return _Part(block, comparison, tuple(identities(case, x, trace, comparison)))
+
+    def _trace(self, block: Block) -> Trace:
+        of_block = {name: block.of(value, self.case.axes(name)) for name, value in self.trace.values.items()}
+        return Trace(of_block, self.trace.sources)
+
+    def _by_budget(self, block: Block, *, blame: bool = True) -> Comparison:
+        recovery = self.recovery
+        if recovery is not None:
+            recovery = replace(recovery, zero_key=block.of(recovery.zero_key, "bhm"))
+        case, values = block.case(self.case), block.inputs(self.case, self.values)
+        x, held = problem_of(case, values, self.rows), self.precision.coarser if self.coarse else self.precision
+        return compare(
+            case, x, self._trace(block), held, recovery=recovery, evaluate=self.evaluate, blame=blame, is_part=True
+        )
+
+    def _together(self, parts: list[_Part], whole: Callable[[], Comparison]) -> Comparison:
+        shapes, given = expected_shapes(self.case), self.trace.values
+        linear = [name for name in shapes if name not in MATRICES]
+        summed = [name for name in ("P", "dS") if name in given]
+        leaks = {name: sum(part.comparison.leaks[name] for part in parts) for name in summed}
+        found = Comparison(
+            {name: self._finding(name, parts) for name in shapes if name in given},
+            tuple(name for name in shapes if name not in given),
+            precision=ordinary(self.precision),
+            undecided=sum(part.comparison.undecided for part in parts),
+            expected=Later(linear, lambda: whole().expected),
+            bounds=Later(linear, lambda: whole().bounds),
+            row_sums=Later(summed, lambda: whole().row_sums),
+            leaks=leaks,
+            recovery=self.recovery,
+            reading=_most_of([part.comparison.reading for part in parts]),
+            by_sieve=BySieve(self._bounds(parts), lambda block: self._by_budget(block, blame=False)),
+        )
+        return promoted(found)
+
+    def _bounds(self, parts: list[_Part]) -> dict[str, Tensor]:
+        """What each element of linear size is allowed at least."""
+        given = {name: value for name, value in self.trace.values.items() if name not in MATRICES}
+        found = {name: torch.zeros(value.shape, dtype=KEPT_AS, device=value.device) for name, value in given.items()}
+        dtypes = {name: value.dtype for name, value in given.items()}
+        for part in parts:
+            known = part.comparison.by_sieve
+            bounds = allowed(part.comparison, dtypes) if known is None else known.bounds
+            for name, kept in found.items():
+                part.block.of(kept, self.case.axes(name)).copy_(bounds[name] * (KEPT if known is None else 1.0))
+        return found
+
+    def _finding(self, name: str, parts: Iterable[_Part]) -> Finding:
+        """What was found of an intermediate in all blocks."""
+        made = Tally(self.case, name, self.trace.values[name].shape).finding()
+        found = [(part.block, part.comparison.findings[name]) for part in parts]
+        for block, one in found:
+            place = (slice(block.batch, block.batch + 1), block.kv_heads if name in BY_KEY else block.heads)
+            for into, of in zip(_by_head(made), _by_head(one), strict=True):
+                into[place] = of
+        squares = sum(one.rms_ratio**2 * one.counted for _, one in found)
+        counted = sum(one.counted for _, one in found)
+        first, first_wrong = (
+            next((self._placed(block, element) for block, one in found if (element := getattr(one, which))), None)
+            for which in ("first", "first_wrong")
+        )
+        return replace(
+            made,
+            total=sum(one.total for _, one in found),
+            non_finite=sum(one.non_finite for _, one in found),
+            max_abs_err=max(one.max_abs_err for _, one in found),
+            rms_ratio=math.sqrt(squares / max(counted, 1)),
+            first=first,
+            first_wrong=first_wrong,
+            counted=counted,
+        )
+
+    def _placed(self, block: Block, element: Element) -> Element:
+        """An element of a block as one of the case."""
+        heads = block.kv_heads if element.intermediate in BY_KEY else block.heads
+        return structs.replace(element, batch=block.batch, head=heads.start + (element.head or 0))
+
+
+def _by_head(finding: Finding) -> tuple[Tensor, ...]:
+    return finding.ratio, finding.wrong, finding.own, finding.wrong_rows
+
+
+def _most_of(readings: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for reading in readings:
+        for name, most in reading.items():
+            found[name] = max(found[name], most)
+    return dict(found)
+
+
+def _worst_of(parts: Iterable[_Part]) -> Iterable[Invariant]:
+    """Each identity where it is furthest off; what is counted is counted in all blocks."""
+    every: dict[tuple[str, str], list[Invariant]] = defaultdict(list)
+    for part in parts:
+        for one in part.invariants:
+            every[one.of, one.key].append(one)
+    for (of, key), found in every.items():
+        residuals, budgets = ([getattr(one, size) for one in found] for size in ("residual", "budget"))
+        sizes = [torch.tensor(each, dtype=torch.double) for each in (residuals, budgets)]
+        one = worst(key, of, *sizes)
+        yield replace(one, residual=sum(residuals)) if key == OF_COUNTS else one
