@@ -64,13 +64,13 @@ def recovered_of(case: Case, how: Arithmetic | None = None, **options) -> Recove
 def inside_of(
     case: Case,
     how: Arithmetic | None = None,
-    sample: Sample | Callable[[Case, Measured], Sample] | None = None,
+    sample: Sample | Callable[[Case, Mapping[str, Tensor], Measured], Sample] | None = None,
     **options,
 ) -> Inside:
     """What a look into an emulated kernel shows."""
     values, answer, measure = draw(case), answer_of(how, **options), measure_of(case, how)
     own = measure(values, answer(case, values, values))
-    shown = sample(case, own) if callable(sample) else sample
+    shown = sample(case, values, own) if callable(sample) else sample
     return look_inside(
         Examiner(case, values, (), lambda assigned, *request: answer(*request), measure, own, lambda: values, shown)
     )

@@ -45,9 +45,8 @@ class Block:
         return Block(case.batch - 1 - self.batch, slice(first, end), slice(first * group, end * group))
 
 
-def block_at(heads: int, kv_heads: int, batch: int, kv_head: int) -> Block:
-    """The block of one key head."""
-    group = heads // kv_heads
+def block_at(batch: int, kv_head: int, group: int) -> Block:
+    """The block of one key head, which so many query heads read."""
     return Block(batch, slice(kv_head, kv_head + 1), slice(kv_head * group, (kv_head + 1) * group))
 
 
@@ -58,3 +57,13 @@ def blocks(case: Case, kv_heads: int) -> Iterator[Block]:
         for first in range(0, case.kv_heads, kv_heads):
             end = min(first + kv_heads, case.kv_heads)
             yield Block(batch, slice(first, end), slice(first * group, end * group))
+
+
+# Elements of a block's results that are held at once in float64.
+_AT_ONCE = 1 << 22
+
+
+def key_heads_at_once(case: Case) -> int:
+    """How many key heads a block may have."""
+    longest, group = max(case.seqlen_q, case.seqlen_k), case.heads // case.kv_heads
+    return max(1, _AT_ONCE // (longest * max(case.head_dim, case.head_dim_v) * group))

@@ -22,7 +22,7 @@ from ..model.case import Case
 from ..reference import Attention, tiles
 from ..reference.attention import BY_KEY, BY_ROW
 from ..runtime.trace import Trace
-from .blocks import Block, blocks
+from .blocks import Block, blocks, key_heads_at_once
 from .compare import Comparison, may_overflow
 from .precision import Precision, output_rounding
 
@@ -245,7 +245,7 @@ def agreement(
     """
     sieve = comparison.by_sieve
     dtypes = {name: tensor.dtype for name, tensor in first.values.items()}
-    every, runs = list(blocks(case, _key_heads_at_once(case))), _TwoRuns(case, first, second, factor, reverse)
+    every, runs = list(blocks(case, key_heads_at_once(case))), _TwoRuns(case, first, second, factor, reverse)
     bounds = sieve.bounds if sieve is not None else allowed(comparison, dtypes)
     found = [runs.furthest_off(block, bounds) for block in every]
     if sieve is not None:
@@ -259,15 +259,6 @@ def agreement(
                 there = runs.in_first(every[at])
                 found[at] = runs.furthest_off(every[at], allowed(sieve.compared(there), dtypes), of_block=True)
     return worst(key, "target", *(torch.cat(parts) for parts in zip(*found, strict=True)))
-
-
-# Elements of a block's results that are compared at once.
-_AT_ONCE = 1 << 22
-
-
-def _key_heads_at_once(case: Case) -> int:
-    longest, group = max(case.seqlen_q, case.seqlen_k), case.heads // case.kv_heads
-    return max(1, _AT_ONCE // (longest * max(case.head_dim, case.head_dim_v) * group))
 
 
 @dataclass(frozen=True)

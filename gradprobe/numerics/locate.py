@@ -55,7 +55,7 @@ def _expected(x: Attention, comparison: Comparison, element: Element) -> Tensor:
     """[R, C] of what is summed over rows; of a large case, its block's alone is computed."""
     if comparison.by_sieve is None or element.intermediate not in BY_KEY:
         return _matrix(comparison.expected[element.intermediate], element)
-    block = block_at(x.n_heads, x.k.shape[1], element.batch or 0, element.head or 0)
+    block = block_at(element.batch or 0, element.head or 0, x.n_heads // x.k.shape[1])
     return comparison.by_sieve.compared(block).expected[element.intermediate][0, 0]
 
 

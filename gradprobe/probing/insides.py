@@ -90,7 +90,7 @@ def _sample(experiment: Experiment, own: Measured) -> Sample | None:
     case, first = experiment.case, experiment.first
     is_interpreted = first is not None and first.interpreted and bool(first.launched)
     is_small = not is_interpreted or case.scores <= MOST_INTERPRETED
-    return None if is_small and is_whole(case) else sampled(case, own)
+    return None if is_small and is_whole(case) else sampled(case, experiment.values, own)
 
 
 def _receipt(layout: str, case: Case, sample: Sample, inside: Inside, runs: int) -> str:

@@ -36,7 +36,7 @@ def test_a_look_at_flash_attention_takes_little_memory_and_is_right(seqlen, head
     # Of an ordinary run only the diagonal is asked for, where nothing is wrong.
     x = SimpleNamespace(diagonal=lambda tile: torch.arange(tile.rows.stop, device="cuda")[:, None])
     own = SimpleNamespace(x=x, comparison=SimpleNamespace(matches=True, findings={}))
-    examiner = Examiner(case, values, (), run, measure_of(case), own, lambda: values, sampled(case, own))
+    examiner = Examiner(case, values, (), run, measure_of(case), own, lambda: values, sampled(case, values, own))
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()

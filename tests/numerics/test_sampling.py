@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from gradprobe.inputs.draw import draw
 from gradprobe.numerics.black_box.onehot import Sample, plan
 from gradprobe.numerics.black_box.recover import is_whole
 from gradprobe.numerics.black_box.sampling import MOST_ELEMENTS, MOST_PROBES, sampled
@@ -103,11 +104,11 @@ def own_of(case, *wrong):
 
 def test_the_first_last_and_partial_tile_are_among_the_rows_and_half_of_them_where_dq_is_wrong():
     case = case_of("softmax", batch=1, heads=1, seqlen=1000, head_dim=64)
-    right = sampled(case, own_of(case))
+    right = sampled(case, draw(case), own_of(case))
     assert {0, 31, 32, 991, 992, 999} <= set(right.rows)
     assert max(after - before for before, after in pairwise(right.rows)) < 100
     assert plan(case, right).count == 1
-    wrong = sampled(case, own_of(case, *range(200, 230)))
+    wrong = sampled(case, draw(case), own_of(case, *range(200, 230)))
     assert sum(200 <= row < 230 for row in wrong.rows) >= len(wrong.rows) // 3
 
 
@@ -124,7 +125,7 @@ def test_a_look_at_a_long_case_takes_few_probes_and_holds_little(options):
     case = case_of("softmax", **{"batch": 1} | options)
     assert not is_whole(case)
     for wrong in ((), (0,)):
-        sample = sampled(case, own_of(case, *wrong))
+        sample = sampled(case, draw(case), own_of(case, *wrong))
         of_a_row = case.batch * case.heads * case.seqlen_k
         assert plan(case, sample).count <= MOST_PROBES
         assert of_a_row * len(sample.rows) <= max(MOST_ELEMENTS, 4 * of_a_row)

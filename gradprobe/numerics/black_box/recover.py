@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,6 +15,7 @@ from ...model.failures import TargetFailure
 from ...model.number import in_words, spans
 from ...reference import Attention, evaluate, tiles
 from ...runtime.trace import Trace, expected_shapes
+from ..blocks import Block, blocks, key_heads_at_once
 from ..budget import RECOVERABLE, Recovery, quotient_error, slope_of
 from ..compare import TILE_ELEMENTS, allowed_on, tiles_of
 from ..evidence import Measured
@@ -59,6 +60,11 @@ class Recovered:
     def x(self) -> Attention:
         """The problem of the rows that were shown."""
         return problem_of(self.case, self.values, self.rows)
+
+    def parts(self) -> Iterator[tuple[Block, Attention]]:
+        """The same, block by block: of a large case the whole takes much memory."""
+        for block in blocks(self.case, key_heads_at_once(self.case)):
+            yield block, problem_of(block.case(self.case), block.inputs(self.case, self.values), self.rows)
 
     @property
     def keys(self) -> slice | list[int]:
@@ -185,8 +191,10 @@ def _recovered(
 def _as_expected_elsewhere(recovered: Recovered, shown: Tensor) -> Tensor:
     """dS as dQ shows it at some keys, and as it is expected at the others."""
     made = torch.empty_like(shown)
-    for tile in tiles_of(recovered.case, recovered.x):
-        made[tile.batch, tile.heads, tile.rows] = evaluate(recovered.x, tile, wanted=())["dS"].to(shown.dtype)
+    for block, x in recovered.parts():
+        part = block.of(made, "bhmn")
+        for tile in tiles_of(block.case(recovered.case), x):
+            part[tile.batch, tile.heads, tile.rows] = evaluate(x, tile, wanted=())["dS"].to(shown.dtype)
     made[..., recovered.keys] = shown[..., recovered.keys]
     return made
 
@@ -197,7 +205,7 @@ def with_matrices(recovered: Recovered, case: Case, found: Mapping[str, Tensor])
     exposed = {name: value for name, value in known.values.items() if known.sources[name] != "recovered"}
     values = {**known.values, **found, **exposed}
     if {"P", "dS"} <= values.keys():
-        quotients, zero_key = _quotients(recovered.x, values["P"], values["dS"])
+        quotients, zero_key = _quotients(recovered, values["P"], values["dS"])
         values, recovery = values | quotients | exposed, replace(recovery, zero_key=zero_key)
     order = [name for name in expected_shapes(case) if name in values]
     sources = {name: known.sources.get(name, "recovered") for name in order}
@@ -219,24 +227,31 @@ def _dtype(trace: Trace, *names: str) -> torch.dtype:
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
 
 
-def _quotients(x: Attention, p: Tensor, ds: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+def _quotients(recovered: Recovered, p: Tensor, ds: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """delta = -dS / (P * slope) where dP is 0, and dP = dS / (P * slope) + delta; 0 where P * slope is.
 
     delta is read at the key without a value that its row sees best: the second result, -1 where it sees none.
     """
     found = {"delta": torch.zeros_like(p[..., 0]), "dP": torch.zeros_like(p)}
     zero_key = torch.full_like(p[..., 0], -1, dtype=torch.long)
+    for block, x in recovered.parts():
+        of_block = (block.of(p, "bhmn"), block.of(ds, "bhmn"), block.of(found["delta"], "bhm"))
+        _divided(x, *of_block, block.of(found["dP"], "bhmn"), block.of(zero_key, "bhm"))
+    return found, zero_key
+
+
+def _divided(x: Attention, p: Tensor, ds: Tensor, delta: Tensor, dp: Tensor, zero_key: Tensor) -> None:
+    """Writes delta, dP and the keys of a block."""
     for tile in tiles(x, rows=max(1, TILE_ELEMENTS // x.n_key), heads=1):
         place = (tile.batch, tile.heads, tile.rows)
         share = p[place] * slope_of(x, tile)
         g = (ds[place] / share).masked_fill(share == 0, 0.0)
         best = share[..., ::ZERO_KEYS].max(-1)
         seen = best.values > 0
-        delta = -g.gather(-1, best.indices[..., None] * ZERO_KEYS).masked_fill(~seen[..., None], 0.0)
+        of_row = -g.gather(-1, best.indices[..., None] * ZERO_KEYS).masked_fill(~seen[..., None], 0.0)
         zero_key[place] = (best.indices * ZERO_KEYS).masked_fill(~seen, -1)
-        found["delta"][place] = delta[..., 0].to(p.dtype)
-        found["dP"][place] = (g + delta).masked_fill(share == 0, 0.0).to(p.dtype)
-    return found, zero_key
+        delta[place] = of_row[..., 0].to(p.dtype)
+        dp[place] = (g + of_row).masked_fill(share == 0, 0.0).to(p.dtype)
 
 
 # P that is no rounding error of 0.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor
 
 from ...model.case import Case
 from ...reference import Tile
+from ..blocks import block_at
+from ..compare import attention_of
 from ..evidence import Measured
 from .onehot import ProbePlan, Sample, plan
 
@@ -18,12 +22,13 @@ MOST_ELEMENTS = 1 << 25
 _LEAST_ROWS = 4
 
 
-def sampled(case: Case, own: Measured) -> Sample:
+def sampled(case: Case, values: Mapping[str, Tensor], own: Measured) -> Sample:
     """Rows of the first, a middle, the last full and the partial tile, and drawn ones; keys also along their diagonal.
 
     Up to half of them lie where the gradients are wrong.
 
     Args:
+        values: its inputs.
         own: the ordinary run.
     """
     everything = plan(case)
@@ -32,7 +37,9 @@ def sampled(case: Case, own: Measured) -> Sample:
     draws = random.Random(case.seed)
     of_rows = _landmarks(case.seqlen_q, case.block_m, case.cu_seqlens_q or case.seqlens or ())
     rows = _chosen(draws, case.seqlen_q, n_rows, _wrong(own, "dQ"), of_rows)
-    every = own.x.diagonal(Tile(0, slice(0, 1), slice(0, case.seqlen_q))).flatten()
+    block = block_at(0, 0, case.heads // case.kv_heads)  # the diagonal is the same in all heads
+    x = attention_of(block.case(case), block.inputs(case, values))
+    every = x.diagonal(Tile(0, slice(0, 1), slice(0, case.seqlen_q))).flatten()
     diagonal = [key for key in every[list(rows)].tolist() if 0 <= key < case.seqlen_k]
     of_keys = _landmarks(case.seqlen_k, case.block_n, case.cu_seqlens_k or ())
     draws.shuffle(diagonal)
