@@ -1,6 +1,6 @@
 """What a check costs beside the float64 reference that it needs, and how that grows with length.
 
-    python benchmarks/scale.py [--part layouts|exposed|lengths|growth|identities ...]
+    python benchmarks/scale.py [--part layouts|exposed|lazy|lengths|growth|identities ...]
 
 The reference here is plain: forward and backward in float64, tiles of 1024 rows (256 on a CPU), tiles that causal hides
 skipped. On a GPU the case is H = 16, L = 8192, D = 128 in bfloat16, causal, by PyTorch's flash attention; on a CPU
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import lazy_attention
 import torch
 from torch import Tensor
 
@@ -84,7 +85,8 @@ def reference(q: Tensor, k: Tensor, v: Tensor, do: Tensor) -> list[Tensor]:
 def check(target: Any = TARGET, **options: Any) -> Mapping[str, float]:
     """The seconds of a check that matches, by stage."""
     name, function = (target, None) if isinstance(target, str) else ("function", target)
-    report = run_check(CheckRequest(name, None, None, CASE | options), "", target=function)
+    case = {name: value for name, value in (CASE | options).items() if value is not None}
+    report = run_check(CheckRequest(name, None, None, case), "", target=function)
     assert report.verdict == "match", report.verdict
     return report.seconds
 
@@ -147,6 +149,22 @@ def exposed(beside: float) -> None:
     told("every intermediate exported: comparison", seconds, beside, "  (wanted: 4)")
 
 
+def lazy(_beside: float) -> None:
+    """The lazy family, tau = -1, beside a plain streaming reference of its own; and with a bias by distance."""
+    heads = CASE["heads"]
+    tau, bias = (torch.full(shape, value, device=DEVICE) for shape, value in (((heads,), -1.0), ((heads, 128), 0.5)))
+    inputs, case = drawn(CASE), {"causal": None, "tau": "-1", "runs": ["contiguous"], "recover": False}
+    for words, given, options in (
+        ("lazy", (tau,), {"bias": False}),
+        ("lazy, dBias of 128 distances", (tau, bias), {"bias_window": 128}),
+    ):
+        beside = timed(lambda given=given: lazy_attention.reference(*inputs, *given))
+        told(f"{words}: float64 reference, streaming", beside, beside)
+        stages = [check(lazy_attention.rounding, **case, **options) for _ in range(4)][1:]
+        seconds = statistics.median(one["compare"] + one["reference"] for one in stages)
+        told(f"{words}: reference, comparison, identities", seconds, beside, "  (wanted: 3)")
+
+
 def peak(case: Mapping[str, Any]) -> tuple[Mapping[str, float], float]:
     """The seconds of a check, and the bytes that it held at most beyond what was there, its inputs and its outputs.
 
@@ -199,7 +217,10 @@ def identities(_beside: float) -> None:
     print("  " + ", ".join(f"{name} {seconds:.2f}" for name, seconds in stages.items()))
 
 
-PARTS = {"layouts": layouts, "exposed": exposed, "lengths": lengths, "growth": growth, "identities": identities}
+PARTS = {
+    "layouts": layouts, "exposed": exposed, "lazy": lazy, "lengths": lengths, "growth": growth,
+    "identities": identities,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -180,7 +180,7 @@ class Least:
 
     def of_matrix(self, name: str) -> Tensor:
         """Of P, dP or dS: a tensor of its own."""
-        return {"P": self._p, "dP": self._dp.clone, "dS": self._ds}[name]()
+        return {"P": self._p, "dP": self.dp.clone, "dS": self._ds}[name]()
 
     def add_sums(self, into: LeastSums) -> None:
         """Adds this tile's shares of what dK and dV are allowed."""
@@ -244,13 +244,14 @@ class Least:
         return (self.values["P"] * (self.common + U_FUNCTION)).add_(self.values["valid"], alpha=TINY)
 
     @cached_property
-    def _dp(self) -> Tensor:
+    def dp(self) -> Tensor:
+        """[h, m, n] of dP."""
         share = kept_share(self.x, self.tile)
         dot = at_least(sizes(self.do), sizes(self.v).mT).mul_(self.precision.accumulate * long_sum(self.do.shape[-1]))
         return (dot if share is None else dot * share).mul_(self.values["valid"])
 
     def _ds(self) -> Tensor:
-        of_operands = (self._dp + self.moved_delta).mul_(self.values["P"])
+        of_operands = (self.dp + self.moved_delta).mul_(self.values["P"])
         of_operands.add_(self.values["dS"].abs(), alpha=self.precision.matrix)
         of_operands.add_(self.values["valid"], alpha=self.precision.floor)
         if self.kink is not None:

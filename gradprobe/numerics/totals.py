@@ -31,6 +31,8 @@ def _dbias(of: Least, case: Case) -> Error:
     is_of_rows = case.family == "softmax" and of.x.n_key > 1 and bias.shape[-1] == 1
     p, by = (of.values["P"].sum(-1, keepdim=True).float(), U_FUNCTION) if is_of_rows else (of.p, of.common.float())
     terms = of.ds * weight(of.precision, 1) ** 2 if of.power == 2 else (of.ds * by).square_()
+    if case.family == "softmax":  # a bias may be of few terms each, or of one
+        terms.add_((of.p * sizes(of.dp)).square_())
     terms = terms.sum(-1, keepdim=True, dtype=torch.double) if is_of_rows else terms
     of_delta = p.square().mul_(sizes(of.delta, 2))
     squares = SURELY * like_bias(of.x, of.tile, (of_delta + terms).double().nan_to_num_(0.0, 0.0, 0.0))
