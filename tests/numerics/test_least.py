@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 
 from gradprobe.inputs.draw import draw
 from gradprobe.numerics import least
@@ -123,6 +123,8 @@ def test_nor_is_what_sums_over_rows_are_allowed(random):
 def test_a_tile_of_the_keys_that_are_seen_has_the_values_of_a_tile_of_all(random):
     _, x, tile, _ = problem_of(random)
     of_all, of_seen = evaluate(x, replace(tile, keys=slice(None))), evaluate(x, tile)
+    passed = (of_all["PE"][..., tile.keys] > 0) == (of_seen["PE"] > 0)
+    assume(bool(passed.all()))  # else rounding decided what lazy's ReLU lets through
     hidden = torch.ones(x.n_key, dtype=torch.bool)
     hidden[tile.keys] = False
     # Where a row sees one key, dS is dP less dP, and lazy's PE may be 1 less 1: left is what float64 rounds of these.
