@@ -133,6 +133,8 @@ ALWAYS: Mapping[str, Mapping[str, Any]] = {
     "bias": {"bias": True}, "window": {"window": "45,21"}, "softcap": {"softcap": 1.5}, "alibi": {"alibi": True},
     "mask": {"mask": "random"}, "sinks": {"sinks": True}, "keep": {"dropout": 0.3},
 }  # fmt: skip
+# Where logits are far from 0, a cap near them: in the flat ends of a lower one gradients are what rounding leaves.
+SOFTCAPS = {"large": 6.0, "negative": 150.0, "positive": 150.0}
 PACKING = frozenset({"cu_seqlens", "cu_seqlens_q"})
 # What every case has of its own.
 _OWN = ("batch", "heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "layout", "runs", "cu_seqlens_k", "inputs")

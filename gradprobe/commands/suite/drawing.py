@@ -13,7 +13,7 @@ from ...model.assignment import run_name
 from ...model.case import DTYPES, Case
 from ...model.failures import UsageFailure
 from ...model.resolution import resolve
-from .battery import FEWER, OWN_DIM, TWO_LENGTHS
+from .battery import ALWAYS, FEWER, OWN_DIM, PACKING, SOFTCAPS, TWO_LENGTHS, ends
 from .matrix import Takes, titled
 from .traits import Instance
 
@@ -25,10 +25,7 @@ _LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqle
 # The options that decide one another: where one is given, none of the others is drawn.
 _TOGETHER = (_LENGTHS, ("heads", "kv_heads", "tau"), ("layout", "runs"), ("head_dim", "head_dim_v"))
 _PATTERNS = ("normal", "normal", "normal", "small", "large", "negative", "offset", "lowrank")
-# Where logits are far from 0 a cap near them: in the flat ends of a small one the gradients are what rounding leaves.
-_SOFTCAPS = {"large": 6.0, "negative": 150.0}
 _LAYOUTS = ("contiguous", "contiguous", "blhd", "distinct-unit", "distinct", "offset")
-_PACKING = {"cu_seqlens", "cu_seqlens_q"}
 
 
 def drawn(takes: Takes, given: Mapping[str, Sequence[Any]], seed: int) -> Iterator[dict[str, Any]]:
@@ -60,7 +57,7 @@ def drawn(takes: Takes, given: Mapping[str, Sequence[Any]], seed: int) -> Iterat
 
 def case_of(options: Mapping[str, Any], takes: Takes) -> Case | None:
     """The case of options; None where there is none."""
-    takes_bias, packs = "bias" in takes.names, bool(_PACKING & takes.required)
+    takes_bias, packs = "bias" in takes.names, bool(PACKING & takes.required)
     try:
         return resolve({**parse(options), "device": "cpu"}, takes.family, takes_bias=takes_bias, packs=packs)
     except UsageFailure:
@@ -75,7 +72,7 @@ def _options(takes: Takes, given: Mapping[str, Sequence[Any]], rng: random.Rando
     own = {"dtype": rng.choice(DTYPES), **free, "pattern": rng.choice(_PATTERNS)}
     own = {name: word for name, word in own.items() if name not in decided} | chosen
     if "softcap" in own and "softcap" not in chosen:
-        own["softcap"] = _SOFTCAPS.get(own["pattern"], 1.5)
+        own["softcap"] = SOFTCAPS.get(own["pattern"], own["softcap"])
     return own
 
 
@@ -100,12 +97,12 @@ def _softmax(takes: Takes, rng: random.Random) -> dict[str, Any]:
     for name, word in (
         ("window", f"{rng.randrange(60)},{rng.choice((-1, 0, rng.randrange(60)))}"),
         ("mask", rng.choice(("random", "dead-rows", "padding"))),
-        ("softcap", 1.5), ("bias", True), ("alibi", True), ("sinks", True),
+        *((name, ALWAYS[name][name]) for name in ("softcap", "bias", "alibi", "sinks")),
     ):  # fmt: skip
         if name in takes.required or (name in takes.names and rng.random() < 0.25):
             options[name] = word
     if "keep" in takes.required or ("keep" in takes.names and rng.random() < 0.15):
-        options["dropout"] = 0.3
+        options |= ALWAYS["keep"]
     if "scale" in takes.names and rng.random() < 0.2:
         options["scale"] = rng.choice((0.1, 0.4))
     if {"align", "causal"} <= takes.names and rng.random() < 0.2:
@@ -118,9 +115,9 @@ def _softmax(takes: Takes, rng: random.Random) -> dict[str, Any]:
 def _sized(takes: Takes, rng: random.Random) -> dict[str, Any]:
     """Batches and lengths: of one sequence each, padded or packed as the target takes it."""
     rows, batch = _length(rng), rng.choice((1, 2))
-    if _PACKING & takes.required or (_PACKING & takes.names and rng.random() < 0.4):
+    if PACKING & takes.required or (PACKING & takes.names and rng.random() < 0.4):
         lengths = [rng.choice((0, 1, _length(rng))) for _ in range(rng.choice((1, 2)))] + [rows]
-        return {"cu_seqlens": ",".join(map(str, itertools.accumulate(lengths, initial=0)))}
+        return {"cu_seqlens": ends(lengths)}
     if "seqlens" in takes.required or ("seqlens" in takes.names and rng.random() < 0.3):
         live = [rows, *(rng.randrange(rows + 1) for _ in range(batch - 1))]
         return {"batch": batch, "seqlen": rows, "seqlens": ",".join(map(str, live))}

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...model.assignment import PLAIN
 from ...model.case import Case
-from .battery import ALWAYS, FEWER, OWN_DIM, PACKING, TWO_LENGTHS, UNEVEN, ends, lacking, one_length, set_by
+from .battery import ALWAYS, FEWER, OWN_DIM, PACKING, SOFTCAPS, TWO_LENGTHS, UNEVEN, ends, lacking, one_length, set_by
 from .covering import Combination, Row, Space
 from .matrix import Takes
 
@@ -112,8 +112,6 @@ _FACTORS = (
         Level(_TILES, {"block_m": 16, "block_n": 32}, ("block_m", "block_n")),
     )),
 )  # fmt: skip
-# Where logits are far from 0, a cap near them: in the flat ends of a lower one gradients are what rounding leaves.
-_SOFTCAPS = {"large": 6.0, "negative": 150.0, "positive": 150.0}
 # Heads and key heads: here, and on a GPU.
 _HEADS = {_EACH: ((2, 2), (3, 3)), _GROUPED: ((4, 2), (6, 2)), _MULTI_QUERY: ((2, 1), (3, 1))}
 # A length up to which a second batch takes little time in the interpreter, and below which a window is a small one.
@@ -195,7 +193,7 @@ class Factors:
         found = {name: word for place in enumerate(row) for name, word in self.found.get(place, {}).items()}
         options = {"head_dim": 16, **self.always, **given, **self._sizes(levels), **found, "layout": _layout(levels)}
         if "softcap" in options:
-            options["softcap"] = _SOFTCAPS.get(options["pattern"], options["softcap"])
+            options["softcap"] = SOFTCAPS.get(options["pattern"], options["softcap"])
         if "window" in options and min(self._rows_and_keys(levels)) < _SHORT:
             options["window"] = ",".join(_NARROW.get(word, word) for word in options["window"].split(","))
         return options
