@@ -321,10 +321,9 @@ def _receipt(report: Report) -> str:
 
 def _split(products: SplitProducts) -> str:
     """Says how products of float64 were made."""
-    made = f"{plural(products.split, 'float64 product')} made of exact float32 ones"
     why = "GRADPROBE_FLOAT64=split" if products.ratio is None else f"{products.ratio:.1f} times as fast on this device"
-    left = f", {products.native} by float64" if products.native else ""
-    return f"{made} ({why}){left}; what these may err by is in the budgets"
+    of = f"{products.split} of {plural(products.split + products.native, 'float64 product')}"
+    return f"{of} made of exact float32 ones ({why})"
 
 
 def _provenance(report: Report, width: int) -> Iterator[Text]:

@@ -12,7 +12,7 @@ FORCED = {"GRADPROBE_FLOAT64": "split"}
 
 
 @pytest.mark.usefixtures("without_causes")
-@pytest.mark.parametrize("function", ["backward", "half_a_delta_inside"])
+@pytest.mark.parametrize("function", ["backward", "doubled_dq"])
 def test_a_check_says_that_products_were_split_and_comes_to_the_same(function):
     words = f"check soft.py:{function} --causal {SMALL} --runs contiguous --json -"
     plain, split = (json.loads(run(words, **of).out) for of in ({}, FORCED))

@@ -44,7 +44,7 @@ def as_wrong_as_they_may_be(random):
     return off
 
 
-@tries(push=20, night=3_000)
+@tries(push=12, night=3_000)
 @given(random=DRAWS)
 def test_what_the_reference_errs_by_is_in_the_budget(random):
     case, x, tile, precision = problem_of(random)
@@ -68,7 +68,7 @@ def test_what_the_reference_errs_by_is_in_the_budget(random):
             assert bool((whole[name] >= without[name] * (1 - 2.0**-20)).all()), name
 
 
-@tries(push=4, night=500)
+@tries(push=3, night=500)
 @given(random=DRAWS)
 def test_no_verdict_on_one_element_changes(random):
     dtype, family = random.choice(["float32", "float16", "bfloat16"]), random.choice(["softmax", "lazy"])

@@ -50,7 +50,7 @@ def worst(found, a, b):
     return max(shares)
 
 
-@tries(push=120, night=3_000)
+@tries(push=60, night=3_000)
 @given(random=DRAWS)
 def test_a_product_errs_by_no_more_than_wanted(random):
     m, n, terms = random.randint(1, 4), random.randint(1, 4), random.choice([1, 3, 40, 128, 129, 300])
