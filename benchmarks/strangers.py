@@ -230,14 +230,14 @@ class Copy:
 
     def check(self) -> Any:
         """The program that checks it, and leaves its report there."""
-        from gradprobe.processes.process import Program
+        from gradprobe.processes.executables import Program
 
         command = (sys.executable, "-m", "gradprobe", "check", *self.words, "--json", str(self.folder / "report"))
         return Program(command, self.environment)
 
     def judging(self) -> Any:
         """The program that judges it, and leaves what it finds there."""
-        from gradprobe.processes.process import Program
+        from gradprobe.processes.executables import Program
 
         return Program((sys.executable, str(JUDGE), str(self.folder / "dense"), *self.words), self.environment)
 
@@ -248,7 +248,7 @@ class Copy:
 
 def run(programs: Sequence[Any], workers: int) -> list[Any]:
     """How each program ended, in their order."""
-    from gradprobe.processes.process import run_programs
+    from gradprobe.processes.executables import run_programs
 
     return sorted(run_programs(programs, timeout=LIMIT, workers=workers), key=lambda ran: ran.number)
 

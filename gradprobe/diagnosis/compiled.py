@@ -20,7 +20,7 @@ from ..numerics.compare import compare
 from ..numerics.precision import precision_of
 from ..probing.arithmetic import in_words
 from ..probing.experiment import arithmetic_of, dots_of
-from ..processes.process import Program, gradprobe_command, run_programs
+from ..processes.executables import Program, gradprobe_command, run_programs
 from ..runtime.arithmetic import coarsest
 from ..runtime.launches import kernel_types
 from ..targets.find import find_target

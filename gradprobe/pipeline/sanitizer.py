@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..model.failures import TargetFailure, UsageFailure
 from ..model.number import plural
-from ..processes.process import Program, gradprobe_command, run_programs
+from ..processes.executables import Program, gradprobe_command, run_programs
 
 if TYPE_CHECKING:
     from ..model.memory import MemoryFinding

@@ -14,7 +14,7 @@ import types
 from pathlib import Path
 
 from gradprobe.processes import tell
-from gradprobe.processes.process import Program, run_programs
+from gradprobe.processes.executables import Program, run_programs
 
 
 class Doing:

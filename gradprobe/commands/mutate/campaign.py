@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...model.failures import TargetFailure, UsageFailure
 from ...processes.ended import words_of
-from ...processes.process import Program, Ran, gradprobe_command, run_programs
+from ...processes.executables import Program, Ran, gradprobe_command, run_programs
 from ...source.kernel_file import KernelFile
 from ...source.shadow import Shadow
 from .mutant import Mutant

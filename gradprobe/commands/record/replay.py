@@ -22,7 +22,7 @@ from ...model.failures import Failure, TargetFailure, UsageFailure, as_failure
 from ...model.number import plural
 from ...model.report import failed_report
 from ...model.run import MISMATCH
-from ...processes.process import run_in_foreground
+from ...processes.executables import run_in_foreground
 from ...processes.startup import STARTUP
 from ...render.console import first_line
 from ...render.text import CAUTION

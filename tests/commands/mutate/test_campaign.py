@@ -12,7 +12,7 @@ from gradprobe.commands.mutate.campaign import Terms, campaign, other_gate, own_
 from gradprobe.commands.mutate.operators import mutants_of
 from gradprobe.commands.mutate.subject import read_file
 from gradprobe.model.failures import TargetFailure, UsageFailure
-from gradprobe.processes.process import Program, run_programs
+from gradprobe.processes.executables import Program, run_programs
 from gradprobe.source.shadow import Shadow
 
 # Triton is not needed: any decorator called jit makes a kernel, and this one runs as it stands.
