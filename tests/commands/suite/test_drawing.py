@@ -64,6 +64,10 @@ def test_what_is_required_is_in_every_case_and_what_is_given_decides_what_it_dec
     assert {(case.dtype, case.layouts, case.runs) for case in found} == {("float16", (), ((),))}
 
 
+def test_a_softcap_lies_near_the_logits_of_a_pattern_that_is_given():
+    assert {case.softcap for case in cases(ALL, 50, pattern=["positive"])} == {None, 150.0}
+
+
 def test_where_no_case_is_allowed_that_is_said_and_where_there_are_few_each_is_drawn():
     with pytest.raises(UsageFailure, match="this target takes no case with these options"):
         next(drawn(PLAIN, {"batch": [0]}, 0))
