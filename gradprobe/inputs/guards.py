@@ -163,13 +163,9 @@ def _whole(views: Mapping[str, Tensor]) -> Tensor:
 
 
 def _breaches(views: Mapping[str, Tensor], fill: str) -> Iterator[Breach]:
-    whole = _whole(views)
-    changed = ~same_bits(whole, guard_values(len(whole), whole.dtype, whole.device, fill))
-    for view in views.values():
-        changed.as_strided(view.shape, view.stride(), view.storage_offset()).fill_(False)
-    if not bool(changed.any()):
+    at = _written(views, fill)
+    if not len(at):
         return
-    at = changed.nonzero().flatten().cpu()
     starts = {name: int(view.storage_offset()) for name, view in views.items()}
     ends = {name: starts[name] + spanned(view.shape, view.stride()) - 1 for name, view in views.items()}
     leading, trailing = min(views, key=lambda name: (starts[name], ends[name])), max(views, key=ends.__getitem__)
@@ -181,6 +177,22 @@ def _breaches(views: Mapping[str, Tensor], fill: str) -> Iterator[Breach]:
         yield Breach(" and ".join(views), "between", int(between.min()) - first, len(between))
     if len(behind):
         yield Breach(trailing, "after", int(behind.min()) - last, len(behind))
+
+
+def _written(views: Mapping[str, Tensor], fill: str) -> Tensor:
+    """The elements of a storage that hold no guard values and belong to no tensor, ascending, on the CPU."""
+    import torch
+
+    whole, view = _whole(views), next(iter(views.values()))
+    known = guard_values(len(whole), whole.dtype, whole.device, fill)
+    first, span = int(view.storage_offset()), spanned(view.shape, view.stride())
+    if len(views) == 1 and span == view.numel():  # without gaps: its two ends
+        ends = (slice(0, first), slice(first + span, len(whole)))
+        return torch.cat([(~same_bits(whole[end], known[end])).nonzero().flatten().cpu() + end.start for end in ends])
+    changed = ~same_bits(whole, known)
+    for view in views.values():
+        changed.as_strided(view.shape, view.stride(), view.storage_offset()).fill_(False)
+    return changed.nonzero().flatten().cpu()
 
 
 def same_bits(one: Tensor, other: Tensor) -> Tensor:

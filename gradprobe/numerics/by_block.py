@@ -32,11 +32,18 @@ OF_COUNTS = "I6"
 
 @dataclass(frozen=True)
 class _Part:
-    """One block, compared."""
+    """What is kept of one block: of its comparison what does not grow with length."""
 
     block: Block
-    comparison: Comparison
+    findings: Mapping[str, Finding]
+    undecided: int
+    leaks: Mapping[str, int]
+    reading: Mapping[str, float]
     invariants: tuple[Invariant, ...]
+
+    @property
+    def matches(self) -> bool:
+        return all(finding.mismatched == 0 for finding in self.findings.values())
 
 
 @dataclass(frozen=True)
@@ -74,23 +81,26 @@ class ByBlock:
             whole: compares the run as a whole, where that is asked for after all.
             until_wrong: whether what follows a wrong block is left out.
         """
-        parts, every = list[_Part](), list(blocks(self.case, 1))
+        parts, every, least = list[_Part](), list(blocks(self.case, 1)), self._nothing()
         for done, block in enumerate(every, 1):
-            parts.append(self._part(block))
+            comparison, invariants = self._compared(block)
+            self._keep(block, comparison, least)
+            of = comparison
+            parts.append(_Part(block, of.findings, of.undecided, of.leaks, of.reading, invariants))
             tick(done / len(every))
-            if until_wrong and not parts[-1].comparison.matches:
+            if until_wrong and not of.matches:
                 break
-        return self._together(parts, whole), tuple(_worst_of(parts))
+        return self._together(parts, least, whole), tuple(_worst_of(parts))
 
-    def _part(self, block: Block) -> _Part:
+    def _compared(self, block: Block) -> tuple[Comparison, tuple[Invariant, ...]]:
         case, values, trace = block.case(self.case), block.inputs(self.case, self.values), self._trace(block)
         if self.recovery is None and not self.coarse:
             sifted = Sieve(several=False).sift(case, values, trace, self.precision, is_part=True)
             if sifted is not None:
-                return _Part(block, sifted.comparison(lambda: self._by_budget(block)), tuple(sifted.invariants))
+                return sifted.comparison(lambda: self._by_budget(block)), tuple(sifted.invariants)
         comparison = self._by_budget(block)
         x = problem_of(case, values, self.rows)
-        return _Part(block, comparison, tuple(identities(case, x, trace, comparison)))
+        return comparison, tuple(identities(case, x, trace, comparison))
 
     def _trace(self, block: Block) -> Trace:
         of_block = {name: block.of(value, self.case.axes(name)) for name, value in self.trace.values.items()}
@@ -106,42 +116,40 @@ class ByBlock:
             case, x, self._trace(block), held, recovery=recovery, evaluate=self.evaluate, blame=blame, is_part=True
         )
 
-    def _together(self, parts: list[_Part], whole: Callable[[], Comparison]) -> Comparison:
+    def _nothing(self) -> dict[str, Tensor]:
+        given = {name: value for name, value in self.trace.values.items() if name not in MATRICES}
+        return {name: torch.zeros(value.shape, dtype=KEPT_AS, device=value.device) for name, value in given.items()}
+
+    def _keep(self, block: Block, comparison: Comparison, least: Mapping[str, Tensor]) -> None:
+        """Keeps what each element of linear size of a block is allowed at least."""
+        known, dtypes = comparison.by_sieve, {name: self.trace.values[name].dtype for name in least}
+        bounds = allowed(comparison, dtypes) if known is None else known.bounds
+        for name, kept in least.items():
+            block.of(kept, self.case.axes(name)).copy_(bounds[name] * (KEPT if known is None else 1.0))
+
+    def _together(self, parts: list[_Part], least: Mapping[str, Tensor], whole: Callable[[], Comparison]) -> Comparison:
         shapes, given = expected_shapes(self.case), self.trace.values
         linear = [name for name in shapes if name not in MATRICES]
         summed = [name for name in ("P", "dS") if name in given]
-        leaks = {name: sum(part.comparison.leaks[name] for part in parts) for name in summed}
         found = Comparison(
             {name: self._finding(name, parts) for name in shapes if name in given},
             tuple(name for name in shapes if name not in given),
             precision=ordinary(self.precision),
-            undecided=sum(part.comparison.undecided for part in parts),
+            undecided=sum(part.undecided for part in parts),
             expected=Later(linear, lambda: whole().expected),
             bounds=Later(linear, lambda: whole().bounds),
             row_sums=Later(summed, lambda: whole().row_sums),
-            leaks=leaks,
+            leaks={name: sum(part.leaks[name] for part in parts) for name in summed},
             recovery=self.recovery,
-            reading=_most_of([part.comparison.reading for part in parts]),
-            by_sieve=BySieve(self._bounds(parts), lambda block: self._by_budget(block, blame=False)),
+            reading=_most_of(part.reading for part in parts),
+            by_sieve=BySieve(least, lambda block: self._by_budget(block, blame=False)),
         )
         return promoted(found)
-
-    def _bounds(self, parts: list[_Part]) -> dict[str, Tensor]:
-        """What each element of linear size is allowed at least."""
-        given = {name: value for name, value in self.trace.values.items() if name not in MATRICES}
-        found = {name: torch.zeros(value.shape, dtype=KEPT_AS, device=value.device) for name, value in given.items()}
-        dtypes = {name: value.dtype for name, value in given.items()}
-        for part in parts:
-            known = part.comparison.by_sieve
-            bounds = allowed(part.comparison, dtypes) if known is None else known.bounds
-            for name, kept in found.items():
-                part.block.of(kept, self.case.axes(name)).copy_(bounds[name] * (KEPT if known is None else 1.0))
-        return found
 
     def _finding(self, name: str, parts: Iterable[_Part]) -> Finding:
         """What was found of an intermediate in all blocks."""
         made = Tally(self.case, name, self.trace.values[name].shape).finding()
-        found = [(part.block, part.comparison.findings[name]) for part in parts]
+        found = [(part.block, part.findings[name]) for part in parts]
         for block, one in found:
             place = (slice(block.batch, block.batch + 1), block.kv_heads if name in BY_KEY else block.heads)
             for into, of in zip(_by_head(made), _by_head(one), strict=True):

@@ -197,10 +197,10 @@ class _Judged:
     undecided: int = 0
 
     def judge(self, name: str, error: Tensor, bound: Tensor) -> None:
-        """Errors [h, r, ...], beside what is allowed of each at least."""
-        sizes = error.abs()
+        """Errors [h, r, ...], which are spoiled here, beside what is allowed of each at least."""
+        sizes = error.abs_()
         # 0 of 0 that are allowed is right; a NaN of either makes a NaN, which does not pass.
-        largest, ratio = sizes.amax(), sizes.div_(bound.clamp(min=NEARLY_0)).flatten(1)
+        largest, ratio = sizes.amax(), sizes.div_(bound.clamp_(min=NEARLY_0)).flatten(1)
         ratios = ratio.amax(1)
         self.passed.append((ratios <= 1.0).all())
         self._note(name, ratios, ratio.norm().square(), largest)
@@ -441,8 +441,8 @@ class _BlockWalk:
         error = (value - expected).masked_fill(value == expected, 0.0)
         if name == "LSE":  # of a row that sees no key there are several conventions, and nothing reads it
             error = error.masked_fill(~self.live & ~value.isnan(), 0.0)
-        self.judged.judge(name, error[0], bound[0])
         self.whole.keep(name, self.block, error, bound)
+        self.judged.judge(name, error[0], bound[0])
         if name in PARTNERS:
             partner = getattr(self.x, PARTNERS[name])
             for side, of, budget in zip(self.sides, (value, expected), (bound, of_reference), strict=True):

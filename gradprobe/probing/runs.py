@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..inputs.draw import outputs_of
 from ..inputs.guards import same_bits
+from ..inputs.layouts import Inputs
 from ..model.assignment import AS_SAVED, UNIT_RUN, Assigned, run_name
 from ..model.failures import TargetFailure, UsageFailure
 from ..model.memory import RACE, UNWRITTEN, MemoryFinding, telling, worst_first
@@ -266,21 +267,25 @@ def _may_double(experiment: Experiment, first: Measured) -> bool:
 def _second(
     experiment: Experiment, run: LayoutRun, first: Measured, key: str, *, factor: float, reverse: bool
 ) -> _Second:
-    values: Mapping[str, Tensor] = effective(experiment.values, run.assigned)
-    values = doubled(values) if factor != 1.0 else values
-    values = permuted(values, experiment.case) if reverse else values
     # Values that were expanded are so already; laid out so once more they would lose the factor.
     assigned = tuple((tensor, layout) for tensor, layout in run.assigned if layout != "expanded")
-    outputs = outputs_of(experiment.case, experiment.target.outputs, values)
-    inputs = experiment.placed({**derived(experiment, values), **values, **outputs}, assigned)
-    trace, execution = accepted(experiment, inputs)
+
+    def laid_out() -> Inputs:
+        """Made again where they are asked for: of a large case they take more memory than all else."""
+        values: Mapping[str, Tensor] = effective(experiment.values, run.assigned)
+        values = doubled(values) if factor != 1.0 else values
+        values = permuted(values, experiment.case) if reverse else values
+        outputs = outputs_of(experiment.case, experiment.target.outputs, values)
+        return experiment.placed({**derived(experiment, values), **values, **outputs}, assigned)
+
+    trace, execution = accepted(experiment, laid_out())
     invariant = agreement(key, experiment.case, first.trace, trace, first.comparison, factor=factor, reverse=reverse)
     if invariant.holds:
         return _Second(invariant, execution, lambda: None)
     what = " and ".join((["dO doubled"] if factor != 1.0 else []) + (["heads reversed"] if reverse else []))
 
     def wrong() -> LayoutRun | None:
-        second = LayoutRun(f"{run.layout}, {what}", assigned, measure(experiment, inputs, trace), None)
+        second = LayoutRun(f"{run.layout}, {what}", assigned, measure(experiment, laid_out(), trace), None)
         return second if second.verdict == MISMATCH else None
 
     return _Second(invariant, execution, wrong)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.numerics import by_block, sieve
+from gradprobe.numerics import sieve
 from gradprobe.numerics.budget import Recovery
 from gradprobe.numerics.by_block import ByBlock
 from gradprobe.numerics.compare import attention_of, compare
@@ -82,14 +82,18 @@ def test_findings_place_and_identities_are_those_of_the_whole(fault, names, by_s
     assert {(one.key, one.of): one.holds for one in invariants} == held
 
 
-def test_what_is_inherited_in_one_block_is_not_promoted_for_a_fault_of_another():
+def test_what_is_inherited_in_one_block_is_not_promoted_for_a_fault_of_another(monkeypatch):
     case, values, trace, precision = run_of("one query head", GRADIENTS)
-    by = ByBlock(case, values, trace, precision)
-    parts = [by._part(block) for block in by_block.blocks(case, 1)]
-    finding = parts[0].comparison.findings["dV"]
-    inherited = replace(finding, wrong=finding.wrong + 1)
-    comparison = replace(parts[0].comparison, findings={**parts[0].comparison.findings, "dV": inherited})
-    together = by._together([replace(parts[0], comparison=comparison), *parts[1:]], never)
+    compared = ByBlock._compared
+
+    def with_an_inherited_one(by, block):
+        comparison, invariants = compared(by, block)
+        finding = comparison.findings["dV"]
+        wrong = replace(finding, wrong=finding.wrong + 1) if block.batch == 0 else finding
+        return replace(comparison, findings={**comparison.findings, "dV": wrong}), invariants
+
+    monkeypatch.setattr(ByBlock, "_compared", with_an_inherited_one)
+    together, _ = ByBlock(case, values, trace, precision).compared(never, lambda fraction: None)
     assert [together.findings[name].status for name in ("dV", "dQ")] == ["inherited", "mismatch"]
 
 
