@@ -105,6 +105,9 @@ def test_what_comes_from_anywhere_but_operands_and_constants_is_worked_out_each_
         call, runs = plans_of(function)
         results = [call(one) for _ in range(4)]
         assert len(runs) == 4
+    others = (tensor_of(value).handle for value in range(4))
+    call, _ = plans_of(lambda x, builder: tl.tensor(builder.create_add(x.handle, next(others)), tl.int32))
+    assert [call(one).handle.data.item() for _ in range(4)] == [7, 8, 9, 10]
     call, _ = plans_of(elsewhere[0])
     assert [call(one).handle.data.item() for _ in range(4)] == [4, 5, 6, 7]
     assert results == [3, 3, 3, 3]
