@@ -9,6 +9,8 @@ from triton.runtime import interpreter as shipped
 
 from gradprobe.runtime import interpreter
 from gradprobe.runtime.interpreter import plans
+from gradprobe.runtime.interpreter.dataflow.graph import Flow
+from gradprobe.runtime.interpreter.dataflow.tracer import followed
 from gradprobe.runtime.interpreter.plans import PLANS, Plans
 
 
@@ -164,3 +166,9 @@ def test_a_scalar_that_is_taken_for_a_bool_is_asked_each_time():
     assert out.tolist() == [-1, -1, -1, 4, 5, -1]
     refused = [key for key, plan in PLANS._made.items() if plan is False]
     assert any(key[0].__name__ == "load" for key in refused)
+
+
+def test_a_run_that_is_followed_repeats_nothing():
+    with followed({}, Flow(lambda view: "", {}, lambda *_: None), lambda tensor: None):
+        assert not PLANS.is_used
+    assert PLANS.is_used
