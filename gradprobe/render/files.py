@@ -187,6 +187,18 @@ def _markdown(_: Sequence[str]) -> str:
     return f"### gradprobe: {ERROR['message']}\n"
 
 
+def _page(words: Sequence[str]) -> str:
+    command = shlex.join(["gradprobe", *words]).replace("&", "&amp;").replace("<", "&lt;")
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<title>incomplete - gradprobe</title>
+<h1>INCOMPLETE {ERROR["message"]}</h1>
+<pre>{command}</pre>
+</html>
+"""
+
+
 # Where a form goes that has no file of its own.
 STDERR = "/dev/stderr"
 Form = namedtuple("Form", ["help", "text", "unfinished"])  # noqa: PYI024 - typing takes long to import
@@ -196,6 +208,7 @@ FORMS: Mapping[str, Form] = {
     "--junit": Form("Write JUnit XML; - for stdout", "junit:text", _junit),
     "--sarif": Form("Write SARIF 2.1.0; - for stdout", "sarif:text", _sarif),
     "--markdown": Form("Write a Markdown table; - for stdout", "markdown:text", _markdown),
+    "--html": Form("Write the report as a page; - for stdout", "page.page:text", _page),
     "--github": Form("Annotate lines on GitHub, and add a table to the step's summary", "github:text", None),
 }
 # The commands that write forms, and which.

@@ -20,7 +20,13 @@ from tests.render.written import assert_is_sarif, read_junit
 from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("real_processes")
-NAMES = {"--json": "out.json", "--junit": "out.xml", "--sarif": "out.sarif", "--markdown": "out.md"}
+NAMES = {
+    "--json": "out.json",
+    "--junit": "out.xml",
+    "--sarif": "out.sarif",
+    "--markdown": "out.md",
+    "--html": "out.html",
+}
 FORMS = " ".join(f"{flag} {file}" for flag, file in NAMES.items())
 COMMANDS = {
     "check": f"check soft.py:backward {SMALL} {FORMS}",
@@ -39,6 +45,7 @@ def read_as_right(folder):
         "out.json": json.loads((folder / "out.json").read_text())["verdict"] == "match",
         "out.xml": junit.find(".//error") is None and junit.find(".//failure") is None,
         "out.sarif": log["invocations"][0]["executionSuccessful"] and not log["results"],
+        "out.html": "<h1>INCOMPLETE" not in (page := (folder / "out.html").read_text()) and "MATCH" in page,
         "out.md": " right" in heading and "not checked" not in heading,
     }
     return {name for name, right in fine.items() if right}

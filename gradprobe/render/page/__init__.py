@@ -1,0 +1,1 @@
+"""The page: a report as one HTML file that needs nothing else."""

@@ -1,0 +1,72 @@
+"""Page: reports as one HTML file, with its style, its script and its pictures inside."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...model.documents import Reports
+from ...model.report import Report
+from ..places import base_of, with_origin
+from ..text import so_far, visible
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TEMPLATES = Path(__file__).with_name("templates")
+
+
+def text(several: Reports, code: int | None) -> str:
+    """The document; as long as the command runs, with a check that is not finished."""
+    reports = so_far(several, code)
+    return page_of(reports[0]) if len(reports) == 1 else page_of_several(reports)
+
+
+def page_of(report: Report) -> str:
+    """The page of one report."""
+    from .parts import parts_of
+
+    (report,) = with_origin(Reports(reports=(report,))).reports
+    return written("report.html", f"{report.verdict}: {report.name}", {"report": report, **parts_of(report)})
+
+
+def page_of_several(reports: Sequence[Report]) -> str:
+    """The page of several."""
+    return written("several.html", f"{len(reports)} checks", {"reports": reports})
+
+
+def written(template: str, title: str, parts: Mapping[str, Any]) -> str:
+    """A page by its template, which extends frame.html, with all that it needs inside. Text in it is escaped.
+
+    Args:
+        parts: what the template reads, by name.
+    """
+    script = _file("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    inside = {"title": title, "style": _file("page.css"), "script": script, "script_hash": f"sha256-{digest}"}
+    return visible(_environment().get_template(template).render(**inside, **parts))
+
+
+@cache
+def _file(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    from ...model.number import plural
+    from ..text import cause_in_words, ratio, value
+
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    made.filters |= {"ratio": ratio, "value": value, "plural": plural, "cause": cause_in_words}
+    made.globals |= {"base_of": base_of}
+    return made
