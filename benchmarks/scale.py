@@ -236,7 +236,7 @@ def float64(_beside: float) -> None:
             with multiplying(x.q.device, precision_of(dtype, "ieee"), counts):
                 seconds = timed(partial(evaluated, x), runs=1)
                 found[word] = evaluated(x)
-            stages = check(dtype=dtype, runs=["contiguous"], recover=False)
+            stages = check("sdpa-efficient", dtype=dtype, runs=["contiguous"], recover=False)
             print(f"{dtype}, {word}: reference {seconds:.3f} s, check {stages['compare'] + stages['reference']:.3f} s")
         own, split = (found[word] for word in WAYS)
         off = {name: float((split[name] - value).abs().max() / value.abs().max()) for name, value in own.items()}

@@ -184,15 +184,20 @@ def _written(views: Mapping[str, Tensor], fill: str) -> Tensor:
     import torch
 
     whole, view = _whole(views), next(iter(views.values()))
-    known = guard_values(len(whole), whole.dtype, whole.device, fill)
     first, span = int(view.storage_offset()), spanned(view.shape, view.stride())
     if len(views) == 1 and span == view.numel():  # without gaps: its two ends
-        ends = (slice(0, first), slice(first + span, len(whole)))
-        return torch.cat([(~same_bits(whole[end], known[end])).nonzero().flatten().cpu() + end.start for end in ends])
-    changed = ~same_bits(whole, known)
+        return torch.cat([_changed(whole, start, end, fill) for start, end in ((0, first), (first + span, len(whole)))])
+    changed = ~same_bits(whole, guard_values(len(whole), whole.dtype, whole.device, fill))
     for view in views.values():
         changed.as_strided(view.shape, view.stride(), view.storage_offset()).fill_(False)
     return changed.nonzero().flatten().cpu()
+
+
+def _changed(whole: Tensor, start: int, end: int, fill: str) -> Tensor:
+    """The elements from `start` to `end` that hold no guard values, on the CPU."""
+    before = start % _PERIOD
+    known = guard_values(before + end - start, whole.dtype, whole.device, fill)[before:]
+    return (~same_bits(whole[start:end], known)).nonzero().flatten().cpu() + start
 
 
 def same_bits(one: Tensor, other: Tensor) -> Tensor:

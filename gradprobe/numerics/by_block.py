@@ -117,7 +117,8 @@ class ByBlock:
         )
 
     def _nothing(self) -> dict[str, Tensor]:
-        given = {name: value for name, value in self.trace.values.items() if name not in MATRICES}
+        kept = self.recovery is None  # no other run is compared with one that was recovered
+        given = {name: value for name, value in self.trace.values.items() if kept and name not in MATRICES}
         return {name: torch.zeros(value.shape, dtype=KEPT_AS, device=value.device) for name, value in given.items()}
 
     def _keep(self, block: Block, comparison: Comparison, least: Mapping[str, Tensor]) -> None:

@@ -178,9 +178,16 @@ class Least:
         by_row = {"LSE": self.common, "delta": self.moved_delta}
         return by_row[name][..., 0] if name in by_row else {"O": self._o, "dQ": self._dq}[name]()
 
-    def of_matrix(self, name: str) -> Tensor:
-        """Of P, dP or dS: a tensor of its own."""
-        return {"P": self._p, "dP": self.dp.clone, "dS": self._ds}[name]()
+    def of_matrix(self, name: str, expected: Tensor, rounding: float = 0.0) -> Tensor:
+        """Of P, dP or dS: a tensor of its own.
+
+        Args:
+            expected: the values that it is held to.
+            rounding: the share of them that the dtype of what came rounds by.
+        """
+        if name == "dP":
+            return torch.add(self.dp, expected.abs(), alpha=rounding)
+        return self._p(rounding) if name == "P" else self._ds(rounding)
 
     def add_sums(self, into: LeastSums) -> None:
         """Adds this tile's shares of what dK and dV are allowed."""
@@ -240,8 +247,8 @@ class Least:
         mean = (product.abs() - off * size - TINIEST).nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
         return mean, (size * (1.0 - off) - TINIEST).nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
 
-    def _p(self) -> Tensor:
-        return (self.values["P"] * (self.common + U_FUNCTION)).add_(self.values["valid"], alpha=TINY)
+    def _p(self, rounding: float) -> Tensor:
+        return (self.values["P"] * (self.common + (U_FUNCTION + rounding))).add_(self.values["valid"], alpha=TINY)
 
     @cached_property
     def dp(self) -> Tensor:
@@ -250,9 +257,9 @@ class Least:
         dot = at_least(sizes(self.do), sizes(self.v).mT).mul_(self.precision.accumulate * long_sum(self.do.shape[-1]))
         return (dot if share is None else dot * share).mul_(self.values["valid"])
 
-    def _ds(self) -> Tensor:
+    def _ds(self, rounding: float) -> Tensor:
         of_operands = (self.dp + self.moved_delta).mul_(self.values["P"])
-        of_operands.add_(self.values["dS"].abs(), alpha=self.precision.matrix)
+        of_operands.add_(self.values["dS"].abs(), alpha=self.precision.matrix + rounding)
         of_operands.add_(self.values["valid"], alpha=self.precision.floor)
         if self.kink is not None:
             of_operands.index_put_(self.kink.at, self.kink.ds, accumulate=True)

@@ -196,14 +196,14 @@ class _Judged:
     sums: tuple[Sums, ...] = ()
     undecided: int = 0
 
-    def judge(self, name: str, error: Tensor, bound: Tensor) -> None:
-        """Errors [h, r, ...], which are spoiled here, beside what is allowed of each at least."""
+    def judge(self, name: str, error: Tensor, bound: Tensor, share: float = 1.0) -> None:
+        """Errors [h, r, ...], beside what is allowed of each at least: a share of `bound`. Both are spoiled."""
         sizes = error.abs_()
         # 0 of 0 that are allowed is right; a NaN of either makes a NaN, which does not pass.
         largest, ratio = sizes.amax(), sizes.div_(bound.clamp_(min=NEARLY_0)).flatten(1)
-        ratios = ratio.amax(1)
+        ratios = ratio.amax(1) / share
         self.passed.append((ratios <= 1.0).all())
-        self._note(name, ratios, ratio.norm().square(), largest)
+        self._note(name, ratios, (ratio.norm() / share).square(), largest)
 
     def take(self, finding: Finding, like: Tensor) -> None:
         """What a comparison found of the block."""
@@ -404,11 +404,11 @@ class _BlockWalk:
             self.expected[name][0, :, tile.rows] = values[name]
             self.bounds[name][0, :, tile.rows] = of_tile.of_row(name)
         for name in self.came.keys() & {*MATRICES}:
-            self._judge_matrix(name, tile, values[name], of_tile.of_matrix(name), kink)
+            self._judge_matrix(name, tile, values[name], of_tile, kink)
         add_keys(self.x, {name: self.expected[name][0] for name in BY_KEY if name in self.expected}, tile, values)
         of_tile.add_sums(self.sums)
 
-    def _judge_matrix(self, name: str, tile: Tile, expected: Tensor, bound: Tensor, kink: Kink | None) -> None:
+    def _judge_matrix(self, name: str, tile: Tile, expected: Tensor, of_tile: least.Least, kink: Kink | None) -> None:
         """Judges P, dP or dS on a tile, and that all keys which it does not see have 0; notes the sums of its rows.
 
         On the kink dP is held to the nearer one of its two values.
@@ -418,14 +418,13 @@ class _BlockWalk:
         self.judged.passed += [(part == 0).all() for part in hidden if part.numel()]
         came = came[..., tile.keys]
         expected = kink.nearer(expected, came) if kink and name == "dP" else expected
+        # Not all of `output_rounding`, with few passes and in place: these are large.
+        bound = of_tile.of_matrix(name, expected, torch.finfo(came.dtype).eps / 2)
         if name != "dP":
-            of_reference = bound.sum(-1) * share_of_reference(self.precision)
-        # Not all of `output_rounding`, and in place: these are large.
-        bound.add_(expected.abs(), alpha=torch.finfo(came.dtype).eps / 2).mul_(KEPT)
-        self.judged.judge(name, came - expected, bound)
-        if name != "dP":
-            of_target = (came.sum(-1, dtype=torch.double), bound.sum(-1))
-            self._note_rows(name, tile.rows, of_target, (expected.sum(-1), of_reference))
+            budget = bound.sum(-1) * KEPT
+            of_reference = (expected.sum(-1), budget * share_of_reference(self.precision))
+            self._note_rows(name, tile.rows, (came.sum(-1, dtype=torch.double), budget), of_reference)
+        self.judged.judge(name, came - expected, bound, KEPT)
 
     def _note_rows(self, name: str, rows: slice, *of_sides: tuple[Tensor, Tensor]) -> None:
         """Notes the sums of rows of P or dS, and what is allowed of them; masked entries are 0 wherever all passes."""

@@ -100,9 +100,11 @@ def _record(experiment: Experiment, assigned: Assigned) -> tuple[RunRecord, Layo
     inputs = inputs_of(experiment, assigned)
     first = execute(experiment, inputs)
     experiment, trace, memory = experiment.after([first.outcome]), first.outcome.trace, list(first.memory)
+    first = first.without_tensors()
     if trace is None:
         run = LayoutRun(inputs.layout, assigned, None, first.outcome.refused, memory=telling(memory, False))
-        return RunRecord(run, (first.without_tensors(),)), run
+        return RunRecord(run, (first,)), run
+    inputs = replace(inputs, tensors={})  # of which its values are left
     measured = measure(experiment, inputs, trace)
     seen = Repeats(experiment.case, measured)
     measured, ordered, notes = _in_other_orders(experiment, assigned, measured, seen)
@@ -118,7 +120,7 @@ def _record(experiment: Experiment, assigned: Assigned) -> tuple[RunRecord, Layo
     run = LayoutRun(inputs.layout, assigned, measured, None, memory=telling(memory, non_finite))
     if seen.count > 1:
         run = replace(run, repeats=seen.count, repeated=seen.found(atomics_into(first.outcome, seen.varying)))
-    return RunRecord(run, (first.without_tensors(), *ordered, *repeats), tuple(notes)), run
+    return RunRecord(run, (first, *ordered, *repeats), tuple(notes)), run
 
 
 def with_strays(records: Iterable[RunRecord]) -> list[LayoutRun]:
