@@ -11,7 +11,7 @@ from msgspec import structs
 
 from ...inputs.draw import outputs_of
 from ...inputs.guards import same_bits
-from ...inputs.layouts import Inputs, place
+from ...inputs.layouts import place
 from ...model.failures import DeviceLost, NoRoom, TargetFailure
 from ...model.memory import ERROR, HUGE, UNWRITTEN, WARNING, MemoryFinding, telling
 from ...model.run import BITS, BUDGET, MATCH, MISMATCH, TOGETHER
@@ -201,7 +201,7 @@ class Bench:
     def _observed(self, trial: LayoutTrial, fill: Fill, values: Mapping[str, Tensor]) -> Execution:
         around, unwritten = fill
         inputs = place(self._given(values, unwritten), trial.assigned, trial.placements or None, around, self._shapes)
-        inputs = Inputs(trial.title, inputs.values, inputs.tensors)
+        inputs = replace(inputs, layout=trial.title)
         experiment = replace(self.experiment, fill=around, unwritten=unwritten)
         execution = observe(experiment, inputs, copies=bool(self.experiment.cuda))
         self.experiment = self.experiment.after([execution.outcome])
