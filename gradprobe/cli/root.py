@@ -42,6 +42,7 @@ COMMANDS = {
     "run": ("Run a program with its attention function watched, and check that with the program's real inputs and dO."),
     "show": "Show a saved report in any form, without running anything: made on one machine, read on any.",
     "compare": "Say what changed from one saved report to another, and fail where something got worse.",
+    "explain": "Say what a word of a report means, how it looks, where it was seen for real, and what to try.",
     "doctor": (
         "Climb a ladder from the simplest kernels up, on this machine or with TARGET, and say what really runs."
     ),

@@ -97,7 +97,7 @@ def _warnings(report: Report) -> Iterator[Alert]:
         about, layouts = warned.about, list(warned.layouts)
         seen = [place_of(warned), *(place_of(one) for one in report.memory if one.layout in ("", *layouts))]
         sentences = [f"{warned.words}.", f"{_layouts(layouts)}." if layouts else ""]
-        title, details = rule.summary + (f": {about}" if about else ""), {"kind": warned.kind, "layouts": layouts}
+        title, details = rule.topic.title + (f": {about}" if about else ""), {"kind": warned.kind, "layouts": layouts}
         alert = _alert(report, rule, about, title, sentences, (*seen, *places_of(report)), details)
         yield replace(alert, level=WARNING)
 
@@ -124,7 +124,7 @@ def _alert(
 def _cause(report: Report, cause: Diagnosis) -> Alert:
     """One of the causes, at its own lines."""
     sentences = [cause_in_words(cause), *(f"{sentence}." for sentence in cause.evidence)]
-    title, places = f"{rules.CAUSE.summary}: {cause.fault}", (*map(place_of, cause.where), *places_of(report))
+    title, places = f"{rules.CAUSE.topic.title}: {cause.fault}", (*map(place_of, cause.where), *places_of(report))
     details = {"fault": cause.fault, **({"seen": cause.seen} if cause.seen else {"explained": cause.explained})}
     edit = cause.edit if cause.is_certain else None
     sentences += [edit.diff] if edit else []
@@ -197,7 +197,7 @@ def _broken(report: Report) -> Iterator[Alert]:
 
 def _of_memory(report: Report, finding: MemoryFinding) -> Alert:
     rule, about = rules.OF_MEMORY[finding.kind], " in ".join(filter(None, (finding.tensor, finding.kernel)))
-    what, title = f"{about}: {finding.code}", f"{rule.summary}: {about}"
+    what, title = f"{about}: {finding.code}", f"{rule.topic.title}: {about}"
     sentences = [finding.sentence, f"The line: {finding.code}" if finding.code else ""]
     details = {"kind": finding.kind, "tensor": finding.tensor, "kernel": finding.kernel}
     return _alert(report, rule, what, title, sentences, (place_of(finding), *places_of(report)), details)
@@ -220,7 +220,7 @@ def _failed(report: Report, error: Error, what: str = "check") -> Alert:
     # A wrong command is no fault of any file.
     places = () if rule in (rules.USAGE, rules.TOOL, rules.REFERENCE) else places_of(report)
     sentences, details = [error.message, error.way_out], {"kind": error.kind}
-    return _alert(report, rule, what, rule.summary, sentences, (place_of(error), *places), details)
+    return _alert(report, rule, what, rule.topic.title, sentences, (place_of(error), *places), details)
 
 
 def _layouts(layouts: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from .alerts import Alert, alerts_of
 from .places import Base, Place, base_of
 from .rules import RULES, USAGE, Rule
 from .text import errors_of, so_far, visible
+from .topics.shown import in_markdown
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 # GitHub rejects a file with more results than this, and shows the first 5,000 by severity.
@@ -74,14 +75,14 @@ def _driver(version: str) -> dict[str, Any]:
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    markdown = f"{rule.meaning}\n\n**What to do:** {rule.help}"
+    topic = rule.topic
     return {
         "id": rule.id,
         "name": rule.name,
-        "shortDescription": {"text": f"{rule.summary}."},
-        "fullDescription": {"text": rule.meaning},
-        "help": {"text": f"{rule.meaning} {rule.help}", "markdown": markdown},
-        **({"helpUri": f"{DOCS}/rules/#{rule.id.lower()}"} if DOCS else {}),
+        "shortDescription": {"text": f"{topic.title}."},
+        "fullDescription": {"text": topic.what},
+        "help": {"text": f"{topic.what} {topic.help}", "markdown": in_markdown(topic)},
+        **({"helpUri": f"{DOCS}/explain/#{rule.id.lower()}"} if DOCS else {}),
         "defaultConfiguration": {"level": rule.level, "rank": rule.rank},
     }
 

@@ -31,6 +31,7 @@ MISTYPED = {
     "diff dSS": "did you mean 'dS'?",
     "sweep --pattern nrmal --pattern small": "did you mean 'normal'?",
     "sweep flex-attn": "did you mean 'flash-attn'?",
+    "explain strid/do-head": "did you mean 'stride'?",
     "strides lazzy": "did you mean 'lazy'?",
     "shrink lazzy": "did you mean 'lazy'?",
     "lint kernl.py": "did you mean 'kernel.py'?",

@@ -1,10 +1,6 @@
-"""Rule ids never change, and each is told in docs/rules.md."""
-
-from pathlib import Path
+"""Rule ids never change."""
 
 from gradprobe.render.rules import OF_FAILURE, OF_MEMORY, RULES
-
-DOCUMENTED = Path(__file__).resolve().parents[2] / "docs" / "rules.md"
 
 # Alerts that somebody closed are known by these: one may be added, none changed or taken away.
 PUBLISHED = {
@@ -41,15 +37,5 @@ def test_kinds_of_memory_findings_and_failures_keep_their_ids():
     }  # fmt: skip
 
 
-def test_every_rule_has_one_paragraph_in_the_document():
-    sections = {part.split()[0]: part for part in DOCUMENTED.read_text(encoding="utf-8").split("\n## ")[1:]}
-    assert list(sections) == [rule.id for rule in RULES]
-    for rule in RULES:
-        heading, _, paragraph = sections[rule.id].partition("\n")
-        assert heading == f"{rule.id} {rule.summary}"
-        assert rule.name in paragraph
-        assert f"level {rule.level}" in paragraph
-
-
 def test_summaries_are_short_enough_for_a_list_of_rules():
-    assert all(0 < len(rule.summary) < 100 and rule.help and rule.meaning for rule in RULES)
+    assert all(0 < len(rule.topic.title) < 100 for rule in RULES)

@@ -1,0 +1,105 @@
+"""Every word of a report is explained, once; the page, SARIF and the command say the same."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import gradprobe
+from gradprobe.diagnosis import dataflow, lines
+from gradprobe.lint.finding import FOREIGN, MISSING, SWAPPED
+from gradprobe.model.failures import UsageFailure
+from gradprobe.numerics.identities import NAMES
+from gradprobe.numerics.precision import UNITS
+from gradprobe.render.rules import RULES
+from gradprobe.render.sarif import _rule
+from gradprobe.render.topics.shown import in_markdown, page, render_list, render_topics
+from gradprobe.render.topics.topic import BUDGET, FAULT, IDENTITY, topics, topics_of
+
+PACKAGE = Path(gradprobe.__file__).parent
+_LINK = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+(/(issues|pull)/\d+|/commit/[0-9a-f]{7,})?")
+_OWN = {"GP024", "GP025", "GP026"}
+# Of pieces of the source that give a diagnosis its word.
+_WORD = re.compile(r"""["']([a-z]+)/(?:[\w{-]|["'])""")
+
+
+def _words_of_faults():
+    """What stands before the slash in every fault that the source can name."""
+    files = [
+        *(PACKAGE / "faults").glob("*.py"),
+        PACKAGE / "diagnosis" / "behaviour.py",
+        PACKAGE / "diagnosis" / "compiled.py",
+    ]
+    found = {word for file in files for word in _WORD.findall(file.read_text())}
+    told = [
+        (PACKAGE / file).read_text() for file in ("auditing/told.py", "diagnosis/ranks.py", "diagnosis/edits/tried.py")
+    ]
+    found |= {word for text in told for word in re.findall(r'f?"(reference|ring|edit)/', text)}
+    return found | set(dataflow._CLASSES) | {word for word, _ in lines._KINDS.values()}
+
+
+def test_every_fault_that_a_diagnosis_can_name_is_explained():
+    words = _words_of_faults()
+    assert len(words) > 35
+    assert {"stride", "tile", "race", "ring", "outside"} <= words
+    for word in words:
+        assert [topic.kind for topic in topics_of(f"{word}/dQ-something")] == [FAULT], word
+    assert {name for topic in topics() if topic.kind == FAULT for name in topic.names} == words
+
+
+def test_every_class_of_a_diagnosis_is_explained():
+    classes = {*dataflow._CLASSES.values(), *(one for _, one in lines._KINDS.values())}
+    classes |= {"S2", "I64", "M1", "N1", "DRP", "ACC", "ATUNE", "COMP", "RING"}
+    for one in classes:
+        found = topics_of(one.lower())
+        assert found
+        assert all(one in topic.classes for topic in found)
+    assert [topic.name for topic in topics_of("S1")] == ["stride", "store", "load", "grid"]
+
+
+def test_identities_budgets_and_rules_are_those_of_the_tool():
+    assert {topic.name: topic.title for topic in topics() if topic.kind == IDENTITY} == NAMES
+    named = {name for topic in topics() if topic.kind == BUDGET for name in topic.names}
+    assert {*UNITS, "float16", "bfloat16", "dyadic"} <= named
+    for word in (*(rule.id for rule in RULES), *(rule.name for rule in RULES), FOREIGN, MISSING, SWAPPED):
+        assert len(topics_of(word)) == 1
+
+
+@pytest.mark.parametrize("topic", topics(), ids=lambda topic: topic.name)
+def test_each_says_what_it_is_how_it_looks_where_it_was_seen_and_what_to_try(topic):
+    assert all((topic.title, topic.what, topic.looks, topic.help))
+    assert bool(topic.seen) == bool(topic.link) == (topic.name not in _OWN)
+    assert not topic.link or _LINK.fullmatch(topic.link)
+
+
+def test_no_word_means_two_things():
+    names = [name.lower() for topic in topics() for name in topic.names]
+    assert len(set(names)) == len(names)
+
+
+def test_a_mistyped_word_names_the_one_that_is_meant():
+    with pytest.raises(UsageFailure) as refused:
+        topics_of("strde/do-head")
+    assert refused.value.way_out.startswith("did you mean 'stride'?")
+    with pytest.raises(UsageFailure):
+        topics_of("GP010/do")
+
+
+def test_the_page_is_written_from_the_same_text():
+    assert (PACKAGE.parent / "docs" / "explain.md").read_text() == page()
+    for topic in topics():
+        assert f"\n### {topic.name}\n" in page()
+        assert in_markdown(topic) in page()
+
+
+def test_sarif_has_the_same_text():
+    for rule in RULES:
+        told = _rule(rule)
+        assert told["fullDescription"]["text"] == rule.topic.what
+        assert told["help"]["markdown"] == in_markdown(rule.topic)
+        assert rule.topic.help in told["help"]["text"]
+
+
+def test_nothing_is_wider_than_80_columns_but_links():
+    shown = [*render_topics(topics(), 80), *render_list(80)]
+    assert all(len(line.plain) <= 80 or "https://" in line.plain for line in shown)
