@@ -33,23 +33,24 @@ ROWS = {
 SUITE = {
     "check": (
         "tests/cli/test_cli_console.py::test_a_terminal_gets_colour_and_no_line_of_the_table_is_folded",
-        "tests/interpreter/test_scalars.py",
+        "tests/runtime/interpreter/test_scalars.py",
+        "tests/runtime/interpreter/test_plans.py",
         "tests/cli/test_cli_init.py::test_a_workflow_goes_where_github_looks_and_the_next_step_is_said",
     ),
     "bfloat16": (
-        "tests/interpreter/test_bfloat16.py",
-        "tests/interpreter/test_interpreted_kernels.py::"
+        "tests/runtime/interpreter/test_bfloat16.py",
+        "tests/runtime/interpreter/test_interpreted_kernels.py::"
         "test_a_bfloat16_check_matches_and_its_errors_are_those_of_bfloat16",
     ),
     "strides": (
-        "tests/interpreter/memory/test_kernels.py",
+        "tests/runtime/interpreter/memory/test_kernels.py",
         "tests/cli/test_cli_strides.py::"
         "test_a_mismatch_has_the_verdict_first_then_the_place_then_the_strides_that_must_be_equal",
     ),
     "taps": (
-        "tests/taps/test_session.py::test_taps_of_the_dq_kernel_give_the_bits_that_it_exports_itself",
-        "tests/taps/test_session.py::test_the_gradients_and_delta_are_seen_where_the_kernel_stores_them",
-        "tests/taps/test_session.py::test_kernels_under_heuristics_and_autotune_are_seen_too",
+        "tests/runtime/taps/test_session.py::test_taps_of_the_dq_kernel_give_the_bits_that_it_exports_itself",
+        "tests/runtime/taps/test_session.py::test_the_gradients_and_delta_are_seen_where_the_kernel_stores_them",
+        "tests/runtime/taps/test_session.py::test_kernels_under_heuristics_and_autotune_are_seen_too",
     ),
     "CUDA on the CPU": (
         "tests/cli/test_cli_cuda.py::test_a_right_kernel_matches_and_the_report_names_its_file_and_backend",
