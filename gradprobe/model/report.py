@@ -44,6 +44,15 @@ class Where(Struct, frozen=True):
     """How far the line is indented beyond that."""
 
 
+class Listing(Struct, frozen=True):
+    """Lines of a file, of which a diagnosis names some."""
+
+    file: str
+    first: int
+    """The number of the first."""
+    lines: tuple[str, ...]
+
+
 class TriedEdit(Struct, frozen=True, kw_only=True):
     """An edit of the target's source that was run; or that none of those which were run helps."""
 
@@ -108,6 +117,12 @@ def causes_among(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
         return []
     first, *others = diagnoses
     return [first, *(other for other in others if other.also and other.is_named)]
+
+
+def told(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """Those whose lines are shown: the causes, else the one that what came is consistent with."""
+    consistent = [one for one in diagnoses[:1] if one.explained >= CONSISTENT]
+    return causes_among(diagnoses) or consistent
 
 
 SCHEMA = "gradprobe.report/2"
@@ -252,6 +267,8 @@ class Report(Struct, frozen=True, kw_only=True):
     first_mismatch: Element | None = None
     diagnoses: tuple[Diagnosis, ...] = ()
     """Why, best first."""
+    listings: tuple[Listing, ...] = ()
+    """The functions in which the lines of named causes stand."""
     known: tuple[str, ...] = ()
     """Sentences about what no named diagnosis explains."""
     sought: bool = True

@@ -69,6 +69,14 @@ class Element(Struct, frozen=True, kw_only=True):
         return error / self.budget if error == error else float("inf")
 
 
+# A tile of a map is a letter: a of at most a quarter of the budget, b of half of it, c of all, and each further one of
+# twice as much; the last of whatever is beyond, or not finite.
+LEVELS = "abcdefghijklmnopqrstuvwxyz"
+WITHIN = "c"
+HIDDEN, UNMEASURED = "-", "."
+"""A tile that masks cover, and nothing came there; and one that is right, though by how much nobody asked."""
+
+
 class Head(Struct, frozen=True, kw_only=True):
     """One head of an intermediate."""
 
@@ -81,6 +89,9 @@ class Head(Struct, frozen=True, kw_only=True):
     max_budget_ratio: Number | None = None
     rows: tuple[tuple[int, int], ...] = ()
     """The wrong ones, as inclusive ranges."""
+    tiles: tuple[str, ...] = ()
+    """Its map, rows downwards: of each tile one of LEVELS, a capital where all that is expected is 0; or HIDDEN, or
+    UNMEASURED. Empty where none was made."""
 
     @property
     def ratio(self) -> float:
@@ -111,6 +122,8 @@ class Intermediate(Struct, frozen=True, kw_only=True):
     shown: tuple[tuple[int, int], ...] = ()
     """Of a recovered one, the rows of each head that were shown, as inclusive ranges; empty where all were."""
     heads: tuple[Head, ...] = ()
+    tile: tuple[int, int] = (0, 0)
+    """Rows and columns of a tile of their maps."""
 
     @property
     def title(self) -> str:

@@ -18,6 +18,7 @@ from ..reference import Tile
 from ..reference.attention import BY_ROW, MATRICES
 from .compare import allowed_on, judge, tile_size
 from .evidence import Measured, Probed
+from .grid import tile_of
 from .locate import locate_at
 from .rows import rows_of
 from .tally import Judged
@@ -50,7 +51,7 @@ def kept_close_ups(probed: Probed) -> Iterator[CloseUp]:
 def _cells(case: Case, name: str) -> int:
     """How many numbers its map and its rows have at most."""
     rows, cols = (case.size(letter) if letter else 1 for letter in slots(case.axes(name))[2:])
-    tile = _tile(case, case.axes(name), cols)
+    tile = tile_of(case, case.axes(name), cols)
     return -(-rows // tile[0]) * -(-cols // tile[1]) + rows
 
 
@@ -74,7 +75,7 @@ def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[i
     of = rows.case(case) if rows else case
     judged, masked = _whole_head(of, measured, name, batch, head)
     ratio, (n_rows, n_cols) = judged.ratio, judged.right.shape
-    tile, first = _tile(case, finding.axes, n_cols), _first(ratio, judged.right)
+    tile, first = tile_of(case, finding.axes, n_cols), _first(ratio, judged.right)
     place, budget = (batch, head, *first), float(judged.bound[first])
     element = locate_at(of, measured.x, measured.trace, measured.comparison, name, place, budget)
     at_rows, lines = (rows.at, [row // tile[0] for row in rows.at]) if rows else (range(n_rows), None)
@@ -117,12 +118,6 @@ def _whole_head(case: Case, measured: Measured, name: str, batch: int, head: int
         pieces.append([part[0].reshape(part.shape[1], -1) for part in (*judged, masked)])
     *whole_parts, masked = (torch.cat(part) for part in zip(*pieces, strict=True))
     return Judged(*whole_parts), masked
-
-
-def _tile(case: Case, axes: str, cols: int) -> tuple[int, int]:
-    """Score tiles for matrices; whole rows in BLOCK_M or BLOCK_N steps for the others, eight columns to a cell."""
-    _, _, row, col = slots(axes)
-    return case.block_m if row == "m" else case.block_n, case.block_n if col == "n" else min(cols, 8)
 
 
 def _pooled(ratio: Tensor, tile: tuple[int, int], lines: Sequence[int] | None) -> tuple[tuple[Number | None, ...], ...]:

@@ -254,7 +254,7 @@ class _Pass:
                 actual = self._came(name, tile)
                 judged = judge(actual, values, budget, name)
                 inherited = judge(actual, own, own_budget, name, poisoned=True).right if own_budget else None
-                self.tallies[name].add(tile, judged, inherited)
+                self.tallies[name].add(tile, judged, inherited, values["valid"] if name in MATRICES else None)
                 if name in self.row_sums:
                     self.leaks[name] += int((judged.actual[~values["valid"]] != 0).sum())
                     for sums, part in zip(self.row_sums[name], judged, strict=False):

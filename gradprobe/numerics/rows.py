@@ -87,7 +87,7 @@ class Rows:
         wrong = found.wrong_rows.new_zeros((*found.wrong_rows.shape[:2], self.of))
         wrong[:, :, list(self.at)] = found.wrong_rows
         first, first_wrong = (one and self.element(case, one) for one in (found.first, found.first_wrong))
-        return replace(found, wrong_rows=wrong, first=first, first_wrong=first_wrong, shown=self.at)
+        return replace(found, wrong_rows=wrong, first=first, first_wrong=first_wrong, shown=self.at, signs=None)
 
     def element(self, case: Case, found: Element) -> Element:
         """An element of one of these rows, as one of the whole."""

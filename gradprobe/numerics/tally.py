@@ -15,6 +15,7 @@ from ..model.number import Number, spans
 from ..model.run import INHERITED, MATCH, MISMATCH, Element
 from ..reference import Tile
 from ..reference.attention import MATRICES
+from .grid import Grid
 
 ElementIndex = tuple[int, int, int, int]
 """Batch, head, row and column of an element; 0 along an axis that its intermediate does not have."""
@@ -67,6 +68,10 @@ class Finding:
     """The rows that were recovered, where not all were."""
     counted: int = 0
     """Elements that are allowed any error, or err by any."""
+    signs: Tensor | None = None
+    """[B, H, R, C] uint8: the maps of all heads, as `Grid.signs`; None where none were made."""
+    cell: tuple[int, int] = (0, 0)
+    """Rows and columns of one of their tiles."""
 
     @property
     def mismatched(self) -> int:
@@ -123,6 +128,7 @@ class Tally:
         """[B, H, R, C] with 1 for what is not there."""
         self.total, self.non_finite, self.max_abs_err = 0, 0, 0.0
         self.ratio = torch.zeros(self.shape[:2], dtype=torch.double)
+        self.grid = Grid(case, name, self.shape)
         self.squares, self.counted = 0.0, 0
         self.wrong, self.own = (torch.zeros(self.shape[:2], dtype=torch.long) for _ in range(2))
         self.wrong_rows = torch.zeros(self.shape[:3], dtype=torch.bool)
@@ -138,11 +144,12 @@ class Tally:
             tile, of_b = Tile(b, slice(0, n_heads), slice(0, n_rows)), Judged(*(part[b] for part in whole))
             self.add(tile, of_b, None if explained is None else explained[b])
 
-    def add(self, tile: Tile, judged: Judged, inherited: Tensor | None) -> None:
+    def add(self, tile: Tile, judged: Judged, inherited: Tensor | None, valid: Tensor | None = None) -> None:
         """Adds one tile, with values [h, r, ...].
 
         Args:
             inherited: whether the target's own parents explain each value.
+            valid: of a matrix, what its masks leave, [h, r, c].
         """
         judged = judged.reshape(*judged.actual.shape[:2], -1)
         error, ratio, wrong = (judged.actual - judged.expected).abs(), judged.ratio, ~judged.right
@@ -152,7 +159,8 @@ class Tally:
         self.squares += float(ratio.square().sum())
         self.counted += int(((judged.bound > 0) | (ratio > 0)).sum())
         place = (tile.batch, tile.heads)
-        self.ratio[place] = self.ratio[place].maximum(ratio.amax((1, 2)).cpu())
+        worst = self.grid.add(tile, self._first_key(tile), ratio, judged.expected, valid)
+        self.ratio[place] = self.ratio[place].maximum(worst.cpu())
         if bool(wrong.any()):
             explained = wrong.new_zeros(()) if inherited is None else inherited.reshape(wrong.shape)
             self._add_wrong(tile, wrong, wrong & ~explained, judged)
@@ -175,11 +183,13 @@ class Tally:
             return known
         h, rest = divmod(int(found[0]), mask.shape[1] * mask.shape[2])
         r, c = divmod(rest, mask.shape[2])
-        first_key = tile.keys.indices(self.shape[-1])[0] if self.name in MATRICES else 0
-        at = (tile.batch, tile.heads.start + h, tile.rows.start + r, first_key + c)
+        at = (tile.batch, tile.heads.start + h, tile.rows.start + r, self._first_key(tile) + c)
         if known is not None and known[0] < at:
             return known
         return at, element_at(self.case, self.name, at, *(float(part[h, r, c]) for part in judged[:3]))
+
+    def _first_key(self, tile: Tile) -> int:
+        return tile.keys.indices(self.shape[-1])[0] if self.name in MATRICES else 0
 
     def finding(self) -> Finding:
         """What the tiles came to."""
@@ -197,4 +207,6 @@ class Tally:
             self.first[1] if self.first else None,
             self.first_wrong[1] if self.first_wrong else None,
             counted=self.counted,
+            signs=self.grid.signs(),
+            cell=self.grid.cell,
         )

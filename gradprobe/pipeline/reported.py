@@ -10,7 +10,7 @@ from msgspec import structs
 from ..model.case import Case
 from ..model.intermediates import slots, steps
 from ..model.number import Number, spans
-from ..model.report import CheckedTarget, Report, Source
+from ..model.report import CheckedTarget, Report, Source, told
 from ..model.run import NOT_EXPOSED, CloseUp, Counts, Element, Head, Identity, Intermediate, Run, add_counts
 from ..numerics import evidence as verdict
 from ..numerics.evidence import Measured, Probed, Provenance, SeenRow
@@ -18,6 +18,7 @@ from ..numerics.identities import Invariant
 from ..numerics.tally import Finding
 from ..runtime.ranks.sharded import division
 from ..runtime.trace import dtype_of
+from ..source.listing import listings_of
 from ..targets.naming import LoadedSource
 
 
@@ -35,6 +36,7 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
         runs=runs,
         first_mismatch=on_ranks(first, probed.case, probed.steps),
         diagnoses=probed.diagnoses,
+        listings=listings_of(where for cause in told(probed.diagnoses) for where in cause.where),
         known=probed.known,
         sought=probed.sought,
         coarser=tuple({one.name: one.words for _, found in probed.measured for one in found.coarser}.values()),
@@ -150,6 +152,7 @@ def _intermediate(finding: Finding, measured: Measured) -> Intermediate:
         length=finding.wrong_rows.shape[2],
         shown=tuple(spans(finding.shown)),
         heads=tuple(_heads(finding)),
+        tile=finding.cell,
     )
 
 
@@ -159,6 +162,7 @@ def _seen(row: SeenRow) -> Intermediate:
 
 def _heads(finding: Finding) -> Iterator[Head]:
     ratios, wrong = finding.ratio.tolist(), finding.wrong.tolist()
+    signs = None if finding.signs is None else finding.signs.tolist()
     for batch, of_batch in enumerate(ratios):
         for head, ratio in enumerate(of_batch):
             yield Head(
@@ -168,4 +172,5 @@ def _heads(finding: Finding) -> Iterator[Head]:
                 mismatched=wrong[batch][head],
                 max_budget_ratio=Number(ratio),
                 rows=tuple(finding.row_ranges(batch, head)) if wrong[batch][head] else (),
+                tiles=() if signs is None else tuple(bytes(row).decode() for row in signs[batch][head]),
             )

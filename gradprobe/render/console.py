@@ -94,14 +94,20 @@ def first_line(report: Report) -> str:
 
 
 def _verdict(report: Report, width: int) -> Iterator[Text]:
+    verdict, style = ("MISMATCH", "bold red") if report.failing else ("MATCH", "bold green")
+    return headed(verdict, style, verdict_words(report), width)
+
+
+def verdict_words(report: Report) -> str:
+    """What stands beside the verdict of a report that came to results."""
     target, first, run = report.target.name, report.measured[0], report.failing
     if run is not None:
-        return headed("MISMATCH", "bold red", f"{blame_of(run)} ({target}, {run.layout})", width)
+        return f"{_blame_of(run)} ({target}, {run.layout})"
     count, runs = plural(len(first.compares), "intermediate"), plural(len(report.measured), "layout")
     keys = {key for run in report.measured for key in identities(run)}
     right = f"{count} within budget" if first.compares else f"{plural(len(keys), 'identity')} kept"
     alone = "" if first.compares else "; no reference was computed"
-    return headed("MATCH", "bold green", f"{target}: {right} in {runs} ({first.precision}){alone}", width)
+    return f"{target}: {right} in {runs} ({first.precision}){alone}"
 
 
 def _warnings(report: Report, width: int) -> Iterator[Text]:
@@ -112,7 +118,7 @@ def _warnings(report: Report, width: int) -> Iterator[Text]:
             yield Text(f"  {base_of(report).told(place_of(warned))}  {warned.code}", overflow="ignore")
 
 
-def blame_of(run: Run) -> str:
+def _blame_of(run: Run) -> str:
     if run.has_wrong_elements or run.broken:
         return blame(run)
     kinds = " and ".join(dict.fromkeys(_STRAYED[one.kind] for one in run.memory))
@@ -123,12 +129,12 @@ def blame_of(run: Run) -> str:
 def _place(report: Report, width: int) -> Iterator[Text]:
     yield Text(first_line(report), "bold")
     if (first := report.shown.first_mismatch) is not None:
-        yield from whereabouts(report.case, first) if report.case is not None else ()
+        yield from _whereabouts(report.case, first) if report.case is not None else ()
         # Beside the cause one row of numbers is enough.
         yield from window(first, width, one_row=bool(report.causes))
 
 
-def whereabouts(case: Case, element: Element) -> Iterator[Text]:
+def _whereabouts(case: Case, element: Element) -> Iterator[Text]:
     m, n = element.tile
     if element.shard is not None:
         yield Text(f"  {_on_ranks(case, element)}", "dim")

@@ -75,6 +75,7 @@ def test_findings_place_and_identities_are_those_of_the_whole(fault, names, by_s
             assert torch.equal(part.ratio, finding.ratio)
             assert part.rms_ratio == pytest.approx(finding.rms_ratio, rel=1e-9, nan_ok=True)
             assert part.max_abs_err == finding.max_abs_err
+            assert torch.equal(part.signs, finding.signs)
     assert found.absent == whole.absent
     assert found.leaks == whole.leaks
     assert repr(locate(x, trace, found)) == repr(locate(x, trace, whole))

@@ -1,28 +1,70 @@
-"""Parts: what the page of one report says, as the words that its template writes."""
+"""Parts: what the page of one report says, as the words and pictures that its template places."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from ...model.report import Report
-from ..console import blame_of, first_line
-from ..places import base_of
+from ...model.report import Report, told
+from ...model.run import Element
+from ..console import first_line, verdict_words
+from ..places import Base, base_of, places_of
+from ..terminal import Terminal, rendered
+from ..text import ratio, value
+from .graph import graph
+from .maps import chapters, id_of, overview
+from .scale import SCALE
+from .sources import diff_lines, excerpts, whole_listings
 
 
 def parts_of(report: Report) -> dict[str, Any]:
     """What `report.html` reads beside the report."""
+    base, run = base_of(report), report.shown if report.measured else None
+    compared = run if run is not None and run.compares else None
+    causes = told(report.diagnoses)
     return {
-        "headline": _headline(report),
-        "first_line": first_line(report) if report.measured else "",
+        "headline": verdict_words(report) if run is not None and report.error is None else "",
+        "first_line": first_line(report) if run is not None else "",
+        "facts": list(_facts(report, base)) if report.failing else [],
         "element": report.first_mismatch,
-        "base": base_of(report),
+        "base": base,
+        "causes": [(cause, excerpts(report, cause, base), whole_listings(report, cause, base)) for cause in causes],
+        "diff_lines": diff_lines,
+        "run": run,
+        "graph": graph(compared, report.target.family, {one.title: id_of(one) for one in compared.compares})
+        if compared
+        else "",
+        "overview": overview(compared) if compared else "",
+        "chapters": chapters(compared, report.close_ups) if compared else [],
+        "scale": SCALE,
+        "terminal": "\n".join(line.plain.rstrip() for line in rendered(report, Terminal(100, None, True))),
     }
 
 
-def _headline(report: Report) -> str:
-    """The sentence beside the verdict."""
-    if report.error is not None:
-        return report.error.message
-    if (run := report.failing) is not None:
-        return f"{blame_of(run)} ({report.name}, {run.layout})"
-    return report.name
+def _facts(report: Report, base: Base) -> Iterator[tuple[str, str]]:
+    """The first mismatch and its line, each with what it is."""
+    element = report.first_mismatch
+    if element is not None:
+        yield "intermediate", element.title
+        yield "head", f"{element.head}" if element.batch is None else f"{element.head} of batch {element.batch}"
+        yield "tile", _tile(report, element)
+        yield "row, col", ", ".join("-" if index is None else str(index) for index in (element.row, element.col))
+        yield "actual", value(element.actual)
+        yield "expected", value(element.expected)
+        yield "error", f"{ratio(element.ratio)}x what is allowed"
+    causes = told(report.diagnoses)
+    if causes and causes[0].where:
+        where = causes[0].where[0]
+        yield "line", f"{base.short(where.file)}:{where.line}" + (f" in {where.kernel}" if where.kernel else "")
+    elif place := next(iter(places_of(report)), None):
+        yield "target", base.told(place)
+
+
+def _tile(report: Report, element: Element) -> str:
+    m, n = element.tile
+    words = ",".join("-" if index is None else str(index) for index in element.tile)
+    if report.case is None:
+        return words
+    blocks = (("rows", m, report.case.block_m), ("keys", n, report.case.block_n))
+    spans = [f"{axis} {at * size}-{at * size + size - 1}" for axis, at, size in blocks if at is not None]
+    return f"{words} ({', '.join(spans)})" if spans else words

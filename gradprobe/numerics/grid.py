@@ -1,0 +1,73 @@
+"""Grid: the worst error of each tile of each head, as signs of one letter; what a report keeps of a whole map."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..model.case import Case
+from ..model.intermediates import slots
+from ..model.run import HIDDEN, LEVELS, WITHIN
+from ..reference import Tile
+from ..reference.attention import MATRICES
+
+# Of one head: 128 heads of ten intermediates take 300 kB of a report at most.
+MOST_CELLS = 256
+
+
+def tile_of(case: Case, axes: str, cols: int) -> tuple[int, int]:
+    """Score tiles for matrices; whole rows in BLOCK_M or BLOCK_N steps for the others, eight columns to a cell."""
+    _, _, row, col = slots(axes)
+    return case.block_m if row == "m" else case.block_n, case.block_n if col == "n" else min(cols, 8)
+
+
+class Grid:
+    """The worst ratios of tiles, of neighbours together where there are many."""
+
+    def __init__(self, case: Case, name: str, shape: tuple[int, ...]) -> None:
+        """
+        Args:
+            shape: [B, H, R, C] of the intermediate.
+        """
+        rows, cols = tile_of(case, case.axes(name), shape[3])
+        while (counts := (-(-shape[2] // rows), -(-shape[3] // cols)))[0] * counts[1] > MOST_CELLS:
+            rows, cols = (rows * 2, cols) if counts[0] >= counts[1] else (rows, cols * 2)
+        self.cell = rows, cols
+        self._worst = torch.zeros(*shape[:2], *counts, dtype=torch.double)
+        self._flows = torch.zeros(self._worst.shape, dtype=torch.bool)
+        """Whether anything but 0 is expected there."""
+        self._seen = torch.full(self._worst.shape, name not in MATRICES)
+        """Whether the masks leave anything of it."""
+
+    def add(self, tile: Tile, first_key: int, ratio: Tensor, expected: Tensor, valid: Tensor | None) -> Tensor:
+        """Adds a tile, with values [h, r, c]; its worst ratio of each head, [h]."""
+        start = tile.rows.start, first_key
+        worst = self._pooled(ratio, start)
+        at_row, at_col = (first // size for first, size in zip(start, self.cell, strict=True))
+        rows, cols = (slice(at, at + count) for at, count in zip((at_row, at_col), worst.shape[1:], strict=True))
+        place = (tile.batch, tile.heads, rows, cols)
+        self._worst[place] = self._worst[place].maximum(worst.cpu())
+        self._flows[place] |= self._pooled(expected != 0, start).cpu()
+        if valid is not None:
+            self._seen[place] |= self._pooled(valid, start).cpu()
+        return worst.amax((1, 2))
+
+    def _pooled(self, values: Tensor, start: tuple[int, int]) -> Tensor:
+        """The maximum over each cell, [h, R, C], of values [h, r, c] that begin at a row and a column."""
+        before = [first % size for first, size in zip(start, self.cell, strict=True)]
+        sides = [
+            (gap, -(gap + length) % size) for gap, length, size in zip(before, values.shape[1:], self.cell, strict=True)
+        ]
+        if any(map(any, sides)):
+            values = pad(values, (*sides[1], *sides[0]))
+        heads, rows, cols = values.shape
+        cells = values.reshape(heads, rows // self.cell[0], self.cell[0], cols // self.cell[1], self.cell[1])
+        return cells.any(4).any(2) if values.dtype == torch.bool else cells.amax((2, 4))
+
+    def signs(self) -> Tensor:
+        """[B, H, R, C] uint8: the letters of `Head.tiles` as ASCII."""
+        level = (self._worst.log2().ceil() + LEVELS.index(WITHIN)).clamp(0, len(LEVELS) - 1)
+        lower = torch.tensor(list(LEVELS.encode()), dtype=torch.uint8)[level.long()]
+        signs = lower.where(self._flows, lower - 32)  # capitals
+        return signs.masked_fill(~self._seen & (self._worst == 0), ord(HIDDEN))

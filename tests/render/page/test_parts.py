@@ -1,0 +1,152 @@
+"""A page says what the report says: the place, the line among its neighbours, the state of each intermediate, maps."""
+
+import json
+from html.parser import HTMLParser
+
+from lxml import html
+from msgspec import structs
+
+from gradprobe.model.documents import load
+from gradprobe.model.intermediates import names
+from gradprobe.model.number import Number
+from gradprobe.model.report import Diagnosis, Listing, TriedEdit, Where
+from gradprobe.render.page.graph import PLACES
+from gradprobe.render.page.maps import MOST_MAPS, drawn, pooled
+from gradprobe.render.page.page import page_of
+from gradprobe.render.page.scale import class_of, sign_of
+from tests.render.written import faulty, many_heads
+
+FAULTY = load(json.dumps(faulty()))
+LINES = tuple(f"    line {at}" for at in range(1, 10))
+CAUSE = Diagnosis(
+    "stride/do-head", "S1", "dO is read with q's head stride", 1.0,
+    where=(
+        Where("/repository/k.py", 5, "line 5", column=5, length=1, note="five"),
+        Where("/repository/k.py", 9, "line 9"),
+    ),
+    edit=TriedEdit(matches=True, words="all matches", diff="--- k.py\n+++ k.py\n-    line 5\n+    line <b>\n", tried=1),
+)  # fmt: skip
+EXPLAINED = structs.replace(FAULTY, diagnoses=(CAUSE,), listings=(Listing("/repository/k.py", 1, LINES),))
+VOID = {"meta", "path", "rect"}
+
+
+def tree(report):
+    return html.document_fromstring(page_of(report))
+
+
+def text_of(node):
+    return " ".join(node.text_content().split())
+
+
+def with_maps(report, *lines, name="dP"):
+    """The report with the same map of every head of an intermediate."""
+
+    def drawn_of(one):
+        heads = tuple(structs.replace(head, tiles=lines) for head in one.heads)
+        return structs.replace(one, heads=heads, tile=(32, 16)) if one.name == name else one
+
+    runs = (structs.replace(run, intermediates=tuple(map(drawn_of, run.intermediates))) for run in report.runs)
+    return structs.replace(report, runs=tuple(runs))
+
+
+def test_the_facts_are_those_of_the_first_mismatch():
+    facts = dict(zip(*(tree(FAULTY).xpath(f"//dl//{tag}/text()") for tag in ("dt", "dd")), strict=True))
+    assert (facts["intermediate"], facts["head"]) == ("dP", "1 of batch 0")
+    assert (facts["actual"], facts["expected"]) == ("0.4662", "-0.014")
+    assert facts["error"] == "51x what is allowed"
+    assert facts["tile"].startswith("0,0")
+
+
+def test_a_named_line_stands_among_its_neighbours_with_its_wrong_piece_marked():
+    found = tree(EXPLAINED)
+    (mark,) = found.xpath("(//pre[contains(@class, 'listing')])[1]//mark")
+    assert mark.text == "5"
+    shown = text_of(found.xpath("(//pre[contains(@class, 'listing')])[1]")[0])
+    assert all(f"line {at}" in shown for at in (3, 4, 5, 6, 7))
+    assert "line 8" not in shown
+    assert "five" in shown
+    whole = text_of(found.xpath("(//pre[contains(@class, 'listing')])[2]")[0])
+    assert "line 1" in whole
+    assert "▶ 9 line 9" in whole
+
+
+def test_what_the_copy_button_takes_of_a_diff_is_the_diff():
+    found = tree(EXPLAINED)
+    (button,) = found.xpath("//button[@data-copy='diff-1']")
+    assert found.get_element_by_id(button.get("data-copy")).text_content() == CAUSE.edit.diff
+    assert found.get_element_by_id("command").text_content() == FAULTY.reproduce
+
+
+def test_every_intermediate_has_a_place_in_the_dataflow_of_its_own():
+    assert {*PLACES} == {*names()}
+    assert len({*PLACES.values()}) == len(PLACES)
+
+
+def test_each_state_is_told_in_words_and_leads_to_its_maps():
+    found = tree(FAULTY)
+    (node,) = found.xpath("//svg[@class='graph']//a[starts-with(@aria-label, 'dP')]")
+    assert node.get("aria-label") == "dP: ✗ wrong by itself, to its maps"
+    assert found.get_element_by_id(node.get("href")[1:]).get("class") == "chapter"
+
+
+def test_the_letters_of_maps_and_the_classes_of_ratios_agree():
+    ratios = (0.0, 0.25, 0.3, 0.5, 1.0, 1.0000001, 16.0, 16.1, 256.0, 4096.0, 4097.0, 1e30, float("inf"), None)
+    classes = ["r0", "r0", "r0", "r0", "r1", "w1", "w1", "w2", "w2", "w3", "w4", "w4", "w4", "hidden"]
+    assert [class_of(sign_of(ratio)) for ratio in ratios] == classes
+    assert class_of(sign_of(Number("nan"))) == "w4"
+
+
+def test_a_map_crosses_what_is_wrong_and_dots_where_0_is_expected():
+    picture = drawn(("aA-", "Ced"), [(0, 3)], 8)
+    assert 'class="cross" d="M1 1h2v1h-2z"' in picture
+    assert 'class="zero" d="M1 0h1v1h-1zM0 1h1v1h-1z"' in picture
+    assert 'class="hidden" d="M2 0h1v1h-1z"' in picture
+    assert 'class="rows" d="M3.5 0V1"' in picture
+
+
+def test_the_map_of_a_head_is_on_the_page_as_a_picture_and_as_its_letters():
+    found = tree(with_maps(FAULTY, "az-", "aaa"))
+    (head,) = found.xpath("//button[@id='map-dP-0-1']")
+    assert head.get("data-tiles") == "az-|aaa"
+    assert head.xpath(".//svg")
+    assert "wrong by itself, worst 51" in head.get("aria-label")
+
+
+def test_128_heads_with_a_map_of_each_take_less_than_2_mb():
+    report, lines = load(json.dumps(many_heads())), ("aZbyDxfwazayaxaw", "-aeiouxyzabcdefg") * 8
+    for name in names():
+        report = with_maps(report, *lines, name=name)
+    page = page_of(report)
+    assert len(page.encode()) < 2_000_000
+    maps = sum(len(one.heads) for one in report.shown.compares)
+    assert page.count('<svg class="map"') == min(maps, MOST_MAPS)
+
+
+class Balance(HTMLParser):
+    """Whether every element that is opened is closed, in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.ids += [value for name, value in attrs if name == "id"]
+        self.open += [] if tag in VOID else [tag]
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_all_elements_are_closed_and_no_id_stands_twice():
+    for report in (EXPLAINED, with_maps(FAULTY, "az-"), structs.replace(FAULTY, verdict="error", runs=())):
+        balance = Balance()
+        balance.feed(page_of(report))
+        assert balance.open == []
+        assert len({*balance.ids}) == len(balance.ids)
+
+
+def test_pooled_tiles_are_as_wrong_as_the_worst_and_masked_where_all_are():
+    assert pooled(("ab-", "cZ-", "--A"), 2) == ["Z-", "-A"]
