@@ -181,7 +181,11 @@ def _program(words: list[str]) -> Program | None:
 def _is_gradprobe(program: Program) -> bool:
     if program.kind != "-c":
         return os.path.basename(program.what) == "gradprobe"
-    own = ("from gradprobe.processes.child import main", "from gradprobe.cli import main; ")
+    own = (
+        "from gradprobe.processes.child import main",
+        "from gradprobe.processes.warm import main",
+        "from gradprobe.cli import main; ",
+    )
     return any(words in program.what for words in own)
 
 

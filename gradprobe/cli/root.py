@@ -24,6 +24,7 @@ from .shared_options import with_word
 # Each command, which is a function of its own name in a module of that name, with the first paragraph of its help.
 COMMANDS = {
     "check": "Run a kernel beside the reference, diff every intermediate, and point at the first mismatch.",
+    "watch": "Check a kernel again each time that its file, or one that it imports, is saved, and say what changed.",
     "audit": "Judge a reference of your own, and name its first wrong formula with its line.",
     "diff": "Show one intermediate close up: its error map over tiles and its wrong rows, actual beside expected.",
     "fix": "Check a kernel, and where it is wrong show the smallest edit that was tried and makes everything match.",

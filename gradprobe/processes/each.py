@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 import queue
@@ -19,6 +20,25 @@ from .process import Child, ChildMessage
 
 # Seconds in which a child must be ready. Importing torch takes up to twenty seconds on a busy machine with cold disks.
 START_LIMIT = 180.0
+# Seconds between two questions whether anybody still wants what is made.
+_ASK = 0.1
+
+
+class Abandoned(Exception):
+    """Nobody wants any more what was being made."""
+
+
+_unwanted: list[Callable[[], bool]] = []
+
+
+@contextlib.contextmanager
+def abandoned_when(unwanted: Callable[[], bool]) -> Iterator[None]:
+    """While open, whatever waits for children asks ten times a second, and ends them and raises Abandoned where so."""
+    _unwanted.append(unwanted)
+    try:
+        yield
+    finally:
+        _unwanted.pop()
 
 
 def run_each(
@@ -52,6 +72,7 @@ def run_each(
 
     Raises:
         Failure: no process can be started at all.
+        Abandoned: as `abandoned_when` says.
     """
     events: queue.SimpleQueue[ChildMessage] = queue.SimpleQueue()
     workers = max(1, min(workers, limits.limit() // limits.LEAST))
@@ -160,10 +181,15 @@ class _Crew:
     def _next(self) -> ChildMessage | None:
         """The next message; None where a child is late. A message that has already come is never late."""
         late = min((limit for child in self.children if (limit := self._limit(child)) is not None), default=None)
-        try:
-            return self._events.get(timeout=None if late is None else max(0.0, late - time.monotonic()))
-        except queue.Empty:
-            return None
+        while True:
+            if any(unwanted() for unwanted in _unwanted):
+                raise Abandoned
+            left = None if late is None else max(0.0, late - time.monotonic())
+            wait = left if not _unwanted else _ASK if left is None else min(left, _ASK)
+            with contextlib.suppress(queue.Empty):
+                return self._events.get(timeout=wait)
+            if left is not None and left <= _ASK:
+                return None
 
     def _limit(self, child: Child) -> float | None:
         """The time at which a child is late; None where it has no limit."""

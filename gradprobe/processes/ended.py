@@ -181,6 +181,11 @@ def is_users(file: str) -> bool:
     return is_installed or not _lies_in(file, paths["stdlib"], paths["platstdlib"])
 
 
+def is_edited(file: str) -> bool:
+    """Whether somebody who writes a kernel may edit a file: it is neither Python's, nor installed, nor this tool's."""
+    return is_users(file) and "-packages" not in file and not _lies_in(file, _PACKAGE)
+
+
 def _libraries() -> list[str]:
     specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
     return [os.path.dirname(spec.origin) for spec in specs if spec is not None and spec.origin]

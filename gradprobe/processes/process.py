@@ -21,6 +21,7 @@ from ..model.failures import Failure
 from .child import READY, WHERE, Frames, NotAMessage, send
 from .devices import VISIBLE
 from .limits import SHARE, SHARED_BY, held_by, in_words
+from .warm import Forked, forked_from_warm, search_path, surroundings
 
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.
 _START = (
@@ -37,7 +38,7 @@ _TAIL_BYTES, _TAIL_LINES = 1 << 16, 30
 class _Begun:
     """A process that waits for its worker, with this side of what it speaks through."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     stream: socket.socket
     errors: int
     stacks: int
@@ -57,11 +58,12 @@ class _Begun:
         stream, theirs = socket.socketpair()
         errors, writing = os.pipe()
         reading, stacks = os.pipe()
-        dies, path = threading.current_thread() is threading.main_thread(), _search_path()
-        words = (str(theirs.fileno()), str(stacks), str(dies), ",".join(early))
+        dies = str(threading.current_thread() is threading.main_thread())
+        words = (dies, ",".join(early))
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-u", "-c", _START, *words, *path],
+            forked = None if device else forked_from_warm(words, (theirs.fileno(), writing, stacks))
+            process = forked or subprocess.Popen(
+                [sys.executable, "-u", "-c", _START, str(theirs.fileno()), str(stacks), *words, *search_path()],
                 stdin=subprocess.DEVNULL,
                 stdout=writing,
                 stderr=writing,
@@ -89,12 +91,8 @@ class _Begun:
         os.close(self.stacks)
 
 
-def _search_path() -> list[str]:
-    return [entry for entry in sys.path if isinstance(entry, str)]
-
-
 def _surroundings() -> tuple[object, ...]:
-    return dict(os.environ), _search_path(), os.getcwd(), threading.get_ident()
+    return *surroundings(), threading.get_ident()
 
 
 _waiting: list[_Begun] = []

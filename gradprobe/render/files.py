@@ -215,7 +215,7 @@ FORMS: Mapping[str, Form] = {
 FILES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("check", "strides", "sweep"), tuple(FORMS)),
     **dict.fromkeys(
-        ("diff", "fix", "shrink", "lint", "mutate", "run", "baseline", "doctor", "audit", "contract"),
+        ("watch", "diff", "fix", "shrink", "lint", "mutate", "run", "baseline", "doctor", "audit", "contract"),
         ("--json",),
     ),
 }

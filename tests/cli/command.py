@@ -56,11 +56,11 @@ def _environment(changes: dict[str, str]) -> dict[str, str]:
     return {**inherited, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1", **changes}
 
 
-def start(words: str, **changes: str) -> subprocess.Popen[bytes]:
-    """The command in a process of its own, its streams in pipes."""
+def start(words: str, stderr: int = subprocess.PIPE, **changes: str) -> subprocess.Popen[bytes]:
+    """The command in a process of its own, its streams in pipes; with STDOUT for stderr in one."""
     command = [sys.executable, "-m", "gradprobe", *words.split()]
     return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment(changes)
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=_environment(changes)
     )
 
 

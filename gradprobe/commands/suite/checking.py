@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shlex
+import sys
 import time
 import traceback
 from collections import defaultdict
@@ -21,7 +22,7 @@ from ...model.run import FAILED, MISMATCH, add_counts
 from ...pipeline.run_check import run_check
 from ...pipeline.sanitizer import strays_under, with_strays, with_words
 from ...processes import TaskResult, run_each, run_here, tell
-from ...processes.ended import DEVICE, TIMEOUT
+from ...processes.ended import DEVICE, TIMEOUT, is_edited
 from .checked import (
     Checked,
     Heard,
@@ -111,12 +112,20 @@ class Checker:
             beside = SideBySide(planned.kept, *((other.kept, other.report.case) if other else ()))
             budget = functools.partial(_budget, self._setting, start)
             with late_after(self._setting.timeout):
-                return _made(planned, probed_as(planned, _Ticks(say), told, budget), beside.differences)
+                made = _made(planned, probed_as(planned, _Ticks(say), told, budget), beside.differences)
         except BaseException as error:
             if not (self._setting.isolate or isinstance(error, Exception)):
                 raise  # by who sits before this process
             stack = traceback.format_exc() if self._setting.tracebacks else ""
-            return of_error(planned, error, heard, time.perf_counter() - start, stack)
+            made = of_error(planned, error, heard, time.perf_counter() - start, stack)
+        return replace(made, sources=_own_sources())
+
+
+def _own_sources() -> tuple[str, ...]:
+    """The files of the modules here that are neither Python's, nor installed, nor this tool's."""
+    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+    own = (file for file in files if file.endswith(".py") and os.path.isabs(file) and is_edited(file))
+    return tuple(sorted(own))
 
 
 def _budget(setting: Setting, start: float, of: str) -> float:
@@ -223,6 +232,7 @@ def check_each(
     *,
     echo: Callable[[str], object] | None = None,
     tick: Callable[[str, float, str], object] = lambda stage, fraction, layout: None,
+    told: Callable[[Report], object] = lambda so_far: None,
     alike: Alike = lambda planned: None,
 ) -> Generator[Checked, None, None]:
     """Each check as it is made; with one worker in the order of the plan. One that crashes or hangs is one too.
@@ -234,6 +244,7 @@ def check_each(
         planned: where all share a process, a list that may grow behind its end whenever a check was yielded.
         echo: told what targets print, as it comes, from another thread.
         tick: told how far a check is.
+        told: given the report of the layouts that are measured so far, after each.
         alike: as `run_each` has it.
 
     Raises:
@@ -242,7 +253,7 @@ def check_each(
     """
     number = 0
     for plans in _groups(planned):
-        yield from _of_group(plans, number, setting, echo, tick, alike)
+        yield from _of_group(plans, number, setting, echo, tick, told, alike)
         number += len(plans)
 
 
@@ -258,6 +269,7 @@ def _of_group(
     setting: Setting,
     echo: Callable[[str], object] | None,
     tick: Callable[[str, float, str], object],
+    told: Callable[[Report], object],
     alike: Alike,
 ) -> Iterator[Checked]:
     """The checks that share a process, of which the first has that number."""
@@ -267,6 +279,8 @@ def _of_group(
         heard[index].take(value)
         if isinstance(value, Stage):
             tick(value.words, value.fraction, value.layout)
+        else:
+            told(value)
 
     ends = (
         run_each(

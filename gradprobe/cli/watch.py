@@ -1,0 +1,180 @@
+"""`gradprobe watch`: the check once more at each save, in a process that has torch and Triton already."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.text import Text
+
+from ..commands.configuration.effective import effective_settings
+from ..commands.suite.checked import Checked, Planned
+from ..commands.suite.checking import Setting, check_each
+from ..commands.watch import (
+    Sources,
+    at_first,
+    failing_layout,
+    imported,
+    in_layout,
+    refuse_without_watchfiles,
+    told_files,
+    warm,
+)
+from ..inputs import history as last
+from ..model.documents import Reports
+from ..model.report import Report
+from ..model.run import FAILED
+from ..processes.each import Abandoned, abandoned_when
+from ..render.since import since
+from ..render.terminal import Progress, rendered, show, terminal, write_stdout
+from . import shared_options as shared
+from .checks import say
+from .error_output import failures_told, print_settings
+from .forms import Forms
+
+
+@shared.with_case_options
+def watch(
+    target: shared.Target = None,
+    family: shared.Family = None,
+    reference: shared.Reference = None,
+    json_file: shared.JsonFile = None,
+    timeout: shared.Timeout = None,
+    fix_budget: shared.FixBudget = None,
+    coincidence_budget: shared.CoincidenceBudget = None,
+    show_traceback: shared.Traceback = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Check a kernel again each time that its file, or one that it imports, is saved, and say what changed.
+
+    Torch and Triton stay loaded. The layout that failed last is tried first. Ctrl-C ends it.
+    """
+    request = shared.request_of(target, family, options, reference)
+    with failures_told(json_file, request.command("watch"), show_traceback, request.target):
+        refuse_without_watchfiles()
+        shared.refuse_wrong_words(request)
+        effective = effective_settings(Path.cwd())
+        print_settings(effective.line(request.options, timeout))
+        how = Setting(
+            show_traceback,
+            timeout=effective.timeout(timeout),
+            fix_budget=shared.FIX_BUDGET if fix_budget is None else fix_budget,
+            coincidence_budget=shared.COINCIDENCE_BUDGET if coincidence_budget is None else coincidence_budget,
+        )
+        planned = Planned("", effective.over(request))
+        with warm(str(planned.request.options.get("device", "auto"))):
+            _Loop(planned, how, Forms.json(json_file)).go_on()
+
+
+class _Loop:
+    """One check after another, until Ctrl-C."""
+
+    def __init__(self, planned: Planned, setting: Setting, forms: Forms) -> None:
+        self._planned, self._setting, self._forms = planned, setting, forms
+        self._sources = Sources.of(at_first(planned))
+        self._before: Report | None = None
+        """The last that compared something."""
+
+    def go_on(self) -> None:
+        _note(f"{self._planned.case_line}; Ctrl-C ends it")
+        while True:
+            begun = time.time()
+            try:
+                with abandoned_when(lambda: bool(self._sources.changed)):
+                    checked = self._checked()
+            except Abandoned:
+                saved = self._sources.settled()
+            else:
+                self._show(checked, time.time() - begun)
+                saved = self._wait(checked, begun)
+            self._sources = Sources.of(self._sources.digests)
+            _clear()
+            _note(f"{time.strftime('%H:%M:%S')} {told_files(saved)} saved")
+
+    def _checked(self) -> Checked:
+        """Makes the check; the layout that failed last is measured first, and how it stands now is told at once."""
+        with Progress() as tick:
+            tick("importing the target", None)
+            answer = _Answer(self._before, tick)
+            layout = failing_layout(self._before) if self._before else ""
+            if (alone := in_layout(self._planned, layout)) is not None:
+                quick = replace(self._setting, fix_budget=0.0, coincidence_budget=0.0)
+                with contextlib.suppress(_Given):
+                    next(check_each([alone], quick, tick=answer.tick, told=answer.give))
+            (checked,) = check_each(
+                [self._planned], self._setting, echo=sys.stderr.write, tick=answer.tick, told=answer.give_once
+            )
+            return checked
+
+    def _show(self, checked: Checked, seconds: float) -> None:
+        """The report, what it changed, and the files that were asked for."""
+        report = checked.report
+        if report.verdict == FAILED:
+            say(report, self._setting.tracebacks)
+        else:
+            last.save(self._planned.request, report)
+            was = f", was {self._before.verdict}" if self._before and self._before.verdict != report.verdict else ""
+            lines = [*since(self._before, report), f"now: {report.verdict}{was} ({seconds:.1f} s)"]
+            if not self._forms.on_stdout:
+                show([*rendered(report), Text(), *(Text(line, "bold") for line in lines)])
+            self._before = report
+        self._forms.write(Reports(reports=(report,), origin=report.origin), checked.code)
+
+    def _wait(self, checked: Checked, begun: float) -> list[str]:
+        """The files that are saved next, or were meanwhile."""
+        known = self._sources.digests
+        files = imported(self._planned, checked) or {*known, *at_first(self._planned), *checked.sources}
+        self._sources = Sources({**Sources.of(files).digests, **{file: known[file] for file in files if file in known}})
+        late = [file for file in files if file not in known and os.path.exists(file) and os.stat(file).st_mtime > begun]
+        _note(f"waiting for {told_files(sorted(files, key=self._is_not_the_target))} to be saved")
+        return late or self._sources.wait()
+
+    def _is_not_the_target(self, file: str) -> bool:
+        return os.path.relpath(file) != os.path.relpath(self._planned.request.target.rpartition(":")[0] or ".")
+
+
+class _Given(Exception):
+    """The answer is given, and nothing more is wanted of this check."""
+
+
+class _Answer:
+    """Tells how the layout that is measured first stands."""
+
+    def __init__(self, before: Report | None, tick: Progress) -> None:
+        self._before, self._tick, self._start, self._is_given = before, tick, time.monotonic(), False
+
+    def tick(self, stage: str, _: float, layout: str) -> None:
+        self._tick(f"{layout}: {stage}" if layout else stage, None)
+
+    def give(self, so_far: Report) -> None:
+        """
+        Raises:
+            _Given: always.
+        """
+        self.give_once(so_far)
+        raise _Given
+
+    def give_once(self, so_far: Report) -> None:
+        if self._is_given or not so_far.runs:
+            return
+        self._is_given = True
+        run, seconds = so_far.runs[0], time.monotonic() - self._start
+        words = "; ".join([*since(self._before, so_far), f"{run.layout}: {run.verdict}"])
+        self._tick.over(lambda: _note(f"{words} ({seconds:.1f} s), the rest follows"))
+
+
+def _clear() -> None:
+    """A terminal begins anew; what stood there can be scrolled to."""
+    if (rows := terminal().rows) is not None:
+        write_stdout("\n" * rows + "\x1b[H\x1b[J")
+
+
+def _note(words: str) -> None:
+    typer.echo(f"gradprobe: {words}", err=True)

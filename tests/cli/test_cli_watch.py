@@ -1,0 +1,132 @@
+"""`watch` answers each save with what that text does, says what it changed, and leaves nothing behind."""
+
+import importlib.util
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import SMALL, run
+from tests.cli.test_cli_killed import left_of
+from tests.cli.watching import KERNEL, Watching, put
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("watchfiles") is None, reason="needs gradprobe[watch]")
+# Each as long as the other.
+RIGHT, WRONG = "scale * ds @ k", "scale + ds @ k"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(KERNEL)
+    return tmp_path
+
+
+def test_each_save_is_answered_with_what_it_changed(folder):
+    own, helper = folder / "own.py", folder / "helper.py"
+    helper.write_text("def scaled(ds):\n    return ds * 1\n")
+    importing = "from helper import scaled\n" + KERNEL.replace("scale * ds @ k", "scale * scaled(ds) @ k")
+    own.write_text(importing)
+    with Watching(f"own.py:backward {SMALL} --json out.json") as watch:
+        assert "now: match" in watch.until()
+        (folder / "other.py").write_text("1")  # nobody imports it
+        helper.write_text("def scaled(ds):\n    return ds * 2\n")
+        said = watch.until()
+        assert "helper.py saved" in said
+        assert "dQ: right -> 2 heads wrong" in said
+        assert "now: mismatch, was match" in said
+        assert '"verdict": "mismatch"' in (folder / "out.json").read_text()
+        put("own.py", importing + "(((")
+        assert "fails to import: SyntaxError" in watch.until()
+        put("own.py", importing.replace("    p =", "    __import__('time').sleep(60)\n    p ="))
+        watch.until("saved")
+        time.sleep(0.3)
+        for text in (importing + "(((", "", importing.replace("scaled(ds)", "(ds).abs()"), KERNEL):
+            own.write_text(text)
+        assert "now: match, was mismatch" in watch.until(seconds=30)
+    assert watch.code == 130
+
+
+@pytest.mark.nightly
+def test_a_text_of_the_same_length_and_time_runs(folder):
+    own = folder / "own.py"
+    with Watching() as watch:
+        watch.until()
+        for text, verdict in ((WRONG, "mismatch"), (RIGHT, "match"), (WRONG, "mismatch")):
+            own.write_text(KERNEL.replace(RIGHT, text))
+            os.utime(own, (1e9, 1e9))
+            assert f"now: {verdict}" in watch.until()
+
+
+@pytest.mark.nightly
+def test_a_module_that_is_missing_is_waited_for(folder):
+    (folder / "own.py").write_text("from helper import scaled\n" + KERNEL)
+    with Watching() as watch:
+        assert "No module named 'helper'" in watch.until()
+        (folder / "helper.py").write_text("scaled = 1\n")
+        assert "now: match" in watch.until()
+        (folder / "own.py").unlink()
+        assert "there is no file own.py" in watch.until()
+        put("own.py", KERNEL.replace(RIGHT, WRONG))
+        assert "dQ: right -> 2 heads wrong" in watch.until()
+
+
+@pytest.mark.nightly
+def test_the_layout_that_failed_is_tried_first():
+    with Watching() as watch:
+        watch.until()
+        put("own.py", KERNEL.replace("do @ v.mT", "do.contiguous() @ v.mT * (1 if do.is_contiguous() else 2)"))
+        assert "contiguous: match" in watch.until("the rest follows")
+        watch.until()
+        put("own.py", KERNEL + "\n")
+        said = watch.until("the rest follows")
+        assert "wrong -> right" in said
+        assert "distinct: mismatch -> match; distinct: match" in said
+
+
+def test_without_watchfiles_it_says_how_to_install_it(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "watchfiles" else find(name))
+    ran = run("watch own.py:backward")
+    assert (ran.code, ran.err.splitlines()[1]) == (3, "  pip install 'gradprobe[watch]'")
+
+
+def test_a_target_that_is_not_there_ends_it():
+    assert run("watch own.py:backwards").code == 2
+
+
+def resident(process):
+    """Megabytes."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def children(process):
+    return [int(name) for name in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("real_processes")
+@pytest.mark.parametrize("how", ["ctrl-c", "killed"])
+def test_ten_saves_take_no_memory_and_leave_no_process(folder, how):
+    mark = f"{random.random()}"
+    watch = Watching(GRADPROBE_TEST_MARK=mark)
+    watch.until()
+    held = []
+    for number in range(10):
+        put("own.py", KERNEL + "\n" * (number + 1))
+        watch.until()
+        (warm,) = children(watch.process.pid)
+        held.append((resident(watch.process.pid), resident(warm)))
+    for sizes in zip(*held, strict=True):
+        assert max(sizes) - sizes[1] < 5
+    if how == "ctrl-c":
+        watch.__exit__()
+    else:
+        put("own.py", KERNEL.replace("    p =", "    __import__('time').sleep(60)\n    p ="))
+        watch.until("saved")
+        time.sleep(1)
+        watch.process.kill()
+        watch.process.wait()
+    assert left_of(f"GRADPROBE_TEST_MARK={mark}".encode()) == []

@@ -1,0 +1,48 @@
+"""Which layout `watch` tries first, and which files it waits for."""
+
+from pathlib import Path
+
+from gradprobe.commands.suite.checked import Checked, Planned
+from gradprobe.commands.watch import Sources, at_first, failing_layout, imported, in_layout, told_files
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.model.documents import report_from
+from tests.render.test_comparison import wrong_in
+from tests.render.written import document
+
+
+def planned(**options):
+    return Planned("", CheckRequest("own.py:f", None, None, options))
+
+
+def test_the_layout_that_failed_is_asked_for_alone_where_it_is_not_the_first_anyway():
+    report = report_from(document(wrong_in(), wrong_in(1, layout="distinct")))
+    assert failing_layout(report) == "distinct"
+    assert in_layout(planned(heads=2), "distinct").request.options == {"heads": 2, "runs": ["distinct"]}
+    assert in_layout(planned(), "contiguous") is None
+    assert in_layout(planned(), "") is None
+    assert in_layout(planned(), "contiguous, dO doubled") is None
+    assert in_layout(planned(runs=["distinct", "blhd"]), "distinct") is None
+
+
+def test_files_count_by_what_stands_in_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text("1")
+    Path("notes.txt").write_text("1")
+    sources = Sources.of(at_first(planned()))
+    assert sorted(sources.digests) == [str(tmp_path), str(tmp_path / "own.py")]
+    Path("own.py").write_text("1")
+    Path("notes.txt").write_text("2")
+    assert sources.changed == []
+    Path("own.py").write_text("2")
+    Path("new.cu").write_text("2")
+    assert [told_files([one]) for one in sources.changed] == ["a file in .", "own.py"]
+
+
+def test_of_a_cuda_source_what_lies_beside_it_may_be_included(tmp_path):
+    for name in ("own.py", "other.py", "own.cu", "tile.cuh"):
+        (tmp_path / name).write_text("")
+    target = {"name": "own.py:f", "file": str(tmp_path / "own.py"), "sha256": ""}
+    target["kernels"] = [{"name": "k", "file": str(tmp_path / "own.cu"), "line": 1, "sha256": ""}]
+    checked = Checked(planned().request, report_from(document(wrong_in(), target=target)), 0, ("/else/where.py",))
+    found = {Path(file).name for file in imported(planned(), checked)}
+    assert found == {"own.py", "own.cu", "tile.cuh", "where.py"}
