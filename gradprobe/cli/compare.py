@@ -7,7 +7,10 @@ from typing import Annotated
 import typer
 
 from ..inputs.options import command_line
-from ..render.terminal import dump, show, width
+from ..model.documents import Reports
+from ..model.failures import UsageFailure
+from ..render.files import replace_file
+from ..render.terminal import dump, show, width, write_stdout
 from .error_output import failures_told
 from .shared_options import JsonFile, Traceback
 from .show import read
@@ -17,6 +20,9 @@ def compare(
     old: Annotated[str, typer.Argument(metavar="OLD.json", help="A report of before, as --json wrote it")],
     new: Annotated[str, typer.Argument(metavar="NEW.json", help="One of now")],
     json_file: JsonFile = None,
+    html_file: Annotated[
+        str | None, typer.Option("--html", metavar="FILE", help="Write a page, old beside new; - for stdout")
+    ] = None,
     show_traceback: Traceback = False,
 ) -> None:
     """Say what changed from one saved report to another, and fail where something got worse.
@@ -27,8 +33,21 @@ def compare(
     with failures_told(json_file, command_line("compare", f"{old} {new}", {}), show_traceback, runs=False):
         from ..render.comparison import WORSE, changes_of, comparison_as_json, render_comparison, verdict_of
 
-        changes = changes_of(read(old), read(new))
+        before, after = read(old), read(new)
+        changes = changes_of(before, after)
         dump(json_file, comparison_as_json(changes))
-        if json_file != "-":
+        if html_file is not None:
+            _write(html_file, before, after)
+        if "-" not in (json_file, html_file):
             show(list(render_comparison(changes, width())))
         raise typer.Exit(int(verdict_of(changes) == WORSE))
+
+
+def _write(file: str, before: Reports, after: Reports) -> None:
+    from ..render.page.page import page_of_comparison
+
+    page = page_of_comparison(before, after)
+    try:
+        write_stdout(page) if file == "-" else replace_file(file, page)
+    except OSError as error:
+        raise UsageFailure(f"--html {file}: cannot be written, {error.strerror}") from error

@@ -22,6 +22,8 @@ WORSE, BETTER, SAME = "worse", "better", "same"
 MOVED = 2.0
 # What is worse than what: a layout that is refused, or not run, is not known to be wrong.
 _RANKS = {MATCH: 0, SKIPPED: 1, MISMATCH: 3}
+KINDS = {WORSE: WORSE, BETTER: BETTER, "": "other"}
+"""What a change became, and the word for it; what is worse first."""
 _STYLES = {WORSE: "bold red", BETTER: "bold green", SAME: "bold green", "": CAUTION}
 
 
@@ -42,19 +44,24 @@ class ReportChange(Struct, frozen=True):
 
 def changes_of(before: Reports, after: Reports) -> list[ReportChange]:
     """What changed, check by check: checks go by their target and title, runs by their layout."""
+    found = list[ReportChange]()
+    for name, old, new in pairs_of(before, after):
+        if old is not None and new is not None:
+            found += _of_check(name, old, new)
+        elif old is not None:
+            found.append(ReportChange(name, "check", old.verdict, "not made", WORSE))
+        elif new is not None:
+            found.append(ReportChange(name, "check", "not made", new.verdict, "" if new.verdict == MATCH else WORSE))
+    return found
+
+
+def pairs_of(before: Reports, after: Reports) -> list[tuple[str, Report | None, Report | None]]:
+    """Each check by its name, old and new; None where it was not made. Those that are gone come first."""
     old, new = ({report.name: report for report in reports.reports} for reports in (before, after))
     if len(old) == len(new) == 1:  # of one target under two names, as of two files
         new = dict(zip(old, new.values(), strict=True))
-    gone = [name for name in old if name not in new]
-    found = [ReportChange(name, "check", old[name].verdict, "not made", WORSE) for name in gone]
-    for name, report in new.items():
-        if name in old:
-            found += _of_check(name, old[name], report)
-        else:
-            found.append(
-                ReportChange(name, "check", "not made", report.verdict, "" if report.verdict == MATCH else WORSE)
-            )
-    return found
+    names = [*(name for name in old if name not in new), *new]
+    return [(name, old.get(name), new.get(name)) for name in names]
 
 
 def verdict_of(changes: Sequence[ReportChange]) -> str:
@@ -68,15 +75,19 @@ def comparison_as_json(changes: Sequence[ReportChange]) -> dict[str, Any]:
     return {"schema": SCHEMA, "verdict": verdict_of(changes), "changes": msgspec.to_builtins(list(changes))}
 
 
+def counts_in_words(changes: Sequence[ReportChange]) -> str:
+    """`2 worse, 1 other`."""
+    numbers = {word: sum(one.became == kind for one in changes) for kind, word in KINDS.items()}
+    return ", ".join(f"{number} {word}" for word, number in numbers.items() if number) or "nothing changed"
+
+
 def render_comparison(changes: Sequence[ReportChange], width: int) -> Iterator[Text]:
     """What is worse first, below a line that counts it; the same change of several layouts is one."""
-    kinds = {WORSE: WORSE, BETTER: BETTER, "": "other"}
-    verdict, numbers = verdict_of(changes), {kind: sum(one.became == kind for one in changes) for kind in kinds}
-    counts = ", ".join(f"{number} {kinds[kind]}" for kind, number in numbers.items() if number)
-    yield Text.assemble((verdict.upper(), _STYLES[verdict]), f"  {counts or 'nothing changed'}")
+    verdict = verdict_of(changes)
+    yield Text.assemble((verdict.upper(), _STYLES[verdict]), f"  {counts_in_words(changes)}")
     for check in dict.fromkeys(change.check for change in changes):
         yield Text(f"{check}:", "bold")
-        for kind, word in kinds.items():
+        for kind, word in KINDS.items():
             for sentence in sentences_of([one for one in changes if (one.check, one.became) == (check, kind)]):
                 first, *rest = folded(f"{word:<6}  {sentence}", width)
                 first.stylize(_STYLES[kind], 2, 2 + len(word))
@@ -156,7 +167,7 @@ def _of_intermediates(name: str, layout: str, old: Intermediate, new: Intermedia
     before, after = ({(head.batch, head.head) for head in one.heads if head.mismatched} for one in (old, new))
     if before != after:
         became = WORSE if after - before else BETTER
-        yield ReportChange(name, new.title, _wrong_heads(old), _wrong_heads(new), became, layout)
+        yield ReportChange(name, new.title, wrong_heads(old), wrong_heads(new), became, layout)
     elif max(old.ratio, new.ratio) > MOVED * min(old.ratio, new.ratio):
         # Within its budget no error is worse than another.
         became = "" if max(old.ratio, new.ratio) <= 1 else WORSE if new.ratio > old.ratio else BETTER
@@ -164,7 +175,7 @@ def _of_intermediates(name: str, layout: str, old: Intermediate, new: Intermedia
         yield ReportChange(name, new.title, then, now, became, layout)
 
 
-def _wrong_heads(one: Intermediate) -> str:
+def wrong_heads(one: Intermediate) -> str:
     """`right`, `wrong in head 1`, `wrong in batch 0, heads 1-3; batch 1, head 2`."""
     heads: dict[int | None, list[int]] = {head.batch: [] for head in one.heads}
     for head in one.heads:

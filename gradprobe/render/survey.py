@@ -26,29 +26,30 @@ _WARNING, _WARNED = CAUTION, "!"
 
 def render_survey(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
     """The survey as lines; the matrix fits 80 columns, sentences are folded to `width`."""
-    marks, wrong = UTF8 if utf8 else ASCII, _wrong(report)
-    lines = [*_verdict(report, wrong, width)]
+    marks, wrong = UTF8 if utf8 else ASCII, wrong_layouts(report)
+    verdict, style, words = verdict_of(report)
+    lines = [*headed(verdict, style, words, width)]
     if wrong:
         lines += _place(report, wrong[0], width)
         lines += render_reasons(report, width)
     lines += [line for sentence in _reasons(report, wrong) for line in folded(sentence, width)]
     lines += [line for warned in report.warnings for line in _warning(report, warned, width)]
     lines += [Text(), *_matrix(report, marks), Text(), *_programs(report, marks)]
-    lines += [line for sentence in _sentences(report) for line in folded(sentence, width)]
+    lines += [line for sentence in sentences_of(report) for line in folded(sentence, width)]
     return [*lines, Text(f"  again: {report.reproduce}")]
 
 
-def _tried(run: Run) -> Tried:
+def tried_as(run: Run) -> Tried:
     assert run.tried is not None
     return run.tried
 
 
-def _memory(report: Report, run: Run) -> list[MemoryFinding]:
+def memory_in(report: Report, run: Run) -> list[MemoryFinding]:
     """What was seen in one layout."""
     return [finding for finding in report.memory if finding.layout == run.layout]
 
 
-def _wrong(report: Report) -> list[Run]:
+def wrong_layouts(report: Report) -> list[Run]:
     """The wrong layouts: the contiguous one first, then those with a first mismatch, then the simplest.
 
     One that ended its process is wrong where it is known what its kernels did to memory.
@@ -56,9 +57,9 @@ def _wrong(report: Report) -> list[Run]:
 
     def order(run: Run) -> tuple[bool, bool, int]:
         has_line = run.has_wrong_elements or bool(run.broken)
-        return run.layout != LAYOUTS[0], not has_line, (ALONE, PROGRAM, TOGETHER).index(_tried(run).kind)
+        return run.layout != LAYOUTS[0], not has_line, (ALONE, PROGRAM, TOGETHER).index(tried_as(run).kind)
 
-    wrong = (run for run in report.runs if run.verdict == MISMATCH or _memory(report, run))
+    wrong = (run for run in report.runs if run.verdict == MISMATCH or memory_in(report, run))
     return sorted((run for run in wrong if run.severity != WARNING), key=order)
 
 
@@ -67,34 +68,36 @@ def _having(report: Report, verdict: str) -> list[Run]:
     return [run for run in report.runs if run.verdict == verdict and run.severity != WARNING]
 
 
-def _verdict(report: Report, wrong: Sequence[Run], width: int) -> Iterator[Text]:
+def verdict_of(report: Report) -> tuple[str, str, str]:
+    """The verdict, its style, and the sentence beside it."""
+    wrong = wrong_layouts(report)
     failed, refused = (len(_having(report, verdict)) for verdict in (FAILED, SKIPPED))
     target, tried = report.target.name, plural(len(report.runs), "layout")
     if wrong:
         contiguous = "also" if report.runs[0] in wrong else "right"
         words = f"{target}: wrong in {len(wrong):,} of {tried}, {contiguous} when contiguous"
-        return headed("MISMATCH", _STYLES[MISMATCH], words, width)
+        return "MISMATCH", _STYLES[MISMATCH], words
     if failed:
-        return headed("NOT RUN", _STYLES[FAILED], f"{target}: {failed:,} of {tried} could not be run", width)
+        return "NOT RUN", _STYLES[FAILED], f"{target}: {failed:,} of {tried} could not be run"
     exact = sum(run.how == BITS for run in report.runs)
     words = f"{target}: right in {plural(len(_having(report, MATCH)), 'layout')}, {exact:,} of them bit for bit as "
     words += f"when contiguous ({report.runs[0].precision})" + (f"; {refused:,} refused" if refused else "")
     warned = f", {plural(len(report.warnings), 'warning')}" if report.warnings else ""
-    return headed(f"MATCH{warned}", "bold green", words, width)
+    return f"MATCH{warned}", "bold green", words
 
 
 def _blame(run: Run) -> str:
     return blame(run) if run.has_wrong_elements or run.broken else ""
 
 
-def _words(run: Run) -> str:
+def words_of(run: Run) -> str:
     """Why it was refused, or could not be run."""
     return run.skipped or (run.error if isinstance(run.error, str) else "")
 
 
 def _place(report: Report, run: Run, width: int) -> Iterator[Text]:
     blamed = _blame(run)
-    yield Text(greppable(run) if blamed else stray_line(_memory(report, run)[0]), "bold")
+    yield Text(greppable(run) if blamed else stray_line(memory_in(report, run)[0]), "bold")
     yield from folded(f"with {run.layout}" + (f": {blamed}" if blamed else ""), width)
     if run.first_mismatch is not None:
         yield from window(run.first_mismatch, width)
@@ -113,14 +116,14 @@ def _warning(report: Report, warned: Warned, width: int) -> Iterator[Text]:
     yield from headed("WARNING", _WARNING, f"{warned.words} ({_named(warned.layouts)})", width)
     first = next(run for run in report.runs if run.layout in warned.layouts)
     memory = _telling(report, [first])
-    seen = filter(None, (_words(first), memory[0].sentence if memory else _blame(first)))
+    seen = filter(None, (words_of(first), memory[0].sentence if memory else _blame(first)))
     yield from folded(f"with {first.layout}: {'; '.join(seen)}", width)
 
 
 def _telling(report: Report, wrong: Sequence[Run]) -> list[MemoryFinding]:
     """Each finding once with the simplest layout that shows it, the worst first; a line says what it explains."""
     first: dict[object, MemoryFinding] = {}
-    for finding in (finding for run in wrong for finding in _memory(report, run)):
+    for finding in (finding for run in wrong for finding in memory_in(report, run)):
         first.setdefault((finding.kind, finding.tensor.lower(), finding.file, finding.line), finding)
     explained = {finding.tensor.lower() for finding in first.values() if finding.kind == OUTSIDE}
     return worst_first(
@@ -130,7 +133,7 @@ def _telling(report: Report, wrong: Sequence[Run]) -> list[MemoryFinding]:
 
 def _matrix(report: Report, marks: Marks) -> Iterator[Text]:
     columns = LAYOUTS[1:]
-    cells = {(_tried(run).row, _tried(run).layout): run for run in report.runs if _tried(run).row}
+    cells = {(tried_as(run).row, tried_as(run).layout): run for run in report.runs if tried_as(run).row}
     rows = list(dict.fromkeys(row for row, _ in cells if row != "all"))
     yield Text("  one tensor in each layout, the others contiguous; then all at once", "dim")
     for part in (0, 1):
@@ -142,13 +145,18 @@ def _matrix(report: Report, marks: Marks) -> Iterator[Text]:
         line = Text.assemble(f"  {row:<{_ROW - 2}}", *parts)
         line.rstrip()
         yield line
+    yield Text("  " + "   ".join(f"{sign} {words}" for sign, words in legend(report, marks).items()), "dim")
+
+
+def legend(report: Report, marks: Marks) -> dict[str, str]:
+    """What the signs mean that stand in the matrix."""
     meanings = {"=": "right, bit for bit", marks.about: "right, other bits", marks.mismatch: "wrong"}
     meanings |= {_WARNED: "wrong, a warning", "-": "refused", "crash": "not run"}
-    seen = {_sign(run, marks) for run in report.runs}
-    yield Text("  " + "   ".join(f"{sign} {words}" for sign, words in meanings.items() if sign in seen), "dim")
+    seen = {sign_of(run, marks) for run in report.runs}
+    return {sign: words for sign, words in meanings.items() if sign in seen}
 
 
-def _sign(run: Run, marks: Marks) -> str:
+def sign_of(run: Run, marks: Marks) -> str:
     if run.verdict == MATCH:
         return "=" if run.how == BITS else marks.about
     if run.severity == WARNING:
@@ -159,21 +167,21 @@ def _sign(run: Run, marks: Marks) -> str:
 def _cell(run: Run | None, marks: Marks) -> tuple[str, str]:
     if run is None:
         return " " * _CELL, ""
-    return f"{_sign(run, marks):>{_CELL}}", _WARNING if run.severity == WARNING else _STYLES[run.verdict]
+    return f"{sign_of(run, marks):>{_CELL}}", _WARNING if run.severity == WARNING else _STYLES[run.verdict]
 
 
 def _programs(report: Report, marks: Marks) -> list[Text]:
-    programs = [run for run in report.runs if _tried(run).kind == PROGRAM]
-    signs = [(f"{_sign(run, marks):>5}", _STYLES[run.verdict]) for run in programs]
+    programs = [run for run in report.runs if tried_as(run).kind == PROGRAM]
+    signs = [(f"{sign_of(run, marks):>5}", _STYLES[run.verdict]) for run in programs]
     lines = [Text.assemble("  ", sign, f"  {run.layout}") for sign, run in zip(signs, programs, strict=True)]
     return [Text("  as programs lay them", "dim"), *lines, Text()] if lines else []
 
 
-def _sentences(report: Report) -> Iterator[str]:
+def sentences_of(report: Report) -> Iterator[str]:
     for verdict, word in ((SKIPPED, "refused"), (FAILED, "not run")):
         # What is the same but for its numbers is told once, in the words of the first.
         first: dict[str, str] = {}
-        runs = {run.layout: _words(run) for run in _having(report, verdict)}
+        runs = {run.layout: words_of(run) for run in _having(report, verdict)}
         told = ((first.setdefault(re.sub(r"\d+", "0", words), words), layout) for layout, words in runs.items())
         for words, titles in _grouped(told):
             yield f"{word} in {_named(titles)}: {words}"
@@ -182,7 +190,7 @@ def _sentences(report: Report) -> Iterator[str]:
     if report.warnings:
         yield COUNTED
     yield from report.notes
-    count, twice = len(report.runs), sum(_tried(run).thorough for run in report.runs)
+    count, twice = len(report.runs), sum(tried_as(run).thorough for run in report.runs)
     also = " and" if twice == count else f", {twice:,} of them also"
     seconds = f"{report.seconds.get('total', 0.0):.1f} s"
     yield f"tried {plural(count, 'layout')} in {seconds}, each in guard bands of NaN{also} of large numbers"

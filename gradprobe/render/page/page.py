@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.documents import Reports
+from ...model.number import plural
 from ...model.report import Report
 from ..places import base_of, with_origin
 from ..text import so_far, visible
@@ -23,20 +24,38 @@ TEMPLATES = Path(__file__).with_name("templates")
 def text(several: Reports, code: int | None) -> str:
     """The document; as long as the command runs, with a check that is not finished."""
     reports = so_far(several, code)
-    return page_of(reports[0]) if len(reports) == 1 else page_of_several(reports)
+    return page_of(reports[0]) if len(reports) == 1 else page_of_several(several, reports)
 
 
 def page_of(report: Report) -> str:
     """The page of one report."""
     from .parts import parts_of
+    from .surveys import parts_of_layouts
 
+    if report.strides is not None and report.runs:
+        return written("layouts.html", f"{report.verdict}: {report.name}", parts_of_layouts(report))
     (report,) = with_origin(Reports(reports=(report,))).reports
     return written("report.html", f"{report.verdict}: {report.name}", {"report": report, **parts_of(report)})
 
 
-def page_of_several(reports: Sequence[Report]) -> str:
-    """The page of several."""
-    return written("several.html", f"{len(reports)} checks", {"reports": reports})
+def page_of_several(several: Reports, reports: Sequence[Report]) -> str:
+    """The page of several checks.
+
+    Args:
+        reports: those of `several`, and one that is not finished where more are to come.
+    """
+    from .surveys import parts_of_checks
+
+    title = f"{several.verdict}: {plural(len(reports), 'check')}"
+    return written("several.html", title, parts_of_checks(several, reports))
+
+
+def page_of_comparison(before: Reports, after: Reports) -> str:
+    """The page of what changed from one to the other, old beside new."""
+    from .surveys import parts_of_comparison
+
+    parts = parts_of_comparison(with_origin(before), with_origin(after))
+    return written("comparison.html", f"{parts['verdict']}: {parts['words']}", parts)
 
 
 def written(template: str, title: str, parts: Mapping[str, Any]) -> str:
@@ -60,7 +79,6 @@ def _file(name: str) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    from ...model.number import plural
     from ..text import cause_in_words, ratio, value
 
     made = Environment(

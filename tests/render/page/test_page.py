@@ -31,5 +31,5 @@ def test_a_page_fetches_nothing():
 
 def test_several_reports_stand_on_one_page_and_an_unfinished_one_is_no_match():
     two = Reports(reports=(REPORT, structs.replace(REPORT, verdict="match")))
-    assert text(two, 1).count('scope="row"') == 2
+    assert text(two, 1).count('class="opened"') == 2
     assert "incomplete" in text(Reports(reports=()), None)

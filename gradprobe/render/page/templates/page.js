@@ -87,3 +87,23 @@ for (const link of document.querySelectorAll(".overview a")) {
     map.focus();
   });
 }
+
+// What a link leads to is opened, and Escape goes back to the link.
+let from = null;
+document.addEventListener("click", (event) => { from = event.target.closest("a[href^='#']") || from; });
+function open() {
+  const to = location.hash && document.getElementById(location.hash.slice(1)), box = to && to.closest("details");
+  if (box) {
+    box.open = true;
+    box.querySelector("summary").focus();
+  }
+}
+addEventListener("hashchange", open);
+open();
+document.addEventListener("keydown", (event) => {
+  const box = event.key === "Escape" && event.target.closest("details[open]");
+  if (box) {
+    box.open = false;
+    (from || box.querySelector("summary")).focus();
+  }
+});

@@ -1,0 +1,68 @@
+"""Pages in a real browser: opened, clicked and typed at; nothing is logged, raised or fetched."""
+
+import shutil
+
+import pytest
+
+pytestmark = pytest.mark.browser
+NAMES = ("wrong", "right", "heads-128", "strides", "several", "comparison")
+LOOKS = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
+OVERFLOWING = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_fits_every_window_and_says_its_verdict_first(open_page, kept, files, name):
+    with open_page(name) as page:
+        assert page.locator("h1").count() == page.locator("main").count() == 1
+        for width, scheme in LOOKS:
+            page.set_viewport_size({"width": width, "height": 800})
+            page.emulate_media(color_scheme=scheme)
+            assert page.evaluate(OVERFLOWING) <= 0
+            assert page.locator("h1 .verdict").bounding_box()["y"] < 40
+            if kept:
+                kept.mkdir(parents=True, exist_ok=True)
+                shutil.copy(files[name], kept)
+                page.screenshot(path=kept / f"{name}-{width}-{scheme}.png", full_page=True)
+
+
+@pytest.mark.parametrize("name", ["strides", "several"])
+def test_a_cell_opens_what_stands_behind_it_and_escape_goes_back(open_page, name):
+    with open_page(name) as page:
+        cell = page.locator(".matrix .v-mismatch").first
+        cell.focus()
+        page.keyboard.press("Enter")
+        box = page.locator("details[open]")
+        box.wait_for()
+        assert box.count() == 1
+        assert box.get_attribute("id") == cell.get_attribute("href")[1:]
+        assert box.locator("table").first.is_visible()
+        assert box.locator("pre").first.inner_text().startswith("FIRST MISMATCH delta")
+        page.keyboard.press("Escape")
+        assert page.locator("details[open]").count() == 0
+        assert page.evaluate("document.activeElement.className").startswith("cell")
+
+
+def test_a_failing_check_leads_to_its_cause_and_back_to_the_checks(open_page):
+    with open_page("several") as page:
+        page.locator(".matrix .v-mismatch").first.click()
+        page.locator("details[open] a[href^='#cause']").first.click()
+        assert page.evaluate("location.hash") == "#cause-1"
+        assert page.locator("#cause-1").inner_text().startswith("2 cases")
+
+
+def test_the_command_is_copied(open_page):
+    with open_page("strides") as page:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.locator("[data-copy=command]").click()
+        page.wait_for_function("document.getElementById('said').textContent")
+        assert page.evaluate("navigator.clipboard.readText()") == page.locator("#command").inner_text()
+
+
+def test_the_switch_turns_light_to_dark_and_back(open_page):
+    with open_page("strides") as page:
+        shade = "getComputedStyle(document.body).backgroundColor"
+        light = page.evaluate(shade)
+        page.locator("#scheme").click()
+        dark = page.evaluate(shade)
+        page.locator("#scheme").click()
+        assert light == page.evaluate(shade) != dark

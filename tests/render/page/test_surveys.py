@@ -1,0 +1,108 @@
+"""The page of many checks or layouts: a matrix first, of which each cell leads to what came of it."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from gradprobe.model.coverage import Coverage
+from gradprobe.model.documents import Reports
+from gradprobe.model.run import INCOMPLETE
+from gradprobe.render.page import matrix
+from gradprobe.render.page.page import page_of, page_of_comparison, text
+from tests.page.made import right, saved, several
+
+
+def signs(made):
+    return {row: [cell and cell.sign for cell in cells] for row, cells in made.rows}
+
+
+def of(reports, **options):
+    return matrix.of_checks(reports, {report.name: f"c{at}" for at, report in enumerate(reports)}, **options)
+
+
+def test_the_cells_of_a_survey_are_those_of_the_terminal():
+    report = saved("strides")
+    made = matrix.of_layouts(report, {run.layout: "id" for run in report.runs})
+    assert made.columns[:3] == ("blhd", "packed", "expanded")
+    assert signs(made)["do"] == ["✗", None, None, "✗", None, None, None, None]
+    assert signs(made)["all"] == ["=", "=", "✗", "✗", "✗", "=", "=", "!"]
+
+
+def test_checks_stand_along_the_axes_that_set_failures_apart():
+    made = of(several().reports, combined=False)
+    assert made.corner == "heads / dtype"
+    assert signs(made) == {"1": ["=", "="], "2": ["✗", "✗"]}
+
+
+def test_a_cell_of_several_checks_counts_the_worst_and_leads_to_the_first_of_them():
+    reports = several().reports
+    again = structs.replace(reports[0], title="H=1 again", case=replace(reports[0].case, heads=2))
+    cell = dict(of((*reports, again), combined=False).rows)["2"][0]
+    assert (cell.sign, cell.leads_to, cell.words) == ("✗ 1/2", "c2", "2, float32: 1 of 2 checks wrong")
+
+
+def test_axes_that_go_together_are_one():
+    reports = [structs.replace(each, case=replace(each.case, kv_heads=each.case.heads)) for each in several().reports]
+    assert of(reports, combined=False).corner == "heads / dtype"
+
+
+@pytest.mark.parametrize("axes", [{}, {"seed": 1}])
+def test_a_single_case_or_axis_makes_no_square(axes):
+    first, *_ = several().reports
+    reports = (first, structs.replace(first, title="again", case=replace(first.case, **axes)))
+    made = of(reports, combined=False)
+    assert made is None if not axes else (made.corner, made.columns) == ("seed", ("came out",))
+
+
+def test_properties_of_a_battery_meet_in_the_case_that_holds_both():
+    first, _, wrong, _ = several().reports
+    titles = {
+        "battery: grouped": first,
+        "battery: small": first,
+        "battery: small grouped": wrong,
+        "battery 3: odd": first,
+    }
+    reports = [structs.replace(report, title=title) for title, report in titles.items()]
+    assert signs(of(reports, combined=True)) == {"grouped": ["="], "small": ["✗", "="]}
+
+
+def test_of_lengths_that_none_shares_is_told_which_is_longer():
+    first, *_ = several().reports
+    reports = [
+        structs.replace(first, title=f"battery: {words}") for words in ("M=1 N=5 small", "small", "M=2 N=9 small")
+    ]
+    assert signs(of(reports, combined=True)) == {"small": ["="], "M < N": ["= 2/2", None]}
+
+
+def test_every_cell_and_cause_leads_somewhere_and_the_cause_is_told_once():
+    page = text(several(), 1)
+    ids = set(re.findall(r'id="([^"]+)"', page))
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= ids
+    assert page.count("2 cases") == 1
+    assert (page.count("<mark>"), page.count('class="diff"')) == (2, 1)
+
+
+def test_a_battery_of_combinations_stands_by_its_properties():
+    page = text(structs.replace(several(), coverage=Coverage(strength=2, properties=2)), 1)
+    assert "Two properties in one case" in page
+
+
+def test_what_is_not_finished_is_no_match():
+    matching = Reports(reports=(right(),), planned=2)
+    assert f'<strong class="verdict {INCOMPLETE}">INCOMPLETE</strong>' in text(matching, None)
+
+
+def test_a_survey_that_could_not_begin_says_why():
+    survey = structs.replace(saved("strides"), runs=())
+    assert "MISMATCH" in page_of(survey)
+
+
+def test_what_changed_stands_first_and_what_did_not_is_closed():
+    before, after = (Reports(reports=(report,)) for report in (right(), saved("check")))
+    page = page_of_comparison(before, after)
+    assert page.index("worse</strong> verdict: match -&gt; mismatch") < page.index(">Old") < page.index(">New")
+    same = page_of_comparison(after, after)
+    assert "nothing changed" in same
+    assert "1 intermediate as before" in same or "intermediates as before" in same
