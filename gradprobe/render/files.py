@@ -218,5 +218,4 @@ FILES: Mapping[str, Sequence[str]] = {
         ("watch", "diff", "fix", "shrink", "lint", "mutate", "run", "baseline", "doctor", "audit", "contract"),
         ("--json",),
     ),
-    "compare": ("--html",),
 }
