@@ -4,8 +4,15 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is not imported: that takes longer than all that a command does first
+    from collections.abc import Callable
     from typing import Any
 
+    from typing_extensions import Unpack
+
+    from .api.options import Options
+    from .api.shown import ShownReport as Report
+
+__all__ = ["Report", "capture", "check"]
 __version__ = "0.1.0"
 
 
@@ -34,3 +41,57 @@ def capture(function: Any = None, *, folder: str = ".gradprobe/captures", keep: 
     from .commands.record.watch import Keeping
 
     return start(function, Keeping(Path(folder), keep, order))
+
+
+def check(
+    target: str | Callable[..., Any],
+    *,
+    reference: str | Callable[..., Any] | None = None,
+    family: str | None = None,
+    isolate: bool | None = None,
+    timeout: float | None = None,
+    fix_budget: float = 20.0,
+    coincidence_budget: float = 5.0,
+    max_memory: str | None = None,
+    **options: Unpack[Options],
+) -> Report:
+    """Runs a target beside the float64 reference, as `gradprobe check` does, and returns its report.
+
+        report = gradprobe.check(my_backward, heads=4, causal=True)
+        report = gradprobe.check("attention.py:backward", window=(16, 0), layout={"do": "blhd"})
+
+    In a notebook the report shows itself; `print(report)` prints what the command prints, `report.verdict` is match,
+    mismatch or error, and `report.save("report.html")` writes a page.
+
+    Args:
+        target: a function that the command line could check, or the word by which it would find one. A function is
+            run in this process, as it is now; a word in a process of its own, so that a crash of it is a report.
+        reference: a reference of your own, given in the same way. It is audited first.
+        family: "softmax" or "lazy"; by default lazy where the target takes tau.
+        isolate: whether it runs in a process of its own; by default where target and reference are words.
+        timeout: seconds after which a process of its own is stopped.
+        fix_budget: seconds after the start until which edits of a wrong kernel are tried; 0 tries none.
+        coincidence_budget: seconds in which it is sought what a kernel that matches is right in only by coincidence.
+        max_memory: such as "3G"; by default half of what is free.
+        options: the case options of `gradprobe check --help` by the same names, as Python values: numbers, True and
+            False; for `dtype` also one of torch's; for `layout` and `tap` one word, several, or a dict; a tuple where
+            the command line takes numbers with commas. None stands for the default.
+
+    Raises:
+        TypeError: an option does not exist, or a value has another type than the option takes.
+        UsageFailure: from gradprobe.model.failures: a name or a value is wrong, as for exit code 2.
+    """
+    from .api.arguments import requested
+    from .api.check import Manner, checked
+
+    manner = Manner(isolate, timeout, fix_budget, coincidence_budget, max_memory)
+    request = requested(target, reference, family, options, ("reference", "family", *vars(manner)))
+    return checked(target, reference, request, manner)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Report":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .api.shown import ShownReport
+
+    return ShownReport

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +14,7 @@ import typer
 
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
-from ..render.files import FORMS, STDERR, keeps_changing, replace_file
+from ..render.files import FORMS, STDERR, keeps_changing, maker_of, replace_file
 from ..render.terminal import print_failure, write_stdout
 from .shared_options import parameter_of, written_as
 
@@ -108,19 +107,13 @@ class Forms:
 
         several = with_origin(several)
         # All are made before one is written: then they change at one moment.
-        made = [(flag, file, _text(flag)(several, code)) for flag, file in reversed(places.values())]
+        made = [(flag, file, maker_of(flag)(several, code)) for flag, file in reversed(places.values())]
         attempts = [_write(flag, file, text) for flag, file, text in made]
         return [*attempts, _summarize(several)] if "--github" in self.files else attempts
 
 
 def _place(file: str) -> str:
     return file if file == "-" else os.path.realpath(file)
-
-
-def _text(flag: str) -> Callable[[Reports, int | None], str]:
-    module, _, name = FORMS[flag].text.partition(":")
-    made: Callable[[Reports, int | None], str] = getattr(import_module(f"gradprobe.render.{module}"), name)
-    return made
 
 
 def _write(flag: str, file: str, text: str) -> UsageFailure | None:

@@ -15,7 +15,7 @@ from ..inputs.history import CheckRequest
 from ..inputs.options import OPTIONS, parse
 from ..model.coverage import PAIRS, TRIPLES
 from ..model.failures import UsageFailure
-from ..processes.limits import VARIABLE, parsed, requested
+from ..processes.limits import bounded
 from ..render.files import FORMS
 from ..render.terminal import print_failure
 from ..targets.builtin import has_driver
@@ -238,21 +238,13 @@ def written_as(
 @contextlib.contextmanager
 def _bounded(word: str | None) -> Iterator[None]:
     """While open, whatever runs, in this process or another, takes no more memory than was asked for."""
-    before = os.environ.get(VARIABLE)
-    try:
-        if word is not None:
-            parsed(word)
-            os.environ[VARIABLE] = word
-        requested()
-    except UsageFailure as failure:
-        print_failure(failure)
-        raise typer.Exit(failure.exit_code) from failure
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(bounded(word))
+        except UsageFailure as failure:
+            print_failure(failure)
+            raise typer.Exit(failure.exit_code) from failure
         yield
-    finally:
-        if word is not None:
-            os.environ.pop(VARIABLE)
-            os.environ.update({} if before is None else {VARIABLE: before})
 
 
 def _annotation(option: Any, several: bool) -> Any:

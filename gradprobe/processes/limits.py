@@ -57,6 +57,29 @@ def requested() -> int | None:
     return parsed(word, VARIABLE) if word else None
 
 
+@contextlib.contextmanager
+def bounded(word: str | None) -> Iterator[None]:
+    """While open, whatever runs, in this process or another, takes no more memory than was asked for.
+
+    Args:
+        word: such as 3G; None for what the environment says.
+
+    Raises:
+        UsageFailure: from `parsed`, before anything runs.
+    """
+    before = os.environ.get(VARIABLE)
+    if word is not None:
+        parsed(word)
+        os.environ[VARIABLE] = word
+    try:
+        requested()
+        yield
+    finally:
+        if word is not None:
+            os.environ.pop(VARIABLE)
+            os.environ.update({} if before is None else {VARIABLE: before})
+
+
 def limit() -> int:
     """The bytes of memory that this process may take, or its children together where they run the target."""
     share = os.environ.get(SHARE, "")

@@ -12,7 +12,8 @@ import os
 import re
 import shlex
 from collections import namedtuple
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -211,6 +212,15 @@ FORMS: Mapping[str, Form] = {
     "--html": Form("Write the report as a page; - for stdout", "page.page:text", _page),
     "--github": Form("Annotate lines on GitHub, and add a table to the step's summary", "github:text", None),
 }
+
+
+def maker_of(flag: str) -> Callable[[Reports, int | None], str]:
+    """What makes the text of a form, of reports and an exit code; None as long as the command runs."""
+    module, _, name = FORMS[flag].text.partition(":")
+    made: Callable[[Reports, int | None], str] = getattr(import_module(f"gradprobe.render.{module}"), name)
+    return made
+
+
 # The commands that write forms, and which.
 FILES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("check", "strides", "sweep"), tuple(FORMS)),

@@ -2,63 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 import sys
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..commands.configuration.environment import expected, word_of
-from ..inputs.history import CheckRequest
-from ..inputs.options import OPTIONS
+from ..api.arguments import Subject, requested
 from ..model.failures import as_failure
 from ..pipeline.run_check import run_check
 from ..runtime.backend import ordinary_torch
 from ..runtime.versions import refuse_untested
-from ..targets.naming import target_word
 
 if TYPE_CHECKING:
     from ..numerics.evidence import Probed
 
-_BY_NAME = {option.name: option for option in OPTIONS}
-
-
-def words_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The words of a command line for options such as `heads=4, window=(16, 0), dtype=torch.float16`.
-
-    None stands for an option that is not given. The words are judged with those of the command line, not here.
-
-    Raises:
-        TypeError: an option does not exist, or a value has another type than the option takes.
-    """
-    __tracebackhide__ = True
-    words = {}
-    for name, value in values.items():
-        if name not in _BY_NAME:
-            near = difflib.get_close_matches(name, _BY_NAME, n=3, cutoff=0.5)
-            way = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(_BY_NAME)}"
-            raise TypeError(f"gradprobe knows no option {name!r}; {way}")
-        if value is None:
-            continue
-        words[name] = word_of(_BY_NAME[name], _plain(value))
-        if words[name] is None:
-            raise TypeError(f"gradprobe's option {name} must be {expected(_BY_NAME[name])}, got {value!r}")
-    return words
-
-
-def _plain(value: Any) -> Any:
-    """A value in a form of TOML: for a path, torch's dtype or device, an array, a tuple, or a dict as NAME=VALUE."""
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if type(value).__name__ in ("dtype", "device") and type(value).__module__ == "torch":
-        return str(value).removeprefix("torch.")
-    if isinstance(value, Mapping):
-        return [f"{name}={place}" for name, place in value.items()]
-    value = value.tolist() if hasattr(value, "tolist") else value
-    return list(value) if isinstance(value, tuple) else value
-
-
-Subject = str | Callable[..., Any]
 _ALONE = "  no command line repeats this: a lambda, a partial and a function inside another one have no word"
 
 
@@ -100,8 +55,7 @@ def report_on(
         TypeError, Failure: as `assert_backward_matches` does.
     """
     __tracebackhide__ = True
-    words = words_of(options)
-    request = CheckRequest(_word(target), family, None if reference is None else _word(reference), words)
+    request = requested(target, reference, family, options)
     try:
         refuse_untested()
         with ordinary_torch():
@@ -135,12 +89,3 @@ def table_of(report: Probed) -> str:
     # The real stream and not the one that captures: what a test runner captures, it shows on the real one.
     lines = [line.plain for line in render(report_of(report), width(), utf8=utf8(sys.__stdout__))]
     return "\n".join([*lines, *([] if report.reproduce else [_ALONE])])
-
-
-def _word(subject: Subject) -> str:
-    __tracebackhide__ = True
-    if isinstance(subject, str):
-        return subject
-    if not callable(subject):
-        raise TypeError(f"gradprobe checks a function or the word of one, got {type(subject).__name__}")
-    return target_word(subject)

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from ..api.arguments import Subject
     from ..numerics.evidence import Probed
-    from .assertion import Subject
 
 MARKER, FIXTURE, SETTING = "gradprobe", "check_backward", "gradprobe_interpret"
 _CHECKED = pytest.StashKey[bool]()

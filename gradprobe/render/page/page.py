@@ -70,6 +70,11 @@ def written(template: str, title: str, parts: Mapping[str, Any]) -> str:
     return visible(_environment().get_template(template).render(**inside, **parts))
 
 
+def fragment(template: str, parts: Mapping[str, Any]) -> str:
+    """A piece of HTML by its template, to stand in a page of somebody else's. Text in it is escaped."""
+    return visible(_environment().get_template(template).render(**parts))
+
+
 @cache
 def _file(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8")

@@ -1,0 +1,1 @@
+"""A check from Python: `gradprobe.check`. Nothing here is imported before it is called."""

@@ -1,0 +1,87 @@
+"""The arguments of a call from Python -> the words of the command line that it stands for."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..commands.configuration.environment import expected, word_of
+from ..inputs.history import CheckRequest
+from ..inputs.options import OPTIONS
+from ..targets.naming import target_word
+
+_BY_NAME = {option.name: option for option in OPTIONS}
+Subject = str | Callable[..., Any]
+
+
+def requested(
+    target: Subject,
+    reference: Subject | None,
+    family: str | None,
+    options: Mapping[str, Any],
+    others: tuple[str, ...] = (),
+) -> CheckRequest:
+    """What is asked for, in words; "" for a function that has none.
+
+    Raises:
+        TypeError: as `words_of` does, or a target is neither a function nor a word.
+    """
+    __tracebackhide__ = True
+    words = words_of(options, others)
+    known = None if reference is None else word_of_subject(reference)
+    return CheckRequest(word_of_subject(target), family, known, words)
+
+
+def words_of(values: Mapping[str, Any], others: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The words of a command line for options such as `heads=4, window=(16, 0), dtype=torch.float16`.
+
+    None stands for an option that is not given. The words are judged with those of the command line, not here.
+
+    Args:
+        others: arguments that the caller takes besides.
+
+    Raises:
+        TypeError: an option does not exist, or a value has another type than the option takes.
+    """
+    __tracebackhide__ = True
+    words = {}
+    for name, value in values.items():
+        if name not in _BY_NAME:
+            known = [*others, *_BY_NAME]
+            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+            way = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+            raise TypeError(f"gradprobe knows no option {name!r}; {way}")
+        if value is None:
+            continue
+        words[name] = word_of(_BY_NAME[name], _plain(value))
+        if words[name] is None:
+            raise TypeError(f"gradprobe's option {name} must be {expected(_BY_NAME[name])}, got {value!r}")
+    return words
+
+
+def _plain(value: Any) -> Any:
+    """A value in a form of TOML: for a path, torch's dtype or device, an array, a tuple, or a dict as NAME=VALUE."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if type(value).__name__ in ("dtype", "device") and type(value).__module__ == "torch":
+        return str(value).removeprefix("torch.")
+    if isinstance(value, Mapping):
+        return [f"{name}={place}" for name, place in value.items()]
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def word_of_subject(subject: Subject) -> str:
+    """The word by which the command line would find a function; "" where none does.
+
+    Raises:
+        TypeError: it is neither a function nor a word.
+    """
+    __tracebackhide__ = True
+    if isinstance(subject, str):
+        return subject
+    if not callable(subject):
+        raise TypeError(f"gradprobe checks a function or the word of one, got {type(subject).__name__}")
+    return target_word(subject)

@@ -1,0 +1,39 @@
+"""`python -m tests.api.typed_options > gradprobe/api/options.py`: the command line's case options as types."""
+
+from gradprobe.inputs.options import OPTIONS
+
+HEAD = '''"""The case options of `gradprobe check` as types; `python -m tests.api.typed_options` writes this file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Options(TypedDict, total=False):
+    """By the names of the command line; None stands for an option that is not given."""
+'''
+_PLAIN = {int: "int", float: "float", bool: "bool", str: "str", list: "str | Sequence[str] | Mapping[str, str]"}
+_OF_TORCH = {"dtype": "str | torch.dtype", "device": "str | torch.device", "inputs": "str | os.PathLike[str]"}
+
+
+def text():
+    """The file."""
+    fields = []
+    for option in OPTIONS:
+        kind = "str | float | Sequence[float]" if option.numbers else _OF_TORCH.get(option.name, _PLAIN[option.kind])
+        fields.append(f"    {option.name}: {kind} | None\n    {_told(option.help)}\n")
+    return HEAD + "\n" + "".join(fields)
+
+
+def _told(words):
+    line = f'"""{words}."""'
+    return line if len(line) <= 116 else f'"""{words[:107].rsplit(" ", 1)[0]} ..."""'
+
+
+if __name__ == "__main__":
+    print(text(), end="")
