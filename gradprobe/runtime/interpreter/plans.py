@@ -153,7 +153,7 @@ class _Plan:
         for at, handle in enumerate(made):
             self._numbers.setdefault(id(handle), at)
         self._steps = [
-            (self._many + at, name, itemgetter(*map(self._number, args)), len(args) == 1)
+            (self._many + at, name, itemgetter(*map(self._number, args)) if args else _nothing, len(args) == 1)
             for at, (name, args, _) in enumerate(steps)
         ]
         self._operand = next((at for at, tensor in enumerate(tensors) if tensor is result), None)
@@ -190,6 +190,11 @@ class _Plan:
         attributes.update(self._attributes)
         attributes["handle"] = values[self._returned]
         return made
+
+
+def _nothing(_values: Sequence[Any]) -> tuple[()]:
+    """The arguments of a step that takes none, as a barrier."""
+    return ()
 
 
 def _constants(steps: Sequence[Step], returned: Any) -> dict[int, Any]:

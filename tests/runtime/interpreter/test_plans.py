@@ -31,6 +31,7 @@ def of_everything(x_ptr, lengths_ptr, out_ptr, sum_ptr, far, SIZE: tl.constexpr)
     x = tl.load(x_ptr + places, mask=(rows < length) & (columns >= 0), other=-1.0)
     total = tl.zeros([SIZE, SIZE], tl.float32)
     for step in range(0, length):
+        tl.debug_barrier()
         total += tl.dot(x, tl.trans(x)) * (0.5 - step) + tl.where(rows >= columns, x * x, -x).to(tl.float32)
         total = tl.exp(-tl.abs(total) / 16) + tl.maximum(total, -step) * (columns % 3 == step)
     near = tl.sum(total, 1) * 0.25 + (rows * far).to(tl.float32).reshape(SIZE) / (far + 1)
