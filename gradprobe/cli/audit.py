@@ -14,14 +14,15 @@ from ..render.terminal import rendered, show
 from . import shared_options as shared
 from .apart import apart
 from .error_output import failures_told
-from .forms import Forms
+from .forms import Forms, with_page
 
 
 @shared.with_case_options
+@with_page
 def audit(
     reference: Annotated[str, typer.Argument(metavar="REFERENCE", help="FILE.py:FUNCTION or MODULE:FUNCTION")],
     family: shared.Family = None,
-    json_file: shared.JsonFile = None,
+    forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     isolate: shared.Isolate = True,
     show_traceback: shared.Traceback = False,
     *,
@@ -33,7 +34,6 @@ def audit(
     and judged by the built-in formulas, autograd, finite differences and the identities. A wrong one exits with 1.
     """
     request = CheckRequest(reference, family, None, options)
-    forms = Forms.json(json_file)
     with failures_told(forms, request.command("audit"), show_traceback, reference):
         shared.refuse_wrong_words(request)
         report = apart(_audited, request, target=reference, isolate=isolate, show_traceback=show_traceback)

@@ -20,10 +20,11 @@ from ..render.terminal import write_stdout
 from . import shared_options as shared
 from .checks import check_one, tell
 from .error_output import failures_told
-from .forms import Forms
+from .forms import Forms, with_page
 
 
 @shared.with_case_options
+@with_page
 def diff(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(names())}")],
     target: shared.Target = None,
@@ -32,7 +33,7 @@ def diff(
     ] = None,
     family: shared.Family = None,
     reference: shared.Reference = None,
-    json_file: shared.JsonFile = None,
+    forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     isolate: shared.Isolate = True,
     show_traceback: shared.Traceback = False,
     *,
@@ -40,7 +41,7 @@ def diff(
 ) -> None:
     """Show one intermediate close up: its error map over tiles and its wrong rows, actual beside expected."""
     request, repeated = like_the_last(target, family, reference, options)
-    with failures_told(json_file, request.command(f"diff {name}", at=at), show_traceback):
+    with failures_told(forms, request.command(f"diff {name}", at=at), show_traceback):
         row = lookup(name)
         if row is None:
             raise UsageFailure(f"diff: no intermediate {name!r}", did_you_mean(name, names()))
@@ -48,7 +49,7 @@ def diff(
         place = _parse_at(at)
         if repeated:
             line = f"as in the last check here: {request.command()}\n"
-            if json_file == "-":
+            if forms.on_stdout:
                 sys.stderr.write(line)
             else:
                 write_stdout(line)
@@ -62,8 +63,8 @@ def diff(
             typer.echo(f"gradprobe: {_from_where(row.name, kept, view)}", err=True)
         if kept is not None and view is not None:
             report = structs.replace(kept, close_up=view, reproduce=planned.repro_command)
-            raise typer.Exit(tell(report, code_of_report(report), Forms.json(json_file), show_traceback))
-        raise typer.Exit(check_one(planned, Forms.json(json_file), Setting(show_traceback, isolate=isolate)))
+            raise typer.Exit(tell(report, code_of_report(report), forms, show_traceback))
+        raise typer.Exit(check_one(planned, forms, Setting(show_traceback, isolate=isolate)))
 
 
 def _from_where(name: str, kept: Report | None, view: CloseUp | None) -> str:

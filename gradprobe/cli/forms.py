@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,10 +20,10 @@ from ..render.terminal import print_failure, write_stdout
 from .shared_options import parameter_of, written_as
 
 
-def with_forms(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the option of every form; it receives what was asked for as `forms`."""
+def with_forms(command: Callable[..., None], flags: Iterable[str] = tuple(FORMS)) -> Callable[..., None]:
+    """Gives a command the option of every form, or of some; it receives what was asked for as `forms`."""
     own = inspect.signature(command, eval_str=True).parameters.values()
-    names = {f"{flag[2:]}_file": flag for flag in FORMS}
+    names = {f"{flag[2:]}_file": flag for flag in flags}
 
     def run(**words: Any) -> None:
         files = {flag: words.pop(name) for name, flag in names.items()}
@@ -42,6 +43,10 @@ def _option(name: str, flag: str) -> inspect.Parameter:
     else:
         default, annotation = None, Annotated[str | None, typer.Option(flag, metavar="FILE", help=FORMS[flag].help)]
     return parameter_of(name, default, annotation)
+
+
+with_page = partial(with_forms, flags=("--json", "--html"))
+"""The same of what is of no use to CI."""
 
 
 @dataclass(frozen=True)

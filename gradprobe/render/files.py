@@ -224,8 +224,6 @@ def maker_of(flag: str) -> Callable[[Reports, int | None], str]:
 # The commands that write forms, and which.
 FILES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("check", "strides", "sweep"), tuple(FORMS)),
-    **dict.fromkeys(
-        ("watch", "diff", "fix", "shrink", "lint", "mutate", "run", "baseline", "doctor", "audit", "contract"),
-        ("--json",),
-    ),
+    **dict.fromkeys(("diff", "audit"), ("--json", "--html")),
+    **dict.fromkeys(("watch", "fix", "shrink", "lint", "mutate", "run", "baseline", "doctor", "contract"), ("--json",)),
 }

@@ -52,7 +52,7 @@ def _tiles(name: str, view: CloseUp) -> Iterator[TileView]:
     for row in view.rows:
         found.setdefault((row.row // view.tile[0], row.col // view.tile[1]), []).append(row)
     for at, rows in sorted(found.items()):
-        yield TileView(f"{name}-tile-{at[0]}-{at[1]}", _spans(view, at), tuple(rows))
+        yield TileView(f"{name}-{at[0]}-{at[1]}", _spans(view, at), tuple(rows))
 
 
 def _spans(view: CloseUp, at: tuple[int, int]) -> str:
@@ -71,7 +71,7 @@ def _map(name: str, view: CloseUp, opened: dict[str, TileView]) -> Markup:
         at = (_LEFT - 6, y * tall + tall * 0.7, f"row {line * view.tile[0]}")
         parts.append(Markup('<text class="axis" x="{}" y="{}">{}</text>').format(*at))
         for x, cell in enumerate(cells):
-            shape, id = _cell(cell, (_LEFT + x * wide, y * tall, wide, tall)), f"{name}-tile-{line}-{x}"
+            shape, id = _cell(cell, (_LEFT + x * wide, y * tall, wide, tall)), f"{name}-{line}-{x}"
             told = f"{_spans(view, (line, x))}: worst {ratio(cell or 0.0)}x what is allowed; open its values"
             link = Markup('<a href="#{}" data-opens="{}" aria-label="{}">{}</a>').format(id, id, told, shape)
             parts.append(link if id in opened else shape)

@@ -24,11 +24,11 @@ _STEP, _LANE, _BOX = (170, 62), 26, (128, 42)
 
 
 def lanes(run: Run) -> dict[str, dict[str, Intermediate]]:
-    """The intermediates of a run by kernel, "" for what is of none, and name."""
-    found: dict[str, dict[str, Intermediate]] = {"": {}}
-    for one in run.intermediates:
+    """The intermediates of a run by name, kernel by kernel; what is of none comes last, under ""."""
+    found: dict[str, dict[str, Intermediate]] = {}
+    for one in sorted(run.intermediates, key=lambda one: not one.kernel):
         found.setdefault(one.kernel or "", {})[one.name] = one
-    return {kernel: those for kernel, those in found.items() if those}
+    return found
 
 
 def graph(run: Run, family: str, ids: Mapping[str, str]) -> Markup:

@@ -136,7 +136,7 @@ def _chapter(one: Intermediate, heads: Sequence[Head], step: int, close_ups: Seq
         tile=one.tile,
         heads=tuple(_head_map(one, head, step) for head in sorted(heads, key=one.heads.index)),
         left_out=len(one.heads) - len(heads),
-        views=tuple(view_of(id_of(one), view) for view in close_ups),
+        views=tuple(view_of(f"{id_of(one)}-{view.batch or 0}-{view.head}-tile", view) for view in close_ups),
     )
 
 
@@ -150,6 +150,10 @@ def _place(head: Head) -> str:
     return ("" if head.batch is None else f"batch {head.batch}, ") + f"head {head.head}"
 
 
+def _short(head: Head) -> str:
+    return ("" if head.batch is None else f"{head.batch}.") + str(head.head)
+
+
 def _head_map(one: Intermediate, head: Head, step: int) -> HeadMap:
     words = f"{WORDS[head.status]}, worst {ratio(head.ratio)}x"
     if head.rows:
@@ -158,7 +162,7 @@ def _head_map(one: Intermediate, head: Head, step: int) -> HeadMap:
     return HeadMap(
         id=f"{id_of(one)}-{head.batch or 0}-{head.head}",
         name=_place(head),
-        short=("" if head.batch is None else f"{head.batch}.") + str(head.head),
+        short=_short(head),
         status=head.status,
         words=words,
         picture=drawn(signs, head.rows, one.length or 1) if head.tiles else None,
@@ -172,14 +176,22 @@ def overview(run: Run) -> Markup:
     heads, rows = max(len(one.heads) for one in run.compares), len(run.compares)
     step, left = max(4.0, min(44.0, 1040 / heads)), 150
     row = _overview_row if heads * rows <= MOST_LINKS else _row_of_many
-    parts = [part for y, one in enumerate(run.compares) for part in row(one, y * _TALL, left, step * heads)]
+    parts = list(_columns(run, left, step)) if step >= 24 else []
+    parts += [part for y, one in enumerate(run.compares, 1) for part in row(one, y * _TALL, left, step * heads)]
     label = "The worst error of each head: rows are intermediates, columns are heads"
     return Markup(
         '<svg class="overview" viewBox="0 0 {0} {1}" width="{0}" role="group" aria-label="{2}">{3}</svg>'
-    ).format(round(left + step * heads), rows * _TALL, label, Markup("").join(parts))
+    ).format(round(left + step * heads), (rows + 1) * _TALL, label, Markup("").join(parts))
 
 
 _TALL = 22
+
+
+def _columns(run: Run, left: int, step: float) -> Iterator[Markup]:
+    """The names of the columns: batch and head."""
+    longest = max(run.compares, key=lambda one: len(one.heads))
+    for at, head in enumerate(longest.heads):
+        yield Markup('<text class="column" x="{:.1f}" y="15">{}</text>').format(left + (at + 0.5) * step, _short(head))
 
 
 def _overview_row(one: Intermediate, y: int, left: int, width: float) -> Iterator[Markup]:

@@ -22,6 +22,8 @@ def parts_of(report: Report) -> dict[str, Any]:
     base, run = base_of(report), report.shown if report.measured else None
     compared = run if run is not None and run.compares else None
     causes = told(report.diagnoses)
+    asked = (report.close_up,) if report.close_up is not None else ()
+    views = [*asked, *(view for view in report.close_ups if view not in asked)]
     return {
         "headline": verdict_words(report) if run is not None and report.error is None else "",
         "first_line": first_line(report) if run is not None else "",
@@ -35,7 +37,7 @@ def parts_of(report: Report) -> dict[str, Any]:
         if compared
         else "",
         "overview": overview(compared) if compared else "",
-        "chapters": chapters(compared, report.close_ups) if compared else [],
+        "chapters": chapters(compared, views) if compared else [],
         "scale": SCALE,
         "terminal": "\n".join(line.plain.rstrip() for line in rendered(report, Terminal(100, None, True))),
     }
@@ -51,7 +53,8 @@ def _facts(report: Report, base: Base) -> Iterator[tuple[str, str]]:
         yield "row, col", ", ".join("-" if index is None else str(index) for index in (element.row, element.col))
         yield "actual", value(element.actual)
         yield "expected", value(element.expected)
-        yield "error", f"{ratio(element.ratio)}x what is allowed"
+        is_finite = element.ratio != float("inf")
+        yield "error", f"{ratio(element.ratio)}x what is allowed" if is_finite else "beyond every bound"
     causes = told(report.diagnoses)
     if causes and causes[0].where:
         where = causes[0].where[0]

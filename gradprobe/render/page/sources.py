@@ -22,6 +22,7 @@ class CodeLine:
     wrong: str = ""
     after: str = ""
     note: str = ""
+    """What stands there; of several that say the same, at the first."""
     is_named: bool = False
 
 
@@ -46,7 +47,9 @@ def excerpts(report: Report, cause: Diagnosis, base: Base) -> list[CodeBlock]:
 
 
 def _block(listings: Sequence[Listing], wheres: Sequence[Where], base: Base) -> CodeBlock:
-    found = _near(listings, wheres[0]) | {where.line: _named(listings, where) for where in wheres}
+    noted = {where.note: where.line for where in reversed(wheres)}
+    named = {where.line: _named(listings, where, where.note * (noted[where.note] == where.line)) for where in wheres}
+    found = _near(listings, wheres[0]) | named
     in_order, lines = sorted(found), list[CodeLine]()
     for number in in_order:
         if lines and number - 1 not in found:
@@ -76,13 +79,13 @@ def _near(listings: Sequence[Listing], where: Where) -> dict[int, CodeLine]:
     return {listing.first + one: CodeLine(listing.first + one, listing.lines[one]) for one in chosen}
 
 
-def _named(listings: Sequence[Listing], where: Where) -> CodeLine:
-    """A line that is named, with what is wrong in it apart; all of it where no piece is."""
+def _named(listings: Sequence[Listing], where: Where, note: str = "") -> CodeLine:
+    """A line that is named, with what is wrong in it apart, where a piece of it is."""
     listing = _listed(listings, where)
     whole = " " * where.margin + where.code if listing is None else listing.lines[where.line - listing.first]
     start = len(whole) - len(whole.lstrip()) + (where.column or 0)
-    stop = start + where.length if where.column is not None and where.length else len(whole)
-    return CodeLine(where.line, whole[:start], whole[start:stop], whole[stop:], where.note, is_named=True)
+    stop = start + where.length
+    return CodeLine(where.line, whole[:start], whole[start:stop], whole[stop:], note, is_named=True)
 
 
 def whole_listings(report: Report, cause: Diagnosis, base: Base) -> list[CodeBlock]:
@@ -90,7 +93,7 @@ def whole_listings(report: Report, cause: Diagnosis, base: Base) -> list[CodeBlo
     found: dict[Listing, dict[int, CodeLine]] = {}
     for where in cause.where:
         if (listing := _listed(report.listings, where)) is not None:
-            found.setdefault(listing, {})[where.line] = _named(report.listings, where)
+            found.setdefault(listing, {})[where.line] = _named(report.listings, where, where.note)
     return [_whole(listing, named, base) for listing, named in found.items()]
 
 
