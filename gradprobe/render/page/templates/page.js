@@ -83,6 +83,7 @@ for (const link of document.querySelectorAll(".overview a")) {
     const map = document.getElementById(link.getAttribute("href").slice(1));
     if (!map) return;
     event.preventDefault();
+    map.closest("details").open = true;
     map.scrollIntoView({ block: "center" });
     map.focus();
   });
