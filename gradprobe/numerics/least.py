@@ -31,10 +31,14 @@ ADDITION = 2.0**-22
 TINIEST = 2.0**-100
 
 
-def at_least(a: Tensor, b: Tensor) -> Tensor:
-    """A lower bound of the product of two matrices without negative elements, in float64, computed in float32."""
-    product = (a @ b).double() * max(0.0, 1.0 - _off(a))
-    return product.nan_to_num(0.0, 0.0, 0.0)  # what overflows bounds nothing
+def at_least(a: Tensor, b: Tensor, factor: float = 1.0) -> Tensor:
+    """A lower bound of the product of two matrices without negative elements, in float64, computed in float32.
+
+    Args:
+        factor: what it is multiplied by.
+    """
+    product = (a @ b).nan_to_num_(0.0, 0.0, 0.0)  # what overflows bounds nothing
+    return product.double().mul_(factor * max(0.0, 1.0 - _off(a)))
 
 
 def _off(a: Tensor) -> float:
@@ -254,7 +258,7 @@ class Least:
     def dp(self) -> Tensor:
         """[h, m, n] of dP."""
         share = kept_share(self.x, self.tile)
-        dot = at_least(sizes(self.do), sizes(self.v).mT).mul_(self.precision.accumulate * long_sum(self.do.shape[-1]))
+        dot = at_least(sizes(self.do), sizes(self.v).mT, self.precision.accumulate * long_sum(self.do.shape[-1]))
         return (dot if share is None else dot * share).mul_(self.values["valid"])
 
     def _ds(self, rounding: float) -> Tensor:

@@ -10,6 +10,7 @@ the same values is judged without the reference.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -198,12 +199,12 @@ class _Judged:
 
     def judge(self, name: str, error: Tensor, bound: Tensor, share: float = 1.0) -> None:
         """Errors [h, r, ...], beside what is allowed of each at least: a share of `bound`. Both are spoiled."""
-        sizes = error.abs_()
+        largest = torch.linalg.vector_norm(error, math.inf)
         # 0 of 0 that are allowed is right; a NaN of either makes a NaN, which does not pass.
-        largest, ratio = sizes.amax(), sizes.div_(bound.clamp_(min=NEARLY_0)).flatten(1)
-        ratios = ratio.amax(1) / share
-        self.passed.append((ratios <= 1.0).all())
-        self._note(name, ratios, (ratio.norm() / share).square(), largest)
+        ratio = error.div_(bound.clamp_(min=NEARLY_0)).flatten(1)
+        ratios, norm = torch.linalg.vector_norm(ratio, math.inf, dim=1) / share, ratio.norm() / share
+        self.passed.append((ratios <= 1.0).all() & ~norm.isnan())
+        self._note(name, ratios, norm.square(), largest)
 
     def take(self, finding: Finding, like: Tensor) -> None:
         """What a comparison found of the block."""
