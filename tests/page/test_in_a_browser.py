@@ -66,3 +66,33 @@ def test_the_switch_turns_light_to_dark_and_back(open_page):
         dark = page.evaluate(shade)
         page.locator("#scheme").click()
         assert light == page.evaluate(shade) != dark
+
+
+def test_a_head_opens_to_its_tiles_in_words_and_escape_gives_the_focus_back(open_page):
+    with open_page("wrong") as page:
+        page.locator(".overview a[aria-label^='delta, batch 0, head 1']").press("Enter")
+        assert page.evaluate("document.activeElement.id") == "map-delta-0-1"
+        page.keyboard.press("Enter")
+        box = page.locator("#head-dialog")
+        assert box.locator("h3").inner_text() == "delta, batch 0, head 1"
+        assert box.locator("td").all_inner_texts() == ["≤524288"]
+        page.keyboard.press("Escape")
+        assert not box.is_visible()
+        assert page.evaluate("document.activeElement.id") == "map-delta-0-1"
+
+
+def test_a_tile_of_a_close_up_opens_to_actual_beside_expected(open_page):
+    with open_page("wrong") as page:
+        page.locator("#map-delta .large a").first.press("Enter")
+        box = page.locator("dialog[open]")
+        row, *_ = box.locator("tbody tr").all_inner_texts()
+        assert row.split()[:5] == ["0", "0", "3.735", "-2.446", "6.181"]
+        page.keyboard.press("Escape")
+        assert box.count() == 0
+
+
+def test_an_intermediate_of_the_dataflow_leads_to_its_maps(open_page):
+    with open_page("right") as page:
+        page.locator(".graph a[aria-label^='dS']").press("Enter")
+        assert page.evaluate("location.hash") == "#map-dS"
+        assert page.locator("#map-dS").is_visible()

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from ...model.report import Diagnosis, Listing, Report, Where
 from ..places import Base
 
-# Neighbours that stand beside the first line of a cause; its siblings stand alone.
-_AROUND = 2
+# Neighbours that stand beside the first line of a cause; its siblings stand alone. How many of all lines are shown at
+# once: a screen has room for no more.
+_AROUND, _MOST = 2, 6
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,10 @@ class CodeBlock:
 def excerpts(report: Report, cause: Diagnosis, base: Base) -> list[CodeBlock]:
     """The lines that a cause names, file by file: the first among its neighbours, and its siblings.
 
-    Where a piece of some lines is named, what is only named as a whole is left to the listings.
+    Where a piece of some lines is named, what is only named as a whole is left to the listings, as is what is too much.
     """
     files: dict[str, list[Where]] = {}
-    for where in [one for one in cause.where if one.length] or cause.where:
+    for where in ([one for one in cause.where if one.length] or list(cause.where))[:_MOST]:
         files.setdefault(where.file, []).append(where)
     return [_block(report.listings, wheres, base) for wheres in files.values()]
 
