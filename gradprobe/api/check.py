@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..commands.suite.checked import Planned
 from ..commands.suite.checking import Setting, check_each
 from ..inputs.history import CheckRequest
-from ..inputs.options import parse
+from ..inputs.options import parse, refuse_unknown_family
 from ..model.failures import UsageFailure, as_failure
 from ..model.report import Report, failed_report
 from ..processes.limits import bounded
@@ -40,6 +40,7 @@ def checked(target: Subject, reference: Subject | None, request: CheckRequest, m
         UsageFailure: a word or an option is wrong; whatever else keeps a check from being made stands in its report.
     """
     parse(request.options)
+    refuse_unknown_family(request.family)
     given = [one for one in (target, reference) if one is not None]
     for word in given:
         if isinstance(word, str):

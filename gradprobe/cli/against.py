@@ -9,9 +9,10 @@ from pathlib import Path
 
 from ..commands.suite.checked import Beside, Planned
 from ..commands.suite.checking import Setting, check_each
-from ..model.failures import UsageFailure
+from ..model.failures import UsageFailure, did_you_mean
 from ..model.report import Report
 from ..render.terminal import Progress
+from ..targets.builtin import BUILTINS
 from .checks import check_one, say
 from .forms import Forms
 from .show import read
@@ -31,6 +32,9 @@ def check_against(planned: Planned, word: str, forms: Forms, setting: Setting) -
         UsageFailure: the file holds no report of one check, or the other target is not there, or is this one run
             in the same way.
     """
+    if not word.endswith(".json") and ":" not in word and word not in (*_RUN_OTHERWISE, *BUILTINS):
+        way_out = did_you_mean(word, [*_RUN_OTHERWISE, *BUILTINS])
+        raise UsageFailure(f"--against {word}: there is no such target", way_out)
     with tempfile.TemporaryDirectory(prefix="gradprobe-") as folder:
         kept = Path(folder) / "given.pt"
         report = _saved(word) if word.endswith(".json") else _checked(planned, word, str(kept), setting)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ..commands import init as scaffold
+from ..inputs.options import FAMILIES
 from ..model.failures import UsageFailure
 from ..render.terminal import write_stdout
 from .error_output import failures_told
@@ -23,7 +24,7 @@ def init(
         ),
     ] = None,
     family: Annotated[
-        str | None, typer.Option(help=f"Family of your kernel: {' or '.join(scaffold.FAMILIES)} (default: softmax)")
+        str | None, typer.Option(help=f"Family of your kernel: {' or '.join(FAMILIES)} (default: softmax)")
     ] = None,
     ci: Annotated[
         str | None,
@@ -48,7 +49,7 @@ def init(
                 what = "init: --target says what a workflow checks, and no workflow is asked for"
                 raise UsageFailure(what, "add --ci github")
             path = path or scaffold.DEFAULT_TEMPLATE
-            scaffold.write_adapter(Path(path), family or scaffold.FAMILIES[0], force=force)
+            scaffold.write_adapter(Path(path), family or FAMILIES[0], force=force)
             write_stdout(f"wrote {path}\nnext: {shlex.join(['gradprobe', 'check', f'{path}:backward'])}\n")
             return
         if family is not None:

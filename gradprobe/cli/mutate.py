@@ -11,7 +11,7 @@ import typer
 
 from ..commands.configuration.environment import seconds
 from ..inputs import history as last
-from ..model.failures import UsageFailure
+from ..model.failures import UsageFailure, did_you_mean
 from ..render.files import keeps_changing, unfinished
 from ..render.terminal import Progress, dump, interrupted, print_failure, show, width, write_stdout
 from ..targets.builtin import has_driver
@@ -205,5 +205,6 @@ def _wanted(classes: str | None) -> set[str]:
     given = {word.strip().upper() for word in classes.split(",")}
     unknown = sorted(given - CLASSES.keys())
     if unknown:
-        raise UsageFailure(f"--class takes {', '.join(CLASSES)}, got {unknown[0]!r}")
+        way_out = did_you_mean(unknown[0], CLASSES, "") or "gradprobe explain S1 says what one is"
+        raise UsageFailure(f"--class takes {', '.join(CLASSES)}, got {unknown[0]!r}", way_out)
     return given

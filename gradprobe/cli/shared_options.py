@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ..inputs.history import CheckRequest
-from ..inputs.options import OPTIONS, parse
+from ..inputs.options import OPTIONS, parse, refuse_unknown_family
 from ..model.coverage import PAIRS, TRIPLES
 from ..model.failures import UsageFailure
 from ..processes.limits import bounded
@@ -180,6 +180,7 @@ def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> No
     from ..targets.mistyped import refuse_mistyped
 
     parse(request.options)
+    refuse_unknown_family(request.family)
     refuse_mistyped(request.target, takes_file=takes_file)
     if request.reference:
         refuse_mistyped(request.reference)

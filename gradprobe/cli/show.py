@@ -9,7 +9,7 @@ import typer
 
 from ..inputs.options import command_line
 from ..model.documents import Reports, load_several
-from ..model.failures import Failure, UsageFailure
+from ..model.failures import Failure, UsageFailure, did_you_mean
 from ..render.places import with_origin
 from ..render.terminal import rendered, terminal
 from ..render.terminal import show as show_lines
@@ -46,9 +46,9 @@ def read(file: str) -> Reports:
     try:
         return load_several(Path(file).read_bytes())
     except OSError as error:
-        raise UsageFailure(
-            f"{file}: cannot be read, {error.strerror}", "gradprobe check --json FILE writes one"
-        ) from error
+        close = did_you_mean(file, (str(one) for one in Path(file).parent.glob("*.json")), "")
+        way_out = close or "gradprobe check --json FILE writes one"
+        raise UsageFailure(f"{file}: cannot be read, {error.strerror}", way_out) from error
     except UsageFailure as failure:
         raise UsageFailure(f"{file}: {failure}", failure.way_out) from failure
 

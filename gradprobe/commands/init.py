@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from .. import __version__
+from ..inputs.options import refuse_unknown_family
 from ..model.failures import UsageFailure
 from ..targets.builtin import BUILTINS
 from ..targets.find import parts_of
@@ -104,7 +105,6 @@ def _check_target(word: str) -> None:
 
 
 DEFAULT_TEMPLATE = "gradprobe_adapter.py"
-FAMILIES = ("softmax", "lazy")
 
 
 def write_adapter(path: Path, family: str, *, force: bool = False) -> None:
@@ -113,8 +113,7 @@ def write_adapter(path: Path, family: str, *, force: bool = False) -> None:
     Raises:
         UsageFailure: there is no such family; the path is no Python file, cannot be written, or exists without `force`.
     """
-    if family not in FAMILIES:
-        raise UsageFailure(f"--family must be {' or '.join(FAMILIES)}, got {family!r}")
+    refuse_unknown_family(family)
     if path.suffix != ".py":
         raise UsageFailure(f"init writes a Python file, got {path}", f"for example {path / DEFAULT_TEMPLATE}")
     text = (Path(__file__).parents[1] / "targets" / "templates" / f"{family}.py").read_text(encoding="utf-8")

@@ -1,22 +1,28 @@
-"""What can be checked here: every built-in target, with what it takes and exposes, read from its file unimported."""
+"""What can be checked: every built-in target, read from its file unimported; and every function of a user's file."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
+import inspect
+import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
-from ..inputs.options import OPTIONS
+from ..inputs.options import OPTIONS, command_line
 from ..model.assignment import OUTPUTS
+from ..model.case import flag_of
+from ..model.failures import UsageFailure
+from ..model.number import plural
 from ..render.text import CAUTION
 from ..targets.builtin import BUILTINS, Builtin
-from ..targets.find import canonical_name, family_of
+from ..targets.find import WORLD, applicable, canonical_name, family_of, find_function, find_target, load_file
 
 # What a parameter lets be asked for under another name. A target is given dropout's mask, and draws none itself.
 _OPTION_OF = {"cu_seqlens_q": "cu_seqlens", "keep": "dropout", "dropout": None}
@@ -54,13 +60,12 @@ def _builtin_entry(builtin: Builtin) -> ListedTarget:
     file = Path(spec.origin or "")
     line, parameters = _signature(ast.parse(file.read_text(encoding="utf-8")).body, name)
     takes = {canonical_name(parameter) for parameter in parameters}
-    options = {_OPTION_OF.get(name, name) for name in takes if name is not None}
     return ListedTarget(
         name=builtin.name,
         summary=builtin.summary,
         family=family_of(takes),
         is_backward="do" in takes,
-        takes=tuple(option.name for option in OPTIONS if option.name in options),
+        takes=_taken(takes, family_of(takes)),
         outputs=tuple(name for name in OUTPUTS if "do" in takes and name in takes),
         exposes=builtin.exposes,
         file=str(file),
@@ -79,6 +84,127 @@ def _signature(statements: list[ast.stmt], name: str) -> tuple[int, list[str]]:
             line, parameters = _signature(statements, ast.unparse(function))
             return line, [parameter for parameter in parameters if parameter not in ast.literal_eval(lacking)]
     raise LookupError(name)
+
+
+@dataclass(frozen=True)
+class FoundTarget:
+    """One function of a user's file."""
+
+    name: str
+    """FILE.py:FUNCTION."""
+    command: str
+    """What to type, with the options that it cannot do without."""
+    family: str
+    is_backward: bool
+    takes: tuple[str, ...]
+    """The case options that it has parameters for."""
+    outputs: tuple[str, ...]
+    """The gradients that it is given to write."""
+    line: int
+    refused: str = ""
+    """Why it cannot be checked as it is; what is above, but for name and line, then says nothing."""
+    is_other: bool = False
+    """Whether that is because it takes no q, k and v at all."""
+
+
+# Of a parameter without a default that no case has by itself: words with which a case has it.
+_GIVEN: Mapping[str, Mapping[str, Any]] = {
+    "bias": {"bias": True},
+    "dbias": {"bias": True},
+    "window": {"window": "16,0"},
+    "softcap": {"softcap": 5.0},
+    "seqlens": {"seqlens": "72,40"},
+    "alibi": {"alibi": True},
+    "mask": {"mask": "random"},
+    "sinks": {"sinks": True},
+    "dsink": {"sinks": True},
+    "keep": {"dropout": 0.3},
+    "dropout": {"dropout": 0.3},
+    **dict.fromkeys(("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k"), {"cu_seqlens": "0,30,72"}),
+    **dict.fromkeys(WORLD, {"ranks": 2}),
+}
+
+
+def found_in(file: str) -> tuple[FoundTarget, ...]:
+    """Every function of a file that a word can name, by its line. The file is imported in this process.
+
+    Raises:
+        UsageFailure: there is no such file.
+        TargetFailure: it fails to import.
+    """
+    from ..runtime.backend import prepare_backend
+
+    prepare_backend("auto")  # which says whether Triton interprets, before the file imports it
+    with contextlib.redirect_stdout(sys.stderr):
+        module = load_file(Path(file), file)
+        return tuple(sorted((_found(f"{file}:{name}") for name in applicable(module)), key=lambda one: one.line))
+
+
+def _found(word: str) -> FoundTarget:
+    found = find_function(word)
+    try:
+        target = find_target(word)
+    except UsageFailure as failure:
+        why = str(failure).removeprefix(f"target {word!r} ")
+        known = set(map(canonical_name, inspect.signature(found.function).parameters))
+        return FoundTarget(word, "", "", False, (), (), found.source.line, why, not {"q", "k", "v"} <= known)
+    lazy = {"tau", "bias", "window", "dbias", "dtau"} if target.family == "lazy" else set()
+    needed = [_GIVEN[name] for name in _GIVEN if name in target.required - lazy]
+    words = {name: value for given in needed for name, value in given.items()}
+    return FoundTarget(
+        word,
+        command_line("check", word, words),
+        target.family,
+        target.is_backward,
+        _taken(target.takes, target.family),
+        target.outputs,
+        found.source.line,
+    )
+
+
+def _taken(takes: Iterable[str | None], family: str) -> tuple[str, ...]:
+    """The case options that parameters of these canonical names stand for, as the command line orders them."""
+    names = _OPTION_OF | ({"window": "bias_window"} if family == "lazy" else {})
+    options = {names.get(name, name) for name in takes if name is not None}
+    return tuple(option.name for option in OPTIONS if option.name in options)
+
+
+def file_as_json(file: str, entries: Sequence[FoundTarget]) -> dict[str, Any]:
+    """The document gradprobe.targets.file/1."""
+    return {"schema": "gradprobe.targets.file/1", "file": file, "targets": [asdict(entry) for entry in entries]}
+
+
+def render_file(file: str, entries: Sequence[FoundTarget], width: int) -> list[Text]:
+    """What can be checked, with the words to type; then what cannot, and why."""
+    can = [one for one in entries if not one.refused]
+    lines = [Text(f"{file}: {len(can)} of {plural(len(entries), 'function')} can be checked", "bold")]
+    for entry in can:
+        lines += [Text(), *_of_file(entry, width)]
+    if len(can) < len(entries):
+        lines += [Text(), *_refused([one for one in entries if one.refused], width)]
+    return lines if can else [*lines, Text(), Text(f"gradprobe init writes an adapter, to call what {file} has")]
+
+
+def _refused(entries: Sequence[FoundTarget], width: int) -> Iterator[Text]:
+    """Why some cannot be checked; those that are no attention in one sentence."""
+    yield Text("Not as it stands", "bold")
+    for entry in (one for one in entries if not one.is_other):
+        yield from _folded(_function(entry), f"line {entry.line}: it {entry.refused}", width)
+    if others := [_function(entry) for entry in entries if entry.is_other]:
+        yield from _folded("no q, k, v", ", ".join(others), width)
+
+
+def _function(entry: FoundTarget) -> str:
+    return entry.name.rpartition(":")[2]
+
+
+def _of_file(entry: FoundTarget, width: int) -> Iterator[Text]:
+    yield Text(entry.command)
+    kind = "backward" if entry.is_backward else "forward through autograd"
+    yield from _folded("family", f"{entry.family}, a {kind}, in line {entry.line}", width)
+    yield from _folded("takes", " ".join(map(flag_of, entry.takes)) or "no option but sizes, values and layouts", width)
+    if entry.outputs:
+        yield from _folded("writes", f"{' '.join(entry.outputs)}, into tensors that it is given", width)
 
 
 SCHEMA = "gradprobe.targets.find/1"
@@ -116,7 +242,7 @@ def _entry(entry: ListedTarget, width: int) -> Iterator[Text]:
         yield from _folded("not here", entry.missing, width, CAUTION)
     kind = "backward" if entry.is_backward else "forward through autograd"
     yield from _folded("family", f"{entry.family}, a {kind}", width)
-    yield from _folded("takes", " ".join("--" + name.replace("_", "-") for name in entry.takes), width)
+    yield from _folded("takes", " ".join(map(flag_of, entry.takes)), width)
     if entry.outputs:
         yield from _folded("writes", f"{' '.join(entry.outputs)}, into tensors that it is given", width)
     yield from _folded("exposes", " ".join(entry.exposes), width)
@@ -125,6 +251,7 @@ def _entry(entry: ListedTarget, width: int) -> Iterator[Text]:
 
 
 def _folded(label: str, words: str, width: int, style: str = "", indent: int = _INDENT) -> Iterator[Text]:
+    indent = max(indent, len(label) + 2)
     lines = textwrap.wrap(words, max(width, 40) - indent - 2, break_on_hyphens=False, break_long_words=False)
     for at, line in enumerate(lines):
         yield Text.assemble("  ", (f"{'' if at else label:<{indent}}", "dim"), (line, style))

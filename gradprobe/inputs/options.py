@@ -77,6 +77,7 @@ def _all(parse: Callable[[str], Any]) -> Callable[[list[str]], tuple[Any, ...] |
     return lambda words: tuple(map(parse, words)) or None
 
 
+FAMILIES = ("softmax", "lazy")
 OPTIONS = (
     Option("batch", int, "Batches (default: 2)"),
     Option("heads", int, "Query heads (default: 3)"),
@@ -154,6 +155,16 @@ def parse(words: Mapping[str, Any]) -> dict[str, Any]:
         refuse_unknown(given)
     plural = {"layout": "layouts", "tap": "taps"}
     return {plural.get(name, name): value for name, value in given.items()}
+
+
+def refuse_unknown_family(word: str | None) -> None:
+    """Does nothing where it is a family, or None.
+
+    Raises:
+        UsageFailure: it is none, with the one that may be meant.
+    """
+    if word not in (None, *FAMILIES):
+        raise UsageFailure(f"--family must be {' or '.join(FAMILIES)}, got {word!r}", did_you_mean(word, FAMILIES, ""))
 
 
 def flags(words: Mapping[str, Any]) -> list[str]:

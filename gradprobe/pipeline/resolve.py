@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..inputs.history import CheckRequest
-from ..inputs.options import parse
+from ..inputs.options import parse, refuse_unknown_family
 from ..model.failures import UsageFailure
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ def resolve_problem(
         Failure: whatever keeps it from being run.
     """
     given = parse(request.options)
-    if request.family not in (None, "softmax", "lazy"):
-        raise UsageFailure(f"--family must be softmax or lazy, got {request.family!r}")
+    refuse_unknown_family(request.family)
     from ..runtime.backend import prepare_backend
 
     device = prepare_backend(_device(given))

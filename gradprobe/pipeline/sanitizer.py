@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..model.failures import TargetFailure, UsageFailure
+from ..model.failures import TargetFailure, UsageFailure, did_you_mean
 from ..model.number import plural
 from ..processes.executables import Program, gradprobe_command, run_programs
 
@@ -38,7 +38,8 @@ def sanitizer_for(tool: str) -> str:
         UsageFailure: there is no such tool, no such program, or no GPU.
     """
     if tool not in TOOLS:
-        raise UsageFailure(f"--sanitize must be one of {', '.join(TOOLS)}, got {tool!r}")
+        way_out = did_you_mean(tool, TOOLS, "")
+        raise UsageFailure(f"--sanitize must be one of {', '.join(TOOLS)}, got {tool!r}", way_out)
     from ..targets.builtin import has_driver
 
     if not has_driver():

@@ -154,9 +154,10 @@ def parts_of(word: str) -> tuple[str, str]:
     place, _, name = word.rpartition(":")
     is_module = all(place.split(".")) and not set(place) & {":", "/"}
     if not name or not (is_module or place.endswith(".py")):
+        file = next((one for one in (word, f"{word}.py") if one.endswith(".py") and Path(one).is_file()), "")
         raise UsageFailure(
             f"target {word!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION",
-            did_you_mean(word, BUILTINS, "built in"),
+            f"gradprobe targets {file} lists what it has" if file else did_you_mean(word, BUILTINS, "built in"),
         )
     return place, name
 
@@ -278,6 +279,17 @@ def callables(module: ModuleType) -> Iterator[str]:
         may = (inspect.isfunction(value) and not key.startswith("_")) or is_autograd_function(value)
         if may and value.__module__ == module.__name__:
             yield key
+
+
+def applicable(module: ModuleType) -> Iterator[str]:
+    """The same; an autograd.Function by the name that its `apply` has in the module, where it has one."""
+    applied = {
+        owner: key
+        for key, value in vars(module).items()
+        if getattr(value, "__name__", "") == "apply" and is_autograd_function(owner := getattr(value, "__self__", None))
+    }
+    for key in callables(module):
+        yield applied.get(vars(module)[key], key)
 
 
 def _parameters(function: Callable[..., Any], word: str) -> tuple[dict[str, str], frozenset[str]]:

@@ -168,3 +168,83 @@ finally:
 
 def test_a_pipe_gets_no_escape_codes():
     assert "\x1b" not in run_process("targets").out
+
+
+FILE = """
+import torch
+class _attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, causal, sm_scale): ...
+attention = _attention.apply
+def windowed(query, key, value, window_size):
+    return torch.zeros_like(query)
+def everything(q, k, v, attn_bias, softcap, cu_seqlens, max_seqlen, alibi_slopes, sinks, keep, dropout_p):
+    return torch.zeros_like(q)
+def masked(q, k, v, attention_mask, seqlens):
+    return torch.zeros_like(q)
+def lazy(q, k, v, do, bias, tau, window_size, dq):
+    return {}
+def is_cuda():
+    return False
+def conf(q, k, v, blocks):
+    return q
+def _hidden(q, k, v):
+    return q
+"""
+
+
+def found(folder, text=FILE):
+    (folder / "kernels.py").write_text(text)
+    ran = run("targets kernels.py --json out.json --no-isolate", COLUMNS="80")
+    assert (ran.code, ran.err) == (0, "")
+    targets = json.loads((folder / "out.json").read_text())["targets"]
+    return ran.out, {target["name"].removeprefix("kernels.py:"): target for target in targets}
+
+
+def test_the_functions_of_a_file_are_listed_with_the_words_to_type_and_why_others_are_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out, targets = found(tmp_path)
+    assert list(targets) == ["attention", "windowed", "everything", "masked", "lazy", "is_cuda", "conf"]
+    commands = {name: target["command"].removeprefix("gradprobe check kernels.py:") for name, target in targets.items()}
+    assert commands == {
+        "attention": "attention",
+        "windowed": "windowed --window 16,0",
+        "everything": "everything --bias --softcap 5.0 --alibi --sinks --dropout 0.3 --cu-seqlens 0,30,72",
+        "masked": "masked --seqlens 72,40 --mask random",
+        "lazy": "lazy",
+        "is_cuda": "",
+        "conf": "",
+    }
+    assert targets["attention"]["takes"] == ["causal", "scale"]
+    assert targets["lazy"]["takes"] == ["bias", "bias_window", "tau"]
+    assert (targets["lazy"]["family"], targets["lazy"]["outputs"]) == ("lazy", ["dq"])
+    assert out.startswith("kernels.py: 5 of 7 functions can be checked\n")
+    assert "\n  conf       line 17: it needs a parameter 'blocks' that nothing can be passed\n" in out
+    assert out.endswith("\n  no q, k, v  is_cuda\n")
+    told = [line for line in out.splitlines() if not line.startswith("gradprobe check ")]  # which are to be pasted
+    assert max(map(len, told)) <= 80
+
+
+def test_a_file_without_a_target_says_what_makes_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out, targets = found(tmp_path, "def is_cuda():\n    return False\n")
+    assert out.startswith("kernels.py: 0 of 1 function can be checked\n")
+    assert "gradprobe init writes an adapter" in out
+    assert targets["is_cuda"]["is_other"]
+
+
+def test_a_file_that_fails_to_import_is_3_and_another_word_is_2(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
+    assert run("targets broken.py --no-isolate").code == 3
+    assert run("targets lazy").code == 2
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["windowed", "everything", "masked"])
+def test_the_words_that_are_listed_call_the_function(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, targets = found(tmp_path)
+    ran = run(f"{targets[name]['command'].removeprefix('gradprobe ')} --fix-budget 0 --runs contiguous")
+    assert ran.code == 1, ran.err
+    assert "FIRST MISMATCH O" in ran.out

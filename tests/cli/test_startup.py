@@ -31,6 +31,21 @@ MISTYPED = {
     "diff dSS": "did you mean 'dS'?",
     "sweep --pattern nrmal --pattern small": "did you mean 'normal'?",
     "sweep flex-attn": "did you mean 'flash-attn'?",
+    "check --family sofmax": "did you mean 'softmax'?",
+    "check --shapes blhdd": "did you mean 'blhd'?",
+    "check --align botom-right": "did you mean 'bottom-right'?",
+    "check --sanitize memchek": "did you mean 'memcheck'?",
+    "check --against interpretd": "did you mean 'interpreted'?",
+    "check kernel.py": "gradprobe targets kernel.py lists what it has",
+    "contract kernel.py:lazy_atention": "did you mean 'lazy_attention'?",
+    "doctor kernel.py:lazy_atention": "did you mean 'lazy_attention'?",
+    "fix kernel.py:lazy_atention": "did you mean 'lazy_attention'?",
+    "audit kernel.py:lazy_atention": "did you mean 'lazy_attention'?",
+    "watch kernel.py:lazy_atention": "did you mean 'lazy_attention'?",
+    "mutate lazy --class RAC": "did you mean 'RACE'?",
+    "init --family sofmax": "did you mean 'softmax'?",
+    "show kernl.json": "did you mean 'kernel.json'?",
+    "targets kernl.py": "did you mean 'kernel.py'?",
     "explain strid/do-head": "did you mean 'stride'?",
     "strides lazzy": "did you mean 'lazy'?",
     "shrink lazzy": "did you mean 'lazy'?",
@@ -72,10 +87,11 @@ print(json.dumps(ends))
 def kernel(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kernel.py").write_text(KERNEL)
+    (tmp_path / "kernel.json").write_text("{}")
     return tmp_path
 
 
-def test_21_mistyped_words_exit_2_with_the_one_meant_and_neither_torch_nor_a_process(kernel):
+def test_mistyped_words_exit_2_with_the_one_meant_and_neither_torch_nor_a_process(kernel):
     command = [sys.executable, "-c", SCRIPT, "--version", *MISTYPED]
     environment = {"PYTHONPATH": str(ROOT), "GRADPROBE_SHARED_BY": "1000"}  # no core is free to import torch meanwhile
     ran = subprocess.run(command, capture_output=True, check=True, cwd=kernel, env=environment)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...inputs.options import OPTIONS
+from ...inputs.options import FAMILIES, OPTIONS
 from ...model.failures import UsageFailure, did_you_mean
 from .environment import from_toml, seconds, told
 
@@ -93,7 +93,6 @@ def _reader() -> Any:
 _TABLE = "[tool.gradprobe]"
 _BY_NAME = {option.name: option for option in OPTIONS if option.name != "runs"}
 _LAYOUTS = next(option for option in OPTIONS if option.name == "runs")
-_FAMILIES = ("softmax", "lazy")
 Readers = Mapping[str, Callable[[Any, str], Any]]
 """By key, what makes a value of what stands there and where it stands."""
 
@@ -196,8 +195,8 @@ def _word(value: Any, where: str) -> str:
 
 
 def _family(value: Any, where: str) -> str:
-    if value not in _FAMILIES:
-        raise UsageFailure(f"{where} must be {' or '.join(_FAMILIES)}, got {told(value)}")
+    if value not in FAMILIES:
+        raise UsageFailure(f"{where} must be {' or '.join(FAMILIES)}, got {told(value)}")
     return str(value)
 
 

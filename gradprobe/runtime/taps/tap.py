@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...model.failures import UsageFailure
+from ...model.failures import UsageFailure, did_you_mean
 from ...model.intermediates import lookup, names
 
 if TYPE_CHECKING:
@@ -71,9 +71,10 @@ def parse_tap(word: str) -> Tap:
     name, equals, rest = word.partition("=")
     if not equals:
         raise UsageFailure(f"tap {word!r} does not say which intermediate it is", EXAMPLE)
-    row = lookup(name.strip())
+    name = name.strip()
+    row = lookup(name)
     if row is None:
-        raise UsageFailure(f"tap {word!r}: there is no intermediate {name.strip()!r}", f"known: {', '.join(names())}")
+        raise UsageFailure(f"tap {word!r}: there is no intermediate {name!r}", did_you_mean(name, names()))
     function, text = re.match(r"\s*(?:([A-Za-z_]\w*)\s*:(?!=))?\s*(.*?)\s*\Z", rest, re.DOTALL).groups()  # type: ignore[union-attr]
     indexed = _Indexed()
     try:
