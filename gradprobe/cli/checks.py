@@ -94,7 +94,7 @@ def say(report: Report, tracebacks: bool) -> str:
     if error is None:
         return ""
     sys.stderr.write("".join(f"{line}\n" for line in error.trace(tracebacks)))
-    print_failure(Failure(error.message, error.way_out))
+    print_failure(Failure(error.message, error.way_out, error.details))
     return error.message
 
 

@@ -15,9 +15,11 @@ class Failure(Exception):
 
     exit_code = 3
 
-    def __init__(self, message: str, way_out: str = "") -> None:
+    def __init__(self, message: str, way_out: str = "", details: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.way_out = way_out
+        self.details = details
+        """Lines that tell more, such as the code that raised it and its variables."""
 
 
 class UsageFailure(Failure):

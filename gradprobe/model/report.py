@@ -364,7 +364,7 @@ def passing_edit(report: Report) -> TriedEdit | None:
 
 def error_of(failure: Failure) -> Error:
     """A failure as a report holds it."""
-    return Error(kind=type(failure).__name__, message=str(failure), way_out=failure.way_out)
+    return Error(kind=type(failure).__name__, message=str(failure), details=failure.details, way_out=failure.way_out)
 
 
 def failed_report(failure: Failure, reproduce: str, target: str | None = None) -> Report:

@@ -192,6 +192,8 @@ class Error(Struct, frozen=True, kw_only=True):
 
     kind: str
     message: str
+    details: tuple[str, ...] = ()
+    """Lines that tell more: the code that raised it, its variables, and what called it."""
     way_out: str = ""
     file: str | None = None
     """Where it was when its process died, where that is known."""

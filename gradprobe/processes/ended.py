@@ -38,12 +38,13 @@ class Raised:
     exit_code: int
     """The command's exit code: 2 for wrong usage, else 3."""
     traceback: str
+    details: tuple[str, ...] = ()
 
     @property
     def failure(self) -> Failure:
         """The same in this process."""
         made: type[Failure] = getattr(failures, self.kind, Failure)
-        return made(self.message, self.way_out)
+        return made(self.message, self.way_out, self.details)
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def raised_of(error: BaseException) -> Raised:
     """An exception as a value that any process can read."""
     failure = as_failure(error)
     trace = "".join(traceback.format_exception(error))
-    return Raised(type(failure).__name__, str(failure), failure.way_out, failure.exit_code, trace)
+    return Raised(type(failure).__name__, str(failure), failure.way_out, failure.exit_code, trace, failure.details)
 
 
 def words_of(code: int) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def print_failure(failure: Failure) -> None:
     """A failure and its way out, on stderr; on a terminal folded between words."""
     columns = shutil.get_terminal_size().columns - 1 if sys.stderr.isatty() else 0
-    for line, indent in ((f"gradprobe: {failure}", ""), (failure.way_out, "  ")):
+    for line, indent in ((f"gradprobe: {failure}", ""), *((one, "  ") for one in (*failure.details, failure.way_out))):
         if line:
             print(_folded(indent + line, columns), file=sys.stderr, flush=True)
 

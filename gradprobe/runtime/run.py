@@ -37,6 +37,7 @@ from .launches import (
     recorded_launches,
     storage_of,
 )
+from .raised import compiler_words, stood_there, whole_tracebacks
 from .taps import Tap, tapped
 from .trace import Trace, expected_shapes, read_trace, straightened, with_tapped
 
@@ -131,7 +132,7 @@ def run_target(
     lost = _telling_of_a_lost_device(target, inputs)
     with tapping as session, recorded as launches, watched(watch):
         try:
-            with instrumentation, lost, gpu_stood_in(as_cuda=case.as_cuda), configured:
+            with instrumentation, lost, gpu_stood_in(as_cuda=case.as_cuda), configured, whole_tracebacks():
                 result = _call(target, case, arguments, inputs, dots)
                 if inputs.tensors["q"].is_cuda:
                     import torch
@@ -296,20 +297,25 @@ def _refuses(error: Exception) -> bool:
     return isinstance(error, _DELIBERATE) and not is_accident
 
 
-def _raised(target: Target, case: Case, inputs: Inputs, error: BaseException) -> tuple[str, str]:
-    """The message and the way out of a failure."""
+def _raised(target: Target, case: Case, inputs: Inputs, error: BaseException) -> tuple[str, str, tuple[str, ...]]:
+    """The message, the way out and the details of a failure."""
     kind, _, words = _words(error).partition(": ")
     if isinstance(error, TypeError) and case.window is not None and "window" in target.takes:
         pair = f"{target.takes['window']}={case.window}"
         words += f"; it was passed the pair {pair}, which --window says"
     made = f"it changes, for all of its process, {target.surroundings.words}; " if target.surroundings.words else ""
-    return f"target {target.name!r} raised {kind} ({inputs.layout}): {words}", f"{made}--traceback shows where"
+    message = f"target {target.name!r} raised {kind} ({inputs.layout}): {words}"
+    return message, f"{made}--traceback shows where", stood_there(error, case)
 
 
 def _words(error: BaseException) -> str:
     """One line for an exception. The line of code is added where there is no message, or where a kernel raised it."""
     inner = _in_the_kernel(error)
+    if told := compiler_words(error):
+        return f"{type(error).__name__}: {told}"
     words = text_of(inner).strip()
+    if inner is not error and isinstance(inner, LookupError):  # whose words are only what was not found
+        words = f"{type(inner).__name__}: {words}"
     if words.count("\n") >= _LONGEST_LINES:  # such as all backends of torch, behind the sentence that matters
         words = words.partition("\n\n")[0]
     frames = list(traceback.extract_tb(inner.__traceback__))

@@ -213,7 +213,8 @@ def of_error(planned: Planned, error: BaseException, heard: Heard, seconds: floa
 
 def of_raised(planned: Planned, raised: Raised, heard: Heard, stack: str) -> Checked:
     """The same of an exception in another process."""
-    error = Error(kind=raised.kind, message=raised.message, way_out=raised.way_out, stack=stack)
+    left: dict[str, Any] = {"details": raised.details, "way_out": raised.way_out, "stack": stack}
+    error = Error(kind=raised.kind, message=raised.message, **left)
     return _ended(planned, error, raised.exit_code, heard, 0.0)
 
 

@@ -114,8 +114,8 @@ def in_full(report: Report, look: Terminal, tracebacks: bool) -> Iterator[Text]:
         yield from rendered(report, look)
         return
     yield Text(f"ERROR  {error.message}")
-    ways = [error.way_out] if error.way_out else []
-    yield from (Text(f"  {line}") for line in (*ways, *error.stderr_tail.splitlines(), *error.trace(tracebacks)))
+    told = (*error.details, *filter(None, [error.way_out]), *error.stderr_tail.splitlines(), *error.trace(tracebacks))
+    yield from (Text(f"  {line}") for line in told)
     yield from render_layouts(report, look.columns, utf8=look.utf8)
     yield Text(f"  again: {report.reproduce}")
 
@@ -168,12 +168,21 @@ def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) 
     warned = [report for report in several.reports if report.is_warning]
     yield from (*not_taken(several.not_taken or (), look), *warnings(warned, look))
     if failing := simplest(several.counted):
-        yield from (Text(), *in_full(failing, look, tracebacks), Text())
+        for report in (failing, *_other_errors(several, failing)):
+            yield from (Text(), *in_full(report, look, tracebacks))
+        yield Text()
         yield from (line for group in several.groups for line in _group(group, look.columns))
         yield from [Text()] if several.groups else []
     yield from _axes(several.axes, look.columns)
     yield from [] if several.coverage is None else _covered(several.coverage, look.columns)
     yield _summary(several, seconds)
+
+
+def _other_errors(several: Reports, shown: Report) -> Iterator[Report]:
+    """The first of each kind of error: its line in the table is cut."""
+    errors = [group.titles for group in several.groups if not group.is_mismatch and shown.title not in group.titles]
+    for titles in errors:
+        yield from [report for report in several.counted if report.title in titles][:1]
 
 
 _COMBINED = {PAIRS: "pair", TRIPLES: "triple"}

@@ -158,7 +158,7 @@ class World:
         raised = {number: one.raised for number, one in enumerate(self._answers(_JOIN)) if one.raised}
         if raised:
             number, one = next(iter(raised.items()))
-            raise type(one.failure)(f"rank {number}: {one.message}", one.way_out)
+            raise type(one.failure)(f"rank {number}: {one.message}", one.way_out, one.details)
 
     def _opened(self, name: str, number: int) -> IO[str]:
         return open(self._folder / name.format(number), errors="replace")

@@ -1,0 +1,43 @@
+"""What Triton's compiler refuses, for a Hopper GPU that need not be there."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.command import ROOT
+from tests.runtime.raising_cases import assert_told
+
+PROGRAM = """
+import sys, torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from gradprobe.model.case import Case
+from gradprobe.runtime.raised import compiler_words, stood_there, whole_tracebacks
+from tests.runtime import raising_kernels
+
+def launch(kernel, *args, grid, warmup, **constants):
+    names = dict.fromkeys(kernel.arg_names, "i32") | {"x": "*fp32"} | dict.fromkeys(constants, "constexpr")
+    triton.compile(ASTSource(kernel, names, {(kernel.arg_names.index(n),): v for n, v in constants.items()}),
+                   target=GPUTarget("cuda", 90, 32))
+
+triton.runtime.jit.JITFunction.run = launch
+sizes = dict(batch=1, heads=2, seqlen_q=20, seqlen_k=20, head_dim=24, head_dim_v=24)
+try:
+    with whole_tracebacks():
+        getattr(raising_kernels, sys.argv[1])(*[torch.zeros(1, 2, 20, 24)] * 4, 1.0)
+except Exception as error:
+    print(f"gradprobe: {compiler_words(error)}", *stood_there(error, Case(family="softmax", **sizes)), sep="\\n")
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["undefined", "dot", "arange", "calling", "asserting"])
+def test_the_types_of_a_line_that_does_not_compile_are_told(name):
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", PROGRAM, name]
+    ran = subprocess.run(
+        command, env=environment | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
+    )
+    assert_told(name, ran.stdout)
