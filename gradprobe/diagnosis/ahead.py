@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from ..model.report import Diagnosis
+from ..model.run import Visited
 from ..numerics.evidence import LayoutRun, Watched
 from ..probing.experiment import Experiment
 from ..probing.runs import RunRecord
@@ -64,6 +65,12 @@ class Ahead:
 
         seen, failures = seen_in_dataflow(experiment, run)
         return seen, tuple(failures)
+
+    def visited(self, run: LayoutRun) -> tuple[Visited, ...]:
+        """What each result of a run was summed over, where it was followed."""
+        if run.watched is None and self.has(run) and self._watched is not None:
+            return self._watched[0].visited
+        return run.watched.visited if run.watched is not None else ()
 
     def has(self, run: LayoutRun) -> bool:
         """Whether a fork follows a run."""

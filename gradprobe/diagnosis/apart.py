@@ -36,8 +36,9 @@ _MADE_OF = {"dQ": "dS", "dK": "dS", "dV": "P"}
 def watched_of(experiment: Experiment, record: RunRecord) -> tuple[Watched, str]:
     """What following a run shows, and a note where what kernels hold could not be read; no verdict depends on it."""
     # They import Triton, which only a run in the interpreter has surely done already.
-    from .dataflow import seen_by
+    from .dataflow import seen_by, wrong_in
     from .follow import followed_run
+    from .sums import visited_in
 
     run = record.run
     assert run is not None
@@ -49,7 +50,8 @@ def watched_of(experiment: Experiment, record: RunRecord) -> tuple[Watched, str]
             return Watched(), ""
         if _is_watchable(experiment, record) and not followed.flow.failures:
             shown, note = _shown(experiment.case, run.measured, followed)
-        return Watched(tuple(seen_by(followed, run.measured)), tuple(followed.flow.failures), shown), note
+        seen = tuple(seen_by(followed, run.measured))
+        return Watched(seen, tuple(followed.flow.failures), shown, visited_in(followed, wrong_in(run.measured))), note
     except Failure:
         return Watched(), ""
     except Exception as error:  # the diagnosis tells it

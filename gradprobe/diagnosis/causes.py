@@ -9,8 +9,9 @@ from functools import partial
 from msgspec import structs
 
 from ..faults.hypothesis import Hypothesis, Observed
+from ..faults.memory import axes_of
 from ..model.number import plural
-from ..model.report import CONSISTENT, NAMED, Diagnosis, causes_among
+from ..model.report import CONSISTENT, NAMED, Diagnosis, Misread, causes_among
 from ..probing.experiment import Experiment
 from ..processes.forks import Beside, may_fork
 from .ahead import Ahead
@@ -251,4 +252,11 @@ def _diagnosis(
         second = f"runner-up: {runner_up.hypotheses[0].summary}, {runner_up.explained:.0%}"
     sentence = f"{where}{together}{share}, and what is right stays right" + ("" if also else f"; {second}")
     evidence, of = (sentence, *filter(None, [tested.said]), *hypothesis.evidence), hypothesis
-    return Diagnosis(of.fault, of.fault_class, of.summary, tested.explained, evidence, fix=of.fix, also=also)
+    told = Diagnosis(of.fault, of.fault_class, of.summary, tested.explained, evidence, fix=of.fix, also=also)
+    return structs.replace(told, misread=_misread(of, seen)) if of.taken else told
+
+
+def _misread(of: Hypothesis, seen: Observed) -> Misread:
+    tensor = seen.tensors[of.tensor]
+    shape, due = tuple(tensor.shape), tuple(tensor.stride())
+    return Misread(tensor=of.tensor, along=of.axes, axes=axes_of(of.tensor, seen), sizes=shape, due=due, taken=of.taken)

@@ -42,7 +42,7 @@ def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> tuple[list[Diagn
     try:
         if experiment.cuda:
             visited = visited_run(experiment, run.assigned)
-            return (_diagnoses(misread(visited, _wrong(run.measured))) if visited is not None else []), ()
+            return (_diagnoses(misread(visited, wrong_in(run.measured))) if visited is not None else []), ()
         followed = followed_run(experiment, run.assigned)
     except Failure:
         return [], ()
@@ -51,10 +51,10 @@ def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> tuple[list[Diagn
 
 def seen_by(followed: Followed, measured: Measured) -> list[Diagnosis]:
     """What goes wrong by itself in a run that was followed, the first first."""
-    return _diagnoses(suspects(followed, _wrong(measured)))
+    return _diagnoses(suspects(followed, wrong_in(measured)))
 
 
-def _wrong(measured: Measured) -> list[str]:
+def wrong_in(measured: Measured) -> list[str]:
     findings = measured.comparison.findings.items()
     return [name for name, finding in findings if finding.status in (MISMATCH, INHERITED)]
 

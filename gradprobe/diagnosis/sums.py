@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ..inputs.memory import Array
 from ..model.number import plural
+from ..model.run import ASKED, LACKING, MORE, NONE, TWICE, Visited
 from ..runtime.interpreter.dataflow import Node, Site
 from .follow import Followed
+from .misread import culprits_of
 from .stores import result_of, wrong_stores
 from .suspect import Suspect, share
 
@@ -67,6 +69,50 @@ def nothing_summed(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
 def visits_of(run: Followed) -> Mapping[int, Array]:
     """How often pairs were visited; of a run that could not be followed throughout nothing, since some may lack."""
     return {} if run.flow.failures else run.flow.visits
+
+
+def visited_in(run: Followed, wrong: Collection[str]) -> tuple[Visited, ...]:
+    """What each result was summed over, tile by tile, in the first head in which that is not what is asked for.
+
+    Where something is misread, its rows and keys are those of other elements: then no pair is known to lack. And none
+    lacks in what is right.
+
+    Args:
+        wrong: the results that are wrong.
+    """
+    found, is_read = list[Visited](), not culprits_of(run.flow)
+    for home, visits in visits_of(run).items():
+        stored = next((one for one in run.flow.stores if one.home == home), None)
+        name = run.outcome.storages.get(home, "")
+        if stored is not None and name in _SUMS:
+            odd = (visits != 1) & run.roles.valid
+            batch, head = (int(at) for at in np.argwhere(odd.any((2, 3)) | ~odd.any())[0])
+            if not odd.any() or (is_read and name in wrong):
+                found.append(_tiles(run, name, stored.site.kernel, (batch, head), visits))
+    return tuple(found)
+
+
+# What is summed over rows or keys.
+_SUMS = ("O", "dQ", "dK", "dV")
+
+
+def _tiles(run: Followed, name: str, kernel: str, at: tuple[int, int], visits: Array) -> Visited:
+    valid, came, (m, n) = run.roles.valid[at], visits[at], (run.roles.case.block_m, run.roles.case.block_n)
+    lines = [
+        "".join(_sign(valid[i : i + m, j : j + n], came[i : i + m, j : j + n]) for j in range(0, valid.shape[1], n))
+        for i in range(0, valid.shape[0], m)
+    ]
+    return Visited(name=name, kernel=kernel, batch=at[0], head=at[1], tile=(m, n), tiles=tuple(lines))
+
+
+def _sign(valid: Array, came: Array) -> str:
+    if (came > 1)[valid].any():
+        return TWICE
+    if (came == 0)[valid].any():
+        return LACKING
+    if not valid.any():
+        return MORE if came.any() else NONE
+    return ASKED
 
 
 def are_partial(run: Followed, nodes: Sequence[Node]) -> bool:

@@ -67,6 +67,8 @@ class Hypothesis:
     """The tensor whose strides are taken."""
     dtype: str = ""
     """What something is rounded to."""
+    taken: tuple[int, ...] = ()
+    """The strides that are taken in place of its own."""
     not_finite: bool = False
     """Whether the fault itself makes NaN or infinity; elsewhere NaN only marks values that nobody knows."""
     is_plain: bool = False

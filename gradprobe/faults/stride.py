@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import combinations
 
 from torch import Tensor
@@ -26,7 +27,8 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
                 # Why the first one is right.
                 right = (f"{along} 0 is right and others are wrong: 0 times any stride is 0",)
                 evidence = right if len(axes) == 1 else ()
-                yield misreading(seen, name, read, *about, axes=axes, other=other, evidence=evidence)
+                found = misreading(seen, name, read, *about, axes=axes, other=other, evidence=evidence)
+                yield replace(found, taken=taken)
 
 
 def _readings(

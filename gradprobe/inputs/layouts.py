@@ -9,7 +9,9 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from ..model.assignment import AS_SAVED, OUTPUTS, PLAIN, SCALED, Assigned, memory_order, run_name
+from ..model.case import Case
 from ..model.failures import UsageFailure
+from ..model.run import Laid
 from .guards import ORDINARY, guarded
 from .placement import Placement, spanned
 
@@ -92,6 +94,19 @@ def place(
         buffers.setdefault(spot.buffer, []).append(name)
     found = {name: tensor for names in buffers.values() for name, tensor in _in_one_buffer(names, values, places, fill)}
     return Inputs(run_name(assigned), values, {name: found[name] for name in places}, assigned, fill)
+
+
+def laid(case: Case, inputs: Inputs, *, otherwise: bool = False) -> tuple[Laid, ...]:
+    """How the tensors of a run lie.
+
+    Args:
+        otherwise: only those that do not lie contiguous.
+    """
+    kept = {name: tensor for name, tensor in inputs.tensors.items() if not (otherwise and tensor.is_contiguous())}
+    return tuple(
+        Laid(name=name, axes=case.input_axes(name), sizes=tuple(tensor.shape), strides=tuple(tensor.stride()))
+        for name, tensor in kept.items()
+    )
 
 
 def effective_values(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:

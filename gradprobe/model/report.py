@@ -72,6 +72,21 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
+class Misread(Struct, frozen=True, kw_only=True):
+    """Where a tensor should be read, and where it is."""
+
+    tensor: str
+    along: str
+    """The axes of which the stride is another's, a letter each."""
+    axes: str
+    """Its axes, as in Laid."""
+    sizes: tuple[int, ...]
+    due: tuple[int, ...]
+    """Its strides."""
+    taken: tuple[int, ...]
+    """Those with which it is read."""
+
+
 class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     """One hypothesis, tested."""
 
@@ -92,6 +107,8 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     """Whether it stands beside the one before it, and not in its place: two faults at once."""
     edit: TriedEdit | None = None
     """What was tried at its lines and at what flows into them; None where nothing was."""
+    misread: Misread | None = None
+    """Of a tensor that is read with other strides, in the layout that shows it."""
     seen: str = ""
     """Of what is no hypothesis, but was seen while it ran: "seen in dq_kernel, 4 of 4 tiles"."""
 

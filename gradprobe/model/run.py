@@ -280,6 +280,34 @@ class Repeated(Struct, frozen=True, kw_only=True):
     """The spread in these heads: 0 where they are wrong by the same numbers each time."""
 
 
+class Laid(Struct, frozen=True, kw_only=True):
+    """How one tensor lay in memory."""
+
+    name: str
+    axes: str
+    """A letter each: batch, head (g: key head), row (m) or key (n), dim (d, e of v); "" where they have none."""
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In elements."""
+
+
+# A tile of pairs of a row and a key, in what was summed: none is asked for or in it; all that are asked for are in it;
+# none is asked for, and it was visited, masked as it may be; some lack; some are in it twice.
+NONE, ASKED, MORE, LACKING, TWICE = ".", "=", "+", "-", "2"
+
+
+class Visited(Struct, frozen=True, kw_only=True):
+    """Which pairs of a row and a key one result was summed over, in one head."""
+
+    name: str
+    kernel: str
+    batch: int
+    head: int
+    tile: tuple[int, int]
+    tiles: tuple[str, ...]
+    """A line for each tile of rows, a sign for each tile of keys: NONE, ASKED, MORE, LACKING or TWICE."""
+
+
 class Run(Struct, frozen=True, kw_only=True):
     """One layout."""
 
@@ -314,6 +342,10 @@ class Run(Struct, frozen=True, kw_only=True):
     """The tensors of which a survey's kernels were given copies."""
     bits: bool | None = None
     tried: Tried | None = None
+    laid: tuple[Laid, ...] = ()
+    """How its tensors lay; of a survey's, those that did not lie contiguous."""
+    visited: tuple[Visited, ...] = ()
+    """Of one that was followed: what each result was summed over."""
 
     @property
     def is_plain(self) -> bool:

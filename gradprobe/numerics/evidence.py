@@ -11,7 +11,7 @@ from ..model.assignment import run_name
 from ..model.case import Case
 from ..model.memory import ERROR, WARNING, Warned
 from ..model.report import Diagnosis, SplitProducts
-from ..model.run import MATCH, MISMATCH, SKIPPED, Element, Repeated
+from ..model.run import MATCH, MISMATCH, SKIPPED, Element, Laid, Repeated, Visited
 from ..targets.naming import LoadedSource
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ class Watched:
     """What kept operations from being followed."""
     shown: Measured | None = None
     """The run's results as they came, and what its kernels hold; None where that is not all that they were made of."""
+    visited: tuple[Visited, ...] = ()
+    """What each result was summed over."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,10 @@ class LayoutRun:
     """How many runs were compared bit by bit; 0 of a single one."""
     repeated: tuple[Repeated, ...] = ()
     """What these showed."""
+    laid: tuple[Laid, ...] = ()
+    """How its tensors lay."""
+    visited: tuple[Visited, ...] = ()
+    """Where it was followed, what each result was summed over."""
 
     @property
     def is_plain(self) -> bool:

@@ -95,6 +95,7 @@ def probe(
         failed = _as_it_failed(experiment, records, report.runs)
         with experiment.stopwatch.timed("diagnose"):
             found = _reasons(failed, ahead) if why else RankReasons(Reasons())
+        report = replace(report, runs=tuple(replace(run, visited=ahead.visited(run)) for run in report.runs))
     reasons = found.reasons
     with experiment.stopwatch.timed("diagnose"):
         if report.failing is not None and not case.ranks and (seconds := budget(EDITS)) > 0:

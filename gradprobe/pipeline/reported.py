@@ -71,7 +71,7 @@ def run_of(case: Case, run: verdict.LayoutRun, steps: Steps = MappingProxyType({
     """One of a probe's runs: its own results, and what was recovered beside them."""
     measured = run.shown
     if measured is None:
-        return Run(layout=run.layout, verdict=run.verdict, skipped=run.skipped, memory=run.memory)
+        return Run(layout=run.layout, verdict=run.verdict, skipped=run.skipped, memory=run.memory, laid=run.laid)
     return Run(
         layout=run.layout,
         verdict=run.verdict,
@@ -87,6 +87,8 @@ def run_of(case: Case, run: verdict.LayoutRun, steps: Steps = MappingProxyType({
         invariants=tuple(map(_identity, measured.invariants)),
         repeats=run.repeats,
         repeated=run.repeated,
+        laid=run.laid,
+        visited=run.visited,
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..inputs.draw import outputs_of
 from ..inputs.guards import same_bits
-from ..inputs.layouts import Inputs
+from ..inputs.layouts import Inputs, laid
 from ..model.assignment import AS_SAVED, UNIT_RUN, Assigned, run_name
 from ..model.failures import TargetFailure, UsageFailure
 from ..model.memory import RACE, UNWRITTEN, MemoryFinding, telling, worst_first
@@ -100,9 +100,9 @@ def _record(experiment: Experiment, assigned: Assigned) -> tuple[RunRecord, Layo
     inputs = inputs_of(experiment, assigned)
     first = execute(experiment, inputs)
     experiment, trace, memory = experiment.after([first.outcome]), first.outcome.trace, list(first.memory)
-    first = first.without_tensors()
+    first, lay = first.without_tensors(), laid(experiment.case, inputs)
     if trace is None:
-        run = LayoutRun(inputs.layout, assigned, None, first.outcome.refused, memory=telling(memory, False))
+        run = LayoutRun(inputs.layout, assigned, None, first.outcome.refused, memory=telling(memory, False), laid=lay)
         return RunRecord(run, (first,)), run
     inputs = replace(inputs, tensors={})  # of which its values are left
     measured = measure(experiment, inputs, trace)
@@ -117,7 +117,7 @@ def _record(experiment: Experiment, assigned: Assigned) -> tuple[RunRecord, Layo
         measured, execution = _repeated(sevens, assigned, measured, seen)
         repeats.append(execution)
     non_finite = any(bool(finding.non_finite) for finding in measured.comparison.findings.values())
-    run = LayoutRun(inputs.layout, assigned, measured, None, memory=telling(memory, non_finite))
+    run = LayoutRun(inputs.layout, assigned, measured, None, memory=telling(memory, non_finite), laid=lay)
     if seen.count > 1:
         run = replace(run, repeats=seen.count, repeated=seen.found(atomics_into(first.outcome, seen.varying)))
     return RunRecord(run, (first, *ordered, *repeats), tuple(notes)), run

@@ -11,10 +11,10 @@ from msgspec import structs
 
 from ...inputs.draw import outputs_of
 from ...inputs.guards import same_bits
-from ...inputs.layouts import place
+from ...inputs.layouts import laid, place
 from ...model.failures import DeviceLost, NoRoom, TargetFailure
 from ...model.memory import ERROR, HUGE, UNWRITTEN, WARNING, MemoryFinding, telling
-from ...model.run import BITS, BUDGET, MATCH, MISMATCH, TOGETHER
+from ...model.run import BITS, BUDGET, MATCH, MISMATCH, TOGETHER, Laid
 from ...numerics.evidence import LayoutRun, Measured
 from ...numerics.memory import never_written
 from ...pipeline.reported import run_of
@@ -86,6 +86,7 @@ class Bench:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, self._shapes = experiment, experiment.case.shapes
         self.executions: list[Execution] = []
+        self._laid: dict[str, tuple[Laid, ...]] = {}
         """Of all trials so far, without their tensors."""
         self._bases: dict[tuple[str, ...], _Base] = {}
 
@@ -206,6 +207,7 @@ class Bench:
         execution = observe(experiment, inputs, copies=bool(self.experiment.cuda))
         self.experiment = self.experiment.after([execution.outcome])
         self.executions.append(execution.without_tensors())
+        self._laid[trial.title] = laid(experiment.case, inputs, otherwise=True)
         return execution
 
     def _skipped(self, trial: LayoutTrial, words: str, memory: tuple[MemoryFinding, ...] = ()) -> TrialResult:
@@ -215,7 +217,7 @@ class Bench:
     def _result(
         self, trial: LayoutTrial, measured: Measured, memory: tuple[MemoryFinding, ...], how: str
     ) -> TrialResult:
-        run = LayoutRun(trial.title, trial.assigned, measured, None)
+        run = LayoutRun(trial.title, trial.assigned, measured, None, laid=self._laid.get(trial.title, ()))
         verdict = MISMATCH if memory else run.verdict
         told = structs.replace(run_of(self.experiment.case, run), verdict=verdict, bits=how == BITS)
         if run.verdict == MATCH:

@@ -13,6 +13,7 @@ from ..terminal import Terminal, rendered
 from ..text import ratio, value
 from .graph import graph
 from .maps import chapters, id_of, overview
+from .memory import parts_of_memory
 from .scale import SCALE
 from .sources import diff_lines, excerpts, whole_listings
 
@@ -39,6 +40,7 @@ def parts_of(report: Report) -> dict[str, Any]:
         "overview": overview(compared) if compared else "",
         "chapters": chapters(compared, views) if compared else [],
         "scale": SCALE,
+        "memory": parts_of_memory(report),
         "terminal": "\n".join(line.plain.rstrip() for line in rendered(report, Terminal(100, None, True))),
     }
 

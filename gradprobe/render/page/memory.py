@@ -1,0 +1,204 @@
+"""Memory: how tensors lay, where one is read in place of where it should be, and which tiles were visited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from markupsafe import Markup
+
+from ...model.number import plural
+from ...model.report import Misread, Report
+from ...model.run import ASKED, LACKING, MORE, NONE, TWICE, Laid, Visited
+
+# Heads of a tensor that are drawn, one below the other, rows of each, and indices of an axis that is misread.
+_HEADS, _ROWS, _STEPS = 3, 48, 8
+_WIDE, _TALL = 520, 9
+_WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim"}
+SIGNS = {
+    ASKED: "visited, as the mask asks",
+    NONE: "not visited, none is asked for",
+    MORE: "visited, and all of it masked",
+    LACKING: "asked for, and some of it left out",
+    TWICE: "some of it counted twice",
+}
+"""What a tile of a Visited says."""
+_SHAPES = {ASKED: "v-asked", NONE: "v-none", MORE: "v-more", LACKING: "v-lacking", TWICE: "v-twice"}
+
+
+@dataclass(frozen=True)
+class LaidTensor:
+    """One tensor of a layout."""
+
+    name: str
+    axes: str
+    sizes: str
+    strides: str
+    words: str
+    picture: Markup
+
+
+@dataclass(frozen=True)
+class Access:
+    """One step along the axis of a stride that is another's."""
+
+    at: str
+    due: int
+    taken: int
+    lands: str
+    is_wrong: bool
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What one result was summed over."""
+
+    title: str
+    words: str
+    picture: Markup
+    lines: tuple[str, ...]
+
+
+def tensors(laid: Sequence[Laid]) -> list[LaidTensor]:
+    """Each tensor, those of batches and heads first."""
+    return [
+        LaidTensor(
+            name=one.name,
+            axes=one.axes,
+            sizes=", ".join(map(str, one.sizes)),
+            strides=", ".join(map(str, one.strides)),
+            words=_kind(one),
+            picture=_rows_of(one),
+        )
+        for one in laid
+    ]
+
+
+def _kind(one: Laid) -> str:
+    long = [(stride, size) for stride, size in zip(one.strides, one.sizes, strict=True) if size > 1]
+    if long and all(stride == 0 for stride, _ in long):
+        return "one element for all"
+    step = 1
+    for stride, size in sorted(long):
+        if stride != step:
+            return "with gaps"
+        step *= size
+    return "contiguous" if long == sorted(long, reverse=True) else "without gaps, in another order"
+
+
+def _rows_of(one: Laid) -> Markup:
+    """The memory of the first batch from its first element on: a line for each head, in it each row where it lies."""
+    letters = dict(zip(one.axes, zip(one.sizes, one.strides, strict=True), strict=False))
+    heads, by_head = letters.get("h") or letters.get("g") or (1, 0)
+    rows, by_row = letters.get("m") or letters.get("n") or (1, 0)
+    dims, by_dim = letters.get("d") or letters.get("e") or (1, 1)
+    heads, rows = min(heads, _HEADS), min(rows, _ROWS)
+    wide = (dims - 1) * by_dim + 1
+    reach = max(1, (heads - 1) * by_head + (rows - 1) * by_row + wide)
+    parts = []
+    for head in range(heads):
+        at = (head * by_head + row * by_row for row in range(rows))
+        boxes = "".join(f"M{_x(x, reach)} {head * _TALL}h{max(0.6, wide / reach * _WIDE):.1f}v6h-{max(0.6, wide / reach * _WIDE):.1f}z" for x in at)
+        parts.append(Markup('<path class="lay-{}" d="{}"/>').format(head % _HEADS, boxes))
+    label = f"{one.name}: the first {plural(heads, 'head')}, one below the other, over {reach:,} elements of memory"
+    return Markup('<svg class="lay" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+        _WIDE, heads * _TALL, label, Markup("").join(parts)
+    )
+
+
+def _x(element: int, reach: int) -> str:
+    return f"{element / reach * _WIDE:.1f}"
+
+
+def accesses(read: Misread) -> list[Access]:
+    """Each of the first steps along the axes that are misread: where it should read, and where it reads."""
+    letters = [at for at, letter in enumerate(read.axes) if letter in read.along]
+    count = min(_STEPS, max((read.sizes[at] for at in letters), default=0))
+    return [_access(read, letters, step) for step in range(count)]
+
+
+def _access(read: Misread, letters: Sequence[int], step: int) -> Access:
+    steps = {at: min(step, read.sizes[at] - 1) for at in letters}
+    due, taken = (sum(strides[at] * steps[at] for at in letters) for strides in (read.due, read.taken))
+    names = dict.fromkeys(_WORDS.get(read.axes[at], "axis") for at in letters)
+    return Access(f"{' and '.join(names)} {step}", due, taken, _lands(read, taken), due != taken)
+
+
+def _lands(read: Misread, element: int) -> str:
+    """What lies so many elements behind the first one."""
+    left, found = element, dict[int, int]()
+    for at in sorted(range(len(read.due)), key=lambda at: -read.due[at]):
+        found[at] = min(left // read.due[at], read.sizes[at] - 1) if read.due[at] else 0
+        left -= found[at] * read.due[at]
+    if left:
+        reach = sum((size - 1) * stride for size, stride in zip(read.sizes, read.due, strict=True))
+        return "between its elements" if 0 <= element <= reach else f"outside, {element - reach:,} behind its last element"
+    return ", ".join(f"{_WORDS.get(letter, 'axis')} {found[at]}" for at, letter in enumerate(read.axes))
+
+
+def drawn(read: Misread) -> Markup:
+    """A strip of memory: above it where each step should read, below it where it reads."""
+    steps = accesses(read)
+    reach = max(1, *(one.due for one in steps), *(one.taken for one in steps)) * 1.05
+    own = sum((size - 1) * stride for size, stride in zip(read.sizes[1:], read.due[1:], strict=True)) + 1
+    parts = [Markup('<rect class="strip" x="10" y="26" width="{}" height="14"/>').format(f"{min(own / reach, 1) * _WIDE:.1f}")]
+    for number, one in enumerate(steps):
+        due, taken = (f"{10 + at / reach * _WIDE:.1f}" for at in (one.due, one.taken))
+        kind = "wrong" if one.is_wrong else "fine"
+        parts.append(Markup(
+            '<path class="due" d="M{0} 18v14"/><text class="at" x="{0}" y="14">{2}</text>'
+            '<path class="taken {3}" d="M{1} 34v14"/><text class="at {3}" x="{1}" y="60">{2}</text>'
+        ).format(due, taken, number, kind))
+    label = f"{read.tensor} in memory: above where each {steps[0].at.rsplit(' ', 1)[0]} lies, below where it is read"
+    return Markup('<svg class="strips" viewBox="0 0 {} 66" role="img" aria-label="{}">{}</svg>').format(
+        _WIDE + 20, label, Markup("").join(parts)
+    )
+
+
+def pairs(visited: Sequence[Visited]) -> list[Pairs]:
+    """What each result was summed over, beside what the mask asks for."""
+    return [
+        Pairs(
+            title=f"{one.name} in {one.kernel}, batch {one.batch}, head {one.head}",
+            words=f"rows downwards, {one.tile[0]} x {one.tile[1]} a tile: {'; '.join(_counts(one))}",
+            picture=_tiles(one),
+            lines=one.tiles,
+        )
+        for one in visited
+    ]
+
+
+def _counts(one: Visited) -> Iterator[str]:
+    signs = "".join(one.tiles)
+    yield from (f"{signs.count(sign)} {words}" for sign, words in SIGNS.items() if sign in signs)
+
+
+def _tiles(one: Visited) -> Markup:
+    size = max(4, min(16, 240 // max(map(len, one.tiles))))
+    parts = []
+    for y, line in enumerate(one.tiles):
+        for x, sign in enumerate(line):
+            box = Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>')
+            parts.append(box.format(_SHAPES[sign], x * size, y * size, size - 1, size - 1))
+            if sign in (LACKING, TWICE):
+                cross = Markup('<path class="cross" d="M{0} {1}l{2} {2}m0-{2}l-{2} {2}"/>')
+                parts.append(cross.format(x * size + 2, y * size + 2, size - 5))
+    width, height = len(one.tiles[0]) * size, len(one.tiles) * size
+    return Markup('<svg class="pairs" viewBox="0 0 {0} {1}" style="width:{0}px" role="img" aria-label="{2}">{3}</svg>').format(
+        width, height, f"{one.name}: the tiles that were visited", Markup("").join(parts)
+    )
+
+
+def parts_of_memory(report: Report) -> dict[str, object]:
+    """What `memory.html` reads."""
+    read = next((one.misread for one in report.diagnoses if one.misread is not None), None)
+    shown = next((run for run in report.runs if run.visited), None)
+    return {
+        "read": read,
+        "accesses": accesses(read) if read else [],
+        "strip": drawn(read) if read else "",
+        "visited": pairs(shown.visited) if shown else [],
+        "visited_signs": [(_SHAPES[sign], words) for sign, words in SIGNS.items()],
+        "laid": [(run.layout, tensors(run.laid)) for run in report.runs if run.laid],
+    }
