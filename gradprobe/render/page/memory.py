@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from markupsafe import Markup
 
@@ -12,8 +11,8 @@ from ...model.number import plural
 from ...model.report import Misread, Report
 from ...model.run import ASKED, LACKING, MORE, NONE, TWICE, Laid, Visited
 
-# Heads of a tensor that are drawn, one below the other, rows of each, and indices of an axis that is misread.
-_HEADS, _ROWS, _STEPS = 3, 48, 8
+# Heads of a tensor that are drawn, one below the other, and indices of an axis that is misread.
+_HEADS, _STEPS = 3, 8
 _WIDE, _TALL = 520, 9
 _WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim"}
 SIGNS = {
@@ -93,22 +92,29 @@ def _rows_of(one: Laid) -> Markup:
     heads, by_head = letters.get("h") or letters.get("g") or (1, 0)
     rows, by_row = letters.get("m") or letters.get("n") or (1, 0)
     dims, by_dim = letters.get("d") or letters.get("e") or (1, 1)
-    heads, rows = min(heads, _HEADS), min(rows, _ROWS)
-    wide = (dims - 1) * by_dim + 1
+    heads, wide = min(heads, _HEADS), (dims - 1) * by_dim + 1
     reach = max(1, (heads - 1) * by_head + (rows - 1) * by_row + wide)
     parts = []
     for head in range(heads):
-        at = (head * by_head + row * by_row for row in range(rows))
-        boxes = "".join(f"M{_x(x, reach)} {head * _TALL}h{max(0.6, wide / reach * _WIDE):.1f}v6h-{max(0.6, wide / reach * _WIDE):.1f}z" for x in at)
-        parts.append(Markup('<path class="lay-{}" d="{}"/>').format(head % _HEADS, boxes))
+        starts = (head * by_head + row * by_row for row in range(rows))
+        scaled = ((at * _WIDE / reach for at in ends) for ends in _joined(starts, wide, reach / _WIDE))
+        boxes = (f"M{x:.1f} {head * _TALL}h{end - x:.1f}v6H{x:.1f}z" for x, end in scaled)
+        parts.append(Markup('<path class="lay-{}" d="{}"/>').format(head, "".join(boxes)))
     label = f"{one.name}: the first {plural(heads, 'head')}, one below the other, over {reach:,} elements of memory"
     return Markup('<svg class="lay" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
         _WIDE, heads * _TALL, label, Markup("").join(parts)
     )
 
 
-def _x(element: int, reach: int) -> str:
-    return f"{element / reach * _WIDE:.1f}"
+def _joined(starts: Iterable[int], wide: int, pixel: float) -> list[list[float]]:
+    """From where to where rows lie: those together that half a pixel keeps apart; none is thinner than a pixel."""
+    found = list[list[float]]()
+    for start in starts:
+        if found and found[-1][0] <= start < found[-1][1] + pixel / 2:
+            found[-1][1] = max(found[-1][1], start + wide)
+        else:
+            found.append([start, start + max(wide, pixel)])
+    return found
 
 
 def accesses(read: Misread) -> list[Access]:
@@ -133,7 +139,7 @@ def _lands(read: Misread, element: int) -> str:
         left -= found[at] * read.due[at]
     if left:
         reach = sum((size - 1) * stride for size, stride in zip(read.sizes, read.due, strict=True))
-        return "between its elements" if 0 <= element <= reach else f"outside, {element - reach:,} behind its last element"
+        return "between its elements" if element <= reach else f"outside, {element - reach:,} behind its last element"
     return ", ".join(f"{_WORDS.get(letter, 'axis')} {found[at]}" for at, letter in enumerate(read.axes))
 
 
@@ -142,14 +148,17 @@ def drawn(read: Misread) -> Markup:
     steps = accesses(read)
     reach = max(1, *(one.due for one in steps), *(one.taken for one in steps)) * 1.05
     own = sum((size - 1) * stride for size, stride in zip(read.sizes[1:], read.due[1:], strict=True)) + 1
-    parts = [Markup('<rect class="strip" x="10" y="26" width="{}" height="14"/>').format(f"{min(own / reach, 1) * _WIDE:.1f}")]
+    width = f"{min(own / reach, 1) * _WIDE:.1f}"
+    parts = [Markup('<rect class="strip" x="10" y="26" width="{}" height="14"/>').format(width)]
     for number, one in enumerate(steps):
         due, taken = (f"{10 + at / reach * _WIDE:.1f}" for at in (one.due, one.taken))
         kind = "wrong" if one.is_wrong else "fine"
-        parts.append(Markup(
-            '<path class="due" d="M{0} 18v14"/><text class="at" x="{0}" y="14">{2}</text>'
-            '<path class="taken {3}" d="M{1} 34v14"/><text class="at {3}" x="{1}" y="60">{2}</text>'
-        ).format(due, taken, number, kind))
+        parts.append(
+            Markup(
+                '<path class="due" d="M{0} 18v14"/><text class="at" x="{0}" y="14">{2}</text>'
+                '<path class="taken {3}" d="M{1} 34v14"/><text class="at {3}" x="{1}" y="60">{2}</text>'
+            ).format(due, taken, number, kind)
+        )
     label = f"{read.tensor} in memory: above where each {steps[0].at.rsplit(' ', 1)[0]} lies, below where it is read"
     return Markup('<svg class="strips" viewBox="0 0 {} 66" role="img" aria-label="{}">{}</svg>').format(
         _WIDE + 20, label, Markup("").join(parts)
@@ -185,9 +194,9 @@ def _tiles(one: Visited) -> Markup:
                 cross = Markup('<path class="cross" d="M{0} {1}l{2} {2}m0-{2}l-{2} {2}"/>')
                 parts.append(cross.format(x * size + 2, y * size + 2, size - 5))
     width, height = len(one.tiles[0]) * size, len(one.tiles) * size
-    return Markup('<svg class="pairs" viewBox="0 0 {0} {1}" style="width:{0}px" role="img" aria-label="{2}">{3}</svg>').format(
-        width, height, f"{one.name}: the tiles that were visited", Markup("").join(parts)
-    )
+    return Markup(
+        '<svg class="pairs" viewBox="0 0 {0} {1}" style="width:{0}px" role="img" aria-label="{2}">{3}</svg>'
+    ).format(width, height, f"{one.name}: the tiles that were visited", Markup("").join(parts))
 
 
 def parts_of_memory(report: Report) -> dict[str, object]:
