@@ -29,6 +29,8 @@ class Ahead:
         self._fork: Beside[tuple[Watched, str]] | None = None
         self._watched: tuple[Watched, str] | None = None
         self._tested: list[Tested] | None = None
+        self._visited: dict[str, tuple[Visited, ...]] = {}
+        """By layout that was asked for."""
 
     def begin(self, experiment: Experiment, record: RunRecord) -> None:
         """Has a fork follow a run, where it is the first that fails and its kernels were interpreted."""
@@ -58,19 +60,17 @@ class Ahead:
         watched = run.watched
         if watched is None and self.has(run):
             watched, _ = self.watched(experiment, RunRecord(run))
-        if watched is not None:
-            return list(watched.seen), watched.failures
-        # It imports Triton, which only a run in the interpreter has surely done already.
-        from .dataflow import seen_in_dataflow
+        if watched is None:
+            # It imports Triton, which only a run in the interpreter has surely done already.
+            from .dataflow import seen_in_dataflow
 
-        seen, failures = seen_in_dataflow(experiment, run)
-        return seen, tuple(failures)
+            watched = seen_in_dataflow(experiment, run)
+        self._visited[run.layout] = watched.visited
+        return list(watched.seen), watched.failures
 
     def visited(self, run: LayoutRun) -> tuple[Visited, ...]:
-        """What each result of a run was summed over, where it was followed."""
-        if run.watched is None and self.has(run) and self._watched is not None:
-            return self._watched[0].visited
-        return run.watched.visited if run.watched is not None else ()
+        """What each result of a run was summed over, where the diagnosis followed it."""
+        return self._visited.get(run.layout, ())
 
     def has(self, run: LayoutRun) -> bool:
         """Whether a fork follows a run."""

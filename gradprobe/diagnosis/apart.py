@@ -36,9 +36,8 @@ _MADE_OF = {"dQ": "dS", "dK": "dS", "dV": "P"}
 def watched_of(experiment: Experiment, record: RunRecord) -> tuple[Watched, str]:
     """What following a run shows, and a note where what kernels hold could not be read; no verdict depends on it."""
     # They import Triton, which only a run in the interpreter has surely done already.
-    from .dataflow import seen_by, wrong_in
+    from .dataflow import watched_in
     from .follow import followed_run
-    from .sums import visited_in
 
     run = record.run
     assert run is not None
@@ -50,8 +49,7 @@ def watched_of(experiment: Experiment, record: RunRecord) -> tuple[Watched, str]
             return Watched(), ""
         if _is_watchable(experiment, record) and not followed.flow.failures:
             shown, note = _shown(experiment.case, run.measured, followed)
-        seen = tuple(seen_by(followed, run.measured))
-        return Watched(seen, tuple(followed.flow.failures), shown, visited_in(followed, wrong_in(run.measured))), note
+        return replace(watched_in(followed, run.measured), shown=shown), note
     except Failure:
         return Watched(), ""
     except Exception as error:  # the diagnosis tells it

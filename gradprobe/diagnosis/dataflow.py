@@ -18,13 +18,14 @@ from ..lint.passed import passed_of_others
 from ..model.failures import Failure
 from ..model.report import CONSISTENT, Diagnosis, Where
 from ..model.run import INHERITED, MISMATCH
-from ..numerics.evidence import LayoutRun, Measured
+from ..numerics.evidence import LayoutRun, Measured, Watched
 from ..probing.experiment import Experiment
 from ..runtime.interpreter.memory.findings import Line, places
 from .addresses import misread, visited_run
 from .follow import Followed, followed_run
 from .lines import among
 from .statements import address, aliases, begun, given_again, grids, loops, masks, ranges
+from .sums import visited_in
 from .suspect import Suspect
 from .suspects import suspects
 
@@ -32,29 +33,32 @@ _CLASSES = {"load": "S1", "masked": "M3", "store": "S3", "value": "A", "stored":
 _CLASSES |= {"grid": "S1"}
 
 
-def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> tuple[list[Diagnosis], Collection[str]]:
-    """What goes wrong by itself in one failing run, the first first; and what kept operations from being followed.
-
-    Nothing of packed sequences.
-    """
+def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> Watched:
+    """What goes wrong by itself in one failing run, and what it summed; nothing of packed sequences."""
     if experiment.case.cu_seqlens_q or run.measured is None:
-        return [], ()
+        return Watched()
     try:
         if experiment.cuda:
             visited = visited_run(experiment, run.assigned)
-            return (_diagnoses(misread(visited, wrong_in(run.measured))) if visited is not None else []), ()
+            return Watched(tuple(_diagnoses(misread(visited, _wrong(run.measured)))) if visited is not None else ())
         followed = followed_run(experiment, run.assigned)
     except Failure:
-        return [], ()
-    return (seen_by(followed, run.measured), followed.flow.failures) if followed is not None else ([], ())
+        return Watched()
+    return Watched() if followed is None else watched_in(followed, run.measured)
+
+
+def watched_in(followed: Followed, measured: Measured) -> Watched:
+    """What a run that was followed shows, but for what its kernels hold."""
+    seen, visited = seen_by(followed, measured), visited_in(followed, _wrong(measured))
+    return Watched(tuple(seen), tuple(followed.flow.failures), visited=visited)
 
 
 def seen_by(followed: Followed, measured: Measured) -> list[Diagnosis]:
     """What goes wrong by itself in a run that was followed, the first first."""
-    return _diagnoses(suspects(followed, wrong_in(measured)))
+    return _diagnoses(suspects(followed, _wrong(measured)))
 
 
-def wrong_in(measured: Measured) -> list[str]:
+def _wrong(measured: Measured) -> list[str]:
     findings = measured.comparison.findings.items()
     return [name for name, finding in findings if finding.status in (MISMATCH, INHERITED)]
 
