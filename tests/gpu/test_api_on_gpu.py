@@ -1,0 +1,22 @@
+"""`gradprobe.check` on a GPU: a function in this process and a word in another, compiled."""
+
+import pytest
+import torch
+
+import gradprobe
+
+pytestmark = pytest.mark.gpu
+
+
+def attention(q, k, v, causal=False, scale=None):
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+
+
+def test_a_function_runs_on_the_gpu_in_this_process():
+    report = gradprobe.check(attention, device="cuda", dtype=torch.float16, heads=4, head_dim=64, runs="contiguous")
+    assert (report.verdict, report.case.device) == ("match", "cuda")
+
+
+def test_a_word_is_compiled_in_a_process_of_its_own():
+    report = gradprobe.check("lazy", device=torch.device("cuda"), dots="ieee", runs="distinct", fix_budget=0)
+    assert (report.verdict, report.target.backend) == ("match", "triton")
