@@ -47,13 +47,14 @@ class ShownReport(Report, frozen=True, kw_only=True):
             UsageFailure: it ends otherwise.
             OSError: the file cannot be written.
         """
+        from ..commands.suite.checked import code_of_report
         from ..render.files import maker_of, replace_file
 
         path = PurePath(os.fspath(file))
         if path.suffix not in _FORMS:
             raise UsageFailure(f"save: no form for {path.name!r}", f"known: {', '.join(_FORMS)}")
-        code = {"match": 0, "mismatch": 1}.get(self.verdict, 3)
-        replace_file(str(path), maker_of(_FORMS[path.suffix])(Reports(reports=(self,), origin=self.origin), code))
+        several = Reports(reports=(self,), origin=self.origin)
+        replace_file(str(path), maker_of(_FORMS[path.suffix])(several, code_of_report(self)))
 
 
 def shown(report: Report) -> ShownReport:

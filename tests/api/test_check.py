@@ -89,6 +89,8 @@ def test_a_function_s_report_tells_itself_and_is_saved_in_each_form(tmp_path):
         report.save(tmp_path / name)
         assert "FIRST MISMATCH" in (tmp_path / name).read_text() or name in ("r.json", "r.md")
     assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "mismatch"
+    (log,) = json.loads((tmp_path / "r.sarif").read_text())["runs"]
+    assert log["invocations"][0]["exitCode"] == 1
     with pytest.raises(UsageFailure, match="no form for 'r.txt'"):
         report.save(tmp_path / "r.txt")
 
@@ -143,7 +145,8 @@ def test_an_argument_that_is_none_is_a_type_error_with_the_one_that_is_meant(opt
     ("lazy", {"layout": "doo=blhd"}, "did you mean 'do'?"),
     ("lazy", {"max_memory": "3 apples"}, ""),
 ])  # fmt: skip
-def test_a_mistyped_name_is_refused_before_anything_runs(target, options, way_out):
+def test_a_mistyped_name_is_refused_before_anything_runs(target, options, way_out, monkeypatch):
+    monkeypatch.setattr("gradprobe.api.check.check_each", None)
     with pytest.raises(UsageFailure) as refused:
         gradprobe.check(target, **options)
     assert refused.value.way_out.startswith(way_out)
