@@ -10,7 +10,7 @@ from ..commands.suite.checked import Planned
 from ..commands.suite.checking import Setting, check_each
 from ..inputs.history import CheckRequest
 from ..inputs.options import parse, refuse_unknown_family
-from ..model.failures import UsageFailure, as_failure
+from ..model.failures import Failure, UsageFailure, as_failure
 from ..model.report import Report, failed_report
 from ..processes.limits import bounded
 from ..runtime.versions import refuse_untested
@@ -59,12 +59,15 @@ def checked(target: Subject, reference: Subject | None, request: CheckRequest, m
         fix_budget=manner.fix_budget,
         coincidence_budget=manner.coincidence_budget,
     )
+    try:
+        refuse_untested()
+    except Failure as failure:
+        return shown(failed_report(failure, "", request.target))
     with bounded(manner.max_memory):
         return shown(_apart(request, setting) if apart else _here(target, reference, request, setting))
 
 
 def _apart(request: CheckRequest, setting: Setting) -> Report:
-    refuse_untested()
     (made,) = check_each([Planned("", request)], setting, echo=sys.stderr.write)
     error = made.report.error
     if error is not None and error.kind == UsageFailure.__name__:
@@ -83,7 +86,6 @@ def _here(target: Subject, reference: Subject | None, request: CheckRequest, set
     # Nothing repeats a check of a function that has no word.
     command = request.command() if request.target and request.reference != "" else ""
     try:
-        refuse_untested()
         with ordinary_torch():
             probed = run_check(
                 request,

@@ -16,7 +16,7 @@ import gradprobe
 from gradprobe.api.shown import shown
 from gradprobe.cli.check import check as command
 from gradprobe.inputs.options import OPTIONS
-from gradprobe.model.failures import TargetFailure, UsageFailure
+from gradprobe.model.failures import TargetFailure, Untested, UsageFailure
 from gradprobe.model.report import failed_report
 from tests.api.typed_options import text
 
@@ -127,6 +127,16 @@ def test_a_function_that_raises_is_a_report_and_a_wrong_option_is_none():
         gradprobe.check(soft, softcap=5.0, **SMALL)
     with pytest.raises(UsageFailure, match="timeout"):
         gradprobe.check(soft, timeout=5, **SMALL)
+
+
+@pytest.mark.parametrize("target", ["lazy", soft])
+def test_an_untested_release_is_a_report(target, monkeypatch):
+    def refuse():
+        raise Untested("torch 1.0 is not tested", "install another")
+
+    monkeypatch.setattr("gradprobe.api.check.refuse_untested", refuse)
+    report = gradprobe.check(target)
+    assert (report.verdict, report.error.kind) == ("error", "Untested")
 
 
 @pytest.mark.parametrize(("options", "words"), [
