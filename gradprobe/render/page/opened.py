@@ -12,6 +12,7 @@ from ..console import first_line
 from ..survey import memory_in, words_of
 from ..text import blame, greppable, heads_in_words, ratio
 from .matrix import verdict_of
+from .memory import LaidTensor, tensors
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Opened:
     memory: tuple[MemoryFinding, ...] = ()
     runs: tuple[tuple[str, str], ...] = ()
     """Of a check: its layouts, and what each came to."""
+    laid: tuple[LaidTensor, ...] = ()
+    """Of a layout: how its tensors lay that did not lie contiguous."""
     cause: tuple[str, str] | None = None
     """The id of what tells its cause, and the cause in a sentence."""
     again: str = ""
@@ -58,6 +61,7 @@ def of_layout(report: Report, run: Run, id: str) -> Opened:
         element=run.first_mismatch,
         lines=tuple(_lines(run)),
         memory=tuple(memory_in(report, run)),
+        laid=tuple(tensors(run.laid)),
     )
 
 
