@@ -96,7 +96,7 @@ class _Loop:
                 saved = self._wait(checked, begun)
             self._sources = Sources.of(self._sources.digests)
             _clear()
-            _note(f"{time.strftime('%H:%M:%S')} {told_files(saved)} saved")
+            _note(f"{time.strftime('%H:%M:%S')} {told_files(saved) if saved else 'the same again'} saved")
 
     def _checked(self) -> Checked:
         """Makes the check; the layout that failed last is measured first, and how it stands now is told at once."""
@@ -106,10 +106,11 @@ class _Loop:
             layout = failing_layout(self._before) if self._before else ""
             if (alone := in_layout(self._planned, layout)) is not None:
                 quick = replace(self._setting, fix_budget=0.0, coincidence_budget=0.0)
-                with contextlib.suppress(_Given):
-                    next(check_each([alone], quick, tick=answer.tick, told=answer.give))
+                with contextlib.suppress(Abandoned), abandoned_when(lambda: answer.is_given):
+                    # To its end: Ctrl-C is raised after the check that it ended.
+                    list(check_each([alone], quick, tick=answer.tick, told=answer.give))
             (checked,) = check_each(
-                [self._planned], self._setting, echo=sys.stderr.write, tick=answer.tick, told=answer.give_once
+                [self._planned], self._setting, echo=sys.stderr.write, tick=answer.tick, told=answer.give
             )
             return checked
 
@@ -140,31 +141,19 @@ class _Loop:
         return os.path.relpath(file) != os.path.relpath(self._planned.request.target.rpartition(":")[0] or ".")
 
 
-class _Given(Exception):
-    """The answer is given, and nothing more is wanted of this check."""
-
-
 class _Answer:
     """Tells how the layout that is measured first stands."""
 
     def __init__(self, before: Report | None, tick: Progress) -> None:
-        self._before, self._tick, self._start, self._is_given = before, tick, time.monotonic(), False
+        self._before, self._tick, self._start, self.is_given = before, tick, time.monotonic(), False
 
     def tick(self, stage: str, _: float, layout: str) -> None:
         self._tick(f"{layout}: {stage}" if layout else stage, None)
 
     def give(self, so_far: Report) -> None:
-        """
-        Raises:
-            _Given: always.
-        """
-        self.give_once(so_far)
-        raise _Given
-
-    def give_once(self, so_far: Report) -> None:
-        if self._is_given or not so_far.runs:
+        if self.is_given or not so_far.runs:
             return
-        self._is_given = True
+        self.is_given = True
         run, seconds = so_far.runs[0], time.monotonic() - self._start
         words = "; ".join([*since(self._before, so_far), f"{run.layout}: {run.verdict}"])
         self._tick.over(lambda: _note(f"{words} ({seconds:.1f} s), the rest follows"))

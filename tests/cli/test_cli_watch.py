@@ -74,6 +74,23 @@ def test_a_module_that_is_missing_is_waited_for(folder):
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import os, torch\nos._exit(0)\n", "ended with exit code 0 before it answered"),
+        ("import os\ndef backward(q, k, v, do):\n    os.kill(os.getpid(), 11)\n", "killed by SIGSEGV"),
+    ],
+)
+def test_a_target_that_ends_its_process_ends_one_check(text, words):
+    with Watching() as watch:
+        watch.until()
+        put("own.py", text)
+        assert words in watch.until()
+        put("own.py", KERNEL)
+        assert "now: match" in watch.until()
+
+
+@pytest.mark.nightly
 def test_the_layout_that_failed_is_tried_first():
     with Watching() as watch:
         watch.until()
