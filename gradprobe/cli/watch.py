@@ -155,8 +155,9 @@ class _Answer:
             return
         self.is_given = True
         run, seconds = so_far.runs[0], time.monotonic() - self._start
-        words = "; ".join([*since(self._before, so_far), f"{run.layout}: {run.verdict}"])
-        self._tick.over(lambda: _note(f"{words} ({seconds:.1f} s), the rest follows"))
+        changes = [change for change in since(self._before, so_far) if not change.startswith(f"{run.layout}: ")]
+        lines = [*changes, f"{run.layout}: {run.verdict} ({seconds:.1f} s), the rest follows"]
+        self._tick.over(lambda: _note("\ngradprobe: ".join(lines)))
 
 
 def _clear() -> None:
