@@ -19,6 +19,7 @@ def test_a_page_fits_every_window_and_says_its_verdict_first(open_page, kept, fi
             page.emulate_media(color_scheme=scheme)
             assert page.evaluate(OVERFLOWING) <= 0
             assert page.locator("h1 .verdict").bounding_box()["y"] < 40
+            assert page.locator("#scheme").inner_text() == ("Dark" if scheme == "light" else "Light")
             if kept:
                 kept.mkdir(parents=True, exist_ok=True)
                 shutil.copy(files[name], kept)

@@ -27,6 +27,7 @@ function name() {
 }
 scheme.hidden = false;
 name();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", name);
 scheme.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; name(); });
 
 // Where a link of a picture opens a dialog; Esc closes it, and the focus goes back.
