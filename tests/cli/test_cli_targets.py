@@ -177,11 +177,11 @@ class _attention(torch.autograd.Function):
     def forward(ctx, q, k, v, causal, sm_scale): ...
 attention = _attention.apply
 def windowed(query, key, value, window_size):
-    return torch.zeros_like(query)
+    return query * key.sum() * value.sum()
 def everything(q, k, v, attn_bias, softcap, cu_seqlens, max_seqlen, alibi_slopes, sinks, keep, dropout_p):
-    return torch.zeros_like(q)
+    return q * k.sum() * v.sum()
 def masked(q, k, v, attention_mask, seqlens):
-    return torch.zeros_like(q)
+    return q * k.sum() * v.sum()
 def lazy(q, k, v, do, bias, tau, window_size, dq):
     return {}
 def is_cuda():
@@ -247,4 +247,4 @@ def test_the_words_that_are_listed_call_the_function(name, tmp_path, monkeypatch
     _, targets = found(tmp_path)
     ran = run(f"{targets[name]['command'].removeprefix('gradprobe ')} --fix-budget 0 --runs contiguous")
     assert ran.code == 1, ran.err
-    assert "FIRST MISMATCH O" in ran.out
+    assert "FIRST MISMATCH" in ran.out
