@@ -73,7 +73,7 @@ def test_a_form_on_stdout_stands_there_alone(flag, reader, words, code):
     ran = run(f"{words} {flag} -")
     assert ran.code == code
     assert reader(ran.out) is not None
-    assert ("MISMATCH" in ran.out) == (code == 1 and flag != "--json")
+    assert ("FIRST MISMATCH delta" in ran.out) == (code == 1 and flag != "--json")
 
 
 def test_annotations_go_to_stderr_and_leave_json_on_stdout_pure():
