@@ -235,7 +235,8 @@ def measure(
                 invariants = tuple(identities(case, problem(), trace, comparison))
             coarser = (*proved, *coarser)
         refuse_broken(experiment.reference, invariants)
-        first = None if comparison.matches else locate(problem(), trace, comparison)
+        # Of the coarser arithmetic only whether it explains all is asked.
+        first = None if comparison.matches or coarse else locate(problem(), trace, comparison)
         return Measured(problem, trace, comparison, first, invariants, coarser)
 
 
