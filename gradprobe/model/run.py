@@ -123,7 +123,9 @@ class Intermediate(Struct, frozen=True, kw_only=True):
     """Of a recovered one, the rows of each head that were shown, as inclusive ranges; empty where all were."""
     heads: tuple[Head, ...] = ()
     tile: tuple[int, int] = (0, 0)
-    """Rows and columns of a tile of their maps."""
+    """Rows and columns of a tile of their maps; where not all rows were shown, each of those is a line."""
+    bounded: bool = False
+    """Whether tiles of right heads say what the worst element of their rows may be at most: they passed the sieve."""
 
     @property
     def title(self) -> str:

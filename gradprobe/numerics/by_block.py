@@ -12,7 +12,7 @@ from msgspec import structs
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.run import UNMEASURED, Element
+from ..model.run import Element
 from ..reference import evaluate
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes
@@ -155,8 +155,8 @@ class ByBlock:
             place = (slice(block.batch, block.batch + 1), block.kv_heads if name in BY_KEY else block.heads)
             for into, of in zip(_by_head(made), _by_head(one), strict=True):
                 into[place] = of
-            if made.signs is not None:
-                made.signs[place] = ord(UNMEASURED) if one.signs is None else one.signs
+            if made.signs is not None and one.signs is not None:
+                made.signs[place] = one.signs
         squares = sum(one.rms_ratio**2 * one.counted for _, one in found)
         counted = sum(one.counted for _, one in found)
         first, first_wrong = (
@@ -172,6 +172,7 @@ class ByBlock:
             first=first,
             first_wrong=first_wrong,
             counted=counted,
+            bounded=any(one.bounded for _, one in found),
         )
 
     def _placed(self, block: Block, element: Element) -> Element:

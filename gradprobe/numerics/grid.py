@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 from ..model.case import Case
 from ..model.intermediates import slots
 from ..model.run import HIDDEN, LEVELS, WITHIN
-from ..reference import Tile
+from ..reference import Attention, Tile
 from ..reference.attention import MATRICES
 
 # Of one head: 128 heads of ten intermediates take 300 kB of a report at most.
@@ -32,8 +32,9 @@ class Grid:
         """
         rows, cols = tile_of(case, case.axes(name), shape[3])
         while (counts := (-(-shape[2] // rows), -(-shape[3] // cols)))[0] * counts[1] > MOST_CELLS:
-            rows, cols = (rows * 2, cols) if counts[0] >= counts[1] else (rows, cols * 2)
-        self.cell = rows, cols
+            is_tall = counts[0] >= counts[1] and case.block_m > 1  # else a line is a row that was shown
+            rows, cols = (rows * 2, cols) if is_tall or counts[1] == 1 else (rows, cols * 2)
+        self.cell, self.counts = (rows, cols), counts
         self._worst = torch.zeros(*shape[:2], *counts, dtype=torch.double)
         self._flows = torch.zeros(self._worst.shape, dtype=torch.bool)
         """Whether anything but 0 is expected there."""
@@ -64,6 +65,30 @@ class Grid:
         heads, rows, cols = values.shape
         cells = values.reshape(heads, rows // self.cell[0], self.cell[0], cols // self.cell[1], self.cell[1])
         return cells.any(4).any(2) if values.dtype == torch.bool else cells.amax((2, 4))
+
+    def bound(self, worst: Tensor, seen: Tensor | None) -> None:
+        """Has every tile say what the worst element of its rows may be at most, where no more is known.
+
+        Args:
+            worst: ratios [B, H, R].
+            seen: the tiles that masks leave, [B, R, C]; None of what has no masks.
+        """
+        of_rows = pad(worst, (0, -worst.shape[2] % self.cell[0])).unflatten(2, (-1, self.cell[0])).amax(3)
+        self._seen = self._seen if seen is None else seen[:, None].expand_as(self._seen)
+        self._worst = of_rows[..., None] * self._seen.double()
+        self._flows = torch.ones_like(self._flows)
+
+    def seen_of(self, x: Attention) -> Tensor:
+        """[R, C] bool: the tiles of a matrix that causal, the window, lengths and packed sequences leave.
+
+        Args:
+            x: a problem of one batch.
+        """
+        seen, (rows, cols) = torch.zeros(self.counts, dtype=torch.bool), self.cell
+        for at, line in enumerate(seen):
+            keys = x.seen_keys(Tile(0, slice(0, x.n_heads), slice(at * rows, min(at * rows + rows, x.n_query))))
+            line[keys.start // cols : -(-keys.stop // cols)] = True
+        return seen
 
     def signs(self) -> Tensor:
         """[B, H, R, C] uint8: the letters of `Head.tiles` as ASCII."""

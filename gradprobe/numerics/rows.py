@@ -63,8 +63,8 @@ class Rows:
     """How many the case has."""
 
     def case(self, case: Case) -> Case:
-        """The case with these rows alone."""
-        return replace(case, seqlen_q=len(self.at))
+        """The case with these rows alone, each of which is a tile."""
+        return replace(case, seqlen_q=len(self.at), block_m=1)
 
     def problem(self, case: Case, values: Mapping[str, Tensor]) -> Attention:
         """The reference's problem of these rows, from the values of a run."""
@@ -87,7 +87,7 @@ class Rows:
         wrong = found.wrong_rows.new_zeros((*found.wrong_rows.shape[:2], self.of))
         wrong[:, :, list(self.at)] = found.wrong_rows
         first, first_wrong = (one and self.element(case, one) for one in (found.first, found.first_wrong))
-        return replace(found, wrong_rows=wrong, first=first, first_wrong=first_wrong, shown=self.at, signs=None)
+        return replace(found, wrong_rows=wrong, first=first, first_wrong=first_wrong, shown=self.at)
 
     def element(self, case: Case, found: Element) -> Element:
         """An element of one of these rows, as one of the whole."""

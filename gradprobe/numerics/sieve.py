@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..model.assignment import OUTPUTS
 from ..model.case import Case
-from ..reference import Tile, evaluate, tiles
+from ..reference import Attention, Tile, evaluate, tiles
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES, add_keys
 from ..runtime.trace import Trace, expected_shapes
 from . import least
@@ -66,6 +66,10 @@ class Sifted:
     """What each of them is allowed at least, the rounding of its own dtype included."""
     ratios: dict[str, Tensor] = field(default_factory=dict)
     """[B, H], the worst error of each head as a multiple of what is allowed at least."""
+    rows: dict[str, Tensor] = field(default_factory=dict)
+    """The same of each row, [B, H, R]."""
+    seen: dict[str, Tensor] = field(default_factory=dict)
+    """Of P, dP and dS the tiles of their maps that masks leave, [B, R, C]."""
     squares: dict[str, Tensor] = field(default_factory=dict)
     """The sum of the squares of these multiples over all elements."""
     largest: dict[str, Tensor] = field(default_factory=dict)
@@ -109,10 +113,11 @@ class Sifted:
         values, ratio = self.trace.values[name], self.ratios[name].cpu()
         none = torch.zeros(ratio.shape, dtype=torch.long)
         rms = float(self.squares[name] / max(values.numel(), 1)) ** 0.5
-        rows = torch.zeros(Tally(self.case, name, values.shape).shape[:3], dtype=torch.bool)
+        tally = Tally(self.case, name, values.shape)
+        tally.grid.bound(self.rows[name].cpu(), self.seen.get(name))
         return Finding(
-            name, self.case.axes(name), values.numel(), 0, float(self.largest[name]), ratio, rms, none, none, rows,
-            None, None,
+            name, self.case.axes(name), values.numel(), 0, float(self.largest[name]), ratio, rms, none, none,
+            tally.wrong_rows, None, None, signs=tally.grid.signs(), cell=tally.grid.cell, bounded=True,
         )  # fmt: skip
 
 
@@ -191,6 +196,8 @@ class _Judged:
     block: Block
     ratios: dict[str, Tensor] = field(default_factory=dict)
     """By intermediate, [h]."""
+    rows: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+    """The same of each row, [h, r] of one tile after another; none where the whole budget judged the block."""
     squares: dict[str, Tensor] = field(default_factory=dict)
     largest: dict[str, Tensor] = field(default_factory=dict)
     passed: list[Tensor] = field(default_factory=list)
@@ -201,8 +208,10 @@ class _Judged:
         """Errors [h, r, ...], beside what is allowed of each at least: a share of `bound`. Both are spoiled."""
         largest = torch.linalg.vector_norm(error, math.inf)
         # 0 of 0 that are allowed is right; a NaN of either makes a NaN, which does not pass.
-        ratio = error.div_(bound.clamp_(min=NEARLY_0)).flatten(1)
-        ratios, norm = torch.linalg.vector_norm(ratio, math.inf, dim=1) / share, ratio.norm() / share
+        ratio = error.div_(bound.clamp_(min=NEARLY_0)).reshape(*error.shape[:2], -1)
+        rows, norm = torch.linalg.vector_norm(ratio, math.inf, dim=2) / share, ratio.norm() / share
+        ratios = rows.amax(1)
+        self.rows[name].append(rows)
         self.passed.append((ratios <= 1.0).all() & ~norm.isnan())
         self._note(name, ratios, norm.square(), largest)
 
@@ -229,8 +238,9 @@ class _Walk:
         self._passed: list[Tensor] = []
         self._residuals: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for name, value in trace.values.items():
-            of_heads = Tally(case, name, value.shape).shape[:2]
-            self.sifted.ratios[name] = value.new_zeros(of_heads, dtype=torch.double)
+            of_rows = Tally(case, name, value.shape).shape[:3]
+            self.sifted.ratios[name] = value.new_zeros(of_rows[:2], dtype=torch.double)
+            self.sifted.rows[name] = value.new_zeros(of_rows, dtype=torch.float)
             self.sifted.squares[name] = self.sifted.largest[name] = value.new_zeros((), dtype=torch.double)
             if name not in MATRICES:
                 for kept in (self.sifted.errors, self.sifted.bounds) if several else (self.sifted.bounds,):
@@ -247,7 +257,8 @@ class _Walk:
         self.keep(name, None, error, bound)
         sizes = error.abs() + unsure
         ratio = (sizes / bound.clamp(min=NEARLY_0)).reshape(Tally(self.case, name, error.shape).shape)
-        self.sifted.ratios[name], self.sifted.largest[name] = ratio.flatten(2).amax(2), sizes.amax()
+        self.sifted.rows[name] = ratio.flatten(3).amax(3)
+        self.sifted.ratios[name], self.sifted.largest[name] = self.sifted.rows[name].amax(2), sizes.amax()
         self.sifted.squares[name] = ratio.norm().square()
         self._passed.append((self.sifted.ratios[name] <= 1.0).all())
 
@@ -255,7 +266,9 @@ class _Walk:
         """A block that passed."""
         block, sifted = judged.block, self.sifted
         for name, ratio in judged.ratios.items():
-            sifted.ratios[name][block.batch, block.kv_heads if name in BY_KEY else block.heads] = ratio
+            place = block.batch, block.kv_heads if name in BY_KEY else block.heads
+            sifted.ratios[name][place] = ratio
+            sifted.rows[name][place] = torch.cat(judged.rows[name], 1) if name in judged.rows else ratio[:, None]
             sifted.squares[name] = sifted.squares[name] + judged.squares[name]
             sifted.largest[name] = sifted.largest[name].maximum(judged.largest[name])
         sifted.undecided += judged.undecided
@@ -281,6 +294,10 @@ class _Again(_Walk):
         super().__init__(known.case, known.values, trace, known.precision)
         self.known = known
         self.sifted.live, self.sifted.arriving, self.sifted.undecided = known.live, known.arriving, known.undecided
+        self.sifted.seen = known.seen
+        for name in trace.values.keys() & {*MATRICES}:  # which are the first's
+            for of in ("ratios", "rows", "squares", "largest"):
+                getattr(self.sifted, of)[name] = getattr(known, of)[name]
 
     def run(self) -> Sifted | None:
         found = [self._block(block) for block in blocks(self.case, 1)]
@@ -359,6 +376,12 @@ class _First(_Walk):
         most = TILE_ELEMENTS[self.device.type] * (FOR_SHORT[self.device.type] if heads > group else 1)
         return max(1, min(ROWS[self.device.type], most // (heads * self.case.seqlen_k)))
 
+    def see(self, name: str, block: Block, x: Attention) -> None:
+        """Notes which tiles of the map of P, dP or dS the masks leave in a block."""
+        grid = Tally(self.case, name, self.sifted.trace.values[name].shape).grid
+        seen = self.sifted.seen.setdefault(name, torch.zeros(self.case.batch, *grid.counts, dtype=torch.bool))
+        seen[block.batch] = grid.seen_of(x)
+
     def _key_heads_of_a_block(self) -> int:
         rows, group = min(self.case.seqlen_q, ROWS[self.device.type]), self.case.heads // self.case.kv_heads
         most = TILE_ELEMENTS[self.device.type] * FOR_SHORT[self.device.type]
@@ -385,6 +408,8 @@ class _BlockWalk:
         """What the block came to; None where it is wrong."""
         for tile in tiles(self.x, rows=self.whole.rows_of_a_tile(self.x.n_heads)):
             self._tile(replace(tile, keys=self.x.seen_keys(tile)))
+        for name in self.came.keys() & {*MATRICES}:
+            self.whole.see(name, self.block, self.x)
         self.block.of(self.whole.sifted.arriving, "bhe").copy_((self.x.do * self.live[..., None]).sum(2))
         for name, expected in self.expected.items():
             bound = self.sums.bound(name, expected) if name in BY_KEY else self.bounds[name]

@@ -72,6 +72,8 @@ class Finding:
     """[B, H, R, C] uint8: the maps of all heads, as `Grid.signs`; None where none were made."""
     cell: tuple[int, int] = (0, 0)
     """Rows and columns of one of their tiles."""
+    bounded: bool = False
+    """Whether the maps of right heads say what the worst element of all rows of a tile may be at most."""
 
     @property
     def mismatched(self) -> int:

@@ -155,6 +155,7 @@ def _intermediate(finding: Finding, measured: Measured) -> Intermediate:
         shown=tuple(spans(finding.shown)),
         heads=tuple(_heads(finding)),
         tile=finding.cell,
+        bounded=finding.bounded,
     )
 
 

@@ -53,3 +53,5 @@ def test_what_was_found_of_rows_is_told_by_their_numbers_in_the_whole():
     assert found.row_ranges(0, 0) == [(20, 20), (49, 49)]
     assert (found.first.row, found.first.col, found.first.tile) == (20, 7, (20 // case.block_m, 7 // case.block_n))
     assert (found.total, found.mismatched, found.shown) == (250, 2, AT)
+    lines = [bytes(line).decode() for line in found.signs[0, 0].tolist()]
+    assert (found.cell, lines) == ((1, case.block_n), ["----"] * 3 + ["G---"] * 2)

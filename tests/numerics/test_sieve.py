@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 
 from gradprobe.inputs.draw import draw
-from gradprobe.model.run import MATCH, MISMATCH
+from gradprobe.model.run import HIDDEN, MATCH, MISMATCH
 from gradprobe.numerics import least, sieve
 from gradprobe.numerics.blocks import blocks
 from gradprobe.numerics.compare import attention_of, compare
@@ -70,6 +70,11 @@ def findings_of(passed):
     return passed.comparison(lambda: pytest.fail("the whole case was compared")).findings
 
 
+def letters(finding):
+    """Those of all maps."""
+    return bytes(finding.signs.flatten().tolist()).decode()
+
+
 def right(case, names=GRADIENTS):
     values = draw(case)
     return values, ran(case, HOW[case.dtype], values=values, names=names)
@@ -89,6 +94,11 @@ def test_a_right_run_passes_with_ratios_that_are_not_too_small(family, options, 
         assert finding.total == whole.findings[name].total
         assert bool((finding.ratio >= whole.findings[name].ratio * (1 - 1e-9)).all()), name
         assert finding.max_abs_err == pytest.approx(whole.findings[name].max_abs_err, rel=1e-6), name
+        bounds, exact = letters(finding), letters(whole.findings[name])
+        assert finding.bounded
+        assert all(bound.lower() >= sign.lower() for bound, sign in zip(bounds, exact, strict=True)), name
+        if name in MATRICES and not options.keys() & {"mask", "seqlens"}:
+            assert [bound == HIDDEN for bound in bounds] == [sign == HIDDEN for sign in exact], name
     assert {(one.key, one.of) for one in passed.invariants} >= {("I3", "target"), ("I4", "reference")}
 
 
