@@ -100,7 +100,11 @@ class Chapter:
     title: str
     status: str
     words: str
+    told: str
+    """What a tile and a line of its maps are; "" where there are none."""
     tile: tuple[int, int]
+    lines: tuple[int, ...]
+    """The rows that are a line each, where not all were shown."""
     heads: tuple[HeadMap, ...]
     left_out: int
     """How many maps have no room on the page."""
@@ -133,7 +137,9 @@ def _chapter(one: Intermediate, heads: Sequence[Head], step: int, close_ups: Seq
         title=one.title,
         status=one.status,
         words=_words(one),
+        told=_told(one),
         tile=one.tile,
+        lines=_shown(one),
         heads=tuple(_head_map(one, head, step) for head in sorted(heads, key=one.heads.index)),
         left_out=len(one.heads) - len(heads),
         views=tuple(view_of(f"{id_of(one)}-{view.batch or 0}-{view.head}-tile", view) for view in close_ups),
@@ -144,6 +150,31 @@ def _words(one: Intermediate) -> str:
     wrong = sum(head.status != MATCH for head in one.heads)
     of = f"{wrong} of {len(one.heads)} heads wrong, " if wrong else ""
     return f"{WORDS[one.status]}: {of}worst {ratio(one.ratio)}x what is allowed"
+
+
+def _told(one: Intermediate) -> str:
+    rows, cols = one.tile
+    if not rows or not any(head.tiles for head in one.heads):
+        return ""
+    tile = f"A tile is {rows} x {cols}, rows downwards; wrong rows are marked at the right of each map."
+    if one.shown:
+        of = f"one of the {len(_shown(one))} rows that were shown ({in_words(one.shown, 6)})"
+        tile = f"A line is {of}, a tile {cols} of its entries; wrong rows are marked at the right of each map."
+    passed = " What is right passed the sieve: a tile there says how far its rows are off at most, in any tile."
+    return tile + (passed if one.bounded else "")
+
+
+def _shown(one: Intermediate) -> tuple[int, ...]:
+    return tuple(row for first, last in one.shown for row in range(first, last + 1))
+
+
+def _marked(one: Intermediate, head: Head) -> tuple[list[tuple[int, int]], int]:
+    """The wrong rows of a head as those of its map, and how many there are in all."""
+    if not one.shown:
+        return [*head.rows], one.length or 1
+    shown = _shown(one)
+    wrong = [at for at, row in enumerate(shown) if any(first <= row <= last for first, last in head.rows)]
+    return [(at, at) for at in wrong], len(shown)
 
 
 def _place(head: Head) -> str:
@@ -165,7 +196,7 @@ def _head_map(one: Intermediate, head: Head, step: int) -> HeadMap:
         short=_short(head),
         status=head.status,
         words=words,
-        picture=drawn(signs, head.rows, one.length or 1) if head.tiles else None,
+        picture=drawn(signs, *_marked(one, head)) if head.tiles else None,
         signs="|".join(head.tiles),
         pixels=(len(signs[0]) + 1) * max(4, min(14, 112 // max(1, len(signs), len(signs[0])))),
     )

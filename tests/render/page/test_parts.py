@@ -150,3 +150,22 @@ def test_all_elements_are_closed_and_no_id_stands_twice():
 
 def test_pooled_tiles_are_as_wrong_as_the_worst_and_masked_where_all_are():
     assert pooled(("ab-", "cZ-", "--A"), 2) == ["Z-", "-A"]
+
+
+def test_rows_of_a_black_box_are_a_line_each_and_what_passed_the_sieve_is_told_as_a_bound():
+    lines, shown = ("a", "a", "z"), ((0, 1), (40, 40))
+    report = with_maps(FAULTY, *lines)
+    of = {"shown": shown, "tile": (1, 72), "bounded": True, "length": 72}
+
+    def known(one):
+        heads = tuple(structs.replace(head, rows=((40, 40),) if head.rows else ()) for head in one.heads)
+        return structs.replace(one, heads=heads, **of) if one.name == "dP" else one
+
+    runs = tuple(structs.replace(run, intermediates=tuple(map(known, run.intermediates))) for run in report.runs)
+    found = tree(structs.replace(report, runs=runs))
+    chapter = found.get_element_by_id("map-dP")
+    assert chapter.get("data-lines") == "0,1,40"
+    assert "A line is one of the 3 rows that were shown (0-1, 40)" in text_of(chapter)
+    assert "how far its rows are off at most" in text_of(chapter)
+    (mark,) = chapter.xpath(".//button[@id='map-dP-0-1']//path[@class='rows']")
+    assert mark.get("d") == "M1.5 2V3"

@@ -56,12 +56,15 @@ function kindOf(sign) {
   const level = sign.toLowerCase().charCodeAt(0) - 97;
   return sign === "-" ? "t-hidden" : level < 2 || sign === "." ? "t-r0" : level === 2 ? "t-r1" : "t-w" + Math.min(4, 1 + ((level - 3) >> 2));
 }
-function tableOf(tiles, [rows, cols]) {
+function numbers(words) {
+  return words ? words.split(",").map(Number) : [];
+}
+function tableOf(tiles, [rows, cols], lines) {
   const table = document.createElement("table"), head = table.createTHead().insertRow(), body = table.createTBody();
   head.append(cell("th", "row, col"), ...[...tiles[0]].map((_, at) => cell("th", at * cols)));
   tiles.forEach((line, at) => {
     const row = body.insertRow();
-    row.append(cell("th", at * rows), ...[...line].map((sign) => cell("td", words(sign), kindOf(sign))));
+    row.append(cell("th", lines.length ? lines[at] : at * rows), ...[...line].map((sign) => cell("td", words(sign), kindOf(sign))));
   });
   for (const one of table.querySelectorAll("thead th")) one.scope = "col";
   for (const one of table.querySelectorAll("tbody th")) one.scope = "row";
@@ -70,11 +73,11 @@ function tableOf(tiles, [rows, cols]) {
 const shown = document.getElementById("head-dialog");
 for (const button of document.querySelectorAll(".head")) {
   button.addEventListener("click", () => {
-    const { name: title, words: told, tiles, size } = button.dataset;
+    const { name: title, words: told, tiles } = button.dataset, { size, lines } = button.closest(".chapter").dataset;
     document.getElementById("head-title").textContent = title;
     document.getElementById("head-words").textContent = told + "; each tile as a multiple of what is allowed";
     const into = document.getElementById("head-table");
-    into.replaceChildren(...(tiles ? [tableOf(tiles.split("|"), size.split(",").map(Number))] : []));
+    into.replaceChildren(...(tiles ? [tableOf(tiles.split("|"), numbers(size), numbers(lines))] : []));
     shown.showModal();
   });
 }
