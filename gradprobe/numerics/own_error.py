@@ -15,6 +15,9 @@ from ..reference.softmax import kept_share, sink_weight
 from .bounds import UNBOUNDED
 from .precision import Precision, like_bias, long_sum
 
+# The largest derivative of 1 - tanh^2, where tanh^2 is 1/3.
+STEEPEST = 4 / 3**1.5
+
 
 def own_error(
     x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision, share: float
@@ -45,7 +48,7 @@ def own_error(
     delta = (e_p * dp + p * of_dp).sum(-1, keepdim=True) + (do * o).sum(-1, keepdim=True)
     spread = (values["dP"] - values["delta"][..., None]).abs()
     dt = e_p * spread + p * (of_dp + delta)
-    of_ds = dt if x.softcap is None else dt + s * (2.0 / x.softcap) * p * spread
+    of_ds = dt if x.softcap is None else dt + s * (STEEPEST / x.softcap) * p * spread
     found = {"LSE": lse[..., 0], "P": e_p, "O": o, "dPE": dpe, "dP": of_dp, "delta": delta[..., 0], "dS": of_ds}
     found["dQ"] = scale * (of_ds @ k + of_keys * (ds @ k))
     found["dK"] = scale * (of_ds.mT @ q + of_rows * (ds.mT @ q))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -14,9 +16,9 @@ from gradprobe.numerics.budget import tile_budget
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.float64 import VARIABLE, Counts, Way, multiplying, products_of, way_on
 from gradprobe.numerics.own_error import own_error
-from gradprobe.numerics.precision import exactly, precision_of
+from gradprobe.numerics.precision import exactly, long_sum, precision_of
 from gradprobe.numerics.sieve import Sieve
-from gradprobe.reference import evaluate
+from gradprobe.reference import evaluate, tiles
 from gradprobe.runtime.trace import Trace
 from tests.emulated import Arithmetic, case_of, ran
 from tests.numerics.test_least import problem_of
@@ -67,6 +69,21 @@ def test_what_the_reference_errs_by_is_in_the_budget(random):
         for name in whole:
             own = 0.0 if name == "dP" or whole is budget.squares else added[name] * (1 - 2.0**-6)
             assert bool((whole[name] >= without[name] * (1 - 2.0**-20) + own).all()), name
+
+
+def test_what_scores_lse_and_delta_err_by_enters_ds_and_dsink_in_full():
+    case = case_of("softmax", batch=1, heads=2, seqlen=8, softcap=5.0, sinks=True, bias=True, bias_axes="bhmn")
+    x = attention_of(case, {name: value.abs() for name, value in draw(case).items()})
+    (tile,), share = tiles(x), 2.0**-10
+    true, eta = evaluate(x, tile), share * FLOAT32.accumulate * long_sum(case.head_dim)
+    added = own_error(x, tile, true, FLOAT32, share)
+    # Nothing of what is put in is below 0, so every score is off by as much of it as its product.
+    of_scores = evaluate(replace(x, q=x.q * (1 + eta)), tile, true)["dS"] - true["dS"]
+    moved = true | {"LSE": true["LSE"] - added["LSE"], "delta": true["delta"] + added["delta"]}
+    of_rows = evaluate(x, tile, moved)["dSink"] - true["dSink"]
+    for off, known in ((of_scores, added["dS"] - added["dBias"]), (of_rows, added["dSink"])):
+        used = off.abs() / known
+        assert 0.98 < used.max() < 1.01
 
 
 @tries(push=3, night=500)
