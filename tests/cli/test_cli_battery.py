@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gradprobe.cli import battery as command
 from gradprobe.cli.shared_options import with_word
 from gradprobe.commands.suite import factors
-from gradprobe.commands.suite.battery import battery
 from tests.cli.command import run, run_process
 
 pytestmark = pytest.mark.usefixtures("without_causes")
@@ -91,9 +91,24 @@ def forwards(folder):
     (folder / "forwards.py").write_text(TARGETS)
 
 
+@pytest.fixture
+def items(monkeypatch, on_push):
+    """Has the quick battery hold items of these numbers alone; at night it holds all."""
+
+    def only(*numbers):
+        whole = command.battery
+
+        def some(*words):
+            return [entry for entry in whole(*words) if not on_push or entry.number in numbers]
+
+        monkeypatch.setattr(command, "battery", some)
+
+    return only
+
+
 def taken(*parameters):
     """How many cases a target of q, k, v, scale and these is given."""
-    entries = battery("softmax", {"q", "k", "v", "scale", *parameters})
+    entries = command.battery("softmax", {"q", "k", "v", "scale", *parameters})
     return sum(not entry.why_not for entry in entries)
 
 
@@ -153,7 +168,8 @@ def test_the_full_report_is_that_of_the_simplest_and_not_of_the_first_in_time():
     assert any(one["source"] == "recovered" for run in report["runs"] for one in run["intermediates"])
 
 
-def test_what_a_target_refuses_by_raising_is_not_taken_in_its_own_words():
+def test_what_a_target_refuses_by_raising_is_not_taken_in_its_own_words(items):
+    items(5, 6, 7)
     ran = run("check forwards.py:one_head_each --battery quick --json all.json")
     assert (ran.code, ran.err) == (0, "")
     why = "raised ValueError (contiguous): as many key heads as heads, please"
@@ -164,7 +180,8 @@ def test_what_a_target_refuses_by_raising_is_not_taken_in_its_own_words():
     assert document["planned"] == len(document["reports"]) == taken() - 1
 
 
-def test_what_a_right_kernel_never_declared_to_take_are_warnings_that_change_nothing():
+def test_what_a_right_kernel_never_declared_to_take_are_warnings_that_change_nothing(items):
+    items(12, 13, 14, 15)
     ran = run("check forwards.py:usual --battery quick --json all.json --junit all.xml --sarif all.sarif --github")
     assert ran.code == 0
     warned = ["battery 12: strides beyond 2^31", "battery 14: D = 72", "battery 15: Dv > D", "battery 15: Dv < D"]
@@ -195,18 +212,16 @@ def test_with_strict_they_are_errors():
     assert titles(ran, "ERROR") == ["battery 14: D = 72", "battery 15: Dv > D", "battery 15: Dv < D"]
 
 
-def test_an_accident_where_every_kernel_must_run_is_an_error_and_the_others_are_checked():
+def test_an_accident_where_every_kernel_must_run_is_an_error_and_the_others_are_checked(items):
+    items(12, 13, 14)
     ran = run("check forwards.py:late --battery quick")
     assert ran.code == 3
     assert titles(ran, "ERROR") == ["battery 13: L = 200"]
     assert len(titles(ran, "MATCH")) == taken() - 1
 
 
-@pytest.mark.parametrize("first", [14, pytest.param(1, marks=pytest.mark.nightly)])
-def test_a_crash_is_an_error_and_the_others_are_checked(first, monkeypatch):
-    monkeypatch.setattr(
-        "gradprobe.cli.battery.battery", lambda *words: [entry for entry in battery(*words) if entry.number >= first]
-    )
+def test_a_crash_is_an_error_and_the_others_are_checked(items):
+    items(14, 15, 16, 17)
     ran = run("check forwards.py:fatal --battery quick", GRADPROBE_ISOLATE="1")
     assert ran.code == 3
     assert titles(ran, "ERROR") == ["battery 14: D = 72"]
@@ -214,7 +229,8 @@ def test_a_crash_is_an_error_and_the_others_are_checked(first, monkeypatch):
     assert titles(ran, "MATCH")[-1] == "battery 17: scale 0.4"
 
 
-def test_a_target_that_refuses_everything_compares_nothing_and_exits_3():
+def test_a_target_that_refuses_everything_compares_nothing_and_exits_3(items):
+    items(1, 2, 12)
     ran = run("check forwards.py:never --battery quick --json all.json")
     assert ran.code == 3
     assert ran.err == "gradprobe: nothing was compared: the target takes none of the cases\n"
@@ -256,7 +272,8 @@ def test_an_option_that_an_item_sets_is_refused_by_the_item(words, message):
     assert ran.err == f"gradprobe: {message}\n  drop it, or check that case without --battery\n"
 
 
-def test_options_that_no_item_sets_go_with_every_case():
+def test_options_that_no_item_sets_go_with_every_case(items):
+    items(1, 4, 5)
     ran = run("check forwards.py:one_head_each --battery quick --dtype float16 --seed 3 --strict --dots ieee --json -")
     assert ran.code == 0
     cases = [report["case"] for report in json.loads(ran.out)["reports"]]

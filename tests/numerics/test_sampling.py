@@ -12,6 +12,7 @@ from gradprobe.inputs.draw import draw
 from gradprobe.numerics.black_box.onehot import Sample, plan
 from gradprobe.numerics.black_box.recover import is_whole
 from gradprobe.numerics.black_box.sampling import MOST_ELEMENTS, MOST_PROBES, sampled
+from gradprobe.runtime.trace import expected_shapes
 from tests.black_box import GRADIENTS, inside_of
 from tests.emulated import case_of, changed
 from tests.sampling import sampled as some
@@ -124,8 +125,10 @@ def test_the_first_last_and_partial_tile_are_among_the_rows_and_half_of_them_whe
 def test_a_look_at_a_long_case_takes_few_probes_and_holds_little(options):
     case = case_of("softmax", **{"batch": 1} | options)
     assert not is_whole(case)
+    shapes, zero = expected_shapes(case), torch.zeros((), dtype=torch.double)  # its values are not looked at
+    values = {name: zero.expand(shapes[of]) for name, of in (("q", "dQ"), ("k", "dK"), ("v", "dV"), ("do", "O"))}
     for wrong in ((), (0,)):
-        sample = sampled(case, draw(case), own_of(case, *wrong))
+        sample = sampled(case, values, own_of(case, *wrong))
         of_a_row = case.batch * case.heads * case.seqlen_k
         assert plan(case, sample).count <= MOST_PROBES
         assert of_a_row * len(sample.rows) <= max(MOST_ELEMENTS, 4 * of_a_row)
