@@ -170,14 +170,14 @@ def _file(written: str) -> str:
     return name if os.path.exists(name) else written
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.cache  # a check asks of every module that there is
 def is_users(file: str) -> bool:
     """Whether a file is none of Python's, the libraries' that run kernels, or this tool's."""
     if file.startswith("<") or _lies_in(file, *_libraries()):
         return False
     if _lies_in(file, _PACKAGE):
         return _lies_in(file, *_TARGETS)
-    paths = sysconfig.get_paths()
+    paths = _paths()
     is_installed = _lies_in(file, paths["purelib"], paths["platlib"]) or "-packages" in file
     return is_installed or not _lies_in(file, paths["stdlib"], paths["platstdlib"])
 
@@ -187,6 +187,10 @@ def is_edited(file: str) -> bool:
     return is_users(file) and "-packages" not in file and not _lies_in(file, _PACKAGE)
 
 
+_paths = functools.cache(sysconfig.get_paths)
+
+
+@functools.cache
 def _libraries() -> list[str]:
     specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
     return [os.path.dirname(spec.origin) for spec in specs if spec is not None and spec.origin]
