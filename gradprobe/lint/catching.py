@@ -17,11 +17,11 @@ from ..inputs.placement import spanned
 from ..model.case import Case
 from ..model.failures import Failure, NoRoom, Refusal
 from ..runtime.allocations import factory_mode, is_plain
-from ..runtime.launches import launching_through, one_configuration
+from ..runtime.launches import launching_through, one_configuration, storage_of
 from ..runtime.run import run_target
 from ..targets.find import Target
 from .cuda import kernel_of
-from .launch import Launch, host_frame, launch_of, line_of
+from .launch import Launch, host_frame, launch_of, line_of, tensor_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -203,7 +203,8 @@ class _Way:
 
 
 def _in_some_layout(target: Target, case: Case, way: _Way) -> Caught | None:
-    """The first call that counts: with distinct strides for every tensor, with last strides of 1, contiguous.
+    """The call in which most inputs reach kernels as they lie, of distinct strides for every tensor, then with last
+    strides of 1, then contiguous; of several the first.
 
     None where the target does not even take the case with contiguous tensors.
     """
@@ -211,15 +212,28 @@ def _in_some_layout(target: Target, case: Case, way: _Way) -> Caught | None:
         values = values_of(target, case)
     except Failure:
         return None
-    plain = _attempt(target, case, values, way)
+    found = plain = _attempt(target, case, values, way)
     if plain is None or not plain.launches:
         return plain
     for unit in (False, True):
         ordinary = _attempt(target, case, values, replace(way, unit=unit))
         strange = None if way.runs else _attempt(target, case, values, replace(way, unit=unit, allocating=True))
-        if ordinary is not None:
-            return ordinary if strange is None else replace(strange, ordinary=ordinary)
-    return plain
+        if ordinary is None:
+            continue
+        made = ordinary if strange is None else replace(strange, ordinary=ordinary)
+        # A wrapper may copy what it is given, where the last stride is not 1, and what a copy's strides are tells little.
+        if _reaching(ordinary) >= _reaching(plain):
+            return made
+        if found is plain or _reaching(ordinary) > _reaching(found.ordinary or found):
+            found = made
+    return found
+
+
+def _reaching(caught: Caught) -> int:
+    """How many inputs some kernel is given as they lie, and not a copy of them."""
+    tensors = (tensor_in(value) for launch in caught.launches for value in launch.arguments.values())
+    given = {storage_of(tensor) for tensor in tensors if tensor is not None}
+    return sum(storage_of(tensor) in given for tensor in caught.inputs.values())
 
 
 def _attempt(target: Target, case: Case, values: Mapping[str, Tensor], way: _Way) -> Caught | None:

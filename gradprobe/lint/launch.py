@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..source.text import PythonSource, SourceLine, python_source
 from ..source.triton_source import Function, read_once
 from .cuda import CudaKernel
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # What of this package is a host like any other.
@@ -174,6 +177,14 @@ class Launch:
     @property
     def name(self) -> str:
         return self.function.name
+
+
+def tensor_in(value: Any) -> Tensor | None:
+    """The tensor that an argument is, or that a descriptor describes."""
+    import torch
+
+    value = getattr(value, "base", value)
+    return value if isinstance(value, torch.Tensor) else None
 
 
 def launch_of(jit: Any, positional: tuple[Any, ...], words: Mapping[str, Any]) -> Launch | None:

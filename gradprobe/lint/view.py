@@ -16,7 +16,7 @@ from ..runtime.launches import storage_of
 from ..source.triton_source import Function
 from .catching import Caught
 from .cuda import CudaKernel, read_cuda
-from .launch import Launch
+from .launch import Launch, tensor_in
 from .pointers import read_kernel
 from .values import Amount, Factor, Known, Parts, Pointer, Record, Term, Value, opaque
 
@@ -129,7 +129,7 @@ class Memory:
 
     def tensor(self, value: Any) -> Held | None:
         """The tensor that an argument points into."""
-        tensor = _plain(value)
+        tensor = tensor_in(value)
         return None if tensor is None else self.held.get(storage_of(tensor))
 
     def is_as_long_as(self, flat: Held, name: str) -> bool:
@@ -142,7 +142,7 @@ def memory_of(caught: Caught) -> Memory:
     """The tensors of a call and their strides."""
     held = {storage_of(tensor): _held(caught, name, tensor, True) for name, tensor in caught.inputs.items()}
     for parameter, value in (pair for launch in caught.launches for pair in launch.arguments.items()):
-        if (tensor := _plain(value)) is not None:
+        if (tensor := tensor_in(value)) is not None:
             address = storage_of(tensor)
             if address not in held:
                 name = caught.storages.get(address, "").lower() or word_of(parameter)
@@ -166,14 +166,6 @@ def _held(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> Held:
     is_certain = expected == shape and (is_given or len(set(shape)) == len(shape))
     strides = tuple(tensor.stride())
     return Held(name, shape, strides, kinds if is_certain else "", is_given, set(strides))
-
-
-def _plain(value: Any) -> Tensor | None:
-    """The tensor that an argument is, or that a descriptor describes."""
-    import torch
-
-    value = getattr(value, "base", value)
-    return value if isinstance(value, torch.Tensor) else None
 
 
 @dataclass(frozen=True)

@@ -202,6 +202,13 @@ def test_one_stride_for_contiguous_copies_of_one_shape_is_right(tmp_path):
     assert [finding.sentence for finding in found.findings] == [] or found.read == 10
 
 
+def test_a_stride_is_found_behind_copies_of_what_has_no_unit_last_stride(tmp_path):
+    copied = ("    launch(q, do, lse, dq)", "    q, do = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, do))\n")
+    edits = ((copied[0], copied[1] + copied[0]), ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh"))
+    (finding,) = reading(tmp_path, *edits).findings
+    assert finding.sentence.startswith("do is advanced by stride_qh")
+
+
 def test_strides_of_a_tensor_that_an_operation_made_from_another_of_its_shape_are_right(tmp_path):
     again = (
         "    touch_kernel[(1, 1)](q, do, torch.exp(lse), dq, *q.stride(), *do.stride(), *lse.stride(), *dq.stride(), "
