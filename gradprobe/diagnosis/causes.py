@@ -111,7 +111,7 @@ class CauseSearch:
 
             seen, failures = dataflow()
             self._not_followed.update(dict.fromkeys(failures))
-            causes = causes_among(found)
+            causes, seen = causes_among(found), [self._lines.of_access(one) for one in seen]
             return [*with_dataflow(causes, seen, self._lines.read), *(one for one in found if one not in causes)]
         except Exception as error:
             self._not_followed[f"{type(error).__name__}: {error}"] = None

@@ -41,6 +41,8 @@ _FORWARD = ("forward", "fwd")
 _OF_FORWARD = ("tail/scores",)
 
 
+# Faults of addresses that were seen.
+_ACCESSES = ("load", "store")
 # What a cast names.
 _NARROW = ("bfloat16", "float16")
 
@@ -66,13 +68,29 @@ class Lines:
             return _with_findings(diagnosis, hypothesis, findings)
         return replace(diagnosis, where=tuple(map(among, self._made(hypothesis, active))))
 
+    def of_access(self, seen: Diagnosis) -> Diagnosis:
+        """A diagnosis of an access that was seen, with the strides of its tensor that the source shows to be wrong there.
+
+        Where one is wrong in a kernel at fault, those of other kernels are told too: they are one edit.
+        """
+        word, _, tensor = seen.fault.partition("/")
+        found = self._of(tensor.lower()) if word in _ACCESSES else []
+        if not {where.kernel for where in seen.where} & {one.kernel for one in found}:
+            return seen
+        strides = _with_strides(seen, found)
+        told = {(where.file, where.line) for where in strides.where}
+        return replace(strides, where=(*strides.where, *(x for x in seen.where if (x.file, x.line) not in told)))
+
+    def _of(self, tensor: str) -> list[LintFinding]:
+        if self._findings is None:
+            self._findings = findings_of(self._experiment.target, self._experiment.case)
+        return [finding for finding in self._findings if finding.tensor == tensor]
+
     def _about(self, hypothesis: Hypothesis) -> list[LintFinding]:
         """What the source says of the tensor that is misread: of those axes, if it says anything of them."""
         if not hypothesis.tensor:
             return []
-        if self._findings is None:
-            self._findings = findings_of(self._experiment.target, self._experiment.case)
-        found = [finding for finding in self._findings if finding.tensor == hypothesis.tensor]
+        found = self._of(hypothesis.tensor)
         of_axes = [finding for finding in found if not finding.kind or finding.kind in hypothesis.axes]
         return sorted(of_axes or found, key=lambda finding: finding.by_name)
 
@@ -132,16 +150,20 @@ def _value_of(fault: str, active: Collection[str]) -> str:
 
 def _with_findings(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[LintFinding]) -> Diagnosis:
     """The diagnosis with what the source adds to the numbers: whose stride stands there, and the edit."""
-    notes = [finding.sentence for finding in findings if finding.by_name]
-    launched = [finding for finding in findings if not finding.by_name] or list(findings)
-    said = (*diagnosis.evidence, *dict.fromkeys(notes))
-    return replace(
-        diagnosis,
-        summary=_summary(diagnosis, hypothesis, launched),
-        evidence=said,
-        where=tuple(among(_where(finding)) for finding in findings),
-        fix=_fix_of(launched) or diagnosis.fix,
-    )
+    notes = dict.fromkeys(finding.sentence for finding in findings if finding.by_name)
+    summary = _summary(diagnosis, hypothesis, _launched(findings))
+    return replace(_with_strides(diagnosis, findings), summary=summary, evidence=(*diagnosis.evidence, *notes))
+
+
+def _with_strides(diagnosis: Diagnosis, findings: Sequence[LintFinding]) -> Diagnosis:
+    """The diagnosis at the lines of some strides, with the edit of these."""
+    where = tuple(among(_where(finding)) for finding in findings)
+    return replace(diagnosis, where=where, fix=_fix_of(_launched(findings)) or diagnosis.fix)
+
+
+def _launched(findings: Sequence[LintFinding]) -> list[LintFinding]:
+    """Those of kernels that were launched, if there are any."""
+    return [finding for finding in findings if not finding.by_name] or list(findings)
 
 
 def _where(finding: LintFinding) -> Where:

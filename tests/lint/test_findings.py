@@ -203,8 +203,9 @@ def test_one_stride_for_contiguous_copies_of_one_shape_is_right(tmp_path):
 
 
 def test_a_stride_is_found_behind_copies_of_what_has_no_unit_last_stride(tmp_path):
-    copied = ("    launch(q, do, lse, dq)", "    q, do = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, do))\n")
-    edits = ((copied[0], copied[1] + copied[0]), ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh"))
+    launch = "    launch(q, do, lse, dq)"
+    copied = "    q, do = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, do[..., : q.shape[-1]]))\n"
+    edits = ((launch, copied + launch), ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh"))
     (finding,) = reading(tmp_path, *edits).findings
     assert finding.sentence.startswith("do is advanced by stride_qh")
 
