@@ -221,7 +221,7 @@ def _in_some_layout(target: Target, case: Case, way: _Way) -> Caught | None:
         if ordinary is None:
             continue
         made = ordinary if strange is None else replace(strange, ordinary=ordinary)
-        # A wrapper may copy what it is given, where the last stride is not 1, and what a copy's strides are tells little.
+        # A wrapper may copy what has no last stride of 1, and the strides of a copy tell little.
         if _reaching(ordinary) >= _reaching(plain):
             return made
         if found is plain or _reaching(ordinary) > _reaching(found.ordinary or found):
