@@ -69,7 +69,7 @@ class Lines:
         return replace(diagnosis, where=tuple(map(among, self._made(hypothesis, active))))
 
     def of_access(self, seen: Diagnosis) -> Diagnosis:
-        """A diagnosis of an access that was seen, with the strides of its tensor that the source shows to be wrong there.
+        """A diagnosis of an access that was seen, with the wrong strides of its tensor that the source shows.
 
         Where one is wrong in a kernel at fault, those of other kernels are told too: they are one edit.
         """
