@@ -212,9 +212,10 @@ def _in_some_layout(target: Target, case: Case, way: _Way) -> Caught | None:
         values = values_of(target, case)
     except Failure:
         return None
-    found = plain = _attempt(target, case, values, way)
+    plain = _attempt(target, case, values, way)
     if plain is None or not plain.launches:
         return plain
+    found = plain
     for unit in (False, True):
         ordinary = _attempt(target, case, values, replace(way, unit=unit))
         strange = None if way.runs else _attempt(target, case, values, replace(way, unit=unit, allocating=True))
