@@ -33,6 +33,7 @@ def check(
     family: shared.Family = None,
     reference: shared.Reference = None,
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
+    evidence: shared.Evidence = None,
     isolate: shared.Isolate = True,
     timeout: shared.Timeout = None,
     battery: shared.Battery = None,
@@ -91,6 +92,10 @@ def check(
             raise UsageFailure("--against takes one plain check", "drop --battery or --sanitize, or name a TARGET")
         if request.options.get("oracle") == "identities" and (battery or against is not None):
             raise UsageFailure("--oracle identities takes one plain check", "drop --battery or --against")
+        if evidence is not None:
+            if plan or battery or against is not None or request.options.get("oracle") == "identities":
+                raise UsageFailure("--evidence takes one plain check of elements", "drop what makes it another")
+            forms = forms.beside(evidence)
         if timeout is not None and not isolate:
             raise UsageFailure("--timeout stops a process, and --no-isolate is in this one", "drop one of them")
         how = Setting(
@@ -107,4 +112,5 @@ def check(
             raise typer.Exit(check_battery(battery, request, effective, forms, how))
         if against is not None:
             raise typer.Exit(check_against(Planned("", effective.over(request), fresh=fresh), against, forms, how))
-        raise typer.Exit(check_one(Planned("", effective.over(request), sanitizer=sanitizer, fresh=fresh), forms, how))
+        planned = Planned("", effective.over(request), sanitizer=sanitizer, evidence=forms.evidence, fresh=fresh)
+        raise typer.Exit(check_one(planned, forms, how))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,9 @@ from .shared_options import Traceback
 def show(
     file: Annotated[str, typer.Argument(metavar="FILE", help="What --json wrote, of one check or of several")],
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
+    evidence: Annotated[
+        str | None, typer.Option(metavar="FILE.npz", help="What check --evidence wrote, for the page of --html")
+    ] = None,
     show_traceback: Traceback = False,
 ) -> None:
     """Show a saved report in any form, without running anything: made on one machine, read on any.
@@ -33,8 +37,25 @@ def show(
     with failures_told(Forms(), command_line("show", file, {}), show_traceback, runs=False):
         forms.refuse_one_file_twice()
         several = with_origin(read(file))
+        forms = _beside(evidence, several, forms)
         _print(several, forms, show_traceback)
         raise typer.Exit(forms.write(several, exit_code(several)))
+
+
+def _beside(evidence: str | None, several: Reports, forms: Forms) -> Forms:
+    """The forms with the whole heads of a file.
+
+    Raises:
+        UsageFailure: there is no page for them, or they are not of this report.
+    """
+    if evidence is None:
+        return forms
+    if "--html" not in forms.files:
+        raise UsageFailure(f"--evidence {evidence}: the page shows it, and none is written", "add --html FILE")
+    from ..render.page.values import refuse_others
+
+    refuse_others(evidence, several.reports)
+    return replace(forms, evidence=evidence)
 
 
 def read(file: str) -> Reports:

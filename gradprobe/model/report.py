@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from .case import Case
 from .failures import Failure
+from .heads import Evidence
 from .memory import WARNING, MemoryFinding, Warned
 from .run import FAILED, MATCH, MISMATCH, CloseUp, Counts, Difference, Element, Error, Intermediate, Run
 
@@ -307,6 +308,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """What is kept of the values, at most one of each intermediate."""
     close_up: CloseUp | None = None
     """The one that was asked for."""
+    evidence: Evidence | None = None
+    """The file that whole heads are kept in, where one was asked for."""
     strides: SurveySummary | None = None
     against: Against | None = None
     audit: AuditSummary | None = None

@@ -15,12 +15,13 @@ from ..model.intermediates import slots
 from ..model.number import Number
 from ..model.run import CloseUp, Row
 from ..reference import Tile
-from ..reference.attention import BY_ROW, MATRICES
-from .compare import allowed_on, judge, tile_size
-from .evidence import Measured, Probed
+from ..reference.attention import BY_KEY, BY_ROW, MATRICES
+from .blocks import block_at
+from .compare import allowed_on, judge, judge_whole, tile_size
+from .evidence import LayoutRun, Measured, Probed
 from .grid import tile_of
 from .locate import locate_at
-from .rows import rows_of
+from .rows import Rows, rows_of
 from .tally import Judged
 
 # Of a map and its rows together; what has more is not kept in a report: 100 kB of JSON each.
@@ -35,9 +36,17 @@ def close_up_of(probed: Probed, name: str, at: tuple[int, int] | None) -> CloseU
     """
     having = [(run, found) for run, found in probed.measured if name in found.comparison.findings]
     wrong = [(run, found) for run, found in having if found.comparison.findings[name].mismatched]
-    run, shown = (wrong or having or probed.measured)[0]
-    row, view = run.row_of(name), close_up(probed.case, run.layout, run.holding(name) or shown, name, at)
-    return structs.replace(view, element=structs.replace(view.element, kernel=row.kernel)) if row else view
+    run, _ = (wrong or having or probed.measured)[0]
+    measured, kernel = shown_of(run, name)
+    view = close_up(probed.case, run.layout, measured, name, at)
+    return structs.replace(view, element=structs.replace(view.element, kernel=kernel)) if kernel else view
+
+
+def shown_of(run: LayoutRun, name: str) -> tuple[Measured, str | None]:
+    """Whose values of an intermediate are shown of a run, and the kernel that they were seen in."""
+    row, measured = run.row_of(name), run.holding(name) or run.shown
+    assert measured is not None
+    return measured, row.kernel if row else None
 
 
 def kept_close_ups(probed: Probed) -> Iterator[CloseUp]:
@@ -71,9 +80,8 @@ def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[i
         raise UsageFailure(f"--at {at[0]},{at[1]}: {has}")
     worst = divmod(int(finding.ratio.argmax()), n_heads)
     batch, head = at or ((first_wrong.batch or 0, first_wrong.head or 0) if first_wrong else worst)
-    rows = rows_of(case, measured.comparison.recovery) if name in BY_ROW else None
+    judged, masked, rows = whole_head(case, measured, name, batch, head)
     of = rows.case(case) if rows else case
-    judged, masked = _whole_head(of, measured, name, batch, head)
     ratio, (n_rows, n_cols) = judged.ratio, judged.right.shape
     tile, first = tile_of(case, finding.axes, n_cols), _first(ratio, judged.right)
     place, budget = (batch, head, *first), float(judged.bound[first])
@@ -95,14 +103,21 @@ def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[i
     )
 
 
-def _whole_head(case: Case, measured: Measured, name: str, batch: int, head: int) -> tuple[Judged, Tensor]:
-    """One head judged, and where a mask covers it, each [R, C]."""
+def whole_head(case: Case, measured: Measured, name: str, batch: int, head: int) -> tuple[Judged, Tensor, Rows | None]:
+    """One head judged, and where a mask covers it, each [R, C]; and which rows these are, where not all were shown."""
     comparison = measured.comparison
     if name not in BY_ROW:
         index = head if comparison.findings[name].axes[0] not in "b1" else (batch, head)
+        if comparison.by_sieve is not None and name in BY_KEY:  # of a large case its block alone is computed
+            of = comparison.by_sieve.compared(block_at(batch, head, case.heads // case.kv_heads))
+            came = measured.trace.values[name][batch, head]
+            judged = judge_whole(came, of.expected[name][0, 0], of.bounds[name][0, 0])
+            return judged, torch.zeros_like(judged.right), None
         parts = [part[index] for part in comparison.judged(measured.trace, name)]
         whole = Judged(*(part.reshape(part.shape[0] if part.dim() else 1, -1) for part in parts))
-        return whole, torch.zeros_like(whole.right)
+        return whole, torch.zeros_like(whole.right), None
+    shown = rows_of(case, comparison.recovery)
+    case = shown.case(case) if shown else case
     _, rows = tile_size(case)
     pieces = []
     for first in range(0, case.seqlen_q, rows):
@@ -117,7 +132,7 @@ def _whole_head(case: Case, measured: Measured, name: str, batch: int, head: int
         masked = ~values["valid"] if of_matrix else torch.zeros_like(judged.right)
         pieces.append([part[0].reshape(part.shape[1], -1) for part in (*judged, masked)])
     *whole_parts, masked = (torch.cat(part) for part in zip(*pieces, strict=True))
-    return Judged(*whole_parts), masked
+    return Judged(*whole_parts), masked, shown
 
 
 def _pooled(ratio: Tensor, tile: tuple[int, int], lines: Sequence[int] | None) -> tuple[tuple[Number | None, ...], ...]:

@@ -34,6 +34,7 @@ def started(file: str) -> Iterator[Any]:
 def opened(browser: Any, file: Path, *, width: int = 1280, scheme: str = "light") -> Iterator[Any]:
     """A page, opened from its file; afterwards nothing was logged, nothing raised, and nothing fetched."""
     context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    context.set_default_timeout(10_000)
     page, said = context.new_page(), list[str]()
     page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: said.append(f"raised: {error}"))

@@ -13,7 +13,7 @@ from tests.page.made import pages
 def files(tmp_path_factory):
     """The file of each page, by its name."""
     folder = tmp_path_factory.mktemp("pages")
-    made = pages()
+    made = pages(folder)
     for name, page in made.items():
         (folder / f"{name}.html").write_text(page)
     return {name: folder / f"{name}.html" for name in made}

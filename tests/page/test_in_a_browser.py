@@ -2,10 +2,13 @@
 
 import shutil
 
+import numpy as np
 import pytest
 
+from gradprobe.render.text import value
+
 pytestmark = pytest.mark.browser
-NAMES = ("wrong", "right", "heads-128", "strides", "several", "comparison")
+NAMES = ("wrong", "evidence", "right", "heads-128", "strides", "several", "comparison")
 LOOKS = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
 OVERFLOWING = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
@@ -19,7 +22,8 @@ def test_a_page_fits_every_window_and_says_its_verdict_first(open_page, kept, fi
             page.emulate_media(color_scheme=scheme)
             assert page.evaluate(OVERFLOWING) <= 0
             assert page.locator("h1 .verdict").bounding_box()["y"] < 40
-            assert page.locator("#scheme").inner_text() == ("Dark" if scheme == "light" else "Light")
+            other = "Dark" if scheme == "light" else "Light"
+            page.wait_for_function(f"document.getElementById('scheme').textContent === '{other}'", timeout=5_000)
             if kept:
                 kept.mkdir(parents=True, exist_ok=True)
                 shutil.copy(files[name], kept)
@@ -75,7 +79,7 @@ def test_a_head_opens_to_its_tiles_in_words_and_escape_gives_the_focus_back(open
         assert page.evaluate("document.activeElement.id") == "map-delta-0-1"
         page.keyboard.press("Enter")
         box = page.locator("#head-dialog")
-        assert box.locator("h3").inner_text() == "delta, batch 0, head 1"
+        assert box.locator("h2").inner_text() == "delta, batch 0, head 1"
         assert box.locator("td").all_inner_texts() == ["≤524288"]
         page.keyboard.press("Escape")
         assert not box.is_visible()
@@ -90,6 +94,28 @@ def test_a_tile_of_a_close_up_opens_to_actual_beside_expected(open_page):
         assert row.split()[:5] == ["0", "0", "3.735", "-2.446", "6.181"]
         page.keyboard.press("Escape")
         assert box.count() == 0
+
+
+def test_a_tile_of_a_kept_head_opens_to_the_values_of_the_file(open_page, files):
+    kept = np.load(files["evidence"].with_name("heads.npz"))
+    actual, expected, wrong = (kept[f"delta.0.1.{part}"] for part in ("actual", "expected", "wrong"))
+    with open_page("evidence") as page:
+        page.locator("#map-delta-0-1").click()
+        page.locator("#head-table .tile").nth(3).press("Enter")
+        rows = page.locator("#head-values tbody tr").all_inner_texts()
+        assert page.locator("#head-values td[class*=t-w]").count() == int(wrong[8:, 16:].sum())
+        page.locator("#head-table .tile").first.click()
+        above = page.locator("#head-values tbody tr").all_inner_texts()
+    assert len(rows) == len(above) == 3 * 8
+    for at, row in enumerate(range(8, 16)):
+        came, due = actual[row, 16:].astype(float), expected[row, 16:]
+        for line, values in zip(rows[3 * at : 3 * at + 3], (came, due, came - due), strict=True):
+            name, *told = line.split("\t")
+            assert name.startswith(f"row {row} ")
+            np.testing.assert_allclose([float(one) for one in told], values, rtol=6e-4)
+        assert rows[3 * at].split("\t")[1:] == [value(one) for one in came]
+    assert above[9].split("\t")[5] == above[11].split("\t")[5] == "nan"
+    assert float(above[10].split("\t")[5]) == pytest.approx(expected[3, 4], rel=6e-4)
 
 
 def test_an_intermediate_of_the_dataflow_leads_to_its_maps(open_page):

@@ -50,6 +50,8 @@ class Planned:
     kept: str = ""
     """The file that what the target gave is written into, for a check that is set beside this one."""
     against: Beside | None = None
+    evidence: str = ""
+    """The file that whole heads are to be kept in."""
     fresh: bool = False
     """Whether every cache of compiled kernels is to be empty."""
 

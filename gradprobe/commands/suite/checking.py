@@ -140,6 +140,10 @@ def _made(planned: Planned, probed: Probed, differences: Sequence[Difference]) -
     report = structs.replace(report_of(probed, kept_close_ups(probed)), title=planned.title)
     if planned.close_up is not None:
         report = structs.replace(report, close_up=close_up_of(probed, *planned.close_up))
+    if planned.evidence and probed.measured:
+        from ...pipeline.kept_heads import keep_heads
+
+        report = structs.replace(report, evidence=keep_heads(probed, planned.evidence))
     if (other := planned.against) is not None:
         against = Against(name=other.name, report=other.report, differences=tuple(differences))
         report = structs.replace(report, against=against)
@@ -203,7 +207,7 @@ def rest_of(planned: Planned, checked: Checked) -> Planned | None:
         return None
     left = [name for name in planned.layouts if name not in done]
     asked_again = replace(planned.request, options={**options, "runs": left})
-    return replace(planned, request=asked_again, sanitizer=None, kept="", against=None) if left else None
+    return replace(planned, request=asked_again, sanitizer=None, kept="", against=None, evidence="") if left else None
 
 
 def joined(checked: Checked, rest: Checked, heard: Heard) -> Checked:

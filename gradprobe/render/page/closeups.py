@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from markupsafe import Markup
 
@@ -15,6 +16,8 @@ from .scale import class_of, sign_of
 # Of a tile: wide ones hold their number. Left of them stand the rows.
 _WIDE, _NARROW, _LEFT, _MOST_WIDE = (54, 24), (18, 18), 64, 16
 _BAR = 120
+Opens = Callable[[str, tuple[int, int]], bool]
+"""Whether a tile of a map, by the id of the map and its place there, opens to all of its values."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,23 @@ class View:
     tiles: tuple[TileView, ...]
 
 
-def view_of(name: str, close_up: CloseUp) -> View:
-    """A close-up as it is drawn, with ids that begin with a name."""
-    opened = {tile.id: tile for tile in _tiles(name, close_up)}
-    where = place_in_words(close_up)
-    return View(where, close_up, _map(name, close_up, opened), _profile(close_up), tuple(opened.values()))
+def view_of(id: str, close_up: CloseUp, tile: tuple[int, int], opens: Opens) -> View:
+    """A close-up as it is drawn.
+
+    Args:
+        id: that of the map of its head, of which a tile has so many rows and columns.
+        opens: whether one of those opens to all of its values; else a tile opens to what is kept of its rows.
+    """
+    name = f"{id}-tile"
+    kept = {one.id: one for one in _tiles(name, close_up)}
+    whole = set[str]()
+    if not close_up.lines and tile[0]:
+        places = product(range(len(close_up.map)), range(len(close_up.map[0])))
+        of = close_up.tile
+        whole |= {f"{name}-{y}-{x}" for y, x in places if opens(id, (y * of[0] // tile[0], x * of[1] // tile[1]))}
+    picture = _map(id, close_up, kept.keys(), whole)
+    rest = tuple(one for one in kept.values() if one.id not in whole)
+    return View(place_in_words(close_up), close_up, picture, _profile(close_up), rest)
 
 
 def _tiles(name: str, view: CloseUp) -> Iterator[TileView]:
@@ -63,18 +78,25 @@ def _spans(view: CloseUp, at: tuple[int, int]) -> str:
     return ", ".join(words)
 
 
-def _map(name: str, view: CloseUp, opened: dict[str, TileView]) -> Markup:
-    """The worst ratio of each tile. Those that values are kept of open."""
+def _map(head: str, view: CloseUp, kept: Collection[str], whole: Collection[str]) -> Markup:
+    """The worst ratio of each tile. Those that values are kept of open: all of them, or the worst of each row."""
     wide, tall = _WIDE if len(view.map[0]) <= _MOST_WIDE else _NARROW
     parts = list[Markup]()
     for y, (line, cells) in enumerate(zip(view.lines or range(len(view.map)), view.map, strict=True)):
         at = (_LEFT - 6, y * tall + tall * 0.7, f"row {line * view.tile[0]}")
         parts.append(Markup('<text class="axis" x="{}" y="{}">{}</text>').format(*at))
         for x, cell in enumerate(cells):
-            shape, id = _cell(cell, (_LEFT + x * wide, y * tall, wide, tall)), f"{name}-{line}-{x}"
+            shape, id = _cell(cell, (_LEFT + x * wide, y * tall, wide, tall)), f"{head}-tile-{line}-{x}"
             told = f"{_spans(view, (line, x))}: worst {ratio(cell or 0.0)}x what is allowed; open its values"
-            link = Markup('<a href="#{}" data-opens="{}" aria-label="{}">{}</a>').format(id, id, told, shape)
-            parts.append(link if id in opened else shape)
+            if id in whole:
+                link = Markup('<a href="#{}" data-head="{}" data-from="{},{}" data-span="{},{}" aria-label="{}">{}</a>')
+                start = (line * view.tile[0], x * view.tile[1])
+                parts.append(link.format(head, head, *start, *view.tile, told, shape))
+            elif id in kept:
+                link = Markup('<a href="#{}" data-opens="{}" aria-label="{}">{}</a>')
+                parts.append(link.format(id, id, told, shape))
+            else:
+                parts.append(shape)
     width, height = _LEFT + wide * len(view.map[0]), tall * len(view.map)
     label = f"{view.element.title}, {place_in_words(view)}: the worst error of each tile"
     return Markup(

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ...model.number import in_words
 from ...model.run import MATCH, CloseUp, Head, Intermediate, Run
 from ..text import UTF8, ratio
-from .closeups import View, view_of
+from .closeups import Opens, View, view_of
 from .graph import WORDS
 from .scale import class_of, sign_of
 
@@ -116,22 +116,28 @@ def id_of(one: Intermediate) -> str:
     return "map-" + "-".join(filter(None, (one.name, "".join(c if c.isalnum() else "-" for c in one.kernel or ""))))
 
 
-def chapters(run: Run, close_ups: Sequence[CloseUp]) -> list[Chapter]:
-    """Every intermediate that came, in dataflow order, with as many maps as the page has room for."""
+def chapters(run: Run, close_ups: Sequence[CloseUp], opens: Opens) -> list[Chapter]:
+    """Every intermediate that came, in dataflow order, with as many maps as the page has room for.
+
+    Args:
+        opens: whether a tile of a map, by its id, opens to all of its values.
+    """
     every = [(head.status == MATCH, y, x) for y, one in enumerate(run.compares) for x, head in enumerate(one.heads)]
     kept: dict[int, list[Head]] = {}
     for _, y, x in sorted(every)[:MOST_MAPS]:
         kept.setdefault(y, []).append(run.compares[y].heads[x])
     tiles = sum(len(line) for heads in kept.values() for head in heads for line in head.tiles)
     step = math.ceil(math.sqrt(max(1.0, tiles / MOST_TILES)))
-    return [_chapter(one, kept.get(y, ()), step, _of(run, one, close_ups)) for y, one in enumerate(run.compares)]
+    return [_chapter(one, kept.get(y, ()), step, _of(run, one, close_ups), opens) for y, one in enumerate(run.compares)]
 
 
 def _of(run: Run, one: Intermediate, close_ups: Sequence[CloseUp]) -> list[CloseUp]:
     return [view for view in close_ups if (view.element.title, view.layout) == (one.title, run.layout)]
 
 
-def _chapter(one: Intermediate, heads: Sequence[Head], step: int, close_ups: Sequence[CloseUp]) -> Chapter:
+def _chapter(
+    one: Intermediate, heads: Sequence[Head], step: int, close_ups: Sequence[CloseUp], opens: Opens
+) -> Chapter:
     return Chapter(
         id=id_of(one),
         title=one.title,
@@ -142,7 +148,9 @@ def _chapter(one: Intermediate, heads: Sequence[Head], step: int, close_ups: Seq
         lines=_shown(one),
         heads=tuple(_head_map(one, head, step) for head in sorted(heads, key=one.heads.index)),
         left_out=len(one.heads) - len(heads),
-        views=tuple(view_of(f"{id_of(one)}-{view.batch or 0}-{view.head}-tile", view) for view in close_ups),
+        views=tuple(
+            view_of(f"{id_of(one)}-{view.batch or 0}-{view.head}", view, one.tile, opens) for view in close_ups
+        ),
     )
 
 

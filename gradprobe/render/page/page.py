@@ -21,21 +21,36 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).with_name("templates")
 
 
-def text(several: Reports, code: int | None) -> str:
-    """The document; as long as the command runs, with a check that is not finished."""
+def text(several: Reports, code: int | None, evidence: str = "") -> str:
+    """The document; as long as the command runs, with a check that is not finished.
+
+    Args:
+        evidence: the file of whole heads that was written beside the report of one check.
+    """
     reports = so_far(several, code)
-    return page_of(reports[0]) if len(reports) == 1 else page_of_several(several, reports)
+    return page_of(reports[0], evidence) if len(reports) == 1 else page_of_several(several, reports)
 
 
-def page_of(report: Report) -> str:
-    """The page of one report."""
+def page_of(report: Report, evidence: str = "") -> str:
+    """The page of one report.
+
+    Raises:
+        UsageFailure: the evidence cannot be read, or is another report's.
+    """
     from .parts import parts_of
     from .surveys import parts_of_layouts
 
     if report.strides is not None and report.runs:
         return written("layouts.html", f"{report.verdict}: {report.name}", parts_of_layouts(report))
     (report,) = with_origin(Reports(reports=(report,))).reports
-    return written("report.html", f"{report.verdict}: {report.name}", {"report": report, **parts_of(report)})
+    title = f"{report.verdict}: {report.name}"
+    page = written("report.html", title, {"report": report, **parts_of(report)})
+    if evidence and report.measured:
+        from .values import MOST_BYTES, chosen
+
+        values = chosen(evidence, report, MOST_BYTES - len(page.encode()))
+        page = written("report.html", title, {"report": report, **parts_of(report, values)})
+    return page
 
 
 def page_of_several(several: Reports, reports: Sequence[Report]) -> str:

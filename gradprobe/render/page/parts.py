@@ -16,10 +16,15 @@ from .maps import chapters, id_of, overview
 from .memory import parts_of_memory
 from .scale import SCALE
 from .sources import diff_lines, excerpts, whole_listings
+from .values import Values
 
 
-def parts_of(report: Report) -> dict[str, Any]:
-    """What `report.html` reads beside the report."""
+def parts_of(report: Report, values: Values = Values()) -> dict[str, Any]:  # noqa: B008 - it holds nothing
+    """What `report.html` reads beside the report.
+
+    Args:
+        values: those of whole heads, where a file of them is there.
+    """
     base, run = base_of(report), report.shown if report.measured else None
     compared = run if run is not None and run.compares else None
     causes = told(report.diagnoses)
@@ -38,7 +43,8 @@ def parts_of(report: Report) -> dict[str, Any]:
         if compared
         else "",
         "overview": overview(compared) if compared else "",
-        "chapters": chapters(compared, views) if compared else [],
+        "chapters": chapters(compared, views, values.opens) if compared else [],
+        "values": values,
         "scale": SCALE,
         "memory": parts_of_memory(report),
         "terminal": "\n".join(line.plain.rstrip() for line in rendered(report, Terminal(100, None, True))),

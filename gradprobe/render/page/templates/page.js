@@ -1,24 +1,20 @@
 "use strict";
-const said = document.getElementById("said");
+const said = document.getElementById("said"), root = document.documentElement;
+const at = (id) => document.getElementById(id);
 
 // A page from a file is no secure context everywhere: then its text is selected and copied as by hand.
-async function copy(text, from) {
+async function copy(button) {
+  const from = at(button.dataset.copy);
   try {
-    await navigator.clipboard.writeText(text);
+    await navigator.clipboard.writeText(from.textContent);
   } catch {
     getSelection().selectAllChildren(from);
     document.execCommand("copy");
   }
-  said.textContent = "copied";
-}
-for (const button of document.querySelectorAll(".copy")) {
-  const from = document.getElementById(button.dataset.copy);
-  button.addEventListener("click", () => {
-    copy(from.textContent, from).then(() => { button.textContent = "Copied"; });
-  });
+  said.textContent = button.textContent = "Copied";
 }
 
-const scheme = document.getElementById("scheme"), root = document.documentElement;
+const scheme = at("scheme");
 function isDark() {
   return (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 }
@@ -28,15 +24,6 @@ function name() {
 scheme.hidden = false;
 name();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", name);
-scheme.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; name(); });
-
-// Where a link of a picture opens a dialog; Esc closes it, and the focus goes back.
-for (const link of document.querySelectorAll("[data-opens]")) {
-  link.addEventListener("click", (event) => {
-    event.preventDefault();
-    document.getElementById(link.dataset.opens).showModal();
-  });
-}
 
 // The letters of a map as words: a is a quarter of the budget, each further one twice as much.
 function words(sign) {
@@ -46,58 +33,116 @@ function words(sign) {
   if (level === 25) return "beyond" + zero;
   return (level < 2 ? ["≤¼", "≤½"][level] : "≤" + 2 ** (level - 2)) + zero;
 }
-function cell(name, text, kind) {
+function kindOf(level) {
+  return level < 2 ? "t-r0" : level === 2 ? "t-r1" : "t-w" + Math.min(4, 1 + ((level - 3) >> 2));
+}
+function classOf(sign) {
+  return sign === "-" ? "t-hidden" : sign === "." ? "t-r0" : kindOf(sign.toLowerCase().charCodeAt(0) - 97);
+}
+function element(name, text, kind) {
   const made = document.createElement(name);
   made.textContent = text;
   if (kind) made.className = kind;
   return made;
 }
-function kindOf(sign) {
-  const level = sign.toLowerCase().charCodeAt(0) - 97;
-  return sign === "-" ? "t-hidden" : level < 2 || sign === "." ? "t-r0" : level === 2 ? "t-r1" : "t-w" + Math.min(4, 1 + ((level - 3) >> 2));
+// A table of rows of cells, with names of rows and columns and a caption.
+function tableOf(caption, corner, columns, rows) {
+  const table = document.createElement("table"), head = table.createTHead().insertRow(), body = table.createTBody();
+  if (caption) table.createCaption().textContent = caption;
+  head.append(element("th", corner), ...columns.map((words) => element("th", words)));
+  for (const one of head.cells) one.scope = "col";
+  for (const [name, cells] of rows) {
+    const row = body.insertRow(), first = element("th", name);
+    first.scope = "row";
+    row.append(first, ...cells);
+  }
+  return table;
 }
+
+// Numbers as the rest of the page writes them: four digits.
+function value(number) {
+  if (Number.isNaN(number)) return "nan";
+  if (!Number.isFinite(number)) return number > 0 ? "inf" : "-inf";
+  if (number === 0) return "0";
+  const short = number.toExponential(3), power = Number(short.slice(short.indexOf("e") + 1));
+  if (power >= -4 && power < 4) return String(Number(short));
+  const sign = power < 0 ? "-" : "+";
+  return String(Number(short.slice(0, short.indexOf("e")))) + "e" + sign + String(Math.abs(power)).padStart(2, "0");
+}
+// What is kept of whole heads, by the id of their map; see values.py.
+function headOf(id) {
+  const kept = at(id).closest(".every-map").querySelector(".values");
+  return kept && JSON.parse(kept.textContent)[id.slice(id.indexOf("map-"))];
+}
+function read(head, row, col) {
+  const [rows, cols] = head.tile, y = Math.floor(row / rows), x = Math.floor(col / cols), key = y + "," + x;
+  head.read = head.read || {};
+  if (!head.read[key] && head.tiles[key]) {
+    const bytes = Uint8Array.from(atob(head.tiles[key]), (letter) => letter.charCodeAt(0));
+    head.read[key] = new DataView(bytes.buffer);
+  }
+  const view = head.read[key];
+  if (!view) return null;
+  const wide = Math.min(cols, head.shape[1] - x * cols), count = view.byteLength / 9;
+  const here = (row - y * rows) * wide + col - x * cols;
+  const actual = view.getFloat32(4 * here, true), second = view.getFloat32(4 * (count + here), true);
+  const sign = view.getUint8(8 * count + here), alone = sign & 0x80;
+  return { actual, expected: alone ? second : actual - second, difference: alone ? NaN : second, level: sign & 0x7f };
+}
+function valuesOf(head, [row, col], [rows, cols]) {
+  const until = [Math.min(row + rows, head.shape[0]), Math.min(col + cols, head.shape[1])], found = [], columns = [];
+  for (let x = col; x < until[1]; x++) columns.push("col " + x);
+  for (let y = row; y < until[0]; y++) {
+    const line = [];
+    for (let x = col; x < until[1]; x++) line.push(read(head, y, x));
+    found.push([head.lines.length ? head.lines[y] : y, line]);
+  }
+  const cells = (line, part) => line.map((one) => {
+    const kind = one.level > 2 ? part === "difference" ? "wrong " + kindOf(one.level) : "wrong" : "";
+    return element("td", value(one[part]), kind);
+  });
+  const parts = ["actual", "expected", "difference"];
+  if (columns.length === 1) {
+    return tableOf("", "row", parts, found.map(([name, line]) => [name, parts.flatMap((part) => cells(line, part))]));
+  }
+  const made = found.flatMap(([name, line]) => parts.map((part) => [`row ${name} ${part}`, cells(line, part)]));
+  return tableOf("", "", columns, made);
+}
+function showValues(head, from, span) {
+  const into = at("head-values");
+  into.replaceChildren(valuesOf(head, from, span));
+  into.scrollIntoView({ block: "start" });
+}
+
 function numbers(words) {
   return words ? words.split(",").map(Number) : [];
 }
-function tableOf(tiles, [rows, cols], lines) {
-  const table = document.createElement("table"), head = table.createTHead().insertRow(), body = table.createTBody();
-  head.append(cell("th", "row, col"), ...[...tiles[0]].map((_, at) => cell("th", at * cols)));
-  tiles.forEach((line, at) => {
-    const row = body.insertRow();
-    row.append(cell("th", lines.length ? lines[at] : at * rows), ...[...line].map((sign) => cell("td", words(sign), kindOf(sign))));
-  });
-  for (const one of table.querySelectorAll("thead th")) one.scope = "col";
-  for (const one of table.querySelectorAll("tbody th")) one.scope = "row";
-  return table;
-}
-const shown = document.getElementById("head-dialog");
-for (const button of document.querySelectorAll(".head")) {
-  button.addEventListener("click", () => {
-    const { name: title, words: told, tiles } = button.dataset, { size, lines } = button.closest(".chapter").dataset;
-    document.getElementById("head-title").textContent = title;
-    document.getElementById("head-words").textContent = told + "; each tile as a multiple of what is allowed";
-    const into = document.getElementById("head-table");
-    into.replaceChildren(...(tiles ? [tableOf(tiles.split("|"), numbers(size), numbers(lines))] : []));
-    shown.showModal();
-  });
-}
-// A cell of the overview leads to the map of its head, which gets the focus.
-for (const link of document.querySelectorAll(".overview a")) {
-  link.addEventListener("click", (event) => {
-    const map = document.getElementById(link.getAttribute("href").slice(1));
-    if (!map) return;
-    event.preventDefault();
-    map.closest("details").open = true;
-    map.scrollIntoView({ block: "center" });
-    map.focus();
-  });
+function openHead(button) {
+  const { name: title, words: told, tiles } = button.dataset, { size, lines } = button.closest(".chapter").dataset;
+  const [rows, cols] = numbers(size), rowNames = numbers(lines), signs = tiles ? tiles.split("|") : [];
+  const kept = headOf(button.id), opens = (y, x) => kept && kept.tiles[y + "," + x];
+  at("head-title").textContent = title;
+  at("head-words").textContent = told + "; each tile as a multiple of what is allowed";
+  at("head-values").replaceChildren();
+  const cellOf = (sign, y, x) => {
+    const made = element("td", opens(y, x) ? "" : words(sign), classOf(sign));
+    if (opens(y, x)) {
+      const open = element("button", words(sign), "tile");
+      open.type = "button";
+      open.addEventListener("click", () => showValues(kept, [y * rows, x * cols], [rows, cols]));
+      made.append(open);
+    }
+    return made;
+  };
+  const made = signs.map((line, y) => [rowNames.length ? rowNames[y] : y * rows, [...line].map((sign, x) => cellOf(sign, y, x))]);
+  at("head-table").replaceChildren(...(signs.length ? [tableOf("", "row, col", [...signs[0]].map((_, x) => x * cols), made)] : []));
+  at("head-dialog").showModal();
 }
 
-// What a link leads to is opened, and Escape goes back to the link.
+// What a link leads to is opened and gets the focus, and Escape goes back to the link.
 let from = null;
-document.addEventListener("click", (event) => { from = event.target.closest("a[href^='#']") || from; });
 function open() {
-  const to = location.hash && document.getElementById(location.hash.slice(1)), box = to && to.closest("details");
+  const to = location.hash && at(decodeURIComponent(location.hash.slice(1))), box = to && to.closest("details");
   if (box) {
     box.open = true;
     box.querySelector("summary").focus();
@@ -105,6 +150,32 @@ function open() {
 }
 addEventListener("hashchange", open);
 open();
+document.addEventListener("click", (event) => {
+  const on = (what) => event.target.closest(what);
+  from = on("a[href^='#']") || from;
+  if (on("#scheme")) {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    name();
+  } else if (on(".copy")) copy(on(".copy"));
+  else if (on(".head")) openHead(on(".head"));
+  else if (on("[data-opens]")) {
+    event.preventDefault();
+    at(on("[data-opens]").dataset.opens).showModal();
+  } else if (on("[data-head]")) {
+    const { head, from: first, span } = on("[data-head]").dataset;
+    event.preventDefault();
+    openHead(at(head));
+    showValues(headOf(head), numbers(first), numbers(span));
+  } else if (on(".overview a")) {
+    const map = at(on(".overview a").getAttribute("href").slice(1));
+    if (!map) return;
+    event.preventDefault();
+    const box = map.closest("details");
+    if (box) box.open = true;
+    map.scrollIntoView({ block: "center" });
+    map.focus();
+  }
+});
 document.addEventListener("keydown", (event) => {
   const box = event.key === "Escape" && event.target.closest("details[open]");
   if (box) {
