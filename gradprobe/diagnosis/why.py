@@ -46,6 +46,8 @@ class Reasons:
     """By fault of a cause, the layouts in which it shows."""
     predicted: Mapping[str, Hypothesis] = field(default_factory=dict)
     """By fault of a cause, what predicts it."""
+    is_beyond_edits: bool = False
+    """Whether the one cause lies in more lines than an edit that is tried changes."""
 
     @property
     def causes(self) -> list[Diagnosis]:

@@ -10,6 +10,7 @@ from functools import partial
 from ..diagnosis.ahead import Ahead
 from ..diagnosis.apart import with_intermediates
 from ..diagnosis.edits.tried import with_edits
+from ..diagnosis.length import with_length
 from ..diagnosis.ranks import RankReasons, reasons_on_ranks
 from ..diagnosis.why import Reasons, reasons_of
 from ..inputs.options import flags
@@ -49,6 +50,7 @@ def probe(
     first: Callable[[LayoutRun], None] = lambda run: None,
     found_out: tuple[str, ...] = (),
     budget: Callable[[str], float] = lambda of: 0.0,
+    right_at: Callable[[], str] = lambda: "",
 ) -> Probed:
     """Runs a target on a case under each layout, beside the reference, and says where it goes wrong, and why.
 
@@ -64,6 +66,7 @@ def probe(
         found_out: sentences about the case that no option said.
         budget: how many seconds EDITS of the target may be tried for, once it is wrong; and how many COINCIDENCES may
             be sought for, where all matches, and the taps that show what it hides.
+        right_at: where the first layout is wrong, runs the target at another length, and says at which it is right.
 
     Raises:
         UsageFailure: the case uses what the target does not take, a right kernel overflows on its values, or a tap
@@ -97,6 +100,8 @@ def probe(
             found = _reasons(failed, ahead) if why else RankReasons(Reasons())
         report = replace(report, runs=tuple(replace(run, visited=ahead.visited(run)) for run in report.runs))
     reasons = found.reasons
+    if report.runs[0].verdict == MISMATCH:
+        reasons = with_length(reasons, report.runs[0], right_at)
     with experiment.stopwatch.timed("diagnose"):
         if report.failing is not None and not case.ranks and (seconds := budget(EDITS)) > 0:
             tick("trying edits", 0.0)
@@ -207,10 +212,10 @@ def probed(
     first: list[LayoutRun] = []
 
     def report_on(found: Fit, first: Callable[[LayoutRun], None]) -> Probed:
-        of, out = found.problem, found.sentences
+        of, out, right_at = found.problem, found.sentences, partial(_right_at, found.problem)
         line = shlex.join([*shlex.split(repro_command), *flags(found.options)]) if repro_command else ""
         begun = partial(probe, of.case, of.target, reference=of.reference, saved=of.saved, given=of.given)
-        return begun(reproduce=line, tick=tick, told=told, first=first, found_out=out, budget=budget)
+        return begun(reproduce=line, tick=tick, told=told, first=first, found_out=out, budget=budget, right_at=right_at)
 
     def look(run: LayoutRun) -> None:
         first.append(run)
@@ -252,21 +257,21 @@ class _Otherwise(Exception):
 
 
 def _with_known(report: Probed, problem: Problem) -> Probed:
-    """The report, with a sentence where another length or number of key heads is right."""
+    """The report, with a sentence where another number of key heads is right."""
     # What a kernel does to memory may itself come of them.
     explained = any(one.explained >= NAMED for one in report.diagnoses) and not report.runs[0].memory
     if report.runs[0].verdict != MISMATCH or explained:
         return report
-    words = _right_in_whole_blocks(problem) or _right_without_groups(problem)
+    words = _right_without_groups(problem)
     return replace(report, known=(f"{report.runs[0].layout}, {words}", *report.known)) if words else report
 
 
-def _right_in_whole_blocks(problem: Problem) -> str:
-    """Says that whole blocks are right in the first layout; "" where they are not, or where a length was given."""
+def _right_at(problem: Problem) -> str:
+    """At which length the first layout is right, as an option; "" where it is not, or where a length was given."""
     given = set(OF_LENGTH) & problem.request.options.keys()
     if given or problem.saved is not None or not tried(problem, {"seqlen": WHOLE_BLOCKS}).matches:
         return ""
-    return f"it is right at --seqlen {WHOLE_BLOCKS}: it takes multiples of a block, and does not refuse other lengths"
+    return f"--seqlen {WHOLE_BLOCKS}"
 
 
 def _right_without_groups(problem: Problem) -> str:

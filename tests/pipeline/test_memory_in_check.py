@@ -10,6 +10,7 @@ from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.documents import document_of
 from gradprobe.model.failures import Refusal
 from gradprobe.model.memory import OUTSIDE, RACE, MemoryFinding, grouped, worst_first
+from gradprobe.model.report import causes_among
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.resolve import resolve_problem
 from gradprobe.pipeline.run_check import run_check
@@ -31,8 +32,9 @@ def checked(folder, kernel, find, replace, **options):
     path = folder / f"{folder.name}.py"  # a file of the same name elsewhere on the path would be a cause to try
     path.write_text(source)
     line = source[: source.index(replace, source.index(f"def {kernel}("))].count("\n") + 1
-    request = CheckRequest(f"{path}:lazy_intermediates", None, None, {"runs": ["contiguous"], **OPTIONS, **options})
-    return run_check(request, ""), line
+    options = {"runs": ["contiguous"], **OPTIONS, **options}
+    given = {name: value for name, value in options.items() if value is not None}
+    return run_check(CheckRequest(f"{path}:lazy_intermediates", None, None, given), ""), line
 
 
 @interpreted
@@ -49,6 +51,18 @@ def test_a_store_behind_dv_fails_a_check_of_right_gradients_and_is_named_with_it
     assert "in contiguous, distinct: lazy_dkdv_kernel stores outside dv" in said
     assert said.count("stores outside dv") == 1
     assert "NO HYPOTHESIS FITS" not in said
+
+
+@pytest.mark.nightly
+@interpreted
+def test_a_store_behind_the_last_block_is_told_as_a_length_that_is_wrong(tmp_path):
+    report, line = checked(tmp_path, DKDV, STORE_DV, STORE_DV.replace("n_ctx", "n_ctx + 32"), heads=1, seqlen=None)
+    cause = report.diagnoses[0]
+    assert (cause.fault, line in [where.line for where in cause.where]) == ("tail/length", True)
+    assert "lazy_dkdv_kernel stores outside dv" in cause.evidence[0]
+    said = "\n".join(text.plain for text in render(report_of(report), 200))
+    assert "CAUSE  lengths that end inside a block are wrong: in contiguous it is right at --seqlen 128" in said
+    assert said.count("stores outside") == 1
 
 
 LATE = """
@@ -105,9 +119,9 @@ def test_delta_that_nothing_wrote_is_the_cause_and_both_kernels_that_read_it_are
 
 @pytest.mark.nightly
 @interpreted
-def test_two_programs_that_store_to_one_dv_are_the_cause(tmp_path):
+def test_two_programs_that_store_to_one_dv_are_a_cause_beside_where_it_should_go(tmp_path):
     report, line = checked(tmp_path, DKDV, DV_HEAD, DV_HEAD.replace("h *", "h // 2 *"))
-    assert report.diagnoses[0].fault == "race/dV"
+    assert [one.fault for one in causes_among(report.diagnoses)] == ["store/dv", "race/dV"]
     assert report.runs[0].memory[0].kind == RACE
 
 

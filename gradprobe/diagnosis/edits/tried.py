@@ -42,7 +42,7 @@ def with_edits(
         budget: seconds.
     """
     diagnoses = reasons.diagnoses
-    if budget <= 0 or experiment.case.device != "cpu" or not interpreting():
+    if budget <= 0 or reasons.is_beyond_edits or experiment.case.device != "cpu" or not interpreting():
         return diagnoses
     start, findings = time.monotonic(), [run.measured.comparison.findings for run in runs if run.measured]
     wrong = dict.fromkeys(name for found in findings for name, one in found.items() if one.mismatched)

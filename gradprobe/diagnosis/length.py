@@ -1,0 +1,69 @@
+"""A target that is right in whole blocks alone: one cause in place of all that it does to memory at other lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from msgspec import structs
+
+from ..model.report import Diagnosis
+from ..numerics.evidence import LayoutRun
+from .lines import of_strays
+from .why import Reasons
+
+FAULT = "tail/length"
+# Where as many lines lack a mask, it is no slip that an edit could mend: the kernel was written without.
+_FEW = 3
+# How many of the accesses are told as evidence.
+_TOLD = 2
+# What leaves a tensor, or meets another program's there; and what is seen of the same in the elements.
+_OF_MEMORY, _OF_ELEMENTS = ("race/", "outside/"), ("load/", "store/", "masked/")
+_FIX = "mask its loads and stores by the length, or refuse other lengths before the first launch"
+
+
+def with_length(reasons: Reasons, first: LayoutRun, right_at: Callable[[], str]) -> Reasons:
+    """The reasons, where another length is right in the first layout: then nothing else is wrong with it there.
+
+    Args:
+        right_at: runs the target at another length, and says at which it is right; "" where it is not.
+    """
+    explained = reasons.predicted and reasons.causes
+    if (explained and not first.memory) or not (words := right_at()):
+        return reasons
+    of_length = [] if explained else _of_length(reasons, first)
+    if not of_length:
+        said = "it takes multiples of a block, and does not refuse other lengths"
+        return replace(reasons, known=(f"{first.layout}, it is right at {words}: {said}", *reasons.known))
+    lines = {(where.file, where.line): where for one in of_length for where in one.where}
+    told = (*(one.summary for one in of_length[:_TOLD]), *_more(of_length[_TOLD:]))
+    summary = f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
+    length = Diagnosis(FAULT, "M3", summary, 1.0, told, tuple(lines.values()), _FIX, seen="seen while it ran")
+    others = [one for one in reasons.diagnoses if one not in of_length]
+    others = [structs.replace(one, also=True) if one in reasons.causes else one for one in others]
+    shown = dict.fromkeys(layout for one in of_length for layout in reasons.shown.get(one.fault, (first.layout,)))
+    is_unmasked = len(lines) > _FEW and not any(one.also for one in others)
+    return replace(
+        reasons,
+        diagnoses=(length, *others),
+        shown={**reasons.shown, FAULT: tuple(shown)},
+        is_beyond_edits=is_unmasked,
+    )
+
+
+def _of_length(reasons: Reasons, first: LayoutRun) -> list[Diagnosis]:
+    """What shows in the first layout, but for addresses of which the source shows a wrong stride."""
+    here = {one.fault for one in of_strays((first.layout, one) for one in first.memory)}
+    seen = {fault for fault, layouts in reasons.shown.items() if first.layout in layouts}
+    return [
+        one
+        for one in reasons.diagnoses
+        if (one.fault in here and one.fault.startswith(_OF_MEMORY))
+        or (here and one.fault in seen and one.fault.startswith(_OF_ELEMENTS) and not one.fix)
+    ]
+
+
+def _more(others: Sequence[Diagnosis]) -> list[str]:
+    return (
+        [f"and {len(others)} more of what it does beyond the end, or to another program's elements"] if others else []
+    )
