@@ -53,8 +53,8 @@ def _list(file: str, json_file: str | None) -> int:
     """Lists the functions of a file; the exit code."""
     from ..commands.targets import file_as_json, found_in, render_file
 
-    entries = found_in(file)
-    dump(json_file, file_as_json(file, entries))
+    found = found_in(file)
+    dump(json_file, file_as_json(found))
     if json_file != "-":
-        show(render_file(file, entries, width()))
+        show(render_file(found, width()))
     return 0

@@ -125,19 +125,33 @@ _GIVEN: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def found_in(file: str) -> tuple[FoundTarget, ...]:
-    """Every function of a file that a word can name, by its line. The file is imported in this process.
+@dataclass(frozen=True)
+class FileTargets:
+    """What stands in a user's file."""
+
+    file: str
+    targets: tuple[FoundTarget, ...]
+    """Every function that a word can name, by its line."""
+    kernels: tuple[str, ...]
+    """Its Triton kernels and what they call, which functions launch."""
+
+
+def found_in(file: str) -> FileTargets:
+    """What stands in a file, which is imported in this process.
 
     Raises:
         UsageFailure: there is no such file.
         TargetFailure: it fails to import.
     """
+    from ..lint.rules import functions_of
     from ..runtime.backend import prepare_backend
 
     prepare_backend("auto")  # which says whether Triton interprets, before the file imports it
     with contextlib.redirect_stdout(sys.stderr):
         module = load_file(Path(file), file)
-        return tuple(sorted((_found(f"{file}:{name}") for name in applicable(module)), key=lambda one: one.line))
+        targets = sorted((_found(f"{file}:{name}") for name in applicable(module)), key=lambda one: one.line)
+        kernels = functions_of(vars(module), str(module.__file__))
+        return FileTargets(file, tuple(targets), tuple(one.name for one in kernels))
 
 
 def _found(word: str) -> FoundTarget:
@@ -169,20 +183,27 @@ def _taken(takes: Iterable[str | None], family: str) -> tuple[str, ...]:
     return tuple(option.name for option in OPTIONS if option.name in options)
 
 
-def file_as_json(file: str, entries: Sequence[FoundTarget]) -> dict[str, Any]:
+def file_as_json(found: FileTargets) -> dict[str, Any]:
     """The document gradprobe.targets.file/1."""
-    return {"schema": "gradprobe.targets.file/1", "file": file, "targets": [asdict(entry) for entry in entries]}
+    return {"schema": "gradprobe.targets.file/1", **asdict(found)}
 
 
-def render_file(file: str, entries: Sequence[FoundTarget], width: int) -> list[Text]:
+def render_file(found: FileTargets, width: int) -> list[Text]:
     """What can be checked, with the words to type; then what cannot, and why."""
-    can = [one for one in entries if not one.refused]
-    lines = [Text(f"{file}: {len(can)} of {plural(len(entries), 'function')} can be checked", "bold")]
+    can = [one for one in found.targets if not one.refused]
+    lines = [Text(f"{found.file}: {len(can)} of {plural(len(found.targets), 'function')} can be checked", "bold")]
     for entry in can:
         lines += [Text(), *_of_file(entry, width)]
-    if len(can) < len(entries):
-        lines += [Text(), *_refused([one for one in entries if one.refused], width)]
-    return lines if can else [*lines, Text(), Text(f"gradprobe init writes an adapter, to call what {file} has")]
+    if len(can) < len(found.targets):
+        lines += [Text(), *_refused([one for one in found.targets if one.refused], width)]
+    return lines if can else [*lines, Text(), *map(Text, textwrap.wrap(_way_out(found), max(width, 40)))]
+
+
+def _way_out(found: FileTargets) -> str:
+    if found.kernels and not found.targets:
+        launch = f"{found.file} has kernels and nothing that launches them ({', '.join(found.kernels)})"
+        return f"{launch}: name a function that does, of the file that imports it; gradprobe init writes one"
+    return f"gradprobe init writes an adapter, to call what {found.file} has"
 
 
 def _refused(entries: Sequence[FoundTarget], width: int) -> Iterator[Text]:

@@ -212,6 +212,8 @@ class _Search:
         self._problem, self._runs = problem, 0
         self.latest = TrialRun(problem, None, 1.0)
         self._refused: list[tuple[Fit, Failure]] = []
+        self._ended: list[tuple[Fit, Failure]] = []
+        """What ran and gave no result for another reason."""
 
     def _tried(self, fit: Fit, adaptation: Adaptation) -> TrialRun:
         self._runs += 1
@@ -236,19 +238,21 @@ class _Search:
                 if came.failure is None:
                     if (right := self._mostly_right(self._needed(further))) is not None:
                         return right
-                elif refuses(came.failure) and _about(came.failure) not in seen:
+                elif _about(came.failure) not in seen:
                     seen.add(_about(came.failure))
-                    waiting.append((further, came.failure))
+                    (waiting if refuses(came.failure) else self._ended).append((further, came.failure))
         return None
 
     @property
     def what_came_next(self) -> str:
         """What is raised after the first refusal: whoever mends that one meets it next; "" where nothing is."""
         further = [one for one in self._refused[1:] if not _MEANINGS & one[0].options.keys()]
-        if not further:
+        if not further and not self._ended:
             return ""
-        fit, failure = further[-1]
-        return f"with {' '.join(flags(fit.options))} it raised {_short(str(failure))}"
+        # What is no refusal any more got furthest, and of those the one that took most to come to.
+        fit, failure = max(self._ended or further, key=lambda one: len(one[0].found))
+        said = _short(str(failure))
+        return f"with {' '.join(flags(fit.options))} it {'' if self._ended else 'raised '}{said}"
 
     def _mostly_right(self, fit: Fit) -> Fit | None:
         """The fit, or a reading of it; None where its tensors have other axes and nothing shows that these are meant.
@@ -303,5 +307,5 @@ def _about(refusal: Failure) -> str:
 
 
 def _short(words: str) -> str:
-    said = re.sub(r"^target .*? raised (\w+) \([^()]*\)", r"\1", words)
+    said = re.sub(r"^target .*? raised (\w+) \([^()]*\)|^target '.*?' ", r"\1", words)
     return said if len(said) <= _LONGEST_WORDS else said[:_LONGEST_WORDS] + "..."

@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,9 +23,9 @@ from .surroundings import Surroundings
 
 # What each parameter may be called; the first is the name used everywhere here.
 _SYNONYMS = {
-    "q": ("query",),
-    "k": ("key",),
-    "v": ("value",),
+    "q": ("query", "query_states", "query_layer", "xq"),
+    "k": ("key", "key_states", "key_layer", "xk"),
+    "v": ("value", "value_states", "value_layer", "xv"),
     "do": ("dout", "d_o", "grad_out", "grad_output", "grad_o"),
     "o": ("out", "output"),
     "lse": ("m", "softmax_lse", "logsumexp"),
@@ -58,9 +59,14 @@ _CANONICAL = {word: name for name, words in _SYNONYMS.items() for word in (name,
 _CANONICAL |= {name: name for name in (*_WITHOUT_SYNONYM, "block_n", "rank", "world_size")}
 
 
+# The letters of axes, as some write them behind the name of a tensor: Q_bhsd.
+_AXES = re.compile(r"_[bhgnlstmd]{2,5}$")
+
+
 def canonical_name(parameter: str) -> str | None:
     """The name used here for what a parameter is called elsewhere; None where it means nothing here."""
-    return _CANONICAL.get(parameter.lower())
+    word = parameter.lower()
+    return _CANONICAL.get(word) or _CANONICAL.get(_AXES.sub("", word))
 
 
 def family_of(takes: Collection[str | None]) -> str:
@@ -292,6 +298,12 @@ def applicable(module: ModuleType) -> Iterator[str]:
         yield applied.get(vars(module)[key], key)
 
 
+def _known() -> str:
+    """What to do about a parameter that means nothing, and what parameters may be called, each by one of its names."""
+    names = ", ".join(dict.fromkeys(_CANONICAL.values()))
+    return f"wrap it in a function that passes it, as gradprobe init writes one; known, with synonyms: {names}"
+
+
 def _parameters(function: Callable[..., Any], word: str) -> tuple[dict[str, str], frozenset[str]]:
     takes: dict[str, str] = {}
     required = set()
@@ -317,10 +329,7 @@ def _parameters(function: Callable[..., Any], word: str) -> tuple[dict[str, str]
             takes[canonical] = name
             required |= {canonical} if parameter.default is parameter.empty else set()
         elif parameter.default is parameter.empty:
-            known = ", ".join(_CANONICAL)
-            raise UsageFailure(
-                f"target {word!r} needs a parameter {name!r} that nothing can be passed for", f"known: {known}"
-            )
+            raise UsageFailure(f"target {word!r} needs a parameter {name!r} that nothing can be passed for", _known())
     missing = [name for name in ("q", "k", "v") if name not in takes]
     if missing:
         raise UsageFailure(f"target {word!r} does not take {', '.join(missing)}", "an attention takes q, k and v")

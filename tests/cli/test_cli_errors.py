@@ -116,7 +116,7 @@ UNUSABLE_SIGNATURES = [
     ("(*args): pass", ("takes *args; arguments are passed by name", "name its parameters")),
     ("(q, k, v, /, do): pass", ("arguments are passed by name",)),
     ("(q, k, v, do, temperature): pass", ("needs a parameter 'temperature' that nothing can be passed for",
-                                          "known: q, query, k, key")),
+                                          "wrap it in a function")),
     ("(q, k, do): pass", ("does not take v", "an attention takes q, k and v")),
     ("(q, k, v, do, tau, window): pass", ("needs 'window', which this case does not have",)),
     ("(q, k, v, do, bias): pass", ("needs 'bias', which this case does not have", "add --bias")),

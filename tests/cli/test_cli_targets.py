@@ -233,6 +233,14 @@ def test_a_file_without_a_target_says_what_makes_one(tmp_path, monkeypatch):
     assert targets["is_cuda"]["is_other"]
 
 
+def test_a_file_of_kernels_alone_says_that_functions_launch_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kernel = "import triton\n@triton.jit\ndef backward(q_ptr):\n    pass\n"
+    out, targets = found(tmp_path, kernel)
+    assert targets == {}
+    assert "kernels.py has kernels and nothing that launches them (backward)" in " ".join(out.split())
+
+
 def test_a_file_that_fails_to_import_is_3_and_another_word_is_2(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")

@@ -43,6 +43,10 @@ def fussy(q, k, v, causal):
         raise ValueError("length must be a multiple of 128")
     return attend(q, k, v, causal)
 
+def detached(q, k, v):
+    assert q.shape[-1] in (64, 128)
+    return attend(q, k, v).detach()
+
 def only_bfloat16(q, k, v):
     assert q.dtype == torch.bfloat16
     return attend(q, k, v)
@@ -211,6 +215,13 @@ def test_what_a_target_raises_once_its_first_refusal_is_past_is_told_with_the_fi
     assert (ran.code, ran.out) == (3, "")
     assert "assert q.shape[-1] in (64, 128)" in ran.err
     assert "with --head-dim 64 it raised AttributeError: module 'torch' has no attribute 'no_such_function'" in ran.err
+
+
+def test_what_ends_a_search_though_it_is_no_refusal_is_told_with_the_first():
+    ran = run(f"check forms.py:detached {SMALL}")
+    assert (ran.code, ran.out) == (3, "")
+    assert "assert q.shape[-1] in (64, 128)" in ran.err
+    assert "with --head-dim 64 it is not differentiable" in ran.err
 
 
 def test_tensors_of_other_axes_that_a_target_only_runs_on_are_not_what_it_takes():

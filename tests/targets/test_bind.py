@@ -6,7 +6,7 @@ from gradprobe.inputs.draw import draw, outputs_of
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.resolution import resolve
 from gradprobe.targets.bind import bind
-from gradprobe.targets.find import find_target
+from gradprobe.targets.find import canonical_name, find_target
 
 
 def bound(function, **options):
@@ -145,3 +145,11 @@ def test_the_window_of_a_lazy_target_is_that_of_its_bias():
     case = resolve({"bias_window": 7}, "lazy", takes_bias=True)
     found = bind(find_target(f"{__name__}:of_a_lazy_bias"), case, draw(case))
     assert found["window_size"] == found["bias"].shape[1] == 7
+
+
+@pytest.mark.parametrize(
+    ("parameter", "meant"),
+    [("Q_bhsd", "q"), ("dO_bshd", "do"), ("query_states", "q"), ("d_k", None), ("k_n", None), ("bs", None)],
+)
+def test_the_axes_behind_a_tensors_name_are_no_part_of_it(parameter, meant):
+    assert canonical_name(parameter) == meant
