@@ -36,21 +36,34 @@ def test_a_cell_opens_what_stands_behind_it_and_escape_goes_back(open_page, name
         cell = page.locator(".matrix .v-mismatch").first
         cell.focus()
         page.keyboard.press("Enter")
-        box = page.locator("details[open]")
+        box = page.locator("details.opened[open]")
         box.wait_for()
         assert box.count() == 1
         assert box.get_attribute("id") == cell.get_attribute("href")[1:]
-        assert box.locator("table").first.is_visible()
-        assert box.locator("pre").first.inner_text().startswith("FIRST MISMATCH delta")
+        whole = box.locator(".whole")
+        whole.wait_for()
+        assert box.locator(".short").count() == 0
+        assert whole.locator(".facts dd").first.inner_text() == "delta"
+        assert whole.locator("mark").first.inner_text() == "stride_oh"
+        assert "stride_doh" in whole.locator(".diff .added").last.inner_text()
+        whole.locator(".graph a[aria-label^='delta']").click()
+        whole.locator(".head.mismatch").click()
+        assert page.locator("#head-dialog td").count() == 1
         page.keyboard.press("Escape")
-        assert page.locator("details[open]").count() == 0
+        cell.press("Enter")
+        box.locator("summary").first.press("Escape")
+        assert page.locator("details.opened[open]").count() == 0
+        assert (
+            page.evaluate("new Set([...document.querySelectorAll('[id]')].map((one) => one.id)).size")
+            == page.locator("[id]").count()
+        )
         assert page.evaluate("document.activeElement.className").startswith("cell")
 
 
 def test_a_failing_check_leads_to_its_cause_and_back_to_the_checks(open_page):
     with open_page("several") as page:
         page.locator(".matrix .v-mismatch").first.click()
-        page.locator("details[open] a[href^='#cause']").first.click()
+        page.locator("details.opened[open] a[href^='#cause']").first.click()
         assert page.evaluate("location.hash") == "#cause-1"
         assert page.locator("#cause-1").inner_text().startswith("2 cases")
 

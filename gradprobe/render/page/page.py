@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).with_name("templates")
+MOST_BYTES = 1_950_000
+"""Of a page, whatever it may hold."""
 
 
 def text(several: Reports, code: int | None, evidence: str = "") -> str:
@@ -28,7 +30,11 @@ def text(several: Reports, code: int | None, evidence: str = "") -> str:
         evidence: the file of whole heads that was written beside the report of one check.
     """
     reports = so_far(several, code)
-    return page_of(reports[0], evidence) if len(reports) == 1 else page_of_several(several, reports)
+    return (
+        page_of(reports[0], evidence)
+        if len(reports) == 1
+        else page_of_several(several, reports, ended=code is not None)
+    )
 
 
 def page_of(report: Report, evidence: str = "") -> str:
@@ -40,29 +46,46 @@ def page_of(report: Report, evidence: str = "") -> str:
     from .parts import parts_of
     from .surveys import parts_of_layouts
 
-    if report.strides is not None and report.runs:
-        return written("layouts.html", f"{report.verdict}: {report.name}", parts_of_layouts(report))
-    (report,) = with_origin(Reports(reports=(report,))).reports
     title = f"{report.verdict}: {report.name}"
+    if report.strides is not None and report.runs:
+        return _with_wholes("layouts.html", title, parts_of_layouts(report))
+    (report,) = with_origin(Reports(reports=(report,))).reports
     page = written("report.html", title, {"report": report, **parts_of(report)})
     if evidence and report.measured:
-        from .values import MOST_BYTES, chosen
+        from .values import chosen
 
         values = chosen(evidence, report, MOST_BYTES - len(page.encode()))
         page = written("report.html", title, {"report": report, **parts_of(report, values)})
     return page
 
 
-def page_of_several(several: Reports, reports: Sequence[Report]) -> str:
+def page_of_several(several: Reports, reports: Sequence[Report], *, ended: bool = True) -> str:
     """The page of several checks.
 
     Args:
         reports: those of `several`, and one that is not finished where more are to come.
+        ended: whether none are; before that each is told in short.
     """
     from .surveys import parts_of_checks
 
     title = f"{several.verdict}: {plural(len(reports), 'check')}"
-    return written("several.html", title, parts_of_checks(several, reports))
+    parts = parts_of_checks(several, reports)
+    return _with_wholes("several.html", title, parts) if ended else written("several.html", title, parts)
+
+
+def _with_wholes(template: str, title: str, parts: Mapping[str, Any]) -> str:
+    """A page with the whole reports behind its cells, as many as it has room for."""
+    from .wholes import wholes
+
+    room = MOST_BYTES - len(written(template, title, parts).encode())
+    return written(template, title, {**parts, "wholes": wholes(parts["each"], room, _whole)})
+
+
+def _whole(report: Report) -> str:
+    """All that the page of a report has below its verdict, but for the words of the terminal."""
+    from .parts import parts_of
+
+    return fragment("main.html", {"report": report, **parts_of(report, in_words=False)})
 
 
 def page_of_comparison(before: Reports, after: Reports) -> str:

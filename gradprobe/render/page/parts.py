@@ -18,12 +18,20 @@ from .scale import SCALE
 from .sources import diff_lines, excerpts, whole_listings
 from .values import Values
 
+_TERMINAL = Terminal(100, None, True)
 
-def parts_of(report: Report, values: Values = Values()) -> dict[str, Any]:  # noqa: B008 - it holds nothing
-    """What `report.html` reads beside the report.
+
+def parts_of(
+    report: Report,
+    values: Values = Values(),  # noqa: B008 - it holds nothing
+    *,
+    in_words: bool = True,
+) -> dict[str, Any]:
+    """What `main.html` reads beside the report.
 
     Args:
         values: those of whole heads, where a file of them is there.
+        in_words: whether all that the terminal shows stands there too.
     """
     base, run = base_of(report), report.shown if report.measured else None
     compared = run if run is not None and run.compares else None
@@ -47,7 +55,7 @@ def parts_of(report: Report, values: Values = Values()) -> dict[str, Any]:  # no
         "values": values,
         "scale": SCALE,
         "memory": parts_of_memory(report),
-        "terminal": "\n".join(line.plain.rstrip() for line in rendered(report, Terminal(100, None, True))),
+        "terminal": "\n".join(line.plain.rstrip() for line in rendered(report, _TERMINAL)) if in_words else "",
     }
 
 

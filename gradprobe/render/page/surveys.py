@@ -22,6 +22,7 @@ from ..text import UTF8, cause_in_words, ratio, told_apart
 from . import matrix
 from .opened import Opened, ids_of, of_check, of_layout
 from .sources import CodeBlock, diff_lines, excerpts
+from .wholes import Wholes, of_layouts
 
 
 def parts_of_layouts(report: Report) -> dict[str, Any]:
@@ -40,6 +41,8 @@ def parts_of_layouts(report: Report) -> dict[str, Any]:
             matrix.cell_of(run, run.layout, ids[run.layout]) for run in report.runs if tried_as(run).kind == PROGRAM
         ],
         "opened": [of_layout(report, run, ids[run.layout]) for run in report.runs],
+        "each": list(of_layouts(report, ids)),
+        "wholes": Wholes(),
         "sentences": list(sentences_of(report)),
     }
 
@@ -71,6 +74,8 @@ def parts_of_checks(several: Reports, reports: Sequence[Report]) -> dict[str, An
         "diff_lines": diff_lines,
         "ids": {title: ids[report.name] for title, report in by_title.items()},
         "opened": [of_check(report, ids[report.name], causes.get(report.title)) for report in reports],
+        "each": [(ids[report.name], report) for report in reports],
+        "wholes": Wholes(),
         "not_taken": several.not_taken or (),
     }
 

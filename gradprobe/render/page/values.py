@@ -19,8 +19,6 @@ from ...model.report import Report
 from ...model.run import LEVELS, WITHIN, seen_in
 from .maps import id_of
 
-MOST_BYTES = 1_950_000
-"""Of a page with all its values."""
 # Of a tile beside its values: its place, quotes and commas.
 _AROUND = 16
 # Of an element that is not finite, whose difference tells nothing: its expected value stands in place of that.

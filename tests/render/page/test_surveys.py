@@ -1,17 +1,22 @@
 """The page of many checks or layouts: a matrix first, of which each cell leads to what came of it."""
 
+import base64
+import json
 import re
+import zlib
 from dataclasses import replace
 
 import pytest
 from msgspec import structs
 
 from gradprobe.model.coverage import Coverage
-from gradprobe.model.documents import Reports
+from gradprobe.model.documents import Reports, load
 from gradprobe.model.run import INCOMPLETE
 from gradprobe.render.page import matrix
 from gradprobe.render.page.page import page_of, page_of_comparison, text
+from gradprobe.render.page.wholes import wholes
 from tests.page.made import right, saved, several
+from tests.render.written import document, entry, failed, faulty, head, run
 
 
 def signs(made):
@@ -106,3 +111,17 @@ def test_what_changed_stands_first_and_what_did_not_is_closed():
     same = page_of_comparison(after, after)
     assert "nothing changed" in same
     assert "1 intermediate as before" in same or "intermediates as before" in same
+
+
+def test_what_has_no_room_stays_in_short_and_what_fails_comes_first():
+    fine, wrong = load(json.dumps(document(run("contiguous", entry("dP", head(0)))))), load(json.dumps(faulty()))
+    reports = [("check-1", fine), ("check-2", wrong), ("check-3", load(json.dumps(failed())))]
+    every = wholes(reports, 100_000, lambda report: f'<h2 id="a">{report.verdict}</h2><a href="#a">x</a>')
+    assert every.words == ""
+    assert {*json.loads(every.json)} == {"check-1", "check-2"}
+    packed = json.loads(every.json)["check-2"]
+    html = zlib.decompress(base64.b64decode(packed)).decode()
+    assert html == '<h3 id="check-2-a">mismatch</h3><a href="#check-2-a">x</a>'
+    cut = wholes(reports, len(packed) + 30, lambda report: f'<h2 id="a">{report.verdict}</h2><a href="#a">x</a>')
+    assert {*json.loads(cut.json)} == {"check-2"}
+    assert cut.words.startswith("1 report is told in short")

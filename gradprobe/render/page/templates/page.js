@@ -139,11 +139,27 @@ function openHead(button) {
   at("head-dialog").showModal();
 }
 
+// What stands behind a cell of a matrix, whole, where the page has it: it is unpacked when it is opened.
+const wholes = at("wholes") ? JSON.parse(at("wholes").textContent) : {};
+async function unpack(box) {
+  const packed = wholes[box.id];
+  delete wholes[box.id];
+  if (!packed || !box.open || !globalThis.DecompressionStream) return;
+  const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
+  const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const whole = document.createElement("div");
+  whole.className = "whole";
+  whole.innerHTML = await new Response(plain).text();
+  for (const short of box.querySelectorAll(":scope > .short")) short.remove();
+  box.append(whole);
+}
+document.addEventListener("toggle", (event) => unpack(event.target), true);
+
 // What a link leads to is opened and gets the focus, and Escape goes back to the link.
 let from = null;
 function open() {
   const to = location.hash && at(decodeURIComponent(location.hash.slice(1))), box = to && to.closest("details");
-  if (box) {
+  if (box && !box.open) {
     box.open = true;
     box.querySelector("summary").focus();
   }
@@ -153,6 +169,7 @@ open();
 document.addEventListener("click", (event) => {
   const on = (what) => event.target.closest(what);
   from = on("a[href^='#']") || from;
+  if (on("a[href^='#']")) setTimeout(open); // also where it leads to what was opened and closed before
   if (on("#scheme")) {
     root.dataset.theme = isDark() ? "light" : "dark";
     name();
@@ -180,6 +197,6 @@ document.addEventListener("keydown", (event) => {
   const box = event.key === "Escape" && event.target.closest("details[open]");
   if (box) {
     box.open = false;
-    (from || box.querySelector("summary")).focus();
+    (box.closest(".whole") ? box.querySelector("summary") : from || box.querySelector("summary")).focus();
   }
 });
