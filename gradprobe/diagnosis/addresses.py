@@ -283,7 +283,16 @@ class _Judge:
             self._reason(place, strays[0]),
             share(len(strays), self._elements.count(number), _UNITS[self._elements.launch.together]),
         )
-        return Suspect(site.operation, place.name, site, blamed(site, right), reason, extent)
+        letter, reached = self._reached(strays)
+        lines = blamed(site, right)
+        return Suspect(site.operation, place.name, site, lines, reason, extent, letter=letter, reached=reached)
+
+    def _reached(self, strays: Sequence[_Stray]) -> tuple[str, tuple[tuple[int, int], ...]]:
+        """The letter of the first stray, and by it what each should touch and does, one index of each side."""
+        sides = [self._apart(stray) for stray in strays]
+        letter = sides[0][0]
+        found = {(there[0], here[0] if here else -1) for of, here, there in sides if of == letter and there}
+        return letter, tuple(sorted(pair for pair in found if pair[0] != pair[1]))
 
     def _reason(self, place: Place, stray: _Stray) -> str:
         letter, here, there = self._apart(stray)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ..faults.hypothesis import title
 from ..lint.passed import passed_of_others
 from ..model.failures import Failure
-from ..model.report import CONSISTENT, Diagnosis, Where
+from ..model.report import CONSISTENT, Diagnosis, Reached, Where
 from ..model.run import INHERITED, MISMATCH
 from ..numerics.evidence import LayoutRun, Measured, Watched
 from ..probing.experiment import Experiment
@@ -82,8 +82,19 @@ def _diagnosis(group: Sequence[Suspect]) -> Diagnosis:
         1.0 if first.is_sure else CONSISTENT,
         tuple(dict.fromkeys(_reasons(group, where))),
         tuple({(place.file, place.line): place for place in (*where, *beside, *where)}.values()),
+        reached=next(filter(None, map(_reached, group)), None),
         seen=f"seen in {where[0].kernel}, {first.extent}",
     )
+
+
+# Of the indices that an access misses: as many as a picture has room for.
+_MOST_REACHED = 12
+
+
+def _reached(one: Suspect) -> Reached | None:
+    pairs = tuple((there, None if here < 0 else here) for there, here in one.reached[:_MOST_REACHED])
+    is_store = one.kind == "store"
+    return Reached(tensor=one.name, letter=one.letter, pairs=pairs, is_store=is_store) if pairs else None
 
 
 def _reasons(group: Sequence[Suspect], where: Sequence[Where]) -> Iterator[str]:
@@ -192,7 +203,8 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
         misread = [where for one in seen if one.fault.startswith(_MISREAD) for where in one.where]
         told = {(where.file, where.line) for where in first.where}
         lines = (*first.where, *(where for where in misread if (where.file, where.line) not in told))
-    return [replace(first, evidence=(*first.evidence, *evidence), where=lines), *others]
+    reached = None if first.misread else next((one.reached for one in seen if one.reached), None)
+    return [replace(first, evidence=(*first.evidence, *evidence), where=lines, reached=reached), *others]
 
 
 def _of_each_kernel_first(lines: Sequence[Where]) -> tuple[Where, ...]:

@@ -27,7 +27,13 @@ def misread(flow: Flow) -> Iterator[Suspect]:
         count = sum(one.letter == conflict.letter for one in conflicts)
         extent = share(count, count + flow.agreed[number, conflict.letter], "time")
         beside = tuple(_addressing(flow, number, culprits))
-        yield Suspect(kind, source.tensor, source.site, blamed(source.site, right), reason, extent, beside=beside)
+        sides = {_sides(number, one) for one in conflicts if one.letter == conflict.letter}
+        reached = tuple((there, here) for there, here in sorted(sides) if there != here)
+        lines = blamed(source.site, right)
+        yield Suspect(
+            kind, source.tensor, source.site, lines, reason, extent, beside=beside, letter=conflict.letter,
+            reached=reached,
+        )  # fmt: skip
 
 
 def _addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> Iterator[tuple[Line, ...]]:
@@ -180,8 +186,14 @@ def _read_across(flow: Flow, number: int, loads: Collection[int]) -> Suspect:
 WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance"}
 
 
-def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
+def _sides(culprit: int, conflict: Conflict) -> tuple[int, int]:
+    """The index that an access meets, and its own."""
     here, there = conflict.example if culprit in conflict.left else conflict.example[::-1]
+    return there, here
+
+
+def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
+    there, here = _sides(culprit, conflict)
     others = conflict.right if culprit in conflict.left else conflict.left
     names = " and ".join(sorted({flow.sources[number].tensor for number in others}))
     word, tensor = WORDS[conflict.letter[0]], flow.sources[culprit].tensor

@@ -37,6 +37,10 @@ class Suspect:
     used: tuple[tuple[Line, ...], ...] = ()
     """Where it is worked on as if it were otherwise, which may be the fault as well: the dots that a tile lies
     across in, the operation that an odd factor does not fit."""
+    letter: str = ""
+    """Of a load or a store the axis in which it reaches other indices than it should."""
+    reached: tuple[tuple[int, int], ...] = ()
+    """These indices: the one that it should reach, and the one that it does, below 0 outside the tensor."""
     unmasked: tuple[tuple[Line, ...], ...] = ()
     """Where the scores that it works on are made, or masked last, which are not masked where rows do not see keys."""
 

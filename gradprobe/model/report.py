@@ -88,6 +88,17 @@ class Misread(Struct, frozen=True, kw_only=True):
     """Those with which it is read."""
 
 
+class Reached(Struct, frozen=True, kw_only=True):
+    """Which indices of one axis a load or a store should reach, by what it meets, and which it does."""
+
+    tensor: str
+    letter: str
+    """The axis, as in Laid."""
+    pairs: tuple[tuple[int, int | None], ...]
+    """Each index that it should, and the one that it does; None outside the tensor. Some, where they are many."""
+    is_store: bool = False
+
+
 class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     """One hypothesis, tested."""
 
@@ -110,6 +121,8 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     """What was tried at its lines and at what flows into them; None where nothing was."""
     misread: Misread | None = None
     """Of a tensor that is read with other strides, in the layout that shows it."""
+    reached: Reached | None = None
+    """Of a load or a store that was seen to reach other elements than those that it meets."""
     seen: str = ""
     """Of what is no hypothesis, but was seen while it ran: "seen in dq_kernel, 4 of 4 tiles"."""
 

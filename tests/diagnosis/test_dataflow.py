@@ -94,6 +94,10 @@ def test_the_first_that_is_wrong_is_told_at_its_line(
     assert not at_its_line or found[0].lines[-1][1] in changed.lines()
     wrong, total = re.match(r"([\d,]+) of ([\d,]+) (?:tile|time)s?$", found[0].extent).groups()
     assert 0 < int(wrong) <= int(total)
+    if of == "lse":  # of which head 0 is read in place of every other
+        reached = _diagnoses(found)[0].reached
+        assert (reached.tensor, reached.letter, reached.is_store) == ("lse", "h", False)
+        assert reached.pairs == ((1, 0),)
 
 
 K_TILE = "offs_n, offs_d, stride_kn, stride_kd, live_n"
@@ -329,6 +333,9 @@ def test_a_load_beyond_its_tensor_is_told_where_what_it_meets_lies_inside(tmp_pa
     found = suspects(followed("flash", "do=huge", {}, file), ("delta",))
     assert [(one.kind, one.name, one.site.kernel) for one in found[:1]] == [("load", "do", "flash_preprocess_kernel")]
     assert changed.lines() & {line for chain in found[0].beside for _, line in chain}
+    reached = _diagnoses(found)[0].reached
+    assert reached.tensor == "do"
+    assert {does for _, does in reached.pairs} == {None}
 
 
 def test_a_loop_that_never_runs_is_told_at_what_it_should_have_summed(tmp_path: Path) -> None:

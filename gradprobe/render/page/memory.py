@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ...model.number import plural
-from ...model.report import Misread, Report
+from ...model.report import Misread, Reached, Report, told
 from ...model.run import ASKED, LACKING, MORE, NONE, TWICE, Laid, Visited
 
 # Heads of a tensor that are drawn, one below the other, and indices of an axis that is misread.
@@ -44,7 +44,8 @@ class Access:
 
     at: str
     due: int
-    taken: int
+    taken: int | None
+    """None outside of everything."""
     lands: str
     is_wrong: bool
 
@@ -145,13 +146,32 @@ def _lands(read: Misread, element: int) -> str:
 
 def drawn(read: Misread) -> Markup:
     """A strip of memory: above it where each step should read, below it where it reads."""
-    steps = accesses(read)
-    reach = max(1, *(one.due for one in steps), *(one.taken for one in steps)) * 1.05
     own = sum((size - 1) * stride for size, stride in zip(read.sizes[1:], read.due[1:], strict=True)) + 1
+    steps = accesses(read)
+    label = f"{read.tensor} in memory: above where each {steps[0].at.rsplit(' ', 1)[0]} lies, below where it is read"
+    return _strip(steps, own, label)
+
+
+def reaches(found: Reached, laid: Sequence[Laid]) -> list[Access]:
+    """Each index that a load or a store should reach and does not, in elements where it is known how the tensor lay."""
+    word, known = _WORDS.get(found.letter, "index"), {one.name: one for one in laid}.get(found.tensor)
+    stride = dict(zip(known.axes, known.strides, strict=False)).get(found.letter, 1) if known else 1
+    return [
+        Access(
+            f"{word} {due}", due * stride, None if does is None else does * stride,
+            "outside its elements" if does is None else f"{word} {does}", is_wrong=True,
+        )
+        for due, does in found.pairs
+    ]  # fmt: skip
+
+
+def _strip(steps: Sequence[Access], own: int, label: str) -> Markup:
+    """Of so many elements of its own."""
+    reach = max(1, *(one.due for one in steps), *(one.taken or 0 for one in steps)) * 1.05
     width = f"{min(own / reach, 1) * _WIDE:.1f}"
     parts = [Markup('<rect class="strip" x="10" y="26" width="{}" height="14"/>').format(width)]
     for number, one in enumerate(steps):
-        due, taken = (f"{10 + at / reach * _WIDE:.1f}" for at in (one.due, one.taken))
+        due, taken = (f"{10 + at / reach * _WIDE:.1f}" for at in (one.due, reach if one.taken is None else one.taken))
         kind = "wrong" if one.is_wrong else "fine"
         parts.append(
             Markup(
@@ -159,7 +179,6 @@ def drawn(read: Misread) -> Markup:
                 '<path class="taken {3}" d="M{1} 34v14"/><text class="at {3}" x="{1}" y="60">{2}</text>'
             ).format(due, taken, number, kind)
         )
-    label = f"{read.tensor} in memory: above where each {steps[0].at.rsplit(' ', 1)[0]} lies, below where it is read"
     return Markup('<svg class="strips" viewBox="0 0 {} 66" role="img" aria-label="{}">{}</svg>').format(
         _WIDE + 20, label, Markup("").join(parts)
     )
@@ -199,14 +218,25 @@ def _tiles(one: Visited) -> Markup:
     ).format(width, height, f"{one.name}: the tiles that were visited", Markup("").join(parts))
 
 
+def _told(found: Reached) -> str:
+    word, does = _WORDS.get(found.letter, "index"), "written" if found.is_store else "read"
+    return f"{found.tensor}: above each {word} that should be {does}, below the one that is"
+
+
 def parts_of_memory(report: Report) -> dict[str, object]:
     """What `memory.html` reads."""
     read = next((one.misread for one in report.diagnoses if one.misread is not None), None)
+    reached = next((one.reached for one in told(report.diagnoses) if one.reached is not None), None)
+    lay = next((run.laid for run in report.runs if report.measured and run.layout == report.shown.layout), ())
+    reads = reaches(reached, lay) if reached else []
     shown = next((run for run in report.runs if run.visited), None)
     return {
         "read": read,
         "accesses": accesses(read) if read else [],
         "strip": drawn(read) if read else "",
+        "reached": reached,
+        "reaches": reads,
+        "reach": _strip(reads, max(one.due for one in reads) + 1, _told(reached)) if reached else "",
         "visited": pairs(shown.visited) if shown else [],
         "visited_signs": [(_SHAPES[sign], words) for sign, words in SIGNS.items()],
         "laid": [(run.layout, tensors(run.laid)) for run in report.runs if run.laid],

@@ -1,12 +1,18 @@
 """Pictures of memory: how tensors lie, where one is misread, which tiles were visited; each with its words."""
 
+import json
 import re
 
 import pytest
+from lxml import html
+from msgspec import structs
 
-from gradprobe.model.report import Misread
+from gradprobe.model.documents import load
+from gradprobe.model.report import Diagnosis, Misread, Reached
 from gradprobe.model.run import Laid, Visited
-from gradprobe.render.page.memory import accesses, drawn, pairs, tensors
+from gradprobe.render.page.memory import accesses, drawn, pairs, reaches, tensors
+from gradprobe.render.page.page import page_of
+from tests.render.written import faulty
 
 # dO of 3 heads, 4 rows and 5 dims beside q's head stride.
 READ = Misread(tensor="do", along="h", axes="bhme", sizes=(1, 3, 4, 5), due=(100, 30, 7, 1), taken=(100, 16, 7, 1))
@@ -89,3 +95,21 @@ def test_tiles_are_counted_in_words_and_crossed_where_they_are_wrong():
         "1 some of it counted twice"
     )
     assert one.picture.count('class="cross"') == 3
+
+
+def test_what_a_load_was_seen_to_reach_is_drawn_in_elements_where_the_layout_is_known():
+    reached = Reached(tensor="k", letter="h", pairs=((1, 0), (2, None)))
+    lay = (Laid(name="k", axes="bhnd", sizes=(2, 3, 8, 4), strides=(96, 32, 4, 1)),)
+    first, second = reaches(reached, lay)
+    assert (first.at, first.due, first.taken, first.lands) == ("head 1", 32, 0, "head 0")
+    assert (second.due, second.taken, second.lands) == (64, None, "outside its elements")
+    assert [one.due for one in reaches(reached, ())] == [1, 2]
+    cause = Diagnosis("load/k", "S1", "other elements", 1.0, reached=reached)
+    report = structs.replace(load(json.dumps(faulty())), diagnoses=(cause,))
+    page = html.document_fromstring(page_of(report))
+    table = page.xpath("//h3[@id='reached']/following::table[1]")[0]
+    assert [[cell.text_content() for cell in row] for row in table.xpath(".//tbody/tr")] == [
+        ["head 1", "1", "✗ 0", "head 0"],
+        ["head 2", "2", "✗ outside", "outside its elements"],
+    ]
+    assert len(page.xpath("//svg[@class='strips']//path[@class='taken wrong']")) == 2
