@@ -32,7 +32,7 @@ from ..model.run import MATCH
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, experiment_of, inputs_of, measure, silent
 from ..probing.observe import execute
-from ..processes.forks import Forks
+from ..processes.forks import Beside
 from ..runtime.interpreter.dataflow import Flow, Site
 from ..runtime.interpreter.memory.findings import places
 from ..source.text import SourceLine
@@ -85,23 +85,29 @@ class _Culprit:
     where: Where
 
 
-def coincidences(experiment: Experiment, runs: Sequence[LayoutRun], seconds: float) -> tuple[Warned, ...]:
+class Search:
     """What is right only by coincidence in a check that matches, each line once.
 
     It is sought in a fork, since a case that the target does not take may end its process, or never end.
-
-    Args:
-        seconds: that the search takes.
     """
-    with Forks(1, is_waited_for=True) as forks:
-        forks.add("", partial(sought, replace(experiment, tick=silent), runs, seconds))
-        longest = _TIMES * seconds
-        answers = [answer for _, answer in forks.answers(time.monotonic() + longest, longest)]
-    return next(filter(None, answers), ())
+
+    def __init__(self, experiment: Experiment, runs: Sequence[LayoutRun], seconds: float) -> None:
+        """`seconds`: that it takes."""
+        self._longest = _TIMES * seconds
+        self._fork = Beside(partial(sought, replace(experiment, tick=silent), runs, seconds))
+
+    def result(self) -> tuple[Warned, ...]:
+        return self._fork.answer(self._longest) or ()
+
+    def __enter__(self) -> Search:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._fork.__exit__()
 
 
 def sought(experiment: Experiment, runs: Sequence[LayoutRun], seconds: float) -> tuple[Warned, ...]:
-    """The same in this process."""
+    """What it comes to, found in this process."""
     until, found = time.monotonic() + seconds, dict[tuple[str, int | None], Warned]()
     apart = variations(experiment.case, runs)
     # Most targets that take each of several cases take all at once, which is one run instead of several.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ..diagnosis.ahead import Ahead
 from ..diagnosis.apart import with_intermediates
@@ -20,17 +22,22 @@ from ..model.case import Case, ranked
 from ..model.failures import Refusal, TargetFailure
 from ..model.memory import Warned
 from ..model.report import NAMED
-from ..model.run import MISMATCH
+from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.float64 import products_of
 from ..numerics.range import refuse_out_of_range, unshown
+from ..probing.beforehand import Beforehand
 from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent
 from ..probing.receipt import environment, notes_of, provenance
 from ..probing.runs import RunRecord, outcomes_of, pinned, records_of, with_strays, with_symmetries
 from ..probing.tapped import proposal, refuse_wrong_taps
+from ..processes.forks import at_once
 from ..targets.find import Target
 from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, given_as, refuses, share_wrong, tried
 from .resolve import Problem
+
+if TYPE_CHECKING:
+    from ..diagnosis.coincidence import Search
 
 # What seconds may be spent on beyond the check itself.
 EDITS, COINCIDENCES = "edits", "coincidences"
@@ -78,8 +85,9 @@ def probe(
     experiment = experiment_of(case, target, reference, saved, tick=tick, command=reproduce)
     refuse_out_of_range(case, experiment.values)
     records: list[RunRecord] = []
-    with Ahead() as ahead:
-        for record in records_of(experiment):
+    with contextlib.ExitStack() as stack:
+        ahead, beforehand = stack.enter_context(Ahead()), stack.enter_context(Beforehand())
+        for record in records_of(experiment, beforehand):
             records.append(record)
             experiment = experiment.after(outcomes_of([record]))
             if len(records) == 1 and record.run:
@@ -88,8 +96,9 @@ def probe(
             _tell(told, experiment, records)
             if why and not case.ranks:
                 ahead.begin(experiment, record)
-        records = with_symmetries(experiment, records)
+        records = with_symmetries(experiment, records, beforehand)
         ahead.test(experiment, records)
+        search = _search(experiment, records, budget(COINCIDENCES), stack) if at_once() > 1 else None
         records = with_intermediates(experiment, records, ahead.watched)
         report = _so_far(experiment, records)
         if not report.measured:
@@ -99,6 +108,12 @@ def probe(
         with experiment.stopwatch.timed("diagnose"):
             found = _reasons(failed, ahead) if why else RankReasons(Reasons())
         report = replace(report, runs=tuple(replace(run, visited=ahead.visited(run)) for run in report.runs))
+        search = search or _search(experiment, records, budget(COINCIDENCES), stack)
+        warned: tuple[Warned, ...] = ()
+        if search is not None and report.failing is None:
+            with experiment.stopwatch.timed("diagnose"):
+                tick("looking for coincidences", 0.0)
+                warned = search.result()
     reasons = found.reasons
     if report.runs[0].verdict == MISMATCH:
         reasons = with_length(reasons, report.runs[0], right_at)
@@ -106,7 +121,6 @@ def probe(
         if report.failing is not None and not case.ranks and (seconds := budget(EDITS)) > 0:
             tick("trying edits", 0.0)
             reasons = reasons_with_edits(failed, reasons, seconds)
-        warned = _coincidences(experiment, report, budget(COINCIDENCES), tick) if report.failing is None else ()
         is_whole = report.failing is None and not case.ranks
         seen = proposal(experiment, report.runs, budget(COINCIDENCES)) if is_whole else ()
         notes = (*found_out, *notes_of(experiment, records), *seen)
@@ -137,16 +151,18 @@ def reasons_with_edits(failed: tuple[Experiment, Sequence[LayoutRun]], reasons: 
         return replace(reasons, known=(*reasons.known, f"no edit could be tried, by a fault of gradprobe: {fault}"))
 
 
-def _coincidences(experiment: Experiment, report: Probed, seconds: float, tick: Tick) -> tuple[Warned, ...]:
-    """What is right only by coincidence, of kernels that Triton's interpreter ran."""
-    first = experiment.first
-    if seconds <= 0 or first is None or not (first.interpreted and first.launched):
-        return ()
+def _search(
+    experiment: Experiment, records: Sequence[RunRecord], seconds: float, stack: contextlib.ExitStack
+) -> Search | None:
+    """Begins to look for what is right only by coincidence, of kernels that Triton's interpreter ran and that match."""
+    first, runs = experiment.first, [record.run for record in records if record.run]
+    is_right = all(run.verdict == MATCH for run in with_strays(records) if run.measured is not None)
+    if seconds <= 0 or first is None or not (first.interpreted and first.launched) or not is_right:
+        return None
     # It imports Triton, which only a run in the interpreter has surely done already.
-    from ..diagnosis.coincidence import coincidences
+    from ..diagnosis.coincidence import Search
 
-    tick("looking for coincidences", 0.0)
-    return coincidences(experiment, report.runs, seconds)
+    return stack.enter_context(Search(experiment, runs, seconds))
 
 
 def _as_it_failed(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor
 
@@ -14,15 +16,16 @@ from ..model.assignment import AS_SAVED, Assigned, run_name
 from ..model.case import Case
 from ..model.failures import TargetFailure
 from ..model.number import in_words, listed, plural, spans
-from ..model.run import MISMATCH
+from ..model.run import MATCH, MISMATCH
 from ..numerics.black_box.look import Examiner, look_inside
 from ..numerics.black_box.onehot import Sample
-from ..numerics.black_box.recover import is_whole, obstacle, recoverable
+from ..numerics.black_box.recover import Asked, is_whole, obstacle, recoverable
 from ..numerics.black_box.sampling import sampled
 from ..numerics.budget import Recovery
 from ..numerics.evidence import Inside, LayoutRun, Measured
 from ..numerics.rows import in_whole
 from ..runtime.trace import Trace
+from .beforehand import Beforehand
 from .experiment import Experiment, derived, inputs_of, measure
 from .observe import Execution, accepted
 from .runs import RunRecord
@@ -68,15 +71,18 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     if any(layout == "expanded" for _, layout in run.assigned) or _repeats_as_saved(experiment, run.assigned):
         words = f"P and dS are not recovered in {run.layout}: a layout that repeats values holds no one-hot rows"
         return record.with_more(notes=[words] if case.layouts or case.runs else [])
-    box = _BlackBox(experiment)
+    # Of one that is wrong the other cores follow the kernels.
+    beforehand = Beforehand()
+    box = _BlackBox(experiment, beforehand)
+    announce = box.announce if run.verdict == MATCH else _nothing_to_tell
     measured, sample, assigned = run.measured, _sample(experiment, run.measured), run.assigned
 
     def tensors() -> Mapping[str, Tensor]:
         return inputs_of(experiment, assigned).tensors
 
-    examiner = Examiner(case, experiment.values, assigned, box.answer, box.measure, measured, tensors, sample)
+    examiner = Examiner(case, experiment.values, assigned, box.answer, box.measure, measured, tensors, sample, announce)
     try:
-        with experiment.stopwatch.timed("compare"):
+        with beforehand, experiment.stopwatch.timed("compare"):
             inside = look_inside(examiner)
     except TargetFailure as failure:
         # The run itself is measured, and stands.
@@ -108,17 +114,43 @@ def _repeats_as_saved(experiment: Experiment, assigned: Assigned) -> bool:
     return any(repeats(shapes[name], place) for name, place in experiment.saved.placements.items())
 
 
+def _nothing_to_tell(assigned: Assigned, asked: Sequence[Asked]) -> None:
+    """Has nothing answered beforehand."""
+
+
 class _BlackBox:
     """A target that is given one-hot problems; it keeps what each execution did."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        self._experiment = experiment
+    def __init__(self, experiment: Experiment, beforehand: Beforehand) -> None:
+        self._experiment, self._beforehand = experiment, beforehand
+        self._number = itertools.count()
+        """Of what is asked, among all that was announced."""
         self.executions: list[Execution] = []
+
+    def announce(self, assigned: Assigned, asked: Sequence[Asked]) -> None:
+        """Has forks answer the last of it."""
+        self._number = itertools.count()
+        self._beforehand.halve(self._experiment, [partial(self._of, assigned, one) for one in asked])
 
     def answer(
         self, assigned: Assigned, case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor]
     ) -> Trace:
         """The target's results on several probes, which have O, LSE and delta in common."""
+        experiment, inputs = self._laid_out(assigned, case, values, first)
+        try:
+            trace, execution = accepted(experiment, inputs, partial(self._beforehand.taken, next(self._number)))
+        except TargetFailure:
+            self._beforehand.drop()  # what is asked next is something else
+            raise
+        self.executions.append(execution)
+        return trace
+
+    def _of(self, assigned: Assigned, asked: Asked) -> tuple[Experiment, Inputs]:
+        return self._laid_out(assigned, *asked())
+
+    def _laid_out(
+        self, assigned: Assigned, case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor]
+    ) -> tuple[Experiment, Inputs]:
         experiment, saved = self._experiment, self._experiment.saved
         times = case.batch // experiment.case.batch
         of_first = derived(experiment, first)
@@ -128,9 +160,7 @@ class _BlackBox:
         placements = for_more_batches(saved.placements, shapes) if saved else None
         inputs = place(everything, assigned, placements, shapes=case.shapes)
         # O and LSE of a file are none of these problems'.
-        trace, execution = accepted(replace(experiment, case=case, taps=(), saved=None), inputs)
-        self.executions.append(execution)
-        return trace
+        return replace(experiment, case=case, taps=(), saved=None), inputs
 
     def measure(
         self, values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,32 +44,40 @@ class Execution:
         return replace(self, inputs=Inputs(layout or self.layout, {}, {}), outcome=replace(self.outcome, trace=None))
 
 
-def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execution:
+def execute(
+    experiment: Experiment,
+    inputs: Inputs,
+    schedule: int = 0,
+    beforehand: Callable[[Experiment], Execution | None] = lambda experiment: None,
+) -> Execution:
     """One run of the target, timed.
-
-    A target of CUDA sources is run again where only now it shows to be one: what its torch.empty gave is known then.
 
     Args:
         schedule: the order of the threads of CUDA kernels on the CPU.
+        beforehand: gives the run where it was made already.
     """
     stopwatch, name = experiment.stopwatch, experiment.target.name
     experiment.tick(f"run {stopwatch.laps['target'] + 1}, {name}, {inputs.layout}", 0.0, inputs.layout)
     with stopwatch.timed("target"):
-        execution = _executed(experiment, inputs, schedule)
-    outcome = execution.outcome
+        made = beforehand(experiment) or execution(experiment, inputs, schedule)
+    outcome = made.outcome
     if outcome.trace is not None:
         outcome = replace(outcome, trace=_with_forward(experiment, inputs, outcome.trace))
-    return replace(execution, outcome=outcome)
+    return replace(made, inputs=inputs, outcome=outcome)
 
 
-def _executed(experiment: Experiment, inputs: Inputs, schedule: int) -> Execution:
+def execution(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execution:
+    """One run of the target.
+
+    A target of CUDA sources is run again where only now it shows to be one: what its torch.empty gave is known then.
+    """
     # Memory of CUDA's allocator often holds zeros in a test and something else in a training run: kernels of a source
     # run between guard bands, and so does what they ended when it was not between any.
     if not experiment.cuda:
         with contextlib.suppress(KernelStopped):
-            execution = observe(experiment, inputs, banded=experiment.case.poison, schedule=schedule)
-            if not execution.outcome.cuda:
-                return execution
+            made = observe(experiment, inputs, banded=experiment.case.poison, schedule=schedule)
+            if not made.outcome.cuda:
+                return made
     return observe(experiment, inputs, copies=True, schedule=schedule)
 
 
@@ -84,17 +92,21 @@ def _with_forward(experiment: Experiment, inputs: Inputs, trace: Trace) -> Trace
     return Trace({name: values[name] for name in order}, {name: trace.sources.get(name, "exported") for name in order})
 
 
-def accepted(experiment: Experiment, inputs: Inputs) -> tuple[Trace, Execution]:
+def accepted(
+    experiment: Experiment,
+    inputs: Inputs,
+    beforehand: Callable[[Experiment], Execution | None] = lambda experiment: None,
+) -> tuple[Trace, Execution]:
     """A further run in a layout that the target accepted before, and its results.
 
     Raises:
         TargetFailure: it refuses the layout now.
     """
-    execution = execute(experiment, inputs)
-    if execution.outcome.trace is None:
+    made = execute(experiment, inputs, beforehand=beforehand)
+    if made.outcome.trace is None:
         name = experiment.target.name
         raise TargetFailure(f"target {name!r} refused {inputs.layout} after accepting it before")
-    return execution.outcome.trace, execution.without_tensors()
+    return made.outcome.trace, made.without_tensors()
 
 
 def observe(
@@ -124,9 +136,9 @@ def observe(
         return Execution(inputs, together.outcome, together.memory, together.unwatched)
     setting, case = _RunSetup(experiment, inputs, banded, copies, schedule), experiment.case
     guards, given = Guards(inputs.tensors, inputs.fill), Given(inputs, case.inplace)
-    was_there = _interprets_triton()
+    was_there = interprets_triton()
     seen = setting.run()
-    if _interprets_triton() and not was_there:
+    if interprets_triton() and not was_there:
         given.restore()
         seen = setting.run()
     breaches = [*guards.breaches(), *seen.breaches()]
@@ -193,7 +205,7 @@ class _RunSetup:
 
     def run(self, steps: Steps | None = None) -> _WatchedRun:
         """Runs the target; where there are steps, they are told of each."""
-        of, unwritten, is_triton = self.experiment, empty_outputs(self.inputs), _interprets_triton()
+        of, unwritten, is_triton = self.experiment, empty_outputs(self.inputs), interprets_triton()
         with _watched(self.inputs, unwritten) if is_triton else nullcontext() as memory:
             bands = self.banded or is_triton
             allocations = Allocations(of.fill, of.unwritten, unwritten, copies=self.copies) if bands else None
@@ -233,6 +245,6 @@ def _watched(inputs: Inputs, unwritten: Unwritten) -> AbstractContextManager[Any
     return watched_memory(inputs.tensors, unwritten, is_split=True)
 
 
-def _interprets_triton() -> bool:
+def interprets_triton() -> bool:
     """Whether kernels of Triton that are launched now are interpreted. A target without any need not pay its import."""
     return interpreting() and "triton" in sys.modules

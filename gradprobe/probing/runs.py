@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,15 +14,17 @@ from ..inputs.draw import outputs_of
 from ..inputs.guards import same_bits
 from ..inputs.layouts import Inputs, laid
 from ..model.assignment import AS_SAVED, UNIT_RUN, Assigned, run_name
+from ..model.case import Case
 from ..model.failures import TargetFailure, UsageFailure
 from ..model.memory import RACE, UNWRITTEN, MemoryFinding, telling, worst_first
-from ..model.run import MISMATCH
+from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import LayoutRun, Measured
 from ..numerics.identities import LINEAR_IN_DO, Invariant, agreement, doubled, permuted
 from ..numerics.range import out_of_range
 from ..numerics.repeats import Repeats
 from ..runtime.run import Outcome
 from .atomics import atomics_into
+from .beforehand import Beforehand, LaidOut
 from .experiment import Experiment, derived, effective, inputs_of, layouts_of, measure
 from .observe import Execution, accepted, execute
 
@@ -47,12 +50,31 @@ def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
     return (execution.outcome for record in records for execution in record.executions)
 
 
-def records_of(experiment: Experiment) -> Iterator[RunRecord]:
-    """A record of each run of a case under all of its layouts, as soon as it is measured."""
+def records_of(experiment: Experiment, beforehand: Beforehand | None = None) -> Iterator[RunRecord]:
+    """A record of each run of a case under all of its layouts, as soon as it is measured.
+
+    Args:
+        beforehand: which makes the runs behind the first two already, where that comes to the same.
+    """
+    beforehand = beforehand or Beforehand()
+    if _is_one_run_each(experiment.case):
+        beforehand.begin(experiment, _to_come(experiment))
     for assigned in layouts_of(experiment.case):
-        for record in _of_layout(experiment, assigned):
+        for record in _of_layout(experiment, assigned, beforehand):
             experiment = experiment.after(outcomes_of([record]))
+            beforehand.go_on(experiment, is_right=record.run is not None and record.run.verdict == MATCH)
             yield record
+
+
+def _is_one_run_each(case: Case) -> bool:
+    return case.repeat == 1 and not case.schedules and case.configs == "first"
+
+
+def _to_come(experiment: Experiment) -> dict[Hashable, LaidOut]:
+    """What forks may make: what a target keeps from its first call shows in the second of this process."""
+    layouts = layouts_of(experiment.case)
+    runs: dict[Hashable, LaidOut] = {assigned: partial(_laid_out, experiment, assigned) for assigned in layouts[2:]}
+    return {**runs, _SYMMETRIES: lambda: (experiment, _SYMMETRIES.inputs(experiment, layouts[0]))}
 
 
 def runs_of(experiment: Experiment) -> list[LayoutRun]:
@@ -60,9 +82,13 @@ def runs_of(experiment: Experiment) -> list[LayoutRun]:
     return [record.run for record in records_of(experiment) if record.run is not None]
 
 
-def _of_layout(experiment: Experiment, assigned: Assigned) -> Iterator[RunRecord]:
+def _laid_out(experiment: Experiment, assigned: Assigned) -> tuple[Experiment, Inputs]:
+    return experiment, inputs_of(experiment, assigned)
+
+
+def _of_layout(experiment: Experiment, assigned: Assigned, beforehand: Beforehand) -> Iterator[RunRecord]:
     """One layout; where `distinct` is refused or never reaches the kernels, `distinct-unit` as well."""
-    record, run = _record(experiment, assigned)
+    record, run = _record(experiment, assigned, partial(beforehand.taken, assigned))
     request, experiment = experiment.case.layouts or experiment.case.runs, experiment.after(outcomes_of([record]))
     yield record
     if experiment.case.configs == "all" and assigned == layouts_of(experiment.case)[0]:
@@ -96,9 +122,13 @@ def pinned(experiment: Experiment, kernel: str, number: int) -> Experiment:
     return replace(experiment, case=replace(experiment.case, pinned=((kernel, number),)))
 
 
-def _record(experiment: Experiment, assigned: Assigned) -> tuple[RunRecord, LayoutRun]:
+def _record(
+    experiment: Experiment,
+    assigned: Assigned,
+    beforehand: Callable[[Experiment], Execution | None] = lambda experiment: None,
+) -> tuple[RunRecord, LayoutRun]:
     inputs = inputs_of(experiment, assigned)
-    first = execute(experiment, inputs)
+    first = execute(experiment, inputs, beforehand=beforehand)
     experiment, trace, memory = experiment.after([first.outcome]), first.outcome.trace, list(first.memory)
     first, lay = first.without_tensors(), laid(experiment.case, inputs)
     if trace is None:
@@ -216,14 +246,20 @@ class _Second:
     """Compares the second one with its own reference, where the identity is broken: it, where it is wrong by itself."""
 
 
-def with_symmetries(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
-    """I8 and I9 from one more run of the first layout, I10 from it and distinct where both have the same values."""
+def with_symmetries(
+    experiment: Experiment, records: list[RunRecord], beforehand: Beforehand | None = None
+) -> list[RunRecord]:
+    """I8 and I9 from one more run of the first layout, I10 from it and distinct where both have the same values.
+
+    Args:
+        beforehand: which may have made that run.
+    """
     having = [(at, one.run, one.run.measured) for at, one in enumerate(records) if one.run and one.run.measured]
     first = next((found for found in having if summable(found[2])), None)
     if first is None:
         return records
     place, run, measured = first
-    of_first, seconds = _linear_and_permuted(experiment, run, measured)
+    of_first, seconds = _linear_and_permuted(experiment, run, measured, beforehand or Beforehand())
     records, is_plain = list(records), run.layout in ("contiguous", AS_SAVED)
     for at, other, found in having:
         invariants = of_first if at == place else []
@@ -237,20 +273,21 @@ def with_symmetries(experiment: Experiment, records: list[RunRecord]) -> list[Ru
 
 
 def _linear_and_permuted(
-    experiment: Experiment, run: LayoutRun, first: Measured
+    experiment: Experiment, run: LayoutRun, first: Measured, beforehand: Beforehand
 ) -> tuple[list[Invariant], list[_Second]]:
     """dO doubled and heads and batches permuted, in one run; each alone only where the two together disagree.
 
     Where neither alone disagrees the target is not the same from call to call, and the run that showed it stands.
     """
+    second = partial(_second, experiment, run, first, beforehand)
     if not _may_double(experiment, first):
-        reverse = _second(experiment, run, first, "I9", factor=1.0, reverse=True)
+        reverse = second("I9", replace(_SYMMETRIES, factor=1.0))
         return [reverse.invariant], [reverse]
-    both = _second(experiment, run, first, "I8", factor=2.0, reverse=True)
+    both = second("I8", _SYMMETRIES)
     if both.invariant.holds:
         return [both.invariant, replace(both.invariant, key="I9")], [both]
-    linear = _second(experiment, run, first, "I8", factor=2.0, reverse=False)
-    reverse = _second(experiment, run, first, "I9", factor=1.0, reverse=True)
+    linear = second("I8", replace(_SYMMETRIES, reverse=False))
+    reverse = second("I9", replace(_SYMMETRIES, factor=1.0))
     broken = linear if not (linear.invariant.holds and reverse.invariant.holds) else both
     return [broken.invariant, reverse.invariant], [both, linear, reverse]
 
@@ -267,27 +304,54 @@ def _may_double(experiment: Experiment, first: Measured) -> bool:
 
 
 def _second(
-    experiment: Experiment, run: LayoutRun, first: Measured, key: str, *, factor: float, reverse: bool
+    experiment: Experiment, run: LayoutRun, first: Measured, beforehand: Beforehand, key: str, other: _Otherwise
 ) -> _Second:
-    # Values that were expanded are so already; laid out so once more they would lose the factor.
-    assigned = tuple((tensor, layout) for tensor, layout in run.assigned if layout != "expanded")
-
     def laid_out() -> Inputs:
         """Made again where they are asked for: of a large case they take more memory than all else."""
-        values: Mapping[str, Tensor] = effective(experiment.values, run.assigned)
-        values = doubled(values) if factor != 1.0 else values
-        values = permuted(values, experiment.case) if reverse else values
-        outputs = outputs_of(experiment.case, experiment.target.outputs, values)
-        return experiment.placed({**derived(experiment, values), **values, **outputs}, assigned)
+        return other.inputs(experiment, run.assigned)
 
-    trace, execution = accepted(experiment, laid_out())
-    invariant = agreement(key, experiment.case, first.trace, trace, first.comparison, factor=factor, reverse=reverse)
+    # A second run of another layout, where the first was refused, is none that was begun.
+    is_begun = run.assigned == layouts_of(experiment.case)[0]
+    trace, execution = accepted(experiment, laid_out(), partial(beforehand.taken, other if is_begun else None))
+    invariant = agreement(
+        key, experiment.case, first.trace, trace, first.comparison, factor=other.factor, reverse=other.reverse
+    )
     if invariant.holds:
         return _Second(invariant, execution, lambda: None)
-    what = " and ".join((["dO doubled"] if factor != 1.0 else []) + (["heads reversed"] if reverse else []))
 
     def wrong() -> LayoutRun | None:
-        second = LayoutRun(f"{run.layout}, {what}", assigned, measure(experiment, laid_out(), trace), None)
+        measured = measure(experiment, laid_out(), trace)
+        second = LayoutRun(f"{run.layout}, {other.words}", other.laid(run.assigned), measured, None)
         return second if second.verdict == MISMATCH else None
 
     return _Second(invariant, execution, wrong)
+
+
+@dataclass(frozen=True)
+class _Otherwise:
+    """What a second run has in the place of a first one's values."""
+
+    factor: float = 2.0
+    """Of dO."""
+    reverse: bool = True
+    """Whether heads and batches stand the other way round."""
+
+    @property
+    def words(self) -> str:
+        doubled = ["dO doubled"] if self.factor != 1.0 else []
+        return " and ".join(doubled + (["heads reversed"] if self.reverse else []))
+
+    def laid(self, assigned: Assigned) -> Assigned:
+        """Values that were expanded are so already; laid out so once more they would lose the factor."""
+        return tuple((tensor, layout) for tensor, layout in assigned if layout != "expanded")
+
+    def inputs(self, experiment: Experiment, assigned: Assigned) -> Inputs:
+        values: Mapping[str, Tensor] = effective(experiment.values, assigned)
+        values = doubled(values) if self.factor != 1.0 else values
+        values = permuted(values, experiment.case) if self.reverse else values
+        outputs = outputs_of(experiment.case, experiment.target.outputs, values)
+        everything = {**derived(experiment, values), **values, **outputs}
+        return experiment.placed(everything, self.laid(assigned))
+
+
+_SYMMETRIES = _Otherwise()

@@ -113,12 +113,14 @@ def may_fork() -> bool:
 
 
 def at_once() -> int:
-    """How many processes may work beside one another, this one among them."""
-    return max(1, min(cores(), _MOST)) if may_fork() else 1
+    """How many processes may work beside one another, this one among them, and not those that do so already."""
+    return max(1, min(cores(), _MOST) - len(_BESIDE)) if may_fork() else 1
 
 
 # More share the work of one no better: each takes memory, and what only one can do stays as long.
 _MOST = 8
+_BESIDE: set[int] = set()
+"""The forks that work beside this process."""
 CROWDED: set[int] = set()
 """The process, where others beside it have the cores: a fork, or one of several that run tests."""
 
@@ -129,6 +131,7 @@ class Beside(Generic[Done]):
     def __init__(self, work: Callable[[], Done]) -> None:
         self._work = work
         self._fork: _Fork | None = _started(None, lambda: (work(),))
+        _BESIDE.add(self._fork.process)
 
     def result(self) -> Done:
         """What it returned; where the fork came to no end, it is done here."""
@@ -161,12 +164,33 @@ class Beside(Generic[Done]):
 
 def halved(work: Callable[[Sequence[Item]], list[Done]], items: Sequence[Item]) -> list[Done]:
     """What work makes of each item, in their order: of every second one in a fork beside this process."""
-    if len(items) < 2 or not may_fork():
+    if len(items) < 2 or at_once() < 2:
         return work(items)
     with Beside(partial(work, items[1::2])) as other:
         here = work(items[::2])
         there = other.result()
     return [done for pair in zip_longest(here, there) for done in pair][: len(items)]
+
+
+class Said(Exception):
+    """Something was printed."""
+
+
+@contextlib.contextmanager
+def nothing_said() -> Iterator[None]:
+    """While open, a fork keeps what is printed to itself.
+
+    Raises:
+        Said: something was. It is to come in its order, from the process that the fork works for.
+    """
+    said = os.memfd_create("said")
+    for descriptor in (1, 2):
+        os.dup2(said, descriptor)
+    sys.stdout = sys.stderr = os.fdopen(said, "w")
+    yield
+    sys.stdout.flush()
+    if os.fstat(said).st_size:
+        raise Said
 
 
 def _started(key: Any, work: Callable[[], Any], *, is_waited_for: bool = False) -> _Fork:
@@ -215,6 +239,7 @@ def _ended(fork: _Fork) -> Any:
         os.kill(fork.process, signal.SIGKILL)
     os.close(fork.descriptor)
     os.waitpid(fork.process, 0)
+    _BESIDE.discard(fork.process)
     try:
         return pickle.loads(fork.answer)
     except (EOFError, pickle.UnpicklingError):

@@ -19,6 +19,7 @@ from .onehot import Sample
 from .recover import (
     SUMS,
     ZERO,
+    Asked,
     Recovered,
     are_one_fault,
     factor_in_words,
@@ -55,13 +56,17 @@ class Examiner:
     """Gives its inputs as they lay in memory."""
     sample: Sample | None = None
     """The rows and keys that are shown; None for all."""
+    announce: Callable[[Assigned, Sequence[Asked]], object] = lambda assigned, asked: None
+    """Told of all that will be run in a layout, in order, before the first of it is."""
 
     def recovered(
         self, assigned: Assigned | None = None, *, one_by_one: bool = False, with_p: bool = True
     ) -> Recovered:
         """What the target's answers show, in its layout or another one."""
-        answer = partial(self.run, self.assigned if assigned is None else assigned)
-        return recover(self.case, self.values, answer, self.sample, one_by_one=one_by_one, with_p=with_p)
+        assigned = self.assigned if assigned is None else assigned
+        answer, announce = partial(self.run, assigned), partial(self.announce, assigned)
+        how = {"one_by_one": one_by_one, "with_p": with_p}
+        return recover(self.case, self.values, answer, self.sample, **how, announce=announce)
 
     def compared(self, recovered: Recovered) -> Measured:
         """What was recovered, judged."""

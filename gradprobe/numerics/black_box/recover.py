@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ SUMS = ("dBias", "dSink", "dTau")
 
 Answer = Callable[[Case, Mapping[str, Tensor], Mapping[str, Tensor]], Trace]
 """Runs the target on several probes, in the layout under examination; given the first of them alone as well."""
+Asked = Callable[[], tuple[Case, Mapping[str, Tensor], Mapping[str, Tensor]]]
+"""Gives what an `Answer` is given."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +104,12 @@ def recover(
     *,
     one_by_one: bool = False,
     with_p: bool = True,
+    announce: Callable[[Sequence[Asked]], object] = lambda asked: None,
 ) -> Recovered:
     """Runs a target on the one-hot problems of a case and reads its intermediates off the gradients.
 
     Args:
+        announce: told of all that will be asked, in order, before the first of it is.
         sample: the rows and keys that are to be shown; None for all.
         one_by_one: one probe a call, in the case's own shapes; else as many as fit, end to end along the batch, where
             the target takes another batch than the case's.
@@ -116,24 +120,37 @@ def recover(
     """
     layout = plan(case, sample, with_p=with_p and not case.dropout)
     assert layout is not None
+    whole = partial(_recover, case, values, answer, layout, announce)
     if one_by_one or case.cu_seqlens_q is not None:
-        return _recover(case, values, answer, layout, one_by_one=True)
+        return whole(one_by_one=True)
     try:
-        return _recover(case, values, answer, layout, one_by_one=False)
+        return whole(one_by_one=False)
     except TargetFailure:
-        return _recover(case, values, answer, layout, one_by_one=True)
+        return whole(one_by_one=True)
 
 
 def _recover(
-    case: Case, values: Mapping[str, Tensor], answer: Answer, layout: ProbePlan, *, one_by_one: bool
+    case: Case,
+    values: Mapping[str, Tensor],
+    answer: Answer,
+    layout: ProbePlan,
+    announce: Callable[[Sequence[Asked]], object],
+    *,
+    one_by_one: bool,
 ) -> Recovered:
     rows = None if layout.sample == everything(case) else Rows(tuple(layout.sample.rows), case.seqlen_q)
     first: Trace | None = None
     shown: dict[str, Tensor] = {}
-    for indices in _calls(case, layout, one_by_one):
+
+    def asked(indices: range) -> tuple[Case, Mapping[str, Tensor], Mapping[str, Tensor]]:
         problems = [problem(case, layout, values, index) for index in indices]
         several = replace(case, batch=case.batch * len(problems), seqlens=(case.seqlens or ()) * len(problems) or None)
-        trace = answer(several, end_to_end(case, problems), problems[0])
+        return several, end_to_end(case, problems), problems[0]
+
+    calls = _calls(case, layout, one_by_one)
+    announce([partial(asked, indices) for indices in calls])
+    for indices in calls:
+        trace = answer(*asked(indices))
         first = first or _of_first(trace, case, rows)
         shown = shown or _nothing(rows.case(case) if rows else case, layout, trace)
         for place, index in enumerate(indices):

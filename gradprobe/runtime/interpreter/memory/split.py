@@ -8,15 +8,12 @@ programs run here, one after another.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import math
-import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -25,7 +22,7 @@ import numpy as np
 from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array
-from ....processes.forks import Beside, at_once
+from ....processes.forks import Beside, at_once, nothing_said
 from ....source.text import SourceLine
 from .accesses import Accesses, Ahead, InSequence, bits_at
 from .findings import Earlier, Program, places
@@ -149,7 +146,7 @@ class Programs:
         accesses.ahead = ahead = Ahead(stores.stored)
         event = stores.share()
         self._seconds = []
-        with _nothing_said():
+        with nothing_said():
             for number in range(first, last):
                 shipped.interpreter_builder.set_grid_idx(*map(int, np.unravel_index(number, _grid())))
                 self._run(arguments)
@@ -217,20 +214,3 @@ def _grid() -> Program:
 
 def _many() -> int:
     return math.prod(_grid())
-
-
-@contextlib.contextmanager
-def _nothing_said() -> Iterator[None]:
-    """What programs print is to come in their order.
-
-    Raises:
-        InSequence: they printed something.
-    """
-    said = os.memfd_create("said")
-    for descriptor in (1, 2):
-        os.dup2(said, descriptor)
-    sys.stdout = sys.stderr = os.fdopen(said, "w")
-    yield
-    sys.stdout.flush()
-    if os.fstat(said).st_size:
-        raise InSequence
