@@ -225,10 +225,16 @@ class Search:
             except Exception as error:  # a stranger's function may raise anything, in shapes that it does not take
                 self._raised.append((how, error))
                 continue
-            if any(
-                result.shape == drawn.due[name].shape for name, result in called.results.items() if name in drawn.due
-            ):
+            shapes = {
+                name: (result.shape, drawn.due[name].shape)
+                for name, result in called.results.items()
+                if name in drawn.due
+            }
+            if any(came == due for came, due in shapes.values()):
                 yield Attempt(how, setting, drawn, called, wrong_of(called, drawn))
+            else:
+                unfit = [f"{name} of {list(came)} for {list(due)}" for name, (came, due) in shapes.items()]
+                self._raised.append((how, TypeError(f"it returned {', '.join(unfit) or 'nothing to compare'}")))
 
     def _cannot_run(self) -> tuple[Failure, BaseException]:
         """Why it cannot be judged, and what it raised."""

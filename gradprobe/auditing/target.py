@@ -77,7 +77,8 @@ def _words(made: Audit) -> str:
         return "; ".join([departs, *known])
     where = found[0].where[0] if found[0].where else None
     place = f" ({Path(where.file).name}:{where.line}: {where.code})" if where is not None else ""
-    return f"{name} departs from {found[0].evidence[0].removeprefix('due: ')}: {found[0].summary}{place}"
+    _, is_formula, due = found[0].evidence[0].partition("due: ")
+    return f"{name}{f' departs from {due}' if is_formula else ''}: {found[0].summary}{place}"
 
 
 def _in_its_own_way(made: Audit) -> Target:

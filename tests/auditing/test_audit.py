@@ -51,6 +51,8 @@ def test_two_parameters_that_are_used_as_each_other_are_shown_side_by_side():
         ("k", "K", "used as V"),
         ("v", "V", "used as K"),
     ]
+    with pytest.raises(ReferenceFailure, match=r"keys_and_values_swapped: the parameter k is used as v, and v as k \("):
+        audited_target(f"{FILE}:keys_and_values_swapped", None)
 
 
 def test_autograd_and_differences_say_which_gradients_are_wrong_and_of_a_right_one_that_all_are_right():
@@ -87,6 +89,10 @@ def test_what_cannot_be_called_is_refused_with_what_it_raised():
         audit(raising)
     with pytest.raises(UsageFailure, match="needs a parameter 'table' that nothing can be passed for"):
         audit(lambda q, k, v, do, table: None)
+    with pytest.raises(TargetFailure, match=r"TypeError: it returned nothing to compare$"):
+        audit(lambda q, k, v, do: {})
+    with pytest.raises(TargetFailure, match=r"TypeError: it returned dQ of \[.*, 1\] for \["):
+        audit(lambda q, k, v, do: {"dQ": q[..., :1]})
 
 
 def test_a_reference_in_numpy_for_one_head_is_a_target_of_whole_tensors():
