@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import inspect
@@ -63,21 +64,23 @@ class Worded(TyperCommand):
 class Unimported(TyperCommand):
     """A command of which the name and the first paragraph are known; the list of commands needs no more."""
 
-    def imported(self) -> Any:
-        """The command itself."""
-        assert self.name is not None
-        found = getattr(importlib.import_module(f".{self.name}", __package__), self.name)
-        if isinstance(found, typer.Typer):
-            return typer.main.get_command(found)
-        alone = typer.Typer(add_completion=False)
-        # A line's end in a docstring is none in the help.
-        paragraphs = (inspect.getdoc(found) or "").split("\n\n")
-        told = "\n\n".join(" ".join(lines.split()) for lines in paragraphs)
-        alone.command(self.name, cls=Worded, help=told)(found)
-        return typer.main.get_command(alone)
-
     def make_context(self, *words: Any, **more: Any) -> Any:
-        return self.imported().make_context(*words, **more)
+        assert self.name is not None
+        return imported(self.name).make_context(*words, **more)
+
+
+@functools.cache
+def imported(name: str) -> Any:
+    """The command itself."""
+    found = getattr(importlib.import_module(f".{name}", __package__), name)
+    if isinstance(found, typer.Typer):
+        return typer.main.get_command(found)
+    alone = typer.Typer(add_completion=False)
+    # A line's end in a docstring is none in the help.
+    paragraphs = (inspect.getdoc(found) or "").split("\n\n")
+    told = "\n\n".join(" ".join(lines.split()) for lines in paragraphs)
+    alone.command(name, cls=Worded, help=told)(found)
+    return typer.main.get_command(alone)
 
 
 def root(version: Annotated[bool, typer.Option("--version", help="Versions and device, in one line")] = False) -> None:

@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-import typer
 
-from gradprobe.cli import app
+from gradprobe.cli import root
 from gradprobe.render.files import FILES, begin, unfinished
 from gradprobe.render.files import FORMS as ALL
 from tests.cli.command import ROOT, SMALL, run, start
@@ -134,9 +133,9 @@ def test_an_interruption_is_neither_a_match_nor_a_mismatch(number, code, folder)
 
 
 def test_every_command_that_writes_a_report_is_known_to_begin_with_its_files():
-    group = typer.main.get_command(app)
     found = {}
-    for name, command in ((name, command.imported()) for name, command in group.commands.items()):
+    for name in root.COMMANDS:
+        command = root.imported(name)
         each = getattr(command, "commands", {name: command}).values()
         options = {option for one in each for parameter in one.params for option in parameter.opts}
         found[name] = tuple(flag for flag in ALL if flag in options)

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from gradprobe.cli.root import COMMANDS, Unimported
+from gradprobe.cli.root import COMMANDS, imported
 from gradprobe.model.failures import UsageFailure
 from gradprobe.targets.mistyped import refuse_mistyped
 from tests.cli.command import ROOT, run
@@ -132,8 +132,8 @@ def test_the_process_that_imports_torch_while_words_are_read_is_gone_once_they_a
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_of_commands_tells_of_each_what_its_own_help_begins_with(name):
-    imported = Unimported(name).imported()
-    assert inspect.cleandoc(imported.help).partition("\n\n")[0] == COMMANDS[name]
+    told = imported(name).help
+    assert inspect.cleandoc(told).partition("\n\n")[0] == COMMANDS[name]
 
 
 def test_the_versions_that_are_told_are_those_that_torch_and_reports_tell():
