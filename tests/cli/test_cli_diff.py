@@ -180,7 +180,7 @@ def test_an_intermediate_is_known_whatever_its_case():
     assert "dQ  batch 0, head 1: 160 of 160" in run(f"diff dq soft.py:doubled_dq {SMALL}").out
 
 
-@pytest.mark.parametrize("name", ["O", "P", "dP", "dS", "delta", "dQ", "dK", "dV", "dBias", "dTau"])
+@sampled("name", ["O", "P", "dP", "dS", "delta", "dQ", "dK", "dV", "dBias", "dTau"], push=["dS", "delta", "dBias"])
 def test_every_exposed_intermediate_has_a_close_up_that_fits_80_columns(name):
     ran = run(f"diff {name} lazily.py:backward {SMALL}", COLUMNS="80")
     assert ran.code == 0

@@ -179,8 +179,8 @@ def test_an_infinity_is_a_word_and_counted():
         (f"check soft.py:doubled_dq {SMALL} --seed 5 --layout all=distinct --layout do=expanded", 1),
         (f"check soft.py:backward {SMALL} --family softmax --reference soft.py:backward --window -1,0", 2),
         (f"check lazily.py:backward {SMALL} --causal --tau -1,0.25 --bias-window 9 --pattern small", 0),
-        (f"check soft.py:attention {SMALL} --causal --block-n 32", 0),
-        (f"check lazily.py:backward {SMALL} --no-bias", 0),
+        pytest.param(f"check soft.py:attention {SMALL} --causal --block-n 32", 0, marks=pytest.mark.nightly),
+        pytest.param(f"check lazily.py:backward {SMALL} --no-bias", 0, marks=pytest.mark.nightly),
         (f"diff dQ soft.py:doubled_dq {SMALL} --at 0,0", 1),
     ],
 )

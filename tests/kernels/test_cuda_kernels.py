@@ -59,7 +59,7 @@ def assert_matches(case, name):
 
 
 # On every push each option once.
-@sampled("dtype, options", product(DTYPES, FLASH), push=in_turns(FLASH, (1, 3, 4, 6, 8, 10, 11, 13, 14, 15)))
+@sampled("dtype, options", product(DTYPES, FLASH), push=in_turns(FLASH, (3, 4, 6, 10, 13, 14, 15)))
 def test_flash_matches_with_every_option(dtype, options):
     assert_matches(case_of("flash", dtype=dtype, **of_one_batch(options)), "flash-cuda")
 
@@ -69,7 +69,7 @@ def test_lazy_matches_with_every_option(dtype, options):
     assert_matches(case_of("lazy", dtype=dtype, **of_one_batch(options)), "lazy-cuda")
 
 
-@sampled("family, layout", product(ADAPTERS, LAYOUTS), push=4)
+@sampled("family, layout", product(ADAPTERS, LAYOUTS), push=[("flash", LAYOUTS[1]), ("lazy", LAYOUTS[3])])
 def test_every_layout_matches(family, layout):
     assert_matches(case_of(family, layouts=(layout,)), f"{family}-cuda")
 

@@ -137,9 +137,16 @@ def test_a_future_key_that_leaks_is_found_in_masked_entries(family):
         assert found.findings[name].first.col == 41
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("options", [{"causal": True}, {"window": (9, 2)}, {"causal": True, "window": (5, -1)}])
-@pytest.mark.parametrize("fault", [None, ("P", 3, 60), ("dS", 40, 50)])
+MASKED = ({"causal": True}, {"window": (9, 2)}, {"causal": True, "window": (5, -1)})
+LEAKS = (None, ("P", 3, 60), ("dS", 40, 50))
+
+
+# On every push each mask and each leak once, in one dtype or the other.
+@sampled(
+    "dtype, options, fault",
+    product(("float32", "bfloat16"), MASKED, LEAKS),
+    push=[("float32", MASKED[0], LEAKS[1]), ("bfloat16", MASKED[1], LEAKS[2]), ("float32", MASKED[2], LEAKS[0])],
+)
 def test_tiles_without_the_keys_that_no_row_sees_give_what_tiles_with_all_keys_do(dtype, options, fault, monkeypatch):
     """A masked entry that is not 0 is found at its place, too."""
     case = case_of("softmax", batch=1, heads=4, kv_heads=2, seqlen_q=70, seqlen_k=83, dtype=dtype, **options)

@@ -10,6 +10,7 @@ from gradprobe.inputs.history import CheckRequest
 from gradprobe.pipeline.resolve import resolve_problem
 from tests.commands.strides.written import write
 from tests.planted.planting import KERNELS
+from tests.sampling import sampled
 
 OPTIONS = {"seqlen": 20, "head_dim": 8, "causal": True}
 
@@ -52,20 +53,21 @@ def test_two_mix_ups_at_once_are_told_apart_and_neither_is_said_to_be_the_only_o
     ]
 
 
-@pytest.mark.parametrize(
-    ("fault", "kind", "strides", "words"),
+@sampled(
+    "fault, kind, strides, words",
     [
         ("q_taken_for_contiguous", "contiguous", [("q", -1)], "wrong only when q is not contiguous"),
         (
             "k_taken_for_dense_in_its_heads", "contiguous", [("k", 1)],
             "wrong only when k.stride(1) != k.shape[2] * k.stride(2)",
         ),
-        ("do_taken_for_dense_in_its_rows", "contiguous", [("do", 3)], "wrong only when do.stride(3) != 1"),
         (
             "k_v_and_do_by_q", "mix-up", [("q", -1), ("k", -1), ("v", -1), ("do", -1)],
             "wrong only when do.stride(), v.stride(), k.stride() and q.stride() are not all equal",
         ),
+        ("do_taken_for_dense_in_its_rows", "contiguous", [("do", 3)], "wrong only when do.stride(3) != 1"),
     ],
+    push=2,
 )  # fmt: skip
 def test_what_is_taken_for_granted_is_named_as_the_rule_that_was_broken(tmp_path, fault, kind, strides, words):
     _, (culprit,) = blamed(write(tmp_path, fault))
