@@ -135,6 +135,7 @@ class Forms:
         # All are made before one is written: then they change at one moment.
         made = [(flag, file, self._text(flag, several, code)) for flag, file in reversed(places.values())]
         attempts = [_write(flag, file, text) for flag, file, text in made]
+        attempts += [_without_docs(several)] if "--sarif" in self.files else []
         return [*attempts, _summarize(several)] if "--github" in self.files else attempts
 
     def _text(self, flag: str, several: Reports, code: int | None) -> str:
@@ -161,6 +162,17 @@ def _write(flag: str, file: str, text: str) -> UsageFailure | None:
     except OSError as error:
         return UsageFailure(f"{flag} {file}: cannot be written, {error.strerror}")
     return None
+
+
+def _without_docs(several: Reports) -> UsageFailure | None:
+    """Why rules lead nowhere, where they were to lead somewhere."""
+    from ..render.places import DOCS
+    from ..render.sarif import is_address
+
+    docs = several.origin.docs if several.origin else ""
+    if not docs or is_address(docs):
+        return None
+    return UsageFailure(f"{DOCS} must be an address that begins with https:// or http://, got {docs!r}")
 
 
 def _summarize(several: Reports) -> UsageFailure | None:

@@ -177,6 +177,8 @@ class Origin(Struct, frozen=True, kw_only=True):
     """The folder that CI is told paths from: a checkout."""
     home: str = ""
     version: str = ""
+    docs: str = ""
+    """Where the pages of docs/ can be read, without a slash at the end; "" where they are nowhere."""
 
 
 class CheckedTarget(Struct, frozen=True, kw_only=True):

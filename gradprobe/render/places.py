@@ -18,6 +18,9 @@ from ..model.memory import MemoryFinding, Warned
 from ..model.report import CheckedTarget, Origin, Report, Where
 from ..model.run import Error
 
+DOCS = "GRADPROBE_DOCS"
+"""The variable that says where a team has put the pages that `mkdocs build` makes."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -35,7 +38,8 @@ def origin_here() -> Origin:
     folder = os.path.realpath(os.getcwd())
     checkout = os.path.realpath(os.environ.get("GITHUB_WORKSPACE") or folder)
     root = checkout if os.path.commonpath([checkout, folder]) == checkout else folder
-    return Origin(folder=folder, root=root, home=os.path.expanduser("~"), version=__version__)
+    docs = os.environ.get(DOCS, "").strip().rstrip("/")
+    return Origin(folder=folder, root=root, home=os.path.expanduser("~"), version=__version__, docs=docs)
 
 
 def with_origin(several: Reports) -> Reports:

@@ -25,8 +25,8 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 # GitHub rejects a file with more results than this, and shows the first 5,000 by severity.
 MOST_RESULTS = 25_000
 MOST_RELATED = 10
-# Where the pages of docs/ can be read, without a slash at the end; "" where they are nowhere yet.
-DOCS = ""
+# What an address of pages that a browser can read is.
+_ADDRESS = re.compile(r"https?://[^\s/]\S*")
 _EXITS = {
     0: "everything matches",
     1: "a mismatch",
@@ -37,12 +37,18 @@ _EXITS = {
 
 def text(several: Reports, code: int | None) -> str:
     """The document; as long as the command runs, with a check that is not finished."""
-    version = several.origin.version if several.origin else __version__
-    return text_of(as_sarif(so_far(several, code), base_of(several), code, version=version))
+    version, docs = (several.origin.version, several.origin.docs) if several.origin else (__version__, "")
+    return text_of(as_sarif(so_far(several, code), base_of(several), code, version=version, docs=docs))
 
 
 def as_sarif(
-    reports: Sequence[Report], base: Base, code: int | None, *, most: int = MOST_RESULTS, version: str = __version__
+    reports: Sequence[Report],
+    base: Base,
+    code: int | None,
+    *,
+    most: int = MOST_RESULTS,
+    version: str = __version__,
+    docs: str = "",
 ) -> dict[str, Any]:
     """The reports as one SARIF log with one run, ready for `json.dumps`.
 
@@ -53,13 +59,14 @@ def as_sarif(
         code: the exit code of the command; None as long as it runs.
         most: results; the least are left out and counted in a notification.
         version: of the gradprobe that made the reports.
+        docs: where the pages of docs/ can be read; "" where they are nowhere.
     """
     found = alerts_of(reports)
     results = [alert for alert in found if alert.places and alert.level != "none"]
     told = [alert for alert in found if not alert.places or alert.level == "none"]
     seen: defaultdict[str, count[int]] = defaultdict(lambda: count(1))
     run = {
-        "tool": {"driver": _driver(version)},
+        "tool": {"driver": _driver(version, docs)},
         "invocations": [_invocation(reports, code, told, len(results) - most)],
         "originalUriBaseIds": {"%SRCROOT%": {"uri": f"file://{quote(base.root.rstrip('/'), errors='replace')}/"}},
         "columnKind": "unicodeCodePoints",
@@ -69,12 +76,17 @@ def as_sarif(
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _driver(version: str) -> dict[str, Any]:
+def is_address(docs: str) -> bool:
+    """Whether rules can lead there."""
+    return bool(_ADDRESS.fullmatch(docs))
+
+
+def _driver(version: str, docs: str) -> dict[str, Any]:
     semantic = {"semanticVersion": version} if re.fullmatch(r"\d+\.\d+\.\d+", version) else {}
-    return {"name": "gradprobe", "version": version, **semantic, "rules": [_rule(rule) for rule in RULES]}
+    return {"name": "gradprobe", "version": version, **semantic, "rules": [_rule(rule, docs) for rule in RULES]}
 
 
-def _rule(rule: Rule) -> dict[str, Any]:
+def _rule(rule: Rule, docs: str) -> dict[str, Any]:
     topic = rule.topic
     return {
         "id": rule.id,
@@ -82,7 +94,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
         "shortDescription": {"text": f"{topic.title}."},
         "fullDescription": {"text": topic.what},
         "help": {"text": f"{topic.what} {topic.help}", "markdown": in_markdown(topic)},
-        **({"helpUri": f"{DOCS}/explain/#{rule.id.lower()}"} if DOCS else {}),
+        **({"helpUri": f"{docs}/explain/#{rule.id.lower()}"} if is_address(docs) else {}),
         "defaultConfiguration": {"level": rule.level, "rank": rule.rank},
     }
 

@@ -1,5 +1,6 @@
 """A saved report gives every form again, on another machine byte for byte as the run itself wrote it, without torch."""
 
+import json
 import re
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from tests.cli.test_cli_battery import TARGETS
 from tests.commands.strides.written import write
 from tests.planted.lazy_faults import HISTORICAL
 from tests.planted.planting import KERNELS
+from tests.render.written import document, entry, head
+from tests.render.written import run as a_run
 
 
 def at_night(*values):
@@ -168,3 +171,10 @@ def test_show_imports_neither_torch_nor_triton(folder):
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert "CODE 1" in out
     assert "LOADED set()" in out
+
+
+def test_an_address_of_pages_that_is_none_is_told(folder):
+    (folder / "r.json").write_text(json.dumps(document(a_run("contiguous", entry("dP", head(0))))))
+    shown = run("show r.json --sarif r.sarif", GRADPROBE_DOCS="docs/site")
+    assert shown.code == 2
+    assert "GRADPROBE_DOCS must be an address that begins with https:// or http://, got 'docs/site'" in shown.err

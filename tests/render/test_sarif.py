@@ -5,7 +5,10 @@ from collections import Counter
 
 import pytest
 
-from gradprobe.render.sarif import MOST_RESULTS, as_sarif
+from gradprobe.model.documents import Reports
+from gradprobe.render.places import DOCS, with_origin
+from gradprobe.render.rules import RULES
+from gradprobe.render.sarif import MOST_RESULTS, as_sarif, text
 from tests.render.written import (
     BASE,
     FIRST_LINE,
@@ -224,3 +227,16 @@ def test_a_file_outside_the_repository_is_an_absolute_uri():
     outside["target"] = outside["target"] | {"file": "/elsewhere/k é.py", "kernels": []}
     location = run_of(outside)["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
     assert location == {"uri": "file:///elsewhere/k%20%C3%A9.py"}
+
+
+def test_rules_lead_to_the_pages_of_a_team_that_has_put_them_somewhere(monkeypatch):
+    assert all("helpUri" not in rule for rule in run_of(faulty())["tool"]["driver"]["rules"])
+    monkeypatch.setenv(DOCS, "https://docs.example.org/gradprobe/")
+    several = with_origin(Reports(reports=tuple(reports(faulty()))))
+    monkeypatch.setenv(DOCS, "https://elsewhere.example.org")
+    (found,) = json.loads(text(several, 1))["runs"]
+    rules = found["tool"]["driver"]["rules"]
+    assert {rule["helpUri"] for rule in rules} == {
+        f"https://docs.example.org/gradprobe/explain/#{rule.id.lower()}" for rule in RULES
+    }
+    assert all("helpUri" not in rule for rule in run_of(faulty(), docs="docs/")["tool"]["driver"]["rules"])
