@@ -15,6 +15,8 @@ OVERFLOWING = "document.documentElement.scrollWidth - document.documentElement.c
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_fits_every_window_and_says_its_verdict_first(open_page, kept, files, name):
+    from playwright.sync_api import expect
+
     with open_page(name) as page:
         assert page.locator("h1").count() == page.locator("main").count() == 1
         for width, scheme in LOOKS:
@@ -23,7 +25,7 @@ def test_a_page_fits_every_window_and_says_its_verdict_first(open_page, kept, fi
             assert page.evaluate(OVERFLOWING) <= 0
             assert page.locator("h1 .verdict").bounding_box()["y"] < 40
             other = "Dark" if scheme == "light" else "Light"
-            page.wait_for_function(f"document.getElementById('scheme').textContent === '{other}'", timeout=5_000)
+            expect(page.locator("#scheme")).to_have_text(other)
             if kept:
                 kept.mkdir(parents=True, exist_ok=True)
                 shutil.copy(files[name], kept)

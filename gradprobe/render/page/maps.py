@@ -54,12 +54,15 @@ def _runs(names: Iterable[str]) -> Iterator[tuple[str, int, int]]:
         first += count
 
 
-_OVERLAYS = ("cross", "zero")
+_OVERLAYS = ("cross", "crossed", "zero")
+# Crosses of another colour, on the classes whose ground is far from that of the page.
+_FAR = ("w3", "w4")
 
 
 def _overlay(sign: str) -> str:
     """What stands on a tile beside its colour."""
-    return "cross" if class_of(sign)[0] == "w" else "zero" if sign.isupper() else ""
+    kind = class_of(sign)
+    return ("crossed" if kind in _FAR else "cross") if kind[0] == "w" else "zero" if sign.isupper() else ""
 
 
 def pooled(signs: Sequence[str], step: int) -> list[str]:
@@ -113,7 +116,9 @@ class Chapter:
 
 def id_of(one: Intermediate) -> str:
     """The place of an intermediate on the page."""
-    return "map-" + "-".join(filter(None, (one.name, "".join(c if c.isalnum() else "-" for c in one.kernel or ""))))
+    return "map-" + "-".join(
+        filter(None, (one.name, "".join(c if c.isalnum() or c in "_." else "-" for c in one.kernel or "")))
+    )
 
 
 def chapters(run: Run, close_ups: Sequence[CloseUp], opens: Opens) -> list[Chapter]:

@@ -13,7 +13,8 @@ from ...model.case import Case
 from ...model.number import plural
 from ...model.report import Report
 from ...model.run import CRASHED, FAILED, INCOMPLETE, MATCH, MISMATCH, SKIPPED, Run
-from ..survey import sign_of, tried_as
+from .. import survey
+from ..survey import tried_as
 from ..text import UTF8
 
 WARNED = "warned"
@@ -64,7 +65,7 @@ def verdict_of(made: Report | Run) -> str:
 
 def cell_of(run: Run, words: str, leads_to: str) -> Cell:
     """That of one layout of a survey."""
-    return Cell(sign_of(run, UTF8), verdict_of(run), words, leads_to)
+    return Cell(survey.sign_of(run, UTF8), verdict_of(run), words, leads_to)
 
 
 def of_layouts(report: Report, ids: Mapping[str, str]) -> Matrix:

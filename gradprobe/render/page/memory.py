@@ -23,6 +23,7 @@ SIGNS = {
     TWICE: "some of it counted twice",
 }
 """What a tile of a Visited says."""
+_IN_A_WORD = {ASKED: "visited", NONE: "-", MORE: "masked", LACKING: "✗ lacks", TWICE: "✗ twice"}
 _SHAPES = {ASKED: "v-asked", NONE: "v-none", MORE: "v-more", LACKING: "v-lacking", TWICE: "v-twice"}
 
 
@@ -57,6 +58,7 @@ class Pairs:
     title: str
     words: str
     picture: Markup
+    tile: tuple[int, int]
     lines: tuple[str, ...]
 
 
@@ -191,6 +193,7 @@ def pairs(visited: Sequence[Visited]) -> list[Pairs]:
             title=f"{one.name} in {one.kernel}, batch {one.batch}, head {one.head}",
             words=f"rows downwards, {one.tile[0]} x {one.tile[1]} a tile: {'; '.join(_counts(one))}",
             picture=_tiles(one),
+            tile=one.tile,
             lines=one.tiles,
         )
         for one in visited
@@ -238,6 +241,7 @@ def parts_of_memory(report: Report) -> dict[str, object]:
         "reaches": reads,
         "reach": _strip(reads, max(one.due for one in reads) + 1, _told(reached)) if reached else "",
         "visited": pairs(shown.visited) if shown else [],
+        "sign_words": _IN_A_WORD,
         "visited_signs": [(_SHAPES[sign], words) for sign, words in SIGNS.items()],
         "laid": [(run.layout, tensors(run.laid)) for run in report.runs if run.laid],
     }

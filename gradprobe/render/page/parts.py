@@ -84,6 +84,8 @@ def _tile(report: Report, element: Element) -> str:
     words = ",".join("-" if index is None else str(index) for index in element.tile)
     if report.case is None:
         return words
-    blocks = (("rows", m, report.case.block_m), ("keys", n, report.case.block_n))
-    spans = [f"{axis} {at * size}-{at * size + size - 1}" for axis, at, size in blocks if at is not None]
+    case = report.case
+    blocks = (("rows", m, case.block_m, case.seqlen_q), ("keys", n, case.block_n, case.seqlen_k))
+    # Of a shard, whose length is not the case's, a tile may end before its span.
+    spans = [f"{axis} {at * size}-{min((at + 1) * size, of) - 1}" for axis, at, size, of in blocks if at is not None]
     return f"{words} ({', '.join(spans)})" if spans else words

@@ -60,6 +60,7 @@ def _packed(html: str) -> str:
 def _below(id: str, html: str) -> str:
     """A report's HTML as a part of a page: its ids begin with another, and its headings stand below that of a cell."""
     html = _ID.sub(lambda found: f'{found[1]}{_named(id, *found.groups()[1:])}"', html)
+    html = html.replace("<section", '<div role="group"').replace("</section>", "</div>")  # of landmarks a page has few
     return _HEADING.sub(lambda found: f"{found[1]}{int(found[2]) + 1}", html)
 
 

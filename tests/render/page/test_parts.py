@@ -14,6 +14,7 @@ from gradprobe.render.page.graph import PLACES
 from gradprobe.render.page.maps import MOST_MAPS, drawn, pooled
 from gradprobe.render.page.page import page_of
 from gradprobe.render.page.scale import class_of, sign_of
+from tests.page.made import saved
 from tests.render.written import faulty, many_heads
 
 FAULTY = load(json.dumps(faulty()))
@@ -169,3 +170,10 @@ def test_rows_of_a_black_box_are_a_line_each_and_what_passed_the_sieve_is_told_a
     assert "how far its rows are off at most" in text_of(chapter)
     (mark,) = chapter.xpath(".//button[@id='map-dP-0-1']//path[@class='rows']")
     assert mark.get("d") == "M1.5 2V3"
+
+
+def test_every_picture_has_a_name_or_is_hidden_behind_one():
+    for report in (EXPLAINED, with_maps(FAULTY, "az-", "aaa"), saved("check")):
+        pictures = tree(report).xpath("//svg[not(@aria-hidden='true')]")
+        assert pictures
+        assert all(picture.get("aria-label") for picture in pictures)

@@ -143,8 +143,8 @@ function openHead(button) {
 const wholes = at("wholes") ? JSON.parse(at("wholes").textContent) : {};
 async function unpack(box) {
   const packed = wholes[box.id];
+  if (!packed || !box.open || unfolded.includes(box) || !globalThis.DecompressionStream) return;
   delete wholes[box.id];
-  if (!packed || !box.open || !globalThis.DecompressionStream) return;
   const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
   const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const whole = document.createElement("div");
@@ -154,6 +154,21 @@ async function unpack(box) {
   box.append(whole);
 }
 document.addEventListener("toggle", (event) => unpack(event.target), true);
+
+// On paper everything is unfolded.
+let unfolded = [];
+function unfold() {
+  unfolded = unfolded.length ? unfolded : [...document.querySelectorAll("details:not([open])")];
+  for (const box of unfolded) box.open = true;
+}
+function fold() {
+  for (const box of unfolded) box.open = false;
+  unfolded = [];
+}
+addEventListener("beforeprint", unfold);
+addEventListener("afterprint", fold);
+const paper = matchMedia("print");
+paper.addEventListener("change", () => (paper.matches ? unfold() : fold()));
 
 // What a link leads to is opened and gets the focus, and Escape goes back to the link.
 let from = null;
