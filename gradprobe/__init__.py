@@ -4,6 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is not imported: that takes longer than all that a command does first
+    import os
     from collections.abc import Callable
     from typing import Any
 
@@ -53,6 +54,10 @@ def check(
     fix_budget: float = 20.0,
     coincidence_budget: float = 5.0,
     max_memory: str | None = None,
+    against: str | Callable[..., Any] | Report | None = None,
+    sanitize: str | None = None,
+    fresh: bool = False,
+    evidence: str | os.PathLike[str] | None = None,
     **options: Unpack[Options],
 ) -> Report:
     """Runs a target beside the float64 reference, as `gradprobe check` does, and returns its report.
@@ -73,6 +78,11 @@ def check(
         fix_budget: seconds after the start until which edits of a wrong kernel are tried; 0 tries none.
         coincidence_budget: seconds in which it is sought what a kernel that matches is right in only by coincidence.
         max_memory: such as "3G"; by default half of what is free.
+        against: another target, given in the same way, a report, the file of one, or "interpreted" or "compiled" for
+            the same target: it is judged too, and the report's `against` says where they differ.
+        sanitize: on a GPU a tool of compute-sanitizer, under which a target that is a word is run too.
+        fresh: whether every cache of compiled kernels is to be empty.
+        evidence: a file (.npz) to keep whole heads in, which `report.save("report.html", evidence=...)` shows.
         options: the case options of `gradprobe check --help` by the same names, as Python values: numbers, True and
             False; for `dtype` also one of torch's; for `layout` and `tap` one word, several, or a dict; a tuple where
             the command line takes numbers with commas. None stands for the default.
@@ -84,7 +94,7 @@ def check(
     from .api.arguments import requested
     from .api.check import Manner, checked
 
-    manner = Manner(isolate, timeout, fix_budget, coincidence_budget, max_memory)
+    manner = Manner(isolate, timeout, fix_budget, coincidence_budget, max_memory, against, sanitize, fresh, evidence)
     request = requested(target, reference, family, options, ("reference", "family", *vars(manner)))
     return checked(target, reference, request, manner)
 

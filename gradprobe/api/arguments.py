@@ -14,6 +14,7 @@ from ..targets.naming import target_word
 
 _BY_NAME = {option.name: option for option in OPTIONS}
 Subject = str | Callable[..., Any]
+"""A target, or a reference: a function, or the word of one."""
 
 
 def requested(

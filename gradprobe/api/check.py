@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
-import time
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
-from ..commands.suite.checked import Planned
+from ..commands.suite.beside import report_beside
+from ..commands.suite.checked import Beside, Planned
 from ..commands.suite.checking import Setting, check_each
 from ..inputs.history import CheckRequest
 from ..inputs.options import parse, refuse_unknown_family
-from ..model.failures import Failure, UsageFailure, as_failure
+from ..model.failures import Failure, UsageFailure
 from ..model.report import Report, failed_report
+from ..pipeline.sanitizer import sanitizer_for
 from ..processes.limits import bounded
+from ..runtime.caches import fresh_caches
 from ..runtime.versions import refuse_untested
 from ..targets.mistyped import refuse_mistyped
-from .arguments import Subject
+from .arguments import Subject, word_of_subject
 from .shown import ShownReport, shown
 
 
@@ -28,6 +35,10 @@ class Manner:
     fix_budget: float
     coincidence_budget: float
     max_memory: str | None
+    against: Subject | Report | None
+    sanitize: str | None
+    fresh: bool
+    evidence: str | os.PathLike[str] | None
 
 
 def checked(target: Subject, reference: Subject | None, request: CheckRequest, manner: Manner) -> ShownReport:
@@ -41,61 +52,79 @@ def checked(target: Subject, reference: Subject | None, request: CheckRequest, m
     """
     parse(request.options)
     refuse_unknown_family(request.family)
-    given = [one for one in (target, reference) if one is not None]
-    for word in given:
-        if isinstance(word, str):
-            refuse_mistyped(word)
-    apart = all(isinstance(one, str) for one in given) if manner.isolate is None else manner.isolate
-    if apart and not (request.target and request.reference != ""):
-        raise UsageFailure(
-            "check: isolate=True, and another process finds no function of a notebook's cell or of another function",
-            "write it into a file, or leave out isolate=True",
-        )
-    if manner.timeout is not None and not apart:
-        raise UsageFailure("check: timeout stops a process, and this one makes the check", "add isolate=True")
+    for word in (one for one in (target, reference) if isinstance(one, str)):
+        refuse_mistyped(word)
+    apart = _is_apart(target, reference, request, manner)
+    sanitizer = None if manner.sanitize is None else (sanitizer_for(manner.sanitize), manner.sanitize)
     setting = Setting(
         isolate=apart,
         timeout=manner.timeout,
         fix_budget=manner.fix_budget,
         coincidence_budget=manner.coincidence_budget,
     )
+    functions = (None, None) if apart else (_function(target), _function(reference))
+    kept, fresh = os.fspath(manner.evidence or ""), manner.fresh
+    planned = Planned("", request, sanitizer=sanitizer, evidence=kept, fresh=fresh, functions=functions)
     try:
         refuse_untested()
     except Failure as failure:
         return shown(failed_report(failure, "", request.target))
-    with bounded(manner.max_memory):
-        return shown(_apart(request, setting) if apart else _here(target, reference, request, setting))
+    with bounded(manner.max_memory), fresh_caches() if manner.fresh else contextlib.nullcontext():
+        return shown(_made(planned, setting, manner.against))
 
 
-def _apart(request: CheckRequest, setting: Setting) -> Report:
-    (made,) = check_each([Planned("", request)], setting, echo=sys.stderr.write)
+def _is_apart(target: Subject, reference: Subject | None, request: CheckRequest, manner: Manner) -> bool:
+    """Whether the check is made by another process.
+
+    Raises:
+        UsageFailure: it cannot be made as it was asked for.
+    """
+    given = [one for one in (target, reference, manner.against) if one is not None]
+    apart = not any(map(callable, given)) if manner.isolate is None else manner.isolate
+    if apart and not (request.target and request.reference != "" and manner.against != ""):
+        raise UsageFailure(
+            "check: isolate=True, and another process finds no function of a notebook's cell or of another function",
+            "write it into a file, or leave out isolate=True",
+        )
+    if manner.timeout is not None and not apart:
+        raise UsageFailure("check: timeout stops a process, and this one makes the check", "add isolate=True")
+    if manner.sanitize is not None and not apart:
+        raise UsageFailure("check: sanitize runs the command line under a tool", "name the target by its word")
+    if manner.evidence is not None and not os.fspath(manner.evidence).endswith(".npz"):
+        raise UsageFailure("check: the name of evidence must end in .npz")
+    several = [name for name in ("sanitize", "evidence") if getattr(manner, name) is not None]
+    if manner.against is not None and several:
+        raise UsageFailure(f"check: against takes one plain check, without {' and '.join(several)}")
+    return apart
+
+
+def _function(subject: Subject | None) -> Callable[..., Any] | None:
+    return None if isinstance(subject, str) else subject
+
+
+def _made(planned: Planned, setting: Setting, other: Subject | Report | None) -> Report:
+    with tempfile.TemporaryDirectory(prefix="gradprobe-") as folder:
+        if other is not None:
+            planned = replace(planned, against=_beside(planned, setting, other, os.path.join(folder, "given.pt")))
+        with contextlib.nullcontext() if setting.isolate else _ordinary_torch():
+            (made,) = check_each([planned], setting, echo=sys.stderr.write)
     error = made.report.error
     if error is not None and error.kind == UsageFailure.__name__:
         raise UsageFailure(error.message, error.way_out)
     return made.report
 
 
-def _here(target: Subject, reference: Subject | None, request: CheckRequest, setting: Setting) -> Report:
-    from ..numerics.closeup import kept_close_ups
-    from ..pipeline.reported import report_of
-    from ..pipeline.run_check import run_check
+def _beside(planned: Planned, setting: Setting, other: Subject | Report, kept: str) -> Beside:
+    if isinstance(other, Report):
+        return Beside(other.name, other, "")
+    function = None if setting.isolate else _function(other)
+    word = word_of_subject(other) or getattr(function, "__name__", "")
+    with contextlib.nullcontext() if setting.isolate else _ordinary_torch():
+        report = report_beside(planned, word, kept, setting, function)
+    return Beside(word, report, kept if os.path.exists(kept) else "")
+
+
+def _ordinary_torch() -> contextlib.AbstractContextManager[None]:
     from ..runtime.backend import ordinary_torch
 
-    start = time.perf_counter()
-    functions = [None if isinstance(one, str) else one for one in (target, reference)]
-    # Nothing repeats a check of a function that has no word.
-    command = request.command() if request.target and request.reference != "" else ""
-    try:
-        with ordinary_torch():
-            probed = run_check(
-                request,
-                command,
-                target=functions[0],
-                reference=functions[1],
-                budget=lambda of: setting.budget_at(time.perf_counter() - start, of),
-            )
-            return report_of(probed, kept_close_ups(probed))
-    except UsageFailure:
-        raise
-    except Exception as error:
-        return failed_report(as_failure(error), command, request.target or getattr(target, "__name__", ""))
+    return ordinary_torch()

@@ -40,21 +40,34 @@ class ShownReport(Report, frozen=True, kw_only=True):
 
         return small_of(self)
 
-    def save(self, file: str | os.PathLike[str]) -> None:
+    def save(self, file: str | os.PathLike[str], *, evidence: str | os.PathLike[str] | None = None) -> None:
         """Writes the report in the form that the name ends with: .json, .html, .md, .xml (JUnit) or .sarif.
 
+        Args:
+            evidence: what the check's own `evidence` wrote, for the page to open every tile of it.
+
         Raises:
-            UsageFailure: it ends otherwise.
+            UsageFailure: it ends otherwise, or the evidence is not that of this report.
             OSError: the file cannot be written.
         """
         from ..commands.suite.checked import code_of_report
         from ..render.files import maker_of, replace_file
 
-        path = PurePath(os.fspath(file))
-        if path.suffix not in _FORMS:
-            raise UsageFailure(f"save: no form for {path.name!r}", f"known: {', '.join(_FORMS)}")
-        several = Reports(reports=(self,), origin=self.origin)
-        replace_file(str(path), maker_of(_FORMS[path.suffix])(several, code_of_report(self)))
+        path, several = PurePath(os.fspath(file)), Reports(reports=(self,), origin=self.origin)
+        flag, code = _FORMS.get(path.suffix.lower()), code_of_report(self)
+        if flag is None or (evidence is not None and flag != "--html"):
+            of = f"{path.name!r} with evidence" if flag else repr(path.name)
+            raise UsageFailure(
+                f"save: no form for {of}", "a page (.html) shows it" if flag else f"known: {', '.join(_FORMS)}"
+            )
+        if evidence is None:
+            replace_file(str(path), maker_of(flag)(several, code))
+            return
+        from ..render.page.page import text
+        from ..render.page.values import refuse_others
+
+        refuse_others(os.fspath(evidence), several.reports)
+        replace_file(str(path), text(several, code, os.fspath(evidence)))
 
 
 def shown(report: Report) -> ShownReport:

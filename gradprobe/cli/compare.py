@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..commands.saved import read
 from ..inputs.options import command_line
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
@@ -13,7 +14,6 @@ from ..render.files import replace_file
 from ..render.terminal import dump, show, width, write_stdout
 from .error_output import failures_told
 from .shared_options import JsonFile, Traceback
-from .show import read
 
 
 def compare(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..commands.saved import read
 from ..inputs.options import command_line
-from ..model.documents import Reports, load_several
-from ..model.failures import Failure, UsageFailure, did_you_mean
+from ..model.documents import Reports
+from ..model.failures import Failure, UsageFailure
 from ..render.places import with_origin
 from ..render.terminal import rendered, terminal
 from ..render.terminal import show as show_lines
@@ -56,22 +56,6 @@ def _beside(evidence: str | None, several: Reports, forms: Forms) -> Forms:
 
     refuse_others(evidence, several.reports)
     return replace(forms, evidence=evidence)
-
-
-def read(file: str) -> Reports:
-    """The reports of a file.
-
-    Raises:
-        UsageFailure: it cannot be read, or holds none.
-    """
-    try:
-        return load_several(Path(file).read_bytes())
-    except OSError as error:
-        close = did_you_mean(file, (str(one) for one in Path(file).parent.glob("*.json")), "")
-        way_out = close or "gradprobe check --json FILE writes one"
-        raise UsageFailure(f"{file}: cannot be read, {error.strerror}", way_out) from error
-    except UsageFailure as failure:
-        raise UsageFailure(f"{file}: {failure}", failure.way_out) from failure
 
 
 def exit_code(several: Reports) -> int:

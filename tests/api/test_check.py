@@ -22,8 +22,8 @@ from tests.api.typed_options import text
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8, "fix_budget": 0, "coincidence_budget": 0}
-# Options of the command that a call has no argument for: what it writes or prints, and checks that are several.
-_NOT_IN_A_CALL = {"battery", "sanitize", "against", "fresh", "shrink_budget", "show_traceback", "target"}
+# Options of the command that a call has no argument for: what only checks that are several have, and what is printed.
+_NOT_IN_A_CALL = {"battery", "shrink_budget", "show_traceback", "target"}
 
 
 def soft(q, k, v, do, scale):

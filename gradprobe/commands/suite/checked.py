@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -54,6 +54,8 @@ class Planned:
     """The file that whole heads are to be kept in."""
     fresh: bool = False
     """Whether every cache of compiled kernels is to be empty."""
+    functions: tuple[Callable[..., Any] | None, Callable[..., Any] | None] = (None, None)
+    """What stands in this process for the word of the target, and of the reference."""
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -76,7 +78,9 @@ class Planned:
 
     @property
     def repro_command(self) -> str:
-        """The command line that repeats it alone."""
+        """The command line that repeats it alone; "" where a function has no word."""
+        if not self.request.target or self.request.reference == "":
+            return ""
         words: dict[str, Any] = {"family": self.request.family, "reference": self.request.reference}
         name, at = self.close_up or ("", None)
         words |= {"at": f"{at[0]},{at[1]}"} if at else {}
@@ -271,7 +275,8 @@ def _ended(planned: Planned, error: Error, code: int, heard: Heard, seconds: flo
     total = {"total": round(seconds, 4)}
     if so_far is None or code != Failure.exit_code or error.kind == ReferenceFailure.__name__:
         # The target and the words of the case that a report would have been about.
-        target = CheckedTarget(name=request.target, family=request.family or "", reference=request.reference or "")
+        name = request.target or getattr(planned.functions[0], "__name__", "")
+        target = CheckedTarget(name=name, family=request.family or "", reference=request.reference or "")
         ended |= {"target": target, "options": dict(request.options), "reproduce": planned.repro_command}
         return Checked(request, Report(verdict=FAILED, seconds=total, **ended), code)
     runs = (*so_far.runs, run_ended(error, _layout(heard)))

@@ -157,7 +157,17 @@ def probed_as(
     planned: Planned, tick: Tick, told: Callable[[Probed], object], budget: Callable[[str], float] = lambda of: 0.0
 ) -> Probed:
     """What a check came to, with what a tool of compute-sanitizer found in it; also where the check came to no end."""
-    make = functools.partial(run_check, planned.request, planned.repro_command, tick=tick, told=told, budget=budget)
+    target, reference = planned.functions
+    make = functools.partial(
+        run_check,
+        planned.request,
+        planned.repro_command,
+        target=target,
+        reference=reference,
+        tick=tick,
+        told=told,
+        budget=budget,
+    )
     if planned.sanitizer is None:
         return make()
     program, tool = planned.sanitizer
