@@ -6,14 +6,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is not imported: that takes longer than all that a command does first
     import os
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Literal, overload
 
     from typing_extensions import Unpack
 
     from .api.options import Options
     from .api.shown import ShownReport as Report
+    from .api.shown import ShownReports as Reports
 
-__all__ = ["Report", "capture", "check"]
+__all__ = ["Report", "Reports", "capture", "check"]
 __version__ = "0.1.0"
 
 
@@ -44,6 +45,49 @@ def capture(function: Any = None, *, folder: str = ".gradprobe/captures", keep: 
     return start(function, Keeping(Path(folder), keep, order))
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def check(
+        target: str | Callable[..., Any],
+        *,
+        reference: str | Callable[..., Any] | None = None,
+        family: str | None = None,
+        isolate: bool | None = None,
+        timeout: float | None = None,
+        fix_budget: float = 20.0,
+        coincidence_budget: float = 5.0,
+        max_memory: str | None = None,
+        against: str | Callable[..., Any] | Report | None = None,
+        sanitize: str | None = None,
+        fresh: bool = False,
+        evidence: str | os.PathLike[str] | None = None,
+        battery: None = None,
+        shrink_budget: float = 20.0,
+        **options: Unpack[Options],
+    ) -> Report: ...
+
+    @overload
+    def check(
+        target: str | Callable[..., Any],
+        *,
+        reference: str | Callable[..., Any] | None = None,
+        family: str | None = None,
+        isolate: bool | None = None,
+        timeout: float | None = None,
+        fix_budget: float = 20.0,
+        coincidence_budget: float = 5.0,
+        max_memory: str | None = None,
+        against: str | Callable[..., Any] | Report | None = None,
+        sanitize: str | None = None,
+        fresh: bool = False,
+        evidence: str | os.PathLike[str] | None = None,
+        battery: Literal["pairs", "triples", "quick", True],
+        shrink_budget: float = 20.0,
+        **options: Unpack[Options],
+    ) -> Reports: ...
+
+
 def check(
     target: str | Callable[..., Any],
     *,
@@ -58,8 +102,10 @@ def check(
     sanitize: str | None = None,
     fresh: bool = False,
     evidence: str | os.PathLike[str] | None = None,
+    battery: str | bool | None = None,
+    shrink_budget: float = 20.0,
     **options: Unpack[Options],
-) -> Report:
+) -> Report | Reports:
     """Runs a target beside the float64 reference, as `gradprobe check` does, and returns its report.
 
         report = gradprobe.check(my_backward, heads=4, causal=True)
@@ -83,6 +129,9 @@ def check(
         sanitize: on a GPU a tool of compute-sanitizer, under which a target that is a word is run too.
         fresh: whether every cache of compiled kernels is to be empty.
         evidence: a file (.npz) to keep whole heads in, which `report.save("report.html", evidence=...)` shows.
+        battery: "pairs", "triples" or "quick", or True to choose by the device: checks many cases of a target that is a
+            word, in processes of their own, without edits, and returns all their reports.
+        shrink_budget: seconds in which a battery makes the simplest failing case of each cause smaller.
         options: the case options of `gradprobe check --help` by the same names, as Python values: numbers, True and
             False; for `dtype` also one of torch's; for `layout` and `tap` one word, several, or a dict; a tuple where
             the command line takes numbers with commas. None stands for the default.
@@ -94,14 +143,15 @@ def check(
     from .api.arguments import requested
     from .api.check import Manner, checked
 
-    manner = Manner(isolate, timeout, fix_budget, coincidence_budget, max_memory, against, sanitize, fresh, evidence)
+    several = (against, sanitize, fresh, evidence, battery, shrink_budget)
+    manner = Manner(isolate, timeout, fix_budget, coincidence_budget, max_memory, *several)
     request = requested(target, reference, family, options, ("reference", "family", *vars(manner)))
     return checked(target, reference, request, manner)
 
 
 def __getattr__(name: str) -> Any:
-    if name != "Report":
+    if name not in ("Report", "Reports"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .api.shown import ShownReport
+    from .api.shown import ShownReport, ShownReports
 
-    return ShownReport
+    return {"Report": ShownReport, "Reports": ShownReports}[name]

@@ -10,11 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..commands.suite.batteries import begun, refuse_set_by_it, refuse_unknown_battery
 from ..commands.suite.beside import report_beside
 from ..commands.suite.checked import Beside, Planned
 from ..commands.suite.checking import Setting, check_each
 from ..inputs.history import CheckRequest
 from ..inputs.options import parse, refuse_unknown_family
+from ..model.coverage import AUTO
+from ..model.documents import Reports
 from ..model.failures import Failure, UsageFailure
 from ..model.report import Report, failed_report
 from ..pipeline.sanitizer import sanitizer_for
@@ -23,7 +26,7 @@ from ..runtime.caches import fresh_caches
 from ..runtime.versions import refuse_untested
 from ..targets.mistyped import refuse_mistyped
 from .arguments import Subject, word_of_subject
-from .shown import ShownReport, shown
+from .shown import ShownReport, ShownReports, shown
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,14 @@ class Manner:
     sanitize: str | None
     fresh: bool
     evidence: str | os.PathLike[str] | None
+    battery: str | bool | None
+    shrink_budget: float
 
 
-def checked(target: Subject, reference: Subject | None, request: CheckRequest, manner: Manner) -> ShownReport:
-    """The report of a check.
+def checked(
+    target: Subject, reference: Subject | None, request: CheckRequest, manner: Manner
+) -> ShownReport | ShownReports:
+    """The report of a check, or those of a battery.
 
     Args:
         request: with a word for the target and the reference, "" where there is none.
@@ -52,15 +59,18 @@ def checked(target: Subject, reference: Subject | None, request: CheckRequest, m
     """
     parse(request.options)
     refuse_unknown_family(request.family)
-    for word in (one for one in (target, reference) if isinstance(one, str)):
-        refuse_mistyped(word)
+    for subject in (one for one in (target, reference) if isinstance(one, str)):
+        refuse_mistyped(subject)
     apart = _is_apart(target, reference, request, manner)
     sanitizer = None if manner.sanitize is None else (sanitizer_for(manner.sanitize), manner.sanitize)
+    word = AUTO if manner.battery is True else manner.battery or None
     setting = Setting(
         isolate=apart,
         timeout=manner.timeout,
-        fix_budget=manner.fix_budget,
-        coincidence_budget=manner.coincidence_budget,
+        # Of several checks it would be the time of each that fails, as on the command line.
+        fix_budget=0.0 if word else manner.fix_budget,
+        coincidence_budget=0.0 if word else manner.coincidence_budget,
+        shrink_budget=manner.shrink_budget,
     )
     functions = (None, None) if apart else (_function(target), _function(reference))
     kept, fresh = os.fspath(manner.evidence or ""), manner.fresh
@@ -70,6 +80,8 @@ def checked(target: Subject, reference: Subject | None, request: CheckRequest, m
     except Failure as failure:
         return shown(failed_report(failure, "", request.target))
     with bounded(manner.max_memory), fresh_caches() if manner.fresh else contextlib.nullcontext():
+        if word is not None:
+            return ShownReports.of(_battery(word, request, setting))
         return shown(_made(planned, setting, manner.against))
 
 
@@ -92,10 +104,19 @@ def _is_apart(target: Subject, reference: Subject | None, request: CheckRequest,
         raise UsageFailure("check: sanitize runs the command line under a tool", "name the target by its word")
     if manner.evidence is not None and not os.fspath(manner.evidence).endswith(".npz"):
         raise UsageFailure("check: the name of evidence must end in .npz")
-    several = [name for name in ("sanitize", "evidence") if getattr(manner, name) is not None]
-    if manner.against is not None and several:
-        raise UsageFailure(f"check: against takes one plain check, without {' and '.join(several)}")
+    # Each is about one check, and of these no two go together.
+    several = [name for name in ("battery", "against", "sanitize", "evidence") if getattr(manner, name)]
+    if len(several) > 1:
+        raise UsageFailure(f"check: {several[0]} takes no {several[1]}", "make two checks")
+    if manner.battery and not apart:
+        raise UsageFailure("check: a battery runs in processes of its own", "name the target by its word")
     return apart
+
+
+def _battery(word: str, request: CheckRequest, setting: Setting) -> Reports:
+    refuse_unknown_battery(word)
+    refuse_set_by_it(word, request.options)
+    return begun(word, request, setting).made()
 
 
 def _function(subject: Subject | None) -> Callable[..., Any] | None:

@@ -7,7 +7,9 @@ from pathlib import PurePath
 
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
+from ..model.number import plural
 from ..model.report import Report
+from ..model.run import MISMATCH
 
 # What a file's name ends with, and the form that it holds.
 _FORMS = {".json": "--json", ".html": "--html", ".md": "--markdown", ".xml": "--junit", ".sarif": "--sarif"}
@@ -50,24 +52,59 @@ class ShownReport(Report, frozen=True, kw_only=True):
             UsageFailure: it ends otherwise, or the evidence is not that of this report.
             OSError: the file cannot be written.
         """
-        from ..commands.suite.checked import code_of_report
-        from ..render.files import maker_of, replace_file
+        _save(Reports(reports=(self,), origin=self.origin), file, evidence)
 
-        path, several = PurePath(os.fspath(file)), Reports(reports=(self,), origin=self.origin)
-        flag, code = _FORMS.get(path.suffix.lower()), code_of_report(self)
-        if flag is None or (evidence is not None and flag != "--html"):
-            of = f"{path.name!r} with evidence" if flag else repr(path.name)
-            raise UsageFailure(
-                f"save: no form for {of}", "a page (.html) shows it" if flag else f"known: {', '.join(_FORMS)}"
-            )
-        if evidence is None:
-            replace_file(str(path), maker_of(flag)(several, code))
-            return
-        from ..render.page.page import text
-        from ..render.page.values import refuse_others
 
-        refuse_others(os.fspath(evidence), several.reports)
-        replace_file(str(path), text(several, code, os.fspath(evidence)))
+class ShownReports(Reports, frozen=True, kw_only=True):
+    """The reports of a battery, as `gradprobe.check` returns them. `verdict` is the worst of theirs."""
+
+    @classmethod
+    def of(cls, several: Reports) -> ShownReports:
+        """The same reports."""
+        return cls(**{name: getattr(several, name) for name in several.__struct_fields__})
+
+    def __str__(self) -> str:
+        """What `gradprobe check --battery` prints, without colours."""
+        from ..commands.suite.table import render_several
+        from ..render.terminal import Terminal, width
+
+        look = Terminal(width(), None, utf8=True)
+        return "\n".join(line.plain for line in render_several(self, look, tracebacks=False))
+
+    def __repr__(self) -> str:
+        """The verdict, and how many there are."""
+        wrong = sum(report.verdict == MISMATCH for report in self.counted)
+        return f"{self.verdict.upper()}  {plural(len(self.counted), 'check')}, {wrong} wrong"
+
+    def _repr_html_(self) -> str:
+        """The table and the page in small, for notebooks."""
+        from ..render.page.small import small_of_several
+
+        return small_of_several(self, repr(self).partition("  ")[2], str(self))
+
+    def save(self, file: str | os.PathLike[str]) -> None:
+        """Writes them in the form that the name ends with, as a Report does."""
+        _save(self, file, None)
+
+
+def _save(several: Reports, file: str | os.PathLike[str], evidence: str | os.PathLike[str] | None) -> None:
+    from ..commands.suite.checked import code_of_reports
+    from ..render.files import maker_of, replace_file
+
+    path, code = PurePath(os.fspath(file)), code_of_reports(several)
+    flag = _FORMS.get(path.suffix.lower())
+    if flag is None:
+        raise UsageFailure(f"save: no form for {path.name!r}", f"known: {', '.join(_FORMS)}")
+    if evidence is None:
+        replace_file(str(path), maker_of(flag)(several, code))
+        return
+    if flag != "--html":
+        raise UsageFailure(f"save: {path.name!r} has no room for evidence", "a page (.html) shows it")
+    from ..render.page.page import text
+    from ..render.page.values import refuse_others
+
+    refuse_others(os.fspath(evidence), several.reports)
+    replace_file(str(path), text(several, code, os.fspath(evidence)))
 
 
 def shown(report: Report) -> ShownReport:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ..commands.configuration.effective import configured, effective_settings
+from ..commands.suite.batteries import refuse_unknown_battery
 from ..commands.suite.checked import Planned
 from ..commands.suite.checking import Setting
 from ..model.failures import UsageFailure
@@ -80,7 +81,7 @@ def check(
             refuse_several_machines(size, options.get("ranks"))
         forms.refuse_one_file_twice()
         shared.refuse_wrong_words(request)
-        shared.refuse_unknown_battery(battery)
+        refuse_unknown_battery(battery)
         effective = effective_settings(Path.cwd())
         seconds = effective.timeout(timeout)
         plan = configured(effective) if target is None and not (family or reference or options or battery) else []

@@ -5,23 +5,19 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from bisect import insort
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
 from ..commands.suite.checked import Checked, Planned, code_of
 from ..commands.suite.checking import Setting, check_each
-from ..commands.suite.folding import by_axis, folded_by_cause, with_smallest
-from ..commands.suite.table import LISTED, CheckTable, closing, counts, simplest, words_of
+from ..commands.suite.several import Further, Several, growing
+from ..commands.suite.table import LISTED, CheckTable, closing, counts, simplest
 from ..inputs import history as last
-from ..model.coverage import Coverage
 from ..model.documents import Reports, Untaken
 from ..model.failures import INTERRUPTED, Failure
-from ..model.groups import FailureGroup
 from ..model.report import Report
 from ..model.run import FAILED, MATCH
 from ..render.terminal import Progress, interrupted, print_failure, rendered, show, terminal
@@ -105,89 +101,10 @@ _LIVE, _LEFT = 12, 6
 Maker = Callable[[Progress], Iterator[Checked]]
 
 
-class Further:
-    """Plans further checks by what came of those before them; here none."""
-
-    coverage: Coverage | None = None
-    """Which combinations all of them hold; None as long as more are to come."""
-
-    def alike(self, planned: Planned) -> Hashable:
-        """What is the same of checks of which one child makes one after another, as far as it can."""
-        return None
-
-    def __call__(self, made: Sequence[Checked]) -> Sequence[Planned]:
-        """Those after all that were planned are made."""
-        return ()
-
-
-@dataclass
-class _Several:
-    """What came of several checks."""
-
-    planned: list[Planned]
-    """May grow behind its end."""
-    untaken: list[Untaken] | None
-    """What the target does not take, where that is no error."""
-    is_sweep: bool
-    further: Further
-    checks: list[Checked] = field(default_factory=list)
-    """Those that count, in the order of their numbers, as the others."""
-    warned: list[Checked] = field(default_factory=list)
-    refused: int = 0
-    is_over: bool = False
-    groups: tuple[FailureGroup, ...] = ()
-
-    @property
-    def expected(self) -> int:
-        """How many there are to be that count."""
-        return len(self.planned) - self.refused - len(self.warned)
-
-    @property
-    def so_far(self) -> Reports:
-        reports = tuple(checked.report for checked in (*self.checks, *self.warned))
-        not_taken = None if self.untaken is None else tuple(self.untaken)
-        coverage = self.further.coverage
-        axes = by_axis(reports) if self.is_over and (self.is_sweep or coverage is not None) else ()
-        if coverage is not None:  # whose cases lie in a way each
-            axes = tuple(share for share in axes if share.axis != "layout")
-        return Reports(
-            reports=reports,
-            planned=self.expected,
-            not_taken=not_taken,
-            groups=self.groups,
-            axes=axes,
-            coverage=coverage,
-        )
-
-    def take(self, checked: Checked) -> bool:
-        """Whether it is one that is shown."""
-        if checked.is_interrupted:
-            return False
-        if self.untaken is not None and checked.is_refused:
-            self.untaken.append(Untaken(checked.title, words_of(checked.report)))
-            self.refused += 1
-            return False
-        insort(self.warned if checked.report.is_warning else self.checks, checked, key=lambda one: one.report.number)
-        return True
-
-    def fold(self, failing: Checked | None = None, in_full: Checked | None = None) -> None:
-        """Folds what fails, once. A check that was made once more and in full takes the place of the one it was."""
-        if self.is_over:
-            return
-        self.is_over = True
-        self.groups = folded_by_cause([one.report for one in self.checks], in_full.report if in_full else None)
-        if failing is not None and in_full is not None:
-            self.checks[self.checks.index(failing)] = in_full
-
-    def shrink(self, setting: Setting) -> None:
-        requests = {checked.report.number: checked.request for checked in self.checks}
-        self.groups = with_smallest(self.groups, requests, setting.shrink_budget, setting.workers)
-
-
 class _Lines:
     """The table as it is shown: on a terminal that of a sweep is live, and stands there whole once it is over."""
 
-    def __init__(self, several: _Several, titles: Sequence[str], *, is_shown: bool) -> None:
+    def __init__(self, several: Several, titles: Sequence[str], *, is_shown: bool) -> None:
         self.on, self._several, self._is_shown = terminal(), several, is_shown
         titles = [*titles, *(one.title for one in several.planned), *(one.title for one in several.untaken or ())]
         self._table = CheckTable(titles, self.on)
@@ -247,7 +164,7 @@ def check_several(
         further: plans more of them by what came.
     """
     start, not_taken = time.perf_counter(), None if untaken is None else [*untaken]
-    several = _Several(planned, not_taken, sweep is not None, further)
+    several = Several(planned, not_taken, sweep is not None, further)
     write, make = _Seldom(forms), sweep or functools.partial(_each, planned, setting, further)
     if planned and (code := forms.write_so_far(several.so_far)):
         return code
@@ -256,7 +173,7 @@ def check_several(
     try:
         with lines.progress as tick:
             tick("importing torch and the target", None)
-            for checked in _growing(planned, map(weigh, make(tick)), further):
+            for checked in growing(planned, map(weigh, make(tick)), further):
                 if several.take(checked):
                     write(several)
                     lines.add(checked.report)
@@ -294,16 +211,6 @@ def check_several(
     return forms.write(several.so_far, code_of(codes) if codes or several.expected else Failure.exit_code)
 
 
-def _growing(planned: list[Planned], checks: Iterable[Checked], further: Further) -> Iterator[Checked]:
-    """The checks as they are made, of a plan that grows behind its end."""
-    made = list[Checked]()
-    for checked in checks:
-        made.append(checked)
-        if len(made) == len(planned):
-            planned += further(made)
-        yield checked
-
-
 def _each(planned: Sequence[Planned], setting: Setting, further: Further, tick: Progress) -> Iterator[Checked]:
     for number, checked in enumerate(check_each(planned, setting, alike=further.alike), 1):
         tick(f"check {number} of {len(planned)} made", number / len(planned))
@@ -320,7 +227,7 @@ class _Seldom:
     def __init__(self, forms: Forms) -> None:
         self._forms, self._next = forms, 0.0
 
-    def __call__(self, several: _Several) -> None:
+    def __call__(self, several: Several) -> None:
         now = time.monotonic()
         if now >= self._next:
             self._forms.write_so_far(several.so_far)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..commands.configuration.environment import seconds
+from ..commands.suite.batteries import refuse_unknown_battery
 from ..inputs import history as last
+from ..model.coverage import AUTO, QUICK
 from ..model.failures import UsageFailure, did_you_mean
 from ..render.files import keeps_changing, unfinished
 from ..render.terminal import Progress, dump, interrupted, print_failure, show, width, write_stdout
@@ -185,8 +187,8 @@ def _gate(request: last.CheckRequest, gates: _Gates) -> Gate:
     if gates.strides:
         return own_gate(request.command("strides", fast=True))
     # Each of many faults takes as long as the gate does.
-    shared.refuse_unknown_battery(gates.battery)
-    return own_gate(request.command(battery=shared.QUICK if gates.battery == shared.AUTO else gates.battery))
+    refuse_unknown_battery(gates.battery)
+    return own_gate(request.command(battery=QUICK if gates.battery == AUTO else gates.battery))
 
 
 def _terms(workers: int | None, timeout: float | None) -> Terms:

@@ -13,12 +13,12 @@ import typer
 
 from ..inputs.history import CheckRequest
 from ..inputs.options import OPTIONS, parse, refuse_unknown_family
-from ..model.coverage import PAIRS, TRIPLES
+from ..model.coverage import AUTO, BATTERIES
 from ..model.failures import UsageFailure
 from ..processes.limits import bounded
 from ..render.files import FORMS
 from ..render.terminal import print_failure
-from ..targets.builtin import has_driver
+from ..targets.builtin import BUILTINS, has_driver
 
 FIX_BUDGET, COINCIDENCE_BUDGET, SHRINK_BUDGET = 20.0, 5.0, 20.0
 Target = Annotated[
@@ -118,16 +118,20 @@ Evidence = Annotated[
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
 
 
-AUTO, QUICK = "auto", "quick"
-"""--battery without a word, by the device; and the table of some thirty cases."""
-BATTERIES = {"pairs": PAIRS, "triples": TRIPLES, QUICK: 0, AUTO: 0}
-"""What --battery takes, with how many properties are combined."""
-
-
 ON_RAY = "[ADDRESS]"
+
+
+def _is_battery(word: str) -> bool:
+    """Whether a word behind --battery is its own, or nearly: then it is no target."""
+    import difflib
+
+    near = difflib.get_close_matches(word, BATTERIES, 1)
+    return word in BATTERIES or (bool(near) and word not in BUILTINS and not {":", "."} & set(word))
+
+
 # What stands in the place of a word that is left out, and whether the next word is one.
 _WORDED: Mapping[str, tuple[str, Callable[[str], object]]] = {
-    "--battery": (AUTO, BATTERIES.__contains__),
+    "--battery": (AUTO, _is_battery),
     "--ray": ("local", re.compile(r"auto|local|(ray://)?[^\s/]+:\d+").fullmatch),
 }
 
@@ -146,16 +150,6 @@ def with_word(words: Sequence[str]) -> list[str]:
 def battery_as_told(word: str | None) -> str | bool | None:
     """--battery as a command line that repeats the check says it."""
     return True if word == AUTO else word
-
-
-def refuse_unknown_battery(word: str | None) -> None:
-    """Does nothing where it is one.
-
-    Raises:
-        UsageFailure: --battery has another word.
-    """
-    if word is not None and word not in BATTERIES:
-        raise UsageFailure(f"--battery takes pairs, triples or quick, got {word!r}", "alone it chooses by the device")
 
 
 DEFAULT = "lazy"

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from ..commands.saved import read
+from ..commands.suite.checked import code_of_reports
 from ..inputs.options import command_line
 from ..model.documents import Reports
-from ..model.failures import Failure, UsageFailure
+from ..model.failures import UsageFailure
 from ..render.places import with_origin
 from ..render.terminal import rendered, terminal
 from ..render.terminal import show as show_lines
@@ -39,7 +40,7 @@ def show(
         several = with_origin(read(file))
         forms = _beside(evidence, several, forms)
         _print(several, forms, show_traceback)
-        raise typer.Exit(forms.write(several, exit_code(several)))
+        raise typer.Exit(forms.write(several, code_of_reports(several)))
 
 
 def _beside(evidence: str | None, several: Reports, forms: Forms) -> Forms:
@@ -56,15 +57,6 @@ def _beside(evidence: str | None, several: Reports, forms: Forms) -> Forms:
 
     refuse_others(evidence, several.reports)
     return replace(forms, evidence=evidence)
-
-
-def exit_code(several: Reports) -> int:
-    """That of the command that made them."""
-    from ..commands.suite.checked import code_of, code_of_report
-
-    codes = [code_of_report(report) for report in several.reports]
-    # Nothing compared is no match.
-    return code_of(codes) if several.counted else Failure.exit_code
 
 
 def _print(several: Reports, forms: Forms, tracebacks: bool) -> None:

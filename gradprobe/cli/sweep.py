@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from ..commands.configuration.effective import EffectiveSettings, effective_settings
+from ..commands.suite.batteries import looked_into
 from ..commands.suite.checked import Checked, Planned
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.journal import Asked, Journal
@@ -26,7 +27,6 @@ from ..model.number import plural
 from ..processes.devices import gpus
 from ..render.terminal import Progress
 from . import shared_options as shared
-from .battery import looked_into
 from .checks import check_several
 from .error_output import failures_told, print_settings
 from .forms import Forms, with_forms

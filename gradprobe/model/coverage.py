@@ -6,6 +6,10 @@ from msgspec import Struct
 
 PAIRS, TRIPLES = 2, 3
 """How many properties are combined."""
+AUTO, QUICK = "auto", "quick"
+"""A battery without a word, by the device; and the table of some thirty cases."""
+BATTERIES = {"pairs": PAIRS, "triples": TRIPLES, QUICK: 0, AUTO: 0}
+"""What --battery takes, with how many properties are combined."""
 
 
 class Coverage(Struct, frozen=True, kw_only=True):

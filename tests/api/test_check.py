@@ -22,8 +22,8 @@ from tests.api.typed_options import text
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8, "fix_budget": 0, "coincidence_budget": 0}
-# Options of the command that a call has no argument for: what only checks that are several have, and what is printed.
-_NOT_IN_A_CALL = {"battery", "shrink_budget", "show_traceback", "target"}
+# What a call has no argument for: an exception has its own traceback, and `save` writes the files.
+_NOT_IN_A_CALL = {"show_traceback", "target"}
 
 
 def soft(q, k, v, do, scale):
@@ -64,6 +64,7 @@ def test_the_other_arguments_are_the_command_s_with_its_defaults():
 
     assert arguments["fix_budget"].default == shared.FIX_BUDGET
     assert arguments["coincidence_budget"].default == shared.COINCIDENCE_BUDGET
+    assert arguments["shrink_budget"].default == shared.SHRINK_BUDGET
     for name in ("reference", "family", "timeout", "max_memory"):
         assert arguments[name].default is of_command[name].default is None
 
@@ -91,6 +92,7 @@ def test_a_function_s_report_tells_itself_and_is_saved_in_each_form(tmp_path):
     assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "mismatch"
     (log,) = json.loads((tmp_path / "r.sarif").read_text())["runs"]
     assert log["invocations"][0]["exitCode"] == 1
+    report.save(tmp_path / "R.JSON")
     with pytest.raises(UsageFailure, match="no form for 'r.txt'"):
         report.save(tmp_path / "r.txt")
 
@@ -104,6 +106,61 @@ def test_a_right_function_of_this_very_test_matches_and_no_command_line_repeats_
     assert repr(report).startswith("MATCH")
     with pytest.raises(UsageFailure, match="isolate=True"):
         gradprobe.check(inside, isolate=True, **SMALL)
+
+
+def test_two_functions_stand_side_by_side_and_a_report_may_stand_for_one():
+    report = gradprobe.check(without_scale, against=soft, **SMALL)
+    assert (report.verdict, report.against.report.verdict) == ("mismatch", "match")
+    assert {one.name for one in report.against.differences} == {"P", "dV"}
+    again = gradprobe.check(soft, against=report, **SMALL)
+    assert (again.verdict, again.against.name) == ("match", report.name)
+    with pytest.raises(UsageFailure, match="this is the target itself"):
+        gradprobe.check(soft, against=soft, **SMALL)
+
+
+def test_whole_heads_are_kept_and_the_page_of_that_report_alone_shows_them(tmp_path):
+    kept = tmp_path / "heads.npz"
+    report = gradprobe.check(without_scale, evidence=kept, **SMALL)
+    report.save(tmp_path / "with.html", evidence=kept)
+    report.save(tmp_path / "without.html")
+    sizes = [(tmp_path / name).stat().st_size for name in ("with.html", "without.html")]
+    assert sizes[0] > sizes[1]
+    with pytest.raises(UsageFailure, match="no room for evidence"):
+        report.save(tmp_path / "r.md", evidence=kept)
+    with pytest.raises(UsageFailure, match="is not what the check of this report wrote"):
+        gradprobe.check(soft, **SMALL).save(tmp_path / "other.html", evidence=kept)
+
+
+@pytest.mark.nightly
+def test_a_battery_gives_all_its_reports_which_tell_themselves(tmp_path):
+    several = gradprobe.check(f"{ROOT}/examples/delta.py:delta", battery="quick", shrink_budget=0)
+    assert isinstance(several, gradprobe.Reports)
+    assert several.verdict == "mismatch"
+    assert repr(several) == "MISMATCH  16 checks, 4 wrong"
+    assert "MISMATCH  battery 2: distinct strides" in str(several)
+    assert [group.cause for group in several.groups] == ["stride/do-head at delta.py:19"]
+    tags = Tags()
+    tags.feed(several._repr_html_())
+    assert tags.open == []
+    for name in ("b.json", "b.html", "b.xml"):
+        several.save(tmp_path / name)
+    assert json.loads((tmp_path / "b.json").read_text())["verdict"] == "mismatch"
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"battery": "piars"}, "got 'piars'"),
+    ({"battery": "quick", "causal": True}, "of --battery sets it"),
+    ({"battery": True, "against": "flash"}, "battery takes no against"),
+    ({"against": "flahs"}, "there is no such target"),
+    ({"evidence": "heads.txt"}, "must end in .npz"),
+])  # fmt: skip
+def test_what_does_not_go_with_a_check_is_refused_before_anything_runs(options, words, monkeypatch):
+    monkeypatch.setattr("gradprobe.api.check.check_each", None)
+    with pytest.raises(UsageFailure, match=re.escape(words)):
+        gradprobe.check("lazy", **options)
+    if "battery" in options:
+        with pytest.raises(UsageFailure):
+            gradprobe.check(soft, battery=options["battery"])
 
 
 @pytest.mark.nightly
@@ -197,13 +254,16 @@ first = report.first_mismatch
 if first is not None:
     print(first.intermediate, first.row, report.causes[0].fault)
 report.save("report.html")
+beside: gradprobe.Report = gradprobe.check(attention, against="flash", evidence="heads.npz", fresh=True)
+several: gradprobe.Reports = gradprobe.check("lazy", battery="pairs", shrink_budget=0)
+wrong = [one.title for one in several.reports if one.verdict == "mismatch"]
 """
 
 
 @pytest.mark.nightly
 def test_a_small_program_is_right_for_mypy_strict_and_a_wrong_one_is_not(tmp_path):
     (tmp_path / "right.py").write_text(PROGRAM)
-    wrong_calls = ['heads="4"', "haeds=4", 'dtype=["float16"]']
+    wrong_calls = ['heads="4"', "haeds=4", 'dtype=["float16"]', 'battery="piars"', "against=4"]
     lines = ["import gradprobe", *(f'gradprobe.check("lazy", {call})' for call in wrong_calls)]
     (tmp_path / "wrong.py").write_text("\n".join(lines))
     cache = str(tmp_path / "cache")
@@ -213,4 +273,5 @@ def test_a_small_program_is_right_for_mypy_strict_and_a_wrong_one_is_not(tmp_pat
         for name in ("right.py", "wrong.py")
     )
     assert right.returncode == 0, right.stdout
-    assert [line.split(":")[1] for line in wrong.stdout.splitlines() if "error:" in line] == ["2", "3", "4"]
+    lines = {line.split(":")[1] for line in wrong.stdout.splitlines() if "error:" in line}
+    assert lines == {"2", "3", "4", "5", "6"}

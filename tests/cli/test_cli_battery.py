@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.cli import battery as command
 from gradprobe.cli.shared_options import with_word
+from gradprobe.commands.suite import batteries as command
 from gradprobe.commands.suite import factors
 from tests.cli.command import run, run_process
 

@@ -119,7 +119,8 @@ def test_a_battery_is_told_as_the_run_did(folder, elsewhere, monkeypatch, target
     (folder / "forwards.py").write_text(TARGETS)
     few = (1, 6, 14, 17)
     monkeypatch.setattr(
-        "gradprobe.cli.battery.battery", lambda *words: [one for one in battery(*words) if one.number in few]
+        "gradprobe.commands.suite.batteries.battery",
+        lambda *words: [one for one in battery(*words) if one.number in few],
     )
     code = 3 if target == "never" else 0
     made = assert_same_elsewhere(folder, elsewhere, f"check forwards.py:{target} --battery quick", code)

@@ -12,6 +12,7 @@ from ...inputs.history import CheckRequest
 from ...inputs.options import command_line
 from ...model.assignment import parse_run, planned_runs, run_name
 from ...model.case import Case, fewer_heads, shortened
+from ...model.documents import Reports
 from ...model.failures import Failure, ReferenceFailure, TargetFailure, UsageFailure, as_failure
 from ...model.memory import WARNING, MemoryFinding, Warned
 from ...model.report import Against, CheckedTarget, Report, error_of
@@ -149,6 +150,13 @@ def code_of_report(report: Report) -> int:
         return int(report.verdict == MISMATCH)
     kind = report.error.kind if report.error else ""
     return UsageFailure.exit_code if kind == UsageFailure.__name__ else Failure.exit_code
+
+
+def code_of_reports(several: Reports) -> int:
+    """That of the command that made them."""
+    codes = [code_of_report(report) for report in several.reports]
+    # Nothing compared is no match.
+    return code_of(codes) if several.counted else Failure.exit_code
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from ...model.report import Report
 from ..console import first_line, verdict_words
 from ..excerpt import render_reasons
 from ..places import with_origin
-from .page import fragment, page_of
+from .page import fragment, page_of, page_of_several
 
 _COLUMNS = 110
 
@@ -24,3 +24,11 @@ def small_of(report: Report) -> str:
         "page": page_of(known),
     }
     return fragment("small.html", {"report": known, **parts})
+
+
+def small_of_several(several: Reports, headline: str, table: str) -> str:
+    """The same of several reports, beside which the table of them stands."""
+    known = with_origin(several)
+    told = {"verdict": several.verdict, "error": None}
+    parts = {"headline": headline, "first_line": "", "why": table, "page": page_of_several(known, known.reports)}
+    return fragment("small.html", {"report": told, **parts})
