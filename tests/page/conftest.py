@@ -1,8 +1,5 @@
 """A browser for all tests of this folder, and a folder with every page."""
 
-import os
-from pathlib import Path
-
 import pytest
 
 from tests.page.browser import executable, opened, started
@@ -33,10 +30,3 @@ def browser():
 def open_page(browser, files):
     """Opens a page by its name; it leaves nothing said, raised or fetched."""
     return lambda name, **how: opened(browser, files[name], **how)
-
-
-@pytest.fixture(scope="session")
-def kept():
-    """Where pictures are kept: $GRADPROBE_PAGES; None where nobody asks for them."""
-    folder = os.environ.get("GRADPROBE_PAGES")
-    return Path(folder) if folder else None

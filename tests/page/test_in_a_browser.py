@@ -1,7 +1,5 @@
 """Pages in a real browser: opened, clicked and typed at; nothing is logged, raised or fetched."""
 
-import shutil
-
 import numpy as np
 import pytest
 
@@ -14,7 +12,7 @@ OVERFLOWING = "document.documentElement.scrollWidth - document.documentElement.c
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_fits_every_window_and_says_its_verdict_first(open_page, kept, files, name):
+def test_a_page_fits_every_window_and_says_its_verdict_first(open_page, name):
     from playwright.sync_api import expect
 
     with open_page(name) as page:
@@ -26,10 +24,6 @@ def test_a_page_fits_every_window_and_says_its_verdict_first(open_page, kept, fi
             assert page.locator("h1 .verdict").bounding_box()["y"] < 40
             other = "Dark" if scheme == "light" else "Light"
             expect(page.locator("#scheme")).to_have_text(other)
-            if kept:
-                kept.mkdir(parents=True, exist_ok=True)
-                shutil.copy(files[name], kept)
-                page.screenshot(path=kept / f"{name}-{width}-{scheme}.png", full_page=True)
 
 
 @pytest.mark.parametrize("name", ["strides", "several"])

@@ -220,7 +220,7 @@ def overview(run: Run) -> Markup:
     heads, rows = max(len(one.heads) for one in run.compares), len(run.compares)
     step, left = max(4.0, min(44.0, 1040 / heads)), 150
     row = _overview_row if heads * rows <= MOST_LINKS else _row_of_many
-    parts = list(_columns(run, left, step)) if step >= 24 else []
+    parts = list(_columns(run, left, step))
     parts += [part for y, one in enumerate(run.compares, 1) for part in row(one, y * _TALL, left, step * heads)]
     label = "The worst error of each head: rows are intermediates, columns are heads"
     return Markup(
@@ -228,13 +228,14 @@ def overview(run: Run) -> Markup:
     ).format(round(left + step * heads), (rows + 1) * _TALL, label, Markup("").join(parts))
 
 
-_TALL = 22
+_TALL, _NAME = 22, 30
 
 
 def _columns(run: Run, left: int, step: float) -> Iterator[Markup]:
-    """The names of the columns: batch and head."""
+    """The names of the columns, batch and head, of as many as there is room for."""
     longest = max(run.compares, key=lambda one: len(one.heads))
-    for at, head in enumerate(longest.heads):
+    every = math.ceil(_NAME / step)
+    for at, head in list(enumerate(longest.heads))[::every]:
         yield Markup('<text class="column" x="{:.1f}" y="15">{}</text>').format(left + (at + 0.5) * step, _short(head))
 
 

@@ -64,6 +64,8 @@ def _facts(report: Report, base: Base) -> Iterator[tuple[str, str]]:
     element = report.first_mismatch
     if element is not None:
         yield "intermediate", element.title
+    yield from _line(report, base)
+    if element is not None:
         yield "head", f"{element.head}" if element.batch is None else f"{element.head} of batch {element.batch}"
         yield "tile", _tile(report, element)
         yield "row, col", ", ".join("-" if index is None else str(index) for index in (element.row, element.col))
@@ -71,6 +73,10 @@ def _facts(report: Report, base: Base) -> Iterator[tuple[str, str]]:
         yield "expected", value(element.expected)
         is_finite = element.ratio != float("inf")
         yield "error", f"{ratio(element.ratio)}x what is allowed" if is_finite else "beyond every bound"
+
+
+def _line(report: Report, base: Base) -> Iterator[tuple[str, str]]:
+    """The line that the first cause names; else the target, which accuses nobody."""
     causes = told(report.diagnoses)
     if causes and causes[0].where:
         where = causes[0].where[0]

@@ -107,4 +107,7 @@ def _whole(listing: Listing, named: dict[int, CodeLine], base: Base) -> CodeBloc
 def diff_lines(diff: str) -> list[tuple[str, str]]:
     """The lines of a diff, each with what it is: added, removed, place or context."""
     kinds = {"+": "added", "-": "removed", "@": "place"}
-    return [(kinds.get(line[:1], "context"), line) for line in diff.splitlines()]
+    files = 2  # whose names are the first lines
+    return [
+        ("place" if at < files else kinds.get(line[:1], "context"), line) for at, line in enumerate(diff.splitlines())
+    ]
