@@ -1,6 +1,7 @@
 """What the contracts of import-linter do not say: kernels and reference stand alone, and help loads no torch."""
 
 import ast
+import functools
 import os
 import subprocess
 import sys
@@ -33,14 +34,22 @@ MODULES = {
 }
 
 
+@functools.cache
+def parsed(file):
+    return ast.parse(file.read_text())
+
+
+@functools.cache
 def imported(file):
     """(relative level, dotted name) of every import in a file, at any depth of indentation."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    found = []
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
-            yield from ((0, alias.name) for alias in node.names)
+            found += [(0, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = f"{node.module}." if node.module else ""
-            yield from ((node.level, base + alias.name) for alias in node.names)
+            found += [(node.level, base + alias.name) for alias in node.names]
+    return found
 
 
 @pytest.mark.parametrize("folder", APART)
@@ -105,9 +114,9 @@ def test_no_module_but_what_computes_imports_torch_at_its_top_level_nor_any_but_
             late = {"triton"} if name.startswith(COMPUTING) and name != READ_WITHOUT else {"torch", "triton"}
             loaded = [
                 alias.name
-                for node in ast.parse(file.read_text()).body if isinstance(node, ast.Import) for alias in node.names
+                for node in parsed(file).body if isinstance(node, ast.Import) for alias in node.names
             ]  # fmt: skip
-            loaded += [node.module for node in ast.parse(file.read_text()).body if isinstance(node, ast.ImportFrom)]
+            loaded += [node.module for node in parsed(file).body if isinstance(node, ast.ImportFrom)]
             assert not late & {str(word).split(".")[0] for word in loaded}, name
 
 
@@ -151,4 +160,4 @@ def test_no_file_or_folder_has_a_name_that_says_nothing():
 
 def test_every_module_begins_with_a_line_that_says_what_it_holds():
     for name, file in MODULES.items():
-        assert ast.get_docstring(ast.parse(file.read_text())), name
+        assert ast.get_docstring(parsed(file)), name
