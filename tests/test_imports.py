@@ -103,8 +103,8 @@ def test_only_the_folder_cli_imports_typer():
     assert {name.partition(".")[0] for name in users} == {"cli"}
 
 
-# They compute with the reference, which needs torch, and are imported late; what a verdict is kept in is read without.
-COMPUTING = ("inputs.dyadic", "numerics.", "faults.", "auditing.", "probing.", "diagnosis.")
+# They compute with torch, as the reference does, and are imported late; what a verdict is kept in is read without.
+COMPUTING = ("inputs.dyadic", "runtime.remembered", "numerics.", "faults.", "auditing.", "probing.", "diagnosis.")
 READ_WITHOUT = "numerics.evidence"
 
 

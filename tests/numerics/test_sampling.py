@@ -48,7 +48,8 @@ def test_a_few_rows_tell_the_same_of_a_fault_as_all(fault, options):
     case = case_of("softmax", **SIZES | options)
     few, every = (inside_of(case, sample=sample, **FAULTS[fault]) for sample in (sampled, None))
     assert told(few) == told(every)
-    assert bool(few.sentences) == (fault != "nothing")
+    nothing = fault == "nothing" or (fault.startswith("dV") and case.dropout)  # dV of dropped keys does not show P
+    assert bool(few.sentences) == (not nothing)
 
 
 @pytest.mark.parametrize(
