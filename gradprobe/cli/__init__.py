@@ -31,6 +31,10 @@ def main() -> None:
 _CHECKING, _NOT_CHECKING = {"check", "diff", "fix"}, {"--help", "-h", "--no-isolate"}
 
 
+# What a check needs and what torch does not: it is imported while torch's library is loaded.
+_WITHOUT_TORCH = ("numpy", "asyncio", "unittest.mock", "gradprobe.cuda", "gradprobe.lint.view", "gradprobe.targets.find")
+
+
 @contextlib.contextmanager
 def _begun_early(words: list[str]) -> Iterator[None]:
     """Where another core is free, the child imports torch there while this process imports its parser, and parses."""
@@ -39,7 +43,7 @@ def _begun_early(words: list[str]) -> Iterator[None]:
         from ..processes.process import begun_early
 
         if cores() > 1:
-            with begun_early(("torch", "gradprobe.pipeline.probe")):
+            with begun_early((*_WITHOUT_TORCH, "torch", "gradprobe.pipeline.probe")):
                 yield
                 return
     yield

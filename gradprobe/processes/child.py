@@ -7,6 +7,7 @@ import ctypes
 import faulthandler
 import gc
 import importlib
+import importlib.util
 import os
 import pickle
 import queue
@@ -82,8 +83,7 @@ def _receive(stream: socket.socket, received: queue.SimpleQueue[bytes]) -> None:
 def _made(stream: socket.socket, received: queue.SimpleQueue[bytes], early: Sequence[str]) -> Callable[[Any], Any]:
     """Makes the worker and reports it to the parent. Where that fails, this process ends."""
     try:
-        for module in filter(None, early):
-            importlib.import_module(module)
+        _import(list(filter(None, early)))
         factory, setup, environment = pickle.loads(received.get())
         os.environ.update(environment)
         worker = worker_of(factory, pickle.loads(setup))
@@ -92,6 +92,30 @@ def _made(stream: socket.socket, received: queue.SimpleQueue[bytes], early: Sequ
         sys.exit(1)
     send(stream, READY, b"")
     return worker
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Imports modules; where torch is one of them, its library is loaded beside those before it."""
+    loading = threading.Thread(target=_load_torchs_library, daemon=True)
+    if "torch" in modules and "torch" not in sys.modules:
+        loading.start()
+    for module in modules:
+        if module == "torch" and loading.is_alive():
+            loading.join()
+        importlib.import_module(module)
+
+
+def _load_torchs_library() -> None:
+    """A fifth of the import of a torch without CUDA, in which no Python runs. What torch loads before it, comes before.
+
+    Where it cannot be loaded, the import says why.
+    """
+    spec = importlib.util.find_spec("torch")
+    folder = os.path.join(os.path.dirname(spec.origin), "lib") if spec is not None and spec.origin else ""
+    if sys.platform == "linux" and not os.path.exists(os.path.join(folder, "libtorch_cuda.so")):
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(os.path.join(folder, "libtorch_global_deps.so"), mode=ctypes.RTLD_GLOBAL)
+            ctypes.CDLL(os.path.join(folder, "libtorch_cpu.so"))
 
 
 def worker_of(factory: str, setup: Any) -> Callable[[Any], Any]:
