@@ -32,7 +32,14 @@ _CHECKING, _NOT_CHECKING = {"check", "diff", "fix"}, {"--help", "-h", "--no-isol
 
 
 # What a check needs and what torch does not: it is imported while torch's library is loaded.
-_WITHOUT_TORCH = ("numpy", "asyncio", "unittest.mock", "gradprobe.cuda", "gradprobe.lint.view", "gradprobe.targets.find")
+_WITHOUT_TORCH = (
+    "numpy",
+    "asyncio",
+    "unittest.mock",
+    "gradprobe.cuda",
+    "gradprobe.lint.view",
+    "gradprobe.targets.find",
+)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,19 @@ from ..commands.watch import (
     failing_layout,
     imported,
     in_layout,
+    of_settings,
     refuse_without_watchfiles,
     told_files,
     warm,
 )
 from ..inputs import history as last
 from ..model.documents import Reports
+from ..model.failures import UsageFailure
 from ..model.report import Report
 from ..model.run import FAILED
 from ..processes.each import Abandoned, abandoned_when
 from ..render.since import since
-from ..render.terminal import Progress, rendered, show, terminal, write_stdout
+from ..render.terminal import Progress, print_failure, rendered, show, terminal, write_stdout
 from . import shared_options as shared
 from .checks import say
 from .error_output import failures_told, print_settings
@@ -60,30 +63,34 @@ def watch(
     with failures_told(json_file, request.command("watch"), show_traceback, request.target):
         refuse_without_watchfiles()
         shared.refuse_wrong_words(request)
-        effective = effective_settings(Path.cwd())
-        print_settings(effective.line(request.options, timeout))
-        how = Setting(
-            show_traceback,
-            timeout=effective.timeout(timeout),
-            fix_budget=shared.FIX_BUDGET if fix_budget is None else fix_budget,
-            coincidence_budget=shared.COINCIDENCE_BUDGET if coincidence_budget is None else coincidence_budget,
-        )
-        planned = Planned("", effective.over(request))
-        with warm(str(planned.request.options.get("device", "auto"))):
-            _Loop(planned, how, Forms.json(json_file)).go_on()
+        fix = shared.FIX_BUDGET if fix_budget is None else fix_budget
+        coincidence = shared.COINCIDENCE_BUDGET if coincidence_budget is None else coincidence_budget
+
+        def plan() -> tuple[Planned, Setting]:
+            effective = effective_settings(Path.cwd())
+            print_settings(effective.line(request.options, timeout))
+            seconds = effective.timeout(timeout)
+            how = Setting(show_traceback, timeout=seconds, fix_budget=fix, coincidence_budget=coincidence)
+            return Planned("", effective.over(request)), how
+
+        loop = _Loop(plan, Forms.json(json_file))
+        with warm(loop.planned.request.options):
+            loop.go_on()
 
 
 class _Loop:
     """One check after another, until Ctrl-C."""
 
-    def __init__(self, planned: Planned, setting: Setting, forms: Forms) -> None:
-        self._planned, self._setting, self._forms = planned, setting, forms
-        self._sources = Sources.of(at_first(planned))
+    def __init__(self, plan: Callable[[], tuple[Planned, Setting]], forms: Forms) -> None:
+        """Raises UsageFailure, from the plan."""
+        self._plan, self._forms = plan, forms
+        self.planned, self._setting = plan()
+        self._sources = Sources.of(at_first(self.planned) | of_settings(self.planned))
         self._before: Report | None = None
         """The last that compared something."""
 
     def go_on(self) -> None:
-        _note(f"{self._planned.case_line}; Ctrl-C ends it")
+        _note(f"{self.planned.case_line}; Ctrl-C ends it")
         while True:
             begun = time.time()
             try:
@@ -97,6 +104,19 @@ class _Loop:
             self._sources = Sources.of(self._sources.digests)
             _clear()
             _note(f"{time.strftime('%H:%M:%S')} {told_files(saved) if saved else 'the same again'} saved")
+            if not of_settings(self.planned).isdisjoint(saved):
+                self._plan_anew()
+
+    def _plan_anew(self) -> None:
+        """By the settings that were saved, once they are valid."""
+        while True:
+            try:
+                self.planned, self._setting = self._plan()
+                return
+            except UsageFailure as failure:
+                print_failure(failure)
+                self._sources.wait()
+                self._sources = Sources.of(self._sources.digests)
 
     def _checked(self) -> Checked:
         """Makes the check; the layout that failed last is measured first, and how it stands now is told at once."""
@@ -104,13 +124,13 @@ class _Loop:
             tick("importing the target", None)
             answer = _Answer(self._before, tick)
             layout = failing_layout(self._before) if self._before else ""
-            if (alone := in_layout(self._planned, layout)) is not None:
+            if (alone := in_layout(self.planned, layout)) is not None:
                 quick = replace(self._setting, fix_budget=0.0, coincidence_budget=0.0)
                 with contextlib.suppress(Abandoned), abandoned_when(lambda: answer.is_given):
                     # To its end: Ctrl-C is raised after the check that it ended.
                     list(check_each([alone], quick, tick=answer.tick, told=answer.give))
             (checked,) = check_each(
-                [self._planned], self._setting, echo=sys.stderr.write, tick=answer.tick, told=answer.give
+                [self.planned], self._setting, echo=sys.stderr.write, tick=answer.tick, told=answer.give
             )
             return checked
 
@@ -120,7 +140,7 @@ class _Loop:
         if report.verdict == FAILED:
             say(report, self._setting.tracebacks)
         else:
-            last.save(self._planned.request, report)
+            last.save(self.planned.request, report)
             was = f", was {self._before.verdict}" if self._before and self._before.verdict != report.verdict else ""
             lines = [*since(self._before, report), f"now: {report.verdict}{was} ({seconds:.1f} s)"]
             if not self._forms.on_stdout:
@@ -131,14 +151,15 @@ class _Loop:
     def _wait(self, checked: Checked, begun: float) -> list[str]:
         """The files that are saved next, or were meanwhile."""
         known = self._sources.digests
-        files = imported(self._planned, checked) or {*known, *at_first(self._planned), *checked.sources}
+        files = imported(self.planned, checked) or {*known, *at_first(self.planned), *checked.sources}
+        files |= of_settings(self.planned)
         self._sources = Sources({**Sources.of(files).digests, **{file: known[file] for file in files if file in known}})
-        late = [file for file in files if file not in known and os.path.exists(file) and os.stat(file).st_mtime > begun]
+        late = [file for file in files if file not in known and _saved_at(file) > begun]
         _note(f"waiting for {told_files(sorted(files, key=self._is_not_the_target))} to be saved")
         return late or self._sources.wait()
 
     def _is_not_the_target(self, file: str) -> bool:
-        return os.path.relpath(file) != os.path.relpath(self._planned.request.target.rpartition(":")[0] or ".")
+        return os.path.relpath(file) != os.path.relpath(self.planned.request.target.rpartition(":")[0] or ".")
 
 
 class _Answer:
@@ -158,6 +179,14 @@ class _Answer:
         changes = [change for change in since(self._before, so_far) if not change.startswith(f"{run.layout}: ")]
         lines = [*changes, f"{run.layout}: {run.verdict} ({seconds:.1f} s), the rest follows"]
         self._tick.over(lambda: _note("\ngradprobe: ".join(lines)))
+
+
+def _saved_at(file: str) -> float:
+    """In seconds since 1970; 0 of one that is not there."""
+    try:
+        return os.stat(file).st_mtime
+    except OSError:
+        return 0.0
 
 
 def _clear() -> None:

@@ -5,22 +5,28 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import json
 import os
 import pkgutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from ..inputs.history import CheckRequest
 from ..model.assignment import parse_run
 from ..model.failures import Failure, UsageFailure
 from ..model.report import Report
+from ..processes import forks
 from ..processes.warm import warm_process
 from ..targets.builtin import BUILTINS, has_driver
 from ..targets.find import parts_of
+from .configuration.settings import table_of
 from .suite.checked import Checked, Planned
 
 # What a kernel is written in, and may include.
+_SETTINGS = "pyproject.toml"
 _SOURCES = {".py", ".cu", ".cuh", ".h", ".hpp"}
 # Seconds that a file must stay as it is before it is taken to be saved; for which one that an editor is about to put in
 # its place may be missing; and in milliseconds, after which the files are looked at though nobody told of a change.
@@ -40,27 +46,36 @@ def refuse_without_watchfiles() -> None:
 # What is warm
 
 
-def warm(device: str) -> contextlib.AbstractContextManager[int]:
-    """While open, checks run in forks of a process that has torch, Triton and gradprobe; its number."""
-    return warm_process(f"{__name__}:prepare", device)
+def warm(options: Mapping[str, Any]) -> contextlib.AbstractContextManager[int]:
+    """While open, checks with such options run in forks of a process that has torch, Triton and gradprobe."""
+    return warm_process(f"{__name__}:prepare", json.dumps(options))
 
 
+# Of each family one kernel. Its types are those of the case, and what it computes is small.
+_REHEARSED = ("lazy", "flash")
+_OF_TYPES = {"dtype", "head_dim", "head_dim_v", "block_m", "block_n"}
+_SMALL = {"device": "cpu", "batch": 1, "heads": 1, "seqlen": 40}
 # Of gradprobe itself: what is a target, what runs in other programs, and what no check imports.
 _APART = {"kernels", "reference", "adapters", "templates", "testing", "startup", "cli", "on_ray"}
 
 
-def prepare(device: str) -> None:
-    """Imports what checks on a device need, with Triton in the mode that they choose; uses no device and no thread."""
+def prepare(options: str) -> None:
+    """Imports what checks with some options need, with Triton in the mode that they choose; uses no device, no thread.
+
+    Where Triton interprets it also runs kernels.
+    """
     import torch
     import torch.fx.experimental.symbolic_shapes  # noqa: F401 - which torch imports at the first gradient
 
     from ..processes.forks import Beside
 
-    is_there = False
+    case = json.loads(options)
+    device, is_there = case.get("device", "auto"), False
     if device != "cpu" and has_driver():
         with Beside(torch.cuda.is_available) as asked:  # not here: it would begin to use the device
             is_there = asked.answer(seconds=60.0) or False
-    if not is_there and device != "cuda":
+    is_interpreted = not is_there and device != "cuda"
+    if is_interpreted:
         os.environ["TRITON_INTERPRET"] = "1"
         importlib.import_module("triton.runtime.interpreter")
     importlib.import_module("triton.language")
@@ -69,6 +84,22 @@ def prepare(device: str) -> None:
     for module in pkgutil.walk_packages(gradprobe.__path__, "gradprobe.", onerror=lambda name: None):
         if _APART.isdisjoint(module.name.split(".")):
             importlib.import_module(module.name)
+    if is_interpreted:
+        _rehearse({name: word for name, word in case.items() if name in _OF_TYPES})
+
+
+def _rehearse(options: Mapping[str, Any]) -> None:
+    """Runs kernels of this tool's own once: what the interpreter works out once of each operation, forks find noted."""
+    from ..pipeline.resolve import resolve_problem
+    from ..probing.experiment import experiment_of
+    from ..probing.runs import records_of
+    from ..runtime.backend import ordinary_torch
+
+    forks.CROWDED.add(os.getpid())
+    for name in _REHEARSED:
+        with contextlib.suppress(Failure), ordinary_torch():
+            problem = resolve_problem(CheckRequest(name, None, None, {**options, **_SMALL}))
+            next(records_of(experiment_of(problem.case, problem.target)))
 
 
 # What is waited for
@@ -112,8 +143,11 @@ class Sources:
 
 
 def _digest(path: str) -> str:
-    """Of a file what stands in it, of a folder which sources are there."""
+    """Of a file what stands in it, of a folder which sources are there, of pyproject.toml what it says to this tool."""
     try:
+        if os.path.basename(path) == _SETTINGS:
+            with contextlib.suppress(UsageFailure):
+                return str(table_of(Path(path)) or "")
         held = "\n".join(sorted(_beside(path))).encode() if os.path.isdir(path) else Path(path).read_bytes()
         return hashlib.sha256(held).hexdigest()
     except OSError:
@@ -142,6 +176,13 @@ def _file(word: str) -> str:
 def _beside(folder: str) -> Iterator[str]:
     with contextlib.suppress(OSError):
         yield from (entry.path for entry in os.scandir(folder) if Path(entry.name).suffix in _SOURCES)
+
+
+def of_settings(planned: Planned) -> set[str]:
+    """The files of its inputs and settings, also where the nearest is not there yet."""
+    folder, inputs = Path.cwd(), planned.request.options.get("inputs")
+    files = {above / _SETTINGS for above in folder.parents if (above / _SETTINGS).is_file()} | {folder / _SETTINGS}
+    return {str(file) for file in files} | ({os.path.abspath(inputs)} if inputs else set())
 
 
 def imported(planned: Planned, checked: Checked) -> set[str]:

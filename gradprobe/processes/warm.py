@@ -145,13 +145,14 @@ def main(descriptor: int, prepare: str, argument: str) -> None:
         data, descriptors, _, _ = socket.recv_fds(stream, _LONGEST, _DESCRIPTORS)
         if not data:
             os._exit(0)
-        number = _forked_away()
+        number = forked_away()
         if not number:
             break
         for each in descriptors:
             os.close(each)
         stream.send(b"%d" % number)
     stream.close()
+    os.setsid()  # what it starts is killed with it, and nothing else
     _serve_as_child(descriptors, pickle.loads(data), start - _SECOND)
 
 
@@ -167,7 +168,7 @@ def _serve_as_child(descriptors: Sequence[int], words: Sequence[str], since: flo
     child.main(answers, stacks, dies_with_parent == "True", early.split(","))
 
 
-def _forked_away() -> int:
+def forked_away() -> int:
     """Forks a process that whoever inherits orphans gets as its child. Returns its number, and 0 in itself."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():

@@ -33,11 +33,16 @@ def nearest_table(folder: Path) -> SettingsTable | None:
     Raises:
         UsageFailure: one cannot be read, or seems to have it and is no TOML, or this Python reads none.
     """
-    tables = (_table_of(above / "pyproject.toml") for above in (folder, *folder.parents))
+    tables = (table_of(above / "pyproject.toml") for above in (folder, *folder.parents))
     return next((table for table in tables if table is not None), None)
 
 
-def _table_of(file: Path) -> SettingsTable | None:
+def table_of(file: Path) -> SettingsTable | None:
+    """The table of one pyproject.toml; None where it has none.
+
+    Raises:
+        UsageFailure: from `nearest_table`.
+    """
     try:
         there = file.is_file()
     except OSError:  # in a folder that may not be searched: nobody can say that it is there
