@@ -115,6 +115,7 @@ class _Loop:
                 return
             except UsageFailure as failure:
                 print_failure(failure)
+                _note("waiting for it to be saved")
                 self._sources.wait()
                 self._sources = Sources.of(self._sources.digests)
 

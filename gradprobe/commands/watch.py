@@ -31,6 +31,9 @@ _SOURCES = {".py", ".cu", ".cuh", ".h", ".hpp"}
 # Seconds that a file must stay as it is before it is taken to be saved; for which one that an editor is about to put in
 # its place may be missing; and in milliseconds, after which the files are looked at though nobody told of a change.
 _STILL, _MISSING, _LOOK = 0.03, 1.0, 1000
+_AT_ONCE: dict[str, Any] = {
+    "watch_filter": None, "recursive": False, "rust_timeout": _LOOK, "yield_on_timeout": True, "step": 5,
+}  # fmt: skip
 
 
 def refuse_without_watchfiles() -> None:
@@ -136,7 +139,7 @@ class Sources:
         while not self.changed:
             folders = {folder for path in self.digests if os.path.isdir(folder := os.path.dirname(path))}
             with contextlib.suppress(FileNotFoundError):  # a folder that has gone since
-                for _ in watch(*folders, watch_filter=None, recursive=False, rust_timeout=_LOOK, yield_on_timeout=True):
+                for _ in watch(*folders, **_AT_ONCE):
                     if self.changed:
                         break
         return self.settled()

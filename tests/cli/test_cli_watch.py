@@ -61,6 +61,19 @@ def test_a_text_of_the_same_length_and_time_runs(folder):
 
 
 @pytest.mark.nightly
+def test_settings_are_waited_for_until_they_are_valid(folder):
+    settings = folder / "pyproject.toml"
+    with Watching() as watch:
+        assert "now: match" in watch.until()
+        settings.write_text("[tool.gradprobe]\nlayouts = ['no-such-one']\n")
+        watch.until("no-such-one")
+        settings.write_text("[tool.gradprobe]\nlayouts = ['blhd']\n")
+        said = watch.until()
+        assert "layouts blhd" in said
+        assert "blhd: match" in said
+
+
+@pytest.mark.nightly
 def test_a_module_that_is_missing_is_waited_for(folder):
     (folder / "own.py").write_text("from helper import scaled\n" + KERNEL)
     with Watching() as watch:

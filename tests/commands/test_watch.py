@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gradprobe.commands.suite.checked import Checked, Planned
-from gradprobe.commands.watch import Sources, at_first, failing_layout, imported, in_layout, told_files
+from gradprobe.commands.watch import Sources, at_first, failing_layout, imported, in_layout, of_settings, told_files
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.documents import report_from
 from tests.render.test_comparison import wrong_in
@@ -36,6 +36,18 @@ def test_files_count_by_what_stands_in_them(tmp_path, monkeypatch):
     Path("own.py").write_text("2")
     Path("new.cu").write_text("2")
     assert [told_files([one]) for one in sources.changed] == ["a file in .", "own.py"]
+
+
+def test_settings_and_inputs_are_waited_for_and_of_settings_what_is_said_to_this_tool(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sources = Sources.of(of_settings(planned(inputs="own.npz")))
+    assert {told_files([file]) for file in sources.digests} >= {"pyproject.toml", "own.npz"}
+    settings = Path("pyproject.toml")
+    settings.write_text("[project]\nname = 'own'\n")
+    assert not sources.changed
+    settings.write_text("[project]\nname = 'own'\n[tool.gradprobe]\nstrict = true\n")
+    Path("own.npz").write_text("1")
+    assert {told_files([file]) for file in sources.changed} == {"pyproject.toml", "own.npz"}
 
 
 def test_of_a_cuda_source_what_lies_beside_it_may_be_included(tmp_path):
