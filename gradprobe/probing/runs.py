@@ -56,9 +56,9 @@ def records_of(experiment: Experiment, beforehand: Beforehand | None = None) -> 
     Args:
         beforehand: which makes the runs behind the first two already, where that comes to the same.
     """
-    beforehand = beforehand or Beforehand()
-    if _is_one_run_each(experiment.case):
+    if beforehand is not None and _is_one_run_each(experiment.case):
         beforehand.begin(experiment, _to_come(experiment))
+    beforehand = beforehand or Beforehand()
     for assigned in layouts_of(experiment.case):
         for record in _of_layout(experiment, assigned, beforehand):
             experiment = experiment.after(outcomes_of([record]))

@@ -66,9 +66,9 @@ def test_settings_are_waited_for_until_they_are_valid(folder):
     with Watching() as watch:
         assert "now: match" in watch.until()
         settings.write_text("[tool.gradprobe]\nlayouts = ['no-such-one']\n")
-        watch.until("no-such-one")
+        assert "no-such-one" in watch.until("it to be saved")
         settings.write_text("[tool.gradprobe]\nlayouts = ['blhd']\n")
-        said = watch.until()
+        said = watch.until("now: match")
         assert "layouts blhd" in said
         assert "blhd: match" in said
 

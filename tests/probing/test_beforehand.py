@@ -44,7 +44,14 @@ def taken(monkeypatch):
     monkeypatch.setattr(
         remembered, "_LOADED", {name.partition(".")[0] for name in sys.modules if "keeping" not in name}
     )
-    return found
+    before = children()
+    yield found
+    assert children() <= before
+
+
+def children():
+    """The processes that this one began and that are not gone."""
+    return {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
 
 
 def document(file, name, cores, monkeypatch, **options):
