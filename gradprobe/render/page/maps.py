@@ -228,7 +228,7 @@ def overview(run: Run) -> Markup:
     ).format(round(left + step * heads), (rows + 1) * _TALL, label, Markup("").join(parts))
 
 
-_TALL, _NAME = 22, 30
+_TALL, _NAME = 22, 40
 
 
 def _columns(run: Run, left: int, step: float) -> Iterator[Markup]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...model.report import Diagnosis, Listing, Report, Where
 from ..places import Base
@@ -15,15 +16,14 @@ _AROUND, _MOST = 2, 6
 
 @dataclass(frozen=True)
 class CodeLine:
-    """A line of source, in three pieces."""
+    """A line of source."""
 
     number: int | None
     """None of lines that are left out."""
-    before: str
-    wrong: str = ""
-    after: str = ""
-    note: str = ""
-    """What stands there; of several that say the same, at the first."""
+    pieces: tuple[tuple[str, bool], ...]
+    """Its text, and of each piece whether it is wrong."""
+    notes: tuple[str, ...] = ()
+    """What stands there; of several lines that say the same, at the first."""
     is_named: bool = False
 
 
@@ -48,16 +48,23 @@ def excerpts(report: Report, cause: Diagnosis, base: Base) -> list[CodeBlock]:
 
 
 def _block(listings: Sequence[Listing], wheres: Sequence[Where], base: Base) -> CodeBlock:
-    noted = {where.note: where.line for where in reversed(wheres)}
-    named = {where.line: _named(listings, where, where.note * (noted[where.note] == where.line)) for where in wheres}
-    found = _near(listings, wheres[0]) | named
+    named = _named(listings, wheres)
+    noted = dict[str, int]()
+    for line in named.values():
+        for note in line.notes:
+            noted.setdefault(note, line.number or 0)
+    firsts = {
+        number: replace(line, notes=tuple(note for note in line.notes if noted[note] == number))
+        for number, line in named.items()
+    }
+    found = _near(listings, wheres[0]) | _made(listings, wheres) | firsts
     in_order, lines = sorted(found), list[CodeLine]()
     for number in in_order:
         if lines and number - 1 not in found:
-            lines.append(CodeLine(None, ""))
+            lines.append(CodeLine(None, ()))
         lines.append(found[number])
     places = [f"{where.line} in {where.kernel}" if where.kernel else str(where.line) for where in wheres]
-    return CodeBlock(f"{base.short(wheres[0].file)}:{', '.join(places)}", tuple(lines))
+    return CodeBlock(f"{base.short(wheres[0].file)}:{', '.join(dict.fromkeys(places))}", tuple(lines))
 
 
 def _listed(listings: Iterable[Listing], where: Where) -> Listing | None:
@@ -74,33 +81,63 @@ def _near(listings: Sequence[Listing], where: Where) -> dict[int, CodeLine]:
     listing = _listed(listings, where)
     if listing is None:
         beside = zip((where.line - 1, where.line + 1), where.around, strict=True)
-        return {number: CodeLine(number, line) for number, line in beside if line}
+        return {number: _plain(number, line) for number, line in beside if line}
     at = where.line - listing.first
     chosen = range(max(0, at - _AROUND), min(len(listing.lines), at + _AROUND + 1))
-    return {listing.first + one: CodeLine(listing.first + one, listing.lines[one]) for one in chosen}
+    return {listing.first + one: _plain(listing.first + one, listing.lines[one]) for one in chosen}
 
 
-def _named(listings: Sequence[Listing], where: Where, note: str = "") -> CodeLine:
-    """A line that is named, with what is wrong in it apart, where a piece of it is."""
+def _plain(number: int, line: str, *notes: str) -> CodeLine:
+    return CodeLine(number, ((line, False),), notes)
+
+
+def _made(listings: Sequence[Listing], wheres: Sequence[Where]) -> dict[int, CodeLine]:
+    """Where what is wrong in a line is a name: the last line above that sets it."""
+    found = dict[int, CodeLine]()
+    for where in wheres:
+        listing, name = _listed(listings, where), where.code[where.column or 0 :][: where.length]
+        if listing is None or not name.isidentifier():
+            continue
+        sets = re.compile(rf"\s*{name}\s*[-+*/]?=(?!=)")
+        above = enumerate(listing.lines[: where.line - listing.first], listing.first)
+        at = [(number, line) for number, line in above if sets.match(line)]
+        found |= {at[-1][0]: _plain(*at[-1], f"{name} is set here")} if at else {}
+    return found
+
+
+def _named(listings: Sequence[Listing], wheres: Sequence[Where]) -> dict[int, CodeLine]:
+    """The lines that are named, with what is wrong in each apart, where pieces of it are."""
+    lines: dict[int, list[Where]] = {}
+    for where in wheres:
+        lines.setdefault(where.line, []).append(where)
+    return {number: _in_pieces(listings, of_line) for number, of_line in lines.items()}
+
+
+def _in_pieces(listings: Sequence[Listing], wheres: Sequence[Where]) -> CodeLine:
+    where = wheres[0]
     listing = _listed(listings, where)
     whole = " " * where.margin + where.code if listing is None else listing.lines[where.line - listing.first]
-    start = len(whole) - len(whole.lstrip()) + (where.column or 0)
-    stop = start + where.length
-    return CodeLine(where.line, whole[:start], whole[start:stop], whole[stop:], note, is_named=True)
+    pieces, done, before = list[tuple[str, bool]](), 0, len(whole) - len(whole.lstrip())
+    for start, long in sorted({(before + (one.column or 0), one.length) for one in wheres if one.length}):
+        if start >= done:
+            pieces += [(whole[done:start], False), (whole[start : start + long], True)]
+            done = start + long
+    notes = tuple(dict.fromkeys(one.note for one in wheres if one.note))
+    return CodeLine(where.line, (*pieces, (whole[done:], False)), notes, is_named=True)
 
 
 def whole_listings(report: Report, cause: Diagnosis, base: Base) -> list[CodeBlock]:
     """The functions that hold the lines of a cause, whole."""
-    found: dict[Listing, dict[int, CodeLine]] = {}
+    found: dict[Listing, list[Where]] = {}
     for where in cause.where:
         if (listing := _listed(report.listings, where)) is not None:
-            found.setdefault(listing, {})[where.line] = _named(report.listings, where, where.note)
-    return [_whole(listing, named, base) for listing, named in found.items()]
+            found.setdefault(listing, []).append(where)
+    return [_whole(listing, _named(report.listings, wheres), base) for listing, wheres in found.items()]
 
 
 def _whole(listing: Listing, named: dict[int, CodeLine], base: Base) -> CodeBlock:
     numbered = enumerate(listing.lines, listing.first)
-    lines = tuple(named.get(number) or CodeLine(number, line) for number, line in numbered)
+    lines = tuple(named.get(number) or _plain(number, line) for number, line in numbered)
     return CodeBlock(f"{base.short(listing.file)}:{listing.first}", lines)
 
 

@@ -177,3 +177,25 @@ def test_every_picture_has_a_name_or_is_hidden_behind_one():
         pictures = tree(report).xpath("//svg[not(@aria-hidden='true')]")
         assert pictures
         assert all(picture.get("aria-label") for picture in pictures)
+
+
+def test_the_line_that_sets_what_is_wrong_in_another_stands_beside_it():
+    lines = (
+        "def k():",
+        "    at = b * stride_b",
+        "    at += h * stride_q",
+        "    x = 1",
+        "    y = 2",
+        "    z = 3",
+        "    load(p + at)",
+    )
+    where = Where("/repository/k.py", 7, "load(p + at)", column=9, length=2, note="q.stride(1)")
+    other = structs.replace(where, column=5, length=1, note="another")
+    cause = structs.replace(CAUSE, where=(where, other))
+    report = structs.replace(FAULTY, diagnoses=(cause,), listings=(Listing("/repository/k.py", 1, lines),))
+    shown = text_of(tree(report).xpath("(//pre[contains(@class, 'listing')])[1]")[0])
+    assert "3 at += h * stride_q ▲ at is set here ⋮ 5 y = 2" in shown
+    assert "stride_b" not in shown
+    assert shown.endswith("load(p + at) ▲ q.stride(1) ▲ another")
+    marks = tree(report).xpath("(//pre[contains(@class, 'listing')])[1]//mark")
+    assert [mark.text for mark in marks] == ["p", "at"]
