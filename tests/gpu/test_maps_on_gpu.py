@@ -1,18 +1,27 @@
 """The map of a head is the same wherever its elements are: its letters are made on the CPU."""
 
+import numpy as np
 import pytest
 import torch
 
+from gradprobe.inputs.draw import draw
+from gradprobe.model.heads import PARTS
+from gradprobe.model.run import HIDDEN
+from gradprobe.numerics import sieve
+from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.grid import Grid
+from gradprobe.numerics.precision import precision_of
 from gradprobe.reference import Tile
-from tests.emulated import case_of
+from gradprobe.runtime.trace import Trace
+from tests.cli.command import run
+from tests.emulated import Arithmetic, case_of, ran
 
 pytestmark = pytest.mark.gpu
 
 
 def test_a_map_made_of_tensors_on_a_gpu_is_that_of_the_same_on_the_cpu():
-    case, draw = case_of("softmax", batch=1, heads=3, seqlen=333, head_dim=64), torch.Generator().manual_seed(0)
-    ratio = (torch.randn(3, 333, 333, generator=draw, dtype=torch.double) * 6).exp2()
+    case, drawn = case_of("softmax", batch=1, heads=3, seqlen=333, head_dim=64), torch.Generator().manual_seed(0)
+    ratio = (torch.randn(3, 333, 333, generator=drawn, dtype=torch.double) * 6).exp2()
     valid = torch.ones(3, 333, 333).tril().bool()
     maps = []
     for device in ("cpu", "cuda"):
@@ -21,3 +30,34 @@ def test_a_map_made_of_tensors_on_a_gpu_is_that_of_the_same_on_the_cpu():
         grid.add(tile, 0, *(part.to(device) for part in (ratio.masked_fill(~valid, 0.0), valid.double(), valid)))
         maps.append(grid.signs())
     assert maps[0].equal(maps[1])
+
+
+def test_what_passes_the_sieve_there_has_maps_that_bound_every_tile(monkeypatch):
+    monkeypatch.setattr(sieve, "LEAST_SCORES", 0)
+    case = case_of("softmax", batch=2, heads=2, seqlen=300, head_dim=64, dtype="bfloat16", causal=True)
+    values = draw(case)
+    came = ran(case, Arithmetic(tensor_core=True, delta_from_o=True), values=values)
+    there = {name: value.to("cuda") for name, value in values.items()}
+    trace = Trace({name: value.to("cuda") for name, value in came.values.items()}, came.sources)
+    passed = sieve.Sieve().sift(case, there, trace, precision_of("bfloat16", "ieee"))
+    whole = compare(case, attention_of(case, there), trace, precision_of("bfloat16", "ieee"))
+    for name, finding in passed.comparison(lambda: pytest.fail("all of it was compared")).findings.items():
+        bounds, exact = (bytes(one.signs.flatten().tolist()).decode() for one in (finding, whole.findings[name]))
+        assert finding.bounded
+        assert all(bound.lower() >= sign.lower() for bound, sign in zip(bounds, exact, strict=True)), name
+        assert [bound == HIDDEN for bound in bounds] == [sign == HIDDEN for sign in exact], name
+
+
+@pytest.mark.parametrize("seqlen", [256, 4096])
+def test_evidence_of_a_run_there_is_plain_numpy_and_on_the_page(tmp_path, monkeypatch, seqlen):
+    monkeypatch.chdir(tmp_path)
+    words = f"--batch 1 --heads 2 --seqlen {seqlen} --head-dim 64 --dtype bfloat16 --causal --runs contiguous"
+    assert run(f"check sdpa-flash {words} --evidence heads.npz --html page.html").code == 0
+    with np.load("heads.npz", allow_pickle=False) as kept:
+        names = {name.rpartition(".")[0] for name in kept if name != "about"}
+        assert {name.partition(".")[0] for name in names} >= {"O", "dQ", "dK", "dV"}
+        for name in names:
+            actual, expected, budget, wrong = (kept[f"{name}.{part}"] for part in PARTS)
+            assert (np.abs(actual - expected) <= budget).all()
+            assert not wrong.any()
+    assert 'class="values"' in (tmp_path / "page.html").read_text()
