@@ -59,6 +59,12 @@ def blocks(case: Case, kv_heads: int) -> Iterator[Block]:
             yield Block(batch, slice(first, end), slice(first * group, end * group))
 
 
+def parts_of(block: Block) -> Iterator[Block]:
+    """A block cut into its key heads."""
+    group = (block.heads.stop - block.heads.start) // (block.kv_heads.stop - block.kv_heads.start)
+    return (block_at(block.batch, one, group) for one in range(block.kv_heads.start, block.kv_heads.stop))
+
+
 # Elements of a block's results that are held at once in float64.
 _AT_ONCE = 1 << 22
 

@@ -157,8 +157,8 @@ def _exact_budget(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> Til
 
 
 def _known(bound: Tensor) -> Tensor:
-    """A bound, infinite where it is not known: scores of 1e30 may err by more than float64 squares."""
-    return bound.nan_to_num(float("inf"), float("inf"))
+    """A bound, infinite where it is not known: scores of 1e30 may err by more than float64 squares. In place."""
+    return bound.nan_to_num_(float("inf"), float("inf"))
 
 
 def _widened(budget: TileBudget, shift: Mapping[str, Tensor]) -> TileBudget:
@@ -166,8 +166,9 @@ def _widened(budget: TileBudget, shift: Mapping[str, Tensor]) -> TileBudget:
         decided = (budget.rows["dP"] > 0) & ~budget.undecided
         shift = {**shift, "dP": shift["dPE"] * decided}
     rows = {name: bound + shift.get(name, 0.0) for name, bound in budget.rows.items()}
-    sums = {name: bound + shift.get(name, 0.0) for name, bound in budget.sums.items()}
-    return replace(budget, rows=rows, sums=sums, unmasked_dp=budget.unmasked_dp + shift.get("dPE", 0.0))
+    for name in budget.sums.keys() & shift.keys():  # in place: of long keys they are large
+        budget.sums[name].add_(shift[name])
+    return replace(budget, rows=rows, unmasked_dp=budget.unmasked_dp + shift.get("dPE", 0.0))
 
 
 class Whole:

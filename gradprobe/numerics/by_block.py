@@ -40,6 +40,8 @@ class _Part:
     leaks: Mapping[str, int]
     reading: Mapping[str, float]
     invariants: tuple[Invariant, ...]
+    is_whole: bool
+    """Whether it was compared by the whole budget."""
 
     @property
     def matches(self) -> bool:
@@ -83,14 +85,17 @@ class ByBlock:
         """
         parts, every, least = list[_Part](), list(blocks(self.case, 1)), self._nothing()
         for done, block in enumerate(every, 1):
-            comparison, invariants = self._compared(block)
-            self._keep(block, comparison, least)
-            of = comparison
-            parts.append(_Part(block, of.findings, of.undecided, of.leaks, of.reading, invariants))
+            parts.append(self._part(block, least))
             tick(done / len(every))
-            if until_wrong and not of.matches:
+            if until_wrong and not parts[-1].matches:
                 break
         return self._together(parts, least, whole), tuple(_worst_of(parts))
+
+    def _part(self, block: Block, least: Mapping[str, Tensor]) -> _Part:
+        """A block, compared; what each element of it is allowed goes into `least`."""
+        of, invariants = self._compared(block)
+        self._keep(block, of, least)
+        return _Part(block, of.findings, of.undecided, of.leaks, of.reading, invariants, of.by_sieve is None)
 
     def _compared(self, block: Block) -> tuple[Comparison, tuple[Invariant, ...]]:
         case, values, trace = block.case(self.case), block.inputs(self.case, self.values), self._trace(block)
@@ -132,6 +137,7 @@ class ByBlock:
         shapes, given = expected_shapes(self.case), self.trace.values
         linear = [name for name in shapes if name not in MATRICES]
         summed = [name for name in ("P", "dS") if name in given]
+        by_budget = {(part.block.batch, part.block.kv_heads.start) for part in parts if part.is_whole}
         found = Comparison(
             {name: self._finding(name, parts) for name in shapes if name in given},
             tuple(name for name in shapes if name not in given),
@@ -143,7 +149,7 @@ class ByBlock:
             leaks={name: sum(part.leaks[name] for part in parts) for name in summed},
             recovery=self.recovery,
             reading=_most_of(part.reading for part in parts),
-            by_sieve=BySieve(least, lambda block: self._by_budget(block, blame=False)),
+            by_sieve=BySieve(least, lambda block: self._by_budget(block, blame=False), by_budget),
         )
         return promoted(found)
 

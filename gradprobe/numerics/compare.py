@@ -7,7 +7,7 @@ own values in place of each parent and so tells a mismatch from an error that is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -26,8 +26,12 @@ from .precision import Precision, ordinary, output_rounding, rounding_shift, sto
 from .tally import Finding, Judged, Tally
 
 OTHER_DELTA = "delta, otherwise"
-# Elements of one tile's matrices: 16 MiB in float64, of which some twenty are alive at once.
+# What other intermediates are made of.
+PARENTS = tuple(name for name in BY_ROW if name != "dQ")
+# Elements of one tile's matrices: 16 MiB in float64, of which some twenty are alive at once. A GPU waits for launches
+# at so few: there it is four times as many, where no sums of more keys lie beside them.
 TILE_ELEMENTS = 1 << 21
+LONG = 1 << 14
 
 
 Of = TypeVar("Of")
@@ -66,6 +70,8 @@ class BySieve:
     """What each element of linear size is allowed at least, the rounding of its own dtype included."""
     compared: Callable[[Block], Comparison]
     """Compares a block by the whole budget."""
+    whole: Collection[tuple[int, int]] = ()
+    """(batch, key head) of those of which the bounds come of the whole budget already."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +157,16 @@ def compare(
     comparison = begun(blame=False).run(tick)
     if comparison.matches or not blame:
         return comparison
+    if not any(finding.mismatched for name, finding in comparison.findings.items() if name in PARENTS):
+        return _all_own(comparison)
     blamed = begun(blame=True).run(tick)
     return blamed if is_part else promoted(blamed)
+
+
+def _all_own(comparison: Comparison) -> Comparison:
+    """Where nothing that others are made of is wrong, nothing is inherited."""
+    own = {name: replace(one, own=one.wrong, first=one.first_wrong) for name, one in comparison.findings.items()}
+    return replace(comparison, findings=own)
 
 
 def promoted(comparison: Comparison) -> Comparison:
@@ -274,8 +288,7 @@ class _Pass:
         """What the target's own parents imply for each intermediate, and the errors allowed to that."""
         if self.own is None:
             return {}, None
-        given = {name: self._came(name, tile).double() for name in BY_ROW if name in self.trace.values}
-        given.pop("dQ", None)
+        given = {name: self._came(name, tile).double() for name in PARENTS if name in self.trace.values}
         implied = self.evaluate(self.x, tile, given)
         budget = allowed_on(self.x, tile, implied | given, self.precision, self.recovery, shift)
         self.own.add(tile, implied, budget)
@@ -404,6 +417,8 @@ def tiles_of(case: Case, x: Attention) -> Iterator[Tile]:
 
 def tile_size(case: Case) -> tuple[int, int]:
     """(heads, rows) of each of them."""
-    rows = max(1, min(case.seqlen_q, TILE_ELEMENTS // max(case.seqlen_k, 1)))
-    heads = max(1, min(case.heads, TILE_ELEMENTS // (rows * max(case.seqlen_k, 1))))
+    keys = max(case.seqlen_k, 1)
+    most = 4 * TILE_ELEMENTS if case.device == "cuda" and keys <= LONG else TILE_ELEMENTS
+    rows = max(1, min(case.seqlen_q, most // keys))
+    heads = max(1, min(case.heads, most // (rows * keys)))
     return heads, rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from ..reference import Attention, Tile, evaluate, manual_attention_backward
 from ..reference.attention import BY_ROW, MATRICES
 from ..reference.softmax import kept_share
 from ..runtime.trace import Trace
+from .blocks import blocks
 from .bounds import UNBOUNDED, score_error
 from .budget import tile_budget
 from .compare import allowed_on, attention_of, compare, judge, tile_size, tiles_of
@@ -137,28 +138,38 @@ def _on(x: Attention, tile: Tile, precision: Precision) -> Iterator[tuple[str, T
 _MOST_SCORES = 1 << 24
 
 
-def unshown(case: Case, x: Attention, trace: Trace, precision: Precision, given: Collection[str]) -> Iterator[str]:
+def unshown(
+    case: Case,
+    values: Mapping[str, Tensor],
+    problem: Callable[[], Attention],
+    trace: Trace,
+    precision: Precision,
+    given: Collection[str],
+) -> Iterator[str]:
     """A sentence for each `given` option that a target could ignore and still match in all that it exposes.
 
     Args:
-        x: the problem of a run.
+        values: the inputs of a run.
+        problem: makes the reference's problem for them, which of a large case takes much memory.
         trace: what came of it; its names and dtypes count.
     """
-    every = {name: off for name in given if (off := without(x, name)) is not None}
-    too_large = case.scores > _MOST_SCORES
-    for name, off in every.items():
+    block = next(blocks(case, 1))
+    part = attention_of(block.case(case), block.inputs(case, values))
+    for name in (name for name in given if without(part, name) is not None):
         option = f"--{name.replace('_', '-')}"
-        if too_large:
+        if case.scores > _MOST_SCORES:
             yield f"{option}: whether this case shows it was not tried: it is too large for it"
-        elif not _is_shown(case, x, off, trace, precision):
+        elif not _is_shown(case, problem(), name, trace, precision):
             yield (
                 f"{option}: this case cannot show whether it is taken into account; without it, too, every "
                 "intermediate is within budget"
             )
 
 
-def _is_shown(case: Case, x: Attention, off: Attention, trace: Trace, precision: Precision) -> bool:
+def _is_shown(case: Case, x: Attention, name: str, trace: Trace, precision: Precision) -> bool:
     """Whether a target that ignores an option is wrong; mostly the first tile tells."""
+    off = without(x, name)
+    assert off is not None
     for tile in tiles_of(case, off):
         due, values = evaluate(x, tile), evaluate(off, tile)
         came = {name: values[name].to(of.dtype) for name, of in trace.values.items() if name in BY_ROW}

@@ -183,7 +183,8 @@ def _not_shown(experiment: Experiment, runs: Sequence[LayoutRun], given: Collect
     precision = measured.comparison.precision
     try:
         with experiment.stopwatch.timed("compare"):
-            return list(unshown(experiment.case, measured.x, measured.trace, precision, given))
+            x = partial(getattr, measured, "x")
+            return list(unshown(experiment.case, experiment.values, x, measured.trace, precision, given))
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
         return [f"which options this case shows could not be found out, by a fault of gradprobe: {fault}"]

@@ -19,7 +19,7 @@ from ..model.failures import TargetFailure, UsageFailure
 from ..model.memory import RACE, UNWRITTEN, MemoryFinding, telling, worst_first
 from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import LayoutRun, Measured
-from ..numerics.identities import LINEAR_IN_DO, Invariant, agreement, doubled, permuted
+from ..numerics.identities import LINEAR_IN_DO, Invariant, agreement, doubled, reversed_in
 from ..numerics.range import out_of_range
 from ..numerics.repeats import Repeats
 from ..runtime.run import Outcome
@@ -268,6 +268,9 @@ def with_symmetries(
         having_all = replace(found, invariants=(*found.invariants, *invariants))
         records[at] = replace(records[at], run=replace(other, measured=having_all))
     records[place] = records[place].with_more(second.execution for second in seconds)
+    # Beside a wrong run a second wrong one says nothing new, and of a large case it takes as long to compare.
+    if not measured.matches and measured.comparison.by_sieve is not None:
+        return records
     wrong = next(filter(None, (second.wrong() for second in seconds)), None)
     return [*records, *([RunRecord(wrong)] if wrong else [])]
 
@@ -313,9 +316,10 @@ def _second(
     # A second run of another layout, where the first was refused, is none that was begun.
     is_begun = run.assigned == layouts_of(experiment.case)[0]
     trace, execution = accepted(experiment, laid_out(), partial(beforehand.taken, other if is_begun else None))
-    invariant = agreement(
-        key, experiment.case, first.trace, trace, first.comparison, factor=other.factor, reverse=other.reverse
-    )
+    with experiment.stopwatch.timed("compare"):
+        invariant = agreement(
+            key, experiment.case, first.trace, trace, first.comparison, factor=other.factor, reverse=other.reverse
+        )
     if invariant.holds:
         return _Second(invariant, execution, lambda: None)
 
@@ -346,12 +350,33 @@ class _Otherwise:
         return tuple((tensor, layout) for tensor, layout in assigned if layout != "expanded")
 
     def inputs(self, experiment: Experiment, assigned: Assigned) -> Inputs:
-        values: Mapping[str, Tensor] = effective(experiment.values, assigned)
-        values = doubled(values) if self.factor != 1.0 else values
-        values = permuted(values, experiment.case) if self.reverse else values
+        implied = _Implied(experiment, assigned, self)
+        values = dict(implied)
+        of_reference = derived(experiment, values)
         outputs = outputs_of(experiment.case, experiment.target.outputs, values)
-        everything = {**derived(experiment, values), **values, **outputs}
-        return experiment.placed(everything, self.laid(assigned))
+        implied.others = {name: of for name, of in (of_reference | outputs).items() if name not in values}
+        return replace(experiment.placed({**of_reference, **values, **outputs}, self.laid(assigned)), values=implied)
+
+
+class _Implied(Mapping[str, Tensor]):
+    """The values of a second run, each made when it is asked for; outputs and what is derived of them are held."""
+
+    def __init__(self, experiment: Experiment, assigned: Assigned, other: _Otherwise) -> None:
+        self._values, self._case, self._other = effective(experiment.values, assigned), experiment.case, other
+        self.others: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self.others:
+            return self.others[name]
+        factor = self._other.factor if name == "do" else 1.0
+        value = self._values[name] if factor == 1.0 else self._values[name] * factor
+        return reversed_in(value, self._case.input_axes(name), self._case) if self._other.reverse else value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._values, **self.others})
+
+    def __len__(self) -> int:
+        return len({*self._values, *self.others})
 
 
 _SYMMETRIES = _Otherwise()

@@ -23,7 +23,7 @@ def notes(names, family="softmax", **options):
     more = {name: getattr(case, name) for name in ("causal", "window", "softcap", "dropout")}
     results = (lazy if family == "lazy" else softmax)(**values, scale=case.scale, **({} if family == "lazy" else more))
     trace = Trace(results, dict.fromkeys(results, "exported"))
-    said = unshown(case, attention_of(case, values), trace, precision_of("float32", "ieee"), names)
+    said = unshown(case, values, lambda: attention_of(case, values), trace, precision_of("float32", "ieee"), names)
     return [words.partition(": this case cannot show")[0].removeprefix("--") for words in said]
 
 
@@ -62,6 +62,10 @@ def test_a_match_says_so_once_for_each_option_that_was_given_and_exits_0():
     assert not any("cannot show" in note for note in probe(case, target_of(ignoring)).notes)
 
 
+def never():
+    raise AssertionError("the problem of the whole case was made")
+
+
 def test_an_option_that_acts_takes_one_tile_and_one_that_does_not_is_not_tried_where_the_case_is_large(monkeypatch):
     case = case_of("softmax", **SMALL | {"seqlen": 64}, causal=True, softcap=1e4)
     values = draw(case)
@@ -76,11 +80,11 @@ def test_an_option_that_acts_takes_one_tile_and_one_that_does_not_is_not_tried_w
     monkeypatch.setattr("gradprobe.numerics.range.evaluate", counted)
     monkeypatch.setattr("gradprobe.numerics.range.tile_size", lambda case: (1, 8))
     precision = precision_of("float32", "ieee")
-    assert list(unshown(case, x, trace, precision, ["causal"])) == []
+    assert list(unshown(case, values, lambda: x, trace, precision, ["causal"])) == []
     with_and_without = [evaluated[0]] * 2
     assert evaluated == with_and_without
     monkeypatch.setattr("gradprobe.numerics.range._MOST_SCORES", 2 * 2 * 64 * 64 - 1)
-    assert list(unshown(case, x, trace, precision, ["softcap"])) == [
+    assert list(unshown(case, values, never, trace, precision, ["softcap"])) == [
         "--softcap: whether this case shows it was not tried: it is too large for it"
     ]
     assert evaluated == with_and_without
