@@ -137,9 +137,9 @@ def tile_budget(
     share = split_share()
     # What the reference errs by may move an entry over the ReLU's kink, as what the kernel errs by may.
     chain = Chain(x, tile, values, replace(precision, accumulate=(1 + share) * precision.accumulate))
+    rows = {name: _known(bound) for name, bound in chain.rows().items()}
     errors = {name: step(chain) for name, step in _SUMS.items() if name in chain.values}
     squares, sums = ({name: _known(error[which]) for name, error in errors.items()} for which in (0, 1))
-    rows = {name: _known(bound) for name, bound in chain.rows().items()}
     budget = TileBudget(rows, squares, sums, chain.unmasked_dp, chain.undecided)
     budget = _widened(budget, shift) if shift else budget
     if not share:

@@ -16,7 +16,7 @@ from ..model.run import Element
 from ..reference import evaluate
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes
-from .blocks import Block, blocks
+from .blocks import Block, blocks, key_heads_at_once, parts_of
 from .budget import Recovery
 from .compare import BySieve, Comparison, Evaluate, Later, compare, promoted
 from .identities import Invariant, allowed, identities, worst
@@ -83,7 +83,9 @@ class ByBlock:
             whole: compares the run as a whole, where that is asked for after all.
             until_wrong: whether what follows a wrong block is left out.
         """
-        parts, every, least = list[_Part](), list(blocks(self.case, 1)), self._nothing()
+        # Some rows of many heads are one tile. Of whole heads one alone may be wrong.
+        kv_heads = 1 if self.rows is None else key_heads_at_once(self.case)
+        parts, every, least = list[_Part](), list(blocks(self.case, kv_heads)), self._nothing()
         for done, block in enumerate(every, 1):
             parts.append(self._part(block, least))
             tick(done / len(every))
@@ -137,7 +139,7 @@ class ByBlock:
         shapes, given = expected_shapes(self.case), self.trace.values
         linear = [name for name in shapes if name not in MATRICES]
         summed = [name for name in ("P", "dS") if name in given]
-        by_budget = {(part.block.batch, part.block.kv_heads.start) for part in parts if part.is_whole}
+        by_budget = {(one.batch, one.kv_heads.start) for part in parts if part.is_whole for one in parts_of(part.block)}
         found = Comparison(
             {name: self._finding(name, parts) for name in shapes if name in given},
             tuple(name for name in shapes if name not in given),

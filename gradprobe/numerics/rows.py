@@ -19,7 +19,7 @@ from .compare import attention_of
 from .evidence import Measured
 from .tally import Finding
 
-# The inputs with a row for each query row; the second ones where they are not broadcast along them.
+# The inputs with a row for each query row; the second ones only where they are not broadcast along them.
 _OF_ROWS, _OF_SCORES = ("q", "do"), ("bias", "mask", "keep")
 
 
@@ -68,12 +68,15 @@ class Rows:
 
     def problem(self, case: Case, values: Mapping[str, Tensor]) -> Attention:
         """The reference's problem of these rows, from the values of a run."""
-        held = {name: self._of_input(case, name, value) for name, value in values.items()}
-        return attention_of(case, held, partial(SomeRows, at=self.at, of=self.of))
+        return attention_of(case, self.inputs(case, values), partial(SomeRows, at=self.at, of=self.of))
+
+    def inputs(self, case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The inputs of these rows; those that are so already stay."""
+        return {name: self._of_input(case, name, value) for name, value in values.items()}
 
     def _of_input(self, case: Case, name: str, value: Tensor) -> Tensor:
-        by_scores = name in _OF_SCORES and case.family == "softmax" and value.shape[-2] == self.of
-        return value[..., list(self.at), :] if name in _OF_ROWS or by_scores else value
+        is_by_row = name in _OF_ROWS or (name in _OF_SCORES and case.family == "softmax")
+        return value[..., list(self.at), :] if is_by_row and value.shape[-2] == self.of else value
 
     def results(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Of results by row those of these rows; of sums over rows those by key, to which the others add nothing."""

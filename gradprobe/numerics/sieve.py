@@ -25,7 +25,7 @@ from ..reference import Attention, Tile, evaluate, tiles
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES, add_keys
 from ..runtime.trace import Trace, expected_shapes
 from . import least
-from .blocks import Block, blocks
+from .blocks import Block, blocks, key_heads_at_once
 from .compare import BySieve, Comparison, Later, attention_of, compare
 from .identities import PARTNERS, Invariant, Sums, allowed, both_sums, residuals, share_of_reference, worst
 from .kink import Kink
@@ -300,7 +300,7 @@ class _Again(_Walk):
                 getattr(self.sifted, of)[name] = getattr(known, of)[name]
 
     def run(self) -> Sifted | None:
-        found = [self._block(block) for block in blocks(self.case, 1)]
+        found = [self._block(block) for block in blocks(self.case, key_heads_at_once(self.case))]
         if not bool(torch.stack([one for judged in found for one in judged.passed]).all()):
             return None
         for judged in found:

@@ -80,7 +80,9 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     def tensors() -> Mapping[str, Tensor]:
         return inputs_of(experiment, assigned).tensors
 
-    examiner = Examiner(case, experiment.values, assigned, box.answer, box.measure, measured, tensors, sample, announce)
+    # A user's own reference takes the problem whole.
+    cut, of_case = experiment.reference is None, (case, experiment.values)
+    examiner = Examiner(*of_case, assigned, box.answer, box.measure, measured, tensors, sample, cut, announce)
     try:
         with beforehand, experiment.stopwatch.timed("compare"):
             inside = look_inside(examiner)

@@ -56,6 +56,8 @@ class Examiner:
     """Gives its inputs as they lay in memory."""
     sample: Sample | None = None
     """The rows and keys that are shown; None for all."""
+    cut: bool = False
+    """Whether nothing reads the inputs of one-hot problems but in the rows shown."""
     announce: Callable[[Assigned, Sequence[Asked]], object] = lambda assigned, asked: None
     """Told of all that will be run in a layout, in order, before the first of it is."""
 
@@ -65,7 +67,7 @@ class Examiner:
         """What the target's answers show, in its layout or another one."""
         assigned = self.assigned if assigned is None else assigned
         answer, announce = partial(self.run, assigned), partial(self.announce, assigned)
-        how = {"one_by_one": one_by_one, "with_p": with_p}
+        how = {"one_by_one": one_by_one, "with_p": with_p, "cut": self.cut}
         return recover(self.case, self.values, answer, self.sample, **how, announce=announce)
 
     def compared(self, recovered: Recovered) -> Measured:

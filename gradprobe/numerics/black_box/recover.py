@@ -105,6 +105,7 @@ def recover(
     one_by_one: bool = False,
     with_p: bool = True,
     announce: Callable[[Sequence[Asked]], object] = lambda asked: None,
+    cut: bool = False,
 ) -> Recovered:
     """Runs a target on the one-hot problems of a case and reads its intermediates off the gradients.
 
@@ -114,13 +115,14 @@ def recover(
         one_by_one: one probe a call, in the case's own shapes; else as many as fit, end to end along the batch, where
             the target takes another batch than the case's.
         with_p: whether to recover P, which takes another dO in every probe.
+        cut: whether q and do of the first probe are kept in the rows shown alone.
 
     Raises:
         TargetFailure: the target raised on a probe, or refused it.
     """
     layout = plan(case, sample, with_p=with_p and not case.dropout)
     assert layout is not None
-    whole = partial(_recover, case, values, answer, layout, announce)
+    whole = partial(_recover, case, values, answer, layout, announce, cut=cut)
     if one_by_one or case.cu_seqlens_q is not None:
         return whole(one_by_one=True)
     try:
@@ -137,8 +139,27 @@ def _recover(
     announce: Callable[[Sequence[Asked]], object],
     *,
     one_by_one: bool,
+    cut: bool,
 ) -> Recovered:
     rows = None if layout.sample == everything(case) else Rows(tuple(layout.sample.rows), case.seqlen_q)
+    first, shown = _answers(case, values, answer, layout, announce, rows, one_by_one=one_by_one)
+    kept = problem(case, layout, values, 0)
+    if rows and cut:
+        kept = rows.inputs(case, kept)
+    return _recovered(case, layout, kept, first, shown, rows)
+
+
+def _answers(
+    case: Case,
+    values: Mapping[str, Tensor],
+    answer: Answer,
+    layout: ProbePlan,
+    announce: Callable[[Sequence[Asked]], object],
+    rows: Rows | None,
+    *,
+    one_by_one: bool,
+) -> tuple[Trace, dict[str, Tensor]]:
+    """The first probe's own results, and what all of them show."""
     first: Trace | None = None
     shown: dict[str, Tensor] = {}
 
@@ -157,7 +178,7 @@ def _recover(
             batch = slice(place * case.batch, (place + 1) * case.batch)
             read_probe(case, layout, index, {name: trace.values[name][batch] for name in _gradients(trace)}, shown)
     assert first is not None
-    return _recovered(case, layout, problem(case, layout, values, 0), first, shown, rows)
+    return first, shown
 
 
 def _calls(case: Case, layout: ProbePlan, one_by_one: bool) -> list[range]:
