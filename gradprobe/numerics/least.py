@@ -37,8 +37,13 @@ def at_least(a: Tensor, b: Tensor, factor: float = 1.0) -> Tensor:
     Args:
         factor: what it is multiplied by.
     """
+    return _at_least(a, b, factor).double()
+
+
+def _at_least(a: Tensor, b: Tensor, factor: float) -> Tensor:
+    """The same in float32."""
     product = (a @ b).nan_to_num_(0.0, 0.0, 0.0)  # what overflows bounds nothing
-    return product.double().mul_(factor * max(0.0, 1.0 - _off(a)))
+    return product.mul_(factor * max(0.0, 1.0 - _off(a)))
 
 
 def _off(a: Tensor) -> float:
@@ -183,14 +188,14 @@ class Least:
         return by_row[name][..., 0] if name in by_row else {"O": self._o, "dQ": self._dq}[name]()
 
     def of_matrix(self, name: str, expected: Tensor, rounding: float = 0.0) -> Tensor:
-        """Of P, dP or dS: a tensor of its own.
+        """Of P, dP or dS: a tensor of its own in float32, and so above the bound by some of its roundings at most.
 
         Args:
-            expected: the values that it is held to.
+            expected: the values that it is held to, all within float32's range.
             rounding: the share of them that the dtype of what came rounds by.
         """
         if name == "dP":
-            return torch.add(self.dp, expected.abs(), alpha=rounding)
+            return expected.float().abs_().mul_(rounding).add_(self.dp)
         return self._p(rounding) if name == "P" else self._ds(rounding)
 
     def add_sums(self, into: LeastSums) -> None:
@@ -252,19 +257,20 @@ class Least:
         return mean, (size * (1.0 - off) - TINIEST).nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
 
     def _p(self, rounding: float) -> Tensor:
-        return (self.values["P"] * (self.common + (U_FUNCTION + rounding))).add_(self.values["valid"], alpha=TINY)
+        of_row = (self.common + (U_FUNCTION + rounding)).float()
+        return self.values["P"].float().mul_(of_row).add_(self.values["valid"], alpha=TINY)
 
     @cached_property
     def dp(self) -> Tensor:
-        """[h, m, n] of dP."""
+        """[h, m, n] of dP, in float32."""
         share = kept_share(self.x, self.tile)
-        dot = at_least(sizes(self.do), sizes(self.v).mT, self.precision.accumulate * long_sum(self.do.shape[-1]))
-        return (dot if share is None else dot * share).mul_(self.values["valid"])
+        dot = _at_least(sizes(self.do), sizes(self.v).mT, self.precision.accumulate * long_sum(self.do.shape[-1]))
+        return (dot if share is None else dot * share.float()).mul_(self.values["valid"])
 
     def _ds(self, rounding: float) -> Tensor:
-        of_operands = (self.dp + self.moved_delta).mul_(self.values["P"])
-        of_operands.add_(self.values["dS"].abs(), alpha=self.precision.matrix + rounding)
+        of_operands = (self.dp + self.moved_delta.float()).mul_(self.values["P"].float())
+        of_operands.add_(self.values["dS"].float().abs_(), alpha=self.precision.matrix + rounding)
         of_operands.add_(self.values["valid"], alpha=self.precision.floor)
         if self.kink is not None:
-            of_operands.index_put_(self.kink.at, self.kink.ds, accumulate=True)
+            of_operands.index_put_(self.kink.at, self.kink.ds.float(), accumulate=True)
         return of_operands

@@ -44,8 +44,8 @@ FOR_SHORT = {"cpu": 1, "cuda": 2}
 KEPT_AS = torch.bfloat16
 OFF = 2.0**-8
 SMALLEST_BOUND = 2.0**-120
-# Far below any error that is not 0, so that a ratio to it is one.
-NEARLY_0 = 2.0**-1000
+# No more than any error that is not 0, so that its ratio to this is 1 at least, and more once a share is taken off.
+NEARLY_0 = {torch.float: 2.0**-149, torch.double: 2.0**-1000}
 KEPT = 1.0 - OFF
 # What a run may be given beside the inputs of the reference.
 NO_INPUTS = ("o", "lse", "delta", *OUTPUTS)
@@ -205,11 +205,12 @@ class _Judged:
     undecided: int = 0
 
     def judge(self, name: str, error: Tensor, bound: Tensor, share: float = 1.0) -> None:
-        """Errors [h, r, ...], beside what is allowed of each at least: a share of `bound`. Both are spoiled."""
+        """Errors [h, r, ...] beside what is allowed of each at least: a share of `bound`, which is spoiled."""
         largest = torch.linalg.vector_norm(error, math.inf)
         # 0 of 0 that are allowed is right; a NaN of either makes a NaN, which does not pass.
-        ratio = error.div_(bound.clamp_(min=NEARLY_0)).reshape(*error.shape[:2], -1)
-        rows, norm = torch.linalg.vector_norm(ratio, math.inf, dim=2) / share, ratio.norm() / share
+        ratio = torch.div(error, bound.clamp_(min=NEARLY_0[bound.dtype]), out=bound).reshape(*error.shape[:2], -1)
+        rows = torch.linalg.vector_norm(ratio, math.inf, dim=2) / share
+        norm = torch.linalg.vector_norm(ratio, dtype=torch.double) / share
         ratios = rows.amax(1)
         self.rows[name].append(rows)
         self.passed.append((ratios <= 1.0).all() & ~norm.isnan())
@@ -256,7 +257,7 @@ class _Walk:
         """Judges all of what all blocks add to, and keeps its errors, each known but for so much."""
         self.keep(name, None, error, bound)
         sizes = error.abs() + unsure
-        ratio = (sizes / bound.clamp(min=NEARLY_0)).reshape(Tally(self.case, name, error.shape).shape)
+        ratio = (sizes / bound.clamp(min=NEARLY_0[bound.dtype])).reshape(Tally(self.case, name, error.shape).shape)
         self.sifted.rows[name] = ratio.flatten(3).amax(3)
         self.sifted.ratios[name], self.sifted.largest[name] = self.sifted.rows[name].amax(2), sizes.amax()
         self.sifted.squares[name] = ratio.norm().square()
@@ -317,10 +318,10 @@ class _Again(_Walk):
         inputs, judged, sums = block.inputs(self.case, self.values), _Judged(block), Sums("target")
         for name in self.known.errors.keys() - {*TOTALS}:
             value, error, bound, unsure = self._beside_the_first(name, block)
-            judged.judge(name, (error.abs() + unsure)[0], bound[0])
             self.keep(name, block, error, bound)
             if name in PARTNERS:
                 sums.add(name, inputs[PARTNERS[name]].double(), value, bound)
+            judged.judge(name, (error.abs() + unsure)[0], bound[0])
         judged.sums = (sums,)
         return judged
 
@@ -447,7 +448,7 @@ class _BlockWalk:
         # Not all of `output_rounding`, with few passes and in place: these are large.
         bound = of_tile.of_matrix(name, expected, torch.finfo(came.dtype).eps / 2)
         if name != "dP":
-            budget = bound.sum(-1) * KEPT
+            budget = bound.sum(-1, dtype=torch.double) * KEPT
             of_reference = (expected.sum(-1), budget * share_of_reference(self.precision))
             self._note_rows(name, tile.rows, (came.sum(-1, dtype=torch.double), budget), of_reference)
         self.judged.judge(name, came - expected, bound, KEPT)
@@ -467,11 +468,11 @@ class _BlockWalk:
         if name == "LSE":  # of a row that sees no key there are several conventions, and nothing reads it
             error = error.masked_fill(~self.live & ~value.isnan(), 0.0)
         self.whole.keep(name, self.block, error, bound)
-        self.judged.judge(name, error[0], bound[0])
         if name in PARTNERS:
             partner = getattr(self.x, PARTNERS[name])
             for side, of, budget in zip(self.sides, (value, expected), (bound, of_reference), strict=True):
                 side.add(name, partner, of, budget)
+        self.judged.judge(name, error[0], bound[0])
 
     def _allowed(self, came: Tensor, expected: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
         """What the target may err by, the rounding of its own dtype included; and what its reference may."""

@@ -249,3 +249,14 @@ def test_a_reference_that_breaks_an_identity_lets_nothing_pass(monkeypatch):
 
     monkeypatch.setattr(sieve, "evaluate", off)
     assert Sieve().sift(case, values, trace, precision) is None
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_the_smallest_number_does_not_pass_where_0_is_due(name):
+    case = case_with("float32", "softmax", causal=True, seqlen=40)
+    values, trace = right(case, names=None)
+    spoilt = {**trace.values, name: trace.values[name].clone()}
+    spoilt[name][0, 0, 3, 20] = 2.0**-149  # a key of the tile that its row does not see
+    precision = precision_of("float32", "ieee")
+    assert Sieve().sift(case, values, trace, precision) is not None
+    assert Sieve().sift(case, values, Trace(spoilt, trace.sources), precision) is None
