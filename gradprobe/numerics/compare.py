@@ -29,7 +29,7 @@ OTHER_DELTA = "delta, otherwise"
 # What other intermediates are made of.
 PARENTS = tuple(name for name in BY_ROW if name != "dQ")
 # Elements of one tile's matrices: 16 MiB in float64, of which some twenty are alive at once. A GPU waits for launches
-# at so few: there it is four times as many, where no sums of more keys lie beside them.
+# at so few: there rows of one head make four times as many, where no sums of more keys lie beside them.
 TILE_ELEMENTS = 1 << 21
 LONG = 1 << 14
 
@@ -420,5 +420,5 @@ def tile_size(case: Case) -> tuple[int, int]:
     keys = max(case.seqlen_k, 1)
     most = 4 * TILE_ELEMENTS if case.device == "cuda" and keys <= LONG else TILE_ELEMENTS
     rows = max(1, min(case.seqlen_q, most // keys))
-    heads = max(1, min(case.heads, most // (rows * keys)))
+    heads = max(1, min(case.heads, TILE_ELEMENTS // (rows * keys)))
     return heads, rows

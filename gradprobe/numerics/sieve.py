@@ -377,11 +377,12 @@ class _First(_Walk):
         most = TILE_ELEMENTS[self.device.type] * (FOR_SHORT[self.device.type] if heads > group else 1)
         return max(1, min(ROWS[self.device.type], most // (heads * self.case.seqlen_k)))
 
-    def see(self, name: str, block: Block, x: Attention) -> None:
-        """Notes which tiles of the map of P, dP or dS the masks leave in a block."""
-        grid = Tally(self.case, name, self.sifted.trace.values[name].shape).grid
-        seen = self.sifted.seen.setdefault(name, torch.zeros(self.case.batch, *grid.counts, dtype=torch.bool))
-        seen[block.batch] = grid.seen_of(x)
+    def see(self, batch: int, x: Attention) -> None:
+        """Notes which tiles of the maps of P, dP and dS the masks leave in a batch."""
+        for name in self.sifted.trace.values.keys() & {*MATRICES}:
+            grid = Tally(self.case, name, self.sifted.trace.values[name].shape).grid
+            seen = self.sifted.seen.setdefault(name, torch.zeros(self.case.batch, *grid.counts, dtype=torch.bool))
+            seen[batch] = grid.seen_of(x)
 
     def _key_heads_of_a_block(self) -> int:
         rows, group = min(self.case.seqlen_q, ROWS[self.device.type]), self.case.heads // self.case.kv_heads
@@ -409,8 +410,8 @@ class _BlockWalk:
         """What the block came to; None where it is wrong."""
         for tile in tiles(self.x, rows=self.whole.rows_of_a_tile(self.x.n_heads)):
             self._tile(replace(tile, keys=self.x.seen_keys(tile)))
-        for name in self.came.keys() & {*MATRICES}:
-            self.whole.see(name, self.block, self.x)
+        if self.block.kv_heads.start == 0:  # of one head as of all
+            self.whole.see(self.block.batch, self.x)
         self.block.of(self.whole.sifted.arriving, "bhe").copy_((self.x.do * self.live[..., None]).sum(2))
         for name, expected in self.expected.items():
             bound = self.sums.bound(name, expected) if name in BY_KEY else self.bounds[name]
@@ -442,7 +443,7 @@ class _BlockWalk:
         """
         came = self.came[name][0, :, tile.rows]
         hidden = (came[..., : tile.keys.start], came[..., tile.keys.stop :])
-        self.judged.passed += [(part == 0).all() for part in hidden if part.numel()]
+        self.judged.passed += [~part.any() for part in hidden if part.numel()]
         came = came[..., tile.keys]
         expected = kink.nearer(expected, came) if kink and name == "dP" else expected
         # Not all of `output_rounding`, with few passes and in place: these are large.
