@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
+import torch
 from torch import Tensor
 
 from ..faults.hypothesis import EVERYTHING, Hypothesis, Observed
@@ -302,7 +303,9 @@ class Tester:
     def _score(self, name: str, predicted: Predicted, not_finite: bool) -> Score:
         seen = self.seen
         of = (seen.actual[name], seen.expected[name], seen.allowed[name], seen.right[name])
-        return _scored(*of, predicted.values[name], self._allowed(name, predicted), not_finite)
+        score = partial(_scored, *of, allowed=self._allowed(name, predicted), not_finite=not_finite)
+        flushed = predicted.values[name].abs() <= torch.finfo(seen.measured.trace.values[name].dtype).tiny
+        return score(predicted.values[name], where=flushed | ~_is_nothing(seen.actual[name]))
 
     def _allowed(self, name: str, predicted: Predicted) -> Tensor:
         expected = predicted.values[name]
@@ -323,18 +326,26 @@ def _scored(
     budget: Tensor,
     right: Tensor,
     predicted: Tensor,
+    *,
     allowed: Tensor,
     not_finite: bool,
+    where: Tensor,
 ) -> Score:
-    """How many wrong elements a prediction reproduces, and how many right ones it spoils."""
+    """How many wrong elements a prediction reproduces `where` it may, and how many right ones it spoils."""
     near, off = _near(actual, expected, budget, predicted, allowed, not_finite), (actual - expected).abs()
     room = budget.maximum(allowed.minimum(off / SHARPER))
     # A 0 is reproduced by a 0, and not by a number whose own bound is so wide that it takes in 0.
-    reproduced = near & ~right & ~((actual == 0) & (predicted.abs() > room))
+    reproduced = near & ~right & ~((actual == 0) & (predicted.abs() > room)) & where
     # A NaN is one of two, and so is a 0: nothing flows for many reasons.
     plain = off.isfinite() & (predicted.abs() > room)
     bits = _bits(room[reproduced], off.masked_fill(~plain, 0.0)[reproduced])
     return Score(int(reproduced.sum()), int((~near & right).sum()), bits)
+
+
+def _is_nothing(actual: Tensor) -> Tensor:
+    """Where all of a head is exactly 0, which is no small number: only what gives 0 explains that."""
+    rest = tuple(range(min(2, actual.dim()), actual.dim()))
+    return ~(actual != 0).any(rest, keepdim=True) if rest else actual == 0
 
 
 def _near(

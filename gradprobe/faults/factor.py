@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..model.intermediates import TABLE
+from ..model.number import listed
 from .hypothesis import Hypothesis, Observed, making
 from .variant import Hook, TileScope, Variant, finishing
 
@@ -146,12 +147,11 @@ def _scaled(factor: float, added: Mapping[str, Any], variant: Variant) -> Varian
 
 
 def zeros(seen: Observed) -> Iterator[Hypothesis]:
-    """H1: a gradient that is 0 throughout."""
-    for step in ("dQ", "dK", "dV", "dBias", "dSink", "dTau"):
-        if step in seen.own and not bool(seen.actual[step].any()):
-
-            def finish(values: Mapping[str, Tensor], step: str = step) -> Mapping[str, Tensor]:
-                return {step: values[step] * 0} if step in values else {}
-
-            summary = f"{step} is 0 throughout: nothing was stored there, or None was returned"
-            yield Hypothesis(f"zero/{step}", "H1", summary, finishing(finish), frozenset({step}), is_plain=True)
+    """H1: gradients that are 0 throughout, together where there are several: one kernel may have left them."""
+    gradients = ("dQ", "dK", "dV", "dBias", "dSink", "dTau")
+    steps = [step for step in gradients if step in seen.own and not bool(seen.actual[step].any())]
+    if steps:
+        are, there = (" are", "in them") if len(steps) > 1 else (" is", "there")
+        summary = f"{listed(steps)}{are} 0 throughout: nothing was stored {there}, or None was returned"
+        finish = finishing(lambda values: {step: values[step] * 0 for step in steps if step in values})
+        yield Hypothesis(f"zero/{steps[0]}", "H1", summary, finish, frozenset(steps), is_plain=True)

@@ -38,6 +38,12 @@ def test_the_cause_is_found_on_fewer_rows_and_the_report_says_on_which(tmp_path)
     assert first.evidence[-1].endswith("fails in the same way: --batch 1 --heads 2 --seqlen 80")
 
 
+def test_a_smaller_case_of_which_nothing_is_left_does_not_fail_in_the_same_way(tmp_path):
+    first = report_of(tmp_path, "dk = dk * 2 * (dk.shape[2] > 100)").diagnoses[0]
+    assert (first.fault, first.is_named) == ("factor/dK", True)
+    assert first.evidence[-1].endswith("fails in the same way: --batch 1 --heads 2 --seqlen 144")
+
+
 def test_where_every_smaller_case_matches_no_hypothesis_is_said_to_have_been_tried(tmp_path):
     report = report_of(tmp_path, "dk *= 1 + (dk.shape[1:3] == (2, 400))")
     assert report.diagnoses == ()

@@ -5,6 +5,9 @@ from itertools import product
 
 import pytest
 
+from gradprobe.pipeline.probe import probe
+from tests.cases import softmax_case
+from tests.emulated import target_of
 from tests.faults.plain import BACKWARD, GRADIENTS, KERNELS, both_ways, making, named, told
 from tests.sampling import sampled
 
@@ -73,3 +76,16 @@ def test_they_are_named_beside_a_bias_with_the_edit(factor, kernels):
 )
 def test_a_gradient_of_zeros_is_named(step, family, options):
     assert named(told(making(step, lambda t: t * 0), family, GRADIENTS, **options)) == f"zero/{step}"
+
+
+def test_gradients_of_zeros_are_named_together_though_a_small_factor_lies_within_their_budget():
+    def zeros(q, k, v, do, *, scale):
+        q, k, v, do = (tensor.float() for tensor in (q, k, v, do))
+        p, dp = (scale * q @ k.mT).softmax(-1), do @ v.mT
+        ds = p * (dp - (p * dp).sum(-1, keepdim=True))
+        return {"dQ": (scale * ds @ k).bfloat16(), "dK": k.bfloat16() * 0, "dV": v.bfloat16() * 0}
+
+    case = softmax_case(batch=1, heads=1, seqlen=64, head_dim=64, dtype="bfloat16", runs=((),), recover=False)
+    cause = probe(case, target_of(zeros)).diagnoses[0]
+    assert (cause.fault, cause.is_named) == ("zero/dK", True)
+    assert cause.summary.startswith("dK and dV are 0 throughout")
