@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from ..targets.surroundings import values_of_spaces
 from .launches import kernel_types
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _TOOLS = {"gradprobe", "reference", "torch", "triton", "numpy", "functorch", "torchgen", "sympy", "mpmath", "networkx"}
 _LOADED: set[str] = set()
 """The packages that were there before any target's."""
+_GIVEN: dict[tuple[str, str], Any] = {}
+"""What torch and its like held before any target ran."""
 # Objects and bytes beyond which it takes longer to look than may be gained.
 _MOST_OBJECTS, _MOST_BYTES = 20_000, 16 << 20
 
@@ -65,6 +68,7 @@ _LINK = "_lru_list_elem"
 def begin() -> None:
     """Called in a process that is there for one target, before it is imported. Without, no state can be told."""
     _LOADED.update({name.partition(".")[0] for name in sys.modules} - {"__main__"})
+    _GIVEN.update(values_of_spaces())
 
 
 class _Unknown(Exception):
@@ -92,9 +96,10 @@ def remembered(target: Target) -> Remembered | None:
     modules = [module for name, module in list(sys.modules.items()) if _is_the_targets(name)]
     of_numpy = np.random.get_state() if "numpy.random" in sys.modules else None
     around = [repr(os.environ), repr(random.getstate()), torch.get_rng_state(), repr(of_numpy), target.surroundings]
+    put = {at: value for at, value in values_of_spaces().items() if value is not _GIVEN.get(at, _GIVEN)}
     walk = _Walk()
     try:
-        walk.through([target.function, modules, around])
+        walk.through([target.function, modules, around, put])
     except Exception:  # _Unknown, or what attributes of others raise
         return None
     return Remembered(walk.digest.digest(), walk.kernels)

@@ -16,6 +16,7 @@ from gradprobe.probing import beforehand
 from gradprobe.processes import forks
 from gradprobe.runtime import remembered
 from gradprobe.targets.find import find_target
+from gradprobe.targets.surroundings import values_of_spaces
 from tests.cases import softmax_case
 from tests.sampling import NIGHT, sampled
 
@@ -44,6 +45,7 @@ def taken(monkeypatch):
     monkeypatch.setattr(
         remembered, "_LOADED", {name.partition(".")[0] for name in sys.modules if "keeping" not in name}
     )
+    monkeypatch.setattr(remembered, "_GIVEN", values_of_spaces())
     before = children()
     yield found
     assert children() <= before
