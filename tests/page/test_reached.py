@@ -18,7 +18,7 @@ REACHABLE = """
 HERE = "Number(document.activeElement.dataset.order ?? -1)"
 
 
-@sampled("name", NAMES, push=["several"])
+@sampled("name", NAMES, push=["comparison"])
 def test_tab_reaches_every_control_in_the_order_of_reading(open_page, name):
     with open_page(name) as page:
         page.evaluate(OPENED)

@@ -151,7 +151,7 @@ async function unpack(box) {
   whole.className = "whole";
   whole.innerHTML = await new Response(plain).text();
   for (const short of box.querySelectorAll(":scope > .short")) short.remove();
-  box.append(whole);
+  box.querySelector("summary").after(whole);
 }
 document.addEventListener("toggle", (event) => unpack(event.target), true);
 
