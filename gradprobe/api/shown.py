@@ -23,7 +23,8 @@ class ShownReport(Report, frozen=True, kw_only=True):
         from ..render.terminal import Terminal, rendered, width
 
         if not self.measured:
-            return repr(self)
+            told = (*self.error.details, self.error.way_out) if self.error else ()
+            return "\n".join([repr(self), *(f"  {line}" for line in told if line)])
         return "\n".join(line.plain for line in rendered(self, Terminal(width(), None, utf8=True)))
 
     def __repr__(self) -> str:

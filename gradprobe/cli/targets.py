@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ..model.failures import UsageFailure
+from ..model.failures import UsageFailure, did_you_mean
 from ..render.terminal import dump, show, width
 from .apart import apart
 from .error_output import failures_told
@@ -45,7 +45,9 @@ def _refuse_no_file(word: str) -> None:
     from ..targets.find import existing_file
 
     if not word.endswith(".py"):
-        raise UsageFailure(f"targets {word}: expected FILE.py", "without it, what is built in is listed")
+        files = (str(one) for one in Path(word).parent.glob("*.py"))
+        way_out = did_you_mean(word, files, "") or "without it, what is built in is listed"
+        raise UsageFailure(f"targets {word}: expected FILE.py", way_out)
     existing_file(Path(word), word)
 
 

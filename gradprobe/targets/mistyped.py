@@ -46,6 +46,9 @@ def _file_of(module: str, word: str) -> Path | None:
         known = {one.name for folders in ([str(Path.cwd())], None) for one in pkgutil.iter_modules(folders)}
         raise no_module(module, word, did_you_mean(top, known, ""))
     for part in below:
+        files = (str(one) for one in Path().glob("*.py"))
+        if found.submodule_search_locations is None and (meant := did_you_mean(module, files, "")):
+            raise no_module(module, word, meant)
         found = PathFinder.find_spec(part, found.submodule_search_locations)
         if found is None:
             return None

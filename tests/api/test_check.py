@@ -1,6 +1,7 @@
 """`gradprobe.check`: the command's check from Python, its options, and a report that shows itself."""
 
 import doctest
+import html
 import inspect
 import json
 import re
@@ -180,6 +181,9 @@ def test_a_function_that_raises_is_a_report_and_a_wrong_option_is_none():
     report = gradprobe.check(broken, **SMALL)
     assert report.verdict == "error"
     assert "no such luck" in repr(report)
+    line = 'raise RuntimeError("no such luck")'
+    assert line in str(report)
+    assert html.escape(line) in report._repr_html_().replace("&#34;", "&quot;")
     with pytest.raises(UsageFailure, match="cannot take --softcap"):
         gradprobe.check(soft, softcap=5.0, **SMALL)
     with pytest.raises(UsageFailure, match="timeout"):

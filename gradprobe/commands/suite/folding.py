@@ -19,7 +19,7 @@ from ...model.failures import UsageFailure
 from ...model.groups import AxisShare, FailureGroup
 from ...model.report import Diagnosis, Report
 from ...model.resolution import resolve
-from ...model.run import CRASHED, FAILED, MATCH, MISMATCH, Run
+from ...model.run import CRASHED, FAILED, MATCH, MISMATCH, Error, Run
 from ...processes import run_each
 from .traits import Instance, set_apart
 
@@ -102,7 +102,14 @@ def _words(report: Report, cause: Diagnosis | None) -> str:
         return f"{cause.fault}{at}"
     if report.verdict != FAILED:
         return f"{_first_wrong(report)}, no cause named"
-    return report.error.kind if report.error else FAILED
+    return _raised(report.error) if report.error else FAILED
+
+
+def _raised(error: Error) -> str:
+    """What the target's code raised, with its line; else what kind of failure it is."""
+    raised = re.search(r" raised (\w+)", error.message)
+    at = error.details[0].partition(" in ")[0] if error.details else ""
+    return f"{raised[1]} at {at}" if raised and at else error.kind
 
 
 @dataclass(frozen=True)

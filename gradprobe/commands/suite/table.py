@@ -128,7 +128,10 @@ def not_taken(untaken: Sequence[Untaken], look: Terminal) -> list[Text]:
 def warnings(warned: Sequence[Report], look: Terminal) -> list[Text]:
     """What is told and does not count, likewise."""
     told = [(one.title, one.warnings[0].words) for one in warned]
-    return _with_reasons(COUNTED, told, _STYLES[WARNING], look)
+    # What was raised, where the words cannot say all of it: each once.
+    raised = {one.error.details: one.title for one in reversed(warned) if one.error and one.error.details}
+    lines = [[f"  {title}:", *(f"    {line}" for line in details)] for details, title in reversed(raised.items())]
+    return [*_with_reasons(COUNTED, told, _STYLES[WARNING], look), *(Text(line) for each in lines for line in each)]
 
 
 def _with_reasons(head: str, told: Sequence[tuple[str, str]], style: str, look: Terminal) -> list[Text]:

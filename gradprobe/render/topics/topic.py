@@ -91,7 +91,8 @@ def topics_of(word: str) -> tuple[Topic, ...]:
     # What a fault says behind its slash is what it is about: one text for all of them.
     found = tuple(topic for topic in known.get(before, ()) if not slash or topic.kind == FAULT)
     if not found:
-        way_out = did_you_mean(before, known, "") or "gradprobe explain lists all"
+        spelled = (name for topic in topics() for name in (*topic.names, *topic.classes))
+        way_out = did_you_mean(before, spelled, "") or "gradprobe explain lists all"
         raise UsageFailure(f"explain: no report has the word {word!r}", way_out)
     return found
 

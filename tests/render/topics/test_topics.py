@@ -94,7 +94,7 @@ def test_the_page_is_written_from_the_same_text():
 
 def test_sarif_has_the_same_text():
     for rule in RULES:
-        told = _rule(rule)
+        told = _rule(rule, "https://docs")
         assert told["fullDescription"]["text"] == rule.topic.what
         assert told["help"]["markdown"] == in_markdown(rule.topic)
         assert rule.topic.help in told["help"]["text"]
