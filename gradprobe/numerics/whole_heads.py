@@ -14,8 +14,8 @@ from .closeup import shown_of, whole_head
 from .evidence import LayoutRun, Measured, Probed
 from .tally import Finding, Judged
 
-# Of the values that are held at once and written: one head of all matrices at L = 2048.
-MOST_BYTES = 1 << 28
+# Of the values that are held at once and written: P, dP, dS and the rest of one head at L = 2048.
+MOST_BYTES = 320 << 20
 # float64 of expected and budget, float32 of what came (of float64 twice that), and whether it is wrong.
 _BYTES = 25
 
