@@ -1,7 +1,11 @@
-"""Targets that keep something from call to call, each in a way of its own, on one right kernel for delta."""
+"""Targets that keep something from call to call, each in a way of its own, on one right kernel for delta.
+
+They make their inputs contiguous, so that a check calls them three times before there is a call that a fork may make.
+"""
 
 import functools
 import itertools
+import json
 import os
 import random
 import signal
@@ -71,22 +75,22 @@ def of_its_shape(q, k, v, do, *, o):
 def of_its_place(q, k, v, do, *, o):
     key = do.data_ptr() % 4096, do.stride()
     BY_PLACE[key] = BY_PLACE.get(key, 0) + 1
-    return {"delta": right(o.contiguous(), do.contiguous()) * (1.0 + (len(BY_PLACE) > 2))}
-
-
-def from_the_third_call(q, k, v, do, *, o):
-    global _COUNT  # noqa: PLW0603 - that is the fault
-    _COUNT += 1
-    return {"delta": right(o.contiguous(), do.contiguous()) + (_COUNT > 2)}
+    return {"delta": right(o.contiguous(), do.contiguous()) * (1.0 + (len(BY_PLACE) > 3))}
 
 
 def from_the_fourth_call(q, k, v, do, *, o):
+    global _COUNT  # noqa: PLW0603 - that is the fault
+    _COUNT += 1
+    return {"delta": right(o.contiguous(), do.contiguous()) + (_COUNT > 3)}
+
+
+def from_a_count(q, k, v, do, *, o):
     return {"delta": right(o.contiguous(), do.contiguous()) + (next(CALLS) > 2)}
 
 
 def from_a_default(q, k, v, do, *, o, seen=[]):  # noqa: B006 - that is the fault
     seen.append(0)
-    return {"delta": right(o.contiguous(), do.contiguous()) + (len(seen) > 2)}
+    return {"delta": right(o.contiguous(), do.contiguous()) + (len(seen) > 3)}
 
 
 @functools.lru_cache
@@ -97,17 +101,23 @@ def scratch(rows):
 def in_a_cache(q, k, v, do, *, o):
     held = scratch(do.shape[2])
     held += 1.0
-    return {"delta": right(o.contiguous(), do.contiguous()) + (held > 2)}
+    return {"delta": right(o.contiguous(), do.contiguous()) + (held > 3)}
 
 
 def on_itself(q, k, v, do, *, o):
     on_itself.calls = getattr(on_itself, "calls", 0) + 1
-    return {"delta": right(o.contiguous(), do.contiguous()) + (on_itself.calls > 2)}
+    return {"delta": right(o.contiguous(), do.contiguous()) + (on_itself.calls > 3)}
 
 
 def on_torch(q, k, v, do, *, o):
     torch.calls_of_it = getattr(torch, "calls_of_it", 0) + 1
-    return {"delta": right(o.contiguous(), do.contiguous()) + (torch.calls_of_it > 2)}
+    return {"delta": right(o.contiguous(), do.contiguous()) + (torch.calls_of_it > 3)}
+
+
+def where_nobody_looks(q, k, v, do, *, o):
+    """Wrong in its second call, by what no digest holds."""
+    json.JSONDecoder.calls_of_it = getattr(json.JSONDecoder, "calls_of_it", 0) + 1
+    return {"delta": right(o.contiguous(), do.contiguous()) + (json.JSONDecoder.calls_of_it > 1)}
 
 
 def drawn(draw):
@@ -150,9 +160,11 @@ def forget(name):
     from_a_default.__kwdefaults__["seen"].clear()
     vars(on_itself).pop("calls", None)
     vars(torch).pop("calls_of_it", None)
+    if hasattr(json.JSONDecoder, "calls_of_it"):
+        del json.JSONDecoder.calls_of_it
     _COUNT = 0
     # Of neither Python shows what it holds: where one is in a module, no run is made beforehand.
-    CALLS = itertools.count() if name == "from_the_fourth_call" else None
+    CALLS = itertools.count() if name == "from_a_count" else None
     DRAWN = np.random.default_rng(0) if name == "of_a_generator" else None
     random.seed(0)
     np.random.seed(0)

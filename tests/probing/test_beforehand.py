@@ -71,14 +71,14 @@ def document(file, name, cores, monkeypatch, **options):
 
 TARGETS = (
     "plain", "cached", "wrong_stride", "writes_into_do", "refuses", "raises", "prints", "workspace_not_cleared",
-    "of_its_shape", "of_its_place", "from_the_third_call", "from_the_fourth_call", "from_a_default", "in_a_cache",
-    "on_itself", "on_torch", "crashes_in_forks", "hangs_in_forks", "of_random", "of_numpy", "of_torch",
-    "of_a_generator",
+    "of_its_shape", "of_its_place", "from_the_fourth_call", "from_a_count", "from_a_default", "in_a_cache",
+    "on_itself", "on_torch", "where_nobody_looks", "crashes_in_forks", "hangs_in_forks", "of_random", "of_numpy",
+    "of_torch", "of_a_generator",
 )  # fmt: skip
 # Of what is wrong in one layout nothing is taken over after it.
 TAKEN = {"plain": 2, "cached": 2, "of_its_shape": 1}
 # On a push one of each way in which a fork's runs are of no use, and two in which they are.
-PUSH = ("plain", "cached", "workspace_not_cleared", "of_random", "raises", "crashes_in_forks")
+PUSH = ("plain", "cached", "where_nobody_looks", "from_the_fourth_call", "of_random", "crashes_in_forks")
 
 
 @sampled("name", TARGETS, PUSH)
