@@ -64,14 +64,18 @@ class Worded(TyperCommand):
 class Unimported(TyperCommand):
     """A command of which the name and the first paragraph are known; the list of commands needs no more."""
 
-    def make_context(self, *words: Any, **more: Any) -> Any:
+    def imported(self) -> Any:
+        """The command itself."""
         assert self.name is not None
-        return imported(self.name).make_context(*words, **more)
+        return imported(self.name)
+
+    def make_context(self, *words: Any, **more: Any) -> Any:
+        return self.imported().make_context(*words, **more)
 
 
 @functools.cache
 def imported(name: str) -> Any:
-    """The command itself."""
+    """A command, made once in a process."""
     found = getattr(importlib.import_module(f".{name}", __package__), name)
     if isinstance(found, typer.Typer):
         return typer.main.get_command(found)
