@@ -59,8 +59,10 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> Followed | None:
         outcome = run_target(experiment.target, case, inputs, (), contextlib.nullcontext())
     if outcome.trace is None:
         return None
-    for name, view in results_among(launched, outcome.trace):
-        flow.attempt(place, flow, view_of(view, view, name), case.axes(name))
+    results = [(name, view_of(view, view, name)) for name, view in results_among(launched, outcome.trace)]
+    for name, view in results:
+        is_alone = {other for other, one in results if one.home == view.home} == {name}
+        flow.attempt(place, flow, view, case.axes(name), is_alone)
     return Followed(flow, roles, outcome)
 
 

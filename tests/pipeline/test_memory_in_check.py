@@ -165,3 +165,16 @@ def test_what_leaves_a_tensor_in_huge_strides_alone_is_to_be_widened():
     far = MemoryFinding(OUTSIDE, "do", "far away", "k", "f", 7, access="load", lanes=9)
     assert of_strays([("do=huge", far)])[0].fix.startswith("widen the index")
     assert of_strays([("do=huge", far), ("distinct", far)])[0].fix == "mask the access by the lengths of the tensor"
+
+
+@pytest.mark.nightly
+@interpreted
+def test_two_gradients_in_one_buffer_are_not_taken_for_one_another(tmp_path):
+    path = tmp_path / f"{tmp_path.name}.py"
+    made, source = '_written("dk", dk, k), _written("dv", dv, v)', (KERNELS / "lazy.py").read_text()
+    assert made in source
+    source = source.replace(made, "*torch.zeros((2, *k.shape), dtype=k.dtype)")
+    path.write_text(source.replace("h * stride_doh", "h * stride_qh"))
+    report = run_check(CheckRequest(f"{path}:lazy_intermediates", None, None, {**OPTIONS, "runs": ["distinct"]}), "")
+    assert report.diagnoses[0].fault == "stride/do-head"
+    assert not any("written outside" in sentence for one in report.diagnoses for sentence in one.evidence)

@@ -206,15 +206,18 @@ def _reach(flow: Flow, number: int, at: Mapping[str, Array]) -> None:
         filled[tuple(each[inside] for each in indices)] = True
 
 
-def place(flow: Flow, view: View, letters: str) -> None:
+def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
     """Compares what was stored into a tensor that was not known then with the elements that it was stored to.
 
     Args:
         letters: the axes of the tensor.
+        is_alone: whether no other result lies in its storage, whose stores would be taken for this one's.
     """
     table = IndexTable(view, letters, flow.sizes)
     for store in (one for one in flow.unplaced if one.home == view.home):
         at = table.at((store.offsets - (view.start - view.low)) // view.elements.itemsize)
+        if not (is_alone or any((index >= 0).any() for index in at.values())):
+            continue
         number = flow.number(view.name, store.site, store.behind)
         _reach(flow, number, at)
         flow.compare(store.lanes, Lanes(at, dict.fromkeys(at, frozenset([number]))), store.site)
