@@ -21,6 +21,7 @@ from typing import Any
 
 from .ended import raised_of
 from .limits import words_of_loss
+from .threads import one_for_numpy
 
 # The signal by which the parent asks a child that is late for its stack.
 WHERE = signal.SIGUSR1
@@ -44,6 +45,7 @@ def main(descriptor: int, stacks: int, dies_with_parent: bool, early: Sequence[s
     stream = socket.socket(fileno=descriptor)
     received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(stream, received), daemon=True).start()
+    one_for_numpy()
     gc.disable()  # importing torch makes a million objects and no garbage
     worker = _made(stream, received, early)
     gc.freeze()

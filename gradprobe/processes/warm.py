@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from . import child
+from .threads import one_for_numpy
 
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.
 _START = (
@@ -136,6 +137,7 @@ def main(descriptor: int, prepare: str, argument: str) -> None:
     os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    one_for_numpy()
     module, _, name = prepare.partition(":")
     getattr(importlib.import_module(module), name)(argument)
     gc.collect()

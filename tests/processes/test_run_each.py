@@ -49,6 +49,14 @@ def test_results_come_in_order_from_one_worker_that_is_made_once():
     assert os.getpid() != ends[0].result[3]
 
 
+def test_numpy_computes_in_one_thread_unless_the_environment_says_otherwise(monkeypatch):
+    for number, said in (("1", None), ("3", "3")):
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+        if said:
+            monkeypatch.setenv("OPENBLAS_NUM_THREADS", said)
+        assert [end.result for end in ended(("threads_of_numpy",))] == [number]
+
+
 def test_no_items_start_no_process_and_end_at_once():
     assert list(run_each("no.such:Class", None, [])) == []
 

@@ -32,6 +32,9 @@ class Doing:
     def twice(self, number):
         return (2 * number, self.setup, self.calls, os.getpid())
 
+    def threads_of_numpy(self):
+        return os.environ["OPENBLAS_NUM_THREADS"]
+
     def segfault(self):
         print("about to read address 0", flush=True)
         ctypes.string_at(0)
