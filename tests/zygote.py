@@ -29,14 +29,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from gradprobe.processes.warm import forked_away
 
 ROOT = str(Path(__file__).resolve().parents[1])
 RealPopen = subprocess.Popen
@@ -273,7 +272,7 @@ def _serve(stream: socket.socket, path: list[str], names: frozenset[str], *, war
             warmer = warmer or _forked_server([stream.fileno(), *descriptors], path, names, warm=True, imports=_warm())
             socket.send_fds(warmer, [data], descriptors)
             answer = warmer.recv(64)
-        elif number := forked_away():
+        elif number := _forked_away():
             answer = b"%d" % number
         else:
             _become(request, _moved(descriptors, stream), path, names)
@@ -304,6 +303,29 @@ def _forked_server(
         importlib.import_module(name)
     _serve(theirs, path, names, warm=warm)
     raise AssertionError("a zygote serves until it is killed")
+
+
+def _forked_away() -> int:
+    """Forks a process that whoever inherits orphans gets as its child. Returns its number, and 0 in itself.
+
+    As in `processes.warm`, which no program that is forked off here may find imported.
+    """
+    reading, writing = os.pipe()
+    if between := os.fork():
+        os.close(writing)
+        with open(reading) as file:
+            number = int(file.read())
+        os.waitpid(between, 0)
+        return number
+    between = os.getpid()
+    if number := os.fork():
+        os.write(writing, b"%d" % number)
+        os._exit(0)
+    os.close(reading)
+    os.close(writing)
+    while os.getppid() == between:
+        time.sleep(0.0002)
+    return 0
 
 
 def _moved(descriptors: list[int], stream: socket.socket) -> list[int]:
