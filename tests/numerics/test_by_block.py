@@ -12,7 +12,7 @@ from gradprobe.numerics import sieve
 from gradprobe.numerics.budget import Recovery
 from gradprobe.numerics.by_block import ByBlock
 from gradprobe.numerics.compare import attention_of, compare
-from gradprobe.numerics.identities import identities
+from gradprobe.numerics.identities import agreement, allowed, identities
 from gradprobe.numerics.locate import locate
 from gradprobe.numerics.precision import precision_of
 from gradprobe.runtime.trace import Trace
@@ -121,3 +121,18 @@ def test_what_was_recovered_is_widened_in_every_block():
         assert told(found.findings[name]) == told(finding), name
     assert found.reading == pytest.approx(whole.reading)
     assert found.recovery is recovery
+
+
+@pytest.mark.parametrize("share", [0.5, 0.995, 1.005, 1.5])
+@pytest.mark.parametrize("head", [3, 0])
+def test_a_second_run_is_held_to_what_the_whole_budget_allows(head, share):
+    case, values, trace, precision = run_of("one query head", GRADIENTS)
+    whole = compare(case, attention_of(case, values), trace, precision)
+    found, _ = ByBlock(case, values, trace, precision).compared(never, lambda fraction: None)
+    moved = {name: value.double() for name, value in trace.values.items()}
+    # Of a head that was wrong, and of one that passed the sieve: two runs are allowed twice what one is.
+    one = allowed(whole, {name: value.dtype for name, value in trace.values.items()})["dQ"]
+    moved["dQ"][0, head, 5, 3] += 2 * share * one[0, head, 5, 3]
+    second = Trace(moved, trace.sources)
+    held = [agreement("repeat", case, trace, second, of) for of in (whole, found)]
+    assert [one.holds for one in held] == [share < 1] * 2
