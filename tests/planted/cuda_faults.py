@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import gradprobe.kernels
 from gradprobe.numerics.evidence import Probed
@@ -16,6 +15,7 @@ from gradprobe.pipeline.probe import probe
 from gradprobe.targets.adapters import flash_cuda, lazy_cuda
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
+from tests.planted.planting import Unzeroed
 
 ADAPTERS = {"flash": flash_cuda, "lazy": lazy_cuda}
 CASES = {"flash": softmax_case, "lazy": lazy_case}
@@ -226,5 +226,5 @@ def probed(fault: CudaFault, folder: Path, **options: Any) -> Probed:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ADAPTERS[fault.family], "SOURCE", source)
         if "not_zeroed" in fault.name:
-            patched.setattr(torch, "zeros", torch.empty)
+            patched.setattr(ADAPTERS[fault.family], "torch", Unzeroed())
         return probe(case, find_target(f"{fault.family}-cuda"), why=False)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import gradprobe.kernels
 from gradprobe.model.case import Case
 from gradprobe.numerics.evidence import Probed
@@ -14,6 +16,13 @@ from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
 
 KERNELS = Path(gradprobe.kernels.__path__[0]) / "triton"
+
+
+class Unzeroed:
+    """torch for an adapter whose zeros are left as they come: patched there alone, since the tool uses them too."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, "empty" if name == "zeros" else name)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from gradprobe.numerics.evidence import Probed
 from gradprobe.pipeline.probe import probe
 from gradprobe.targets.adapters import flash_cuda, lazy_cuda
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
-from tests.planted.planting import KERNELS, Edit, edited
+from tests.planted.planting import KERNELS, Edit, Unzeroed, edited
 
 # Of what is probed: the file, the function in it ("" for a built-in target), and the smallest case that shows most: a
 # full and a partial tile along both axes, and two heads.
@@ -92,7 +91,7 @@ class Changed:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(_ADAPTERS[self.of], "SOURCE", copy)
             if self.unzeroed:
-                patched.setattr(torch, "zeros", torch.empty)
+                patched.setattr(_ADAPTERS[self.of], "torch", Unzeroed())
             return probe(case(**options), find_target(self.of))
 
 
