@@ -17,7 +17,6 @@ import typer
 from typer.core import TyperCommand
 
 from ..model.failures import Failure, UsageFailure
-from ..processes.threads import one_for_numpy
 from ..render.terminal import print_failure, write_stdout
 from ..runtime.versions import installed, refuse_click
 from .error_output import CommandGroup
@@ -191,5 +190,4 @@ def main() -> None:
         sys.exit(failure.exit_code)
     # Importing torch makes a million objects and hardly any garbage; to look for it as often as usual only costs time.
     gc.set_threshold(_RARELY)
-    one_for_numpy()
     app(prog_name="gradprobe")

@@ -122,11 +122,12 @@ except SystemExit:
 """
 
 
-def test_the_process_that_imports_torch_while_words_are_read_is_gone_once_they_are_mistyped():
+def test_the_process_that_imports_torch_while_words_are_read_checks_and_is_gone_once_they_are_mistyped():
     environment = {"PYTHONPATH": str(ROOT)}
     for words, codes in {
         "check lasy": [-9],
         "check --help": [],
+        "check sdpa-math --batch 1 --heads 1 --seqlen 8 --head-dim 8 --layout contiguous": [-9],  # not another
         "check lasy --no-isolate": [],
         "lint x.py": [],
     }.items():
