@@ -119,6 +119,8 @@ def _beside(one: Suspect, place: Where) -> Iterator[Where]:
     if one.kind in _OF_ACCESSES:
         lines += [(file, at, note) for file, line, _ in lines for at in aliases(file, line)]
         lines += [(place.file, at, "passed here") for at in passed_of_others(place.file, one.site.kernel, one.name)]
+        masking = [line for chain in one.used if one.letter for line in places(chain)[-1:]]
+        lines += [(line.file, at, "the loop") for line in masking for at in loops(line.file, line.line)]
         lines += [] if one.beside else [(place.file, line, note) for line in address(place.file, place.line)]
     if one.kind == "value":
         lines += [(file, at, note) for file, line, _ in lines for at in given_again(file, line, place.line)]

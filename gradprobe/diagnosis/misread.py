@@ -26,7 +26,7 @@ def misread(flow: Flow) -> Iterator[Suspect]:
         kind = "load" if source.site.operation == "load" else "store"
         count = sum(one.letter == conflict.letter for one in conflicts)
         extent = share(count, count + flow.agreed[number, conflict.letter], "time")
-        beside = tuple(_addressing(flow, number, culprits))
+        beside = tuple(addressing(flow, number, culprits))
         sides = {_sides(number, one) for one in conflicts if one.letter == conflict.letter}
         reached = tuple((there, here) for there, here in sorted(sides) if there != here)
         lines = blamed(source.site, right)
@@ -36,7 +36,7 @@ def misread(flow: Flow) -> Iterator[Suspect]:
         )  # fmt: skip
 
 
-def _addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> Iterator[tuple[Line, ...]]:
+def addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> Iterator[tuple[Line, ...]]:
     """The lines that made the address of a misread access and that of no right one, the last first.
 
     Where others of its kernel are misread and share such lines, these first.
@@ -106,7 +106,7 @@ def _confined_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) ->
             reason = f"{source.tensor} is never read at {WORDS[letter]} {int(np.flatnonzero(missed)[0])}"
             reason += f", and {flow.sources[culprit].tensor}, which is made of it, is used there"
             extent = share(int(missed.sum()), missed.size, WORDS[letter])
-            beside = tuple(_addressing(flow, number, short))
+            beside = tuple(addressing(flow, number, short))
             yield Suspect("load", source.tensor, source.site, source.site.lines, reason, extent, beside=beside)
         if short:
             return
@@ -178,7 +178,7 @@ def _read_across(flow: Flow, number: int, loads: Collection[int]) -> Suspect:
     right = [each.site for other, each in enumerate(flow.sources) if other not in loads]
     reason = f"the rows of {source.tensor} lie where a dot sums over its dims, or its dims where it sums over rows"
     met = [one.site.lines for one in flow.conflicts if "/" in one.letter and number in one.left | one.right]
-    lines, beside = blamed(source.site, right), tuple(_addressing(flow, number, loads))
+    lines, beside = blamed(source.site, right), tuple(addressing(flow, number, loads))
     used, extent = tuple(dict.fromkeys(met)), plural(len(met), "time")
     return Suspect("load", source.tensor, source.site, lines, reason, extent, beside=beside, used=used)
 

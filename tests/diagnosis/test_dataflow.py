@@ -315,6 +315,33 @@ def test_what_is_right_and_not_masked_is_told_in_a_backward_too_where_the_forwar
     assert {one.lines[-1][1] for one in found if one.is_sure} <= changed.lines()
 
 
+MISMASKED = [
+    ("a loop that begins a tile later than its loads", (
+        ("range(first, end, BLOCK_N)", "range(first + BLOCK_N, end, BLOCK_N)"),
+        ("load_tile(k_ptr, offs_n", "load_tile(k_ptr, offs_n - BLOCK_N"),
+        ("load_tile(v_ptr, offs_n", "load_tile(v_ptr, offs_n - BLOCK_N"),
+    ), "load"),
+    ("a mask with one end a tile off", (
+        ("distance, live_m, live_n, left, right)", "distance, live_m, live_n, left - BLOCK_N, right)"),
+    ), "value"),
+]  # fmt: skip
+
+
+@sampled("name, edits, kind", MISMASKED, push=MISMASKED[:1], ids=lambda value: None)
+def test_a_mask_that_is_right_for_other_keys_is_not_accused(
+    tmp_path: Path, name: str, edits: tuple[tuple[str, str], ...], kind: str
+) -> None:
+    edit = (Edit("flash_forward_kernel", *each) for each in edits)
+    file = tmp_path / "mismasked.py"
+    file.write_text(Changed("mismasked", "flash", tuple(edit)).plant())
+    run = followed("flash", "contiguous", {"window": (24, 4), "heads": 1}, file)
+    (told,) = _diagnoses(suspects(run, ("O",)))[:1]
+    assert told.fault.partition("/")[0] == kind
+    assert kind != "load" or (told.fault, told.reached.pairs) == ("load/k", ((16, 0),))
+    lines = file.read_text().splitlines()
+    assert (kind == "load") == any("first + BLOCK_N" in lines[at.line - 1] for at in told.where)
+
+
 def test_of_several_kernels_the_first_line_of_each_comes_before_what_enters_there() -> None:
     named = Diagnosis("tau/mask", "M1", "masked too early", 1.0)
     places = [("fwd", 1), ("dkdv", 5), ("fwd", 2), ("dkdv", 4)], [("dq", 8), ("dq", 7)]
