@@ -22,7 +22,8 @@ from .compare import BySieve, Comparison, Evaluate, Later, compare, promoted
 from .identities import Invariant, allowed, identities, worst
 from .precision import Precision, ordinary
 from .rows import Rows, problem_of
-from .sieve import KEPT, KEPT_AS, LEAST_SCORES, Sieve
+from .sieve import LEAST_SCORES, Sieve
+from .sifted import KEPT, KEPT_AS
 from .tally import Finding, Tally
 
 LEAST_ELEMENTS = 1 << 25

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from gradprobe.inputs.draw import draw
 from gradprobe.model.run import HIDDEN, MATCH, MISMATCH
-from gradprobe.numerics import least, sieve
+from gradprobe.numerics import least, sieve, walks
 from gradprobe.numerics.blocks import blocks
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.identities import agreement, allowed
@@ -49,8 +49,8 @@ SPOILT = [ALL[at] for at in (0, 1, 2, 3, 4, 9, 10, 11, *range(13, 17))]
 @pytest.fixture(autouse=True)
 def all_are_large(monkeypatch):
     monkeypatch.setattr(sieve, "LEAST_SCORES", 0)
-    monkeypatch.setattr(sieve, "TILE_ELEMENTS", {"cpu": 1 << 12})
-    monkeypatch.setattr(sieve, "ROWS", {"cpu": 32})
+    monkeypatch.setattr(walks, "TILE_ELEMENTS", {"cpu": 1 << 12})
+    monkeypatch.setattr(walks, "ROWS", {"cpu": 32})
 
 
 def case_with(dtype="float32", family="softmax", **options):
@@ -155,7 +155,7 @@ def test_a_further_run_needs_no_reference_and_is_judged_by_its_own_values(monkey
     sift = Sieve()
     precision = precision_of("float16", "ieee")
     assert sift.sift(case, values, trace, precision) is not None
-    monkeypatch.setattr(sieve, "evaluate", lambda *_: pytest.fail("the reference was evaluated again"))
+    monkeypatch.setattr(walks, "evaluate", lambda *_: pytest.fail("the reference was evaluated again"))
     other = ran(case, Arithmetic(backwards=True, tile=64), values=values, names=GRADIENTS)
     assert any(not other.values[name].equal(trace.values[name]) for name in GRADIENTS)
     again = sift.sift(case, values, other, precision)
@@ -219,7 +219,7 @@ def test_two_runs_that_differ_break_the_identity_by_the_whole_budget_alone(monke
     ],
 )
 def test_what_is_within_its_bound_passes_and_a_nan_never(error, bound, passes):
-    judged = sieve._Judged(next(blocks(case_with(), 1)))
+    judged = walks._Judged(next(blocks(case_with(), 1)))
     judged.judge("dQ", *(torch.tensor([[[0.5, of]]], dtype=torch.double) for of in (error, bound)))
     assert [bool(one) for one in judged.passed] == [passes]
 
@@ -247,7 +247,7 @@ def test_a_reference_that_breaks_an_identity_lets_nothing_pass(monkeypatch):
         found = evaluate(*given)
         return found | {"PE": found["PE"] * (1 + 1e-7)}
 
-    monkeypatch.setattr(sieve, "evaluate", off)
+    monkeypatch.setattr(walks, "evaluate", off)
     assert Sieve().sift(case, values, trace, precision) is None
 
 
