@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -29,6 +30,34 @@ ROUNDINGS = {"cpu": 2.0**-18, "cuda": 2.0**-8}
 ADDITION = 2.0**-22
 # What a product of float32 numbers may lose among subnormal ones, for as many terms as there ever are.
 TINIEST = 2.0**-100
+# No more than any error that is not 0, so that its ratio to this is 1 at least, and more once a share is taken off.
+NEARLY_0 = {torch.float: 2.0**-149, torch.double: 2.0**-1000}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the least bounds of P, dP or dS are made of, on a tile of h heads, m rows and n keys.
+
+        P: P of_row + floor
+        dP: weight dot + relative |dP|
+        dS: (weight dot + of_row) P + relative |dS| + floor
+
+    dot and floor of what masks leave alone.
+    """
+
+    expected: Tensor
+    """[h, m, n] float64."""
+    p: Tensor
+    """[h, m, n] float64, what is expected of P."""
+    valid: Tensor
+    """[h, m, n] bool, whether masks leave it; may be expanded."""
+    dot: Tensor
+    """[h, m, n] float32; anything of P."""
+    of_row: Tensor
+    """[h, m] float32; anything of dP."""
+    weight: float
+    relative: float
+    floor: float
 
 
 def at_least(a: Tensor, b: Tensor, factor: float = 1.0) -> Tensor:
@@ -42,8 +71,12 @@ def at_least(a: Tensor, b: Tensor, factor: float = 1.0) -> Tensor:
 
 def _at_least(a: Tensor, b: Tensor, factor: float) -> Tensor:
     """The same in float32."""
-    product = (a @ b).nan_to_num_(0.0, 0.0, 0.0)  # what overflows bounds nothing
-    return product.mul_(factor * max(0.0, 1.0 - _off(a)))
+    return _surely(a @ b, factor * max(0.0, 1.0 - _off(a)))
+
+
+def _surely(product: Tensor, factor: float) -> Tensor:
+    """A product, spoiled, times a factor; what overflows bounds nothing."""
+    return product.nan_to_num_(0.0, 0.0, 0.0).mul_(factor)
 
 
 def _off(a: Tensor) -> float:
@@ -256,15 +289,36 @@ class Least:
         mean = (product.abs() - off * size - TINIEST).nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
         return mean, (size * (1.0 - off) - TINIEST).nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
 
+    def terms(self, name: str, rounding: float) -> Terms:
+        """The terms of `of_matrix`, without dropout and of the softmax family."""
+        of_row = self._of_row_of_p(rounding) if name == "P" else self.moved_delta.float()
+        expected, p, valid = (self.values[of] for of in (name, "P", "valid"))
+        relative = rounding + (self.precision.matrix if name == "dS" else 0.0)
+        floor = TINY if name == "P" else self.precision.floor
+        return Terms(expected, p, valid, self.dot, of_row[..., 0], self.weight_of_dot, relative, floor)
+
+    def _of_row_of_p(self, rounding: float) -> Tensor:
+        return (self.common + (U_FUNCTION + rounding)).float()
+
     def _p(self, rounding: float) -> Tensor:
-        of_row = (self.common + (U_FUNCTION + rounding)).float()
+        of_row = self._of_row_of_p(rounding)
         return self.values["P"].float().mul_(of_row).add_(self.values["valid"], alpha=TINY)
 
     @cached_property
+    def dot(self) -> Tensor:
+        """[h, m, n] |dO| |V|^T, in float32."""
+        return sizes(self.do) @ sizes(self.v).mT
+
+    @property
+    def weight_of_dot(self) -> float:
+        """What dP is allowed of it at least."""
+        return self.precision.accumulate * long_sum(self.do.shape[-1]) * max(0.0, 1.0 - _off(self.do))
+
+    @cached_property
     def dp(self) -> Tensor:
-        """[h, m, n] of dP, in float32."""
+        """[h, m, n] of dP, in float32. It spoils `dot`."""
         share = kept_share(self.x, self.tile)
-        dot = _at_least(sizes(self.do), sizes(self.v).mT, self.precision.accumulate * long_sum(self.do.shape[-1]))
+        dot = _surely(self.dot, self.weight_of_dot)
         return (dot if share is None else dot * share.float()).mul_(self.values["valid"])
 
     def _ds(self, rounding: float) -> Tensor:

@@ -31,8 +31,8 @@ ROWS = {"cpu": 256, "cuda": 1024}
 TILE_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 24}
 FOR_SHORT = {"cpu": 1, "cuda": 2}
 SMALLEST_BOUND = 2.0**-120
-# No more than any error that is not 0, so that its ratio to this is 1 at least, and more once a share is taken off.
-NEARLY_0 = {torch.float: 2.0**-149, torch.double: 2.0**-1000}
+# Scores of a case from which a fused kernel pays for being compiled. It takes a tenth of a second off 2^30.
+FUSED_SCORES = 1 << 29
 OF_MATRICES = ("I5", "I6", "I7")
 
 
@@ -55,13 +55,17 @@ class _Judged:
         """Errors [h, r, ...] beside what is allowed of each at least: a share of `bound`, which is spoiled."""
         largest = torch.linalg.vector_norm(error, math.inf)
         # 0 of 0 that are allowed is right; a NaN of either makes a NaN, which does not pass.
-        ratio = torch.div(error, bound.clamp_(min=NEARLY_0[bound.dtype]), out=bound).reshape(*error.shape[:2], -1)
+        ratio = torch.div(error, bound.clamp_(min=least.NEARLY_0[bound.dtype]), out=bound).reshape(*error.shape[:2], -1)
         rows = torch.linalg.vector_norm(ratio, math.inf, dim=2) / share
         norm = torch.linalg.vector_norm(ratio, dtype=torch.double) / share
+        self.add(name, rows, norm.square(), largest)
+
+    def add(self, name: str, rows: Tensor, squares: Tensor, largest: Tensor) -> None:
+        """A tile's worst ratio of each row [h, r], the sum of the squares of all ratios, and the largest error."""
         ratios = rows.amax(1)
         self.rows[name].append(rows)
-        self.passed.append((ratios <= 1.0).all() & ~norm.isnan())
-        self._note(name, ratios, norm.square(), largest)
+        self.passed.append((ratios <= 1.0).all() & ~squares.isnan())
+        self._note(name, ratios, squares, largest)
 
     def take(self, finding: Finding, like: Tensor) -> None:
         """What a comparison found of the block."""
@@ -104,7 +108,9 @@ class _Walk:
         """Judges all of what all blocks add to, and keeps its errors, each known but for so much."""
         self.keep(name, None, error, bound)
         sizes = error.abs() + unsure
-        ratio = (sizes / bound.clamp(min=NEARLY_0[bound.dtype])).reshape(Tally(self.case, name, error.shape).shape)
+        ratio = (sizes / bound.clamp(min=least.NEARLY_0[bound.dtype])).reshape(
+            Tally(self.case, name, error.shape).shape
+        )
         self.sifted.rows[name] = ratio.flatten(3).amax(3)
         self.sifted.ratios[name], self.sifted.largest[name] = self.sifted.rows[name].amax(2), sizes.amax()
         self.sifted.squares[name] = ratio.norm().square()
@@ -202,6 +208,7 @@ class First(_Walk):
         self.sifted.live = torch.zeros(values["q"].shape[:3], dtype=torch.bool, device=self.device)
         self.sifted.arriving = torch.zeros_like(values["do"][:, :, 0], dtype=torch.double)
         self.totals = Totals(case, trace.values, like=values["q"])
+        self.is_fused = _is_fused(case, values["q"].device, trace)
 
     def run(self, tick: Callable[[float], None]) -> Sifted | None:
         every = list(blocks(self.case, self._key_heads_of_a_block()))
@@ -235,6 +242,16 @@ class First(_Walk):
         rows, group = min(self.case.seqlen_q, ROWS[self.device.type]), self.case.heads // self.case.kv_heads
         most = TILE_ELEMENTS[self.device.type] * FOR_SHORT[self.device.type]
         return max(1, most // (rows * self.case.seqlen_k * group))
+
+
+def _is_fused(case: Case, device: torch.device, trace: Trace) -> bool:
+    """Whether P, dP and dS are judged by a kernel of the tool's own."""
+    is_known = case.family == "softmax" and not case.dropout and not trace.values.keys().isdisjoint(MATRICES)
+    if device.type != "cuda" or case.scores < FUSED_SCORES or not is_known:
+        return False
+    from . import fused
+
+    return fused.works(device)
 
 
 class _BlockWalk:
@@ -294,15 +311,27 @@ class _BlockWalk:
         came = came[..., tile.keys]
         expected = kink.nearer(expected, came) if kink and name == "dP" else expected
         # Not all of `output_rounding`, with few passes and in place: these are large.
-        bound = of_tile.of_matrix(name, expected, torch.finfo(came.dtype).eps / 2)
+        rounding = torch.finfo(came.dtype).eps / 2
+        if self.whole.is_fused:
+            self._judge_in_one_pass(name, tile, came, of_tile.terms(name, rounding))
+            return
+        bound = of_tile.of_matrix(name, expected, rounding)
         if name != "dP":
-            budget = bound.sum(-1, dtype=torch.double) * KEPT
-            of_reference = (expected.sum(-1), budget * share_of_reference(self.precision))
-            self._note_rows(name, tile.rows, (came.sum(-1, dtype=torch.double), budget), of_reference)
+            self._note_rows(name, tile.rows, *(of.sum(-1, dtype=torch.double) for of in (came, expected, bound)))
         self.judged.judge(name, came - expected, bound, KEPT)
 
-    def _note_rows(self, name: str, rows: slice, *of_sides: tuple[Tensor, Tensor]) -> None:
+    def _judge_in_one_pass(self, name: str, tile: Tile, came: Tensor, terms: least.Terms) -> None:
+        from . import fused
+
+        of = fused.rows_of(name, came, terms)
+        if name != "dP":
+            self._note_rows(name, tile.rows, of.came, of.expected, of.bound)
+        self.judged.add(name, of.ratio / KEPT, of.squares.sum() / KEPT**2, of.largest.amax())
+
+    def _note_rows(self, name: str, rows: slice, came: Tensor, expected: Tensor, bound: Tensor) -> None:
         """Notes the sums of rows of P or dS, and what is allowed of them; masked entries are 0 wherever all passes."""
+        budget = bound * KEPT
+        of_sides = (came, budget), (expected, budget * share_of_reference(self.precision))
         for side, found in zip(self.sides, of_sides, strict=True):
             none = self.x.q.new_zeros(self.live.shape)
             for into, values in zip(side.over_row.setdefault(name, (none, none.clone())), found, strict=True):

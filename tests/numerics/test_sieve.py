@@ -260,3 +260,25 @@ def test_the_smallest_number_does_not_pass_where_0_is_due(name):
     precision = precision_of("float32", "ieee")
     assert Sieve().sift(case, values, trace, precision) is not None
     assert Sieve().sift(case, values, Trace(spoilt, trace.sources), precision) is None
+
+
+@pytest.mark.parametrize("options", [{"causal": True}, pytest.param({"kv_heads": 1}, marks=pytest.mark.nightly)])
+def test_matrices_judged_in_one_pass_pass_with_the_same_rows_sums_and_identities(options, monkeypatch):
+    case = case_with("float16", batch=1, seqlen=9, **options)
+    values, precision = draw(case), precision_of("float16", "ieee")
+    trace = ran(case, HOW["float16"], values=values)
+    found = []
+    for is_fused in (False, True):
+        monkeypatch.setattr(walks, "_is_fused", lambda *_, of=is_fused: of)
+        found.append(Sieve().sift(case, values, trace, precision))
+    plain, in_one_pass = found
+    for name in trace.values:
+        for of in ("ratios", "rows", "squares", "largest"):
+            torch.testing.assert_close(getattr(in_one_pass, of)[name], getattr(plain, of)[name], rtol=1e-5, atol=0.0)
+    for one, other in zip(plain.invariants, in_one_pass.invariants, strict=True):
+        assert (one.key, one.of, one.holds) == (other.key, other.of, other.holds)
+        if one.of == "target":  # the reference's own rounding is no more than what sums in another order differ by
+            assert other.budget == pytest.approx(one.budget, rel=1e-5)
+    wrong = trace.values["dS"].clone()
+    wrong[0, 1, 7, 5] += 0.5
+    assert Sieve().sift(case, values, Trace({**trace.values, "dS": wrong}, trace.sources), precision) is None
