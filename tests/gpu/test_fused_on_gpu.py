@@ -50,9 +50,7 @@ def test_each_element_and_row_is_judged_as_by_the_plain_way(name, dtype, options
     hold_alike(fused.rows_of(name, of_elements[0], alone), *of_elements)
 
 
-@pytest.mark.parametrize(
-    "options", [{"causal": True}, {"kv_heads": 1}, {"causal": True, "seqlen_q": 700, "seqlen_k": 1333}]
-)
+@pytest.mark.parametrize("options", [{}, {"kv_heads": 1}, {"seqlen_q": 700, "seqlen_k": 1333}])
 def test_a_sieve_by_it_is_that_by_the_plain_way(options, monkeypatch):
     monkeypatch.setattr(sieve, "LEAST_SCORES", 0)
     lengths = {} if "seqlen_q" in options else {"seqlen": 1100}
