@@ -48,8 +48,11 @@ def _else_as_saved(assigned: Assigned) -> Assigned:
     return assigned if not named or "all" in named else (("all", AS_SAVED), *assigned)
 
 
-def parse_layout(word: str) -> tuple[str, str]:
+def parse_layout(word: str, option: str = "--layout") -> tuple[str, str]:
     """(tensor, layout) of a word such as "do=expanded"; "distinct" is of all.
+
+    Args:
+        option: where it was given.
 
     Raises:
         UsageFailure: the word has another form, or names no known tensor or layout.
@@ -59,12 +62,12 @@ def parse_layout(word: str) -> tuple[str, str]:
     tensor, equals, layout = word.partition("=")
     tensor = tensor.lower()
     if not equals:
-        way_out = did_you_mean(word, KNOWN, "") or "for example --layout do=expanded"
-        raise UsageFailure(f"--layout takes TENSOR=NAME or NAME, got {word!r}", way_out)
+        way_out = did_you_mean(word, KNOWN, "") or f"for example {option} do=expanded"
+        raise UsageFailure(f"{option} takes TENSOR=NAME or NAME, got {word!r}", way_out)
     if tensor not in (*TENSORS, "all"):
-        raise UsageFailure(f"--layout: no tensor {tensor!r}", did_you_mean(tensor, ("all", *TENSORS)))
+        raise UsageFailure(f"{option}: no tensor {tensor!r}", did_you_mean(tensor, ("all", *TENSORS)))
     if layout not in KNOWN:
-        raise UsageFailure(f"--layout: no layout {layout!r}", did_you_mean(layout, KNOWN))
+        raise UsageFailure(f"{option}: no layout {layout!r}", did_you_mean(layout, KNOWN))
     return tensor, layout
 
 
@@ -76,7 +79,7 @@ def parse_run(word: str) -> Assigned:
     """
     if word == "contiguous":
         return ()
-    return tuple(parse_layout(part.strip()) for part in word.split(","))
+    return tuple(parse_layout(part.strip(), "--runs") for part in word.split(","))
 
 
 if TYPE_CHECKING:

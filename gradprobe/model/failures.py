@@ -93,6 +93,7 @@ def did_you_mean(word: str, known: Iterable[str], listed: str = "known") -> str:
     import difflib
 
     names = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), list(names), 1)
+    close = difflib.get_close_matches(word.lower(), list(names))
+    close.sort(key=lambda name: sorted(name) != sorted(word.lower()))  # the same letters in another order come first
     ways = [f"did you mean {names[close[0]]!r}?"] if close else []
     return " ".join([*ways, f"{listed}: {', '.join(names.values()) or 'none'}"] if listed else ways)

@@ -30,6 +30,8 @@ _START = (
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # Of a request, in bytes; and its descriptors: what a child answers on, where it writes, and where it tells its stack.
 _LONGEST, _DESCRIPTORS = 1 << 16, 3
+# Seconds for it to answer. It imports torch before the first time.
+_LATE = 180.0
 # As exact as the time of a file in bytecode, twice.
 _SECOND = 2.0
 
@@ -53,17 +55,19 @@ class Forked:
 class _Warm:
     """This side of a warm process."""
 
+    process: subprocess.Popen[bytes]
     stream: socket.socket
     surroundings: tuple[object, ...]
     """What it has of this process."""
 
     def forked(self, words: Sequence[str], descriptors: Sequence[int]) -> Forked | None:
-        """A child that was told the words; None where the warm process is gone."""
+        """A child that was told the words; None where the warm process is gone, or too late, and is ended."""
         try:
             with _inheriting_orphans():
                 socket.send_fds(self.stream, [pickle.dumps(tuple(words))], list(descriptors))
                 answer = self.stream.recv(64)
         except OSError:
+            self.process.kill()
             return None
         return Forked(int(answer)) if answer else None
 
@@ -88,7 +92,8 @@ def warm_process(prepare: str, argument: str) -> Iterator[int]:
         start_new_session=True,  # Ctrl-C is for this process alone
     )
     theirs.close()
-    _warm.append(_Warm(stream, surroundings()))
+    stream.settimeout(_LATE)
+    _warm.append(_Warm(process, stream, surroundings()))
     try:
         yield process.pid
     finally:

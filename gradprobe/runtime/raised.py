@@ -165,13 +165,16 @@ def _plain(value: Any) -> Any:
     data: Any = getattr(getattr(value, "handle", None), "data", None)
     is_number = not getattr(value, "shape", None) and getattr(data, "size", 0) == 1 and data.dtype.kind in "biuf"
     is_pointer = "pointer" in str(getattr(value, "dtype", ""))
-    return data.item() if is_number and not is_pointer else value
+    if not is_number or is_pointer:
+        return value
+    is_bf16 = str(value.dtype) == "bf16"  # of which the interpreter keeps the bits
+    return (data.astype("uint32") << 16).view("float32").item() if is_bf16 else data.item()
 
 
 def _as_option(value: object, case: Case) -> str:
     """` (as --head-dim)` of a number that one size of the case alone is."""
     sizes = _sizes(case)
-    options = [option for option, size in sizes.items() if size == value and size > 1 and not isinstance(value, bool)]
+    options = [option for option, size in sizes.items() if size == value and size > 1 and type(value) is int]
     return f" (as {options[0]})" if len(options) == 1 else ""
 
 

@@ -32,6 +32,8 @@ MISTYPED = {
     "sweep --pattern nrmal --pattern small": "did you mean 'normal'?",
     "sweep flex-attn": "did you mean 'flash-attn'?",
     "check --family sofmax": "did you mean 'softmax'?",
+    "check --runs distnct": "--runs takes TENSOR=NAME or NAME, got 'distnct'\n  did you mean 'distinct'?",
+    "check --shapes bldh": "did you mean 'blhd'?",
     "check --shapes blhdd": "did you mean 'blhd'?",
     "check --align botom-right": "did you mean 'bottom-right'?",
     "check --sanitize memchek": "did you mean 'memcheck'?",

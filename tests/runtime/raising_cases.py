@@ -51,7 +51,7 @@ TOLD = {
     "wrapper": (
         "wrapper",
         'return {"dQ"',
-        ["do float32[1, 2, 20, 24]", "rows = 20 (as --seqlen)"],
+        ["do float32[1, 2, 20, 24]", "rows = 20 (as --seqlen)", "wide = 24.0"],
         "",
         "",
     ),

@@ -3,9 +3,12 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from gradprobe.runtime.raised import _plain
 from tests.cli.command import ROOT
 from tests.runtime.raising_cases import assert_told
 
@@ -30,6 +33,11 @@ try:
 except Exception as error:
     print(f"gradprobe: {compiler_words(error)}", *stood_there(error, Case(family="softmax", **sizes)), sep="\\n")
 """
+
+
+def test_a_bfloat16_number_is_told_as_the_number_that_its_bits_are():
+    handle = SimpleNamespace(data=np.array([0x3FC0], np.uint16))
+    assert _plain(SimpleNamespace(handle=handle, shape=(), dtype="bf16")) == 1.5
 
 
 @pytest.mark.nightly
