@@ -173,6 +173,13 @@ __global__ void by_half2(float* out, const __half* in) {
     __half2 two = *reinterpret_cast<const __half2*>(in);  // half2-load
     *out += __half2float(two.x);
 }
+__device__ float of_half(__half x) { return __half2float(x); }
+__device__ float of_half2(__half2 x) { return __half2float(x.x) + __half2float(x.y); }
+__global__ void by_value(float* out, const __half* in, int at) {
+    *out = of_half(in[0]) + of_half2(*reinterpret_cast<const __half2*>(in));
+    if (at >= 8) *out += of_half(in[at]);  // half-by-value
+    if (at < 0) *out += of_half2(*reinterpret_cast<const __half2*>(in + at));  // half2-by-value
+}
 __global__ void twice_outside(float* out, const float* in) {
     for (int i = 2; i < 500000000; i += 299999997) out[threadIdx.x] += in[i];  // twice-outside
 }
@@ -510,6 +517,13 @@ def test_what_memcpy_reads_and_writes_is_watched(module):
     found = findings(module, "copied", 1, 32, 0, out, values[:16], 32)
     assert [(finding.kind, finding.array) for finding in found] == [(OUTSIDE, "in")]
     assert at(found[0].now, module, "copied")
+
+
+@pytest.mark.parametrize(("at_element", "mark"), [(8, "half-by-value"), (-4, "half2-by-value")])
+def test_what_a_function_takes_by_value_is_read(module, at_element, mark):
+    outside = one(module, "by_value", 1, 1, 0, torch.zeros(1), torch.ones(16, dtype=torch.float16)[4:12], at_element)
+    assert (outside.kind, outside.array, outside.now.how) == (OUTSIDE, "in", "read")
+    assert at(outside.now, module, mark)
 
 
 def test_an_access_that_begins_inside_is_told_where_it_leaves(module):
