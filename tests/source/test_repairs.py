@@ -292,6 +292,18 @@ def test_a_pointer_is_moved_on_as_others_are_and_neither_a_stride_nor_by_a_sum_o
     assert not any("l_ptr += tl.sum" in one or "stride_lm +=" in one for one in found)
 
 
+def test_a_hint_to_the_compiler_is_not_edited_but_what_its_value_was_computed_from():
+    hint, use = (
+        "        start_n = tl.multiple_of(start_n, BLOCK_N)\n",
+        "        offs_n = start_n + tl.arange(0, BLOCK_N)\n",
+    )
+    text = TEXT.replace(use, hint + use, 1)
+    line = text[: text.index(hint + use)].count("\n") + 2
+    found = [each.text for each in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), 400)]
+    assert all(hint in each for each in found)
+    assert any("range(0, n_ctx, BLOCK_N)" not in each.partition("bwd_dk")[0] for each in found)
+
+
 def test_what_can_be_seen_to_fail_or_to_change_nothing_is_not_tried():
     text = in_kernel("a = s + l\nb = a * scale")
     file = KernelFile("mine.py", text)

@@ -16,6 +16,10 @@ from ..triton_source import blocks, bound_in
 _DEEPEST, _LAUNCH = 6, 2
 
 
+# What tells the compiler of a value and leaves it as it is.
+_HINTS = {"multiple_of", "max_contiguous", "max_constancy"}
+
+
 class Grid(Enum):
     """Whether a fault may be how many programs there are."""
 
@@ -111,7 +115,15 @@ def _roots(statement: ast.stmt) -> tuple[ast.AST, ...]:
         return (statement.iter,)
     if isinstance(statement, (ast.If, ast.While)):
         return (statement.test,)
-    return () if blocks(statement) else (statement,)
+    return () if blocks(statement) or _is_hint(statement) else (statement,)
+
+
+def _is_hint(statement: ast.stmt) -> bool:
+    """Whether a statement is `x = tl.multiple_of(x, ...)`: another value there would hide what x was computed to be."""
+    match statement:
+        case ast.Assign([ast.Name(made)], ast.Call(ast.Attribute(attr=called), [ast.Name(of), *_])):
+            return called in _HINTS and made == of
+    return False
 
 
 def _assigning(file: KernelFile, spot: Spot) -> Iterator[Spot]:
