@@ -35,10 +35,15 @@ def test_a_kernel_of_another_style_matches(name):
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", STRANGERS)
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_kernel_of_another_style_matches_in_every_default_layout(name, causal):
+def test_a_kernel_of_another_style_matches_in_every_default_layout_but_where_rows_see_no_key(name, causal):
     function, options = STRANGERS[name]
     report = probe(softmax_case(**options | {"causal": causal}), find_target(f"{file_of(name)}:{function}"))
-    assert report.verdict == MATCH
+    if causal and options.get("seqlen_q", 0) > options.get(
+        "seqlen_k", 0
+    ):  # its first rows see no key: 0 / 0 in line 59
+        assert report.diagnoses[0].fault == "dead/nan"
+    else:
+        assert report.verdict == MATCH
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

@@ -50,6 +50,8 @@ class Order:
     """Seconds in which edits of the target are tried."""
     scripted: bool = True
     """Whether what shows the fault without gradprobe is made too."""
+    fits: bool = True
+    """Whether what else the target may take is found out first, which runs the case that was asked for."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,10 @@ class ShrinkWorker:
     def __init__(self, request: CheckRequest) -> None:
         import torch  # noqa: F401 - outside the timeout of any order
 
-        self._asked = request
+        self._asked, self._fits = request, True
 
     def __call__(self, order: Order) -> Facts | Looked | TriedCase | Told:
+        self._fits = order.fits
         if order.what == FACTS:
             return self._facts()
         if order.what == LOOK:
@@ -98,7 +101,8 @@ class ShrinkWorker:
     @functools.cached_property
     def _problem(self) -> Problem:
         with contextlib.redirect_stdout(sys.stderr):
-            return fitted(resolve_problem(self._asked)).problem
+            problem = resolve_problem(self._asked)
+            return fitted(problem).problem if self._fits else problem
 
     def _facts(self) -> Facts:
         case, target = self._problem.case, self._problem.target
@@ -182,6 +186,8 @@ class Attempts:
     """Whether what shows the fault without gradprobe is made of the last case."""
     until: float = math.inf
     """The time, by `time.monotonic`, after which no more are begun."""
+    fits: bool = True
+    """Whether what else the target may take is found out before each order; not where that crashes it."""
     count: int = 0
     known: dict[Case, TriedCase] = field(default_factory=dict)
     _trial: ShrinkWorker | None = None
@@ -199,7 +205,8 @@ class Attempts:
         """
         # A third of the time for one case at most is for edits.
         budget = self.fix_budget if self.timeout is None else min(self.fix_budget, self.timeout / 3)
-        (result,) = self._carried_out([Order(what, options, budget if what == TELL else 0.0, self.scripted)])
+        order = Order(what, options, budget if what == TELL else 0.0, self.scripted, self.fits)
+        (result,) = self._carried_out([order])
         if isinstance(result, Crash):
             raise TargetCrashed(f"target {self.request.target!r} crashed: {result.words}")
         return result
@@ -217,7 +224,9 @@ class Attempts:
         left = [(step, words) for step, words in named if words is not None]
         fresh = [(step, words) for step, words in left if step.case not in self.known]
         what = TRY_IN_FULL if in_full else TRY
-        results = self._carried_out([Order(what, words) for _, words in fresh[: max(0, self.most - self.count)]])
+        results = self._carried_out(
+            [Order(what, words, fits=self.fits) for _, words in fresh[: max(0, self.most - self.count)]]
+        )
         for step, words in left:
             if step.case not in self.known:
                 result = None if self.is_over else next(results, None)
@@ -232,7 +241,7 @@ class Attempts:
         like = seen.symptom is not None and seen.symptom.is_like(wanted)
         if not like or wanted.fault is None or in_full or seen.symptom is None:
             return seen
-        whole = _as_seen(next(self._carried_out([Order(TRY_IN_FULL, words)])))
+        whole = _as_seen(next(self._carried_out([Order(TRY_IN_FULL, words, fits=self.fits)])))
         fault, alike = (whole.symptom.fault, whole.symptom.alike) if whole.symptom else (None, ())
         return TriedCase(replace(seen.symptom, fault=fault, alike=alike))
 

@@ -170,7 +170,7 @@ def shrink(
         raise UsageFailure("--inputs: only a case whose values are drawn can be made smaller", "drop --inputs")
     start = time.perf_counter()
     attempts = Attempts(request, alone, timeout, most, echo, fix_budget, scripted, time.monotonic() + seconds)
-    facts: Facts = attempts.ask(FACTS, request.options)
+    facts = _facts(attempts, request)
     try:
         looked: Looked = attempts.ask(LOOK, request.options)
     except TargetCrashed:  # a way to fail too
@@ -202,6 +202,16 @@ def shrink(
     last = None if wanted.kind == CRASHED.kind else attempts.ask(TELL, fewest)
     took, is_kept = time.perf_counter() - start, found is not None
     return ShrinkResult(facts, shrunk, last, small, looked, attempts.count, took, is_kept, dropped=before.dropped)
+
+
+def _facts(attempts: Attempts, request: CheckRequest) -> Facts:
+    """What cases of the target are made of. A crash on the case asked for leaves the target as it was named."""
+    try:
+        facts: Facts = attempts.ask(FACTS, request.options)
+    except TargetCrashed:
+        attempts.fits = False
+        facts = attempts.ask(FACTS, request.options)
+    return facts
 
 
 @dataclass
