@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 def main() -> None:
     """The `gradprobe` command. Files of an earlier run are replaced before anything is imported that takes long."""
     try:
-        from ..processes.threads import one_for_numpy
         from ..render.files import begin
 
         begin(sys.argv[1:])
+        from ..processes.threads import one_for_numpy
+
         one_for_numpy()  # before a child begins early, which is taken while it has this process's environment
         with _begun_early(sys.argv[1:]):
             from .root import main as run
