@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..source.evaluation import DEPTH, Evaluator
-from ..source.triton_source import Function
+from ..source.triton_source import HINTS, Function
 from .values import (
     NOTHING,
     Amount,
@@ -29,7 +29,7 @@ from .values import (
 
 # Calls whose value is that of their first argument.
 _SAME = {"broadcast_to", "expand_dims", "reshape", "view", "ravel", "trans", "flip", "to", "to_tensor", "cast", "abs"}
-_SAME |= {"advance", "multiple_of", "max_contiguous", "max_constancy"}
+_SAME |= {"advance", *HINTS}
 _DESCRIBING = {"make_block_ptr", "make_tensor_descriptor", "_experimental_make_tensor_descriptor"}
 _SUMS = (ast.Add, ast.Sub)
 _CONSTANT: dict[type[ast.AST], Callable[[Any, Any], Any]] = {

@@ -1,4 +1,4 @@
-"""Rows of P, dP and dS judged in one pass by a kernel of Triton, which on a GPU is a fifth of the traffic.
+"""Rows of P, dP and dS judged in one pass by a kernel of Triton, which reads each number once.
 
 It computes what `least.Least.of_matrix` and `walks` compute of the same values, and shares nothing with a kernel that
 is checked. Of a tile of one key its rows are the elements: so a test holds each of them to the plain way.

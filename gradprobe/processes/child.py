@@ -23,6 +23,8 @@ from .ended import raised_of
 from .limits import words_of_loss
 from .threads import one_for_numpy
 
+# Seconds in which a child must be ready. Importing torch takes up to twenty seconds on a busy machine with cold disks.
+START_LIMIT = 180.0
 # The signal by which the parent asks a child that is late for its stack.
 WHERE = signal.SIGUSR1
 _PR_SET_PDEATHSIG = 1

@@ -13,13 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from . import limits
-from .child import ANSWER, LOST, READY, TOLD, UNREADY, heard_by, worker_of
+from .child import ANSWER, LOST, READY, START_LIMIT, TOLD, UNREADY, heard_by, worker_of
 from .devices import gpus
 from .ended import CRASH, DEVICE, MEMORY, TIMEOUT, Crash, Raised, TaskResult, raised_of, words_of
 from .process import Child, ChildMessage
 
-# Seconds in which a child must be ready. Importing torch takes up to twenty seconds on a busy machine with cold disks.
-START_LIMIT = 180.0
 # Seconds between two questions whether anybody still wants what is made.
 _ASK = 0.1
 

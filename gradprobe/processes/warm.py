@@ -30,8 +30,6 @@ _START = (
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # Of a request, in bytes; and its descriptors: what a child answers on, where it writes, and where it tells its stack.
 _LONGEST, _DESCRIPTORS = 1 << 16, 3
-# Seconds for it to answer. It imports torch before the first time.
-_LATE = 180.0
 # As exact as the time of a file in bytecode, twice.
 _SECOND = 2.0
 
@@ -92,7 +90,7 @@ def warm_process(prepare: str, argument: str) -> Iterator[int]:
         start_new_session=True,  # Ctrl-C is for this process alone
     )
     theirs.close()
-    stream.settimeout(_LATE)
+    stream.settimeout(child.START_LIMIT)  # it imports torch before it answers
     _warm.append(_Warm(process, stream, surroundings()))
     try:
         yield process.pid

@@ -17,6 +17,9 @@ from typing import Any
 
 from .text import Edit, PythonSource, SourceLine, edited, python_source
 
+# Functions of triton.language that tell the compiler of a value and leave it as it is.
+HINTS = {"multiple_of", "max_contiguous", "max_constancy"}
+
 
 @dataclass(frozen=True, eq=False)
 class Function:

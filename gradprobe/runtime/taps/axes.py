@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...source.evaluation import Evaluator
-from ...source.triton_source import Function
+from ...source.triton_source import HINTS, Function
 
 ONE = "1"
 _FRESH = "?"
@@ -22,7 +22,7 @@ Found = tuple[str | None, ...] | list[Any] | None
 
 _ELEMENTWISE = {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "fast_expf", "pow"}
 _ELEMENTWISE |= {"add", "sub", "mul", "fma", "fdiv", "div_rn", "fast_dividef", "maximum", "minimum", "clamp", "where"}
-_ELEMENTWISE |= {"abs", "fabs", "floor", "ceil", "cast", "max_contiguous", "multiple_of"}
+_ELEMENTWISE |= {"abs", "fabs", "floor", "ceil", "cast", *HINTS}
 _SCALARS = {"program_id", "num_programs", "cdiv", "min", "max", "int", "float", "len"}
 _REDUCTIONS = {"sum", "max", "min"}
 # What may be said of a dot without a change of its axes.

@@ -10,14 +10,10 @@ from functools import lru_cache
 
 from ..kernel_file import KernelFile
 from ..operators.addresses import parameters
-from ..triton_source import blocks, bound_in
+from ..triton_source import HINTS, blocks, bound_in
 
 # How far back statements are followed, and how much further an argument of a launch is than a statement beside it.
 _DEEPEST, _LAUNCH = 6, 2
-
-
-# What tells the compiler of a value and leaves it as it is.
-_HINTS = {"multiple_of", "max_contiguous", "max_constancy"}
 
 
 class Grid(Enum):
@@ -122,7 +118,7 @@ def _is_hint(statement: ast.stmt) -> bool:
     """Whether a statement is `x = tl.multiple_of(x, ...)`: another value there would hide what x was computed to be."""
     match statement:
         case ast.Assign([ast.Name(made)], ast.Call(ast.Attribute(attr=called), [ast.Name(of), *_])):
-            return called in _HINTS and made == of
+            return called in HINTS and made == of
     return False
 
 
