@@ -63,9 +63,9 @@ def operand_dropped(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
                 is_whole = by.words(inner.right) == by.words(node.right)
                 yield 0.0 if is_whole else 0.5, by.replaced(node, by.words(inner.left))
             is_factor = isinstance(node.right, ast.Name) and node.right.id in scales(scope)
-            yield 1.4 if is_factor else 2.0, by.replaced(node, by.words(node.left))
+            yield 1.4 if is_factor else 2.0, by.replaced(node, by.side(node, node.left))
             if isinstance(node.op, (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr)):
-                yield 2.0, by.replaced(node, by.words(node.right))
+                yield 2.0, by.replaced(node, by.side(node, node.right))
         elif isinstance(node, ast.UnaryOp):
             yield 2.0, by.replaced(node, by.words(node.operand))
 

@@ -62,6 +62,11 @@ class Repairs:
         plain = (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)
         return words if isinstance(node, plain) else f"({words})"
 
+    def side(self, whole: ast.BinOp, side: ast.expr) -> str:
+        """An operand in the place of its operation: one that stands there without brackets needs none here either."""
+        (start, end), (first, last) = self.file.span(whole), self.file.span(side)
+        return self.file.words(side) if start == first or end == last else self.words(side)
+
     @cached_property
     def planted(self) -> dict[ast.stmt, list[tuple[float, tuple[Edit, ...]]]]:
         """The changes of mutate's operators, by statement: many undo themselves, such as `<` for `<=`."""
