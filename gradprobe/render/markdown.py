@@ -11,14 +11,14 @@ from ..model.documents import Reports
 from ..model.memory import WARNING, MemoryFinding, Warned
 from ..model.number import plural
 from ..model.report import Report, TriedEdit, passing_edit
-from ..model.run import CRASHED, FAILED, INHERITED, MATCH, MISMATCH, SKIPPED, Run
+from ..model.run import CRASHED, FAILED, INCOMPLETE, INHERITED, MATCH, MISMATCH, SKIPPED, Run
 from .places import Base, Place, base_of, place_of, places_of
 from .text import cause_in_words, element_line, errors_of, identities, ratio, so_far, told_apart, visible
 
 # GitHub drops a summary that is larger.
 MOST_BYTES = 2**20
 _ORDER = (FAILED, CRASHED, MISMATCH, WARNING, SKIPPED, MATCH)
-_SAID = {MISMATCH: "wrong", FAILED: "not checked", MATCH: "right", WARNING: "warned of"}
+_SAID = {MISMATCH: "wrong", FAILED: "not checked", INCOMPLETE: "not finished", MATCH: "right", WARNING: "warned of"}
 _HEAD = "| verdict | check | layout | wrong by itself | only inherited | worst | what | where |\n" + "|--" * 8 + "|\n"
 # Signs of Markdown, HTML, mentions, issues, emoji and links.
 _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~$@:]|(?<=www)\.")

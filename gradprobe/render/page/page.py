@@ -68,8 +68,8 @@ def page_of_several(several: Reports, reports: Sequence[Report], *, ended: bool 
     """
     from .surveys import parts_of_checks
 
-    title = f"{several.verdict}: {plural(len(reports), 'check')}"
     parts = parts_of_checks(several, reports)
+    title = f"{parts['verdict']}: {plural(len(reports), 'check')}"
     return _with_wholes("several.html", title, parts) if ended else written("several.html", title, parts)
 
 
