@@ -11,6 +11,7 @@ from ..runtime.interpreter.dataflow import Flow, Lanes, Node, Site
 from ..runtime.interpreter.memory.findings import Line, places
 from .factors import Factors
 from .follow import Followed
+from .misread import WORDS
 from .seen import CASTS
 from .stores import wrong_stores
 from .sums import are_partial, pairs, partly
@@ -90,13 +91,14 @@ def _by_masks(
 ) -> Iterator[tuple[Site, Suspect]]:
     """The loads whose masks leave out what a wrong value is made of, by the site of that value."""
     wrong = [site for site, (node, _) in found.items() if not _is_known(node)]
-    masked = {site: flow.gaps.get(site, frozenset()) - flow.unknown for site in wrong}
-    gaps = frozenset[int]().union(*masked.values())
+    masked = {site: {each for each in flow.gaps.get(site, ()) if each[0] not in flow.unknown} for site in wrong}
+    gaps = {number for each in masked.values() for number, _ in each}
     whole = [one.site for number, one in enumerate(flow.sources) if number not in gaps]
-    for site, numbers in masked.items():
-        for number in sorted(numbers):
+    for site, each in masked.items():
+        for number in sorted({number for number, _ in each}):
             source = flow.sources[number]
-            reason = f"its mask leaves out rows or keys that line {places(site.lines)[-1].line} works on"
+            lacking = " and ".join(f"{WORDS[letter]}s" for one, letter in sorted(each) if one == number)
+            reason = f"its mask leaves out {lacking} that line {places(site.lines)[-1].line} works on"
             lines = blamed(source.site, whole)
             yield site, Suspect("masked", source.tensor, source.site, lines, reason, extents[site])
 

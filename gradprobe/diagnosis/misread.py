@@ -118,7 +118,10 @@ def _is_all(flow: Flow, number: int, letter: str) -> bool:
 
 
 def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
-    """Of two that disagree the one that stands alone; among equals one that reads no block, or that agrees least."""
+    """Of two that disagree the one that stands alone; among equals one that reads no block, or that agrees least.
+
+    Of a load and a store alone the load is right where something known is made of it, and wrong where nothing is.
+    """
     votes, letters = defaultdict[int, float](float), set[tuple[int, str]]()
     for one in conflicts:
         for side in (one.left, one.right):
@@ -128,15 +131,16 @@ def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
     agreed = Counter[int]()
     for number, letter in letters:
         agreed[number] += flow.agreed[number, letter]
-    fine = _fine(flow)
-    return max(votes, key=lambda each: (votes[each], each in flow.irregular, each not in fine, -agreed[each], each))
+    doubts = _doubts(flow)
+    return max(votes, key=lambda each: (votes[each], each in flow.irregular, doubts[each], -agreed[each], each))
 
 
-def _fine(flow: Flow) -> set[int]:
-    """The loads of which something known is made, mostly."""
+def _doubts(flow: Flow) -> list[int]:
+    """Of each source: 0 of a load of which something known is made, mostly, 1 of a store, 2 of another load."""
     loads = [node for node in flow.nodes if node.site.operation == "load"]
     times, used = Counter(node.site for node in loads), Counter(node.site for node in loads if node.used)
-    return {number for number, source in enumerate(flow.sources) if 2 * used[source.site] > times[source.site]}
+    sites = [source.site for source in flow.sources]
+    return [1 if one.operation != "load" else 0 if 2 * used[one] > times[one] else 2 for one in sites]
 
 
 def transposed(flow: Flow) -> Iterator[Suspect]:

@@ -118,12 +118,13 @@ PLACES = [
     ),
     ("dS with the scale", DS, DS + " * scale", "value", ""),
     ("k across in a dot", "tl.dot(q, tl.trans(k)", "tl.dot(q, (k)", "load", "k"),
+    ("k of half the dims", f"{K_TILE}, head_dim", f"{K_TILE}, head_dim // 2", "masked", "k"),
 ]
 # What is told where it is worked on too.
 WORKED_ON = ("k across in a dot",)
 
 
-@sampled("name, old, new, kind, of", PLACES, push=[*PLACES[1:4], PLACES[6]], ids=lambda value: None)
+@sampled("name, old, new, kind, of", PLACES, push=[*PLACES[1:4], *PLACES[6:]], ids=lambda value: None)
 def test_what_stands_behind_the_first_that_is_wrong_is_told_with_it(
     tmp_path: Path, name: str, old: str, new: str, kind: str, of: str
 ) -> None:
@@ -134,6 +135,24 @@ def test_what_stands_behind_the_first_that_is_wrong_is_told_with_it(
     assert (found[0].kind, found[0].name) == (kind, of)
     assert changed.lines() & {where.line for where in _diagnoses(found)[0].where}
     assert bool(found[0].used) == (name in WORKED_ON)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "find", "kind", "of"),
+    [
+        ("add_bias", "bias_ptr + distance", "load", "bias"),
+        ("lazy_dq_kernel", "dbias_ptr + distance", "store", "dBias"),
+    ],
+)
+def test_of_a_load_and_a_store_that_disagree_the_load_is_right_where_something_right_is_made_of_it(
+    tmp_path: Path, kernel: str, find: str, kind: str, of: str
+) -> None:
+    from_the_end = find.replace("distance", "(window - 1 - distance)")
+    file, changed = tmp_path / f"{of}.py", Changed(of, "lazy", (Edit(kernel, find, from_the_end),))
+    file.write_text(changed.plant())
+    found = suspects(followed("lazy", "contiguous", {"seqlen": 20, "heads": 1}, file), ("dBias",))
+    assert [(one.kind, one.name) for one in found if one.is_sure] == [(kind, of)]
+    assert changed.lines() & {where.line for where in _diagnoses(found)[0].where}
 
 
 @pytest.mark.parametrize(

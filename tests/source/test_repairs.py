@@ -135,6 +135,12 @@ def test_a_statement_that_a_sibling_has_and_this_kernel_lacks_is_put_in():
     assert any(candidate.text.count(sibling) == 2 for candidate in found)
 
 
+def test_what_a_sibling_does_not_have_goes_with_its_blank():
+    one, whole, half = "@jit\ndef {}(n):\n    x = load(a, {})\n", "n", "n // 2"
+    found = [*candidates_of(KernelFile("mine.py", one.format("f", half) + one.format("g", whole)), [Fault(3)])]
+    assert one.format("f", whole) + one.format("g", whole) in [candidate.text for candidate in found]
+
+
 def test_a_term_of_an_index_that_an_offset_lacks_is_added():
     text, line = faulty("", "off_h * stride_doh + offs_m", "offs_m")
     found = islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), 4)

@@ -77,6 +77,8 @@ def _differences(own: str, other: str, start: int, scope: set[str]) -> Iterator[
             continue
         first = here[a].start if a < len(here) else here[-1].end
         last = here[b - 1].end if b > a else first
+        if kind == "delete":  # with the blank on one of its sides
+            first, last = (first, here[b].start) if own[last:].startswith(" ") else (here[a - 1].end, last)
         text = other[there[c].start : there[d - 1].end] if d > c else ""
         names = {one.text for one in there[c:d] if one.text.isidentifier()}
         if names <= scope:

@@ -167,8 +167,8 @@ class Flow:
     """The loads whose indices are those of what an earlier kernel stored there."""
     unknown: set[int] = field(default_factory=set)
     """The loads that read something of which no index is known."""
-    gaps: dict[Site, frozenset[int]] = field(default_factory=dict)
-    """By operation, the loads that leave out rows or keys which another operand has there."""
+    gaps: dict[Site, frozenset[tuple[int, str]]] = field(default_factory=dict)
+    """By operation, the loads that leave out what another operand has there, with the letter of that."""
     sources: list[AccessLine] = field(default_factory=list)
     """By number: the lines that load, and those that store, whose indices are compared."""
     slices: dict[int, frozenset[int]] = field(default_factory=dict)

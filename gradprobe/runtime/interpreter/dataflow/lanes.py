@@ -98,11 +98,11 @@ def differ(left: Array, right: Array) -> tuple[int, int] | None:
     return int(left.reshape(-1)[where]), int(right.reshape(-1)[where])
 
 
-def left_out(lanes: Lanes, beside: Lanes) -> frozenset[int]:
-    """The loads of a tile that leave out rows or keys which a tile beside it has in those lanes."""
-    shared = [x for x in "mn" if x in lanes.at and x in beside.at and lanes.at[x].shape == beside.at[x].shape]
+def left_out(lanes: Lanes, beside: Lanes) -> frozenset[tuple[int, str]]:
+    """The loads of a tile that leave out rows, keys or dims which a tile beside it has in those lanes, with these."""
+    shared = [x for x in "mnde" if x in lanes.at and x in beside.at and lanes.at[x].shape == beside.at[x].shape]
     lacking = [x for x in shared if ((lanes.at[x] == NOWHERE) & (beside.at[x] >= 0)).any()]
-    return frozenset[int]().union(*(lanes.origins[x] for x in lacking))
+    return frozenset((number, x) for x in lacking for number in lanes.origins[x])
 
 
 def along(values: Array, axis: int) -> Array | None:
@@ -178,12 +178,15 @@ def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Ar
 
 
 def is_block(at: Mapping[str, Array]) -> bool:
-    """Whether a tile was read as a block of rows and columns: inside its tensor, and along each axis by one letter."""
-    for values in at.values():
+    """Whether a tile was read as a block of rows and columns: inside its tensor, and along each axis by one letter.
+
+    A distance goes along both by its nature.
+    """
+    for letter, values in at.items():
         if (values == OUTSIDE).any():
             return False
         varies = [along(values, axis) is None for axis in range(values.ndim)]
-        if sum(varies) > 1:
+        if sum(varies) > 1 and letter != "w":
             return False
     return True
 
