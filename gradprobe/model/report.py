@@ -66,11 +66,19 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
     file: str = ""
     diff: str = ""
     """Unified, from the file to the file with the edit; "" where none helps."""
+    needless: int = 0
+    """Of one with which everything matches: how many products of tiles in which nothing is seen it adds to kernels that
+    made none. A tighter bound may be meant."""
     others: tuple[str, ...] = ()
     """Other edits with which everything matches, none of them smaller, each in a line."""
     tried: int = 0
     """How many edits were run."""
     seconds: float = 0.0
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it undoes its cause, and does no more than that."""
+        return (self.matches or self.mends) and not self.needless
 
 
 class Misread(Struct, frozen=True, kw_only=True):
@@ -139,7 +147,7 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     @property
     def is_certain(self) -> bool:
         """Whether an edit was tried with which it is gone, and with it everything that is wrong or what it makes so."""
-        return self.edit is not None and (self.edit.matches or self.edit.mends)
+        return self.edit is not None and self.edit.is_certain
 
 
 def causes_among(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:

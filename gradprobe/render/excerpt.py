@@ -140,11 +140,10 @@ def render_edit(edit: TriedEdit, width: int) -> Iterator[Text]:
     if not edit.diff:
         yield from folded(f"{edit.words} ({edit.seconds:.0f} s)", width)
         return
-    is_certain = edit.matches or edit.mends
     head = "FIX, tried: " if edit.matches else "FIX of this cause, tried: " if edit.mends else "CLOSEST EDIT, tried: "
-    certain = ": the cause is certain" if is_certain else ""
+    certain = ": the cause is certain" if edit.is_certain else ""
     first, *rest = textwrap.wrap(f"{edit.words} ({count}){certain}", max(width, 40) - len(head))
-    yield Text.assemble((head, "bold green" if is_certain else f"bold {CAUTION}"), first)
+    yield Text.assemble((head, "bold green" if edit.is_certain else f"bold {CAUTION}"), first)
     yield from (Text(f"  {line}") for line in rest)
     lines = edit.diff.splitlines()
     yield from (Text(f"  {line}", _DIFF_STYLES.get(line[:1], "dim")) for line in lines[:_MOST_OF_A_DIFF])

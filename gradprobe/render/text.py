@@ -196,7 +196,8 @@ def cause_in_words(diagnosis: Diagnosis) -> str:
     fix = f" Fix: {diagnosis.fix}." if diagnosis.fix else ""
     if diagnosis.edit is not None and diagnosis.edit.diff:
         certain = ": the cause is certain" if diagnosis.is_certain else ""
-        fix = f" {'Fix' if diagnosis.is_certain else 'Closest edit'}, tried: {diagnosis.edit.words}{certain}."
+        is_fix = diagnosis.edit.matches or diagnosis.edit.mends
+        fix = f" {'Fix' if is_fix else 'Closest edit'}, tried: {diagnosis.edit.words}{certain}."
     return f"{cause}: {diagnosis.summary} ({diagnosis.extent}).{fix}"
 
 

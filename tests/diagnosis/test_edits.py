@@ -11,10 +11,11 @@ from msgspec import structs
 
 from gradprobe.diagnosis.edits.cause import Cause
 from gradprobe.diagnosis.edits.faults import FileFaults, faults_of
+from gradprobe.diagnosis.edits.found import Found, Passed
 from gradprobe.diagnosis.edits.hunt import Hunt
 from gradprobe.diagnosis.edits.search import Search
 from gradprobe.diagnosis.edits.trial import Came, came_of
-from gradprobe.diagnosis.edits.tried import _with_passed
+from gradprobe.diagnosis.edits.tried import _passed, _with_passed
 from gradprobe.model.diff import patched
 from gradprobe.model.report import Diagnosis, TriedEdit, Where, passing_edit
 from gradprobe.pipeline.probe import EDITS, probe
@@ -27,6 +28,7 @@ from gradprobe.source.repairs.candidates import Candidate, Fault
 from gradprobe.source.text import Edit
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
+from tests.planted.planting import KERNELS
 
 EXAMPLE = (Path(__file__).resolve().parents[2] / "examples" / "delta.py").read_text()
 RIGHT = EXAMPLE.replace("do_ptr += b * stride_dob + h * stride_oh", "do_ptr += b * stride_dob + h * stride_doh")
@@ -76,6 +78,42 @@ def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(tmp_path
     search = Search(begun, runs_of(begun), tmp_path, SECONDS)
     titles, _, _ = search._confirmed(Cause((), tuple(search.wrong)), edit)
     assert bool(titles) is matches
+
+
+TIGHT = "range(first, end, BLOCK_M)"
+
+
+@pytest.mark.parametrize(("start", "is_tight"), [("first", True), ("0", False)])
+def test_an_edit_that_visits_tiles_in_which_nothing_is_seen_says_so(tmp_path, start, is_tight):
+    """Rows of the kernel of dK and dV begin a tile late: from the first that sees the keys, or from all."""
+    text = (KERNELS / "flash.py").read_text().replace(TIGHT, TIGHT.replace("first", "first + BLOCK_M"))
+    (tmp_path / "flash.py").write_text(text)
+    case = softmax_case(batch=1, heads=1, seqlen=68, head_dim=16, causal=True, layouts=(("all", "distinct"),))
+    begun = experiment_of(case, find_target(f"{tmp_path}/flash.py:flash_backward"))
+    at = text.index("first + BLOCK_M")
+    edit = Candidate(KernelFile(f"{tmp_path}/flash.py", text), (Edit(at, at + len("first + BLOCK_M"), start),), 0.0)
+    search = Search(begun, runs_of(begun), tmp_path, SECONDS)
+    titles, at_others, whole = search._confirmed(cause := Cause((), tuple(search.wrong)), edit)
+    passed = Passed(edit, titles, 0, at_others, search._needless(cause, edit, whole))
+    _, told = _passed(Found([passed]), 0.0)
+    assert told.matches
+    assert told.is_certain is is_tight
+    assert (" of nothing" in told.words) is not is_tight
+
+
+def candidate(*edits):
+    text = "@jit\ndef f(a, b, c):\n    x = a\n    y = b\n"
+    spans = [(text.index(old), len(old), new) for old, new in edits]
+    return Candidate(KernelFile("f.py", text), tuple(Edit(at, at + size, new) for at, size, new in spans), 0.0)
+
+
+def test_the_edit_that_adds_the_least_is_told_and_of_the_others_none_that_does_the_same_and_more():
+    longer, same = candidate(("x = a", "x = a * c")), candidate(("x = a", "x = b"))
+    more, other = candidate(("x = a", "x = b"), ("y = b", "y = c")), candidate(("y = b", "y = c"))
+    found = Found([Passed(one, ["contiguous", "distinct"], 0) for one in (longer, more, same, other, other)])
+    first, told = _passed(found, 0.0)
+    assert first.candidate is same
+    assert told.others == ("line 4: y = c", "line 3: x = a * c")
 
 
 def test_the_edits_for_two_causes_are_one_fix_and_each_is_told_at_its_own_cause(tmp_path):

@@ -47,6 +47,7 @@ FAULTS = [
     ("", "start_m * BLOCK_M", "start_m * BLOCK_N"),
     ("", "range(0, n_ctx, BLOCK_N)", "range(0, n_ctx // BLOCK_N * BLOCK_N, BLOCK_N)"),
     ("", "range(0, n_ctx, BLOCK_N)", "range(BLOCK_N, n_ctx, BLOCK_N)"),
+    ("", "start_m * BLOCK_M", "(start_m + 1) * BLOCK_M"),
     ("", "range(0, n_ctx, BLOCK_N)", "range(0, n_ctx - 1, BLOCK_N)"),
     ("", "tl.dot(q, tl.trans(k)) * scale", "tl.dot(q, tl.trans(k))"),
     ("", "tl.exp(s", "tl.exp2(s"),
@@ -135,10 +136,25 @@ def test_a_statement_that_a_sibling_has_and_this_kernel_lacks_is_put_in():
     assert any(candidate.text.count(sibling) == 2 for candidate in found)
 
 
-def test_what_a_sibling_does_not_have_goes_with_its_blank():
-    one, whole, half = "@jit\ndef {}(n):\n    x = load(a, {})\n", "n", "n // 2"
-    found = [*candidates_of(KernelFile("mine.py", one.format("f", half) + one.format("g", whole)), [Fault(3)])]
-    assert one.format("f", whole) + one.format("g", whole) in [candidate.text for candidate in found]
+@pytest.mark.parametrize(
+    ("own", "sibling"),
+    [
+        ("load(a, n // 2)", "load(a, n)"),
+        ("load(a + (n - b)[0] * c, d,)", "load(a + n[0] * c, d)"),
+        ("load(n * a + b)", "load((n + 1) * a)"),
+    ],
+)
+def test_what_a_sibling_has_otherwise_is_put_in_with_its_blanks(own, sibling):
+    one, after = "@jit\ndef {}(a, b, c, d, n):\n    x = {}\n", sibling.replace("d)", "d,)") if "d,)" in own else sibling
+    found = [*candidates_of(KernelFile("mine.py", one.format("f", own) + one.format("g", sibling)), [Fault(3)])]
+    assert one.format("f", after) + one.format("g", sibling) in [candidate.text for candidate in found]
+
+
+@pytest.mark.parametrize("up", ["((n * A + B - 1) // B) * B", "(tl.cdiv(n * A, B)) * B"])
+def test_a_bound_that_is_rounded_up_is_rounded_down(up):
+    one = "@triton.jit\ndef f(x, n, A, B):\n    lo = {}\n    tl.store(x, lo)\n"
+    found = islice(candidates_of(KernelFile("mine.py", one.format(up)), [Fault(3)]), FIRST)
+    assert one.format("(n * A // B) * B") in [candidate.text for candidate in found]
 
 
 def test_a_term_of_an_index_that_an_offset_lacks_is_added():

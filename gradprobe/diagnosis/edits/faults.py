@@ -19,6 +19,8 @@ _OF_TENSORS = ("stride", "index", "layout", "store", "wrap")
 _AXES = {"batch": "b", "head": "h", "dim": "d"}
 # Those of how many programs there are, and those that may be.
 _GRIDS = {"race": Grid.FIRST, "unwritten": Grid.NEAR, "pairs": Grid.NEAR}
+# Those of what a loop leaves out, and how its lines are told.
+_OF_RANGES, _RANGES = ("tile", "pairs"), ("the loop", "its range")
 # Files of these packages are nobody's to edit.
 _LIBRARIES = ("torch", "triton", "numpy")
 
@@ -46,8 +48,10 @@ def _of_diagnosis(diagnosis: Diagnosis, at: int, files: dict[str, KernelFile | N
     by_file: dict[str, list[Fault]] = {}
     kind, _, of = diagnosis.fault.partition("/")
     is_turned = of == "sign" or diagnosis.fix.startswith("negate ")
+    has_range = kind in _OF_RANGES and any(where.note in _RANGES for where in diagnosis.where)
     for where in diagnosis.where:
-        fault = Fault(where.line, where.column, where.length, _GRIDS.get(kind, Grid.FAR), of, is_turned)
+        is_summed, grid = has_range and where.note not in _RANGES, _GRIDS.get(kind, Grid.FAR)
+        fault = Fault(where.line, where.column, where.length, grid, of, is_turned, is_summed)
         by_file.setdefault(where.file, []).append(fault)
     for name, faults in by_file.items():
         file = _editable(name, files)

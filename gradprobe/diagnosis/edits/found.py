@@ -22,6 +22,8 @@ class Passed:
     the same in its own the right one is the better there."""
     at_others: str = ""
     """What is wrong with lengths that were not asked for, which the kernel may not take; "" where nothing is."""
+    needless: int = 0
+    """How many products of nothing it adds to kernels that made none."""
     parts: tuple[tuple[Cause, Candidate], ...] = ()
     """Where it undoes several causes, what of it undoes which."""
 

@@ -27,7 +27,7 @@ _LONGEST_TRIAL = 60.0
 # Layouts that tell edits apart which are the same when contiguous: no strides agree; q, k and v are programs' views.
 _ELSEWHERE = ((("all", "distinct"),), (("q", "blhd"), ("k", "blhd"), ("v", "blhd")))
 # How many more are tried once one passes, since a smaller one may too; and where it passes with these lengths alone,
-# which may be all that the kernel takes.
+# which may be all that the kernel takes, or by visiting tiles in which nothing is seen.
 _AFTER_ONE, _AFTER_PART = 6, 24
 Whole = Sequence[tuple[LayoutRun, "Came | None"]]
 """What came in each layout of the check; None of one that was not run to its end."""
@@ -58,7 +58,8 @@ class Search:
                 if helps and not found.passed:
                     self._try_together(found)
                 if found.passed:
-                    left -= 1 if all(one.at_others for one in found.passed) else _AFTER_PART // _AFTER_ONE
+                    is_part = all(one.at_others or one.needless for one in found.passed)
+                    left -= 1 if is_part else _AFTER_PART // _AFTER_ONE
                 if left <= 0 or all(hunt.is_over for hunt in found.hunts):
                     break
         return found
@@ -108,7 +109,8 @@ class Search:
             return hunt.told(ground, candidate, came)
         titles, at_others, whole = self._confirmed(hunt.cause, candidate)
         if titles:
-            found.passed.append(Passed(candidate, titles, self._elsewhere(candidate), at_others))
+            needless = self._needless(hunt.cause, candidate, whole)
+            found.passed.append(Passed(candidate, titles, self._elsewhere(candidate), at_others, needless))
             return False
         mend = None if hunt.cause.is_all else _mend(hunt.cause, candidate, whole)
         if mend is None:
@@ -141,7 +143,7 @@ class Search:
             return
         titles, at_others, _ = self._confirmed(Cause((), tuple(self.wrong)), together)
         if titles:
-            found.passed.append(Passed(together, titles, 0, at_others, tuple(parts)))
+            found.passed.append(Passed(together, titles, 0, at_others, parts=tuple(parts)))
 
     def _showing(self, cause: Cause, ground: Ground) -> Iterator[Small]:
         """The cases in which the same results go wrong, the smallest first, and what comes there.
@@ -173,6 +175,14 @@ class Search:
         draw, at_others = self._drawn_afresh(candidate, runs[0]) if _all_match(came) else ("", "")
         titles = [*(run.layout for run in self._plain), draw] if draw else []
         return titles, at_others, list(zip(runs, came, strict=True))
+
+    def _needless(self, cause: Cause, candidate: Candidate, whole: Whole) -> int:
+        """How many products of nothing an edit adds in the first layout; 0 where the file as it is makes some."""
+        (run, came), *_ = whole
+        nothing = Candidate(candidate.file, (), 0.0)
+        (before,) = self._all(nothing, [Trial(self._experiment.case, run.assigned, run.layout)], cause.others)
+        is_tight = before is not None and before.products > 0 and not before.idle
+        return came.idle if came is not None and is_tight else 0
 
     def _elsewhere(self, candidate: Candidate) -> int:
         if any(run.layout.startswith("distinct") for run in self._plain) or self._experiment.case.inputs:

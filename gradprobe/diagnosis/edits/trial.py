@@ -48,6 +48,10 @@ class Came:
     matches: bool
     errors: Mapping[str, float] = field(default_factory=dict)
     """The largest error of each result."""
+    products: int = 0
+    """How many products of tiles its kernels make."""
+    idle: int = 0
+    """How many of these are of nothing."""
     left_by: tuple[str, ...] = ()
     """The other causes that explain all that is wrong; none where they do not, or where that was not asked."""
 
@@ -86,18 +90,21 @@ def run_trial(
             all that is wrong.
         before: what came without the edit; None where there is none.
     """
+    from ...runtime.interpreter.work import counted_work  # imports triton, which the backend is chosen before
+
     try:
         target = _loaded(experiment.target, file, copy, modules)
         alone = replace(trial.case, layouts=trial.assigned, runs=(), repeat=1, configs="first")
         saved = experiment.saved if trial.case.inputs is not None else None
         begun = experiment_of(alone, target, experiment.reference, saved, tick=silent)
-        record = next(records_of(begun))
+        with counted_work() as work:
+            record = next(records_of(begun))
     except Failure as failure:
         return Came({}, {}, 0, str(failure) or type(failure).__name__, False)
     run = record.run
     if run is None or run.measured is None:
         return Came({}, {}, 0, (run and run.skipped) or "it was refused", False)
-    came = came_of(run)
+    came = replace(came_of(run), products=work.products, idle=work.idle)
     is_other = before is None or (came.is_no_worse_than(before) and came.errors != before.errors)
     return replace(came, left_by=left_by(begun, run, others)) if others and is_other and not came.matches else came
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -82,11 +83,14 @@ def _passed(found: Found, seconds: float) -> tuple[Passed, TriedEdit]:
     first, *others = sorted(found.passed, key=_rank)
     left = "; layouts that this check leaves out are still wrong" if first.elsewhere else ""
     left += f"; other lengths, which it may not take, are not right ({first.at_others})" if first.at_others else ""
+    left += f"; {plural(first.needless, 'product')} of nothing with it, without it none" if first.needless else ""
     parts = [f"{_in_lines(candidate)} for {cause.fault}" for cause, candidate in first.parts]
     of = f"; of it {', '.join(parts)}" if parts else ""
     words = f"with it all matches: {', '.join(first.titles[:-1])} and {first.titles[-1]}{left}{of}"
-    named = tuple(_in_a_line(one.candidate) for one in others[:_OTHERS])
-    return first, structs.replace(_edit(first.candidate, words, found.tried, seconds), matches=True, others=named)
+    different = [one.candidate for one in others if not _changes(one.candidate) >= _changes(first.candidate)]
+    named = tuple(dict.fromkeys(map(_in_a_line, different)))[:_OTHERS]
+    edit = _edit(first.candidate, words, found.tried, seconds)
+    return first, structs.replace(edit, matches=True, others=named, needless=first.needless)
 
 
 def _part(diagnosis: Diagnosis, found: Found, cause: Cause, candidate: Candidate, seconds: float) -> Diagnosis:
@@ -123,14 +127,15 @@ def _edit(candidate: Candidate, words: str, tried: int, seconds: float) -> Tried
     return TriedEdit(matches=False, words=words, file=file, diff=diff, tried=tried, seconds=seconds)
 
 
-def _rank(passed: Passed) -> tuple[bool, int, int, float, int]:
-    return bool(passed.at_others), passed.elsewhere, *_size(passed.candidate)
+def _rank(passed: Passed) -> tuple[bool, int, int, int, int, float, int]:
+    return bool(passed.at_others), passed.elsewhere, passed.needless, *_size(passed.candidate)
 
 
-def _size(candidate: Candidate) -> tuple[int, float, int]:
-    """How much an edit changes: lines; of as many the likelier first, then the shorter."""
+def _size(candidate: Candidate) -> tuple[int, int, float, int]:
+    """How much an edit changes: lines, and words that it adds; of as many the likelier first, then the shorter."""
     changed = [line for line in diff_of(candidate).splitlines()[2:] if line[0] in "+-"]
-    return len(changed), candidate.cost, sum(len(line) for line in changed)
+    words = [len(re.findall(r"\w+", line)) * (1 if line[0] == "+" else -1) for line in changed]
+    return len(changed), max(sum(words), 0), candidate.cost, sum(len(line) for line in changed)
 
 
 def diff_of(candidate: Candidate) -> str:
@@ -150,6 +155,11 @@ def _changed(candidate: Candidate) -> list[int]:
     """The lines of the file that an edit changes."""
     text = candidate.file.text
     return sorted({text.count("\n", 0, edit.start) + 1 for edit in candidate.edits})
+
+
+def _changes(candidate: Candidate) -> set[str]:
+    """What an edit takes away and puts in: of one that does more all of another's."""
+    return {line for line in diff_of(candidate).splitlines()[2:] if line[0] in "+-"}
 
 
 def _in_lines(candidate: Candidate) -> str:

@@ -41,6 +41,8 @@ _UNREAD = 0.7
 _FOREIGN = 1.5
 # What a stride costs in the place of one that is the same number there.
 _SAME = 8.0
+# What a line costs that sums what another one leaves out: a loop, or its range.
+_SUMMED = 1.0
 # What is seldom taken off by all of these together: what is that much likelier may come a little late.
 SOONEST = 1.5
 # Statements that are looked at around one line.
@@ -62,6 +64,8 @@ class Fault:
     """The intermediate that is wrong, as the table of intermediates has it; "" where that is not told."""
     is_turned: bool = False
     """Whether something is known to have the other sign there."""
+    is_summed: bool = False
+    """Whether it sums what another line leaves out."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,7 @@ def _of_spots(
             cost = rank + _STEP * spot.distance - (_WANTED if is_wanted else 0.0)
             cost -= _OF if _makes(spot, fault.of) else 0.0
             cost -= _UNREAD if idle and not idle.isdisjoint(_words(edits)) else 0.0
+            cost += _SUMMED if fault.is_summed else 0.0
             cost += _FOREIGN if _is_foreign(spot, edits, file) else 0.0
             cost += _SAME if contiguous and _are_the_same(edits, file) else 0.0
             cost -= _PIECE if piece and any(edit.start < piece[1] and piece[0] < edit.end for edit in edits) else 0.0

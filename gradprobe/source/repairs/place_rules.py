@@ -63,7 +63,8 @@ def operand_dropped(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
                 is_whole = by.words(inner.right) == by.words(node.right)
                 yield 0.0 if is_whole else 0.5, by.replaced(node, by.words(inner.left))
             is_factor = isinstance(node.right, ast.Name) and node.right.id in scales(scope)
-            yield 1.4 if is_factor else 2.0, by.replaced(node, by.side(node, node.left))
+            is_one = isinstance(node.right, ast.Constant) and node.right.value == 1
+            yield 1.0 if is_one else 1.4 if is_factor else 2.0, by.replaced(node, by.side(node, node.left))
             if isinstance(node.op, (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr)):
                 yield 2.0, by.replaced(node, by.side(node, node.right))
         elif isinstance(node, ast.UnaryOp):
@@ -98,13 +99,33 @@ def call_undone(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
 
 
 def whole_tiles(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
-    """As many tiles as are begun, where only whole ones are counted."""
+    """As many tiles as are begun, where only whole ones are counted, and the reverse."""
     on_device = spot.function in by.file.kernels
+    rank = 0.8 if on_device else 0.3
     for node in by.nodes(spot):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
-            rank = 0.8 if on_device else 0.3
+        begun = _begun(by, node)
+        if begun is not None:
+            yield rank, by.replaced(node, f"{begun[0]} // {begun[1]}")
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
             cdiv = f"{'tl' if on_device else 'triton'}.cdiv({by.file.words(node.left)}, {by.file.words(node.right)})"
             yield rank, by.replaced(node, cdiv)
+
+
+def _begun(by: Repairs, node: ast.AST) -> tuple[str, str] | None:
+    """What is divided by what and rounded up: `cdiv(x, B)`, `(x + B - 1) // B`."""
+    if isinstance(node, ast.Call) and called(node) == "cdiv" and len(node.args) == 2:
+        return _divided(by, node.args[0]), by.words(node.args[1])
+    match node:
+        case ast.BinOp(
+            ast.BinOp(ast.BinOp(left, ast.Add(), tile), ast.Sub(), ast.Constant(1)), ast.FloorDiv(), right
+        ) if by.words(tile) == by.words(right):
+            return _divided(by, left), by.words(right)
+    return None
+
+
+def _divided(by: Repairs, node: ast.expr) -> str:
+    """A node as the left side of a division, in brackets where it needs some."""
+    return by.file.words(node) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else by.words(node)
 
 
 def range_moved(by: Repairs, spot: Spot, scope: list[str]) -> Undone:

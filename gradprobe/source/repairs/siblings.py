@@ -77,9 +77,13 @@ def _differences(own: str, other: str, start: int, scope: set[str]) -> Iterator[
             continue
         first = here[a].start if a < len(here) else here[-1].end
         last = here[b - 1].end if b > a else first
-        if kind == "delete":  # with the blank on one of its sides
-            first, last = (first, here[b].start) if own[last:].startswith(" ") else (here[a - 1].end, last)
+        if kind == "delete" and own[last:].startswith(" "):  # with the blank on one of its sides
+            last = here[b].start
+        elif kind == "delete" and own[last:].startswith((")", "]", ",", "[", ".")):
+            first = here[a - 1].end
         text = other[there[c].start : there[d - 1].end] if d > c else ""
+        if {own[first:last].strip(), text} == {"", ","}:  # before a closing bracket: it says nothing
+            continue
         names = {one.text for one in there[c:d] if one.text.isidentifier()}
         if names <= scope:
             edits.append(Edit(start + first, start + last, _spaced(own, first, text) if b == a else text))
@@ -91,7 +95,8 @@ def _differences(own: str, other: str, start: int, scope: set[str]) -> Iterator[
 def _spaced(own: str, at: int, text: str) -> str:
     """A text as it is put in at a place: with a blank on each side on which there is neither one nor a bracket."""
     before = "" if own[:at].endswith((" ", "(", "[", "\n")) else " "
-    return f"{before}{text}{'' if own[at:].startswith((' ', ',', ')', ']')) else ' '}"
+    is_closed = text.endswith(("(", "[")) or own[at:].startswith((" ", ",", ")", "]"))
+    return f"{before}{text}{'' if is_closed else ' '}"
 
 
 @lru_cache(maxsize=4096)
