@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from msgspec.structs import replace
 
 from ..faults.hypothesis import title
+from ..faults.tile import OVERWRITTEN
 from ..lint.passed import passed_of_others
 from ..model.failures import Failure
 from ..model.report import CONSISTENT, Diagnosis, Reached, Where
@@ -26,7 +27,7 @@ from .follow import Followed, followed_run
 from .lines import among
 from .statements import address, aliases, begun, given_again, grids, loops, masks, ranges
 from .sums import visited_in
-from .suspect import Suspect
+from .suspect import NEVER, Suspect
 from .suspects import suspects
 
 _CLASSES = {"load": "S1", "masked": "M3", "store": "S3", "value": "A", "stored": "A", "pairs": "M2", "unstored": "M2"}
@@ -67,7 +68,9 @@ def _diagnoses(found: Sequence[Suspect]) -> list[Diagnosis]:
     groups: dict[tuple[str, str], list[Suspect]] = {}
     sure = [one for one in found if one.is_sure]
     for one in [*sure, *(one for one in found if one.kind == "pairs" and not one.is_sure)] if sure else found:
-        groups.setdefault((one.kind, one.name), []).append(one)
+        # What one loop leaves out of two results is one fault.
+        of = f"{one.site.kernel}: {one.reason}" if one.kind == "pairs" else one.name
+        groups.setdefault((one.kind, of), []).append(one)
     made = [_diagnosis(group) for group in groups.values()]
     return [replace(one, also=number > 0) for number, one in enumerate(made)]
 
@@ -78,7 +81,7 @@ def _diagnosis(group: Sequence[Suspect]) -> Diagnosis:
     return Diagnosis(
         f"{first.kind}/{_slug(first.name) or 'result'}",
         _CLASSES[first.kind],
-        _summary(first),
+        _summary(first, tuple(dict.fromkeys(one.name for one in group))),
         1.0 if first.is_sure else CONSISTENT,
         tuple(dict.fromkeys(_reasons(group, where))),
         tuple({(place.file, place.line): place for place in (*where, *beside, *where)}.values()),
@@ -136,6 +139,7 @@ def _beside(one: Suspect, place: Where) -> Iterator[Where]:
         lines = [(line.file, at, "the loop") for line in summed for at in loops(line.file, line.line)]
         chains = ([(line.file, line.line) for line in places(chain)] for chain in (one.lines, *one.beside))
         lines += [(file, at, "its range") for chain in chains for file, at in ranges(chain)]
+        lines += [(line.file, line.line, "counted here") for chain in one.counted for line in places(chain)[-1:]]
     for file, line, note in lines:
         yield among(Where(file, line, linecache.getline(file, line).strip(), kernel=one.site.kernel, note=note))
 
@@ -154,7 +158,7 @@ def _slug(name: str) -> str:
     return re.sub(r"[^\w]+", "-", name).strip("-")
 
 
-def _summary(one: Suspect) -> str:
+def _summary(one: Suspect, names: Sequence[str]) -> str:
     kernel, name = one.site.kernel, one.name
     if one.kind == "load":
         return f"{kernel} reads other elements of {title(name)} than it works on"
@@ -169,7 +173,8 @@ def _summary(one: Suspect) -> str:
     if one.kind == "grid":
         return f"{kernel} has programs that belong to no head: batches and heads are in one axis of its grid"
     if one.kind == "pairs":
-        return f"{name} is not summed over the keys that each row sees, in {kernel}"
+        are = "are" if names[1:] else "is"
+        return f"{' and '.join(names)} {are} not summed over the keys that each row sees, in {kernel}"
     return f"{name or 'a value'} is the first that is wrong in {kernel}: all that it is made of is right"
 
 
@@ -196,6 +201,9 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
         seen = of_pairs  # what is left out says where; the values that it makes wrong do not
     else:
         seen = [one for one in seen if one.is_named or one not in of_pairs] or seen
+    of_pairs = [one for one in of_pairs if one.is_named and any(NEVER in said for said in one.evidence)]
+    if of_pairs and named and OVERWRITTEN in named[0].summary:
+        return [*of_pairs, *named[1:]]  # it looks the same, and nothing was lost
     if not named or not seen:
         return [*named, *seen]
     first, *others = named

@@ -9,11 +9,12 @@ import numpy as np
 from ..inputs.memory import Array
 from ..model.number import plural
 from ..model.run import ASKED, LACKING, MORE, NONE, TWICE, Visited
-from ..runtime.interpreter.dataflow import Node, Site
+from ..runtime.interpreter.dataflow import Flow, Node, Site, Stored
+from ..runtime.interpreter.memory.findings import Line
 from .follow import Followed
 from .misread import culprits_of
 from .stores import result_of, wrong_stores
-from .suspect import Suspect, share
+from .suspect import NEVER, Suspect, share
 
 
 def pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
@@ -42,7 +43,38 @@ def pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         b, h, m, n = (int(at) for at in np.argwhere(pairs)[0])
         first = f"the first of row {m} and key {n} (batch {b}, head {h})"
         reason = f"{int(pairs.sum()):,} pairs of a row and a key are {what}, {first}"
-        yield Suspect("pairs", name, site, site.lines, reason, extent, beside=tuple(one.lines for one in others))
+        reason += f", {NEVER}" if missing.any() and not (missing & _worked_on(run, (site, *others))).any() else ""
+        beside, counted = tuple(one.lines for one in others), tuple(_counting(run.flow, stored))
+        yield Suspect("pairs", name, site, site.lines, reason, extent, beside=beside, counted=counted)
+
+
+def _worked_on(run: Followed, sites: Collection[Site]) -> Array:
+    """[batch, heads, rows, keys] bool: the pairs that a product of some dots is of, whatever became of it."""
+    worked = np.zeros_like(run.roles.valid)
+    for node in (one for one in run.flow.nodes if one.site in sites and one.lanes is not None):
+        cover, at = node.lanes.cover, node.lanes.at  # type: ignore[union-attr]
+        kept = {"m": "n", "n": "m"}[cover.letter] if cover is not None else ""
+        if cover is None or not {"b", kept} <= at.keys():
+            continue
+        batch, index = (at[x].max(tuple(axis for axis in range(at[x].ndim) if axis != cover.axis)) for x in ("b", kept))
+        for lane in np.flatnonzero((batch >= 0) & (index >= 0)):
+            of_kept = worked[batch[lane], :, index[lane], :] if kept == "m" else worked[batch[lane], :, :, index[lane]]
+            of_kept |= cover.counts[lane] > 0
+    return worked
+
+
+def _counting(flow: Flow, stored: Stored) -> Iterator[tuple[Line, ...]]:
+    """The lines that are in the address of each load whose rows, or keys, are summed over, and of no other load."""
+    cover = stored.node.lanes.cover if stored.node.lanes is not None else None
+    loads = [
+        number
+        for number, one in enumerate(flow.sources)
+        if (one.site.kernel, one.site.operation) == (stored.site.kernel, "load")
+    ]
+    having = [flow.slices[number] for number in loads if cover is not None and (number, cover.letter) in flow.reached]
+    others = (flow.slices[number] for number in loads if cover is None or (number, cover.letter) not in flow.reached)
+    own = frozenset.intersection(*having).difference(*others) if having else frozenset[int]()
+    yield from (flow.lines[number] for number in sorted(own, reverse=True))
 
 
 def _whole(valid: Array, missing: Array, name: str) -> str:

@@ -9,6 +9,9 @@ from ..model.number import plural
 from ..runtime.interpreter.dataflow import Site
 from ..runtime.interpreter.memory.findings import Line
 
+# What is said of pairs that no product was of: nothing that was summed was lost.
+NEVER = "and no product is of them"
+
 
 @dataclass(frozen=True)
 class Suspect:
@@ -43,6 +46,9 @@ class Suspect:
     """These indices: the one that it should reach, and the one that it does, below 0 outside the tensor."""
     unmasked: tuple[tuple[Line, ...], ...] = ()
     """Where the scores that it works on are made, or masked last, which are not masked where rows do not see keys."""
+
+    counted: tuple[tuple[Line, ...], ...] = ()
+    """Of pairs: where the rows or keys are counted of which some are left out."""
 
     @property
     def is_open(self) -> bool:

@@ -96,19 +96,22 @@ def positions(x: Attention, tile: Tile) -> Positions:
     return Positions(i, j, rows, keys, *of_row, *of_key)
 
 
+# What is said of a sum that keeps the last of what is added to it.
+OVERWRITTEN = "it is overwritten, not added to"
+
+
 def _ways(n: int) -> Iterator[tuple[str, str, str, Keep]]:
     """What tiles of n rows or keys lose or keep, the likeliest first."""
-    overwritten = "it is overwritten, not added to"
     yield from (
         ("tile/last-rows", "M3", f"{{}} leaves out the rows beyond the last whole tile of {n}",
          lambda at: at.i < at.n_rows // n * n),
         ("tile/last-keys", "M3", f"{{}} leaves out the keys beyond the last whole tile of {n}",
          lambda at: at.j < at.n_keys // n * n),
-        ("accumulation", "ACC", f"{{}} keeps the last tile of {n} rows alone: {overwritten}",
+        ("accumulation", "ACC", f"{{}} keeps the last tile of {n} rows alone: {OVERWRITTEN}",
          lambda at: at.i >= (at.n_rows - 1) // n * n),
-        ("accumulation", "ACC", f"{{}} keeps the last tile of {n} keys alone: {overwritten}",
+        ("accumulation", "ACC", f"{{}} keeps the last tile of {n} keys alone: {OVERWRITTEN}",
          lambda at: at.j >= (at.n_keys - 1) // n * n),
-        ("accumulation", "ACC", f"{{}} keeps the last tile of {n} keys that a row sees alone: {overwritten}",
+        ("accumulation", "ACC", f"{{}} keeps the last tile of {n} keys that a row sees alone: {OVERWRITTEN}",
          lambda at: at.j // n == (at.end_key - 1) // n),
         ("tile/last-rows", "M2", f"{{}} leaves out the last tile of {n} rows",
          lambda at: at.i < (at.n_rows - 1) // n * n),
@@ -148,7 +151,7 @@ def _of_pairs(rows: int, keys: int) -> Iterator[tuple[str, str, str, Keep]]:
         ("tile/last-keys", "M2", f"{{}} ends one tile of {n} keys before the last that each tile of {m} rows sees",
          lambda at: at.j // n * n < _of_last_row(at.end_key, at, m) - n),
         ("accumulation", "ACC",
-         f"{{}} keeps the last tile of {n} keys that each tile of {m} rows sees: it is overwritten, not added to",
+         f"{{}} keeps the last tile of {n} keys that each tile of {m} rows sees: {OVERWRITTEN}",
          lambda at: at.j // n == (_of_last_row(at.end_key, at, m) - 1) // n),
     )  # fmt: skip
     if m > n:

@@ -282,6 +282,35 @@ def test_what_is_made_of_a_sum_that_lacks_keys_is_not_accused_beside_the_sum(tmp
     assert [(one.kind, one.name) for one in found if one.is_sure] == [("pairs", "O")]
 
 
+def pairs_of_dkdv(folder: Path, find: str, replace: str, **options: Any) -> list[Diagnosis]:
+    file, changed = folder / "pairs.py", Changed("pairs", "flash", (Edit("flash_dkdv_kernel", find, replace),))
+    file.write_text(changed.plant())
+    told = _diagnoses(suspects(followed("flash", "contiguous", {"heads": 1, **options}, file), ("dK", "dV")))
+    assert changed.lines() & {where.line for where in told[0].where}
+    return told
+
+
+def test_what_a_loop_leaves_out_of_two_results_is_one_cause_and_was_never_summed_and_lost(tmp_path: Path) -> None:
+    told = pairs_of_dkdv(tmp_path, "range(first, end, BLOCK_M)", "range(first, end - BLOCK_M, BLOCK_M)", causal=True)
+    assert [one.fault for one in told] == ["pairs/dK"]
+    assert told[0].summary.startswith("dK and dV are not summed over")
+    lost = Diagnosis("accumulation/dK", "ACC", "it is overwritten, not added to", 1.0)
+    assert with_dataflow([lost], told) == told
+
+
+def test_what_is_overwritten_was_summed_and_lost(tmp_path: Path) -> None:
+    told = pairs_of_dkdv(tmp_path, "dk += tl.dot(", "dk = tl.dot(", causal=True)
+    lost = Diagnosis("accumulation/dK", "ACC", "it is overwritten, not added to", 1.0)
+    assert with_dataflow([lost], told)[0].fault == lost.fault
+
+
+def test_rows_that_are_counted_from_where_their_loop_begins_are_told_where_they_are_counted(tmp_path: Path) -> None:
+    told = pairs_of_dkdv(tmp_path, "offs_m = start_m + tl", "offs_m = start_m - first + tl", causal=True, seqlen=68)
+    assert told[0].fault == "pairs/dK"
+    counted = [where.code for where in told[0].where if where.note == "counted here"]
+    assert any(code.startswith("offs_m = start_m - first") for code in counted)
+
+
 def test_a_forward_that_sums_nothing_is_told_there_where_all_that_it_stores_is_nan(tmp_path: Path) -> None:
     file = tmp_path / "none.py"
     never = Edit("flash_forward_kernel", "range(first, end, BLOCK_N)", "range(end, end, BLOCK_N)")

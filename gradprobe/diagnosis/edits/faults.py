@@ -20,7 +20,7 @@ _AXES = {"batch": "b", "head": "h", "dim": "d"}
 # Those of how many programs there are, and those that may be.
 _GRIDS = {"race": Grid.FIRST, "unwritten": Grid.NEAR, "pairs": Grid.NEAR}
 # Those of what a loop leaves out, and how its lines are told.
-_OF_RANGES, _RANGES = ("tile", "pairs"), ("the loop", "its range")
+_OF_RANGES, _RANGES = ("tile", "pairs"), ("the loop", "its range", "counted here")
 # Files of these packages are nobody's to edit.
 _LIBRARIES = ("torch", "triton", "numpy")
 

@@ -64,11 +64,18 @@ def operand_dropped(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
                 yield 0.0 if is_whole else 0.5, by.replaced(node, by.words(inner.left))
             is_factor = isinstance(node.right, ast.Name) and node.right.id in scales(scope)
             is_one = isinstance(node.right, ast.Constant) and node.right.value == 1
+            is_one = is_one or by.words(node.right) in _begins(by, spot)  # what is counted from where a loop begins
             yield 1.0 if is_one else 1.4 if is_factor else 2.0, by.replaced(node, by.side(node, node.left))
             if isinstance(node.op, (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr)):
                 yield 2.0, by.replaced(node, by.side(node, node.right))
         elif isinstance(node, ast.UnaryOp):
             yield 2.0, by.replaced(node, by.words(node.operand))
+
+
+def _begins(by: Repairs, spot: Spot) -> set[str]:
+    """Where the loops around a statement begin, in words."""
+    loops = [above.iter for above in by.file.above(spot.statement) if isinstance(above, ast.For)]
+    return {by.words(each.args[0]) for each in loops if isinstance(each, ast.Call) and len(each.args) > 1}
 
 
 def call_undone(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
