@@ -85,9 +85,8 @@ class Elements:
             offsets: [N] int64, in bytes.
         """
         if width == self.itemsize:
-            places = offsets // width
-            held = places * width == offsets
-            held &= self._hold_elements(places)
+            held = self._hold_elements(offsets >> (width.bit_length() - 1))  # sizes are powers of two
+            held &= offsets & (width - 1) == 0
             return held
         held = offsets % min(width, self.itemsize) == 0
         for part in range(0, width, self.itemsize):

@@ -8,8 +8,8 @@ out for each operation of each program again.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
 import triton.language as tl
@@ -18,11 +18,15 @@ from triton.runtime import interpreter as shipped
 Handle: Any = shipped.TensorHandle
 Step = tuple[str, tuple[Any, ...], Any]
 """The name of a builder's method, its arguments, and what it made."""
+Repeat = Callable[..., Any]
+"""Does what a call did, given the builder and the tensors."""
 # Methods that make a constant of constants.
 _CASTS = "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast"
 _OF_CONSTANTS = frozenset(f"create_{name}" for name in f"splat broadcast {_CASTS}".split())
 # Types of constants that are equal only where they are the same.
 _PLAIN = frozenset({int, bool, str, type(None)})
+_ALL = slice(None)
+_Tensor = tl.tensor
 
 
 class _NoPlan(Exception):
@@ -34,17 +38,18 @@ class Plans:
 
     def __init__(self, semantic: Any) -> None:
         self._semantic = semantic
-        self._made: dict[tuple[Any, ...], _Plan | bool] = {}
-        """By function, types and constants: the plan; False where there can be none. True until there was a second
-        call, which spreads nothing that numpy spreads, with operands that can be told apart."""
+        self._made: dict[Callable[..., Any], dict[tuple[Any, ...], Repeat | bool]] = {}
+        """By function, and by types and constants: the plan; False where there can be none. True until there was a
+        second call, which spreads nothing that numpy spreads, with operands that can be told apart."""
         self.is_used = False
 
     def __len__(self) -> int:
-        return len(self._made)
+        return sum(map(len, self._made.values()))
 
     def forget(self) -> None:
         """Called where types are made anew."""
-        self._made.clear()
+        for made in self._made.values():
+            made.clear()
 
     @contextlib.contextmanager
     def left_out(self) -> Iterator[None]:
@@ -57,41 +62,45 @@ class Plans:
 
     def planned(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of the language, given the semantic that it takes, and repeated where there is a plan."""
-        semantic, made = self._semantic, self._made
+        semantic, made = self._semantic, self._made.setdefault(function, {})
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            kwargs["_semantic"] = semantic
             if not self.is_used:
-                return function(*args, **kwargs)
-            tensors: list[Any] = []
+                return function(*args, **{**kwargs, "_semantic": semantic})
+            # Most operations have two operands, and a list and a loop would take as long as they do.
+            tensors: Any = args
             try:
-                key = (function, *_key(args, tensors), *(_named(kwargs, tensors) if len(kwargs) > 1 else ()))
+                if kwargs or len(args) != 2 or (key := _key_of_two(*args)) is None:
+                    tensors = []
+                    key = (*_key(args, tensors), *(_named(kwargs, tensors) if kwargs else ()))
+                elif len(key) != 2:
+                    tensors = args[:1]
             except _NoPlan:
-                return function(*args, **kwargs)
+                return function(*args, **{**kwargs, "_semantic": semantic})
             plan = made.get(key)
+            if plan and plan is not True:
+                return plan(semantic.builder, *tensors)
             if plan is None:
                 made[key] = True
-            elif plan is True and len({id(tensor.handle) for tensor in tensors}) == len(tensors):
+            elif plan and len({id(tensor.handle) for tensor in tensors}) == len(tensors):
                 made[key], result = self._recorded(function, args, kwargs, tensors)
                 return result
-            elif type(plan) is _Plan:
-                return plan.repeated(semantic.builder, tensors)
-            return function(*args, **kwargs)
+            return function(*args, **{**kwargs, "_semantic": semantic})
 
         return call
 
-    def _recorded(self, function: Any, args: Any, kwargs: Any, tensors: Sequence[Any]) -> tuple[_Plan | bool, Any]:
+    def _recorded(self, function: Any, args: Any, kwargs: Any, tensors: Sequence[Any]) -> tuple[Repeat | bool, Any]:
         builder = self._semantic.builder
         self._semantic.builder = recorder = _Recorder(builder)
         try:
             with _truths_asked() as asked:
-                result = function(*args, **kwargs)
+                result = function(*args, **{**kwargs, "_semantic": self._semantic})
         finally:
             self._semantic.builder = builder
         if asked:
             return False, result
         try:
-            return _Plan(recorder.steps, tensors, result), result
+            return plan_of(recorder.steps, tensors, result), result
         except _NoPlan:
             return False, result
 
@@ -137,64 +146,65 @@ class _Recorder:
         return call
 
 
-class _Plan:
-    """The steps of a call, whose values have numbers: first its operands, then what each step makes, then constants."""
+def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repeat:
+    """The steps of a call, as a function that takes them again.
 
-    def __init__(self, steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> None:
-        """Raises _NoPlan where the steps do not give the result."""
-        returned = getattr(result, "handle", None)
-        constants = _constants(steps, returned)
-        steps = [step for step in steps if id(step[2]) not in constants]
-        self._held: list[Any] = [None] * len(steps)
-        self._many = len(tensors)
-        made = [*(tensor.handle for tensor in tensors), *(made for _, _, made in steps), *constants.values()]
-        self._held += constants.values()
-        self._numbers: dict[int, int] = {}
-        for at, handle in enumerate(made):
-            self._numbers.setdefault(id(handle), at)
-        self._steps = [
-            (self._many + at, name, itemgetter(*map(self._number, args)) if args else _nothing, len(args) == 1)
-            for at, (name, args, _) in enumerate(steps)
-        ]
-        self._operand = next((at for at, tensor in enumerate(tensors) if tensor is result), None)
-        self._returned = None if result is None else self._numbers.get(id(returned))
-        if result is not None and (type(result) is not tl.tensor or self._returned is None):
+    Raises:
+        _NoPlan: the steps do not give the result.
+    """
+    returned = getattr(result, "handle", None)
+    constants = _constants(steps, returned)
+    named = {id(None): "None"}  # what a store makes
+    named |= {id(tensor.handle): f"t{at}.handle" for at, tensor in reversed(list(enumerate(tensors)))}
+    held: list[Any] = list(constants.values())
+    named |= {key: f"c{at}" for at, key in enumerate(constants) if key not in named}
+    lines = []
+    for at, (name, args, made) in enumerate(step for step in steps if id(step[2]) not in constants):
+        words = ", ".join(_word(arg, named, held) for arg in args)
+        named.setdefault(id(made), f"v{at}")
+        lines.append(f"v{at} = builder.{name}({words})")
+    lines += _returning(result, tensors, named, held)
+    parameters = ", ".join(["builder", *(f"t{at}" for at in range(len(tensors)))])
+    text = "".join(f"\n        {line}" for line in lines)
+    made = _maker(f"def make(new, tensor, {_names(held)}):\n    def repeat({parameters}):{text}\n    return repeat\n")
+    return made(object.__new__, tl.tensor, *held)  # type: ignore[no-any-return]
+
+
+def _word(argument: Any, named: dict[int, str], held: list[Any]) -> str:
+    """An argument of a step as it is written: what was made before it, else a constant, which is held."""
+    if id(argument) not in named:
+        if _holds_values(argument):
             raise _NoPlan
-        self._attributes = dict(vars(result)) if result is not None else {}
-        self._attributes.pop("handle", None)
-        self._numbers.clear()
-
-    def _number(self, argument: Any) -> int:
-        """The number of an argument of a step."""
-        number = self._numbers.get(id(argument))
-        if number is None:
-            if _holds_values(argument):
-                raise _NoPlan
-            number = self._many + len(self._held)
-            self._held.append(argument)
-        return number
-
-    def repeated(self, builder: Any, tensors: Sequence[Any]) -> Any:
-        """What the call gives for these operands."""
-        values = [tensor.handle for tensor in tensors]
-        values += self._held
-        for number, name, arguments, is_one in self._steps:
-            method = getattr(builder, name)
-            values[number] = method(arguments(values)) if is_one else method(*arguments(values))
-        if self._returned is None:
-            return None
-        if self._operand is not None:
-            return tensors[self._operand]
-        made = object.__new__(tl.tensor)
-        attributes = vars(made)
-        attributes.update(self._attributes)
-        attributes["handle"] = values[self._returned]
-        return made
+        held.append(argument)
+        return f"c{len(held) - 1}"
+    return named[id(argument)]
 
 
-def _nothing(_values: Sequence[Any]) -> tuple[()]:
-    """The arguments of a step that takes none, as a barrier."""
-    return ()
+def _returning(result: Any, tensors: Sequence[Any], named: dict[int, str], held: list[Any]) -> list[str]:
+    """The lines that make the result: nothing, an operand, or a tensor of its type."""
+    if result is None:
+        return ["return None"]
+    if type(result) is not tl.tensor or id(result.handle) not in named:
+        raise _NoPlan
+    if (operand := next((at for at, tensor in enumerate(tensors) if tensor is result), None)) is not None:
+        return [f"return t{operand}"]
+    lines = ["made = new(tensor)"]
+    for name, value in vars(result).items():
+        held.append(value)
+        lines.append(f"made.{name} = " + (named[id(value)] if name == "handle" else f"c{len(held) - 1}"))
+    return [*lines, "return made"]
+
+
+def _names(held: Sequence[Any]) -> str:
+    return ", ".join(f"c{at}" for at in range(len(held)))
+
+
+@functools.cache
+def _maker(text: str) -> Callable[..., Any]:
+    """What a text makes of constants. Few texts make all plans, since types and sizes are among the constants."""
+    names: dict[str, Any] = {}
+    exec(compile(text, __file__, "exec"), names)  # a file of this tool, which is no line of a kernel
+    return names["make"]  # type: ignore[no-any-return]
 
 
 def _constants(steps: Sequence[Step], returned: Any) -> dict[int, Any]:
@@ -214,6 +224,23 @@ def _holds_values(thing: Any) -> bool:
     return isinstance(thing, Handle) or hasattr(thing, "handle") or hasattr(thing, "materialize_pointers")
 
 
+def _key_of_two(one: Any, other: Any) -> tuple[Any, ...] | None:
+    """The key of the most frequent operands: two tensors; or a tensor and a number, or the slices that spread it.
+
+    Two entries for two tensors, more for one. None of other operands.
+    """
+    if type(one) is not _Tensor:
+        return None
+    kind = type(other)
+    if kind is _Tensor:
+        return id(one.shape), id(other.shape)
+    if kind is int or kind is float:
+        return id(one.shape), kind, repr(other) if kind is float else other  # which tells zeros apart
+    if kind is tuple and all([each is None or (type(each) is slice and each == _ALL) for each in other]):
+        return id(one.shape), *[each is None for each in other], tuple
+    return None
+
+
 def _key(arguments: Sequence[Any], tensors: list[Any]) -> list[Any]:
     """Types and constants. The tensors are added to a list.
 
@@ -223,7 +250,7 @@ def _key(arguments: Sequence[Any], tensors: list[Any]) -> list[Any]:
     key: list[Any] = []
     for argument in arguments:
         kind = type(argument)
-        if kind is tl.tensor:
+        if kind is _Tensor:
             tensors.append(argument)
             key.append(id(argument.shape))
         elif kind in _PLAIN:
@@ -248,8 +275,8 @@ def _other(argument: Any, kind: type, tensors: list[Any]) -> Any:
 
 
 def _named(kwargs: Mapping[str, Any], tensors: list[Any]) -> list[Any]:
-    given = {name: argument for name, argument in kwargs.items() if name != "_semantic"}
-    return [*given, *_key(list(given.values()), tensors)]
+    kwargs = {name: argument for name, argument in kwargs.items() if name != "_semantic"}
+    return [*kwargs, *_key(list(kwargs.values()), tensors)]
 
 
 PLANS = Plans(getattr(shipped, "interpreter_semantic", None))

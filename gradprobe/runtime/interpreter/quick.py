@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import triton.language as tl
@@ -14,30 +15,48 @@ Array = Any
 
 @functools.cache
 def make_operations_quick() -> None:
-    """Patches how the interpreter makes a handle, and its builder's casts, new axes and broadcasts."""
+    """Patches how the interpreter makes a handle, and its builder's binary operations, casts, new axes and broadcasts.
+
+    What has to do with bfloat16 goes the way that was there before.
+    """
     builder, handle = shipped.InterpreterBuilder, shipped.TensorHandle
     validate, cast, broadcast = handle.__post_init__, builder.cast_impl, builder.create_broadcast
+    operate = builder.binary_op
 
     def init(self: Any, data: Array, dtype: Any, attr: dict[str, Any] | None = None) -> None:
         self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
-        if type(dtype) is not tl.dtype or data.itemsize * 8 > dtype.primitive_bitwidth:
+        if not _fits(data, dtype):
             validate(self)  # which says what is wrong
+
+    def binary_op(self: Any, one: Any, other: Any, operation: Callable[[Array, Array], Array]) -> Any:
+        dtype = one.dtype.scalar
+        if dtype.name == "bf16" or other.dtype.name == "bf16":
+            return operate(self, one, other, operation)
+        data = operation(one.data, other.data)
+        return handle(data if _fits(data, dtype) else data.astype(shipped._get_np_dtype(dtype)), dtype)
 
     def cast_impl(self: Any, source: Any, dtype: Any) -> Any:
         scalar = dtype.scalar
-        if scalar.name == "bf16" or source.dtype.scalar.name == "bf16":
+        if scalar.name == "bf16" or source.dtype.name == "bf16":
             return cast(self, source, dtype)
         return handle(source.data.astype(shipped._get_np_dtype(scalar)), scalar)
 
     def expand_dims(self: Any, argument: Any, axis: int) -> Any:
-        shape = argument.data.shape
-        at = axis if axis >= 0 else axis + len(shape) + 1
-        return handle(argument.data.reshape((*shape[:at], 1, *shape[at:])), argument.dtype.scalar)
+        data = argument.data
+        at = axis if axis >= 0 else axis + data.ndim + 1
+        return handle(data[(*(slice(None),) * at, None)], argument.dtype.scalar)
 
     def create_broadcast(self: Any, argument: Any, shape: Any) -> Any:
         if argument.data.shape == tuple(shape):
             return handle(argument.data, argument.dtype.scalar)
         return broadcast(self, argument, shape)
 
-    handle.__init__ = init
-    builder.cast_impl, builder.create_expand_dims, builder.create_broadcast = cast_impl, expand_dims, create_broadcast
+    handle.__init__, builder.binary_op, builder.cast_impl = init, binary_op, cast_impl
+    builder.create_expand_dims, builder.create_broadcast = expand_dims, create_broadcast
+
+
+def _fits(data: Array, dtype: Any) -> bool:
+    """Whether elements of an array are no wider than a type's. Bools, of a byte, fit into any."""
+    if type(dtype) is not tl.dtype:
+        return type(dtype) is tl.pointer_type
+    return data.itemsize == 1 or data.itemsize * 8 <= dtype.primitive_bitwidth  # type: ignore[no-any-return]

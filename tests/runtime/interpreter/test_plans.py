@@ -11,6 +11,7 @@ from gradprobe.runtime import interpreter
 from gradprobe.runtime.interpreter import plans
 from gradprobe.runtime.interpreter.dataflow.graph import Flow
 from gradprobe.runtime.interpreter.dataflow.tracer import followed
+from gradprobe.runtime.interpreter.memory.watch import watched_memory
 from gradprobe.runtime.interpreter.plans import PLANS, Plans
 
 
@@ -54,9 +55,14 @@ def test_what_is_repeated_gives_the_bits_of_what_is_worked_out(monkeypatch, dtyp
     interpreter.take_bools()
     if dtype == torch.bfloat16:
         interpreter.make_bfloat16_right()
-    repeated = []
-    repeat = plans._Plan.repeated
-    monkeypatch.setattr(plans._Plan, "repeated", lambda *args: (repeated.append(1), repeat(*args))[1])
+    repeated, plan = [], plans.plan_of
+
+    def counted(*args):
+        repeat = plan(*args)
+        return lambda *operands: (repeated.append(1), repeat(*operands))[1]
+
+    monkeypatch.setattr(plans, "plan_of", counted)
+    PLANS.forget()
     with PLANS.left_out():
         expected = bits(dtype, far)
     assert not repeated
@@ -64,6 +70,7 @@ def test_what_is_repeated_gives_the_bits_of_what_is_worked_out(monkeypatch, dtyp
     assert first == expected
     assert again == expected  # a launch repeats what the launch before it did
     assert len(repeated) > 300
+    PLANS.forget()
 
 
 class Semantic:
@@ -165,8 +172,24 @@ def test_a_scalar_that_is_taken_for_a_bool_is_asked_each_time():
     out = torch.zeros_like(flags)
     load_where[(6,)](flags, out)
     assert out.tolist() == [-1, -1, -1, 4, 5, -1]
-    refused = [key for key, plan in PLANS._made.items() if plan is False]
-    assert any(key[0].__name__ == "load" for key in refused)
+    refused = [function.__name__ for function, made in PLANS._made.items() if False in made.values()]
+    assert "load" in refused
+
+
+@triton.jit
+def store_beyond(out_ptr, SIZE: tl.constexpr):
+    places = tl.arange(0, SIZE) + 1
+    for _ in range(4):
+        tl.store(out_ptr + places, places)  # the last one is outside
+
+
+def test_an_access_of_an_operation_that_is_repeated_is_told_with_the_kernels_lines_alone():
+    out = torch.zeros(8, dtype=torch.int32)
+    for _ in range(2):
+        with watched_memory({"out": out}) as memory:
+            store_beyond[(1,)](out, SIZE=8)
+    (found,) = memory.findings
+    assert [line.function for line in found.places] == ["store_beyond"]
 
 
 def test_a_run_that_is_followed_repeats_nothing():

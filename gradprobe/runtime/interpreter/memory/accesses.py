@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from triton.runtime import interpreter as shipped
@@ -24,8 +24,7 @@ _ACCESSES = ("store", "atomic", "load")
 _MOST_KEPT = 1 << 28
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(NamedTuple):
     """One load, store or atomic of many lanes."""
 
     kind: str
@@ -157,9 +156,9 @@ class Accesses:
         launch = self.running
         launch.stores.enter(program)
         shape = pointers.data.shape
-        lanes = np.flatnonzero(on if on.shape == shape else np.broadcast_to(on, shape))
+        lanes = (on if on.shape == shape else np.broadcast_to(on, shape)).reshape(-1).nonzero()[0]
         addresses = pointers.data.reshape(-1)[lanes]
-        bits = None if values is None else _bits(np.broadcast_to(values, pointers.data.shape).reshape(-1)[lanes])
+        bits = None if values is None else _bits(np.broadcast_to(values, shape).reshape(-1)[lanes])
         access = Access(kind, program, executing(launch.code), width, launch.kernel, launch.number)
         kept = None
         for view, some in launch.by_view(self._origins.of(pointers), addresses, lanes):
@@ -169,7 +168,7 @@ class Accesses:
                 self.counts.unfollowed += len(addresses[some])
             elif not view.is_own:
                 stays = self._judge(access, view, addresses[some], None if bits is None else bits[some])
-                if not stays.all():
+                if stays is not None:
                     kept = np.array(np.broadcast_to(on, shape), bool).reshape(-1) if kept is None else kept
                     kept[lanes[some][~stays]] = False
         return kept
@@ -180,10 +179,10 @@ class Accesses:
         for judge in contests:
             judge()
 
-    def _judge(self, access: Access, view: View, addresses: Array, bits: Array | None) -> Array:
-        """Which of these accesses may be executed: those that stay in the view's storage."""
+    def _judge(self, access: Access, view: View, addresses: Array, bits: Array | None) -> Array | None:
+        """Which of these accesses may be executed: those that stay in the view's storage; None where all do."""
         inside = view.hold(addresses, access.width)
-        stays, within, its_bits = inside, addresses, bits
+        stays, within, its_bits = None, addresses, bits
         if not inside.all():
             stays, within = view.in_storage(addresses, access.width), addresses[inside]
             its_bits = None if bits is None else bits[inside]
@@ -199,8 +198,9 @@ class Accesses:
             self._found(UNWRITTEN, access, view, within, unread)
         if access.kind != "load":
             self._overwritten(access, view, within, its_bits)
-            self._stored(access, view, addresses[stays], None if bits is None else bits[stays])
-        return stays
+            some = slice(None) if stays is None else stays
+            self._stored(access, view, addresses[some], None if bits is None else bits[some])
+        return None if stays is None or stays.all() else stays
 
     def _overwritten(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
         if view.known is None or view.name in OUTPUTS or view.name in self.writers:
