@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -12,6 +12,7 @@ from ..runtime.interpreter.dataflow import Node, Site
 from ..runtime.interpreter.memory.findings import places
 from .follow import Followed
 from .misread import WORDS, addressing
+from .roles import VANISHING
 from .suspect import Suspect, share
 
 
@@ -19,22 +20,36 @@ def masked_elsewhere(run: Followed) -> Iterator[Suspect]:
     """The loads of what a mask covers as if it lay elsewhere, where the mask is right for what lies there."""
     masked = defaultdict[Site, list[Node]](list)
     for node in run.flow.nodes:
-        if node.site.operation == "select" and node.role is not None and _scores(node) is not None:
+        is_select = node.site.operation == "select" and node.role is not None
+        if (is_select or _adds_a_mask(node)) and _scores(node) is not None:
             masked[node.site].append(node)
+    added = Counter(node.site for node in run.flow.nodes if node.site.operation == "fadd")
     for site, nodes in masked.items():
-        by = _by(run, nodes)
+        by = _by(run, nodes) if added[site] in (0, len(nodes)) else {}
         if by:
             yield from _told(run, site, nodes, by)
 
 
 def _scores(node: Node) -> Node | None:
     """What was masked, before any mask."""
-    while node.site.operation == "select":
-        made = [one for one in node.operands if one.role is not None and one.lanes is not None]
+    while node.site.operation == "select" or _adds_a_mask(node):
+        # Of scores that no row sees nothing is known. What a mask is added to is them all the same.
+        is_compared = node.site.operation == "select"
+        made = [one for one in node.operands if one.lanes is not None and (one.role is not None or not is_compared)]
         if node.lanes is None or not set("bhmn") <= node.lanes.at.keys() or not made:
             return None
         node = made[0]
     return node
+
+
+def _adds_a_mask(node: Node) -> bool:
+    """Whether it adds 0 to some scores, and to all others so little that their exponential vanishes."""
+    if node.site.operation != "fadd" or len(node.operands) != 1:
+        return False
+    value, before = node.value, node.operands[0].value
+    if value is None or before is None or value.shape != before.shape:
+        return False
+    return bool(((value == before) | (value < before - VANISHING)).all())
 
 
 def _by(run: Followed, nodes: Sequence[Node]) -> dict[Node, int]:

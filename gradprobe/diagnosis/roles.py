@@ -20,7 +20,7 @@ from .tolerances import rounded, tolerances
 _UNKNOWN = Role("")
 _TOO_SMALL = Role("", note="too small to tell")
 # What is taken the exponential of: masked where it is far below what is seen. exp(-100) vanishes beside 1.
-_LOGITS, _VANISHING = ("Q K^T", "S", "S - LSE"), 100.0
+_LOGITS, VANISHING = ("Q K^T", "S", "S - LSE"), 100.0
 
 
 @dataclass(frozen=True)
@@ -430,7 +430,7 @@ class Roles:
         if not others.size:
             return False
         if form.name in _LOGITS:
-            return bool((others > seen.max() - _VANISHING).any())
+            return bool((others > seen.max() - VANISHING).any())
         return not np.abs(others).max() <= self._allowed(form.name, form.largest)
 
     def _ordered(self, forms: list[_Form], kind: str) -> Iterator[_Form]:

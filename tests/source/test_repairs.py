@@ -377,3 +377,41 @@ def test_strides_of_a_tensor_of_which_only_a_product_is_passed_become_those_of_t
     first = next(candidates_of(file, [Fault(line)]))
     assert "(scaled, dq, scaled.stride(0), scaled.stride(1), N=16)" in first.text
     assert list(passed_of_others(file.file, "dq_kernel", "K")) == [line, line]
+
+
+ADVANCED = """\
+@triton.jit
+def f(K, V, lo, hi, s, BLOCK: tl.constexpr):
+    k_ptr = tl.make_block_ptr(K)
+    v_ptr = tl.make_block_ptr(V)
+    if hi > lo:
+        k_ptr = tl.advance(k_ptr, (0, lo))
+        v_ptr = tl.advance(v_ptr, (lo, 0))
+        for start in range(lo, hi, BLOCK):
+            k = tl.load(k_ptr)
+            v = tl.load(v_ptr)
+            k_ptr = tl.advance(k_ptr, (0, BLOCK))
+            v_ptr = tl.advance(v_ptr, (BLOCK, 0))
+"""
+MOVED = """\
+@triton.jit
+def f(K, V, n, s, BLOCK: tl.constexpr):
+    k_ptrs = K + tl.arange(0, BLOCK)
+    v_ptrs = V + tl.arange(0, BLOCK)
+    for _ in range(n):
+        k = tl.load(k_ptrs)
+        v = tl.load(v_ptrs)
+        k_ptrs += BLOCK * s
+        v_ptrs += BLOCK * s
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [(ADVANCED, "        v_ptr = tl.advance(v_ptr, (lo, 0))\n"), (MOVED, "        v_ptrs += BLOCK * s\n")],
+)
+def test_a_pointer_that_stays_behind_is_moved_on_as_the_others_are(text, lost):
+    wrong = text.replace(lost, "")
+    line = next(at for at, each in enumerate(wrong.split("\n"), 1) if "v = " in each)
+    found = islice(candidates_of(KernelFile("mine.py", wrong), [Fault(line)]), 8)
+    assert text in [candidate.text for candidate in found]

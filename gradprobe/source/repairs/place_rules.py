@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 
 from ..kernel_file import called
 from ..operators.addresses import parameters, stride_of
@@ -192,11 +193,58 @@ def pointer_advanced(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         if not isinstance(loop, (ast.For, ast.While)):
             continue
         moving = [each for each in loop.body if _is_move(each)]
-        standing = (read - set(bound_in(loop.body))) & set(parameters(spot.function))
+        standing = (read - set(bound_in(loop.body))) & {*parameters(spot.function), *_loaded_from(loop)}
         for name in sorted(name for name in standing if stride_of(name) is None):
-            for step, rank in _steps(by, spot.function, name, moving).items():
+            alike = _loaded_from(loop) if name in _loaded_from(loop) else set()
+            for step, rank in _steps(by, spot.function, name, moving, alike).items():
                 end = by.file.span(moving[-1])[1]
                 yield rank, (Edit(end, end, f"\n{' ' * moving[-1].col_offset}{name} += {step}"),)
+
+
+def _loaded_from(loop: ast.For | ast.While) -> set[str]:
+    """The names that a loop loads from as they are."""
+    loads = [node for node in ast.walk(loop) if isinstance(node, ast.Call) and called(node) == "load" and node.args]
+    return {node.args[0].id for node in loads if isinstance(node.args[0], ast.Name)}
+
+
+def pointer_begun(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """A pointer moved on before its loop, as another is, in the words in which the loop moves it on."""
+    read = {node.id for node in spot.names}
+    for loop in by.file.above(spot.statement):
+        if not isinstance(loop, (ast.For, ast.While)):
+            continue
+        within = {name: each for each in loop.body if (name := _moved(each))}
+        around = next(block for block in blocks(next(by.file.above(loop))) if loop in block)  # type: ignore[arg-type]
+        begun = {name: each for each in around[: around.index(loop)] if (name := _moved(each)) in within}
+        for name in sorted((read & within.keys()) - begun.keys()):
+            for other, each in begun.items():
+                start, step = _apart(each, within[other])
+                if start and step:
+                    words = re.sub(rf"\b{step}\b", start, by.file.words(within[name]))
+                    end = by.file.span(each)[1]
+                    yield 0.7, (Edit(end, end, f"\n{' ' * each.col_offset}{words}"),)
+
+
+def _moved(statement: ast.stmt) -> str:
+    """The name that a statement makes of itself: `p += step`, `p = tl.advance(p, step)`."""
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+    if not isinstance(target, ast.Name) or not isinstance(statement, (ast.Assign, ast.AugAssign)):
+        return ""
+    is_moved = isinstance(statement, ast.AugAssign) or (
+        called(statement.value) == "advance" and target.id in _names_in(statement.value)
+    )
+    return target.id if is_moved else ""
+
+
+def _apart(one: ast.stmt, other: ast.stmt) -> tuple[str, str]:
+    """The only name that each of two statements has and the other has not; "" where there are several, or none."""
+    here, there = _names_in(one), _names_in(other)
+    own, its = here - there, there - here
+    return (own.pop(), its.pop()) if len(own) == len(its) == 1 else ("", "")
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def _is_move(statement: ast.stmt) -> bool:
@@ -207,8 +255,10 @@ def _is_move(statement: ast.stmt) -> bool:
     return isinstance(statement.op, ast.Add) and not is_made
 
 
-def _steps(by: Repairs, function: ast.FunctionDef, name: str, moving: Sequence[ast.stmt]) -> dict[str, float]:
-    """What others are moved on by, those first that begin with the same offset."""
+def _steps(
+    by: Repairs, function: ast.FunctionDef, name: str, moving: Sequence[ast.stmt], alike: Collection[str]
+) -> dict[str, float]:
+    """What others are moved on by, those first that begin with the same offset, or are used alike."""
     starts = {
         each.target.id: by.file.words(each.value)
         for each in ast.walk(function)
@@ -217,7 +267,8 @@ def _steps(by: Repairs, function: ast.FunctionDef, name: str, moving: Sequence[a
     found: dict[str, float] = {}
     for each in moving:
         step, other = by.file.words(each.value), each.target.id  # type: ignore[attr-defined]
-        rank = 0.5 if name in starts and starts.get(other) == starts[name] else 1.5
+        is_alike = other in alike or (name in starts and starts.get(other) == starts[name])
+        rank = 0.5 if is_alike else 1.5
         found[step] = min(rank, found.get(step, rank))
     return found
 
