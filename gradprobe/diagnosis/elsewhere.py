@@ -132,11 +132,12 @@ def _goes_over_rows(nodes: Sequence[Node]) -> bool:
 
 
 def _load(node: Node, letter: str) -> Node | None:
-    """The load of the input that gives scores their rows or keys."""
+    """The load of the input that gives scores their rows or keys; nothing behind a load, which other kernels made."""
     pending = [node]
     while pending:
         one = pending.pop()
-        if one.site.operation == "load" and one.lanes is not None and letter in one.lanes.at:
+        if one.site.operation != "load":
+            pending += one.operands
+        elif one.lanes is not None and letter in one.lanes.at:
             return one
-        pending += one.operands
     return None

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gradprobe.diagnosis.dataflow import _diagnoses, with_dataflow
+from gradprobe.diagnosis.elsewhere import _load
 from gradprobe.diagnosis.follow import Followed, followed_run
 from gradprobe.diagnosis.misread import misread
 from gradprobe.diagnosis.statements import address, grids, launches_with, loops, masks, ranges
@@ -394,6 +395,18 @@ def test_a_mask_that_is_right_for_other_keys_is_not_accused(
     assert kind != "load" or (told.fault, told.reached.pairs) == ("load/k", ((16, 0),))
     lines = file.read_text().splitlines()
     assert (kind == "load") == any("first + BLOCK_N" in lines[at.line - 1] for at in told.where)
+
+
+def test_the_load_of_a_masks_keys_is_sought_in_its_own_kernel() -> None:
+    """The LSE that scores are less of was made of the same keys, by another kernel."""
+
+    def node(kernel: str, operation: str, letters: str, *operands: Node) -> Node:
+        lanes = Lanes(dict.fromkeys(letters, np.zeros(1, np.int32)), dict.fromkeys(letters, frozenset()))
+        return Node(Site(kernel, (), operation, 0), operands, lanes=lanes)
+
+    stored = node("fwd", "fadd", "m", node("fwd", "load", "n"))
+    k, lse = node("dq", "load", "n"), node("dq", "load", "m", stored)
+    assert _load(node("dq", "fsub", "mn", node("dq", "dot", "mn", node("dq", "load", "m"), k), lse), "n") is k
 
 
 def test_of_several_kernels_the_first_line_of_each_comes_before_what_enters_there() -> None:
