@@ -27,7 +27,7 @@ from .follow import Followed, followed_run
 from .lines import among
 from .statements import address, aliases, begun, given_again, grids, loops, masks, ranges
 from .sums import visited_in
-from .suspect import NEVER, Suspect
+from .suspect import COUNTED, LOOP, NEVER, RANGE, Suspect
 from .suspects import suspects
 
 _CLASSES = {"load": "S1", "masked": "M3", "store": "S3", "value": "A", "stored": "A", "pairs": "M2", "unstored": "M2"}
@@ -123,7 +123,7 @@ def _beside(one: Suspect, place: Where) -> Iterator[Where]:
         lines += [(file, at, note) for file, line, _ in lines for at in aliases(file, line)]
         lines += [(place.file, at, "passed here") for at in passed_of_others(place.file, one.site.kernel, one.name)]
         masking = [line for chain in one.used if one.letter for line in places(chain)[-1:]]
-        lines += [(line.file, at, "the loop") for line in masking for at in loops(line.file, line.line)]
+        lines += [(line.file, at, LOOP) for line in masking for at in loops(line.file, line.line)]
         lines += [] if one.beside else [(place.file, line, note) for line in address(place.file, place.line)]
     if one.kind == "value":
         lines += [(file, at, note) for file, line, _ in lines for at in given_again(file, line, place.line)]
@@ -136,10 +136,10 @@ def _beside(one: Suspect, place: Where) -> Iterator[Where]:
         lines += [(place.file, line, "launched here") for line in grids(place.file, one.site.kernel)]
     if one.kind == "pairs":
         summed = [line for chain in (one.lines, *one.beside) for line in places(chain)]
-        lines = [(line.file, at, "the loop") for line in summed for at in loops(line.file, line.line)]
+        lines = [(line.file, at, LOOP) for line in summed for at in loops(line.file, line.line)]
         chains = ([(line.file, line.line) for line in places(chain)] for chain in (one.lines, *one.beside))
-        lines += [(file, at, "its range") for chain in chains for file, at in ranges(chain)]
-        lines += [(line.file, line.line, "counted here") for chain in one.counted for line in places(chain)[-1:]]
+        lines += [(file, at, RANGE) for chain in chains for file, at in ranges(chain)]
+        lines += [(line.file, line.line, COUNTED) for chain in one.counted for line in places(chain)[-1:]]
     for file, line, note in lines:
         yield among(Where(file, line, linecache.getline(file, line).strip(), kernel=one.site.kernel, note=note))
 

@@ -13,14 +13,15 @@ from ...probing.experiment import Experiment
 from ...source.kernel_file import KernelFile
 from ...source.repairs.candidates import Fault
 from ...source.repairs.spots import Grid
+from ..suspect import COUNTED, LOOP, RANGE
 
 # The kinds of faults that say of a tensor that it is read or stored otherwise, and how the field abbreviates axes.
 _OF_TENSORS = ("stride", "index", "layout", "store", "wrap")
 _AXES = {"batch": "b", "head": "h", "dim": "d"}
 # Those of how many programs there are, and those that may be.
 _GRIDS = {"race": Grid.FIRST, "unwritten": Grid.NEAR, "pairs": Grid.NEAR}
-# Those of what a loop leaves out, and how its lines are told.
-_OF_RANGES, _RANGES = ("tile", "pairs"), ("the loop", "its range", "counted here")
+# Those of what a loop leaves out, and the notes of its lines.
+_OF_RANGES, _RANGES = ("tile", "pairs"), (LOOP, RANGE, COUNTED)
 # Files of these packages are nobody's to edit.
 _LIBRARIES = ("torch", "triton", "numpy")
 

@@ -18,6 +18,8 @@ from triton.runtime import interpreter as shipped
 Handle: Any = shipped.TensorHandle
 Step = tuple[str, tuple[Any, ...], Any]
 """The name of a builder's method, its arguments, and what it made."""
+Keyed = tuple[tuple[Any, ...], Sequence[Any]]
+"""The types and constants that a call was given, and its tensors."""
 Repeat = Callable[..., Any]
 """Does what a call did, given the builder and the tensors."""
 # Methods that make a constant of constants.
@@ -67,14 +69,9 @@ class Plans:
         def call(*args: Any, **kwargs: Any) -> Any:
             if not self.is_used:
                 return function(*args, **{**kwargs, "_semantic": semantic})
-            # Most operations have two operands, and a list and a loop would take as long as they do.
-            tensors: Any = args
+            keyed = _key_of_two(*args) if len(args) == 2 and not kwargs else None
             try:
-                if kwargs or len(args) != 2 or (key := _key_of_two(*args)) is None:
-                    tensors = []
-                    key = (*_key(args, tensors), *(_named(kwargs, tensors) if kwargs else ()))
-                elif len(key) != 2:
-                    tensors = args[:1]
+                key, tensors = keyed or _key_of_all(args, kwargs)
             except _NoPlan:
                 return function(*args, **{**kwargs, "_semantic": semantic})
             plan = made.get(key)
@@ -97,7 +94,7 @@ class Plans:
                 result = function(*args, **{**kwargs, "_semantic": self._semantic})
         finally:
             self._semantic.builder = builder
-        if asked:
+        if asked or recorder.has_names:
             return False, result
         try:
             return plan_of(recorder.steps, tensors, result), result
@@ -132,6 +129,8 @@ class _Recorder:
     def __init__(self, builder: Any) -> None:
         self._builder = builder
         self.steps: list[Step] = []
+        self.has_names = False
+        """Whether an argument was passed by name, which no step holds."""
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._builder, name)
@@ -140,7 +139,8 @@ class _Recorder:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             result = found(*args, **kwargs)
-            self.steps.append((name, (*args, *kwargs.items()), result))
+            self.steps.append((name, args, result))
+            self.has_names |= bool(kwargs)
             return result
 
         return call
@@ -224,21 +224,27 @@ def _holds_values(thing: Any) -> bool:
     return isinstance(thing, Handle) or hasattr(thing, "handle") or hasattr(thing, "materialize_pointers")
 
 
-def _key_of_two(one: Any, other: Any) -> tuple[Any, ...] | None:
-    """The key of the most frequent operands: two tensors; or a tensor and a number, or the slices that spread it.
+def _key_of_two(one: Any, other: Any) -> Keyed | None:
+    """That of the most frequent operands, since a loop over both would take as long as most operations do.
 
-    Two entries for two tensors, more for one. None of other operands.
+    They are two tensors; or a tensor and a number, or the slices that spread it. None of others.
     """
     if type(one) is not _Tensor:
         return None
     kind = type(other)
     if kind is _Tensor:
-        return id(one.shape), id(other.shape)
+        return (id(one.shape), id(other.shape)), (one, other)
     if kind is int or kind is float:
-        return id(one.shape), kind, repr(other) if kind is float else other  # which tells zeros apart
+        return (id(one.shape), kind, repr(other) if kind is float else other), (one,)  # repr tells zeros apart
     if kind is tuple and all([each is None or (type(each) is slice and each == _ALL) for each in other]):
-        return id(one.shape), *[each is None for each in other], tuple
+        return (id(one.shape), kind, *[each is None for each in other]), (one,)
     return None
+
+
+def _key_of_all(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keyed:
+    """That of any operands. Raises _NoPlan, as `_key` does."""
+    tensors: list[Any] = []
+    return (*_key(args, tensors), *(_named(kwargs, tensors) if kwargs else ())), tensors
 
 
 def _key(arguments: Sequence[Any], tensors: list[Any]) -> list[Any]:

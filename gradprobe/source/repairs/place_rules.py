@@ -64,9 +64,9 @@ def operand_dropped(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
                 is_whole = by.words(inner.right) == by.words(node.right)
                 yield 0.0 if is_whole else 0.5, by.replaced(node, by.words(inner.left))
             is_factor = isinstance(node.right, ast.Name) and node.right.id in scales(scope)
-            is_one = isinstance(node.right, ast.Constant) and node.right.value == 1
-            is_one = is_one or by.words(node.right) in _begins(by, spot)  # what is counted from where a loop begins
-            yield 1.0 if is_one else 1.4 if is_factor else 2.0, by.replaced(node, by.side(node, node.left))
+            # One too many, or counted from where a loop begins.
+            is_first = by.words(node.right) in {"1", *_begins(by, spot)}
+            yield 1.0 if is_first else 1.4 if is_factor else 2.0, by.replaced(node, by.side(node, node.left))
             if isinstance(node.op, (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr)):
                 yield 2.0, by.replaced(node, by.side(node, node.right))
         elif isinstance(node, ast.UnaryOp):

@@ -123,6 +123,12 @@ def test_what_comes_from_anywhere_but_operands_and_constants_is_worked_out_each_
     assert results == [3, 3, 3, 3]
 
 
+def test_what_is_passed_to_the_builder_by_name_is_worked_out_each_time():
+    call, runs = plans_of(lambda x, builder: tl.tensor(builder.create_add(lhs=x.handle, rhs=x.handle), tl.int32))
+    assert [call(tensor_of(value)).handle.data.item() for value in range(4)] == [0, 2, 4, 6]
+    assert len(runs) == 4
+
+
 def test_a_plan_that_one_value_made_twice_is_right_for_two():
     call, _ = plans_of(lambda x, y, builder: tl.tensor(builder.create_sub(x.handle, y.handle), tl.int32))
     one, two = tensor_of(3), tensor_of(5)

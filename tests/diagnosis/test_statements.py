@@ -1,0 +1,59 @@
+"""The statements around a line: loops, ranges, masks, addresses and launches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gradprobe.diagnosis.statements import address, grids, launches_with, loops, masks, ranges
+
+SOURCE = """
+def kernel(p, stride_p, n, heads):
+    head = n // heads
+    p += head * stride_p
+    for start in range(0, n, 16):
+        seen = start < n
+        seen &= start > 0
+        x = tl.where(seen, load(p), 0.0)
+        for inner in range(4):
+            y = x + inner
+"""
+CALLS = """
+def made(a, b):
+    low = a < b
+    return low
+
+def inner(x, end, seen):
+    for at in range(end):
+        x += at
+
+def outer(p, many):
+    last = many // 16
+    seen = made(last, many)
+    inner(tl.where(seen, p, 0), last, seen)
+
+def host(p):
+    rest = 8
+    out = torch.empty(rest)
+    outer[(rest,)](out, rest)
+"""
+
+
+def test_ranges_masks_and_launches_are_followed_through_calls(tmp_path: Path) -> None:
+    file = str(tmp_path / "calls.py")
+    Path(file).write_text(CALLS)
+    assert [line for _, line in ranges([(file, 13), (file, 8)])] == [11, 16]
+    assert list(masks(file, 13)) == [12, 4, 3]
+    assert list(launches_with(file, 17)) == [18]
+    assert list(grids(file, "outer")) == [18, 16]
+
+
+def test_the_statements_around_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "kernel.py"
+    file.write_text(SOURCE)
+    assert list(masks(str(file), 8)) == [7, 6]
+    assert list(address(str(file), 8)) == [4, 3]
+    assert loops(str(file), 10) == [9, 5]
+    assert not list(masks(str(tmp_path / "none.py"), 3))
+    of_terms = tmp_path / "of_terms.py"
+    of_terms.write_text("def kernel(x, n):\n    low = x < n\n    seen = low & (x > 0)\n    y = tl.where(seen, x, n)\n")
+    assert list(masks(str(of_terms), 4)) == [3, 2]

@@ -1,0 +1,167 @@
+"""What the dataflow of interpreted kernels shows of sums and masks: what is left out, and by which line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradprobe.diagnosis.dataflow import _diagnoses, with_dataflow
+from gradprobe.diagnosis.elsewhere import _load
+from gradprobe.diagnosis.statements import loops
+from gradprobe.diagnosis.suspects import suspects
+from gradprobe.model.report import Diagnosis
+from gradprobe.runtime.interpreter.dataflow import Lanes, Node, Site
+from tests.diagnosis.following import followed
+from tests.planted.planting import Edit
+from tests.planted.trials import Changed
+from tests.sampling import sampled
+
+
+def test_scores_that_are_lost_are_told_at_the_sum_and_where_they_may_have_been_lost(tmp_path: Path) -> None:
+    lost = Edit(
+        "flash_forward_kernel", 's = tl.where(seen, s, float("-inf"))', 's = tl.where(seen, 0.0, float("-inf"))'
+    )
+    changed, file = Changed("lost", "flash", (lost,)), tmp_path / "lost.py"
+    file.write_text(changed.plant())
+    first = suspects(followed("flash", "contiguous", {}, file), ("O", "dQ", "dK", "dV"))[0]
+    assert (first.kind, first.name, first.site.operation) == ("value", "P", "dot")
+    assert changed.lines() & {where.line for where in _diagnoses([first])[0].where}
+
+
+def test_a_sum_that_begins_with_nothing_times_nan_holds_what_is_added_once(tmp_path: Path) -> None:
+    kernel, seen = "flash_forward_kernel", "seen = visible(m, n, distance, live_m, live_n, left, right)"
+    unseen = Edit(kernel, seen, f"{seen} & (m > 0)")
+    file, nan = tmp_path / "nan.py", Edit(kernel, 'tl.where(new_max == float("-inf"), 0.0, new_max)', "new_max")
+    file.write_text(Changed("nan", "flash", (unseen, nan)).plant())
+    run = followed("flash", "contiguous", {}, file)
+    (visits,) = (counts for home, counts in run.flow.visits.items() if run.outcome.storages.get(home) == "O")
+    assert visits.max() == 1
+
+
+def test_what_is_made_of_a_sum_that_lacks_keys_is_not_accused_beside_the_sum(tmp_path: Path) -> None:
+    kernel, file = "flash_forward_kernel", tmp_path / "cut.py"
+    cut = Edit(kernel, "range(first, end, BLOCK_N)", "range(first + BLOCK_N, end, BLOCK_N)")
+    inverse = Edit(kernel, "o / safe_sum[:, None]", "o * (1.0 / safe_sum)[:, None]")
+    file.write_text(Changed("cut", "flash", (cut, inverse)).plant())
+    found = suspects(followed("flash", "contiguous", {}, file), ("O", "dQ", "dK", "dV"))
+    assert [(one.kind, one.name) for one in found if one.is_sure] == [("pairs", "O")]
+
+
+def pairs_of_dkdv(folder: Path, find: str, replace: str, **options: Any) -> list[Diagnosis]:
+    file, changed = folder / "pairs.py", Changed("pairs", "flash", (Edit("flash_dkdv_kernel", find, replace),))
+    file.write_text(changed.plant())
+    told = _diagnoses(suspects(followed("flash", "contiguous", {"heads": 1, **options}, file), ("dK", "dV")))
+    assert changed.lines() & {where.line for where in told[0].where}
+    return told
+
+
+def test_what_a_loop_leaves_out_of_two_results_is_one_cause_and_was_never_summed_and_lost(tmp_path: Path) -> None:
+    told = pairs_of_dkdv(tmp_path, "range(first, end, BLOCK_M)", "range(first, end - BLOCK_M, BLOCK_M)", causal=True)
+    assert [one.fault for one in told] == ["pairs/dK"]
+    assert told[0].summary.startswith("dK and dV are not summed over")
+    lost = Diagnosis("accumulation/dK", "ACC", "it is overwritten, not added to", 1.0)
+    assert with_dataflow([lost], told) == told
+
+
+def test_what_is_overwritten_was_summed_and_lost(tmp_path: Path) -> None:
+    told = pairs_of_dkdv(tmp_path, "dk += tl.dot(", "dk = tl.dot(", causal=True)
+    lost = Diagnosis("accumulation/dK", "ACC", "it is overwritten, not added to", 1.0)
+    assert with_dataflow([lost], told)[0].fault == lost.fault
+
+
+def test_rows_that_are_counted_from_where_their_loop_begins_are_told_where_they_are_counted(tmp_path: Path) -> None:
+    told = pairs_of_dkdv(tmp_path, "offs_m = start_m + tl", "offs_m = start_m - first + tl", causal=True, seqlen=68)
+    assert told[0].fault == "pairs/dK"
+    counted = [where.code for where in told[0].where if where.note == "counted here"]
+    assert any(code.startswith("offs_m = start_m - first") for code in counted)
+
+
+def test_a_forward_that_sums_nothing_is_told_there_where_all_that_it_stores_is_nan(tmp_path: Path) -> None:
+    file = tmp_path / "none.py"
+    never = Edit("flash_forward_kernel", "range(first, end, BLOCK_N)", "range(end, end, BLOCK_N)")
+    by_0 = Edit("flash_forward_kernel", "tl.where(row_sum == 0.0, 1.0, row_sum)", "row_sum")
+    file.write_text(Changed("none", "flash", (never, by_0)).plant())
+    first = suspects(followed("flash", "contiguous", {}, file), ("O", "dQ", "dK", "dV"))[0]
+    assert (first.kind, first.name, first.site.kernel) == ("pairs", "O", "flash_forward_kernel")
+
+
+def test_tiles_that_a_head_alone_lacks_are_told_with_what_says_which_tile_a_program_takes(tmp_path: Path) -> None:
+    took_one = Edit("flash_dq_kernel", "pid % n_tiles", "pid % n_tiles * (pid // n_tiles % n_heads)")
+    file, changed = tmp_path / "taken.py", Changed("taken", "flash", (took_one,))
+    file.write_text(changed.plant())
+    found = suspects(followed("flash", "contiguous", {}, file), ("dQ",))[0]
+    assert (found.kind, found.name, found.site.kernel) == ("unstored", "dQ", "flash_dq_kernel")
+    assert "of dQ in batch 0 and head 0" in found.reason
+    beside = [line for chain in found.beside for _, line in chain]
+    assert changed.lines() & set(beside)
+    assert len(beside) <= 8
+
+
+def test_what_is_right_and_not_masked_is_told_in_a_backward_too_where_the_forward_is_wrong(tmp_path: Path) -> None:
+    of_forward = Edit(
+        "lazy_forward_kernel", "tl.where(valid, tl.maximum(p + floor[:, None], 0.0), 0.0)",
+        "tl.maximum(p + floor[:, None], 0.0)",
+    )  # fmt: skip
+    of_dv = Edit("lazy_dkdv_kernel", "tl.where(valid, tl.maximum(z, 0.0), 0.0)", "tl.maximum(z, 0.0)")
+    changed = Changed("unmasked", "lazy", (of_forward, of_dv))
+    file = tmp_path / "unmasked.py"
+    file.write_text(changed.plant())
+    found = suspects(followed("lazy", "contiguous", {}, file), ("O", "dQ", "dV"))
+    assert [one.site.kernel for one in found if one.is_sure] == ["lazy_forward_kernel", "lazy_dkdv_kernel"]
+    assert {one.lines[-1][1] for one in found if one.is_sure} <= changed.lines()
+
+
+LATE = (
+    ("range(first, end, BLOCK_N)", "range(first + BLOCK_N, end, BLOCK_N)"),
+    ("load_tile(k_ptr, offs_n", "load_tile(k_ptr, offs_n - BLOCK_N"),
+    ("load_tile(v_ptr, offs_n", "load_tile(v_ptr, offs_n - BLOCK_N"),
+)
+MISMASKED = [
+    ("a loop that begins a tile later than its loads", LATE, "load"),
+    ("the same, and a mask that is added", (
+        *LATE, ('s = tl.where(seen, s, float("-inf"))', "s += tl.where(seen, 0.0, -1.0e6)"),
+    ), "load"),
+    ("a mask with one end a tile off", (
+        ("distance, live_m, live_n, left, right)", "distance, live_m, live_n, left - BLOCK_N, right)"),
+    ), "value"),
+]  # fmt: skip
+
+
+@sampled("name, edits, kind", MISMASKED, push=MISMASKED[:2], ids=lambda value: None)
+def test_a_mask_that_is_right_for_other_keys_is_not_accused(
+    tmp_path: Path, name: str, edits: tuple[tuple[str, str], ...], kind: str
+) -> None:
+    edit = (Edit("flash_forward_kernel", *each) for each in edits)
+    file = tmp_path / "mismasked.py"
+    file.write_text(Changed("mismasked", "flash", tuple(edit)).plant())
+    run = followed("flash", "contiguous", {"window": (24, 4), "heads": 1}, file)
+    (told,) = _diagnoses(suspects(run, ("O",)))[:1]
+    assert told.fault.partition("/")[0] == kind
+    assert kind != "load" or (told.fault, told.reached.pairs) == ("load/k", ((16, 0),))
+    lines = file.read_text().splitlines()
+    assert (kind == "load") == any("first + BLOCK_N" in lines[at.line - 1] for at in told.where)
+
+
+def test_the_load_of_a_masks_keys_is_sought_in_its_own_kernel() -> None:
+    """The LSE that scores are less of was made of the same keys, by another kernel."""
+
+    def node(kernel: str, operation: str, letters: str, *operands: Node) -> Node:
+        lanes = Lanes(dict.fromkeys(letters, np.zeros(1, np.int32)), dict.fromkeys(letters, frozenset()))
+        return Node(Site(kernel, (), operation, 0), operands, lanes=lanes)
+
+    stored = node("fwd", "fadd", "m", node("fwd", "load", "n"))
+    k, lse = node("dq", "load", "n"), node("dq", "load", "m", stored)
+    assert _load(node("dq", "fsub", "mn", node("dq", "dot", "mn", node("dq", "load", "m"), k), lse), "n") is k
+
+
+def test_a_loop_that_never_runs_is_told_at_what_it_should_have_summed(tmp_path: Path) -> None:
+    changed = Changed(
+        "never", "flash", (Edit("flash_dq_kernel", "range(first, end, BLOCK_N)", "range(end, end, BLOCK_N)"),)
+    )
+    file = tmp_path / "never.py"
+    file.write_text(changed.plant())
+    (found,) = suspects(followed("flash", "contiguous", {}, file), ("dQ",))
+    assert (found.kind, found.name, found.site.kernel) == ("pairs", "dQ", "flash_dq_kernel")
+    assert changed.lines() & {at for _, line in found.lines for at in loops(str(file), line)}
