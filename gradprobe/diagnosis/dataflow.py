@@ -25,9 +25,9 @@ from ..runtime.interpreter.memory.findings import Line, places
 from .addresses import misread, visited_run
 from .follow import Followed, followed_run
 from .lines import among
-from .statements import address, aliases, begun, given_again, grids, loops, masks, ranges
+from .statements import COUNTED, LOOP, RANGE, address, aliases, begun, given_again, grids, loops, masks, ranges
 from .sums import visited_in
-from .suspect import COUNTED, LOOP, NEVER, RANGE, Suspect
+from .suspect import NEVER, Suspect
 from .suspects import suspects
 
 _CLASSES = {"load": "S1", "masked": "M3", "store": "S3", "value": "A", "stored": "A", "pairs": "M2", "unstored": "M2"}

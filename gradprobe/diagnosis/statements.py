@@ -13,6 +13,9 @@ from ..source.cuda_syntax import leaves, nodes, parse, without_comments, words
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+# Notes of lines that stand beside a sum: each may be where it leaves something out.
+LOOP, RANGE, COUNTED = "the loop", "its range", "counted here"
+
 
 def masks(file: str, line: int, *, of_accesses: bool = True) -> Iterator[int]:
     """The lines that make the condition of the `where` of a line, or the `mask=` of its access, the last first."""

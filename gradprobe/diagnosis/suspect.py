@@ -9,8 +9,6 @@ from ..model.number import plural
 from ..runtime.interpreter.dataflow import Site
 from ..runtime.interpreter.memory.findings import Line
 
-# Notes of lines that stand beside a sum: each may be where it leaves something out.
-LOOP, RANGE, COUNTED = "the loop", "its range", "counted here"
 # What is said of pairs that no product was of: nothing that was summed was lost.
 NEVER = "and no product is of them"
 

@@ -13,7 +13,7 @@ from ...probing.experiment import Experiment
 from ...source.kernel_file import KernelFile
 from ...source.repairs.candidates import Fault
 from ...source.repairs.spots import Grid
-from ..suspect import COUNTED, LOOP, RANGE
+from ..statements import COUNTED, LOOP, RANGE
 
 # The kinds of faults that say of a tensor that it is read or stored otherwise, and how the field abbreviates axes.
 _OF_TENSORS = ("stride", "index", "layout", "store", "wrap")
