@@ -11,7 +11,8 @@ from ..model.contract import Contract, Reading
 from ..model.failures import TargetFailure
 from ..numerics.coarser import Model
 from ..numerics.compare import attention_of
-from ..numerics.ways import AGAIN, Draws, Problem, read, read_sums
+from ..numerics.readings import Draws, read, read_sums
+from ..numerics.ways import AGAIN, Problem
 from ..runtime.run import run_target
 from ..targets.find import Target
 from .experiment import experiment_of, inputs_of
