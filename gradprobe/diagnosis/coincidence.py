@@ -12,7 +12,7 @@ import contextlib
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -91,19 +91,28 @@ class Search:
     It is sought in a fork, since a case that the target does not take may end its process, or never end.
     """
 
-    def __init__(self, experiment: Experiment, runs: Sequence[LayoutRun], seconds: float) -> None:
-        """`seconds`: that it takes."""
-        self._longest = _TIMES * seconds
-        self._fork = Beside(partial(sought, replace(experiment, tick=silent), runs, seconds))
+    def __init__(
+        self, experiment: Experiment, runs: Sequence[LayoutRun], seconds: float, then: Callable[[], tuple[str, ...]]
+    ) -> None:
+        """`seconds`: that it takes. `then`: what the fork does next, in as many seconds."""
+        self._longest, self._then = (_TIMES + 1) * seconds, then
+        self._fork = Beside(partial(_sought_then, replace(experiment, tick=silent), runs, seconds, then))
 
-    def result(self) -> tuple[Warned, ...]:
-        return self._fork.answer(self._longest) or ()
+    def result(self) -> tuple[tuple[Warned, ...], tuple[str, ...]]:
+        """What is found, and what the work after it returned, which a fork that came to no end leaves to this one."""
+        return self._fork.answer(self._longest) or ((), self._then())
 
     def __enter__(self) -> Search:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._fork.__exit__()
+
+
+def _sought_then(
+    experiment: Experiment, runs: Sequence[LayoutRun], seconds: float, then: Callable[[], tuple[str, ...]]
+) -> tuple[tuple[Warned, ...], tuple[str, ...]]:
+    return sought(experiment, runs, seconds), then()
 
 
 def sought(experiment: Experiment, runs: Sequence[LayoutRun], seconds: float) -> tuple[Warned, ...]:

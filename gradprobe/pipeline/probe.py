@@ -110,10 +110,11 @@ def probe(
         report = replace(report, runs=tuple(replace(run, visited=ahead.visited(run)) for run in report.runs))
         search = search or _search(experiment, records, budget(COINCIDENCES), stack)
         warned: tuple[Warned, ...] = ()
+        seen: tuple[str, ...] | None = None
         if search is not None and report.failing is None:
             with experiment.stopwatch.timed("diagnose"):
                 tick("looking for coincidences", 0.0)
-                warned = search.result()
+                warned, seen = search.result()
     reasons = found.reasons
     if report.runs[0].verdict == MISMATCH:
         reasons = with_length(reasons, report.runs[0], right_at)
@@ -121,9 +122,9 @@ def probe(
         if report.failing is not None and not case.ranks and (seconds := budget(EDITS)) > 0:
             tick("trying edits", 0.0)
             reasons = reasons_with_edits(failed, reasons, seconds)
-        is_whole = report.failing is None and not case.ranks
-        seen = proposal(experiment, report.runs, budget(COINCIDENCES)) if is_whole else ()
-        notes = (*found_out, *notes_of(experiment, records), *seen)
+        if seen is None and report.failing is None and not case.ranks:
+            seen = _proposed(experiment, report.runs, budget(COINCIDENCES))
+        notes = (*found_out, *notes_of(experiment, records), *(seen or ()))
     not_shown = _not_shown(experiment, report.runs, given) if report.failing is None else []
     notes = (*notes, *not_shown)
     report = replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought, steps=found.steps)
@@ -162,7 +163,11 @@ def _search(
     # It imports Triton, which only a run in the interpreter has surely done already.
     from ..diagnosis.coincidence import Search
 
-    return stack.enter_context(Search(experiment, runs, seconds))
+    return stack.enter_context(Search(experiment, runs, seconds, partial(_proposed, experiment, runs, seconds)))
+
+
+def _proposed(experiment: Experiment, runs: Sequence[LayoutRun], seconds: float) -> tuple[str, ...]:
+    return tuple(proposal(experiment, runs, seconds))
 
 
 def _as_it_failed(
