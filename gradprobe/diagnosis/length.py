@@ -22,14 +22,14 @@ _OF_MEMORY, _OF_ELEMENTS = ("race/", "outside/"), ("load/", "store/", "masked/")
 _FIX = "mask its loads and stores by the length, or refuse other lengths before the first launch"
 
 
-def with_length(reasons: Reasons, first: LayoutRun, right_at: Callable[[], str]) -> Reasons:
+def with_length(reasons: Reasons, first: LayoutRun, right_at: Callable[[LayoutRun], str]) -> Reasons:
     """The reasons, where another length is right in the first layout: then nothing else is wrong with it there.
 
     Args:
-        right_at: runs the target at another length, and says at which it is right; "" where it is not.
+        right_at: given the first run, runs the target at other lengths, and says at which it is right; "" at none.
     """
     explained = reasons.predicted and reasons.causes
-    if (explained and not first.memory) or not (words := right_at()):
+    if (explained and not first.memory) or not (words := right_at(first)):
         return reasons
     of_length = [] if explained else _of_length(reasons, first)
     if not of_length:

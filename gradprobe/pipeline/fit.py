@@ -17,9 +17,9 @@ from ..probing.runs import records_of
 from ..targets.find import Target
 from .resolve import Problem
 
-# Many kernels take powers of two alone; many take no length that ends inside a block, of up to 128.
+# Many kernels take powers of two alone; many take no length that ends inside a block, of up to 256.
 _HEAD_DIMS = (32, 64, 128)
-WHOLE_BLOCKS = 128
+WHOLE_BLOCKS = (128, 256)
 _ORDERS = ("bhld", "blhd", "hld", "lhd")
 # The axes that a bias and a mask may have, and how many of them a target's own has.
 _BIASES = (("hmn", 3), ("mn", 2), ("bhmn", 4), ("bmn", 3), ("mn", 4))
@@ -54,7 +54,7 @@ def of_a_refusal(case: Case, target: Target, given: Collection[str]) -> Iterator
     if case.dtype == "float32":
         yield from (Adaptation({"dtype": dtype}, "float32") for dtype in ("float16", "bfloat16"))
     if not set(OF_LENGTH) & set(given):
-        for length in (WHOLE_BLOCKS, 2 * WHOLE_BLOCKS):
+        for length in WHOLE_BLOCKS:
             yield Adaptation({"seqlen": length}, f"length {case.seqlen_q}")
     if case.device == "cpu":
         yield Adaptation({"as_cuda": True}, "tensors on the CPU")
@@ -267,7 +267,7 @@ class _Search:
         """The fit, where most is right at another length: then its axes are right, and errors here are a fault."""
         if self._given(fit) & set(OF_LENGTH):
             return None
-        came = self._tried(fit, Adaptation({"seqlen": WHOLE_BLOCKS}, ""))
+        came = self._tried(fit, Adaptation({"seqlen": WHOLE_BLOCKS[0]}, ""))
         return fit if came.wrong <= _RIGHT_MOSTLY else None
 
     def _needed(self, fit: Fit) -> Fit:

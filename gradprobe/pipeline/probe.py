@@ -57,7 +57,7 @@ def probe(
     first: Callable[[LayoutRun], None] = lambda run: None,
     found_out: tuple[str, ...] = (),
     budget: Callable[[str], float] = lambda of: 0.0,
-    right_at: Callable[[], str] = lambda: "",
+    right_at: Callable[[LayoutRun], str] = lambda first: "",
 ) -> Probed:
     """Runs a target on a case under each layout, beside the reference, and says where it goes wrong, and why.
 
@@ -288,12 +288,13 @@ def _with_known(report: Probed, problem: Problem) -> Probed:
     return replace(report, known=(f"{report.runs[0].layout}, {words}", *report.known)) if words else report
 
 
-def _right_at(problem: Problem) -> str:
-    """At which length the first layout is right, as an option; "" where it is not, or where a length was given."""
-    given = set(OF_LENGTH) & problem.request.options.keys()
-    if given or problem.saved is not None or not tried(problem, {"seqlen": WHOLE_BLOCKS}).matches:
+def _right_at(problem: Problem, first: LayoutRun) -> str:
+    """At which length of whole blocks the first layout is right, as an option; "" at none, or where one was given."""
+    if set(OF_LENGTH) & problem.request.options.keys() or problem.saved is not None:
         return ""
-    return f"--seqlen {WHOLE_BLOCKS}"
+    # A run of the longer one takes its time; what leaves a tensor is worth it.
+    lengths = WHOLE_BLOCKS if first.memory else WHOLE_BLOCKS[:1]
+    return next((f"--seqlen {length}" for length in lengths if tried(problem, {"seqlen": length}).matches), "")
 
 
 def _right_without_groups(problem: Problem) -> str:

@@ -32,16 +32,16 @@ def finding():
     ],
 )
 def test_what_shows_at_one_length_alone_is_one_cause_beside_wrong_strides(found, told, beyond):
-    made = with_length(Reasons(found, shown=SHOWN), run(finding()), lambda: "--seqlen 128")
+    made = with_length(Reasons(found, shown=SHOWN), run(finding()), lambda first: "--seqlen 128")
     assert [one.fault for one in made.causes] == told
     assert made.is_beyond_edits is beyond
     assert made.causes[0].summary.endswith("in contiguous it is right at --seqlen 128")
 
 
 def test_without_memory_it_is_a_sentence_and_nothing_where_another_length_is_wrong_too():
-    assert with_length(Reasons(), run(), lambda: "--seqlen 128").known[0].startswith("contiguous, it is right at")
+    assert with_length(Reasons(), run(), lambda first: "--seqlen 128").known[0].startswith("contiguous, it is right at")
     reasons = Reasons((OUT,))
-    assert with_length(reasons, run(finding()), lambda: "") is reasons
+    assert with_length(reasons, run(finding()), lambda first: "") is reasons
 
 
 def test_a_cause_that_is_predicted_is_asked_for_no_other_length():

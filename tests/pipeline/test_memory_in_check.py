@@ -1,5 +1,7 @@
 """What `check` says of memory: stray accesses are findings that alone make a mismatch, and are not executed."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from gradprobe.model.documents import document_of
 from gradprobe.model.failures import Refusal
 from gradprobe.model.memory import OUTSIDE, RACE, MemoryFinding, grouped, worst_first
 from gradprobe.model.report import causes_among
+from gradprobe.pipeline import probe
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.resolve import resolve_problem
 from gradprobe.pipeline.run_check import run_check
@@ -63,6 +66,19 @@ def test_a_store_behind_the_last_block_is_told_as_a_length_that_is_wrong(tmp_pat
     said = "\n".join(text.plain for text in render(report_of(report), 200))
     assert "CAUSE  lengths that end inside a block are wrong: in contiguous it is right at --seqlen 128" in said
     assert said.count("stores outside") == 1
+
+
+@pytest.mark.parametrize(("strays", "tried", "told"), [((), [128], ""), (("a store",), [128, 256], "--seqlen 256")])
+def test_only_what_leaves_a_tensor_is_tried_at_a_length_of_larger_blocks_too(monkeypatch, strays, tried, told):
+    lengths = []
+
+    def run_at(problem, options):
+        lengths.append(options["seqlen"])
+        return SimpleNamespace(matches=options["seqlen"] == 256)
+
+    monkeypatch.setattr(probe, "tried", run_at)
+    problem = SimpleNamespace(request=SimpleNamespace(options={}), saved=None)
+    assert (probe._right_at(problem, SimpleNamespace(memory=strays)), lengths) == (told, tried)
 
 
 LATE = """
