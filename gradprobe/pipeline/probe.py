@@ -109,12 +109,7 @@ def probe(
             found = _reasons(failed, ahead) if why else RankReasons(Reasons())
         report = replace(report, runs=tuple(replace(run, visited=ahead.visited(run)) for run in report.runs))
         search = search or _search(experiment, records, budget(COINCIDENCES), stack)
-        warned: tuple[Warned, ...] = ()
-        seen: tuple[str, ...] | None = None
-        if search is not None and report.failing is None:
-            with experiment.stopwatch.timed("diagnose"):
-                tick("looking for coincidences", 0.0)
-                warned, seen = search.result()
+        warned, taps = _beside(experiment, report, search, budget(COINCIDENCES))
     reasons = found.reasons
     if report.runs[0].verdict == MISMATCH:
         reasons = with_length(reasons, report.runs[0], right_at)
@@ -122,9 +117,7 @@ def probe(
         if report.failing is not None and not case.ranks and (seconds := budget(EDITS)) > 0:
             tick("trying edits", 0.0)
             reasons = reasons_with_edits(failed, reasons, seconds)
-        if seen is None and report.failing is None and not case.ranks:
-            seen = _proposed(experiment, report.runs, budget(COINCIDENCES))
-        notes = (*found_out, *notes_of(experiment, records), *(seen or ()))
+        notes = (*found_out, *notes_of(experiment, records), *taps)
     not_shown = _not_shown(experiment, report.runs, given) if report.failing is None else []
     notes = (*notes, *not_shown)
     report = replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought, steps=found.steps)
@@ -164,6 +157,19 @@ def _search(
     from ..diagnosis.coincidence import Search
 
     return stack.enter_context(Search(experiment, runs, seconds, partial(_proposed, experiment, runs, seconds)))
+
+
+def _beside(
+    experiment: Experiment, report: Probed, search: Search | None, seconds: float
+) -> tuple[tuple[Warned, ...], tuple[str, ...]]:
+    """What is right only by coincidence in a check that matches, and the taps that show what it hides."""
+    if report.failing is not None or experiment.case.ranks:
+        return (), ()
+    with experiment.stopwatch.timed("diagnose"):
+        if search is None:
+            return (), _proposed(experiment, report.runs, seconds)
+        experiment.tick("looking for coincidences", 0.0)
+        return search.result()
 
 
 def _proposed(experiment: Experiment, runs: Sequence[LayoutRun], seconds: float) -> tuple[str, ...]:
