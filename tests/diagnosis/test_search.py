@@ -25,6 +25,7 @@ def test_the_work_after_it_is_done_in_the_fork(monkeypatch):
     with coincidence.Search(Ticking(), [], 30.0, worked) as search:
         found, done = search.result()
     assert found == ("a line",)
+    assert len(done) == 1
     assert done != worked()
 
 
