@@ -173,6 +173,8 @@ class Provenance:
     reference: str
     triton_cache: str
     """The folder of compiled kernels; "" where nothing is compiled."""
+    idle: tuple[str, ...] = ()
+    """Files with Triton kernels, where torch alone ran and none of these was launched."""
 
     @property
     def shadows(self) -> tuple[str, ...]:

@@ -27,9 +27,11 @@ from .tally import Finding, Tally
 from .totals import TOTALS, Totals
 
 ROWS = {"cpu": 256, "cuda": 1024}
-# Of a tile's matrices; of a short case twice as many, so that a GPU waits less for what is launched on it.
+# Of a tile's matrices.
 TILE_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 24}
-FOR_SHORT = {"cpu": 1, "cuda": 2}
+# Of a short case so many times as many, so that a GPU waits less for what is launched on it, where it has that many times
+# these bytes.
+FOR_SHORT, MEMORY_EACH = 4, 1 << 33
 SMALLEST_BOUND = 2.0**-120
 # Scores of a case from which a fused kernel pays for being compiled. It takes a tenth of a second off 2^30.
 FUSED_SCORES = 1 << 29
@@ -228,7 +230,7 @@ class First(_Walk):
     def rows_of_a_tile(self, heads: int) -> int:
         """How many rows a tile of so many heads has."""
         group = self.case.heads // self.case.kv_heads
-        most = TILE_ELEMENTS[self.device.type] * (FOR_SHORT[self.device.type] if heads > group else 1)
+        most = TILE_ELEMENTS[self.device.type] * (_for_short(self.device) if heads > group else 1)
         return max(1, min(ROWS[self.device.type], most // (heads * self.case.seqlen_k)))
 
     def see(self, batch: int, x: Attention) -> None:
@@ -240,8 +242,15 @@ class First(_Walk):
 
     def _key_heads_of_a_block(self) -> int:
         rows, group = min(self.case.seqlen_q, ROWS[self.device.type]), self.case.heads // self.case.kv_heads
-        most = TILE_ELEMENTS[self.device.type] * FOR_SHORT[self.device.type]
+        most = TILE_ELEMENTS[self.device.type] * _for_short(self.device)
         return max(1, most // (rows * self.case.seqlen_k * group))
+
+
+def _for_short(device: torch.device) -> int:
+    """How many times as large the tiles of several heads may be as those of one."""
+    if device.type != "cuda":
+        return 1
+    return max(1, min(FOR_SHORT, torch.cuda.get_device_properties(device).total_memory // MEMORY_EACH))
 
 
 def _is_fused(case: Case, device: torch.device, trace: Trace) -> bool:
