@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..source.triton_source import Function, is_jit, read_once
+from ..source.triton_source import Function, kernel_below, read_once
 from .finding import FOREIGN, MISSING, SWAPPED, LintFinding, finding_at
 from .foreign import product_at
 from .values import Advance, Factor, Record
@@ -219,20 +219,11 @@ def siblings(functions: Sequence[Function], views: Sequence[View]) -> Iterator[t
 def functions_of(scope: Mapping[str, Any], file: str) -> list[Function]:
     """The Triton functions that are defined in a file, of those that a module's names mean."""
     found: dict[int, Function] = {}
-    for jit in map(_unwrapped, list(scope.values())):
+    for jit in map(kernel_below, list(scope.values())):
         with contextlib.suppress(OSError, SyntaxError, TypeError):
             if jit is not None and (function := read_once(jit)).file == file:
                 found[id(jit)] = function
     return sorted(found.values(), key=lambda function: function.line)
-
-
-def _unwrapped(value: Any) -> Any:
-    """The kernel below what tunes it or fills in its constants; None for anything else."""
-    for _ in range(4):
-        if is_jit(value) or not type(value).__module__.startswith("triton.runtime"):
-            break
-        value = getattr(value, "fn", None)
-    return value if is_jit(value) else None
 
 
 def _foreign(record: Record, pointers: Mapping[str, str]) -> Iterator[LintFinding]:

@@ -204,6 +204,8 @@ class CheckedTarget(Struct, frozen=True, kw_only=True):
     """Files that another search path would have found under the same names."""
     kernels: tuple[Source, ...] = ()
     """Those that were launched."""
+    idle: tuple[str, ...] = ()
+    """Files with Triton kernels, where torch alone ran and none of these was launched."""
     reference: str = ""
 
 

@@ -29,7 +29,7 @@ from .totals import TOTALS, Totals
 ROWS = {"cpu": 256, "cuda": 1024}
 # Of a tile's matrices.
 TILE_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 24}
-# Of a short case so many times as many, so that a GPU waits less for what is launched on it, where it has that many times
+# So many times as many for a short case, so that a GPU waits less for what is launched on it. It has that many times
 # these bytes.
 FOR_SHORT, MEMORY_EACH = 4, 1 << 33
 SMALLEST_BOUND = 2.0**-120

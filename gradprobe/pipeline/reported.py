@@ -55,7 +55,7 @@ def _target(provenance: Provenance, family: str) -> CheckedTarget:
     return CheckedTarget(
         name=provenance.target, family=family, backend=provenance.backend, function=source.name, file=source.file,
         line=source.line, sha256=source.sha256, shadows=provenance.shadows,
-        kernels=tuple(map(_source, provenance.kernels)), reference=provenance.reference,
+        kernels=tuple(map(_source, provenance.kernels)), idle=provenance.idle, reference=provenance.reference,
     )  # fmt: skip
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import Any
 
 import torch
 
 from ..model.case import Case
 from ..model.number import in_words, spans
 from ..numerics.evidence import Provenance
-from ..targets.naming import triton_cache
+from ..processes.ended import is_edited
+from ..targets.find import Target
+from ..targets.naming import plain_function, triton_cache
 from .experiment import Experiment, arithmetic_of
 from .runs import RunRecord, outcomes_of
 
@@ -56,7 +61,32 @@ def provenance(experiment: Experiment, records: Iterable[RunRecord]) -> Provenan
     backend = cuda or ("torch" if not kernels else "triton-interpreter" if interpreted else "triton")
     reference = experiment.reference.name if experiment.reference else "gradprobe.reference, float64"
     cache = triton_cache() if backend == "triton" else ""
-    return Provenance(experiment.target.name, backend, experiment.target.source, kernels, reference, cache)
+    idle = _files_with_kernels(experiment.target) if backend == "torch" else ()
+    return Provenance(experiment.target.name, backend, experiment.target.source, kernels, reference, cache, idle)
+
+
+def _files_with_kernels(target: Target) -> tuple[str, ...]:
+    """The files that define Triton functions, of those that somebody may edit and that a target's names lead to."""
+    waiting, found = [plain_function(target.function).__module__], dict[str, ModuleType]()
+    while waiting and "triton.runtime" in sys.modules:
+        module = sys.modules.get(waiting.pop())
+        file = str(getattr(module, "__file__", ""))
+        if module is not None and file not in found and is_edited(file):
+            found[file] = module
+            waiting += [_module_of(value) for value in vars(module).values()]
+    return tuple(file for file, module in found.items() if _has_kernels(module))
+
+
+def _module_of(value: Any) -> str:
+    return value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
+
+
+def _has_kernels(module: ModuleType) -> bool:
+    """Whether it defines Triton functions, and does not only import them."""
+    from ..source.triton_source import kernel_below
+
+    kernels = filter(None, map(kernel_below, vars(module).values()))
+    return any(kernel.fn.__module__ == module.__name__ for kernel in kernels)
 
 
 def environment(device: str) -> dict[str, str]:

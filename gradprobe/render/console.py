@@ -27,7 +27,7 @@ from ..model.run import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head
 from .against import beside, render_against
 from .excerpt import render_reasons, window
 from .identities import identity_table
-from .places import base_of, place_of
+from .places import Place, base_of, place_of
 from .repeats import repeat_sentences
 from .text import (
     ASCII,
@@ -107,7 +107,14 @@ def verdict_words(report: Report) -> str:
     keys = {key for run in report.measured for key in identities(run)}
     right = f"{count} within budget" if first.compares else f"{plural(len(keys), 'identity')} kept"
     alone = "" if first.compares else "; no reference was computed"
-    return f"{target}: {right} in {runs} ({first.precision}){alone}"
+    return f"{target}: {right} in {runs} ({first.precision}){alone}{_idle(report)}"
+
+
+def _idle(report: Report) -> str:
+    """Says of a match that is none of the kernels that stand beside the target."""
+    idle = [base_of(report).told(Place(file, None)) for file in report.target.idle]
+    files = " and ".join(idle) if len(idle) < 3 else f"{len(idle)} files"
+    return f"; torch alone ran: no kernel of {files} was launched" if idle else ""
 
 
 def _warnings(report: Report, width: int) -> Iterator[Text]:

@@ -184,6 +184,15 @@ def is_jit(value: Any) -> bool:
     return isinstance(value, (JITFunction, InterpretedFunction))
 
 
+def kernel_below(value: Any) -> Any:
+    """The Triton function below what tunes it or fills in its constants; None for anything else."""
+    for _ in range(4):
+        if is_jit(value) or not type(value).__module__.startswith("triton.runtime"):
+            break
+        value = getattr(value, "fn", None)
+    return value if is_jit(value) else None
+
+
 def is_own(value: Any) -> bool:
     """Whether it is a Triton function, and none of Triton's library."""
     return is_jit(value) and not value.fn.__module__.startswith("triton.")

@@ -50,6 +50,30 @@ def test_a_match_prints_no_first_mismatch():
     assert ran.out.startswith("MATCH  soft.py:backward: 7 intermediates within budget in 3 layouts (float32, ")
 
 
+BESIDE_KERNELS = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def kernel(q_ptr, o_ptr):
+    tl.store(o_ptr, tl.load(q_ptr))
+
+def attention(q, k, v, scale):
+    if q.is_cuda:
+        return kernel[(1,)](q, q)
+    return (scale * q @ k.mT).softmax(-1) @ v
+"""
+
+
+def test_a_match_of_torch_alone_beside_kernels_says_so(folder):
+    (folder / "kernels.py").write_text(BESIDE_KERNELS)
+    (folder / "adapter.py").write_text(
+        "from kernels import attention\ndef f(q, k, v, scale): return attention(q, k, v, scale)\n"
+    )
+    for word in ("kernels.py:attention", "adapter.py:f"):
+        ran = run_process(f"check {word} {SMALL} --device cpu --no-recover", COLUMNS="200")
+        assert ran.out.splitlines()[0].endswith("; torch alone ran: no kernel of kernels.py was launched")
+
+
 @pytest.mark.parametrize("heads", [4, 128])
 @sampled("columns", [80, 120], push=1)
 def test_no_line_of_a_mismatch_in_4_or_128_heads_is_longer_than_the_terminal(heads, columns):
