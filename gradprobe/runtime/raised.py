@@ -173,9 +173,14 @@ def _plain(value: Any) -> Any:
 
 def _as_option(value: object, case: Case) -> str:
     """` (as --head-dim)` of a number that one size of the case alone is."""
-    sizes = _sizes(case)
-    options = [option for option, size in sizes.items() if size == value and size > 1 and type(value) is int]
+    options = _options_of(value, case) if type(value) is int and value > 1 else []
     return f" (as {options[0]})" if len(options) == 1 else ""
+
+
+def _options_of(value: int, case: Case) -> list[str]:
+    """What of the case is so large: a size, or all heads of a row side by side."""
+    beside = {"--heads times --head-dim": case.heads * case.head_dim}
+    return [words for words, size in (_sizes(case) | beside).items() if size == value]
 
 
 def _sizes(case: Case) -> dict[str, int]:
@@ -203,9 +208,12 @@ def _remarks(error: BaseException, step: _Step, case: Case) -> Iterator[str]:
     values = (_plain(step.scope[name]) for name in _names(step.place) if name in step.scope)
     numbers = {value for value in values if isinstance(value, int)}
     if "power of 2" in words or "power of two" in words:
-        for option, size in _sizes(case).items():
-            if size in numbers and size & (size - 1):
-                yield f"{size} is no power of two; with {option} {1 << size.bit_length()} it is one"
+        for number in sorted(number for number in numbers if number & (number - 1)):
+            options = _options_of(number, case)
+            if len(options) == 1 and options[0] in _sizes(case):
+                yield f"{number} is no power of two; with {options[0]} {1 << number.bit_length()} it is one"
+            elif options:
+                yield f"{number} is no power of two; it may be {' or '.join(options)}"
     unknown = [name for name in _names(step.place) if name not in step.scope and not hasattr(builtins, name)]
     for name in (name for name in unknown if re.search(rf"\b{name}\b", words)):
         if close := difflib.get_close_matches(name, [*step.scope], 1):
