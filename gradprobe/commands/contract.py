@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from ..inputs.history import CheckRequest
 from ..model.case import flag_of
 from ..model.contract import IEEE, Contract, Reading
 from ..model.failures import UsageFailure
-from ..render.text import headed, wrapped
+from ..render.text import headed, lines_of, wrapped
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -108,7 +107,7 @@ def _parts(reading: Reading, width: int) -> Iterator[str]:
         said.append(f"{part}: {' or '.join(words[:_SHOWN])}{more}")
     if not reading.fits:
         said.insert(0, f"nearest of {reading.ways} ways, {reading.differing:,} of {reading.elements:,} elements differ")
-    yield from textwrap.wrap("; ".join(said), max(width - _COLUMN - 2, 20))
+    yield from lines_of("; ".join(said), max(width - _COLUMN - 2, 20))
 
 
 def _notes(read: ReadContract) -> Iterator[str]:

@@ -7,7 +7,6 @@ import contextlib
 import importlib.util
 import inspect
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from ..model.assignment import OUTPUTS
 from ..model.case import flag_of
 from ..model.failures import UsageFailure
 from ..model.number import plural
-from ..render.text import CAUTION
+from ..render.text import CAUTION, lines_of
 from ..targets.builtin import BUILTINS, Builtin
 from ..targets.find import WORLD, applicable, canonical_name, family_of, find_function, find_target, load_file
 
@@ -196,7 +195,7 @@ def render_file(found: FileTargets, width: int) -> list[Text]:
         lines += [Text(), *_of_file(entry, width)]
     if len(can) < len(found.targets):
         lines += [Text(), *_refused([one for one in found.targets if one.refused], width)]
-    return lines if can else [*lines, Text(), *map(Text, textwrap.wrap(_way_out(found), max(width, 40)))]
+    return lines if can else [*lines, Text(), *map(Text, lines_of(_way_out(found), max(width, 40)))]
 
 
 def _way_out(found: FileTargets) -> str:
@@ -256,7 +255,7 @@ def render(entries: Sequence[ListedTarget], width: int) -> list[Text]:
 
 def _entry(entry: ListedTarget, width: int) -> Iterator[Text]:
     name = Text(f"{entry.name:<{_INDENT + 4}}", "dim" if entry.missing else "bold")
-    first, *rest = textwrap.wrap(entry.summary, max(width, 40) - len(name))
+    first, *rest = lines_of(entry.summary, max(width, 40) - len(name))
     yield name + Text(first)
     yield from (Text(" " * len(name) + line) for line in rest)
     if entry.missing:
@@ -273,6 +272,6 @@ def _entry(entry: ListedTarget, width: int) -> Iterator[Text]:
 
 def _folded(label: str, words: str, width: int, style: str = "", indent: int = _INDENT) -> Iterator[Text]:
     indent = max(indent, len(label) + 2)
-    lines = textwrap.wrap(words, max(width, 40) - indent - 2, break_on_hyphens=False, break_long_words=False)
+    lines = lines_of(words, max(width, 40) - indent - 2)
     for at, line in enumerate(lines):
         yield Text.assemble("  ", (f"{'' if at else label:<{indent}}", "dim"), (line, style))

@@ -57,7 +57,7 @@ def of_a_refusal(case: Case, target: Target, given: Collection[str]) -> Iterator
         for length in WHOLE_BLOCKS:
             yield Adaptation({"seqlen": length}, f"length {case.seqlen_q}")
     if case.device == "cpu":
-        yield Adaptation({"as_cuda": True}, "tensors on the CPU")
+        yield Adaptation({"as_cuda": True}, "a tensor on the CPU")
     if "causal" in target.takes and not case.causal:
         yield Adaptation({"causal": True}, "no causal mask")
     for shapes in ("hld", "lhd", "blhd"):

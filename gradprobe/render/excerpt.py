@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from rich.text import Text
@@ -11,7 +10,7 @@ from ..model.number import Number, in_words, plural, spans
 from ..model.report import CONSISTENT, Diagnosis, Report, TriedEdit, Where
 from ..model.run import MISMATCH, CloseUp, Element
 from .places import Base, base_of
-from .text import CAUTION, STYLES, folded, place_in_words, ratio, value
+from .text import CAUTION, STYLES, folded, lines_of, place_in_words, ratio, value
 
 
 def window(place: Element, width: int, *, one_row: bool = False) -> Iterator[Text]:
@@ -118,7 +117,7 @@ def render_reasons(report: Report, width: int) -> Iterator[Text]:
 
 def _cause(word: str, diagnosis: Diagnosis, base: Base, width: int) -> Iterator[Text]:
     sentence = f"{diagnosis.summary} ({diagnosis.fault})"
-    first, *rest = textwrap.wrap(sentence, max(width, 40) - len(word) - 2)
+    first, *rest = lines_of(sentence, max(width, 40) - len(word) - 2)
     yield Text.assemble((word, _STYLE), f"  {first}")
     yield from (Text(f"  {line}") for line in rest)
     yield from (line for evidence in diagnosis.evidence for line in folded(evidence, width))
@@ -142,7 +141,7 @@ def render_edit(edit: TriedEdit, width: int) -> Iterator[Text]:
         return
     head = "FIX, tried: " if edit.matches else "FIX of this cause, tried: " if edit.mends else "CLOSEST EDIT, tried: "
     certain = ": the cause is certain" if edit.is_certain else ""
-    first, *rest = textwrap.wrap(f"{edit.words} ({count}){certain}", max(width, 40) - len(head))
+    first, *rest = lines_of(f"{edit.words} ({count}){certain}", max(width, 40) - len(head))
     yield Text.assemble((head, "bold green" if edit.is_certain else f"bold {CAUTION}"), first)
     yield from (Text(f"  {line}") for line in rest)
     lines = edit.diff.splitlines()
@@ -184,7 +183,7 @@ def _line(where: Where, width: int, *, among: bool) -> Iterator[Text]:
 def _caret(where: Where, room: int) -> list[str]:
     """A caret under what is wrong, and beside or below it what stands there."""
     if where.column is None or where.column + where.length > room:
-        return textwrap.wrap(where.note, room)
+        return lines_of(where.note, room)
     caret = " " * where.column + "^" * max(1, where.length)
     beside = f"{caret} {where.note}".rstrip()
-    return [beside] if len(beside) <= room else [caret, *textwrap.wrap(where.note, room)]
+    return [beside] if len(beside) <= room else [caret, *lines_of(where.note, room)]

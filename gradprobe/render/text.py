@@ -214,7 +214,7 @@ def quoted(title: str) -> str:
 
 def headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
     """A verdict, and what it is about in lines of a width."""
-    first, *rest = textwrap.wrap(words, max(width, 40) - len(verdict) - 2)
+    first, *rest = lines_of(words, max(width, 40) - len(verdict) - 2)
     yield Text.assemble((verdict, style), f"  {first}")
     yield from (Text(" " * (len(verdict) + 2) + line) for line in rest)
 
@@ -225,4 +225,9 @@ def folded(sentence: str, width: int, style: str = "") -> list[Text]:
 
 
 def wrapped(sentence: str, width: int) -> list[str]:
-    return textwrap.wrap(sentence, max(width, 40), initial_indent="  ", subsequent_indent="    ")
+    return lines_of(sentence, max(width, 40), initial_indent="  ", subsequent_indent="    ")
+
+
+def lines_of(words: str, width: int, **indents: str) -> list[str]:
+    """Words in lines of a width, of which none ends inside a path or an option."""
+    return textwrap.wrap(words, width, break_long_words=False, break_on_hyphens=False, **indents)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
+from ..text import lines_of
 from .topic import BUDGET, FAULT, IDENTITY, RULE, Topic, topics
 
 _HEADS = {
@@ -31,7 +32,7 @@ def render_topics(found: Sequence[Topic], width: int) -> list[Text]:
 
 def _whole(topic: Topic, width: int) -> Iterator[Text]:
     yield Text.assemble((", ".join(topic.names), "bold"), (f"  {_kind(topic)}", "dim"))
-    yield from (Text(line, "bold") for line in textwrap.wrap(topic.title, width))
+    yield from (Text(line, "bold") for line in lines_of(topic.title, width))
     for label, name in _PARTS:
         words = getattr(topic, name)
         if words:
@@ -46,9 +47,7 @@ def _kind(topic: Topic) -> str:
 
 
 def _part(label: str, words: str, width: int) -> Iterator[Text]:
-    for number, line in enumerate(
-        textwrap.wrap(words, width - 2 - _INDENT, break_long_words=False, break_on_hyphens=False)
-    ):
+    for number, line in enumerate(lines_of(words, width - 2 - _INDENT)):
         yield Text.assemble("  ", (f"{'' if number else label:<{_INDENT}}", "dim"), line)
 
 
