@@ -24,6 +24,7 @@ from ..processes.limits import words_of_loss
 from ..targets.bind import bind
 from ..targets.find import Target
 from ..targets.naming import LoadedSource, source_of
+from ..targets.returned import by_name
 from ..targets.stand_in import gpu_stood_in
 from .arithmetic import Dots, matmuls_watched, of_autograd, of_cuda, of_triton
 from .backend import interpreting
@@ -152,13 +153,15 @@ def run_target(
         except BaseException as error:  # SystemExit, and what test runners fail and skip by
             raise TargetFailure(*_raised(target, case, inputs, error)) from error
     outputs = {name: inputs.tensors[name] for name in target.outputs if name in inputs.tensors}
+    named = by_name(target.function, result) if isinstance(result, (tuple, list)) else None
+    result, *how = named or (result,)
     trace = read_trace(result, case, f"target {target.name!r}", outputs)
     reading = session.read() if session else None
     trace = with_tapped(trace, reading.values, case) if reading else trace
     left_out = [source.left_out for source in dict.fromkeys(entry.unit.source for entry in watch.launches)]
-    notes = (*(reading.notes if reading else ()), *filter(None, left_out))
+    notes = (*how, *(reading.notes if reading else ()), *filter(None, left_out))
     taken |= given_where_they_lay(inputs.tensors, watch.given)
-    named = result.items() if isinstance(result, Mapping) else ()
+    items = result.items() if isinstance(result, Mapping) else ()
     return Outcome(
         trace=trace,
         refused=None,
@@ -168,7 +171,7 @@ def run_target(
         taken=frozenset(taken),
         notes=notes,
         unstored=reading.unstored if reading else {},
-        storages={storage_of(tensor): str(name) for name, tensor in named if tensor is not None},
+        storages={storage_of(tensor): str(name) for name, tensor in items if tensor is not None},
         cuda=max(watch.backends, default=""),
         findings=tuple(watch.findings),
         shared=tuple(shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),

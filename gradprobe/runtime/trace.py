@@ -53,7 +53,7 @@ def read_trace(result: object, case: Case, subject: str, outputs: Mapping[str, T
     """
     result = {} if result is None and outputs else result
     if not isinstance(result, Mapping):
-        or_none = f"; or None, after writing into {', '.join(outputs)}" if outputs else ""
+        or_none = f"; or None, after writing into {', '.join(outputs)}" if outputs else "; or the tuple (dq, dk, dv)"
         raise TargetFailure(
             f"{subject} must return a dict of named intermediates, got {type(result).__name__}",
             f"return any of {', '.join(names())}, for example {{'dQ': dq, 'dK': dk, 'dV': dv}}{or_none}",

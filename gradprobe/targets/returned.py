@@ -1,0 +1,62 @@
+"""What a backward returns as a tuple, by name: as its return statement calls it, else dQ, dK and dV in this order."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from ..model.intermediates import GRADIENT_OF, lookup
+from .find import canonical_name
+from .naming import plain_function
+
+_BY_PLACE = ("dQ", "dK", "dV")
+
+
+def by_name(function: Callable[..., Any], results: Sequence[Any]) -> tuple[dict[str, Any], str] | None:
+    """The results by name, and a sentence that says why so; None where neither words nor number tell which is which.
+
+    A result whose name is that of no gradient is left out.
+    """
+    named = next((names for names in _returned(function) if len(names) == len(results)), [])
+    if {*_BY_PLACE} <= {*named} and all(named.count(name) == 1 for name in named if name):
+        found = {name: result for name, result in zip(named, results, strict=True) if name}
+        return found, _taken_for(found, "by the names in its return statement")
+    if len(results) < len(_BY_PLACE) or [result is not None for result in results] != _is_given(len(results)):
+        return None
+    return dict(zip(_BY_PLACE, results, strict=False)), _taken_for(_BY_PLACE, "by their order; a dict says otherwise")
+
+
+def _is_given(count: int) -> list[bool]:
+    """Of so many results, the first three, and for the others None, as autograd asks for it."""
+    return [at < len(_BY_PLACE) for at in range(count)]
+
+
+def _taken_for(names: Iterable[str], why: str) -> str:
+    return f"of the tuple that it returns, {', '.join(names)} are taken {why}"
+
+
+def _returned(function: Callable[..., Any]) -> Iterator[list[str]]:
+    """Of each tuple that a function itself returns, which gradients its elements are called; "" of other names."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(plain_function(function))))
+    except (OSError, TypeError, SyntaxError):
+        return
+    waiting: list[ast.AST] = list(getattr(tree.body[0], "body", []))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+            yield [_named(element) for element in node.value.elts]
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _named(element: ast.expr) -> str:
+    """`dQ` of `dq`, `grad_q` and `dq.to(q.dtype)`."""
+    if isinstance(element, ast.Call) and isinstance(element.func, ast.Attribute):
+        return _named(element.func.value)
+    word = element.id if isinstance(element, ast.Name) else ""
+    row = lookup(canonical_name(word) or word)
+    return row.name if row is not None and row.name in GRADIENT_OF.values() else ""

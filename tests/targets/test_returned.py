@@ -1,0 +1,48 @@
+"""A tuple of gradients is taken by the names that are returned, else by place; and refused where neither tells."""
+
+import pytest
+
+from gradprobe.targets.returned import by_name
+
+A, B, C = "abc"
+
+
+def launched():
+    return A, B, C
+
+
+def in_another_order():
+    dq, dk, dv, softmax_d = A, B, C, "d"
+
+    def inner():
+        return dq, dk
+
+    return dv.to(dq), dk, softmax_d, dq
+
+
+def by_another_function():
+    return launched()
+
+
+def twice():
+    dq = A
+    return dq, dq, B
+
+
+@pytest.mark.parametrize(
+    ("function", "results", "names"),
+    [
+        (launched, (A, B, C), {"dQ": A, "dK": B, "dV": C}),
+        (by_another_function, [A, B, C], {"dQ": A, "dK": B, "dV": C}),
+        (by_another_function, (A, B, C, None, None), {"dQ": A, "dK": B, "dV": C}),
+        (twice, (A, B, C), {"dQ": A, "dK": B, "dV": C}),
+        (in_another_order, (C, B, "d", A), {"dV": C, "dK": B, "dQ": A}),
+        (by_another_function, (A, B, C, "d"), None),
+        (by_another_function, (None, A, B, C), None),
+        (by_another_function, (A, B), None),
+        (len, (A, B, C), {"dQ": A, "dK": B, "dV": C}),
+    ],
+)
+def test_which_result_is_which(function, results, names):
+    found = by_name(function, results)
+    assert (found and found[0]) == names
