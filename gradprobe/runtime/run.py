@@ -189,11 +189,23 @@ def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs,
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore" if "ignore" in sys.warnoptions else "once")
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
+        # Python forgets what it has said as soon as filters change, so the same comes again in each run.
+        warnings.showwarning = functools.partial(_shown_once, warnings.showwarning)
         on_gpu = inputs.tensors["q"].is_cuda
         with target.surroundings.inside(), matmuls_watched(dots) if on_gpu else nullcontext():
             if target.is_backward:
                 return target.function(**arguments)
             return _through_autograd(target, case, arguments, inputs.tensors["do"], dots)
+
+
+_SAID: set[tuple[str, str, int]] = set()
+
+
+def _shown_once(show: Callable[..., None], message: object, category: type, file: str, line: int, *more: Any) -> None:
+    """Shows a warning, unless this process has shown it already."""
+    if (said := (str(message), file, line)) not in _SAID:
+        _SAID.add(said)
+        show(message, category, file, line, *more)
 
 
 def _through_autograd(

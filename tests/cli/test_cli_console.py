@@ -74,6 +74,17 @@ def test_a_match_of_torch_alone_beside_kernels_says_so(folder):
         assert ran.out.splitlines()[0].endswith("; torch alone ran: no kernel of kernels.py was launched")
 
 
+def test_a_warning_of_the_target_is_shown_once_and_not_in_each_run(folder):
+    (folder / "warns.py").write_text(
+        "import warnings\n"
+        "def f(q, k, v, scale):\n"
+        "    warnings.warn('block pointers are deprecated')\n"
+        "    return (scale * q @ k.mT).softmax(-1) @ v\n"
+    )
+    ran = run_process(f"check warns.py:f {SMALL} --no-recover")
+    assert (ran.code, ran.err.count("block pointers are deprecated\n")) == (0, 1)
+
+
 @pytest.mark.parametrize("heads", [4, 128])
 @sampled("columns", [80, 120], push=1)
 def test_no_line_of_a_mismatch_in_4_or_128_heads_is_longer_than_the_terminal(heads, columns):
