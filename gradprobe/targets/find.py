@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -251,10 +252,17 @@ def _importing(load: Callable[[], Any], word: str, surroundings: Surroundings) -
     except (Failure, KeyboardInterrupt):
         raise
     except BaseException as error:
-        words = "it calls exit()" if isinstance(error, SystemExit) and error.code is None else text_of(error)
+        is_exit = isinstance(error, SystemExit) and error.code is None
+        words = "it calls exit()" if is_exit else text_of(error) or _raised_at(error)
         raise TargetFailure(
             f"target {word!r} fails to import: {type(error).__name__}: {words}", "--traceback shows where"
         ) from error
+
+
+def _raised_at(error: BaseException) -> str:
+    """The line that an exception without a message came from: `kernels.py:12: assert torch.cuda.is_available()`."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(place.filename).name}:{place.lineno}: {place.line}"
 
 
 def _function(module: ModuleType, name: str, word: str) -> Callable[..., Any]:

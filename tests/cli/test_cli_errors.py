@@ -140,6 +140,7 @@ def test_a_signature_that_nothing_can_be_passed_to_exits_2(text, pieces, folder)
         ("import sys; sys.exit('gone')", ("SystemExit: gone",)),
         ("def f(:", ("SyntaxError",)),
         ("1 / 0", ("ZeroDivisionError: division by zero",)),
+        ("\nassert not __name__", ("AssertionError: broken.py:2: assert not __name__",)),
     ],
 )
 def test_a_file_that_fails_to_import_exits_3(text, pieces, folder):
