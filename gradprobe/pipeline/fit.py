@@ -10,7 +10,7 @@ from typing import Any
 from ..inputs.options import flags
 from ..model.assignment import in_words, missing
 from ..model.case import Case, ranked
-from ..model.failures import Failure, Refusal, TargetFailure
+from ..model.failures import Failure, Refusal, TargetFailure, UsageFailure
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import experiment_of
 from ..probing.runs import records_of
@@ -221,7 +221,10 @@ class _Search:
         return self.latest
 
     def past(self, failure: Failure) -> Fit | None:
-        """The fewest adaptations with which the target runs; each on the way leads at least to another refusal."""
+        """The fewest adaptations with which the target runs; each on the way leads at least to another refusal.
+
+        Of one with which the case cannot be made, as of one batch alone, nothing is learned.
+        """
         waiting, seen = self._refused, {_about(failure)}
         waiting.append((Fit(self._problem), failure))
         for fit, why in waiting if refuses(failure) else ():
@@ -238,7 +241,7 @@ class _Search:
                 if came.failure is None:
                     if (right := self._mostly_right(self._needed(further))) is not None:
                         return right
-                elif _about(came.failure) not in seen:
+                elif not isinstance(came.failure, UsageFailure) and _about(came.failure) not in seen:
                     seen.add(_about(came.failure))
                     (waiting if refuses(came.failure) else self._ended).append((further, came.failure))
         return None

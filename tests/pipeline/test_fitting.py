@@ -210,8 +210,9 @@ def test_what_no_adaptation_mends_is_told_as_it_came():
     assert "raised IndexError (contiguous): list index out of range" in ran.err
 
 
-def test_what_a_target_raises_once_its_first_refusal_is_past_is_told_with_the_first():
-    ran = run(f"check forms.py:old {SMALL}")
+@pytest.mark.parametrize("batch", [1, 2])  # of two no [H, L, D] can be made, which says nothing of the target
+def test_what_a_target_raises_once_its_first_refusal_is_past_is_told_with_the_first(batch):
+    ran = run(f"check forms.py:old {SMALL} --batch {batch}".replace("--batch 1 ", "", 1))
     assert (ran.code, ran.out) == (3, "")
     assert "assert q.shape[-1] in (64, 128)" in ran.err
     assert "with --head-dim 64 it raised AttributeError: module 'torch' has no attribute 'no_such_function'" in ran.err
