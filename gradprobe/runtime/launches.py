@@ -164,8 +164,18 @@ def one_configuration(ran: list[Configuration], pinned: Mapping[str, int]) -> It
         launch = _Launch(self, args, kwargs)
         return launch.pinned_or_first(pinned.get(launch.kernel), ran)
 
-    with replaced(tuner, "run", run):
+    with contextlib.ExitStack() as stack:
+        for one in _with_a_run_of_its_own(tuner):
+            stack.enter_context(replaced(one, "run", run))
         yield
+
+
+def _with_a_run_of_its_own(tuner: type) -> Iterator[type]:
+    """A class of tuners and those derived from it, as far as they say what a launch does."""
+    if "run" in vars(tuner):
+        yield tuner
+    for derived in tuner.__subclasses__():
+        yield from _with_a_run_of_its_own(derived)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,19 @@ def misses_a_tail(q, k, v, do, *, o):
     rows = do[..., 0].numel()
     return launched(lambda meta: (rows // meta["BLOCK"] + (meta["BLOCK"] < 32),), do, o)
 """
+OF_ANOTHER_TUNER = """
+from triton.runtime.autotuner import Autotuner
+
+class OnDisk(Autotuner):
+    def run(self, *args, **kwargs):
+        return self.fn.run(*args, **kwargs, **min(self.configs, key=self.timed).all_kwargs())
+
+    def timed(self, config):
+        return self.do_bench(lambda: None, quantiles=(0.5,))
+
+tuned = delta_kernel
+delta_kernel = OnDisk(tuned.fn, tuned.arg_names, CONFIGS, ["rows"], None, None)
+"""
 SMALL = "--batch 1 --heads 1 --seqlen 72 --head-dim 16 --runs contiguous"
 
 
@@ -47,6 +60,7 @@ SMALL = "--batch 1 --heads 1 --seqlen 72 --head-dim 16 --runs contiguous"
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tuned.py").write_text(WRITTEN)
+    return tmp_path
 
 
 def checked(words):
@@ -77,3 +91,11 @@ def test_a_word_that_is_neither_is_a_wrong_command():
     ran = run(f"check tuned.py:right {SMALL} --configs every")
     assert ran.code == 2
     assert "--configs must be one of first, all, got 'every'" in ran.err
+
+
+def test_a_tuner_that_is_derived_from_tritons_times_nothing_either(folder):
+    path = folder / "tuned.py"
+    path.write_text(WRITTEN + OF_ANOTHER_TUNER)
+    code, report, _ = checked("right")
+    assert (code, report["verdict"]) == (0, "match")
+    assert any("it ran with configuration 1 of 3" in note for note in report["notes"])
