@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from ..model.number import LAMBDA
 from ..model.report import Diagnosis
 from ..numerics.evidence import LayoutRun
 from .lines import of_strays
@@ -29,7 +30,8 @@ def with_length(reasons: Reasons, first: LayoutRun, right_at: Callable[[LayoutRu
         right_at: given the first run, runs the target at other lengths, and says at which it is right; "" at none.
     """
     explained = reasons.predicted and reasons.causes
-    if (explained and not first.memory) or not (words := right_at(first)):
+    is_told = (explained or _is_slight(first)) and not first.memory
+    if is_told or not (words := right_at(first)):
         return reasons
     of_length = [] if explained else _of_length(reasons, first)
     if not of_length:
@@ -49,6 +51,12 @@ def with_length(reasons: Reasons, first: LayoutRun, right_at: Callable[[LayoutRu
         shown={**reasons.shown, FAULT: tuple(shown)},
         is_beyond_edits=is_unmasked,
     )
+
+
+def _is_slight(run: LayoutRun) -> bool:
+    """Whether no error is more than a coarser arithmetic's, which other values at another length may not show."""
+    findings = run.measured.comparison.findings.values() if run.measured is not None else ()
+    return all(finding.max_ratio <= LAMBDA for finding in findings)
 
 
 def _of_length(reasons: Reasons, first: LayoutRun) -> list[Diagnosis]:

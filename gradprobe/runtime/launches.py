@@ -170,7 +170,7 @@ def one_configuration(ran: list[Configuration], pinned: Mapping[str, int]) -> It
         yield
 
 
-def _with_a_run_of_its_own(tuner: type) -> Iterator[type]:
+def _with_a_run_of_its_own(tuner: Any) -> Iterator[Any]:
     """A class of tuners and those derived from it, as far as they say what a launch does."""
     if "run" in vars(tuner):
         yield tuner

@@ -15,8 +15,9 @@ STRIDE = Diagnosis("load/q", "S1", "reads other elements of q", 1.0, (), (Where(
 SHOWN = {"load/v": ("contiguous",), "load/q": ("contiguous", "distinct")}
 
 
-def run(*memory):
-    return SimpleNamespace(layout="contiguous", memory=memory)
+def run(*memory, ratio=100.0):
+    comparison = SimpleNamespace(findings={"dQ": SimpleNamespace(max_ratio=ratio)})
+    return SimpleNamespace(layout="contiguous", memory=memory, measured=SimpleNamespace(comparison=comparison))
 
 
 def finding():
@@ -47,3 +48,9 @@ def test_without_memory_it_is_a_sentence_and_nothing_where_another_length_is_wro
 def test_a_cause_that_is_predicted_is_asked_for_no_other_length():
     reasons = Reasons((OUT,), predicted={"tail/k": None})
     assert with_length(reasons, run(), pytest.fail) is reasons
+
+
+def test_no_other_length_is_asked_for_where_rounding_may_decide():
+    reasons = Reasons()
+    assert with_length(reasons, run(ratio=1.04), pytest.fail) is reasons
+    assert with_length(reasons, run(ratio=float("nan")), lambda first: "--seqlen 128") is not reasons
