@@ -98,6 +98,7 @@ def _case(given: Mapping[str, Any], target: Target, saved: Saved | None, device:
     packs = target.packs and saved is None
     case = resolve({**given, "device": device}, target.family, takes_bias="bias" in target.takes, packs=packs)
     _check_inplace(case, target)
+    _check_layouts(case, target)
     make_interpreter_right(case)
     choose_threads(case)
     return case
@@ -110,6 +111,15 @@ def _check_inplace(case: Case, target: Target) -> None:
         if name not in given:
             taken = ", ".join(target.takes.values())
             raise UsageFailure(f"--inplace {name}: target {target.name!r} is not given it", f"it takes {taken}")
+
+
+def _check_layouts(case: Case, target: Target) -> None:
+    """What is laid out in a way is given to the target, or nothing would be laid out so."""
+    given = {"all", "do", *target.takes}
+    for tensor, layout in (part for run in (case.layouts or (), *(case.runs or ())) for part in run):
+        if tensor not in given:
+            taken = ", ".join(target.takes.values())
+            raise UsageFailure(f"{tensor}={layout}: target {target.name!r} is not given {tensor}", f"it takes {taken}")
 
 
 def _device(given: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..model.assignment import OUTPUTS
 from ..model.failures import Failure, TargetFailure, UsageFailure, did_you_mean, text_of
+from ..source.triton_source import kernel_below
 from .builtin import BUILTINS
 from .naming import LoadedSource, is_autograd_function, name_of, readable, source_of
 from .stand_in import gpu_stood_in
@@ -274,6 +275,9 @@ def _function(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
         function = getattr(function, part)
     if not callable(function):
         raise UsageFailure(f"target {word!r}: {name} is not a function but {type(function).__name__}")
+    if "triton.runtime" in sys.modules and kernel_below(function) is not None:
+        way_out = "name a function that launches it; gradprobe init writes one"
+        raise UsageFailure(f"target {word!r}: {name} is a Triton kernel", way_out)
     if isinstance(function, type) and not is_autograd_function(function):
         raise UsageFailure(
             f"target {word!r}: the class {name} is no torch.autograd.Function",

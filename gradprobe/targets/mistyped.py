@@ -75,11 +75,33 @@ def _refuse_unnamed(file: Path, name: str, word: str) -> None:
 
 
 def _functions(statements: list[ast.stmt]) -> Iterator[str]:
-    """The functions and autograd.Functions that statements define at once, or under a condition."""
+    """The functions, autograd.Functions and aliases that statements define, at once or under a condition."""
+    known: set[str] = set()
     for statement in statements:
-        is_function = isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_")
-        bases = statement.bases if isinstance(statement, ast.ClassDef) else []
-        if is_function or any(ast.unparse(base).endswith("Function") for base in bases):
-            yield statement.name  # type: ignore[attr-defined]
-        elif isinstance(statement, (ast.If, ast.Try, ast.With)):
-            yield from _functions([*statement.body, *getattr(statement, "orelse", [])])
+        for name in _named(statement, known):
+            known.add(name)
+            yield name
+
+
+def _named(statement: ast.stmt, known: set[str]) -> Iterator[str]:
+    if isinstance(statement, ast.FunctionDef):
+        if not statement.name.startswith("_") and not any(map(_is_jit, statement.decorator_list)):
+            yield statement.name
+    elif isinstance(statement, ast.ClassDef):
+        if any(ast.unparse(base).endswith("Function") for base in statement.bases):
+            yield statement.name
+    elif isinstance(statement, ast.Assign):
+        if ast.unparse(statement.value).removesuffix(".apply") in known:
+            yield from (ast.unparse(target) for target in statement.targets if isinstance(target, ast.Name))
+    elif isinstance(statement, (ast.If, ast.Try, ast.With)) and not _is_of_a_program(statement):
+        yield from _functions([*statement.body, *getattr(statement, "orelse", [])])
+
+
+def _is_jit(decorator: ast.expr) -> bool:
+    """Whether it makes a kernel, which another function launches."""
+    return ast.unparse(decorator).partition("(")[0].endswith("jit")
+
+
+def _is_of_a_program(statement: ast.stmt) -> bool:
+    """`if __name__ == "__main__"`, of which an import does nothing."""
+    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)

@@ -401,3 +401,40 @@ def test_a_required_parameter_called_d_is_not_taken_for_delta(folder):
     ran = run(f"check dims.py:f {SMALL}")
     assert ran.code == 2
     assert_message(ran, "needs a parameter 'd' that nothing can be passed for")
+
+
+OTHER_NAMES = """
+import triton
+
+@triton.jit
+def flash_kernel(q, k, v):
+    pass
+
+def flash_attention_triton(q, k, v):
+    return q
+
+flash_attention = flash_attention_triton
+if __name__ == "__main__":
+    def flash_attentoin_test(q, k, v):
+        return q
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "pieces"),
+    [
+        ("flash_atention", ("did you mean 'flash_attention'? it has: flash_attention, flash_attention_triton",)),
+        ("flash_kernel", ("flash_kernel is a Triton kernel", "name a function that launches it")),
+    ],
+)
+def test_what_is_no_target_names_what_may_be_meant(name, pieces, folder):
+    (folder / "named.py").write_text(OTHER_NAMES)
+    ran = run_process(f"check named.py:{name} --device cpu")
+    assert ran.code == 2
+    assert_message(ran, f"target 'named.py:{name}'", *pieces)
+
+
+def test_a_layout_of_what_the_target_is_not_given_is_refused():
+    ran = run(f"check soft.py:backward --layout dq=distinct {SMALL}")
+    assert ran.code == 2
+    assert_message(ran, "dq=distinct: target 'soft.py:backward' is not given dq", "it takes q, k, v, do")
