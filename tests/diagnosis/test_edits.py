@@ -80,6 +80,17 @@ def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(tmp_path
     assert bool(titles) is matches
 
 
+@pytest.mark.parametrize(("right", "breaks"), [("0", True), ("(0 if causal else right)", False)])
+def test_an_edit_that_is_right_only_where_causal_is_as_it_was_breaks_what_is_right_without_it(tmp_path, right, breaks):
+    text, was = (KERNELS / "flash.py").read_text(), "0 if causal else right"
+    (tmp_path / "flash.py").write_text(text)
+    case = softmax_case(batch=1, heads=1, seqlen=20, head_dim=16, causal=True)
+    begun = experiment_of(case, find_target(f"{tmp_path}/flash.py:flash_backward"))
+    at = text.index(was)
+    edit = Candidate(KernelFile(f"{tmp_path}/flash.py", text), (Edit(at, at + len(was), right),), 0.0)
+    assert Search(begun, (), tmp_path, SECONDS)._breaks(edit, case) is breaks
+
+
 TIGHT = "range(first, end, BLOCK_M)"
 
 

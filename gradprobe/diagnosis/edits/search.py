@@ -11,11 +11,12 @@ from pathlib import Path
 
 from ...faults.hypothesis import Hypothesis
 from ...model.assignment import run_name
+from ...model.case import Case
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...processes.forks import Forks
 from ...source.repairs.candidates import Candidate
-from .cases import fresh, in_words, lengths_of, smaller
+from .cases import fresh, in_words, lengths_of, otherwise, smaller
 from .cause import Cause
 from .found import Found, Mend, Passed
 from .hunt import Ground, Hunt, Small
@@ -44,6 +45,7 @@ class Search:
         self.wrong = [run for run in self._plain if not run.matches]
         self._copies = count()
         self._modules: dict[str, list[str]] = {}
+        self._before: dict[Case, Came | None] = {}
 
     def run(self, causes: Sequence[Cause]) -> Found:
         """Tries the candidates of all causes until all are undone, or the time is over.
@@ -108,6 +110,8 @@ class Search:
         if not hunt.cause.is_undone(came):
             return hunt.told(ground, candidate, came)
         titles, at_others, whole = self._confirmed(hunt.cause, candidate)
+        if titles and self._breaks(candidate, self._experiment.case if ground.small is None else ground.small[0].case):
+            return False
         if titles:
             needless = self._needless(hunt.cause, candidate, whole)
             found.passed.append(Passed(candidate, titles, self._elsewhere(candidate), at_others, needless))
@@ -175,6 +179,20 @@ class Search:
         draw, at_others = self._drawn_afresh(candidate, runs[0]) if _all_match(came) else ("", "")
         titles = [*(run.layout for run in self._plain), draw] if draw else []
         return titles, at_others, list(zip(runs, came, strict=True))
+
+    def _breaks(self, candidate: Candidate, case: Case) -> bool:
+        """Whether what is right without an edit is wrong with it, in a case with what the check did not vary."""
+        for other in otherwise(case, self._experiment.target.takes):
+            before, came = self._unedited(candidate, other), self._all(candidate, [Trial(other, (), "")])[0]
+            if before is not None and not before.failure and came is not None and not came.is_no_worse_than(before):
+                return True
+        return False
+
+    def _unedited(self, candidate: Candidate, case: Case) -> Came | None:
+        """What comes of a case, contiguous, without any edit."""
+        if case not in self._before:
+            (self._before[case],) = self._all(Candidate(candidate.file, (), 0.0), [Trial(case, (), "")])
+        return self._before[case]
 
     def _needless(self, cause: Cause, candidate: Candidate, whole: Whole) -> int:
         """How many products of nothing an edit adds in the first layout; 0 where the file as it is makes some."""
