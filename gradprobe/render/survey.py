@@ -22,6 +22,8 @@ _MOST = 4
 _NAMED = 4
 _STYLES = {MATCH: "green", MISMATCH: "bold red", SKIPPED: CAUTION, FAILED: f"bold {CAUTION}"}
 _WARNING, _WARNED = CAUTION, "!"
+BLANK = "blank:"
+"""What a legend calls a cell in which nothing stands."""
 
 
 def render_survey(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
@@ -32,7 +34,8 @@ def render_survey(report: Report, width: int, *, utf8: bool = True) -> list[Text
     if wrong:
         lines += _place(report, wrong[0], width)
         lines += render_reasons(report, width)
-    lines += [line for sentence in _reasons(report, wrong) for line in folded(sentence, width)]
+    for sentence in (*culprits_of(report), *memory_told(report, wrong)):
+        lines += folded(sentence, width)
     lines += [line for warned in report.warnings for line in _warning(report, warned, width)]
     lines += [Text(), *_matrix(report, marks), Text(), *_programs(report, marks)]
     lines += [line for sentence in sentences_of(report) for line in folded(sentence, width)]
@@ -103,8 +106,13 @@ def _place(report: Report, run: Run, width: int) -> Iterator[Text]:
         yield from window(run.first_mismatch, width)
 
 
-def _reasons(report: Report, wrong: Sequence[Run]) -> Iterator[str]:
-    yield from (culprit.words for culprit in (report.strides.culprits if report.strides else ()))
+def culprits_of(report: Report) -> list[str]:
+    """What the layouts that fail have in common: `wrong when do.stride(1) != o.stride(1)`."""
+    return [culprit.words for culprit in (report.strides.culprits if report.strides else ())]
+
+
+def memory_told(report: Report, wrong: Sequence[Run]) -> Iterator[str]:
+    """What was seen of memory in wrong layouts, the worst first; of much the first few."""
     memory = _telling(report, wrong)
     yield from (f"with {finding.layout}: {finding.sentence}" for finding in memory[:_MOST])
     if len(memory) > _MOST:
@@ -113,11 +121,17 @@ def _reasons(report: Report, wrong: Sequence[Run]) -> Iterator[str]:
 
 def _warning(report: Report, warned: Warned, width: int) -> Iterator[Text]:
     """What is told and does not count, and the first that was seen of it: a line, or what came out wrong."""
-    yield from headed("WARNING", _WARNING, f"{warned.words} ({_named(warned.layouts)})", width)
+    words, seen = warning_told(report, warned)
+    yield from headed("WARNING", _WARNING, words, width)
+    yield from folded(seen, width)
+
+
+def warning_told(report: Report, warned: Warned) -> tuple[str, str]:
+    """A warning with the layouts that show it, and what was seen in the first of them."""
     first = next(run for run in report.runs if run.layout in warned.layouts)
     memory = _telling(report, [first])
     seen = filter(None, (words_of(first), memory[0].sentence if memory else _blame(first)))
-    yield from folded(f"with {first.layout}: {'; '.join(seen)}", width)
+    return f"{warned.words} ({_named(warned.layouts)})", f"with {first.layout}: {'; '.join(seen)}"
 
 
 def _telling(report: Report, wrong: Sequence[Run]) -> list[MemoryFinding]:
@@ -131,18 +145,21 @@ def _telling(report: Report, wrong: Sequence[Run]) -> list[MemoryFinding]:
     )
 
 
+def cells_of(report: Report) -> dict[str, list[Run | None]]:
+    """By tensor, and "all" last, the run of each layout but the contiguous one; None where none was made."""
+    at = {(tried_as(run).row, tried_as(run).layout): run for run in report.runs if tried_as(run).row}
+    rows = (*dict.fromkeys(row for row, _ in at if row != "all"), "all")
+    return {row: [at.get((row, layout)) for layout in LAYOUTS[1:]] for row in rows}
+
+
 def _matrix(report: Report, marks: Marks) -> Iterator[Text]:
-    columns = LAYOUTS[1:]
-    cells = {(tried_as(run).row, tried_as(run).layout): run for run in report.runs if tried_as(run).row}
-    rows = list(dict.fromkeys(row for row, _ in cells if row != "all"))
     yield Text("  one tensor in each layout, the others contiguous; then all at once", "dim")
     for part in (0, 1):
-        heads = [layout.partition("-")[::2][part] for layout in columns]
+        heads = [layout.partition("-")[::2][part] for layout in LAYOUTS[1:]]
         heads = [f"-{head}" if part and head else head for head in heads]
         yield Text((" " * _ROW + "".join(f"{head:>{_CELL}}" for head in heads)).rstrip(), "dim")
-    for row in (*rows, "all"):
-        parts = [_cell(cells.get((row, layout)), marks) for layout in columns]
-        line = Text.assemble(f"  {row:<{_ROW - 2}}", *parts)
+    for row, runs in cells_of(report).items():
+        line = Text.assemble(f"  {row:<{_ROW - 2}}", *(_cell(run, marks) for run in runs))
         line.rstrip()
         yield line
     yield Text("  " + "   ".join(f"{sign} {words}" for sign, words in legend(report, marks).items()), "dim")
@@ -152,7 +169,10 @@ def legend(report: Report, marks: Marks) -> dict[str, str]:
     """What the signs mean that stand in the matrix."""
     meanings = {"=": "right, bit for bit", marks.about: "right, other bits", marks.mismatch: "wrong"}
     meanings |= {_WARNED: "wrong, a warning", "-": "refused", "crash": "not run"}
+    meanings |= {BLANK: "not tried"}
     seen = {sign_of(run, marks) for run in report.runs}
+    if any(None in runs for runs in cells_of(report).values()):
+        seen.add(BLANK)
     return {sign: words for sign, words in meanings.items() if sign in seen}
 
 

@@ -34,7 +34,7 @@ def test_a_match_says_in_how_many_layouts_and_lists_them(tmp_path):
     row = next(line for line in lines if line.startswith("  all "))
     assert row.split() == ["all", *["="] * 8]
     assert "      =  torch.cat of rows, its backward" in lines
-    assert "  = right, bit for bit" in lines
+    assert "  = right, bit for bit   blank: not tried" in lines
     assert lines[-1].startswith("  again: gradprobe strides ")
 
 

@@ -55,6 +55,11 @@ class Matrix:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
 
+    @property
+    def has_blanks(self) -> bool:
+        """Whether nothing was tried somewhere."""
+        return any(None in cells for _, cells in self.rows)
+
 
 def verdict_of(made: Report | Run) -> str:
     """One of SIGNS."""
@@ -74,14 +79,13 @@ def of_layouts(report: Report, ids: Mapping[str, str]) -> Matrix:
     Args:
         ids: by layout, of what stands behind its cell.
     """
-    at = {(tried_as(run).row, tried_as(run).layout): run for run in report.runs}
-    rows = [row for row in dict.fromkeys(row for row, _ in at) if row not in ("", "all")]
 
-    def cell(row: str, layout: str) -> Cell | None:
-        run = at.get((row, layout))
-        return None if run is None else cell_of(run, f"{row} {layout}: {run.verdict}", ids[run.layout])
+    def cell(row: str, run: Run | None) -> Cell | None:
+        if run is None:
+            return None
+        return cell_of(run, f"{row} {tried_as(run).layout}: {run.verdict}", ids[run.layout])
 
-    made = tuple((row, tuple(cell(row, layout) for layout in LAYOUTS[1:])) for row in (*rows, "all"))
+    made = tuple((row, tuple(cell(row, run) for run in runs)) for row, runs in survey.cells_of(report).items())
     return Matrix("One tensor in each layout, the others contiguous; then all at once", "", LAYOUTS[1:], made)
 
 

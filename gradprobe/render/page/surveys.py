@@ -17,7 +17,17 @@ from ..comparison import KINDS, changes_of, counts_in_words, pairs_of, wrong_hea
 from ..comparison import sentences_of as sentences_of_changes
 from ..comparison import verdict_of as verdict_of_changes
 from ..places import base_of
-from ..survey import legend, sentences_of, tried_as, verdict_of
+from ..survey import (
+    BLANK,
+    culprits_of,
+    legend,
+    memory_told,
+    sentences_of,
+    tried_as,
+    verdict_of,
+    warning_told,
+    wrong_layouts,
+)
 from ..text import UTF8, cause_in_words, ratio, told_apart
 from . import matrix
 from .opened import Opened, ids_of, of_check, of_layout
@@ -33,7 +43,10 @@ def parts_of_layouts(report: Report) -> dict[str, Any]:
         "report": report,
         "verdict": verdict,
         "words": words,
+        "culprits": culprits_of(report),
         "causes": _causes(report),
+        "memory": list(memory_told(report, wrong_layouts(report))),
+        "warnings": [warning_told(report, warned) for warned in report.warnings],
         "diff_lines": diff_lines,
         "matrix": matrix.of_layouts(report, ids),
         "legend": legend(report, UTF8),
@@ -65,11 +78,13 @@ def parts_of_checks(several: Reports, reports: Sequence[Report]) -> dict[str, An
     verdicts = Counter(map(matrix.verdict_of, reports))
     counts = [f"{verdicts[word]} {word}" for word in matrix.SIGNS if verdicts[word]]
     names = ", ".join(dict.fromkeys(report.target.name for report in reports if report.target.name))
+    made = matrix.of_checks(reports, ids, combined=several.coverage is not None)
+    signs = {sign: matrix.SAID[word] for word, sign in matrix.SIGNS.items() if verdicts[word]}
     return {
         "verdict": structs.replace(several, reports=tuple(reports)).verdict,
         "words": f"{names}: {', '.join([plural(len(reports), 'check'), *counts])}",
-        "matrix": matrix.of_checks(reports, ids, combined=several.coverage is not None),
-        "legend": {sign: matrix.SAID[word] for word, sign in matrix.SIGNS.items() if verdicts[word]},
+        "matrix": made,
+        "legend": signs | ({BLANK: "no such check"} if made is not None and made.has_blanks else {}),
         "groups": [(groups[one.titles[0]], one, _causes(by_title.get(one.titles[0]))) for one in several.groups],
         "diff_lines": diff_lines,
         "ids": {title: ids[report.name] for title, report in by_title.items()},

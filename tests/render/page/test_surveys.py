@@ -7,6 +7,7 @@ import zlib
 from dataclasses import replace
 
 import pytest
+from lxml import html
 from msgspec import structs
 
 from gradprobe.model.coverage import Coverage
@@ -33,6 +34,25 @@ def test_the_cells_of_a_survey_are_those_of_the_terminal():
     assert made.columns[:3] == ("blhd", "packed", "expanded")
     assert signs(made)["do"] == ["✗", None, None, "✗", None, None, None, None]
     assert signs(made)["all"] == ["=", "=", "✗", "✗", "✗", "=", "=", "!"]
+
+
+def test_what_failing_layouts_have_in_common_is_told_first_of_why_and_then_what_memory_shows():
+    report = saved("strides")
+    found = html.document_fromstring(page_of(report))
+    (why,) = found.xpath("//section[@aria-labelledby='cause']")
+    assert why[1].text_content() == "wrong when do.stride(1) != o.stride(1)"
+    assert why.xpath("ul/li")[-1].text.startswith("with do=blhd: delta_kernel loads outside do: 1 element")
+    (warned,) = found.xpath("//section[@aria-labelledby='warnings']/p")
+    assert warned.text == f"{report.warnings[0].words} (huge)"
+
+
+def test_cells_of_what_was_not_tried_have_a_legend():
+    words = "blank: not tried"
+    assert words in page_of(saved("strides"))
+    together = tuple(run for run in saved("strides").runs if run.tried.row in ("", "all"))
+    assert words not in page_of(structs.replace(saved("strides"), runs=together))
+    assert "blank: no such check" in text(structs.replace(several(), reports=several().reports[:3]), 1)
+    assert "blank:" not in text(several(), 1)
 
 
 def test_checks_stand_along_the_axes_that_set_failures_apart():
@@ -120,8 +140,8 @@ def test_what_has_no_room_stays_in_short_and_what_fails_comes_first():
     assert every.words == ""
     assert {*json.loads(every.json)} == {"check-1", "check-2"}
     packed = json.loads(every.json)["check-2"]
-    html = zlib.decompress(base64.b64decode(packed)).decode()
-    assert html == '<h3 id="check-2-a">mismatch</h3><a href="#check-2-a">x</a>'
+    unpacked = zlib.decompress(base64.b64decode(packed)).decode()
+    assert unpacked == '<h3 id="check-2-a">mismatch</h3><a href="#check-2-a">x</a>'
     cut = wholes(reports, len(packed) + 30, lambda report: f'<h2 id="a">{report.verdict}</h2><a href="#a">x</a>')
     assert {*json.loads(cut.json)} == {"check-2"}
     assert cut.words.startswith("1 report is told in short")
