@@ -62,6 +62,28 @@ def several() -> Reports:
     return Reports(reports=tuple(made), planned=4, groups=(group,))
 
 
+def seen_in_kernels(*kernels: str) -> Report:
+    """P, dP, delta and dS as they were seen in each of these kernels, P wrong, between O and the gradients."""
+    inside = [
+        structs.replace(part, kernel=kernel) for kernel in kernels for part in _compared("P", "dP", "delta", "dS")
+    ]
+    report = report_from(document(run("contiguous", entry("LSE"), entry("O", head(0), head(1)))))
+    (only,) = report.runs
+    parts = (*only.intermediates, *inside, *_compared("dQ", "dK", "dV"))
+    return structs.replace(report, runs=(structs.replace(only, intermediates=parts),))
+
+
+def _compared(*names: str) -> tuple[Intermediate, ...]:
+    """Those of two heads, of which P is wrong by itself and what is made of it inherits."""
+    states = {"P": "mismatch", "dP": "match", "delta": "match"}
+    parts = [entry(name, *(_far_off(at, states.get(name, "inherited")) for at in (0, 1))) for name in names]
+    return report_from(document(run("contiguous", *parts))).runs[0].intermediates
+
+
+def _far_off(number: int, status: str) -> dict[str, Any]:
+    return head(number, status=status, **({} if status == "match" else {"max_budget_ratio": 89_666.0}))
+
+
 def heads_128() -> Report:
     """A kernel that is wrong in every head of 128."""
     return report_from(many_heads(128, 1))
@@ -97,6 +119,7 @@ def pages(folder: Path) -> Mapping[str, str]:
         "evidence": page_of(with_evidence(folder / "heads.npz"), str(folder / "heads.npz")),
         "right": page_of(right()),
         "heads-128": page_of(heads_128()),
+        "kernel": page_of(seen_in_kernels("_flash_attn_bwd_kernel")),
         "strides": page_of(saved("strides")),
         "several": text(several(), 1),
         "comparison": page_of_comparison(Reports(reports=(right(),)), Reports(reports=(wrong,))),

@@ -6,8 +6,10 @@ import pytest
 from gradprobe.render.text import value
 
 pytestmark = pytest.mark.browser
-NAMES = ("wrong", "evidence", "right", "heads-128", "strides", "several", "comparison")
+NAMES = ("wrong", "evidence", "right", "heads-128", "kernel", "strides", "several", "comparison")
 LOOKS = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
+BOXES = """(kind) => [...document.querySelectorAll(".overview " + kind)]
+  .map((one) => one.getBBox()).map((box) => [box.x, box.x + box.width])"""
 OVERFLOWING = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -125,6 +127,15 @@ def test_a_tile_of_a_kept_head_opens_to_the_values_of_the_file(open_page, files)
         assert rows[3 * at].split("\t")[1:] == [value(one) for one in came]
     assert above[9].split("\t")[5] == above[11].split("\t")[5] == "nan"
     assert float(above[10].split("\t")[5]) == pytest.approx(expected[3, 4], rel=6e-4)
+
+
+def test_names_and_numbers_of_every_head_stand_in_their_places(open_page):
+    with open_page("kernel") as page:
+        names, cells, numbers = (page.evaluate(BOXES, kind) for kind in (".name", "a rect", "a text"))
+        assert max(right for _, right in names) < min(left for left, _ in cells)
+        assert len(cells) == len(numbers) == 2 * len(names)
+        for (left, right), (first, last) in zip(cells, numbers, strict=True):
+            assert left < first < last < right
 
 
 def test_an_intermediate_of_the_dataflow_leads_to_its_maps(open_page):

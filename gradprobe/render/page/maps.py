@@ -218,7 +218,8 @@ def _head_map(one: Intermediate, head: Head, step: int) -> HeadMap:
 def overview(run: Run) -> Markup:
     """Heads against intermediates: a row an intermediate, a column a head of each batch."""
     heads, rows = max(len(one.heads) for one in run.compares), len(run.compares)
-    step, left = max(4.0, min(44.0, 1040 / heads)), 150
+    step = max(4.0, min(_WIDE, 1040 / heads))
+    left = round(_LETTER * max(6, *(len(one.title) for one in run.compares)))
     row = _overview_row if heads * rows <= MOST_LINKS else _row_of_many
     parts = list(_columns(run, left, step))
     parts += [part for y, one in enumerate(run.compares, 1) for part in row(one, y * _TALL, left, step * heads)]
@@ -229,6 +230,8 @@ def overview(run: Run) -> Markup:
 
 
 _TALL, _NAME = 22, 40
+# Cells that hold a number: a mark and five digits. A letter of a row's name, in bold, is this wide at most on average.
+_WIDE, _LETTER = 50.0, 8.2
 
 
 def _columns(run: Run, left: int, step: float) -> Iterator[Markup]:
@@ -245,7 +248,7 @@ def _overview_row(one: Intermediate, y: int, left: int, width: float) -> Iterato
     step = width / max(1, len(one.heads))
     for at, head in enumerate(one.heads):
         x, kind, mark = left + at * step, class_of(sign_of(head.ratio)), _MARKS.get(head.status, "")
-        text = f"{mark}{ratio(head.ratio)}" if step >= 40 else mark if step >= 12 else ""
+        text = f"{mark}{ratio(head.ratio)}" if step >= _WIDE else mark if step >= 12 else ""
         box = Markup('<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="20"/>').format(kind, x, y, step - 1)
         if text:
             middle = (kind, x + step / 2 - 0.5, y + 14, text)
