@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from markupsafe import Markup
 
-from ...model.intermediates import lookup
+from ...model.intermediates import GRADIENT_OF, is_named_after, lookup
+from ...model.number import listed
 from ...model.run import INHERITED, MATCH, MISMATCH, NOT_EXPOSED, Intermediate, Run
 
 # Column and row of each, so that every arrow runs to the right or down.
@@ -32,26 +33,67 @@ def lanes(run: Run) -> dict[str, dict[str, Intermediate]]:
 
 
 def graph(run: Run, family: str, ids: Mapping[str, str]) -> Markup:
-    """The picture.
+    """The picture: of one kernel all together, of several a lane each, and below them the results.
 
     Args:
         ids: where the maps of an intermediate stand, by its title.
     """
-    parts, top = list[Markup](), 0
     by_kernel = lanes(run)
-    for kernel, those in by_kernel.items():
-        rows = sorted({PLACES[name][1] for name in those})
-        parts.append(_lane(kernel or ("" if len(by_kernel) == 1 else "results"), top))
-        at = {
-            name: (PLACES[name][0] * _STEP[0], top + _LANE + rows.index(PLACES[name][1]) * _STEP[1]) for name in those
-        }
-        parts += [_arrow(at[parent], at[name]) for name in those for parent in _parents(name, family) if parent in at]
-        parts += [_node(one, at[name], ids.get(one.title)) for name, one in those.items()]
+    kernels = [kernel for kernel in by_kernel if kernel]
+    inside = {name: one for kernel in kernels for name, one in by_kernel[kernel].items()}
+    if len(kernels) == 1 and not inside.keys() & by_kernel.get("", {}).keys():
+        words = f"{listed([*inside])} as seen in {kernels[0]}"
+        drawn = {words: [one for those in by_kernel.values() for one in those.values()]}
+    else:
+        drawn = {kernel or (kernels and "results") or "": [*those.values()] for kernel, those in by_kernel.items()}
+    return _picture(drawn, list(_edges(by_kernel, family)), ids)
+
+
+def _picture(
+    drawn: Mapping[str, Sequence[Intermediate]], edges: Sequence[tuple[str, str]], ids: Mapping[str, str]
+) -> Markup:
+    """Lanes by their words, and edges between titles."""
+    titles, nodes, at, top = list[Markup](), list[Markup](), dict[str, tuple[int, int]](), 0
+    for words, those in drawn.items():
+        titles.append(_lane(words, top))
+        rows = sorted({PLACES[one.name][1] for one in those})
+        for one in those:
+            column, row = PLACES[one.name]
+            at[one.title] = (column * _STEP[0], top + _LANE + rows.index(row) * _STEP[1])
+            nodes.append(_node(one, at[one.title], ids.get(one.title)))
         top += _LANE + len(rows) * _STEP[1]
-    width = 5 * _STEP[0] + _BOX[0] + 2
+    # Boxes hide what runs behind them.
+    arrows = [_arrow(at[start], at[end]) for start, end in edges]
     return Markup('<svg class="graph" viewBox="-1 0 {} {}" role="group" aria-label="{}">{}</svg>').format(
-        width, top, "The dataflow: what became of each intermediate", Markup("").join(parts)
+        5 * _STEP[0] + _BOX[0] + 2,
+        top,
+        "The dataflow: what became of each intermediate",
+        Markup("").join([*titles, *arrows, *nodes]),
     )
+
+
+def _edges(by_kernel: Mapping[str, Mapping[str, Intermediate]], family: str) -> Iterator[tuple[str, str]]:
+    """What each intermediate is made of, by their titles."""
+    for kernel, those in by_kernel.items():
+        for name, one in those.items():
+            for parent in _parents(name, family):
+                having = [other for other, known in by_kernel.items() if parent in known]
+                yield from ((by_kernel[other][parent].title, one.title) for other in _sources(kernel, name, having))
+
+
+def _sources(kernel: str, name: str, having: Sequence[str]) -> list[str]:
+    """From which kernels ("" for the results) an intermediate of a kernel is made, of those that have what it is of.
+
+    A gradient is of the kernels whose names say so. Where that leaves several of which none says it, no edge is drawn.
+    What belongs to the forward is of no kernel that was seen: those are the backward's.
+    """
+    if kernel in having:
+        return [kernel]
+    if kernel or name not in GRADIENT_OF.values():
+        return [""] if "" in having else [*having] if kernel and len(having) == 1 else []
+    saying = [other for other in having if is_named_after(other, name)]
+    silent = [other for other in having if not any(is_named_after(other, each) for each in GRADIENT_OF.values())]
+    return saying or (silent if len(silent) == 1 else [])
 
 
 def _parents(name: str, family: str) -> Iterator[str]:
@@ -65,8 +107,14 @@ def _lane(kernel: str, top: int) -> Markup:
 
 
 def _arrow(start: tuple[int, int], end: tuple[int, int]) -> Markup:
-    """From one box to another: out of the right or the lower side, into the left or the upper one."""
+    """From one box to another: out of the right or the lower side, into the left or the upper one.
+
+    Into another lane below it leads past the boxes between, at their left.
+    """
     (width, height), is_below = _BOX, start[0] == end[0]
+    if is_below and end[1] - start[1] > _STEP[1]:
+        y1, y2 = (at[1] + height // 2 for at in (start, end))
+        return Markup('<path class="arrow" d="M{} {}h-20V{}h20"/>').format(start[0], y1, y2)
     x1, y1 = (start[0] + width // 2, start[1] + height) if is_below else (start[0] + width, start[1] + height // 2)
     x2, y2 = (end[0] + width // 2, end[1]) if is_below else (end[0], end[1] + height // 2)
     return Markup('<path class="arrow" d="M{} {}L{} {}"/>').format(x1, y1, x2, y2)

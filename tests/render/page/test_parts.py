@@ -1,6 +1,7 @@
 """A page says what the report says: the place, the line among its neighbours, the state of each intermediate, maps."""
 
 import json
+import re
 from html.parser import HTMLParser
 
 from lxml import html
@@ -14,7 +15,7 @@ from gradprobe.render.page.graph import PLACES
 from gradprobe.render.page.maps import MOST_MAPS, drawn, pooled
 from gradprobe.render.page.page import page_of
 from gradprobe.render.page.scale import class_of, sign_of
-from tests.page.made import saved
+from tests.page.made import saved, seen_in_kernels
 from tests.render.written import faulty, many_heads
 
 FAULTY = load(json.dumps(faulty()))
@@ -81,6 +82,39 @@ def test_what_the_copy_button_takes_of_a_diff_is_the_diff():
 def test_every_intermediate_has_a_place_in_the_dataflow_of_its_own():
     assert {*PLACES} == {*names()}
     assert len({*PLACES.values()}) == len(PLACES)
+
+
+def edges_of(*kernels):
+    """Which titles are connected on the page of what was seen in these kernels: by where the arrows begin and end."""
+    found = tree(seen_in_kernels(*kernels)).xpath("//svg[@class='graph']")[0]
+    boxes = {}
+    for node in found.xpath(".//a | .//g"):
+        (box,) = node.xpath("rect")
+        boxes[node.get("aria-label").partition(":")[0]] = [int(box.get(name)) for name in ("x", "y", "width", "height")]
+
+    def touched(x, y):
+        return next(name for name, (left, top, w, h) in boxes.items() if left <= x <= left + w and top <= y <= top + h)
+
+    for path in found.xpath("path[@class='arrow']"):
+        x1, y1, *rest = map(int, re.findall(r"-?\d+", path.get("d")))
+        yield touched(x1, y1), touched(*(rest if "L" in path.get("d") else (x1, rest[1])))
+
+
+def test_what_was_seen_in_one_kernel_is_connected_with_the_results():
+    kernel = "_flash_attn_bwd_kernel"
+    p, dp, delta, ds = (f"{name} in {kernel}" for name in ("P", "dP", "delta", "dS"))
+    ends = {("LSE", p), ("O", delta), (p, ds), (dp, ds), (delta, ds), (p, "dV"), (ds, "dQ"), (ds, "dK")}
+    assert {*edges_of(kernel)} == ends
+
+
+def test_of_several_kernels_a_gradient_is_connected_with_those_that_are_named_after_it():
+    edges = {*edges_of("bwd_dkdv", "bwd_dq")}
+    assert {start for start, end in edges if end == "dQ"} == {"dS in bwd_dq"}
+    assert {start for start, end in edges if end == "dK"} == {"dS in bwd_dkdv"}
+    assert {start for start, end in edges if end == "dV"} == {"P in bwd_dkdv"}
+    assert {end for start, end in edges if start == "LSE"} == {"P in bwd_dkdv", "P in bwd_dq"}
+    assert not {end for _, end in edges_of("one", "two")} & {"dQ", "dK", "dV"}
+    assert ("dS in two for dQ", "dQ") in {*edges_of("two for dK and dV", "two for dQ")}
 
 
 def test_each_state_is_told_in_words_and_leads_to_its_maps():
