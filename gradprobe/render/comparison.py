@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import fields
 from typing import Any
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from ..model.documents import Reports
 from ..model.number import in_words, spans
 from ..model.report import Report
-from ..model.run import MATCH, MISMATCH, NOT_EXPOSED, SKIPPED, Intermediate, Run
+from ..model.run import MATCH, MISMATCH, NOT_EXPOSED, SKIPPED, Head, Intermediate, Run
 from .text import CAUTION, folded, quoted, ratio
 
 SCHEMA = "gradprobe.comparison/1"
@@ -164,10 +164,14 @@ def _of_intermediates(name: str, layout: str, old: Intermediate, new: Intermedia
         if old.status != new.status:
             yield ReportChange(name, new.title, old.status, new.status, "", layout)
         return
-    before, after = ({(head.batch, head.head) for head in one.heads if head.mismatched} for one in (old, new))
-    if before != after:
+    before, after = (_places([head for head in one.heads if head.mismatched]) for one in (old, new))
+    was, now = wrong_heads(old), wrong_heads(new)
+    if was == now and before != after and _places(old.heads) == _places(new.heads):
+        now = _apart(new, before, after)
+    # Where the words are the same still, one of the two has batches that the other has not.
+    if before != after and was != now:
         became = WORSE if after - before else BETTER
-        yield ReportChange(name, new.title, wrong_heads(old), wrong_heads(new), became, layout)
+        yield ReportChange(name, new.title, was, now, became, layout)
     elif max(old.ratio, new.ratio) > MOVED * min(old.ratio, new.ratio):
         # Within its budget no error is worse than another.
         became = "" if max(old.ratio, new.ratio) <= 1 else WORSE if new.ratio > old.ratio else BETTER
@@ -175,13 +179,28 @@ def _of_intermediates(name: str, layout: str, old: Intermediate, new: Intermedia
         yield ReportChange(name, new.title, then, now, became, layout)
 
 
+def _apart(one: Intermediate, before: Set[tuple[int | None, int]], after: Set[tuple[int | None, int]]) -> str:
+    """Which heads became wrong, else which became right: where so many are that others alone are named."""
+    came = after - before
+    return f"also wrong in {_in_words(one, came)}" if came else f"no longer wrong in {_in_words(one, before - after)}"
+
+
 def wrong_heads(one: Intermediate) -> str:
     """`right`, `wrong in head 1`, `wrong in batch 0, heads 1-3; batch 1, head 2`."""
+    told = _in_words(one, _places([head for head in one.heads if head.mismatched]))
+    return f"wrong in {told}" if told else "right"
+
+
+def _places(heads: Sequence[Head]) -> set[tuple[int | None, int]]:
+    return {(head.batch, head.head) for head in heads}
+
+
+def _in_words(one: Intermediate, places: Set[tuple[int | None, int]]) -> str:
+    """Some heads of an intermediate: `batch 0, heads 1-3; batch 1, head 2`; without a batch where all have the same."""
     heads: dict[int | None, list[int]] = {head.batch: [] for head in one.heads}
     for head in one.heads:
-        heads[head.batch] += [head.head] if head.mismatched else []
+        heads[head.batch] += [head.head] if (head.batch, head.head) in places else []
     words = {batch: f"head{'s' * (len(wrong) > 1)} {in_words(spans(wrong))}" for batch, wrong in heads.items() if wrong}
     if len(words) == len(heads) and len(set(words.values())) == 1:  # the same in every batch
         words = {None: next(iter(words.values()))}
-    told = [said if batch is None else f"batch {batch}, {said}" for batch, said in words.items()]
-    return f"wrong in {'; '.join(told)}" if told else "right"
+    return "; ".join(said if batch is None else f"batch {batch}, {said}" for batch, said in words.items())

@@ -74,6 +74,14 @@ def test_the_command_is_copied(open_page):
         assert page.evaluate("navigator.clipboard.readText()") == page.locator("#command").inner_text()
 
 
+@pytest.mark.parametrize("name", ["comparison", "several", "strides"])
+def test_no_option_of_a_command_is_broken_at_its_hyphens(open_page, name):
+    with open_page(name, width=400) as page:
+        options = page.locator("pre .word").filter(has_text="--")
+        assert options.count()
+        assert page.locator("pre:has-text('gradprobe'):not(:has(.word)):not(.wide):not(.listing)").count() == 0
+
+
 def test_the_switch_turns_light_to_dark_and_back(open_page):
     with open_page("strides") as page:
         shade = "getComputedStyle(document.body).backgroundColor"
