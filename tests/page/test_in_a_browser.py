@@ -28,6 +28,20 @@ def test_a_page_fits_every_window_and_says_its_verdict_first(open_page, name):
             expect(page.locator("#scheme")).to_have_text(other)
 
 
+def test_a_wide_table_shows_at_which_edge_it_goes_on_and_its_caption_stands_whole_between(open_page):
+    with open_page("strides", width=400) as page:
+        box = page.locator(".scroll:has(.matrix)")
+        fades = {"more-right": (0, 40), "more-left": (40, 0)}
+        for place, (edge, (left, right)) in zip(("0", "box.scrollWidth"), fades.items(), strict=True):
+            box.evaluate(f"(box) => {{ box.scrollLeft = {place}; }}")
+            page.locator(f".{edge}:not(.{'more-left' if left == 0 else 'more-right'}) .matrix").wait_for()
+            frame, words = box.bounding_box(), box.locator("caption").bounding_box()
+            assert frame["x"] + left - 1 <= words["x"]
+            assert words["x"] + words["width"] <= frame["x"] + frame["width"] - right + 1
+        page.set_viewport_size({"width": 1280, "height": 800})
+        page.wait_for_function("!document.querySelector('.more-left, .more-right')")
+
+
 @pytest.mark.parametrize("name", ["strides", "several"])
 def test_a_cell_opens_what_stands_behind_it_and_escape_goes_back(open_page, name):
     with open_page(name) as page:

@@ -139,6 +139,20 @@ function openHead(button) {
   at("head-dialog").showModal();
 }
 
+// A wide box that scrolls shows at which edge it goes on: when it comes, when it is resized, and as it is scrolled.
+function markEdges(box) {
+  box.classList.toggle("more-left", box.scrollLeft > 1);
+  box.classList.toggle("more-right", box.scrollWidth - box.clientWidth - box.scrollLeft > 1);
+}
+const resized = new ResizeObserver((boxes) => boxes.forEach((one) => markEdges(one.target)));
+function watchEdges(part) {
+  for (const box of part.querySelectorAll(".scroll, .closeup")) resized.observe(box);
+}
+document.addEventListener("scroll", (event) => {
+  if (event.target.matches && event.target.matches(".scroll, .closeup")) markEdges(event.target);
+}, true);
+watchEdges(document);
+
 // What stands behind a cell of a matrix, whole, where the page has it: it is unpacked when it is opened.
 const wholes = at("wholes") ? JSON.parse(at("wholes").textContent) : {};
 async function unpack(box) {
@@ -152,6 +166,7 @@ async function unpack(box) {
   whole.innerHTML = await new Response(plain).text();
   for (const short of box.querySelectorAll(":scope > .short")) short.remove();
   box.querySelector("summary").after(whole);
+  watchEdges(whole);
 }
 document.addEventListener("toggle", (event) => unpack(event.target), true);
 
