@@ -113,10 +113,20 @@ def test_a_head_opens_to_its_tiles_in_words_and_escape_gives_the_focus_back(open
         page.keyboard.press("Enter")
         box = page.locator("#head-dialog")
         assert box.locator("h2").inner_text() == "delta, batch 0, head 1"
-        assert box.locator("td").all_inner_texts() == ["≤524288"]
+        assert box.locator("td").all_inner_texts() == ["≤524,288"]
         page.keyboard.press("Escape")
         assert not box.is_visible()
         assert page.evaluate("document.activeElement.id") == "map-delta-0-1"
+
+
+def test_a_map_says_what_is_beyond_its_letters_and_separates_thousands(open_page):
+    with open_page("evidence") as page:
+        page.locator("#map-delta-0-1").click()
+        assert page.locator("#head-table td").first.inner_text() == ">4,194,304"
+        assert page.locator("#head-words").inner_text().endswith("(>4,194,304 is also what is not finite)")
+    with open_page("wrong") as page:
+        page.locator("#map-delta-0-1").click()
+        assert "finite" not in page.locator("#head-words").inner_text()
 
 
 def test_a_tile_of_a_close_up_opens_to_actual_beside_expected(open_page):

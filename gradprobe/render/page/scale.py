@@ -6,7 +6,7 @@ from ...model.run import HIDDEN, LEVELS, UNMEASURED, WITHIN
 
 SCALE = (
     ("r0", "at most half of what is allowed"), ("r1", "all of it"), ("w1", "up to 16 times"), ("w2", "up to 256 times"),
-    ("w3", "up to 4096 times"), ("w4", "more, or not finite"), ("hidden", "masked"), ("zero", "0 is expected"),
+    ("w3", "up to 4,096 times"), ("w4", "more, or not finite"), ("hidden", "masked"), ("zero", "0 is expected"),
 )  # fmt: skip
 """The classes of tiles, with their words."""
 _CLASSES = {"a": "r0", "b": "r0", "c": "r1", HIDDEN: "hidden", UNMEASURED: "r0"}

@@ -233,3 +233,9 @@ def test_the_line_that_sets_what_is_wrong_in_another_stands_beside_it():
     assert shown.endswith("load(p + at) ▲ q.stride(1) ▲ another")
     marks = tree(report).xpath("(//pre[contains(@class, 'listing')])[1]//mark")
     assert [mark.text for mark in marks] == ["p", "at"]
+
+
+def test_counts_of_a_page_have_their_thousands_apart():
+    (view,) = saved("check").close_ups[:1]
+    many = structs.replace(view, mismatched=2485, total=4900)
+    assert ", 2,485 of 4,900 elements wrong</summary>" in page_of(structs.replace(saved("check"), close_ups=(many,)))
