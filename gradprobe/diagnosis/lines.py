@@ -30,7 +30,7 @@ from ..model.memory import (
 )
 from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
-from .statements import address, aliases, ends, grids, launches_with
+from .statements import address, aliases, ends, grids, held_by, launches_with
 
 # What a kind of fault makes wrong first, where its word does not say it.
 _MADE = {"mask": "P", "dead": "P", "delta": "dS", "softcap": "dS", "tau": "dP", "relu": "dP", "tail": "dK"}
@@ -197,11 +197,14 @@ def _summary(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[Li
 
 
 def among(where: Where) -> Where:
-    """A line with its neighbours; their relative indentation is kept."""
+    """A line with its neighbours, whose relative indentation is kept, and with the function that holds it."""
     lines = [line_of(where.file, where.line + step).rstrip() for step in (-1, 0, 1)]
     indents = [len(line) - len(line.lstrip()) for line in lines if line]
     before, code, after = (line[min(indents, default=0) :] for line in lines)
-    return replace(where, around=(before, after), margin=len(code) - len(code.lstrip()))
+    # A line of no kernel is told as it is: it belongs to the target.
+    function = held_by(where.file, where.line) if where.kernel else ""
+    function = "" if function == where.kernel else function
+    return replace(where, around=(before, after), margin=len(code) - len(code.lstrip()), function=function)
 
 
 def line_of(file: str, line: int) -> str:

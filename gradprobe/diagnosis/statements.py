@@ -124,6 +124,11 @@ def given_again(file: str, first: int, last: int) -> Iterator[int]:
     yield from (one.lineno for one in again if one.lineno > first)
 
 
+def held_by(file: str, line: int) -> str:
+    """The name of the innermost Python function that holds a line; "" where none does."""
+    return getattr(_function(file, line), "name", "") if file.endswith(".py") else ""
+
+
 def _names(nodes: Iterable[ast.AST]) -> set[str]:
     return {node.id for node in nodes if isinstance(node, ast.Name)}
 

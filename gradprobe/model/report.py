@@ -43,6 +43,14 @@ class Where(Struct, frozen=True):
     """The lines before and after it, without what all three are indented by; "" for none."""
     margin: int = 0
     """How far the line is indented beyond that."""
+    function: str = ""
+    """The function that holds the line, where that is not the kernel: a helper that it calls, or what launches it."""
+
+    @property
+    def place(self) -> str:
+        """`145 in lazy_dq_kernel`: the line, in the function that holds it."""
+        function = self.function or self.kernel
+        return f"{self.line} in {function}" if function else str(self.line)
 
 
 class Listing(Struct, frozen=True):

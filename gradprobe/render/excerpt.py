@@ -158,8 +158,7 @@ def _lines(wheres: Sequence[Where], base: Base, width: int) -> Iterator[Text]:
         groups.setdefault((where.code, where.column, where.file), []).append(where)
     for number, group in enumerate(list(groups.values())[:_MOST_LINES]):
         # `lazy.py:145 in lazy_dq_kernel, 203 in lazy_dkdv_kernel`, of lines that say the same.
-        lines = [f"{where.line} in {where.kernel}" if where.kernel else str(where.line) for where in group]
-        yield from folded(f"{base.short(group[0].file)}:{', '.join(lines)}", width)
+        yield from folded(f"{base.short(group[0].file)}:{', '.join(where.place for where in group)}", width)
         yield from _line(group[0], width, among=number == 0)
     if len(groups) > _MOST_LINES:
         yield Text(f"  and {plural(len(groups) - _MOST_LINES, 'line')} more, in --json FILE")

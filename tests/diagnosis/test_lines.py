@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from gradprobe.diagnosis import lines
-from gradprobe.diagnosis.lines import Lines, _fix_of
+from gradprobe.diagnosis.lines import Lines, _fix_of, among
 from gradprobe.lint.finding import FOREIGN, finding_at
 from gradprobe.model.report import Diagnosis, Where
 from gradprobe.source.text import SourceLine
@@ -37,3 +37,23 @@ def test_a_load_that_was_seen_is_told_with_its_tensors_strides_in_all_kernels(mo
     made = Lines(SimpleNamespace(target=None, case=None)).of_access(seen)
     assert [where.line for where in made.where] == told
     assert made.fix == (f"{fix} in forward, backward" if len(told) > 1 else "")
+
+
+@pytest.mark.parametrize(
+    ("line", "kernel", "told"),
+    [
+        (2, "kernel", "2 in helper"),  # a helper that the kernel calls
+        (6, "kernel", "6 in kernel"),
+        (9, "kernel", "9 in host"),  # what launches it
+        (9, "", "9"),
+        (4, "kernel", "4 in kernel"),  # a decorator is in no function
+    ],
+)
+def test_a_line_is_told_with_the_function_that_holds_it(tmp_path, line, kernel, told):
+    file = tmp_path / "my.py"
+    file.write_text(
+        "def helper(q):\n    return load(q)\n\n@jit\ndef kernel(q):\n    return helper(q)\n\n"
+        "def host(q):\n    kernel[(1,)](q)\n"
+    )
+    found = among(Where(str(file), line, "", kernel=kernel))
+    assert (found.place, found.kernel) == (told, kernel)

@@ -80,7 +80,7 @@ def _line(report: Report, base: Base) -> Iterator[tuple[str, str]]:
     causes = told(report.diagnoses)
     if causes and causes[0].where:
         where = causes[0].where[0]
-        yield "line", f"{base.short(where.file)}:{where.line}" + (f" in {where.kernel}" if where.kernel else "")
+        yield "line", f"{base.short(where.file)}:{where.place}"
     elif place := next(iter(places_of(report)), None):
         yield "target", base.told(place)
 

@@ -63,7 +63,7 @@ def _block(listings: Sequence[Listing], wheres: Sequence[Where], base: Base) -> 
         if lines and number - 1 not in found:
             lines.append(CodeLine(None, ()))
         lines.append(found[number])
-    places = [f"{where.line} in {where.kernel}" if where.kernel else str(where.line) for where in wheres]
+    places = [where.place for where in wheres]
     return CodeBlock(f"{base.short(wheres[0].file)}:{', '.join(dict.fromkeys(places))}", tuple(lines))
 
 
