@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import os
 import sys
 import time
@@ -121,6 +122,7 @@ class _Loop:
 
     def _checked(self) -> Checked:
         """Makes the check; the layout that failed last is measured first, and how it stands now is told at once."""
+        linecache.clearcache()  # of earlier texts, from which a crash's line would be told
         with Progress() as tick:
             tick("importing the target", None)
             answer = _Answer(self._before, tick)

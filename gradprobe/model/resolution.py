@@ -197,6 +197,9 @@ def _tau(given: Mapping[str, Any]) -> tuple[float, ...]:
     return tau
 
 
+_WRITTEN_OUT = {"fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "single": "float32"}
+
+
 def refuse_unknown(options: Mapping[str, Any]) -> None:
     """Refuses an option that takes one of several words and has another.
 
@@ -207,7 +210,7 @@ def refuse_unknown(options: Mapping[str, Any]) -> None:
     for name, known in choices.items():
         got = options.get(name)
         if got is not None and got not in known:
-            way_out = did_you_mean(str(got), known, "")
+            way_out = did_you_mean(_WRITTEN_OUT.get(str(got).lower(), str(got)), known, "")
             raise UsageFailure(f"--{name} must be one of {', '.join(known)}, got {got!r}", way_out)
 
 

@@ -315,7 +315,7 @@ def _refuses(error: Exception) -> bool:
 def _raised(target: Target, case: Case, inputs: Inputs, error: BaseException) -> tuple[str, str, tuple[str, ...]]:
     """The message, the way out and the details of a failure."""
     kind, _, words = _words(error).partition(": ")
-    if isinstance(error, TypeError) and case.window is not None and "window" in target.takes:
+    if isinstance(_in_the_kernel(error), TypeError) and case.window is not None and "window" in target.takes:
         pair = f"{target.takes['window']}={case.window}"
         words += f"; it was passed the pair {pair}, which --window says"
     made = f"it changes, for all of its process, {target.surroundings.words}; " if target.surroundings.words else ""

@@ -162,7 +162,8 @@ def parts_of(word: str) -> tuple[str, str]:
     place, _, name = word.rpartition(":")
     is_module = all(place.split(".")) and not set(place) & {":", "/"}
     if not name or not (is_module or place.endswith(".py")):
-        file = next((one for one in (word, f"{word}.py") if one.endswith(".py") and Path(one).is_file()), "")
+        bare = word.rstrip(":")
+        file = next((one for one in (bare, f"{bare}.py") if one.endswith(".py") and Path(one).is_file()), "")
         raise UsageFailure(
             f"target {word!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION",
             f"gradprobe targets {file} lists what it has" if file else did_you_mean(word, BUILTINS, "built in"),

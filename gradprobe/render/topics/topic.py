@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from ...model.assignment import KNOWN
 from ...model.failures import UsageFailure, did_you_mean
+from ...model.intermediates import lookup
 
 FAULT, RULE, IDENTITY, BUDGET = "fault", "rule", "identity", "budget"
 _FILES = {FAULT: "faults.md", RULE: "rules.md", IDENTITY: "identities.md", BUDGET: "budgets.md"}
@@ -92,9 +94,18 @@ def topics_of(word: str) -> tuple[Topic, ...]:
     found = tuple(topic for topic in known.get(before, ()) if not slash or topic.kind == FAULT)
     if not found:
         spelled = (name for topic in topics() for name in (*topic.names, *topic.classes))
-        way_out = did_you_mean(before, spelled, "") or "gradprobe explain lists all"
-        raise UsageFailure(f"explain: no report has the word {word!r}", way_out)
+        way_out = _other_word(meant) or did_you_mean(before, spelled, "") or "gradprobe explain lists all"
+        raise UsageFailure(f"explain: {word!r} is no fault, rule, identity or budget", way_out)
     return found
+
+
+def _other_word(word: str) -> str:
+    """What a word is that stands in reports and has no text of its own; "" of none that is known."""
+    if (row := lookup(word)) is not None and (step := row.softmax or row.lazy) is not None:
+        return f"{row.name} is an intermediate, {step.formula}: docs/table.md reads the table of a report"
+    if word.rpartition("=")[2] in KNOWN:
+        return f"{word} is a layout: docs/table.md says what lies how"
+    return ""
 
 
 @cache
