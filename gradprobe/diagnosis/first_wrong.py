@@ -54,7 +54,8 @@ def wrong_values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         beside += tuple(one.lines for one in factors.entries(node)) if site.operation == "fmul" else ()
         nodes = (run.flow.nodes[number] for number in numbers[site])
         is_partial = site.kernel in lacking and all(_is_of_a_part(run, one) for one in nodes)
-        is_sure = site not in fine and not is_partial and not (earlier - {site.kernel} and _has_unseen_load(node))
+        is_behind = bool(earlier - {site.kernel}) and _has_unseen_load(node)
+        is_sure = not (site in fine or is_partial or is_behind or (not name and _is_loaded(node)))
         earlier |= {site.kernel} if is_sure else set()
         unmasked = (*([node.site.lines] if is_open else []), *dict.fromkeys(_unmasked(node)))
         yield Suspect("value", name, site, lines, reason, extents[site], is_sure, beside, unmasked=unmasked)
@@ -118,6 +119,13 @@ def _lacks_keys(run: Followed, lanes: Lanes) -> bool:
     inside = np.flatnonzero((b >= 0) & (h >= 0) & (m >= 0))
     seen = run.roles.valid[b[inside], h[inside], m[inside]]
     return bool((seen & (cover.counts[inside, h[inside]] == 0)).any())
+
+
+def _is_loaded(node: Node) -> bool:
+    """Whether it is what was loaded, of which nothing says what it should be: not the load need be wrong."""
+    while node.site.operation in CASTS and len(node.operands) == 1:
+        (node,) = node.operands
+    return node.site.operation == "load" and not any(map(_is_known, node.operands))
 
 
 def _has_unseen_load(node: Node) -> bool:
