@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..model.run import Line
 from ..runtime.run import Outcome
+from .given import pointers_to
 
 
 def atomics_into(outcome: Outcome, names: Iterable[str]) -> dict[str, tuple[Line, ...]]:
@@ -15,16 +16,10 @@ def atomics_into(outcome: Outcome, names: Iterable[str]) -> dict[str, tuple[Line
 
 
 def _of_triton(outcome: Outcome, name: str) -> tuple[Line, ...]:
-    if not outcome.pointers:  # else Triton is loaded
-        return ()
-    from ..source import additions
-
-    homes = {address for address, of in outcome.storages.items() if of.lower() == name.lower()}
-    named = [one for one in outcome.pointers if additions.named_after(one.parameter) == name]
-    # A storage may have been another tensor's before: names decide where there are some.
-    given = named or [one for one in outcome.pointers if one.storage in homes]
     found: dict[Line, None] = {}
-    for one in given:
+    for one in pointers_to(outcome, name):
+        from ..source import additions
+
         try:
             found |= dict.fromkeys(additions.atomics_into(one.kernel, {one.parameter}))
         except (OSError, SyntaxError):  # its source is not there

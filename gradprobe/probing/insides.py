@@ -27,6 +27,7 @@ from ..numerics.rows import in_whole
 from ..runtime.trace import Trace
 from .beforehand import Beforehand
 from .experiment import Experiment, derived, inputs_of, measure
+from .given import makes_together
 from .observe import Execution, accepted
 from .runs import RunRecord
 
@@ -82,7 +83,10 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
 
     # A user's own reference takes the problem whole.
     cut, of_case = experiment.reference is None, (case, experiment.values)
-    examiner = Examiner(*of_case, assigned, box.answer, box.measure, measured, tensors, sample, cut, announce)
+    examiner = Examiner(
+        *of_case, assigned, box.answer, box.measure, measured, tensors, sample, cut, announce,
+        of_one_kernel=experiment.first is not None and makes_together(experiment.first, ("dQ", "dK")),
+    )  # fmt: skip
     try:
         with beforehand, experiment.stopwatch.timed("compare"):
             inside = look_inside(examiner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -457,6 +458,22 @@ def test_two_faults_in_two_places_leave_nothing_that_is_right_called_wrong(of_dq
 
     findings = probe(case, target_of(backward), why=False).failing[1].comparison.findings
     assert {name for name, finding in findings.items() if finding.status == "mismatch"} == own
+
+
+@pytest.mark.parametrize("of_one_kernel", [False, True])
+def test_a_ds_wrong_in_two_ways_is_two_faults_only_where_no_kernel_makes_both(of_one_kernel):
+    case = case_of("softmax", **SIZES)
+    values, measure = draw(case), measure_of(case)
+    answers = {"dQ": answer_of(fault=HALF_DP), "dK": answer_of(fault=ROWS_OF_P), "dV": answer_of()}
+
+    def answer(assigned, *request):
+        traces = {name: one(*request) for name, one in answers.items()}
+        return replace(traces["dQ"], values={name: trace.values[name] for name, trace in traces.items()})
+
+    own = measure(values, answer((), case, values, values))
+    examiner = Examiner(case, values, (), answer, measure, own, lambda: values, of_one_kernel=of_one_kernel)
+    told = [sentence for sentence in look_inside(examiner).sentences if "in two ways" in sentence]
+    assert bool(told) != of_one_kernel
 
 
 @pytest.mark.parametrize(("name", "exposed"), [("dS", ("dS", *GRADIENTS)), ("P", ("P", "dQ", "dK"))])

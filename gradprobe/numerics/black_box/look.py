@@ -60,6 +60,8 @@ class Examiner:
     """Whether nothing reads the inputs of one-hot problems but in the rows shown."""
     announce: Callable[[Assigned, Sequence[Asked]], object] = lambda assigned, asked: None
     """Told of all that will be run in a layout, in order, before the first of it is."""
+    of_one_kernel: bool = False
+    """Whether one kernel is known to make both dQ and dK."""
 
     def recovered(
         self, assigned: Assigned | None = None, *, one_by_one: bool = False, with_p: bool = True
@@ -190,7 +192,9 @@ def _either_ds(examiner: Examiner, recovered: Recovered, evidence: Sequence[Evid
     of_p = factor_in_words(recovered, "P", recovered.by["dV"]) if odd_p and "dV" in recovered.by else ""
     wrong_gradients = [name for name, one in examiner.own.comparison.findings.items() if one.mismatched]
     two = len(wrong) == 2 and not are_one_fault(recovered)
-    words = _of_kernels(through, wrong, factors, wrong_gradients, two=two)
+    # A misread k is in what each probe shows in another way: in one kernel two ways may well be one fault.
+    is_told = not (two and examiner.of_one_kernel)
+    words = _of_kernels(through, wrong, factors, wrong_gradients, two=two) if is_told else []
     words += _of_dp(examiner, wrong[0]) if wrong and not factors[0] else []
     is_odd_dq = any(one.name == one.through == "dQ" and one.is_wrong for one in evidence)
     words += [_ELSEWHERE_IN_DQ] if recovered.rows and is_odd_dq and "dK" in through and not wrong else []

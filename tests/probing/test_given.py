@@ -1,0 +1,27 @@
+"""Which kernels were given the memory of results."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from gradprobe.probing.given import makes_together
+from gradprobe.runtime.launches import Pointer
+
+
+@pytest.mark.parametrize(
+    ("pointers", "together"),
+    [
+        ([("backward", "dQ", 1), ("backward", "dK", 2)], True),
+        ([("dq", "dQ", 1), ("dkdv", "dK", 2)], False),
+        ([("backward", "a", 1), ("backward", "b", 2)], True),  # by their storages
+        ([("first", "a", 1), ("second", "b", 2)], False),
+        ([], False),
+    ],
+)
+def test_one_kernel_makes_two_results_where_it_was_given_both(pointers, together):
+    kernels = {name: object() for name, _, _ in pointers}
+    given = tuple(Pointer(kernels[name], parameter, storage) for name, parameter, storage in pointers)
+    outcome = SimpleNamespace(pointers=given, storages={1: "dQ", 2: "dK"})
+    assert makes_together(outcome, ("dQ", "dK")) is together
