@@ -17,6 +17,7 @@ from ..faults.hypothesis import title
 from ..faults.tile import OVERWRITTEN
 from ..lint.passed import passed_of_others
 from ..model.failures import Failure
+from ..model.number import listed
 from ..model.report import CONSISTENT, Diagnosis, Reached, Where
 from ..model.run import INHERITED, MISMATCH
 from ..numerics.evidence import LayoutRun, Measured, Watched
@@ -25,6 +26,7 @@ from ..runtime.interpreter.memory.findings import Line, places
 from .addresses import misread, visited_run
 from .follow import Followed, followed_run
 from .lines import among
+from .misread import WORDS
 from .statements import COUNTED, LOOP, RANGE, address, aliases, begun, given_again, grids, loops, masks, ranges
 from .sums import visited_in
 from .suspect import NEVER, Suspect
@@ -70,7 +72,8 @@ def _diagnoses(found: Sequence[Suspect]) -> list[Diagnosis]:
     for one in [*sure, *(one for one in found if one.kind == "pairs" and not one.is_sure)] if sure else found:
         # What one loop leaves out of two results is one fault.
         of = f"{one.site.kernel}: {one.reason}" if one.kind == "pairs" else one.name
-        groups.setdefault((one.kind, of), []).append(one)
+        # So is what an index misleads, loads and stores.
+        groups.setdefault(("index", repr(one.index)) if one.index else (one.kind, of), []).append(one)
     made = [_diagnosis(group) for group in groups.values()]
     return [replace(one, also=number > 0) for number, one in enumerate(made)]
 
@@ -78,16 +81,27 @@ def _diagnoses(found: Sequence[Suspect]) -> list[Diagnosis]:
 def _diagnosis(group: Sequence[Suspect]) -> Diagnosis:
     first, where = group[0], tuple(map(_where, group))
     beside = (other for one, place in zip(group, where, strict=True) for other in _beside(one, place))
+    made = tuple(_made(first))
     return Diagnosis(
         f"{first.kind}/{_slug(first.name) or 'result'}",
         _CLASSES[first.kind],
         _summary(first, tuple(dict.fromkeys(one.name for one in group))),
         1.0 if first.is_sure else CONSISTENT,
         tuple(dict.fromkeys(_reasons(group, where))),
-        tuple({(place.file, place.line): place for place in (*where, *beside, *where)}.values()),
+        tuple({(place.file, place.line): place for place in (*made, *where, *beside, *where, *made)}.values()),
         reached=next(filter(None, map(_reached, group)), None),
         seen=f"seen in {where[0].kernel}, {first.extent}",
     )
+
+
+def _made(one: Suspect) -> Iterator[Where]:
+    """The lines of the index that misleads several accesses."""
+    for number, chain in enumerate(one.index):
+        line, note = (
+            places(chain)[-1],
+            "the index of all of these is made here" if number == 0 else "it is made of this",
+        )
+        yield among(Where(line.file, line.line, line.code.strip(), kernel=one.site.kernel, note=note))
 
 
 # Of the indices that an access misses: as many as a picture has room for.
@@ -160,6 +174,9 @@ def _slug(name: str) -> str:
 
 def _summary(one: Suspect, names: Sequence[str]) -> str:
     kernel, name = one.site.kernel, one.name
+    if one.index:
+        of = listed(list(map(title, names)))
+        return f"{kernel} accesses {of} by one index, which is another {WORDS[one.letter]}'s than it works on"
     if one.kind == "load":
         return f"{kernel} reads other elements of {title(name)} than it works on"
     if one.kind == "masked":

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ..model.number import plural
 from ..runtime.interpreter.dataflow import Conflict, Flow, Node
 from ..runtime.interpreter.memory.findings import Line
+from .common_index import common_index
 from .suspect import Suspect, blamed, share
 
 
 def misread(flow: Flow) -> Iterator[Suspect]:
     """The loads and stores whose indices disagree with those of most others that they meet."""
-    culprits = culprits_of(flow)
+    indices, culprits = _by_one_index(flow, culprits_of(flow))
     right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
     for number, conflicts in culprits.items():
-        if earlier := [*_confined_before(flow, number, conflicts)]:
+        index = indices.get(number, ())
+        if not index and (earlier := [*_confined_before(flow, number, conflicts)]):
             yield from earlier
             continue
         source, conflict = flow.sources[number], min(conflicts, key=lambda one: "bhmndegw".find(one.letter[0]))
@@ -26,14 +28,46 @@ def misread(flow: Flow) -> Iterator[Suspect]:
         kind = "load" if source.site.operation == "load" else "store"
         count = sum(one.letter == conflict.letter for one in conflicts)
         extent = share(count, count + flow.agreed[number, conflict.letter], "time")
-        beside = tuple(addressing(flow, number, culprits))
+        beside = _apart(flow, number) if index else tuple(addressing(flow, number, culprits))
         sides = {_sides(number, one) for one in conflicts if one.letter == conflict.letter}
         reached = tuple((there, here) for there, here in sorted(sides) if there != here)
         lines = blamed(source.site, right)
         yield Suspect(
             kind, source.tensor, source.site, lines, reason, extent, beside=beside, letter=conflict.letter,
-            reached=reached,
+            reached=reached, index=index,
         )  # fmt: skip
+
+
+def _by_one_index(
+    flow: Flow, culprits: Mapping[int, list[Conflict]]
+) -> tuple[dict[int, tuple[tuple[Line, ...], ...]], dict[int, list[Conflict]]]:
+    """By culprit the lines of the index by which it and others are misled, if there is one; and the culprits then.
+
+    Those of a kernel that only seem to be some, since they meet what is misled, are none any more.
+    """
+    indices, left = dict[int, tuple[tuple[Line, ...], ...]](), dict(culprits)
+    for kernel in dict.fromkeys(flow.sources[number].site.kernel for number in culprits):
+        own = [number for number in culprits if flow.sources[number].site.kernel == kernel]
+        conflicts = list({id(one): one for number in own for one in culprits[number]}.values())
+        found = common_index(flow, conflicts) if len(own) > 1 else None
+        if found is not None:
+            lines = tuple(flow.lines[line] for line in found[0])
+            indices |= dict.fromkeys(found[1], lines)
+            left = {number: each for number, each in left.items() if number not in own}
+            left |= {number: _with_right_ones(conflicts, number, found[1]) for number in found[1]}
+    return indices, left
+
+
+def _with_right_ones(conflicts: Sequence[Conflict], number: int, misled: Collection[int]) -> list[Conflict]:
+    """The conflicts of an access with what is right; with anything, where it has none of these."""
+    own = [one for one in conflicts if number in one.left | one.right]
+    return [one for one in own if len({one.left.isdisjoint(misled), one.right.isdisjoint(misled)}) > 1] or own
+
+
+def _apart(flow: Flow, culprit: int) -> tuple[tuple[Line, ...], ...]:
+    """The lines that made the address of a misread access and of no other."""
+    others = frozenset[int]().union(*(flow.slices.get(x, frozenset()) for x in flow.slices if x != culprit))
+    return tuple(flow.lines[number] for number in sorted(flow.slices.get(culprit, frozenset()) - others, reverse=True))
 
 
 def addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> Iterator[tuple[Line, ...]]:

@@ -47,6 +47,8 @@ class Suspect:
     unmasked: tuple[tuple[Line, ...], ...] = ()
     """Where the scores that it works on are made, or masked last, which are not masked where rows do not see keys."""
 
+    index: tuple[tuple[Line, ...], ...] = ()
+    """Where the number of a batch or head is made by which this access and others are misled, the likeliest first."""
     counted: tuple[tuple[Line, ...], ...] = ()
     """Of pairs: where the rows or keys are counted of which some are left out."""
 

@@ -175,6 +175,10 @@ class Flow:
     """By the number of a source, those of the lines that made its addresses."""
     lines: list[tuple[Line, ...]] = field(default_factory=list)
     """By number: the lines that made an address, each with the calls that led there."""
+    spread: set[int] = field(default_factory=set)
+    """By number: those of these lines that made a tile of indices, not one number alone."""
+    divided: set[int] = field(default_factory=set)
+    """By number: those of these lines that made a quotient or a remainder."""
     stores: list[Stored] = field(default_factory=list)
     unplaced: list[Unplaced] = field(default_factory=list)
     empty: dict[int, Site] = field(default_factory=dict)

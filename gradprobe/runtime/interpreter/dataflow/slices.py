@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from triton.runtime import interpreter as shipped
@@ -14,6 +15,7 @@ _KEY = "gradprobe slice"
 _NONE = frozenset[int]()
 # The operations on whole numbers and pointers, whose lines belong to what they make; the others only hand lines on.
 _STEPS = "addptr add sub mul sdiv udiv srem urem and or xor shl ashr lshr minsi maxsi minui maxui"
+_DIVIDING = ("create_sdiv", "create_udiv", "create_srem", "create_urem")
 _HAND_ON = (*REARRANGING, "create_int_cast", "create_bitcast", "create_int_to_ptr", "create_ptr_to_int")
 
 
@@ -27,19 +29,27 @@ class Slices:
         """(owner, method name, wrapper) of each method of the interpreter that is wrapped."""
         builder = shipped.InterpreterBuilder
         names = [f"create_{name}" for name in (*_STEPS.split(), "make_block_ptr", "advance")]
-        yield from ((builder, name, self._step) for name in names if hasattr(builder, name))
+        yield from ((builder, name, partial(self._step, name)) for name in names if hasattr(builder, name))
         yield from ((builder, name, self._handing_on) for name in _HAND_ON if hasattr(builder, name))
         owners = [getattr(shipped, name) for name in BLOCKS if hasattr(shipped, name)]
         yield from ((owner, "materialize_pointers", self._of_block) for owner in owners)
 
-    def _step(self, original: Method) -> Method:
+    def _step(self, name: str, original: Method) -> Method:
         def method(builder: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(builder, *args, **kwargs)
             if not isinstance(result, Handle) or result.data.dtype.kind in "iu":
-                self._flow.attempt(lambda: _keep(result, slice_of(*args) | {self._flow.line()}))
+                self._flow.attempt(self._note, name, result, args)
             return result
 
         return method
+
+    def _note(self, name: str, result: Any, args: Sequence[Any]) -> None:
+        line = self._flow.line()
+        _keep(result, slice_of(*args) | {line})
+        if isinstance(result, Handle) and result.data.size > 1:
+            self._flow.spread.add(line)
+        if name in _DIVIDING:
+            self._flow.divided.add(line)
 
     def _handing_on(self, original: Method) -> Method:
         def method(builder: Any, *args: Any, **kwargs: Any) -> Any:
