@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,6 +46,18 @@ class Manner:
     shrink_budget: float
 
 
+@contextlib.contextmanager
+def _telling_the_way_out() -> Iterator[None]:
+    """Has a traceback end with what to do about a failure, where Python (3.11) prints notes."""
+    try:
+        yield
+    except Failure as failure:
+        if failure.way_out and hasattr(failure, "add_note"):
+            failure.add_note(failure.way_out)
+        raise
+
+
+@_telling_the_way_out()
 def checked(
     target: Subject, reference: Subject | None, request: CheckRequest, manner: Manner
 ) -> ShownReport | ShownReports:

@@ -222,6 +222,8 @@ def test_a_mistyped_name_is_refused_before_anything_runs(target, options, way_ou
     with pytest.raises(UsageFailure) as refused:
         gradprobe.check(target, **options)
     assert refused.value.way_out.startswith(way_out)
+    if sys.version_info >= (3, 11):  # which prints notes
+        assert getattr(refused.value, "__notes__", []) == list(filter(None, [refused.value.way_out]))
 
 
 def test_what_a_report_says_is_escaped_in_a_notebook():
