@@ -296,8 +296,14 @@ def callables(module: ModuleType) -> Iterator[str]:
     """The names of what a module itself defines that may be a target."""
     for key, value in vars(module).items():
         may = (inspect.isfunction(value) and not key.startswith("_")) or is_autograd_function(value)
-        if may and value.__module__ == module.__name__:
+        if may and _is_made_in(value, module):
             yield key
+
+
+def _is_made_in(value: Any, module: ModuleType) -> bool:
+    """Whether a module defines something, also where its file imports itself, by another name."""
+    other = sys.modules.get(value.__module__)
+    return value.__module__ == module.__name__ or getattr(other, "__file__", "") == module.__file__
 
 
 def applicable(module: ModuleType) -> Iterator[str]:
