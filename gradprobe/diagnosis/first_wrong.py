@@ -38,7 +38,7 @@ def wrong_values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
             continue
         if site.operation == "fmul" and {"do", "o"} <= {one.role.name for one in node.operands if one.role}:
             continue  # what is summed for delta, which no form is compared with
-        name = _expected(node, run.flow.nodes)
+        name = expected(node, run.flow.nodes)
         if site.operation == "select" and name == "dS" and set(wrong) == {"dBias"}:
             continue  # dS in the window of the bias, which no form is
         if node is not used_by and _is_known(node) and used_by.site.operation == "load":
@@ -306,7 +306,7 @@ _MADE = {
 _EXPECTED = {frozenset(made_of): name for made_of, name in _MADE.items()}
 
 
-def _expected(node: Node, nodes: Sequence[Node]) -> str:
+def expected(node: Node, nodes: Sequence[Node]) -> str:
     """What a value should be: what it is where it is right, else what is made of such operands; "" if unknown."""
     elsewhere = Counter(one.role.name for one in nodes if one.site == node.site and one.role and one.role.is_known)
     if elsewhere:

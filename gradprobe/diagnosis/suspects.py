@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .crossed import crossed
 from .elsewhere import masked_elsewhere
 from .first_wrong import wrong_values
 from .follow import Followed
@@ -25,7 +26,7 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
     """
     of_grids = [*beyond_heads(run.flow)]
     kernels = {one.site.kernel for one in of_grids}
-    found = [*transposed(run.flow)] or [*misread(run.flow)] or [*masked_elsewhere(run)]
+    found = [*transposed(run.flow)] or [*crossed(run.flow)] or [*misread(run.flow)] or [*masked_elsewhere(run)]
     found = found or [*never_stored(run, wrong)]
     # Programs that belong to no head misread everything.
     found = [*of_grids, *(one for one in found if one.site.kernel not in kernels)]

@@ -23,6 +23,7 @@ from .place_rules import (
 from .repairs import Repairs, Undone
 from .spots import Spot
 from .value_rules import (
+    axis_given,
     constant_changed,
     delta_taken,
     factor_added,
@@ -35,8 +36,8 @@ from .value_rules import (
 
 RULES: tuple[Callable[[Repairs, Spot, list[str]], Undone], ...] = (
     as_planted, name_swapped, call_undone, whole_tiles, range_moved, operand_dropped, sum_kept, comparison_turned,
-    sign_changed, constant_changed, factor_added, mask_added, transposed, delta_taken, order_changed, made_wide,
-    factor_moved, factor_of_sibling, moved_out, pointer_advanced, pointer_begun, term_missing,
+    sign_changed, constant_changed, factor_added, mask_added, transposed, axis_given, delta_taken, order_changed,
+    made_wide, factor_moved, factor_of_sibling, moved_out, pointer_advanced, pointer_begun, term_missing,
 )  # fmt: skip
 # Outside kernels: sizes, grids, allocations and what launches pass.
 _OF_HOSTS = (as_planted, name_swapped, call_undone, whole_tiles, operand_dropped, constant_changed, order_changed)

@@ -133,6 +133,21 @@ def transposed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
                 yield 1.2, by.replaced(each, f"tl.trans({by.file.words(each)})")
 
 
+def axis_given(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
+    """`dp - delta[:, None]` for `dp - delta`, which goes along the last axis; and the other axis of two."""
+    turned = {"[:, None]": "[None, :]", "[None, :]": "[:, None]"}
+    for node in by.nodes(spot):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
+            for side in (node.left, node.right):
+                words = by.file.words(side)
+                if isinstance(side, ast.Name) and words.lower().strip("_").removeprefix("b_") in (*_ROWS, "lse"):
+                    yield 0.9, by.replaced(side, f"{words}[:, None]")
+                elif isinstance(side, ast.Subscript) and not has_strides(spot.statement):
+                    yield from (
+                        (1.4, by.replaced(side, words.replace(*axes))) for axes in turned.items() if axes[0] in words
+                    )
+
+
 def delta_taken(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     """A row subtracted that is in scope and nowhere subtracted here."""
     value = value_of(by, spot)

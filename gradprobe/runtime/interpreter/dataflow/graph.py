@@ -123,6 +123,17 @@ class Conflict:
 
 
 @dataclass(frozen=True)
+class Crossing:
+    """A vector that met a tile of scores along the wrong axis: its rows where those have keys, or the reverse."""
+
+    site: Site
+    letter: str
+    """m or n: of what the vector has one number each."""
+    vector: Node
+    scores: Node
+
+
+@dataclass(frozen=True)
 class Stored:
     """One store, or atomic, of a tile whose origin is known."""
 
@@ -159,6 +170,7 @@ class Flow:
     """By letter."""
     judge: Callable[[Array, Lanes], Role | None]
     conflicts: list[Conflict] = field(default_factory=list)
+    crossings: list[Crossing] = field(default_factory=list)
     agreed: Counter[tuple[int, str]] = field(default_factory=Counter)
     """By the number of a source and a letter, how often its indices agreed with another's."""
     irregular: set[int] = field(default_factory=set)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ....inputs.memory import Array
-from .graph import Conflict, Flow, Site
+from .graph import Conflict, Flow, Site, Tile
 from .lanes import NOWHERE, Lanes, along, contracted, differ, joined, left_out, together, without
 
 _SUMS, _MAXIMA = ("fadd", "add"), ("maximumf", "maxnumf", "maxsi")
@@ -34,6 +34,34 @@ def lane_by_lane(flow: Flow, lanes: Sequence[Lanes | None], name: str, site: Sit
         cover = left.cover if left.cover is not None and left.at.keys() >= right.at.keys() else right.cover
         cover = left.cover if right.cover is None else cover
     return joined(left, right, cover)
+
+
+def laid_across(tiles: Sequence[Tile | None]) -> Iterator[tuple[int, str]]:
+    """(number of the tile, letter) of each vector that goes along another axis of scores than its rows or keys do.
+
+    What was loaded, or summed, as a vector gets its axis where it meets the scores: its load is right.
+    """
+    known = [tile.lanes if tile else None for tile in tiles]
+    for number, (tile, own) in enumerate(zip(tiles, known, strict=True)):
+        scores = known[1 - number] if len(tiles) == 2 else None
+        if tile is None or own is None or scores is None or not (scores.is_matrix and _is_of_vector(tile)):
+            continue
+        for letter in (x for x in "mn" if x in own.at):
+            due = scores.at[letter]
+            # A vector as it is goes along the last axis.
+            at, along_due = _axes(np.broadcast_to(own.at[letter], due.shape)), _axes(due)
+            if len(at) == len(along_due) == 1 and at != along_due:
+                yield number, letter
+
+
+def _is_of_vector(tile: Tile) -> bool:
+    """Whether what it holds was made with one axis, however many it has by now."""
+    made = tile.node.lanes
+    return made is not None and all(at.ndim == 1 for at in made.at.values())
+
+
+def _axes(values: Array) -> list[int]:
+    return [axis for axis in range(values.ndim) if along(values, axis) is None]
 
 
 def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool, both: bool) -> set[str]:

@@ -23,9 +23,9 @@ from ..memory.views import REARRANGING, Handle, Method
 from ..memory.watch import watched_memory
 from ..plans import PLANS
 from .accesses import IndexedAccesses
-from .graph import Flow, Node, Tile
-from .lanes import NOWHERE, Cover, Lanes, reduced
-from .meetings import lacking, lane_by_lane, product
+from .graph import Crossing, Flow, Node, Tile
+from .lanes import NOWHERE, Cover, Lanes, reduced, without
+from .meetings import lacking, laid_across, lane_by_lane, product
 from .slices import Slices
 
 if TYPE_CHECKING:
@@ -156,7 +156,13 @@ class _Tracer:
         if not any(tiles) or (name == "fmul" and others and is_nothing):
             return  # nothing that is followed, or an accumulator that holds nothing yet, rescaled, by NaN too
         site = self._flow.site(name)
-        lanes = lane_by_lane(self._flow, [tile.lanes if tile else None for tile in tiles], name, site)
+        known = [tile.lanes if tile else None for tile in tiles]
+        for number, letter in laid_across(tiles):
+            vector, scores, own = tiles[number], tiles[1 - number], known[number]
+            if vector is not None and scores is not None and own is not None:
+                self._flow.crossings.append(Crossing(site, letter, vector.node, scores.node))
+                known[number] = without(own, {letter})  # its load is not to be blamed, nor what is made of both
+        lanes = lane_by_lane(self._flow, known, name, site)
         self._flow.note(result, site, _nodes(tiles), lanes)
 
     def _fused(self, result: Any, builder: Any, *args: Any) -> None:

@@ -1,0 +1,60 @@
+"""A vector that meets scores along the wrong axis is told where it does, with the edit, and its load is not accused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gradprobe.diagnosis.crossed import crossed
+from gradprobe.diagnosis.dataflow import _diagnoses
+from gradprobe.diagnosis.follow import followed_run
+from gradprobe.diagnosis.suspects import suspects
+from gradprobe.model.assignment import parse_layout
+from gradprobe.probing.experiment import experiment_of
+from gradprobe.runtime.backend import prepare_backend
+from gradprobe.runtime.interpreter.dataflow import Conflict, Crossing, Node, Site
+from gradprobe.source.kernel_file import KernelFile
+from gradprobe.source.repairs.candidates import Fault, candidates_of
+from gradprobe.targets.find import find_target
+from tests.cases import softmax_case
+from tests.planted.planting import Edit, edited
+from tests.strangers.faults import file_of
+
+WITH_ACC = "ds = p * tl.dot(g, tl.trans(v), acc=less, "
+OF_DELTA = 'dp = tl.dot(g, tl.trans(v), input_precision="ieee")\n        ds = p * (dp - delta{})  # '
+PLACES = {
+    "delta": (WITH_ACC, OF_DELTA, "dP - delta", "ds = p * (dp - delta)"),
+    "lse": ("tl.exp(s - lse[:, None])", "tl.exp(s - lse{})", "S - LSE", "p = tl.where("),
+}
+
+
+@pytest.mark.parametrize(("find", "new", "name", "begins"), PLACES.values(), ids=PLACES)
+def test_the_operation_is_told_and_the_edit_of_its_axis_is_tried(tmp_path: Path, find, new, name, begins) -> None:
+    right, source = (
+        edited(file_of("grouped").read_text(), (Edit("grouped_dq", find, new.format(axis)),))
+        for axis in ("[:, None]", "")
+    )
+    file = tmp_path / "kernel.py"
+    file.write_text(source)
+    prepare_backend("auto")
+    case = softmax_case(batch=1, heads=2, kv_heads=1, seqlen_q=20, seqlen_k=20, head_dim=8)
+    run = followed_run(experiment_of(case, find_target(f"{file}:grouped")), (parse_layout("contiguous"),))
+    found = suspects(run, ("dQ",))
+    assert [(one.kind, one.name, one.is_sure) for one in found] == [("value", name, True)]
+    assert "one number a row, goes along the keys of" in found[0].reason
+    (told,) = _diagnoses(found)
+    assert told.where[0].code.startswith(begins)
+    assert not any("_vector" in where.code for where in told.where)
+    candidates = candidates_of(KernelFile(str(file), source), [Fault(told.where[0].line, of="dS")])
+    assert right in [each.text for each, _ in zip(candidates, range(40), strict=False)]
+
+
+@pytest.mark.parametrize(("kernel", "told"), [("another", 1), ("kernel", 0)])
+def test_of_a_kernel_whose_scores_disagree_about_rows_no_vector_is_accused(kernel: str, told: int) -> None:
+    site = Site("kernel", (), "fsub", 0)
+    vector, scores = (Node(Site("kernel", (), name, 1), ()) for name in ("load", "dot"))
+    conflict = Conflict(Site(kernel, (), "fmul", 2), "m", frozenset([0]), frozenset([1]), (0, 1))
+    flow = SimpleNamespace(crossings=[Crossing(site, "m", vector, scores)], conflicts=[conflict], nodes=[])
+    assert len([*crossed(flow)]) == told
