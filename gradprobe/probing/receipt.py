@@ -6,7 +6,6 @@ import platform
 import sys
 from collections.abc import Iterable, Sequence
 from types import ModuleType
-from typing import Any
 
 import torch
 
@@ -15,7 +14,7 @@ from ..model.number import in_words, spans
 from ..numerics.evidence import Provenance
 from ..processes.ended import is_edited
 from ..targets.find import Target
-from ..targets.naming import plain_function, triton_cache
+from ..targets.naming import module_of, plain_function, triton_cache
 from .experiment import Experiment, arithmetic_of
 from .runs import RunRecord, outcomes_of
 
@@ -73,12 +72,9 @@ def _files_with_kernels(target: Target) -> tuple[str, ...]:
         file = str(getattr(module, "__file__", ""))
         if module is not None and file not in found and is_edited(file):
             found[file] = module
-            waiting += [_module_of(value) for value in vars(module).values()]
+            values = list(vars(module).values())
+            waiting += [one.__name__ if isinstance(one, ModuleType) else module_of(one) for one in values]
     return tuple(file for file, module in found.items() if _has_kernels(module))
-
-
-def _module_of(value: Any) -> str:
-    return value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
 
 
 def _has_kernels(module: ModuleType) -> bool:

@@ -51,6 +51,17 @@ def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return plain if inspect.isroutine(plain) or inspect.isclass(plain) else type(plain).__call__
 
 
+def module_of(value: Any) -> str:
+    """The name of the module that a value, or the function inside it, was made in; "" where it does not say."""
+    try:
+        # Autotuners, heuristics and interpreted kernels are objects of Triton's around the function.
+        while callable(inner := vars(value).get("fn")):
+            value = inner
+        return str(getattr(value, "__module__", "") or "")
+    except Exception:  # a lazy attribute of the user's may raise anything
+        return str(getattr(type(value), "__module__", "") or "")
+
+
 def shadows(module: str, file: Path, beside: Iterable[str] = ()) -> tuple[str, ...]:
     """The other files of a module's name on the search path, in the current folder, and in some more folders."""
     found: dict[str, None] = {}

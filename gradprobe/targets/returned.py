@@ -24,14 +24,10 @@ def by_name(function: Callable[..., Any], results: Sequence[Any]) -> tuple[dict[
     if {*_BY_PLACE} <= {*named} and all(named.count(name) == 1 for name in named if name):
         found = {name: result for name, result in zip(named, results, strict=True) if name}
         return found, _taken_for(found, "by the names in its return statement")
-    if len(results) < len(_BY_PLACE) or [result is not None for result in results] != _is_given(len(results)):
+    # Behind them autograd asks for None.
+    if [at for at, one in enumerate(results) if one is not None] != [0, 1, 2]:
         return None
     return dict(zip(_BY_PLACE, results, strict=False)), _taken_for(_BY_PLACE, "by their order; a dict says otherwise")
-
-
-def _is_given(count: int) -> list[bool]:
-    """Of so many results, the first three, and for the others None, as autograd asks for it."""
-    return [at < len(_BY_PLACE) for at in range(count)]
 
 
 def _taken_for(names: Iterable[str], why: str) -> str:

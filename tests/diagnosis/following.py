@@ -11,9 +11,22 @@ from gradprobe.probing.experiment import experiment_of
 from gradprobe.runtime.backend import prepare_backend
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
+from tests.planted.planting import Edit, edited
 from tests.planted.trials import TARGETS
+from tests.strangers.faults import file_of
 
 SMALL = {"batch": 1, "heads": 2, "seqlen": 36, "head_dim": 16}
+
+
+def followed_edit(folder: Path, edit: Edit, **options: int) -> tuple[str, Followed]:
+    """tests/strangers' `grouped` with an edit in its text, as kernel.py of a folder: the text, and its run."""
+    source, file = edited(file_of("grouped").read_text(), (edit,)), folder / "kernel.py"
+    file.write_text(source)
+    prepare_backend("auto")
+    case = softmax_case(**{"batch": 1, "seqlen_q": 20, "seqlen_k": 20, "head_dim": 8, **options})
+    run = followed_run(experiment_of(case, find_target(f"{file}:grouped")), (parse_layout("contiguous"),))
+    assert run is not None
+    return source, run
 
 
 def followed(of: str, layout: str, options: dict[str, Any], file: Path | None = None) -> Followed:

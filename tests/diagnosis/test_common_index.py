@@ -8,16 +8,10 @@ import pytest
 
 from gradprobe.diagnosis.common_index import common_index
 from gradprobe.diagnosis.dataflow import _diagnoses
-from gradprobe.diagnosis.follow import followed_run
 from gradprobe.diagnosis.suspects import suspects
-from gradprobe.model.assignment import parse_layout
-from gradprobe.probing.experiment import experiment_of
-from gradprobe.runtime.backend import prepare_backend
 from gradprobe.runtime.interpreter.dataflow import AccessLine, Conflict, Flow, Site
-from gradprobe.targets.find import find_target
-from tests.cases import softmax_case
-from tests.planted.planting import Edit, edited
-from tests.strangers.faults import file_of
+from tests.diagnosis.following import followed_edit
+from tests.planted.planting import Edit
 
 RIGHT = "    K += b * kb + h // GROUP * kh\n    V += b * vb + h // GROUP * vh\n"
 WRONG = """\
@@ -28,12 +22,7 @@ WRONG = """\
 
 
 def test_the_line_of_the_index_comes_first_and_what_meets_the_misread_is_not_accused(tmp_path: Path) -> None:
-    source = edited(file_of("grouped").read_text(), (Edit("grouped_dq", RIGHT, WRONG),))
-    file = tmp_path / "kernel.py"
-    file.write_text(source)
-    prepare_backend("auto")
-    case = softmax_case(batch=1, heads=4, kv_heads=2, seqlen_q=20, seqlen_k=20, head_dim=8)
-    run = followed_run(experiment_of(case, find_target(f"{file}:grouped")), (parse_layout("contiguous"),))
+    source, run = followed_edit(tmp_path, Edit("grouped_dq", RIGHT, WRONG), heads=4, kv_heads=2)
     found = suspects(run, ("dQ",))
     assert [one.name for one in found] == ["k", "v"]
     (told,) = _diagnoses(found)

@@ -9,16 +9,11 @@ import pytest
 
 from gradprobe.diagnosis.crossed import crossed
 from gradprobe.diagnosis.dataflow import _diagnoses
-from gradprobe.diagnosis.follow import followed_run
 from gradprobe.diagnosis.suspects import suspects
-from gradprobe.model.assignment import parse_layout
-from gradprobe.probing.experiment import experiment_of
-from gradprobe.runtime.backend import prepare_backend
 from gradprobe.runtime.interpreter.dataflow import Conflict, Crossing, Node, Site
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.repairs.candidates import Fault, candidates_of
-from gradprobe.targets.find import find_target
-from tests.cases import softmax_case
+from tests.diagnosis.following import followed_edit
 from tests.planted.planting import Edit, edited
 from tests.strangers.faults import file_of
 
@@ -32,22 +27,15 @@ PLACES = {
 
 @pytest.mark.parametrize(("find", "new", "name", "begins"), PLACES.values(), ids=PLACES)
 def test_the_operation_is_told_and_the_edit_of_its_axis_is_tried(tmp_path: Path, find, new, name, begins) -> None:
-    right, source = (
-        edited(file_of("grouped").read_text(), (Edit("grouped_dq", find, new.format(axis)),))
-        for axis in ("[:, None]", "")
-    )
-    file = tmp_path / "kernel.py"
-    file.write_text(source)
-    prepare_backend("auto")
-    case = softmax_case(batch=1, heads=2, kv_heads=1, seqlen_q=20, seqlen_k=20, head_dim=8)
-    run = followed_run(experiment_of(case, find_target(f"{file}:grouped")), (parse_layout("contiguous"),))
+    right = edited(file_of("grouped").read_text(), (Edit("grouped_dq", find, new.format("[:, None]")),))
+    source, run = followed_edit(tmp_path, Edit("grouped_dq", find, new.format("")), heads=2, kv_heads=1)
     found = suspects(run, ("dQ",))
     assert [(one.kind, one.name, one.is_sure) for one in found] == [("value", name, True)]
     assert "one number a row, goes along the keys of" in found[0].reason
     (told,) = _diagnoses(found)
     assert told.where[0].code.startswith(begins)
     assert not any("_vector" in where.code for where in told.where)
-    candidates = candidates_of(KernelFile(str(file), source), [Fault(told.where[0].line, of="dS")])
+    candidates = candidates_of(KernelFile(str(tmp_path / "kernel.py"), source), [Fault(told.where[0].line, of="dS")])
     assert right in [each.text for each, _ in zip(candidates, range(40), strict=False)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
@@ -282,3 +284,10 @@ def test_matrices_judged_in_one_pass_pass_with_the_same_rows_sums_and_identities
     wrong = trace.values["dS"].clone()
     wrong[0, 1, 7, 5] += 0.5
     assert Sieve().sift(case, values, Trace({**trace.values, "dS": wrong}, trace.sources), precision) is None
+
+
+@pytest.mark.parametrize(("gigabytes", "times"), [(8, 1), (24, 3), (32, 4), (80, 4)])
+def test_tiles_of_short_cases_are_as_much_larger_as_a_gpu_has_room_for(gigabytes, times, monkeypatch):
+    properties = SimpleNamespace(total_memory=gigabytes << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    assert [walks._for_short(torch.device(name)) for name in ("cpu", "cuda")] == [1, times]

@@ -95,6 +95,8 @@ class Hunt:
         """What makes some of it right: with what came with it and without any edit."""
         self.moves = False
         """Whether anything that came was other than without the edit."""
+        self.breaks = False
+        """Whether an edit with which the check matches broke what is right without it in another use."""
         self.first = Ground(cause, cause.shown[0], None)
         """On top of no edit: it is never left while it has candidates."""
         self._grounds = [self.first]

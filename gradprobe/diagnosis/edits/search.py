@@ -111,6 +111,7 @@ class Search:
             return hunt.told(ground, candidate, came)
         titles, at_others, whole = self._confirmed(hunt.cause, candidate)
         if titles and self._breaks(candidate, self._experiment.case if ground.small is None else ground.small[0].case):
+            hunt.breaks = True
             return False
         if titles:
             needless = self._needless(hunt.cause, candidate, whole)

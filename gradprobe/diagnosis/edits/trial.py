@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from ...faults.hypothesis import Hypothesis
 from ...model.assignment import Assigned
@@ -20,6 +19,7 @@ from ...probing.experiment import Experiment, experiment_of, silent
 from ...probing.runs import records_of
 from ...processes.startup.gradprobe_shadow import load_from_copy
 from ...targets.find import Target, find_target
+from ...targets.naming import module_of
 from ..layouts import left_by
 
 
@@ -183,16 +183,6 @@ def _holds(module: ModuleType, names: set[str]) -> bool:
     inside = f"{module.__name__}."  # a package has its modules as attributes, which are set anew
     values = [value for value in vars(module).values() if not isinstance(value, ModuleType)]
     modules = {value.__name__ for value in vars(module).values() if isinstance(value, ModuleType)}
-    return any(_module_of(value) in names for value in values) or any(
+    return any(module_of(value) in names for value in values) or any(
         name in names and not name.startswith(inside) for name in modules
     )
-
-
-def _module_of(value: Any) -> str:
-    try:
-        # Autotuners, heuristics and interpreted kernels are objects of Triton's around the function.
-        while callable(inner := vars(value).get("fn")):
-            value = inner
-        return str(getattr(value, "__module__", "") or "")
-    except Exception:  # a lazy attribute of the user's may raise anything
-        return str(getattr(type(value), "__module__", "") or "")

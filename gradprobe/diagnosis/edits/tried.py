@@ -112,6 +112,7 @@ def _of_cause(hunt: Hunt, found: Found, seconds: float) -> TriedEdit:
         return _edit(candidate, _what_is_left(came, before), hunt.tried, seconds)
     is_telling = hunt.moves or hunt.tried < _TELLING
     words = f"none of {plural(hunt.tried, 'edit')} {'brings a result right' if is_telling else _WITHOUT_EFFECT}"
+    words += " without breaking what is right with other options" if hunt.breaks else ""
     return TriedEdit(matches=False, words=words, tried=hunt.tried, seconds=seconds)
 
 
