@@ -2,12 +2,12 @@
 
     python benchmarks/watch.py [--pairs N] [--wrong] [WORDS OF CHECK ...]
 
-A copy of kernels/triton/lazy.py is watched, and each save of it is followed by a cold check, so that a busy machine
-slows both. Medians; the ratios are those of one pair. Last comes the memory of the process that waits and of the one
-that it forks from, after the first save and after the last.
+A copy of kernels/triton/lazy.py is watched. Each save of it changes one of its kernels, in turn, and is followed by a
+cold check, so that a busy machine slows both. Medians; the ratios are those of one pair. Last comes the memory of the
+process that waits and of the one that it forks from, after the first save and after the last.
 
-With --wrong every second text has a wrong stride: then what is measured is how soon the layout that failed is known to
-be right again.
+With --wrong every save of a kernel is followed by one of a wrong stride: then what is measured is how soon the layout
+that failed is known to be right again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,30 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNEL = (ROOT / "kernels/triton/lazy.py").read_text()
 WRONG = KERNEL.replace("h * stride_doh", "h * stride_qh")
+# By kernel: a line, and another in its place, in which a number is another one at each save. What it makes of the last
+# bits of delta and LSE, the kernels behind it read.
+EDITS = {
+    "lazy_dq_kernel": ("(dp - delta[:, None])", "(dp - delta[:, None] + {} * 1e-12)"),
+    "lazy_dkdv_kernel": ("(dp - delta[None, :])", "(dp - delta[None, :] + {} * 1e-12)"),
+    "lazy_preprocess_kernel": ("tl.sum(p * dp, 1)", "tl.sum(p * dp, 1) + {} * 1e-8"),
+    "lazy_forward_kernel": ("row_max + tl.log(", "{} * 2e-7 + row_max + tl.log("),
+}
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def edited(kernel: str, number: int) -> str:
+    """The text with a change of one kernel."""
+    start = KERNEL.index(f"def {kernel}(")
+    line, other = EDITS[kernel]
+    assert line in KERNEL[start:]
+    return KERNEL[:start] + KERNEL[start:].replace(line, other.format(number), 1)
 
 
 def processor(process: int) -> float:
@@ -68,37 +85,38 @@ def main() -> None:
     parser.add_argument("--wrong", action="store_true")
     given, words = parser.parse_known_args()
     words = ["my_lazy.py:lazy_intermediates", *words]
-    took: dict[str, list[tuple[float, float]]] = {"cold": [], "first answer": [], "whole report": []}
+    took: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     held = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PYTHONPATH"] = str(ROOT)
         os.chdir(folder)
         file = Path("my_lazy.py")
-        file.write_text(WRONG if given.wrong else KERNEL)
+        file.write_text(KERNEL)
         command = [sys.executable, "-m", "gradprobe", "watch", *words]
         watch = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert watch.stdout is not None
         until(watch.stdout, "to be saved")
-        for number in range(given.pairs):
-            if given.wrong and number:
+        for number, kernel in ((number, kernel) for number in range(1, given.pairs + 1) for kernel in EDITS):
+            if given.wrong:
                 file.write_text(WRONG)
                 until(watch.stdout, "to be saved")
             # What an earlier text took in processes that still lived is not counted twice.
             before, start = processor(watch.pid), time.perf_counter()
-            file.write_text(KERNEL + "\n" * (number + 1))
+            file.write_text(edited(kernel, number))
             for name, word in (("first answer", "the rest follows"), ("whole report", "to be saved")):
                 until(watch.stdout, word)
-                took[name].append((time.perf_counter() - start, processor(watch.pid) - before))
+                took[kernel, name].append((time.perf_counter() - start, processor(watch.pid) - before))
             held.append([resident(watch.pid), *map(resident, children(watch.pid)[:1])])
-            took["cold"].append(cold(words))
+            took[kernel, "cold"].append(cold(words))
         watch.send_signal(signal.SIGINT)
         watch.wait()
-    print(f"{given.pairs} pairs, {' '.join(words)}")
-    for name, times in took.items():
+    print(f"{given.pairs} pairs of each, {' '.join(words)}")
+    for (kernel, name), times in took.items():
         wall, used = (statistics.median(column) for column in zip(*times, strict=True))
-        pairs = list(zip(times, took["cold"], strict=True))
+        pairs = list(zip(times, took[kernel, "cold"], strict=True))
         ratios = [statistics.median(one[at] / other[at] for one, other in pairs) for at in (0, 1)]
-        print(f"  {name:<13} {wall:6.2f} s, {used:6.2f} s of processor: {ratios[0]:.2f} and {ratios[1]:.2f} of cold")
+        shown = f"{wall:6.2f} s, {used:6.2f} s of processor: {ratios[0]:.2f} and {ratios[1]:.2f} of cold"
+        print(f"  {kernel:<23} {name:<13} {shown}")
     for name, (first, *_, last) in zip(("waits", "forks"), zip(*held, strict=True), strict=True):
         print(f"  the process that {name} holds {first:.0f} MB after the first save, {last:.0f} MB after the last")
 

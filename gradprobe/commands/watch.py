@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import pkgutil
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,9 +50,17 @@ def refuse_without_watchfiles() -> None:
 # What is warm
 
 
-def warm(options: Mapping[str, Any]) -> contextlib.AbstractContextManager[int]:
-    """While open, checks with such options run in forks of a process that has torch, Triton and gradprobe."""
-    return warm_process(f"{__name__}:prepare", json.dumps(options))
+@contextlib.contextmanager
+def warm(options: Mapping[str, Any]) -> Iterator[int]:
+    """While open, checks with such options run in forks of a process that has torch, Triton and gradprobe.
+
+    In the interpreter they take over from one another what launches did that nothing has changed.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="gradprobe-watch-", ignore_cleanup_errors=True) as folder,
+        warm_process(f"{__name__}:prepare", json.dumps([folder, options])) as number,
+    ):
+        yield number
 
 
 # Of each family one kernel. Its types are those of the case, and what it computes is small.
@@ -62,17 +71,20 @@ _SMALL = {"device": "cpu", "batch": 1, "heads": 1, "seqlen": 40}
 _APART = {"kernels", "reference", "adapters", "templates", "testing", "startup", "cli", "on_ray"}
 
 
-def prepare(options: str) -> None:
+def prepare(words: str) -> None:
     """Imports what checks with some options need, with Triton in the mode that they choose; uses no device, no thread.
 
-    Where Triton interprets it also runs kernels.
+    Where Triton interprets it also runs kernels, and has forks keep launches.
+
+    Args:
+        words: JSON of the folder for launches, and of the options.
     """
     import torch
     import torch.fx.experimental.symbolic_shapes  # noqa: F401 - which torch imports at the first gradient
 
     from ..processes.forks import Beside
 
-    case = json.loads(options)
+    folder, case = json.loads(words)
     device, is_there = case.get("device", "auto"), False
     if device != "cpu" and has_driver():
         with Beside(torch.cuda.is_available) as asked:  # not here: it would begin to use the device
@@ -89,6 +101,9 @@ def prepare(options: str) -> None:
             importlib.import_module(module.name)
     if is_interpreted:
         _rehearse({name: word for name, word in case.items() if name in _OF_TYPES})
+        from ..runtime.interpreter.memory.memo import keep_in
+
+        keep_in(folder)
 
 
 def _rehearse(options: Mapping[str, Any]) -> None:

@@ -122,8 +122,8 @@ class Accesses:
     """Judges the accesses of all launches."""
 
     def __init__(self, origins: Origins, unwritten: Unwritten) -> None:
-        self._origins = origins
-        self._unwritten = unwritten
+        self.origins = origins
+        self.unwritten = unwritten
         self._findings: dict[tuple[object, ...], _Count] = {}
         self.counts = LaneCounts()
         self.launch: Launch | None = None
@@ -161,9 +161,11 @@ class Accesses:
         bits = None if values is None else _bits(np.broadcast_to(values, shape).reshape(-1)[lanes])
         access = Access(kind, program, executing(launch.code), width, launch.kernel, launch.number)
         kept = None
-        for view, some in launch.by_view(self._origins.of(pointers), addresses, lanes):
-            if self.ahead is not None and (view is None or view.is_own):
-                raise InSequence
+        for view, some in launch.by_view(self.origins.of(pointers), addresses, lanes):
+            if view is None or view.is_own:
+                self._telling()
+            elif not view.parameter:
+                launch.is_plain = False
             if view is None:
                 self.counts.unfollowed += len(addresses[some])
             elif not view.is_own:
@@ -194,7 +196,7 @@ class Accesses:
         if self.ahead is not None and access.kind == "load":
             self.ahead.load(view, addresses, access.width)
         if access.kind != "store":
-            unread = self._unwritten.among(view.home, view.in_bytes(within), access.width)
+            unread = self.unwritten.among(view.home, view.in_bytes(within), access.width)
             self._found(UNWRITTEN, access, view, within, unread)
         if access.kind != "load":
             self._overwritten(access, view, within, its_bits)
@@ -203,25 +205,27 @@ class Accesses:
         return None if stays is None or stays.all() else stays
 
     def _overwritten(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
-        if view.known is None or view.name in OUTPUTS or view.name in self.writers:
+        if view.known is None or view.name in OUTPUTS:
             return
         if bits is None or (bits_at(addresses, access.width) != bits).any():
-            self._end_ahead()
-            self.writers[view.name] = (self.running.kernel, access.lines)
+            self.running.is_plain = False
+            if view.name not in self.writers:
+                self._telling()
+                self.writers[view.name] = (self.running.kernel, access.lines)
 
     def _stored(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
         stores = self.running.stores
         is_atomic = access.kind == "atomic"
         events = stores.add(view, addresses, access.width, access.lines, is_atomic=is_atomic)
-        self._unwritten.stored(view.home, view.in_bytes(addresses), access.width)
-        if view.home in self._unwritten.places:
+        self.unwritten.stored(view.home, view.in_bytes(addresses), access.width)
+        if view.home in self.unwritten.places:
             self._storing[view.home] = self.running, access.lines
         if self.ahead is not None:
             self.ahead.last[view.low] = access.lines
         by_others = events != 0
         if not by_others.any():
             return
-        self._end_ahead()
+        self._telling()
         addresses, events = addresses[by_others], events[by_others]
         before = bits_at(addresses, access.width)
         contested = functools.partial(self._contested, access, view, addresses, events, before)
@@ -248,7 +252,7 @@ class Accesses:
         """Counts `which` of the addresses as a finding; only the first of its kind is described."""
         if which is None or not which.any():
             return
-        self._end_ahead()
+        self._telling()
         key = (kind, access.kind, view.name, access.kernel, access.lines)
         if key not in self._findings:
             spot = view.spot(int(addresses[which][0]), access.width, self.running.around)
@@ -257,7 +261,7 @@ class Accesses:
                 kind, access.kind, view.name, access.kernel, lines, access.program, spot, other, access.width
             )
             if kind == UNWRITTEN:
-                made = self._unwritten.places.get(view.home, ("", 0))
+                made = self.unwritten.places.get(view.home, ("", 0))
                 first = replace(first, allocated=made, rest=self._rest(view.home))
             self._findings[key] = _Count(first, self.running)
         count, program = self._findings[key], (access.launch, access.program)
@@ -279,16 +283,24 @@ class Accesses:
         found = [count.finding for count in self._findings.values()]
         return tuple(sorted(found, key=lambda one: (_ORDER.index(one.kind), _ACCESSES.index(one.access))))
 
-    def _end_ahead(self) -> None:
-        """Raises InSequence in a fork that runs programs ahead of others: what comes now is to be told."""
+    def _telling(self) -> None:
+        """Called where there is more to an access than what it loads and stores.
+
+        Raises InSequence in a fork that runs programs ahead of others.
+        """
+        self.running.is_plain = False
         if self.ahead is not None:
             raise InSequence
 
     def stored_ahead(self, view: View, units: Units, lines: tuple[Line, ...]) -> None:
         """Notes that a fork has stored in a view's storage, last from these lines."""
-        self._unwritten.stored(view.home, units.offsets, units.width)
-        if view.home in self._unwritten.places:
+        self.unwritten.stored(view.home, units.offsets, units.width)
+        if view.home in self.unwritten.places:
             self._storing[view.home] = self.running, lines
+
+    def last_of(self, launch: Launch) -> dict[int, tuple[Line, ...]]:
+        """By home of what had no value: the lines of a launch that stored there, where no later one did."""
+        return {home: lines for home, (by, lines) in self._storing.items() if by is launch}
 
     @property
     def running(self) -> Launch:

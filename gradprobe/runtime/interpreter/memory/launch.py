@@ -176,6 +176,8 @@ class Launch:
         """How many programs there are along each axis; None as long as none has asked which one it is."""
         self.asked = set[int]()
         """The axes along which programs asked that."""
+        self.is_plain = True
+        """Whether all that accesses did was to load and store elements of the arguments."""
 
     def learn(self, given: Mapping[str, Any], on_host: Mapping[str, Any]) -> None:
         """Takes the arguments by parameter name, as torch has them and as the interpreter gives them to the kernel."""

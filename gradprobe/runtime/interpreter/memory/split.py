@@ -27,6 +27,7 @@ from ....source.text import SourceLine
 from .accesses import Accesses, Ahead, InSequence, bits_at
 from .findings import Earlier, Program, places
 from .launch import Stores, Units
+from .memo import Memo
 from .views import Handle
 
 # Seconds of work below which no fork is begun. One costs some 20 ms in each process, most of it for pages copied, and
@@ -60,6 +61,8 @@ class Share:
     asked: set[int]
     seconds: list[float]
     """That each program took."""
+    is_plain: bool
+    """Of the launch, as far as these programs show."""
 
 
 class Unknown(Handle):  # type: ignore[misc]
@@ -76,10 +79,16 @@ class Unknown(Handle):  # type: ignore[misc]
 
 
 class Programs:
-    """The kernel of one launch. The interpreter calls it for each program; what a fork has run is left out."""
+    """The kernel of one launch. The interpreter calls it for each program; what is known already is left out."""
 
     def __init__(
-        self, function: Any, accesses: Accesses, atomic: Callable[..., Any], failures: Mapping[str, None]
+        self,
+        function: Any,
+        accesses: Accesses,
+        atomic: Callable[..., Any],
+        failures: Mapping[str, None],
+        *,
+        may_recall: bool = False,
     ) -> None:
         """`atomic`: the interpreter's method; `failures`: what went wrong in watching."""
         functools.update_wrapper(self, function)
@@ -93,10 +102,14 @@ class Programs:
         self._event = 0
         """The first event of this process's stores that no fork has seen."""
         self._is_whole = function.__code__ not in _IN_SEQUENCE
+        self._may_recall, self._failed = may_recall, len(failures)
+        self._memo: Memo | None = None
 
     def __call__(self, **arguments: Any) -> None:
         """Runs the next program of the grid, or takes over what a fork did in its place."""
         number, self._called = self._called, self._called + 1
+        if self._may_recall and number == 0:
+            self._recall(arguments)
         if self._is_whole and self._is_worth(number):
             self._is_whole = False
             self._split(number, arguments)
@@ -111,6 +124,14 @@ class Programs:
             fork.__exit__()
         if self._called and len(self._seconds) == _many():
             _SECONDS[self.__code__, _grid()] = self._seconds
+            if self._memo is not None and len(self._failures) == self._failed:
+                self._memo.keep(self._accesses)
+
+    def _recall(self, arguments: dict[str, Any]) -> None:
+        """Does at once what an earlier check did, where that is kept."""
+        self._memo = Memo.of(self._function, arguments, _grid(), self._accesses)
+        if self._memo is not None and self._memo.recalled(self._accesses):
+            self._done = _many()
 
     def _run(self, arguments: dict[str, Any]) -> None:
         start = time.thread_time()  # of work: on busy cores a fork would have to wait, too
@@ -163,6 +184,7 @@ class Programs:
             grid=launch.grid,
             asked=launch.asked,
             seconds=self._seconds,
+            is_plain=launch.is_plain,
         )
 
     def _take_over(self, first: int, last: int, fork: Beside[Share]) -> None:
@@ -183,6 +205,7 @@ class Programs:
             stores.add_ahead(launch.view_at(units.low), units, marks, by)
             self._accesses.stored_ahead(launch.view_at(units.low), units, share.last[units.low])
         launch.learn_ahead(share.grid, share.asked)
+        launch.is_plain &= share.is_plain
         self._seconds += share.seconds
         self._done = last
 

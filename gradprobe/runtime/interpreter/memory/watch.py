@@ -18,7 +18,9 @@ from ....targets.surroundings import replaced
 from ..bfloat16 import InterpreterNotKnown
 from .accesses import Accesses, InSequence
 from .findings import AccessFinding, places
+from .kernel_code import Language
 from .launch import Launch
+from .memo import may_recall
 from .split import Programs, Unknown
 from .views import BLOCKS, IN_PLACE, REARRANGING, Handle, Method, Origins, View, view_of
 
@@ -38,6 +40,8 @@ class Memory:
         self._launches = 0
         self._is_split = is_split
         self.is_open = True
+        self.language: Language | None = None
+        """That in which launches may be taken over from earlier checks; None where they may not."""
 
     @property
     def findings(self) -> tuple[AccessFinding, ...]:
@@ -112,7 +116,9 @@ class Memory:
     @contextlib.contextmanager
     def _split(self, executor: Any) -> Iterator[None]:
         """Has forks run some of the programs of a launch."""
-        plain, programs = executor.fn, Programs(executor.fn, self._accesses, self._atomic, self._failures)
+        may_recall = self.language is not None and self.language.is_same()
+        how = (self._accesses, self._atomic, self._failures)
+        plain, programs = executor.fn, Programs(executor.fn, *how, may_recall=may_recall)
         executor.fn = programs
         try:
             yield
@@ -244,7 +250,8 @@ def watched_memory(
     Args:
         tensors: those that the caller knows by name. Others are named after the kernel's parameter, without "ptr".
         unwritten: which memory has no value as yet; without it, no read is reported as one of unwritten memory.
-        is_split: whether forks run some of the programs of a launch, where cores are free.
+        is_split: whether forks run some of the programs of a launch, where cores are free; and whether launches are
+            taken over from earlier checks, where these are kept.
 
     Raises:
         InterpreterNotKnown: this release of Triton lacks something that has to be watched.
@@ -254,8 +261,10 @@ def watched_memory(
     missing = [f"{getattr(owner, '__name__', owner)}.{name}" for owner, name, _ in patches if not hasattr(owner, name)]
     if missing:
         raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {', '.join(missing)}")
+    is_plain = may_recall()
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, memory, "is_open", False)
         for owner, name, watching in patches:
             stack.enter_context(replaced(owner, name, watching(getattr(owner, name))))
+        memory.language = Language() if is_plain else None
         yield memory

@@ -1,0 +1,263 @@
+"""Memo: what launches did in earlier checks of a watched file, for those that would do the same again.
+
+A launch is the same where its kernel's code is, with all that the code reaches; the arguments; the grid; what the
+elements of every tensor among the arguments hold, and how they lie; and the language. Kept is what left nothing to
+tell: each access met elements of an argument, none that nothing had written, and no two programs met.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pickle
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter as shipped
+
+from ....inputs.memory import MAPPED, Array, Elements, Unwritten
+from ....source.text import SourceLine
+from .accesses import Accesses, bits_at
+from .findings import Line, Program
+from .kernel_code import Digest, Language, Unknown
+from .launch import Launch, Units
+from .views import NO_ORIGIN, Origins, View
+
+# Bytes of all tensors of a launch that are looked at; bytes and number of all that is kept.
+_MOST_SEEN, _MOST_KEPT, _MOST_LAUNCHES = 1 << 28, 1 << 29, 1 << 10
+# An address counts by what it leaves when it is divided by this: no access is wider.
+_WIDEST = 64
+_SIZES = (1, 2, 4, 8)
+_KEPT: list[tuple[Path, Language]] = []
+"""The folder, and the language of all launches there."""
+
+
+def keep_in(folder: str) -> None:
+    """From now on this process and its forks keep launches in a folder, and take over those that are there.
+
+    To be called before there is any target.
+    """
+    _KEPT[:] = [(Path(folder), Language())]
+
+
+def may_recall() -> bool:
+    """Whether launches are kept, and the language is what it was then. To be asked where nobody looks on."""
+    return bool(_KEPT) and _KEPT[0][1].is_same()
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a launch left in one storage."""
+
+    number: int
+    """Of the storage, in the order of the launch's."""
+    width: int
+    """Of a unit, in bytes."""
+    marks: Array
+    """Packed bits: a 1 for each unit of the storage where it stored."""
+    bits: Array
+    """[N] of those units, in order."""
+
+    def units(self, low: int) -> Units:
+        """Where it stored, of the storage at an address."""
+        return Units(low, self.width, np.flatnonzero(np.unpackbits(self.marks)))
+
+
+@dataclass(frozen=True)
+class Effect:
+    """All that a launch did."""
+
+    stores: tuple[Stored, ...]
+    last: Mapping[int, tuple[tuple[int, int], ...]]
+    """By the number of a storage that had unwritten elements: the lines that stored there last, each as the number of
+    its code, and how far it stands below that code's first line."""
+
+
+class Memo:
+    """One launch, told by its key."""
+
+    def __init__(self, launch: Launch, key: str, codes: list[CodeType]) -> None:
+        self._launch, self._key, self._codes = launch, key, codes
+        self._storages = _storages(launch)
+
+    @classmethod
+    def of(cls, function: FunctionType, arguments: Mapping[str, Any], grid: Program, accesses: Accesses) -> Memo | None:
+        """None where it cannot be said whether a launch is the same."""
+        digest, launch = Digest(), accesses.running
+        try:
+            digest.value(function)
+            digest.add(launch.kernel, grid)
+            for name, value in arguments.items():
+                digest.add(name)
+                _tell_argument(digest, value, accesses.origins)
+            _tell_memory(digest, launch, accesses.unwritten)
+        except Unknown:
+            return None
+        return cls(launch, digest.hex, digest.codes)
+
+    def recalled(self, accesses: Accesses) -> bool:
+        """Does what the launch did before; returns whether that was kept."""
+        effect = _read(self._key)
+        if effect is None:
+            return False
+        lows = list(self._storages)
+        for one in effect.stores:
+            units = one.units(lows[one.number])
+            shipped._interpreter.store(units.addresses, one.bits, np.ones(len(one.bits), bool))
+            lines = tuple(self._line(*each) for each in effect.last.get(one.number, ()))
+            accesses.stored_ahead(self._launch.view_at(units.low), units, lines)
+        return True
+
+    def keep(self, accesses: Accesses) -> None:
+        """Called once the launch has run, where nothing went wrong."""
+        launch, numbers = self._launch, {low: number for number, low in enumerate(self._storages)}
+        if not launch.is_plain:
+            return
+        with contextlib.suppress(Unknown):
+            lows = [(units, self._storages[units.low]) for units, _ in launch.stores.since(1)]
+            stores = tuple(_stored(numbers[units.low], units, size) for units, size in lows)
+            last = {numbers[low]: tuple(map(self._relative, lines)) for low, lines in accesses.last_of(launch).items()}
+            _write(self._key, Effect(stores, last))
+
+    def _relative(self, line: Line) -> tuple[int, int]:
+        """A line as far as it stays the same where its function is moved. Raises Unknown."""
+        at = [at for at, code in enumerate(self._codes) if _stands_in(line, code)]
+        if len(at) != 1:
+            raise Unknown(line)
+        number = line.line if isinstance(line, SourceLine) else line[1]
+        return at[0], number - self._codes[at[0]].co_firstlineno
+
+    def _line(self, at: int, below: int) -> Line:
+        return self._codes[at], self._codes[at].co_firstlineno + below
+
+
+def _stands_in(line: Line, code: CodeType) -> bool:
+    if isinstance(line, SourceLine):  # a fork told it
+        return (line.file, line.function) == (code.co_filename, code.co_name)
+    return line[0] is code
+
+
+def _stored(number: int, units: Units, size: int) -> Stored:
+    marks = np.zeros(-(-size // units.width), bool)
+    marks[units.numbers] = True
+    return Stored(number, units.width, np.packbits(marks), bits_at(units.addresses, units.width))
+
+
+# What a key tells
+
+
+def _storages(launch: Launch) -> dict[int, int]:
+    """The size in bytes of each storage of the arguments, by its address."""
+    return {view.low: view.high - view.low for view in launch.views}
+
+
+def _tell_argument(digest: Digest, value: Any, origins: Origins) -> None:
+    """Tells an argument as the interpreter gives it to a kernel; of a pointer, which tensor's. Raises Unknown."""
+    if not isinstance(value, tl.tensor):
+        digest.value(value)
+        return
+    data, origin = value.handle.data, origins.of(value.handle)
+    if not value.dtype.is_ptr():
+        digest.add(str(value.type), data.dtype.str, data.shape, data.tobytes())
+    elif isinstance(origin, int) and origin != NO_ORIGIN:
+        digest.add(str(value.type), origin)
+    else:
+        raise Unknown(value)
+
+
+def _tell_memory(digest: Digest, launch: Launch, unwritten: Unwritten) -> None:
+    """Tells what the elements of the arguments hold, and how they lie. Raises Unknown."""
+    storages = _storages(launch)
+    if sum(storages.values()) > _MOST_SEEN:
+        raise Unknown(launch)
+    numbers = {low: number for number, low in enumerate(storages)}
+    for view in launch.views:
+        # A copy of what lies on a GPU; what no number of numpy holds; gaps of which no account is kept.
+        if view.home != view.low or view.elements.itemsize not in _SIZES or view.elements.span > MAPPED:
+            raise Unknown(view)
+        digest.add(numbers[view.low], *_place(view), *(_place(view.known) if view.known else ()))
+        for part in _elements(view, unwritten):
+            digest.bytes(part)
+    for low, size in storages.items():
+        digest.add(size, low % _WIDEST, low in unwritten.places)
+
+
+def _place(view: View) -> tuple[object, ...]:
+    elements = view.elements
+    return view.name, view.parameter, view.start - view.low, elements.shape, elements.strides, elements.itemsize
+
+
+def _elements(view: View, unwritten: Unwritten) -> tuple[Array, ...]:
+    """What the elements of a view hold; where some have no value, which have, and 0 in the place of the others'.
+
+    Raises:
+        Unknown: the account of those without a value is of elements of another size.
+    """
+    elements, size = view.elements, view.elements.itemsize
+    if not elements.count:
+        return ()
+    room = np.ctypeslib.as_array((ctypes.c_uint8 * (elements.span * size)).from_address(view.start))
+    held = _at_elements(room.view(f"u{size}"), elements)
+    if not unwritten.knows(view.low):
+        return (np.ascontiguousarray(held),)
+    if (marks := unwritten.by_granule(view.low, size)) is None:
+        raise Unknown(view)
+    has_value = _at_elements(marks[(view.start - view.low) // size :], elements) == 0
+    return has_value, np.where(has_value, held, 0)
+
+
+def _at_elements(values: Array, elements: Elements) -> Array:
+    """Those of the values of a span that belong to elements, each once."""
+    shape = [size if step else 1 for size, step in zip(elements.shape, elements.strides, strict=True)]
+    return np.lib.stride_tricks.as_strided(values, shape, [step * values.itemsize for step in elements.strides])
+
+
+# The folder
+
+
+def _folder() -> Path:
+    return _KEPT[0][0]
+
+
+def _read(key: str) -> Effect | None:
+    file = _folder() / key
+    with contextlib.suppress(FileNotFoundError):
+        effect: Effect = pickle.loads(file.read_bytes())
+        os.utime(file)
+        return effect
+    return None
+
+
+def _write(key: str, effect: Effect) -> None:
+    """Keeps an effect, whole or not at all, in the place of those that were longest of no use."""
+    held = pickle.dumps(effect, pickle.HIGHEST_PROTOCOL)
+    with contextlib.suppress(OSError):  # there is no room, or the folder is gone
+        _make_room(len(held))
+        with tempfile.NamedTemporaryFile(dir=_folder(), delete=False) as file:
+            file.write(held)
+        os.replace(file.name, _folder() / key)
+
+
+def _make_room(size: int) -> None:
+    with os.scandir(_folder()) as entries:
+        kept = sorted((state.st_mtime, state.st_size, entry.path) for entry in entries if (state := _state(entry)))
+    left = size + sum(each for _, each, _ in kept)
+    for many, (_, each, path) in zip(range(len(kept), 0, -1), kept, strict=True):
+        if left <= _MOST_KEPT and many < _MOST_LAUNCHES:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        left -= each
+
+
+def _state(entry: os.DirEntry[str]) -> os.stat_result | None:
+    with contextlib.suppress(FileNotFoundError):  # another process made room
+        return entry.stat()
+    return None
