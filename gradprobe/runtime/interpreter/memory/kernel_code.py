@@ -136,7 +136,7 @@ class Digest:
                 raise Unknown(space)
             self.add(space.__name__, inner[0])
             value = getattr(space, inner.pop(0), self)
-            if space in _SPACES and isinstance(value, (FunctionType, shipped.InterpretedFunction)):
+            if space in _SPACES and type(value) in (FunctionType, functools.partial, shipped.InterpretedFunction):
                 return  # of Triton's, which nobody replaced
         self.value(value)
 
@@ -199,7 +199,7 @@ class Language:
 
 def _are_the_same(parts: dict[str, Any], space: Any) -> bool:
     now = vars(space)
-    new = [now[name] for name in now.keys() - parts.keys()]
+    new = [now[name] for name in now.keys() - parts.keys() - {"__warningregistry__"}]
     is_as_it_was = all(now.get(name, parts) is part or _is_alike(now.get(name), part) for name, part in parts.items())
     return is_as_it_was and all(isinstance(part, ModuleType) for part in new)
 

@@ -184,7 +184,7 @@ def _tell_memory(digest: Digest, launch: Launch, unwritten: Unwritten) -> None:
             raise Unknown(view)
         digest.add(numbers[view.low], *_place(view), *(_place(view.known) if view.known else ()))
         for part in _elements(view, unwritten):
-            digest.bytes(part)
+            digest.bytes(np.ascontiguousarray(part))
     for low, size in storages.items():
         digest.add(size, low % _WIDEST, low in unwritten.places)
 
@@ -206,7 +206,7 @@ def _elements(view: View, unwritten: Unwritten) -> tuple[Array, ...]:
     room = np.ctypeslib.as_array((ctypes.c_uint8 * (elements.span * size)).from_address(view.start))
     held = _at_elements(room.view(f"u{size}"), elements)
     if not unwritten.knows(view.low):
-        return (np.ascontiguousarray(held),)
+        return (held,)
     if (marks := unwritten.by_granule(view.low, size)) is None:
         raise Unknown(view)
     has_value = _at_elements(marks[(view.start - view.low) // size :], elements) == 0

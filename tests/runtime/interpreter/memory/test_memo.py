@@ -172,6 +172,16 @@ def test_what_lies_between_elements_of_equal_values_is_still_told():
         assert bool(findings) == is_told
 
 
+@pytest.mark.parametrize("is_unwritten", [True, False])
+def test_tensors_may_lie_in_any_way(is_unwritten, ran):
+    def launch(x, out):
+        kernels.copy_strided[(1,)](x.mT, out.mT, *x.mT.stride(), *out.mT.stride(), 8, 4)
+
+    tensors = {"x": numbers(4, 8), "out": empty(4, 8) if is_unwritten else torch.zeros(4, 8)}
+    assert seen(launch, tensors) == seen(launch, tensors) == seen(launch, tensors, is_split=False)
+    assert ran == ["copy_strided"]
+
+
 def test_zeros_that_were_written_are_others_than_what_was_not():
     told = []
     for is_written in (True, False):
