@@ -26,6 +26,7 @@ from ..commands.watch import (
     in_layout,
     of_settings,
     refuse_without_watchfiles,
+    told_change,
     told_files,
     warm,
 )
@@ -58,7 +59,8 @@ def watch(
 ) -> None:
     """Check a kernel again each time that its file, or one that it imports, is saved, and say what changed.
 
-    Torch and Triton stay loaded. The layout that failed last is tried first. Ctrl-C ends it.
+    Torch and Triton stay loaded, and kernels that no save has changed are not run again. The layout that failed last is
+    tried first. Ctrl-C ends it.
     """
     request = shared.request_of(target, family, options, reference)
     with failures_told(json_file, request.command("watch"), show_traceback, request.target):
@@ -104,7 +106,7 @@ class _Loop:
                 saved = self._wait(checked, begun)
             self._sources = Sources.of(self._sources.digests)
             _clear()
-            _note(f"{time.strftime('%H:%M:%S')} {told_files(saved) if saved else 'the same again'} saved")
+            _note(f"{time.strftime('%H:%M:%S')} {told_change(saved)}")
             if not of_settings(self.planned).isdisjoint(saved):
                 self._plan_anew()
 

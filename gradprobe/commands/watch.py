@@ -240,3 +240,10 @@ def told_files(paths: Sequence[str]) -> str:
     files = [os.path.relpath(path) for path in paths if not os.path.isdir(path)]
     first = files[0] if files else f"a file in {os.path.relpath(paths[0])}"
     return f"{first} and {len(files) - 1} more" if len(files) > 1 else first
+
+
+def told_change(paths: Sequence[str]) -> str:
+    """`my_lazy.py saved`, or `removed` where nothing of it is there any more."""
+    if not paths:
+        return "the same again saved"
+    return f"{told_files(paths)} {'saved' if any(map(os.path.exists, paths)) else 'removed'}"

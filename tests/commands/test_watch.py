@@ -3,7 +3,16 @@
 from pathlib import Path
 
 from gradprobe.commands.suite.checked import Checked, Planned
-from gradprobe.commands.watch import Sources, at_first, failing_layout, imported, in_layout, of_settings, told_files
+from gradprobe.commands.watch import (
+    Sources,
+    at_first,
+    failing_layout,
+    imported,
+    in_layout,
+    of_settings,
+    told_change,
+    told_files,
+)
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.documents import report_from
 from tests.render.test_comparison import wrong_in
@@ -36,6 +45,9 @@ def test_files_count_by_what_stands_in_them(tmp_path, monkeypatch):
     Path("own.py").write_text("2")
     Path("new.cu").write_text("2")
     assert [told_files([one]) for one in sources.changed] == ["a file in .", "own.py"]
+    assert told_change([str(tmp_path / "own.py")]) == "own.py saved"
+    Path("own.py").unlink()
+    assert told_change([str(tmp_path / "own.py")]) == "own.py removed"
 
 
 def test_settings_and_inputs_are_waited_for_and_of_settings_what_is_said_to_this_tool(tmp_path, monkeypatch):

@@ -209,7 +209,7 @@ def for_the_interpreter(request: CheckRequest) -> CheckRequest:
 
 
 LOST, LATE = "crashed", "took too long"
-_DEBUGGED = "--no-isolate runs it in this process, for a debugger"
+_DEBUGGED = "check --no-isolate runs it in this process, for a debugger"
 _WAYS_OUT = {
     TIMEOUT: "a smaller case may do, or a longer --timeout",
     MEMORY: "a smaller case may do, or a higher --max-memory",

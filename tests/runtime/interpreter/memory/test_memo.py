@@ -199,7 +199,7 @@ def test_zeros_that_were_written_are_others_than_what_was_not():
 def load_at(address, out_ptr, FIRST: tl.constexpr):
     # a later program reads what no argument shows
     pid = tl.program_id(0)
-    ptr = address.to(tl.pointer_type(tl.float32)) + pid
+    ptr = address.to(tl.int64).to(tl.pointer_type(tl.float32)) + pid
     tl.store(out_ptr + pid, tl.load(ptr) if pid >= FIRST else 0.0)
 
 
