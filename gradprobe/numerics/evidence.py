@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..model.memory import MemoryFinding
     from ..reference import Attention
     from ..runtime.trace import Trace
-    from .coarser import Coarser, CoarserDots, Operand
+    from .coarser import Coarser, CoarserDots, Operand, OperandOfEach
     from .compare import Comparison
     from .identities import Invariant
     from .tally import Finding
@@ -34,7 +34,7 @@ class Measured:
     comparison: Comparison
     first: Element | None
     invariants: tuple[Invariant, ...]
-    coarser: tuple[Coarser | Operand | CoarserDots, ...] = ()
+    coarser: tuple[Coarser | Operand | OperandOfEach | CoarserDots, ...] = ()
     """What proves to be rounded further than the contract says: sums, an operand of the scores, or all of dots."""
     rows: tuple[SeenRow, ...] = ()
     """What its kernels were seen to hold, in the order in which it is shown."""

@@ -22,7 +22,7 @@ from ..model.assignment import OUTPUTS, PLAIN, Assigned, planned_runs
 from ..model.case import Case
 from ..numerics.budget import Recovery
 from ..numerics.by_block import ByBlock
-from ..numerics.coarser import Coarser, CoarserDots, Operand, explained, rounded_operand
+from ..numerics.coarser import Coarser, CoarserDots, Operand, OperandOfEach, explained, rounded_operand
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
 from ..numerics.evidence import Measured
 from ..numerics.float64 import Counts, multiplying
@@ -192,7 +192,7 @@ def measure(
     # What is kept for later holds the values alone, not the tensors that the target was given.
     values, layout = inputs.values, inputs.layout
     problem = cache(lambda: problem_of(case, values, rows))
-    coarser: tuple[Coarser | Operand | CoarserDots, ...] = ()
+    coarser: tuple[Coarser | Operand | OperandOfEach | CoarserDots, ...] = ()
     if arithmetic.coarser:
         coarser += (CoarserDots(arithmetic.declared or "", in_words(arithmetic.coarser)),)
 

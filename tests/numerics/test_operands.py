@@ -4,6 +4,7 @@ import math
 from itertools import product
 
 import pytest
+import torch
 
 from gradprobe.numerics.closeup import close_up
 from gradprobe.pipeline.probe import probe
@@ -11,12 +12,18 @@ from tests.emulated import case_of, softmax, target_of
 from tests.sampling import sampled
 
 
-def as_in_the_tutorial(q, k, v, do, *, scale=None, causal=False, rounds="k", forward=False, log2e=True, spoil=None):
-    """Softmax attention whose backward (with `forward`, all of it) takes its scores of a rounded operand."""
+def as_in_the_tutorial(
+    q, k, v, do, *, scale=None, causal=False, rounds="k", forward=False, log2e=True, alone=False, spoil=None
+):
+    """Softmax attention whose backward (with `forward`, all of it) takes its scores of a rounded operand.
+
+    With `alone`, the factor is rounded before it is multiplied in.
+    """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     factor = scale * (math.log2(math.e) if log2e else 1.0)
+    used = torch.tensor(factor).to(q.dtype).item() if alone else factor
     tensors = {"q": q, "k": k}
-    tensors[rounds] = (tensors[rounds].float() * factor).to(q.dtype).float() / factor
+    tensors[rounds] = (tensors[rounds].float() * used).to(q.dtype).float() / factor
     wide = {name: tensor.float() for name, tensor in tensors.items()}
     exact = softmax(q, k, v, do, scale=scale, causal=causal)
     rounded = softmax(wide["q"], wide["k"], v.float(), do.float(), scale=scale, causal=causal)
@@ -31,13 +38,19 @@ def as_in_the_tutorial(q, k, v, do, *, scale=None, causal=False, rounds="k", for
     return {"O": o, "P": p, "dS": ds} | {name: value.to(q.dtype) for name, value in results.items()}
 
 
+def by_two_kernels(q, k, v, do, *, rounds="", **how):
+    """q is rounded where dQ is computed, k where dK and dV are."""
+    of_queries, of_keys = (as_in_the_tutorial(q, k, v, do, rounds=name, **how) for name in ("q", "k"))
+    return of_keys | {name: of_queries[name] for name in ("dS", "dQ")}
+
+
 CASE = {"batch": 1, "heads": 2, "seqlen": 96, "head_dim": 16, "causal": True, "pattern": "large", "scale": 0.9}
 ONE_RUN = {"layouts": (("q", "contiguous"),)}
 
 
-def probed(options=None, **how):
+def probed(options=None, attention=as_in_the_tutorial, **how):
     def target(q, k, v, do, *, scale=None, causal=False):
-        return as_in_the_tutorial(q, k, v, do, scale=scale, causal=causal, **how)
+        return attention(q, k, v, do, scale=scale, causal=causal, **how)
 
     case = case_of("softmax", **CASE, **ONE_RUN, **{"dtype": "float16", **(options or {})})
     return probe(case, target_of(target), why=False)
@@ -61,6 +74,27 @@ def test_a_rounded_operand_of_the_scores_is_told_and_matches_and_fails_when_stri
     assert report.verdict == "match"
     assert [one.words for one in report.measured[0][1].coarser] == [f"coarser than its contract: {words}"]
     assert probed({"dtype": dtype, "strict": True}, **how).verdict == "mismatch"
+
+
+FACTOR = "scale * log2(e)"
+
+
+@sampled("rounds, dtype", product(["q", "k"], ["float16", "bfloat16"]), push=[("k", "float16"), ("q", "bfloat16")])
+def test_a_factor_that_is_rounded_before_is_told_too(rounds, dtype):
+    """As Triton does where a kernel multiplies a 16-bit block by a number."""
+    report = probed({"dtype": dtype}, rounds=rounds, alone=True)
+    words = f"rounds {FACTOR}, and {rounds} times that, to {dtype} before the scores of its backward"
+    assert report.verdict == "match"
+    assert [one.words for one in report.measured[0][1].coarser] == [f"coarser than its contract: {words}"]
+
+
+@sampled("alone, dtype", product([False, True], ["float16", "bfloat16"]), push=2)
+def test_two_kernels_may_round_another_operand_each(alone, dtype):
+    report = probed({"dtype": dtype}, by_two_kernels, alone=alone)
+    q, k = (f"{FACTOR}, and {one} times that," if alone else f"{FACTOR} * {one}" for one in "qk")
+    words = f"rounds {q} to {dtype} before the scores of dQ, and {k} to {dtype} before those of dK and dV"
+    assert report.verdict == "match"
+    assert [one.words for one in report.measured[0][1].coarser] == [f"coarser than its contract: {words}"]
 
 
 @pytest.mark.parametrize("name", ["P", "dS", "dQ", "dK"])
@@ -89,9 +123,10 @@ def one_element(ds):
 
 @sampled("spoil", [without_delta, off_by_two_per_cent, one_element], push=2)
 def test_a_fault_beside_a_rounded_operand_stays_a_mismatch(spoil):
-    report = probed(spoil=spoil)
-    assert report.verdict == "mismatch"
-    assert report.measured[0][1].coarser == ()
+    for attention in (as_in_the_tutorial, by_two_kernels):
+        report = probed(None, attention, spoil=spoil)
+        assert report.verdict == "mismatch"
+        assert report.measured[0][1].coarser == ()
 
 
 def test_an_exact_kernel_is_told_nothing():
