@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..diagnosis.ahead import Ahead
 from ..diagnosis.apart import with_intermediates
+from ..diagnosis.contiguous import with_contiguous
 from ..diagnosis.edits.tried import with_edits
 from ..diagnosis.length import with_length
 from ..diagnosis.ranks import RankReasons, reasons_on_ranks
@@ -32,6 +33,7 @@ from ..probing.receipt import environment, notes_of, provenance
 from ..probing.runs import RunRecord, outcomes_of, pinned, records_of, with_strays, with_symmetries
 from ..probing.tapped import proposal, refuse_wrong_taps
 from ..processes.forks import at_once
+from ..runtime.launches import Numbers
 from ..targets.find import Target
 from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, given_as, refuses, share_wrong, tried
 from .resolve import Problem
@@ -113,6 +115,7 @@ def probe(
     reasons = found.reasons
     if report.runs[0].verdict == MISMATCH:
         reasons = with_length(reasons, report.runs[0], right_at)
+    reasons = with_contiguous(reasons, report.runs, _numbers(records))
     with experiment.stopwatch.timed("diagnose"):
         if report.failing is not None and not case.ranks and (seconds := budget(EDITS)) > 0:
             tick("trying edits", 0.0)
@@ -122,6 +125,11 @@ def probe(
     notes = (*notes, *not_shown)
     report = replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought, steps=found.steps)
     return replace(report, notes=notes, coincidences=warned, seconds=experiment.stopwatch.seconds)
+
+
+def _numbers(records: Sequence[RunRecord]) -> dict[str, tuple[Numbers, ...]]:
+    """By layout, the whole numbers that its launches were given."""
+    return {one.run.layout: one.executions[0].outcome.numbers for one in records if one.run and one.executions}
 
 
 def _reasons(failed: tuple[Experiment, Sequence[LayoutRun]], ahead: Ahead) -> RankReasons:

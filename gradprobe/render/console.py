@@ -283,8 +283,9 @@ def _of_memory(report: Report) -> Iterator[str]:
     causes = {one.summary for one in report.causes}
     found = ((run.layout, finding) for run in report.runs if not run.told_error for finding in run.memory)
     groups = [group for group in grouped(found) if group.sentence not in causes]
-    if report.causes and report.causes[0].fault == "tail/length":  # which has those of the first layout for evidence
-        groups = [group for group in groups if report.runs[0].layout not in group.layouts]
+    first, fault = report.runs[0].layout, report.causes[0].fault if report.causes else ""
+    if fault in ("tail/length", "layout/contiguous"):  # which has what shows in the first layout, or never there
+        groups = [group for group in groups if (first in group.layouts) == (fault == "layout/contiguous")]
     yield from (group.sentence for group in groups[:_MOST_STRAYS])
     if len(groups) > _MOST_STRAYS:
         yield f"and {plural(len(groups) - _MOST_STRAYS, 'finding')} more about memory, none worse, in --json FILE"

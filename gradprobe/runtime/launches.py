@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Launched = Callable[[str], None]
+Numbers = tuple[str, tuple[int, ...]]
+"""Of one launch: the kernel, and the whole numbers that it was given, strides among them."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ def recorded_launches(
     launched: Launched = lambda kernel: None,
     compiled: set[Any] | None = None,
     pointers: list[Pointer] | None = None,
+    numbers: list[Numbers] | None = None,
 ) -> Iterator[list[Any]]:
     """While open, lists the Triton kernels that are launched, and adds to `taken` the inputs that they are given.
 
@@ -43,6 +46,7 @@ def recorded_launches(
         launched: called with the name of each kernel after its launch.
         compiled: gets what each kernel was compiled to.
         pointers: gets the tensors that each kernel was given.
+        numbers: gets the whole numbers of each launch.
     """
     launches: list[Any] = []
     known: dict[tuple[int, str, int], Pointer] = {}
@@ -54,6 +58,8 @@ def recorded_launches(
             for name, tensor in _named_tensors(kernel, args, kwargs):
                 one = Pointer(kernel, name, storage_of(tensor))
                 known.setdefault((id(kernel), name, one.storage), one)
+        if numbers is not None:
+            numbers.append((kernel.fn.__name__, tuple(_whole_numbers([*args, *kwargs.values()]))))
         result = run(kernel, *args, **kwargs)
         if compiled is not None and hasattr(result, "asm"):
             compiled.add(result)
@@ -107,6 +113,17 @@ def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
         tensor = getattr(argument, "base", argument)
         if isinstance(tensor, torch.Tensor):
             yield tensor
+
+
+def _whole_numbers(arguments: Iterable[Any]) -> Iterator[int]:
+    """Those among a launch's arguments, and the strides of its descriptors, in order."""
+    for argument in arguments:
+        if type(argument) is int:
+            yield argument
+        elif isinstance(argument, (tuple, list)):
+            yield from _whole_numbers(argument)
+        elif hasattr(argument, "block_shape"):
+            yield from argument.strides
 
 
 def kernel_types() -> list[Any]:

@@ -32,6 +32,7 @@ from .changes import Shared, shared
 from .launches import (
     Configuration,
     Launched,
+    Numbers,
     Pointer,
     given_where_they_lay,
     one_configuration,
@@ -85,6 +86,8 @@ class Outcome:
     """The configurations of autotuned kernels that ran, where none was chosen by time."""
     pointers: tuple[Pointer, ...] = ()
     """The tensors that its Triton kernels were given."""
+    numbers: tuple[Numbers, ...] = ()
+    """The whole numbers that each launch of a Triton kernel was given."""
     dots: tuple[Dots, ...] = ()
     """How float32 was multiplied on a GPU, as far as that could be read."""
 
@@ -125,7 +128,8 @@ def run_target(
     compiled: set[Any] = set()
     dots: list[Dots] = []
     pointers: list[Pointer] = []
-    recorded = recorded_launches(inputs.tensors, taken, launched, compiled, pointers)
+    numbers: list[Numbers] = []
+    recorded = recorded_launches(inputs.tensors, taken, launched, compiled, pointers, numbers)
     tapping = tapped(taps, expected_shapes(case), case.device) if taps else nullcontext()
     # In the interpreter, and where all configurations are asked for, nothing is chosen by time.
     chosen = interpreting() or case.configs == "all"
@@ -177,6 +181,7 @@ def run_target(
         shared=tuple(shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
         configurations=tuple(dict.fromkeys(ran)),
         pointers=tuple(pointers),
+        numbers=tuple(numbers),
         dots=() if case.device == "cpu" else _read(compiled, watch.launches, dots),
     )
 

@@ -124,7 +124,8 @@ def reduced(lanes: Lanes, axis: int, shape: tuple[int, ...], sizes: Mapping[str,
     cover = lanes.cover if lanes.cover is not None and lanes.cover.axis != axis and len(shape) == 1 else None
     cover = replace(cover, axis=0) if cover is not None else None
     over = next((letter for letter in "mn" if letter in lost), None)
-    if over is not None and lanes.is_matrix and len(shape) == 1 and "h" in lanes.at:
+    is_of_rows = over is not None and lost[over].ndim == 2  # not of a vector, of which a number is left
+    if over is not None and is_of_rows and lanes.is_matrix and len(shape) == 1 and "h" in lanes.at:
         rows = np.moveaxis(lost[over], axis, -1)
         cover = Cover(0, over, _counts(rows, np.moveaxis(lanes.at["h"], axis, -1), sizes["h"], sizes[over]))
     if over == "m" and "n" in found:
