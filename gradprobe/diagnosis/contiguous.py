@@ -43,7 +43,7 @@ def with_contiguous(reasons: Reasons, runs: Sequence[LayoutRun], numbers: Mappin
         return reasons
     others = [one for one in reasons.diagnoses if one not in misread]
     others = [structs.replace(one, also=True) if one in reasons.causes else one for one in others]
-    cause = _cause(misread, list(dict.fromkeys(kernel for kernel, _ in given[failing[0].layout])), failing[0])
+    cause = _cause(misread, given[failing[0].layout], failing[0])
     shown = {**reasons.shown, FAULT: tuple(run.layout for run in failing)}
     is_alone = not any(one.also for one in others)
     return replace(reasons, diagnoses=(cause, *others), shown=shown, is_beyond_edits=is_alone)
@@ -52,11 +52,12 @@ def with_contiguous(reasons: Reasons, runs: Sequence[LayoutRun], numbers: Mappin
 def _is_given_no_stride(
     tensor: str, first: LayoutRun, failing: Sequence[LayoutRun], given: Mapping[str, Sequence[Numbers]]
 ) -> bool:
-    """Whether no launch gets a stride that a tensor has in a failing layout and not in the first."""
+    """Whether no launch gets a stride that a tensor has in a failing layout and not in the first, nor it in bytes."""
     plain, is_asked = _strides(first, tensor), False
     for run in failing:
         own = {step for step in _strides(run, tensor) - plain if step}
-        if any(not own.isdisjoint(each) for _, each in given[run.layout]):
+        numbers = {number for _, each in given[run.layout] for number in each if number}
+        if any(number % step == 0 for step in own for number in numbers):
             return False
         is_asked |= bool(own and given[run.layout])
     return is_asked
@@ -67,7 +68,9 @@ def _strides(run: LayoutRun, tensor: str) -> set[int]:
     return {step for one in run.laid if one.name.lower() == tensor for step in sorted(one.strides)[-2:]}
 
 
-def _cause(misread: Sequence[Diagnosis], kernels: Sequence[str], failing: LayoutRun) -> Diagnosis:
+def _cause(misread: Sequence[Diagnosis], given: Sequence[Numbers], failing: LayoutRun) -> Diagnosis:
+    accused = {where.kernel for one in misread for where in one.where}
+    kernels = list(dict.fromkeys(kernel for kernel, _ in given if kernel in accused))
     names = list(dict.fromkeys(tensor_of(one) for one in misread))
     titles, taken = listed(list(map(title, names))), "it is" if len(names) == 1 else "they are"
     lay = "; ".join(f"{title(name)} {listed(sorted(map(str, _strides(failing, name))))}" for name in names)

@@ -57,6 +57,7 @@ def test_another_cause_stands_beside_it_and_is_tried_by_edits():
 WITH_A_FIX = Diagnosis("load/k", "S1", "reads other elements of k", 1.0, (), K.where, "take stride_kh")
 OTHERS = {
     "its strides reach it": (Reasons((K,)), runs(), {**NUMBERS, "distinct": (("backward", (20, 17)),)}),
+    "they reach it in bytes": (Reasons((K,)), runs(), {**NUMBERS, "distinct": (("backward", (20, 34)),)}),
     "nothing was launched": (Reasons((K,)), runs(), {}),
     "it is wrong when contiguous": (Reasons((K,)), runs("mismatch"), NUMBERS),
     "nothing is wrong": (Reasons((K,)), runs(second="match"), NUMBERS),
