@@ -123,7 +123,7 @@ def _whole_numbers(arguments: Iterable[Any]) -> Iterator[int]:
         elif isinstance(argument, (tuple, list)):
             yield from _whole_numbers(argument)
         elif hasattr(argument, "block_shape"):
-            yield from argument.strides
+            yield from getattr(argument, "strides", ())
 
 
 def kernel_types() -> list[Any]:

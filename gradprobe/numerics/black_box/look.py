@@ -262,7 +262,7 @@ def _inseparable(examiner: Examiner, recovered: Recovered, measured: Measured) -
         return measured, []
     sentence = []
     if "P" in findings and any(one.status == MISMATCH for one in quotients):
-        sentence = ["P and dS do not fit together: what dP and delta are these gradients do not tell"]
+        sentence = ["the P that dV shows does not explain dS: dP and delta cannot be worked out from these gradients"]
     elif not factor_in_words(recovered, "dS", recovered.trace.values["dS"]):
         if is_one_delta_a_row(measured, recovered):
             return measured, []
