@@ -9,7 +9,7 @@ that model in place of the contract's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -20,7 +20,7 @@ from torch import Tensor
 from ..model.case import Case
 from ..reference import Attention, Tile, evaluate
 from ..runtime.trace import Trace
-from .compare import Comparison, Evaluate, tile_size
+from .compare import Comparison, tile_size
 from .tally import Judged, Tally
 
 TILES = (16, 32, 64, 128, 256, 512, 1024)
@@ -296,61 +296,6 @@ class _InFloat32(Accumulation):
         return given | {"P": evaluate(self.x, tile, given)["P"] * error.exp()}
 
 
-# Of the squared error of what is wrong, the share that a model must take away before it is tried in full.
-_WORTH_TRYING = 0.5
-# Scores of the query heads of one key head up to which its dK is evaluated to choose models by.
-_MOST_SCORES = 1 << 22
-
-
-@dataclass(frozen=True)
-class Operand:
-    """One way to round an operand of the scores."""
-
-    name: str
-    """"q" or "k"."""
-    with_log2e: bool
-    """Whether log2(e) is multiplied in as well, for exp2."""
-    in_forward: bool
-    """Whether the forward does so too; else LSE and O are those of the operand as it was given."""
-    dtype: str
-    with_factor: bool = False
-    """Whether the factor is rounded before it is multiplied in, as Triton does of a number and a 16-bit block."""
-
-    @property
-    def product(self) -> str:
-        """What is rounded, and to what."""
-        factor = "scale * log2(e)" if self.with_log2e else "scale"
-        both = f"{factor}, and {self.name} times that," if self.with_factor else f"{factor} * {self.name}"
-        return f"{both} to {self.dtype}"
-
-    @property
-    def words(self) -> str:
-        """The finding in one sentence."""
-        where = "" if self.in_forward else " of its backward"
-        return f"coarser than its contract: rounds {self.product} before the scores{where}"
-
-
-@dataclass(frozen=True)
-class OperandOfEach:
-    """Two kernels of a backward that round another operand each."""
-
-    of_queries: Operand
-    """Of the kernel that ends in dQ."""
-    of_keys: Operand
-    """Of the one that ends in dK and dV."""
-
-    name = "q and k"
-
-    @property
-    def words(self) -> str:
-        """The finding in one sentence."""
-        of_queries, of_keys = self.of_queries.product, self.of_keys.product
-        return (
-            f"coarser than its contract: rounds {of_queries} before the scores of dQ, "
-            f"and {of_keys} before those of dK and dV"
-        )
-
-
 @dataclass(frozen=True)
 class CoarserDots:
     """Dots that multiply float32 in a coarser way than is declared, as their compiled code says."""
@@ -365,121 +310,3 @@ class CoarserDots:
     def words(self) -> str:
         """The finding in one sentence."""
         return f"coarser than its contract: {self.declared} dots are declared, and compiled were {self.read}"
-
-
-def rounded_operand(
-    case: Case, x: Attention, trace: Trace, plain: Comparison, compared: Callable[[Evaluate], Comparison]
-) -> tuple[Comparison, Operand | OperandOfEach] | None:
-    """The comparison with a reference that rounds an operand as the target does; None where none matches.
-
-    Args:
-        plain: the comparison with the reference as it is.
-        compared: compares the trace with another evaluation of the reference.
-    """
-    if case.dtype == "float32" or case.family != "softmax" or not case.scale:
-        return None
-    for model, evaluation in _models(case, x, trace, is_exact=plain.precision.exact):
-        comparison = compared(evaluation)
-        if comparison.matches:
-            return replace(_about(plain, comparison), evaluate=evaluation), model
-    return None
-
-
-def _models(
-    case: Case, x: Attention, trace: Trace, *, is_exact: bool
-) -> Iterator[tuple[Operand | OperandOfEach, Evaluate]]:
-    """Those that take away most of the error, and what each evaluates."""
-    ways = product((False, True), (False, True), (True, False), ("k", "q"))
-    operands = [Operand(name, log2e, forward, case.dtype, factor) for factor, forward, log2e, name in ways]
-    evaluations = {one: _evaluation(rounded, one) for one in operands if (rounded := _rounded(x, one)) is not None}
-    if not is_exact:
-        yield from _of_two_kernels(x, trace, evaluations)
-    for operand, evaluation in evaluations.items():
-        # On exact values the rounding of a result hides as much of it as there is.
-        if is_exact or _is_worth_trying(case, x, evaluation, trace):
-            yield operand, evaluation
-
-
-def _of_two_kernels(
-    x: Attention, trace: Trace, evaluations: Mapping[Operand, Evaluate]
-) -> Iterator[tuple[OperandOfEach, Evaluate]]:
-    """q rounded where k is not, where the errors of dQ and of dK say so."""
-    scores = x.n_heads // x.k.shape[1] * x.n_query * x.n_key
-    if not {"dQ", "dK"} <= trace.values.keys() or scores > _MOST_SCORES:
-        return
-    backward = {one: evaluation for one, evaluation in evaluations.items() if not one.in_forward}
-    of_queries, of_keys = (_best(x, backward, trace, name) for name in ("dQ", "dK"))
-    if of_queries and of_keys and of_queries.name != of_keys.name:
-        yield OperandOfEach(of_queries, of_keys), _of_each(backward[of_queries], backward[of_keys])
-
-
-def _best(x: Attention, evaluations: Mapping[Operand, Evaluate], trace: Trace, name: str) -> Operand | None:
-    """The model that leaves least of the error of dQ or dK of the first head; None where each leaves too much."""
-    group = x.n_heads // x.k.shape[1]
-    tile = Tile(0, slice(0, group), slice(0, x.n_query))
-    actual = trace.values[name][0, :1].double()
-
-    def error(values: Mapping[str, Tensor]) -> float:
-        return float(((actual - (values["dQ"][:1] if name == "dQ" else values["dK"].sum(0, keepdim=True))) ** 2).sum())
-
-    errors = {one: error(evaluation(x, tile, None)) for one, evaluation in evaluations.items()}
-    best = min(errors, key=errors.__getitem__, default=None)
-    return best if best and errors[best] < _WORTH_TRYING * error(evaluate(x, tile)) else None
-
-
-def _of_each(of_queries: Evaluate, of_keys: Evaluate) -> Evaluate:
-    def evaluated(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-        # Of a black box, P is read from dV and dS from dQ.
-        one, other = of_queries(x, tile, given), of_keys(x, tile, given)
-        return other | {name: one[name] for name in ("dS", "dQ")}
-
-    return evaluated
-
-
-def _about(plain: Comparison, modelled: Comparison) -> Comparison:
-    """The comparison that identities need: values of the exact reference, with bounds widened as far as the model."""
-    moved = {name: (modelled.expected[name] - expected).abs() for name, expected in plain.expected.items()}
-    bounds = {name: bound + moved[name].nan_to_num(0.0) for name, bound in plain.bounds.items()}
-    row_sums = {
-        name: (actual, expected, allowed + (modelled.row_sums[name][1] - expected).abs())
-        for name, (actual, expected, allowed) in plain.row_sums.items()
-    }
-    return replace(modelled, expected=plain.expected, bounds=bounds, row_sums=row_sums)
-
-
-def _rounded(x: Attention, operand: Operand) -> Attention | None:
-    """The problem whose q or k went through 16 bits after it was scaled; None where that changes nothing."""
-    dtype: torch.dtype = getattr(torch, operand.dtype)
-    factor = x.scale * (math.log2(math.e) if operand.with_log2e else 1.0)
-    used = torch.tensor(factor, dtype=dtype).item() if operand.with_factor else factor
-    if operand.with_factor and used == factor:
-        return None
-    plain = getattr(x, operand.name)
-    scaled = (plain.float() * used).to(dtype).double() / factor
-    return None if torch.equal(scaled, plain) else replace(x, **{operand.name: scaled})
-
-
-def _evaluation(rounded: Attention, operand: Operand) -> Evaluate:
-    def evaluated(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-        if operand.in_forward:
-            return evaluate(rounded, tile, given)
-        # LSE and O come from a forward that saw the operand as it was.
-        forward = evaluate(x, tile, {name: value for name, value in (given or {}).items() if name in ("LSE", "P")})
-        known = {"LSE": forward["LSE"], "O": forward["O"], **(given or {})}
-        return evaluate(rounded, tile, known) | {"LSE": forward["LSE"], "O": forward["O"]}
-
-    return evaluated
-
-
-def _is_worth_trying(case: Case, x: Attention, evaluation: Evaluate, trace: Trace) -> bool:
-    """Whether a model takes away most of the error of the first head's matrices or dQ."""
-    names = [name for name in ("P", "dS", "dQ") if name in trace.values]
-    heads, rows = tile_size(case)
-    tile = Tile(0, slice(0, heads), slice(0, rows))
-    plain, model = evaluate(x, tile), evaluation(x, tile, None)
-    place = (tile.batch, tile.heads, tile.rows)
-
-    def error(values: Mapping[str, Tensor]) -> float:
-        return sum(float(((trace.values[name][place].double() - values[name]) ** 2).sum()) for name in names)
-
-    return bool(names) and error(model) < _WORTH_TRYING * error(plain)

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from ..model.memory import MemoryFinding
     from ..reference import Attention
     from ..runtime.trace import Trace
-    from .coarser import Coarser, CoarserDots, Operand, OperandOfEach
+    from .coarser import Coarser, CoarserDots
     from .compare import Comparison
     from .identities import Invariant
+    from .operands import Operand, OperandOfEach
     from .tally import Finding
 
 

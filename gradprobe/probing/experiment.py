@@ -22,12 +22,13 @@ from ..model.assignment import OUTPUTS, PLAIN, Assigned, planned_runs
 from ..model.case import Case
 from ..numerics.budget import Recovery
 from ..numerics.by_block import ByBlock
-from ..numerics.coarser import Coarser, CoarserDots, Operand, OperandOfEach, explained, rounded_operand
+from ..numerics.coarser import Coarser, CoarserDots, explained
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
 from ..numerics.evidence import Measured
 from ..numerics.float64 import Counts, multiplying
 from ..numerics.identities import identities
 from ..numerics.locate import locate
+from ..numerics.operands import Operand, OperandOfEach, rounded_operand
 from ..numerics.precision import exactly, precision_of
 from ..numerics.rows import problem_of, rows_of
 from ..numerics.sieve import Sieve
