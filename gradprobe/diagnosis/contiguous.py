@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from msgspec import structs
-
 from ..faults.hypothesis import title
 from ..model.number import listed
 from ..model.report import Diagnosis
@@ -41,12 +39,9 @@ def with_contiguous(reasons: Reasons, runs: Sequence[LayoutRun], numbers: Mappin
     # Of memory the words of an edit are those of any finding; of elements they name a stride.
     if not misread or any(one.fix and one.fault.startswith(_OF_ELEMENTS) for one in misread):
         return reasons
-    others = [one for one in reasons.diagnoses if one not in misread]
-    others = [structs.replace(one, also=True) if one in reasons.causes else one for one in others]
     cause = _cause(misread, given[failing[0].layout], failing[0])
-    shown = {**reasons.shown, FAULT: tuple(run.layout for run in failing)}
-    is_alone = not any(one.also for one in others)
-    return replace(reasons, diagnoses=(cause, *others), shown=shown, is_beyond_edits=is_alone)
+    led = reasons.led_by(cause, misread, (run.layout for run in failing))
+    return replace(led, is_beyond_edits=not any(one.also for one in led.diagnoses))
 
 
 def _is_given_no_stride(

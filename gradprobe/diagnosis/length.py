@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from msgspec import structs
-
 from ..model.number import LAMBDA
 from ..model.report import Diagnosis
 from ..numerics.evidence import LayoutRun
@@ -41,16 +39,9 @@ def with_length(reasons: Reasons, first: LayoutRun, right_at: Callable[[LayoutRu
     told = (*(one.summary for one in of_length[:_TOLD]), *_more(of_length[_TOLD:]))
     summary = f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
     length = Diagnosis(FAULT, "M3", summary, 1.0, told, tuple(lines.values()), _FIX, seen="seen while it ran")
-    others = [one for one in reasons.diagnoses if one not in of_length]
-    others = [structs.replace(one, also=True) if one in reasons.causes else one for one in others]
-    shown = dict.fromkeys(layout for one in of_length for layout in reasons.shown.get(one.fault, (first.layout,)))
-    is_unmasked = len(lines) > _FEW and not any(one.also for one in others)
-    return replace(
-        reasons,
-        diagnoses=(length, *others),
-        shown={**reasons.shown, FAULT: tuple(shown)},
-        is_beyond_edits=is_unmasked,
-    )
+    layouts = dict.fromkeys(layout for one in of_length for layout in reasons.shown.get(one.fault, (first.layout,)))
+    led = reasons.led_by(length, of_length, layouts)
+    return replace(led, is_beyond_edits=len(lines) > _FEW and not any(one.also for one in led.diagnoses))
 
 
 def _is_slight(run: LayoutRun) -> bool:

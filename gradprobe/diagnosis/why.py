@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
@@ -53,6 +53,13 @@ class Reasons:
     def causes(self) -> list[Diagnosis]:
         """The diagnoses that are named."""
         return causes_among(self.diagnoses)
+
+    def led_by(self, cause: Diagnosis, merged: Sequence[Diagnosis], layouts: Iterable[str]) -> Reasons:
+        """With one cause, which shows in these layouts, in the place of some diagnoses; others stand beside it."""
+        left = [one for one in self.diagnoses if one not in merged]
+        others = [structs.replace(one, also=True) if one in self.causes else one for one in left]
+        shown = {**self.shown, cause.fault: tuple(layouts)}
+        return replace(self, diagnoses=(cause, *others), shown=shown)
 
 
 def reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], ahead: Ahead | None = None) -> Reasons:

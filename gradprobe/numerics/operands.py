@@ -6,7 +6,7 @@ The reference is evaluated with that very operand, and a target is judged by it 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -94,43 +94,47 @@ def rounded_operand(
 def _models(
     case: Case, x: Attention, trace: Trace, *, is_exact: bool
 ) -> Iterator[tuple[Operand | OperandOfEach, Evaluate]]:
-    """Those that take away most of the error, and what each evaluates."""
+    """Those that take away most of the error, and what each evaluates; one rounded problem at a time is held."""
     ways = product((False, True), (False, True), (True, False), ("k", "q"))
     operands = [Operand(name, log2e, forward, case.dtype, factor) for factor, forward, log2e, name in ways]
-    evaluations = {one: _evaluation(rounded, one) for one in operands if (rounded := _rounded(x, one)) is not None}
     if not is_exact:
-        yield from _of_two_kernels(x, trace, evaluations)
-    for operand, evaluation in evaluations.items():
+        yield from _of_two_kernels(x, trace, [one for one in operands if not one.in_forward])
+    for operand in operands:
+        evaluation = _evaluation(x, operand)
         # On exact values the rounding of a result hides as much of it as there is.
-        if is_exact or _is_worth_trying(case, x, evaluation, trace):
+        if evaluation is not None and (is_exact or _is_worth_trying(case, x, evaluation, trace)):
             yield operand, evaluation
 
 
 def _of_two_kernels(
-    x: Attention, trace: Trace, evaluations: Mapping[Operand, Evaluate]
+    x: Attention, trace: Trace, operands: Sequence[Operand]
 ) -> Iterator[tuple[OperandOfEach, Evaluate]]:
     """q rounded where k is not, where the errors of dQ and of dK say so."""
     scores = x.n_heads // x.k.shape[1] * x.n_query * x.n_key
     if not {"dQ", "dK"} <= trace.values.keys() or scores > _MOST_SCORES:
         return
-    backward = {one: evaluation for one, evaluation in evaluations.items() if not one.in_forward}
-    of_queries, of_keys = (_best(x, backward, trace, name) for name in ("dQ", "dK"))
-    if of_queries and of_keys and of_queries.name != of_keys.name:
-        yield OperandOfEach(of_queries, of_keys), _of_each(backward[of_queries], backward[of_keys])
+    of_queries, of_keys = (_best(x, operands, trace, name) for name in ("dQ", "dK"))
+    if of_queries is None or of_keys is None or of_queries.name == of_keys.name:
+        return
+    one, other = _evaluation(x, of_queries), _evaluation(x, of_keys)
+    if one is not None and other is not None:
+        yield OperandOfEach(of_queries, of_keys), _of_each(one, other)
 
 
-def _best(x: Attention, evaluations: Mapping[Operand, Evaluate], trace: Trace, name: str) -> Operand | None:
+def _best(x: Attention, operands: Sequence[Operand], trace: Trace, name: str) -> Operand | None:
     """The model that leaves least of the error of dQ or dK of the first head; None where each leaves too much."""
     group = x.n_heads // x.k.shape[1]
     tile = Tile(0, slice(0, group), slice(0, x.n_query))
     actual = trace.values[name][0, :1].double()
 
-    def error(values: Mapping[str, Tensor]) -> float:
-        return float(((actual - (values["dQ"][:1] if name == "dQ" else values["dK"].sum(0, keepdim=True))) ** 2).sum())
+    def error(evaluation: Evaluate) -> float:
+        values = evaluation(x, tile, None)
+        expected = values["dQ"][:1] if name == "dQ" else values["dK"].sum(0, keepdim=True)
+        return float(((actual - expected) ** 2).sum())
 
-    errors = {one: error(evaluation(x, tile, None)) for one, evaluation in evaluations.items()}
+    errors = {one: error(evaluation) for one in operands if (evaluation := _evaluation(x, one)) is not None}
     best = min(errors, key=errors.__getitem__, default=None)
-    return best if best and errors[best] < _WORTH_TRYING * error(evaluate(x, tile)) else None
+    return best if best and errors[best] < _WORTH_TRYING * error(evaluate) else None
 
 
 def _of_each(of_queries: Evaluate, of_keys: Evaluate) -> Evaluate:
@@ -165,7 +169,11 @@ def _rounded(x: Attention, operand: Operand) -> Attention | None:
     return None if torch.equal(scaled, plain) else replace(x, **{operand.name: scaled})
 
 
-def _evaluation(rounded: Attention, operand: Operand) -> Evaluate:
+def _evaluation(x: Attention, operand: Operand) -> Evaluate | None:
+    """What a model evaluates; None where its rounding changes nothing."""
+    if (rounded := _rounded(x, operand)) is None:
+        return None
+
     def evaluated(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         if operand.in_forward:
             return evaluate(rounded, tile, given)

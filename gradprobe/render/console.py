@@ -284,8 +284,10 @@ def _of_memory(report: Report) -> Iterator[str]:
     found = ((run.layout, finding) for run in report.runs if not run.told_error for finding in run.memory)
     groups = [group for group in grouped(found) if group.sentence not in causes]
     first, fault = report.runs[0].layout, report.causes[0].fault if report.causes else ""
-    if fault in ("tail/length", "layout/contiguous"):  # which has what shows in the first layout, or never there
-        groups = [group for group in groups if (first in group.layouts) == (fault == "layout/contiguous")]
+    if fault == "tail/length":  # which has those of the first layout for evidence
+        groups = [group for group in groups if first not in group.layouts]
+    if fault == "layout/contiguous":  # which has those of all others
+        groups = [group for group in groups if first in group.layouts]
     yield from (group.sentence for group in groups[:_MOST_STRAYS])
     if len(groups) > _MOST_STRAYS:
         yield f"and {plural(len(groups) - _MOST_STRAYS, 'finding')} more about memory, none worse, in --json FILE"
