@@ -68,7 +68,7 @@ def _cause(misread: Sequence[Diagnosis], given: Sequence[Numbers], failing: Layo
     kernels = list(dict.fromkeys(kernel for kernel, _ in given if kernel in accused))
     names = list(dict.fromkeys(tensor_of(one) for one in misread))
     titles, taken = listed(list(map(title, names))), "it is" if len(names) == 1 else "they are"
-    lay = "; ".join(f"{title(name)} {listed(sorted(map(str, _strides(failing, name))))}" for name in names)
+    lay = "; ".join(f"{title(name)} {listed(list(map(str, sorted(_strides(failing, name)))))}" for name in names)
     said = f"no launch is given their longest strides in {failing.layout}: {lay}"
     lines = {(where.file, where.line): where for one in misread for where in one.where[:1]}
     summary = f"no stride of {titles} reaches {listed(kernels)}: {taken} taken for contiguous"
