@@ -1,0 +1,40 @@
+"""Small inputs of which the tool once said something false, or nothing: each is checked in a folder of its own.
+
+The inputs stand in inputs/, one file a kind. `check` runs `gradprobe check` of one of them and gives its report.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command import Ran, run
+
+INPUTS = Path(__file__).parent / "inputs"
+SMALL = "--batch 1 --heads 2 --seqlen 20 --head-dim 16"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for file in INPUTS.iterdir():
+        if file.is_file():
+            shutil.copy(file, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def check() -> Callable[[str], tuple[Ran, dict[str, Any]]]:
+    """What `check` did with words like `row_factor.py:gate --bias`, and its report as JSON ({} where none was written)."""
+
+    def checked(words: str) -> tuple[Ran, dict[str, Any]]:
+        ran = run(f"check {words} --json report.json")
+        written = Path("report.json")
+        return ran, json.loads(written.read_text()) if written.exists() else {}
+
+    return checked
