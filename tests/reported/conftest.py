@@ -30,7 +30,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def check() -> Callable[[str], tuple[Ran, dict[str, Any]]]:
-    """What `check` did with words like `row_factor.py:gate --bias`, and its report as JSON ({} where none was written)."""
+    """What `check` did with words like `row_factor.py:gate --bias`, and its report as JSON, {} without one."""
 
     def checked(words: str) -> tuple[Ran, dict[str, Any]]:
         ran = run(f"check {words} --json report.json")
