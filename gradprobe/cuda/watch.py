@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED = "race", "outside", "unwritten", "barrier", "misaligned"
+# No fault: threads of several warps store one value to one place.
+EQUAL = "equal"
 _DID = {"read": "reads", "write": "writes", "atomic": "changes atomically"}
 _SENTENCES = {
     RACE: "race on {array}{where}: {who} {did} it at {line}, {before.who} {before_did} it at {before.place}, "
@@ -25,6 +27,8 @@ _SENTENCES = {
     UNWRITTEN: "{who} {did} {array}{where}, which nothing has written, at {line}{times}",
     MISALIGNED: "{who} {did} {array}{where} by a type wider than its elements, at an address that is no multiple of "
     "that type's alignment, at {line}",
+    EQUAL: "threads of several warps store the same value to {array}{where} at {line}{other_line}, with no barrier "
+    "between; that is right as long as the values are equal",
     BARRIER: "{who} waits at the barrier {line}, but {others}",
 }
 
@@ -55,7 +59,7 @@ class CudaFinding:
     """One fault, counted as often as it occurs at the same lines."""
 
     kind: str
-    """RACE, OUTSIDE, UNWRITTEN, BARRIER or MISALIGNED."""
+    """RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED or EQUAL."""
     kernel: str
     array: str
     """The name of a tensor, a parameter or a shared array; "" for a barrier."""
@@ -81,6 +85,7 @@ class CudaFinding:
             did=_DID.get(self.now.how),
             line=self.now.place,
             before=self.before,
+            other_line=f" and at {self.before.place}" if self.before and self.before.line != self.now.line else "",
             before_did=self.before and _DID.get(self.before.how),
             times=f" ({self.count:,} times)" if self.count > 1 else "",
             others=others,
@@ -103,6 +108,9 @@ class Watch:
     given: list[Tensor] = field(default_factory=list)
     """The tensors that kernels were given."""
     findings: list[CudaFinding] = field(default_factory=list)
+    """The faults."""
+    equal_stores: list[CudaFinding] = field(default_factory=list)
+    """What is EQUAL, and no fault."""
     after: Callable[[str], None] = lambda kernel: None
     """Told of each kernel after its launch."""
 
@@ -136,6 +144,8 @@ def told(watch: Watch, findings: Sequence[CudaFinding]) -> None:
         key = (finding.kind, finding.kernel, finding.array, lines)
         count = found[key].count if key in found else 0
         found[key] = replace(found.get(key, finding), count=count + finding.count)
-    watch.findings += found.values()
-    for finding in found.values() if not _OPEN.get() else ():
+    faults = [one for one in found.values() if one.kind != EQUAL]
+    watch.findings += faults
+    watch.equal_stores += [one for one in found.values() if one.kind == EQUAL]
+    for finding in faults if not _OPEN.get() else ():
         warnings.warn(finding.sentence, RuntimeWarning, stacklevel=4)

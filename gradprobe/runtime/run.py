@@ -163,7 +163,8 @@ def run_target(
     reading = session.read() if session else None
     trace = with_tapped(trace, reading.values, case) if reading else trace
     left_out = [source.left_out for source in dict.fromkeys(entry.unit.source for entry in watch.launches)]
-    notes = (*how, *(reading.notes if reading else ()), *filter(None, left_out))
+    equal = (stores.sentence for stores in watch.equal_stores)
+    notes = (*how, *(reading.notes if reading else ()), *filter(None, left_out), *equal)
     taken |= given_where_they_lay(inputs.tensors, watch.given)
     items = result.items() if isinstance(result, Mapping) else ()
     return Outcome(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import random
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradprobe.cuda import Watch, watched
 from gradprobe.cuda.watch import RACE
-from tests.cuda.written import findings, loaded
+from tests.cuda.written import loaded
 from tests.sampling import tries
 
 NOTHING, READ, WRITE, ATOMIC, BARRIER, WARP_BARRIER = range(6)
@@ -24,12 +24,12 @@ BLOCKS, THREADS = 2, 70  # the last warp has 6 lanes
 
 # A program is, for each thread and step, what it does and to which array.
 SOURCE = r"""
-__device__ void step(int op, int* cell, int* sum) {
+__device__ void step(int op, int* cell, int* sum, int value) {
     if (op == 1) *sum += *cell;
-    if (op == 2) *cell = 1;
-    if (op == 3) atomicAdd(cell, 1);
+    if (op == 2) *cell = value;
+    if (op == 3) atomicAdd(cell, 1000 * value);
 }
-__global__ void run(const int* program, int steps, int is_fenced, int* a, int* b, int* sums) {
+__global__ void run(const int* program, int steps, int is_fenced, int is_equal, int* a, int* b, int* sums) {
     __shared__ int s, t;
     int sum = 0, number = blockIdx.x * blockDim.x + threadIdx.x;
     if (is_fenced) __threadfence();
@@ -37,7 +37,7 @@ __global__ void run(const int* program, int steps, int is_fenced, int* a, int* b
         int op = program[(number * steps + i) * 2], array = program[(number * steps + i) * 2 + 1];
         if (op == 4) __syncthreads();
         if (op == 5) __syncwarp();
-        step(op, array == 0 ? a : array == 1 ? b : array == 2 ? &s : &t, &sum);
+        step(op, array == 0 ? a : array == 1 ? b : array == 2 ? &s : &t, &sum, is_equal ? 0 : number + 1);
     }
     sums[number] = sum;
 }
@@ -56,7 +56,7 @@ class Access:
     """Those of the warp."""
 
 
-def is_race(one: Access, other: Access, is_fenced: bool) -> bool:
+def is_unordered(one: Access, other: Access, is_fenced: bool) -> bool:
     if one.array != other.array or (one.block, one.thread) == (other.block, other.thread):
         return False
     if one.how == other.how and one.how in (READ, ATOMIC):
@@ -66,6 +66,17 @@ def is_race(one: Access, other: Access, is_fenced: bool) -> bool:
     if one.epoch != other.epoch:
         return False
     return one.thread // 32 != other.thread // 32 or one.warp_epoch == other.warp_epoch
+
+
+def is_race(one: Access, other: Access, is_fenced: bool, is_equal: bool) -> bool:
+    """Whether two accesses race, where all stores are of one value or each thread stores another."""
+    return is_unordered(one, other, is_fenced) and not (is_equal and one.how == other.how == WRITE)
+
+
+def is_equal_store(one: Access, other: Access, is_fenced: bool) -> bool:
+    """Whether two accesses store, by several warps, what may be one value."""
+    is_apart = (one.block, one.thread // 32) != (other.block, other.thread // 32)
+    return one.how == other.how == WRITE and is_apart and is_unordered(one, other, is_fenced)
 
 
 def drawn(seed: int) -> tuple[torch.Tensor, list[Access]]:
@@ -98,34 +109,42 @@ def drawn(seed: int) -> tuple[torch.Tensor, list[Access]]:
     return program, accesses
 
 
-def by_definition(accesses: list[Access], is_fenced: bool) -> set[tuple[str, frozenset[str]]]:
+def by_definition(accesses: list[Access], *how: bool) -> set[tuple[str, frozenset[str]]]:
     return {
         (one.array, frozenset((HOW[one.how], HOW[other.how])))
         for one, other in itertools.combinations(accesses, 2)
-        if is_race(one, other, is_fenced)
+        if is_race(one, other, *how)
     }
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    """What a run of a program is told of."""
-    return functools.partial(findings, loaded(tmp_path_factory.mktemp("races"), SOURCE), "run", BLOCKS, THREADS, 0)
+def module(tmp_path_factory):
+    return loaded(tmp_path_factory.mktemp("races"), SOURCE)
 
 
 @tries(60)
-@given(seed=st.integers(0, 2**31 - 1), is_fenced=st.sampled_from([False, False, False, True]), in_order=st.booleans())
-def test_races_are_those_of_the_definition(told, seed, is_fenced, in_order):
+@given(
+    seed=st.integers(0, 2**31 - 1),
+    is_fenced=st.sampled_from([False, False, False, True]),
+    is_equal=st.booleans(),
+    in_order=st.booleans(),
+)
+def test_races_are_those_of_the_definition(module, seed, is_fenced, is_equal, in_order):
     program, accesses = drawn(seed)
     a, b = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-    sums, order = torch.zeros(BLOCKS * THREADS, dtype=torch.int32), 0 if in_order else seed
-    seen = told(program, program.shape[2], int(is_fenced), a, b, sums, seed=order)
-    races = [finding for finding in seen if finding.kind == RACE]
+    sums, steps = torch.zeros(BLOCKS * THREADS, dtype=torch.int32), program.shape[2]
+    with watched(Watch(seed=0 if in_order else seed)) as watch:
+        module.run(BLOCKS, THREADS, 0, program, steps, int(is_fenced), int(is_equal), a, b, sums)
+    races = [finding for finding in watch.findings if finding.kind == RACE]
     found = {(race.array, frozenset((race.now.how, race.before.how))) for race in races}
-    assert found == by_definition(accesses, is_fenced)
-    assert all(are_in(race, accesses, is_fenced) for race in races)
+    assert found == by_definition(accesses, is_fenced, is_equal)
+    assert all(are_in(race, accesses, is_fenced, is_equal) for race in races)
+    pairs = itertools.combinations(accesses if is_equal else (), 2)
+    stored = {one.array for one, other in pairs if is_equal_store(one, other, is_fenced)}
+    assert {equal.array for equal in watch.equal_stores} == stored
 
 
-def are_in(race, accesses: list[Access], is_fenced: bool) -> bool:
+def are_in(race, accesses: list[Access], *how: bool) -> bool:
     """Whether two accesses that race are where a finding says."""
 
     def those(site):
@@ -135,11 +154,11 @@ def are_in(race, accesses: list[Access], is_fenced: bool) -> bool:
             == (site.block[0], site.thread[0], site.how, race.array)
         ]  # fmt: skip
 
-    return any(is_race(*pair, is_fenced) for pair in itertools.product(those(race.now), those(race.before)))
+    return any(is_race(*pair, *how) for pair in itertools.product(those(race.now), those(race.before)))
 
 
 def test_programs_have_races_and_have_none():
-    counts = [len(by_definition(drawn(seed)[1], seed % 4 == 3)) for seed in range(200)]
+    counts = [len(by_definition(drawn(seed)[1], seed % 4 == 3, False)) for seed in range(200)]
     assert min(counts) == 0
     assert sum(count == 0 for count in counts) >= 10
     assert sum(count >= 3 for count in counts) >= 50

@@ -374,6 +374,19 @@ def test_instances_of_a_template_of_a_type(module, name, dtype):
     assert torch.equal(out, (values.float() * 2 + 1).to(dtype))
 
 
+def test_shared_arrays_of_templates_are_those_of_each_library(tmp_path):
+    # Each further instance makes another library, which holds the instances before it too.
+    turn = "out[threadIdx.x] = tile[N - 1 - threadIdx.x]; }"
+    fill = "__shared__ float tile[N]; tile[threadIdx.x] = out[threadIdx.x]; __syncthreads();"
+    kernels = loaded(
+        tmp_path, "\n".join(f"template <int N> __global__ void {name}(float* out) {{ {fill} {turn}" for name in "ab")
+    )
+    out = torch.arange(32.0)
+    for name in ("a<32>", "b<32>", "a<32>"):
+        clean(kernels, name, 1, 32, 0, out)
+    assert out.tolist() == [*range(31, -1, -1)]
+
+
 def test_globals_lambdas_and_structs(module):
     t = torch.arange(8)
     wanted = (t.float() ** 2 + torch.tensor([1.0, 2, 3, 4]).repeat(2)) * 3 + t % 4 * 2 + 1

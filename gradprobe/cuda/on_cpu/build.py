@@ -18,12 +18,13 @@ from ..kernel import Unit, first_errors
 HERE = Path(__file__).parent
 # -O1 keeps each access at its line, and frame pointers show the calls that led there. Findings need lines, and
 # addr2line of binutils 2.40 mixes up the files of DWARF 5. Where a structure is read to be passed by value, as a
-# __half is, g++ watches the read only if the function that takes it is inlined.
+# __half is, g++ watches the read only if the function that takes it is inlined. A template's shared array would be a
+# unique symbol: one for all libraries of a process, though each further instance makes another library.
 _WATCHED = (
     *("-std=c++17", "-O1", "-gdwarf-4", "-fPIC", "-fsanitize=thread,alignment", "-fno-extern-tls-init", "-w"),
     *("-ffp-contract=off", "-fno-omit-frame-pointer", "--param", "tsan-instrument-func-entry-exit=0"),
     *("-finline-small-functions", "-fno-semantic-interposition", "--param", "early-inlining-insns=100"),
-    f"-I{HERE / 'include'}",
+    *("-fno-gnu-unique", f"-I{HERE / 'include'}"),
 )
 _RUNTIME = ("-std=c++17", "-O2", "-fPIC", "-fno-omit-frame-pointer")
 # The dynamic shared memory of a block on a Hopper GPU. Other GPUs have less.

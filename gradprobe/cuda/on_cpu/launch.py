@@ -17,7 +17,7 @@ from ...model.number import plural
 from ...source.text import SourceLine
 from ..kernel import KernelEntry, Sizes, c_values, compiled_for
 from ..recording import MOST_RECORDS, RECORD, Recorded, recording_now
-from ..watch import BARRIER, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, CudaFinding, Site, Watch, told
+from ..watch import BARRIER, EQUAL, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, CudaFinding, Site, Watch, told
 from .build import HERE, MOST_SHARED
 from .library import CRegion, Library, Named, Regions, library_of
 
@@ -60,7 +60,7 @@ def _lines_among(places: Sequence[str]) -> Iterator[SourceLine]:
 
 _MOST_FINDINGS = 64
 _NONE = (1 << 64) - 1
-_KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED)
+_KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED, EQUAL)
 _HOW = ("read", "write", "atomic")
 _ENDED = 3
 _Triple = ctypes.c_uint32 * 3

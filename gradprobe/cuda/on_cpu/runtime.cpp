@@ -5,6 +5,10 @@
 // since the last barrier, unless both only read or both are atomic. Of its reads, its writes and its atomics each
 // granule of memory keeps three: the latest, the latest of another thread, and the latest of another warp. They are
 // enough to miss no granule with a race: if any access races with one that was not kept, it races with one of the three.
+//
+// Two stores of one value leave the same memory in either order. So a store that leaves memory as it was before races
+// with no other store: within a warp a GPU promises that one of the values is stored, and between warps it is told apart
+// from races. It is judged when its thread goes on, as g++ calls before each access and the value is not known then.
 #include "runtime.h"
 
 #include <link.h>
@@ -66,6 +70,15 @@ struct Shadow {
     bool has_atomics = false;
 };
 
+// A store that races with an earlier one if it changes what is there.
+struct Doubt {
+    const char* address;
+    int bytes;
+    char before[16];  // what was there; no element is larger
+    bool is_told;  // where it is equal
+    gp_finding race;
+};
+
 struct Machine {
     gp_launch* launch = nullptr;
     std::vector<Fiber> fibers;
@@ -79,6 +92,7 @@ struct Machine {
     gp_index block_index{};
     int latest = 0, before_that = 0;  // the regions of the last accesses
     uint64_t accesses = 0;
+    std::vector<Doubt> doubts;      // of the latest access
     std::vector<uint64_t> counted;  // the access that each finding was last counted at
     bool is_running = false, is_fenced = false, is_stopped = false;
     void* own = nullptr;
@@ -118,8 +132,11 @@ void to_fiber(Fiber& fiber) { swapcontext(&m.own_context, &fiber.context); }
 void to_scheduler(Fiber& fiber) { swapcontext(&fiber.context, &m.own_context); }
 #endif
 
+void settle();
+
 void body() {
     m.launch->kernel(m.launch->arguments);
+    settle();
     Fiber& fiber = m.fibers[m.current];
     fiber.state = ENDED;
     to_scheduler(fiber);
@@ -170,20 +187,41 @@ void site(gp_site& out, uint64_t pc, uint32_t thread, uint32_t block, int access
     out.block[2] = block / l.grid[0] / l.grid[1];
 }
 
+// Where another finding goes: behind the last, or in the place of what is no fault; -1 where there is no room.
+int room_for(int kind) {
+    gp_launch& l = *m.launch;
+    if (l.n_findings < l.max_findings) return l.n_findings++;
+    for (int i = 0; i < l.n_findings && kind != GP_EQUAL; ++i)
+        if (l.findings[i].kind == GP_EQUAL) return i;
+    return -1;
+}
+
 // What is found again at the same two places of the source in the same array is counted, once an access, not told again.
-void found(int kind, int region, int array, int64_t offset, int bytes, const gp_site& now, const gp_site& before) {
+void found(const gp_finding& one) {
     gp_launch& l = *m.launch;
     for (int i = 0; i < l.n_findings; ++i) {
         gp_finding& f = l.findings[i];
-        if (f.kind == kind && f.region == region && f.array == array && f.now.pc == now.pc && f.before.pc == before.pc) {
+        bool is_same = f.kind == one.kind && f.region == one.region && f.array == one.array;
+        if (is_same && f.now.pc == one.now.pc && f.before.pc == one.before.pc) {
             f.count += m.counted[i] != m.accesses;
             m.counted[i] = m.accesses;
             return;
         }
     }
-    if (l.n_findings == l.max_findings) return;
-    m.counted[l.n_findings] = m.accesses;
-    l.findings[l.n_findings++] = gp_finding{kind, region, array, bytes, offset, now, before, 1};
+    int at = room_for(one.kind);
+    if (at < 0) return;
+    m.counted[at] = m.accesses;
+    l.findings[at] = one;
+}
+
+// Judges what the latest access left open, now that it is done.
+void settle() {
+    for (Doubt& doubt : m.doubts) {
+        bool is_equal = !memcmp(doubt.before, doubt.address, doubt.bytes);
+        if (is_equal) doubt.race.kind = GP_EQUAL;
+        if (!is_equal || doubt.is_told) found(doubt.race);
+    }
+    m.doubts.clear();
 }
 
 // What the kernel cannot go on after: the last of the findings.
@@ -275,7 +313,15 @@ struct Access {
     int how, region, array, bytes;
     int64_t offset;
     bool is_apart;
+    const char* address;
+    int touched;  // bytes of the granule from there
 };
+
+void doubt(const Access& a, bool is_told, const gp_finding& race) {
+    Doubt made{a.address, a.touched, {}, is_told, race};
+    memcpy(made.before, a.address, a.touched);
+    m.doubts.push_back(made);
+}
 
 inline void judge(const Seen& seen, int how_before, const Access& a) {
     for (const Event& before : seen.events) {
@@ -284,7 +330,11 @@ inline void judge(const Seen& seen, int how_before, const Access& a) {
         gp_site one, other;
         site(one, a.event.pc(), a.event.thread, a.event.block(), a.how);
         site(other, before.pc(), before.thread, before.block(), how_before);
-        found(GP_RACE, a.region, a.array, a.offset, a.bytes, one, other);
+        gp_finding race{GP_RACE, a.region, a.array, a.bytes, a.offset, one, other, 1};
+        // What memory holds is the value of the latest.
+        bool is_told = &before == seen.events && !is_of_warp(before, a.event);
+        if (how_before == GP_WRITE && a.how == GP_WRITE) doubt(a, is_told, race);
+        else found(race);
     }
 }
 
@@ -296,14 +346,16 @@ void outside(uint64_t address, int bytes, int how, void* pc, int region, bool st
     if (region >= 0) end += m.launch->regions[region].bytes;
     // Of an access that begins inside, what is told is where it leaves.
     int64_t offset = int64_t((address >= base && address < end && address + bytes > end ? end : address) - base);
-    if (stays) return found(GP_OUTSIDE, region, 0, offset, bytes, now, none);
-    found_fatal(gp_finding{GP_OUTSIDE, region, 0, bytes, offset, now, none, 1});
+    gp_finding one{GP_OUTSIDE, region, 0, bytes, offset, now, none, 1};
+    if (stays) return found(one);
+    found_fatal(one);
     snprintf(m.launch->message, sizeof m.launch->message, "stopped before an access of memory that is nobody's");
     leave();
 }
 
 // A GPU ends here; and so would this process, in some instructions of its processor.
 void misaligned(uint64_t address, int bytes, int how, void* pc) {
+    settle();
     int at = region_of(address, bytes);
     if (at < 0) return;
     const gp_region& r = m.launch->regions[at];
@@ -322,7 +374,7 @@ void unwritten(const Access& a) {
     gp_site now, none{};
     none.pc = NONE;
     site(now, a.event.pc(), a.event.thread, a.event.block(), a.how);
-    found(GP_UNWRITTEN, a.region, a.array, a.offset, a.bytes, now, none);
+    found({GP_UNWRITTEN, a.region, a.array, a.bytes, a.offset, now, none, 1});
 }
 
 bool is_of_this_block(const Seen& seen) { return seen.events[0].block_from_1 == m.block + 1; }
@@ -341,10 +393,16 @@ inline bool is_repeated(const Seen& seen, const Event& now) {
            (latest.bytes() & now.bytes()) == now.bytes();
 }
 
+// Whether no store of another thread may have to be compared with this one: the same thread may store another value now.
+inline bool is_alone(const Seen& seen, const Access& a) {
+    auto is_before = [&a](const Event& e) { return !e.is_set() || ordered(e, a.event, a.is_apart); };
+    return is_before(seen.events[1]) && is_before(seen.events[2]);
+}
+
 void touch_granule(const Access& a, const gp_region& r, Shadow& shadow, uint64_t granule) {
     Cell& cell = shadow.cells[granule];
     if (a.how == GP_READ && is_repeated(cell.reads, a.event)) return;
-    if (a.how == GP_WRITE && is_repeated(cell.writes, a.event)) return;
+    if (a.how == GP_WRITE && is_repeated(cell.writes, a.event) && is_alone(cell.writes, a)) return;
     if (a.how != GP_WRITE && !has_value(r, shadow, granule)) unwritten(a);
     judge(cell.writes, GP_WRITE, a);
     if (a.how != GP_ATOMIC && shadow.has_atomics) judge(shadow.atomics[granule], GP_ATOMIC, a);
@@ -408,6 +466,7 @@ void give_values(gp_together among) { m.launch->together = std::max<int32_t>(m.l
 
 void touch(const void* pointer, int bytes, int how, void* pc) {
     if (!m.is_running) return;
+    settle();
     uint64_t address = reinterpret_cast<uint64_t>(pointer);
     if (address - reinterpret_cast<uint64_t>(m.arena) < m.arena_bytes) return;
     int at = region_of(address, bytes);
@@ -421,7 +480,8 @@ void touch(const void* pointer, int bytes, int how, void* pc) {
     uint64_t offset = address - r.base;
     uint32_t place = uint32_t(offset_of(pc)) & ((1u << 28) - 1);
     Access a{{m.block + 1, m.epoch, uint16_t(m.current), m.warp_epochs[m.current / WARP], 0}, how, at, 0, bytes, 0,
-             r.is_shared || m.is_fenced};  // a block has shared memory of its own
+             r.is_shared || m.is_fenced,  // a block has shared memory of its own
+             nullptr, 0};
     int shift = __builtin_ctz(r.granule);
     for (uint64_t first = offset; first < offset + bytes;) {
         uint64_t granule = first >> shift, start = granule << shift;
@@ -432,6 +492,8 @@ void touch(const void* pointer, int bytes, int how, void* pc) {
         if (r.granule <= 4 && last - first < uint64_t(r.granule)) mask = ((1u << (last - first)) - 1) << (first - start);
         a.event.place = place | mask << 28;
         a.offset = int64_t(start);
+        a.address = static_cast<const char*>(pointer) + (first - offset);
+        a.touched = int(last - first);
         if (m.shadows[at].atomics) touch_granule(a, r, m.shadows[at], granule);
         first = last;
     }
@@ -509,7 +571,7 @@ void divergent(const Fiber& fiber) {
     gp_site one, other;
     site(one, m.fibers[0].pc, 0, m.block, AT_BARRIER);
     site(other, fiber.pc, uint32_t(&fiber - m.fibers.data()), m.block, AT_BARRIER);
-    found(GP_BARRIER, -1, 0, 0, int(m.threads), one, other);
+    found({GP_BARRIER, -1, 0, int(m.threads), 0, one, other, 1});
 }
 
 // Whether the block goes on; false where some wait for what cannot come.
@@ -586,6 +648,7 @@ void run_block(const std::vector<uint32_t>& order) {
 }
 
 uint64_t waits(State state, int kind, uint64_t pc) {
+    settle();
     give_values(state == AT_BARRIER ? GP_BLOCK : GP_WARP);
     Fiber& fiber = m.fibers[m.current];
     fiber.state = state;
@@ -643,6 +706,7 @@ int gp_run(gp_launch* launch) {
     launch->one_of = 1;
     std::fill(recent, recent + RECENT, 0);
     m.counted.assign(launch->max_findings, 0);
+    m.doubts.clear();
     m.accesses = 0;
     launch->message[0] = 0;
     if (!make_stacks(m.threads)) return fail("there is no memory for the stacks of its threads");
@@ -732,10 +796,12 @@ void* gp_memset(void* to, int value, size_t bytes) {
 }
 void gp_fence() { m.is_fenced = true; }
 void gp_yield() {
+    settle();
     Fiber& fiber = m.fibers[m.current];
     to_scheduler(fiber);
 }
 void gp_fail(const char* words) {
+    settle();
     snprintf(m.launch->message, sizeof m.launch->message, "%s", words);
     leave();
 }
@@ -770,6 +836,7 @@ void __ubsan_handle_type_mismatch_v1(const Misaligned* about, uint64_t address) 
 void __assert_fail(const char* words, const char* file, unsigned line, const char*) {
     const char* name = strrchr(file, '/');
     snprintf(m.launch->message, sizeof m.launch->message, "assert(%s) at %s:%u", words, name ? name + 1 : file, line);
+    settle();
     if (m.is_running) leave();
     __builtin_trap();
 }

@@ -5,7 +5,11 @@
 
 enum gp_access { GP_READ = 0, GP_WRITE = 1, GP_ATOMIC = 2 };
 enum gp_together { GP_THREAD = 0, GP_WARP = 1, GP_BLOCK = 2 };
-enum gp_kind { GP_RACE = 0, GP_OUTSIDE = 1, GP_UNWRITTEN = 2, GP_BARRIER = 3, GP_MISALIGNED = 4, GP_STOPPED = 5 };
+enum gp_kind {
+    GP_RACE = 0, GP_OUTSIDE = 1, GP_UNWRITTEN = 2, GP_BARRIER = 3, GP_MISALIGNED = 4,
+    GP_EQUAL = 5,  // no fault: stores of one value, which no barrier orders
+    GP_STOPPED = 6,
+};
 
 // Memory that a kernel may touch. Of what lies between elements, and around them, `owners` says 0.
 struct gp_region {
