@@ -1,6 +1,7 @@
 """Whatever a target does to its process, the command that was typed reports it, and has imported none of its torch."""
 
 import json
+import sys
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_a_target_that_ends_its_process_ends_no_command(command, moment, folder)
 def test_a_target_that_dies_on_the_inputs_of_a_program_ends_no_command(folder):
     (folder / "model.py").write_text(PROGRAM)
     (folder / "run.py").write_text("import model\nmodel.main()\n")
-    process, out, err = ended("run --watch model:f --json out.json -- python run.py")
+    process, out, err = ended(f"run --watch model:f --json out.json -- {sys.executable} run.py")
     assert (process.returncode, json.loads((folder / "out.json").read_text())["verdict"]) == (3, "error")
     assert "target 'model:f' crashed: killed by SIGSEGV" in err
 

@@ -52,6 +52,12 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_bytes()) <= _README_BYTES
 
 
+@pytest.mark.parametrize("word", re.findall(r"^readme '?([a-z ]+)'?$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE))
+def test_ci_runs_the_one_command_of_the_readme_that_has_the_word(word):
+    commands = re.findall(rf"^    python3 -m venv .*{word}", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(commands) == 1
+
+
 @pytest.mark.parametrize("script", sorted((_DOCS / "found").glob("*.py")), ids=lambda script: script.stem)
 def test_what_was_found_is_shown_without_gradprobe(script):
     """Each script compiles, and imports nothing of ours; one that the page shows is shown as it is."""
