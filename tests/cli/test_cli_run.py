@@ -201,12 +201,23 @@ def test_json_holds_a_report_of_each_set_and_stdout_is_it_alone(program):
     assert "trained to" in ran.err
 
 
+def test_of_a_python_without_torch_it_says_which_it_was(program):
+    path = program / "bare"
+    path.mkdir()
+    (path / "python").write_text(f'#!/bin/sh\nexec "{PYTHON}" -S "$@"\n')  # no site-packages, and sitecustomize by hand
+    (path / "python").chmod(0o755)
+    (program / "bare.py").write_text("import sitecustomize\nimport model\n")
+    ran = run_process("run --watch model:right -- python bare.py", PATH=f"{path}:{os.environ['PATH']}")
+    assert ran.code == 3
+    assert f"the program ran in {PYTHON}, which has no torch" in ran.err
+
+
 def test_a_failure_s_document_repeats_the_command_as_it_was_given(program):
-    ran = run_process("run --watch model:right --keep 3 --causal --json - -- python -c pass")
+    ran = run_process(f"run --watch model:right --keep 3 --causal --json - -- {PYTHON} -c pass")
     document = json.loads(ran.out)
     assert (ran.code, document["verdict"]) == (3, "error")
     assert document["reproduce"] == (
-        "gradprobe run --causal --watch model:right --keep 3 --order bhld -- python -c pass"
+        f"gradprobe run --causal --watch model:right --keep 3 --order bhld -- {PYTHON} -c pass"
     )
 
 
@@ -230,10 +241,10 @@ def test_sets_of_an_earlier_run_are_gone_and_other_files_are_not(program):
 
 
 NOTHING = [
-    ("right", "-c pass", ("the module model was never imported",)),
+    ("right", "-c pass", ("the module model was never imported in", PYTHON)),
     ("right", "-c 'import model'", ("model:right was never called",)),
     ("nothing", "-c 'import model'", ("could not be wrapped", "has no function nothing; it has: always_causal")),
-    ("right", "-I -c pass", ("it ran no Python that reads PYTHONPATH", "python -I")),
+    ("right", "-I -c pass", ("it ran no Python that reads PYTHONPATH", "with -I")),
     ("right", "forward_only.py", ("called 3 times, each time without gradients",)),
     ("right", "no_backward.py", ("called once, and no gradient came back to its output",)),
     ("right", "-c 'raise SystemExit(7)'", ("the command ended with exit code 7", "never imported")),
@@ -268,6 +279,7 @@ WRONG = [
     (f"run -- {PYTHON} train.py", "run: nothing to watch"),
     ("run --watch model:right", "run: no command"),
     ("run --watch model:right -- no-such-command", "there is no command 'no-such-command'"),
+    ("run --watch model:right -- no-such-command", f"gradprobe itself runs in {PYTHON}"),
     (f"run --watch model:right --keep 0 -- {PYTHON} train.py", "keep must be at least 1, got 0"),
     (f"run --watch model:right --order bldh -- {PYTHON} train.py", "order must be one of bhld, blhd, got 'bldh'"),
     (f"run --watch model:right --window 3 -- {PYTHON} train.py", "--window takes two whole numbers"),

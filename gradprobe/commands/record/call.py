@@ -48,6 +48,10 @@ class Seen:
     """The file that the process ran."""
     path: list[str] = field(default_factory=list)
     """Where it looked for modules."""
+    python: str = ""
+    """The Python that ran it, where the function was not wrapped."""
+    torch: bool = False
+    """Whether that Python has torch."""
 
     def write(self, folder: Path) -> None:
         """Writes the file of this process, which replaces an older one at once."""
@@ -67,7 +71,9 @@ class Seen:
             )
             stem = Path(self.main).stem
             is_main = bool(stem) and stem == module.rpartition(".")[2]
-            return f"the module {module} was never imported" + (as_main if is_main else "")
+            if not self.torch:
+                return f"the program ran in {self.python}, which has no torch: name the Python that the program needs"
+            return f"the module {module} was never imported" + (as_main if is_main else f" in {self.python}")
         if not self.calls:
             return f"{function} was never called (calls inside torch.compile are not seen)"
         called = f"{function} was called {_times(self.calls)}"
@@ -107,6 +113,8 @@ def together(found: Iterable[Seen]) -> Seen:
             whole.failures[what] = whole.failures.get(what, 0) + times
         whole.notes += [note for note in seen.notes if note not in whole.notes]
         whole.main = whole.main or seen.main
+        whole.python = whole.python or seen.python
+        whole.torch |= seen.torch
         whole.path += [entry for entry in seen.path if entry not in whole.path]
     return whole
 

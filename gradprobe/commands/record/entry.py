@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ class Wrapping:
         self.word = os.environ["GRADPROBE_WATCH"]
         self.folder = Path(os.environ["GRADPROBE_FOLDER"])
         self.watch: WatchedFunction | None = None
-        self.unwrapped = Seen()
+        self.unwrapped = Seen(python=sys.executable, torch=importlib.util.find_spec("torch") is not None)
 
     def __call__(self, module: ModuleType) -> None:
         """Wraps the function. A failure is written down, and the program goes on."""

@@ -92,9 +92,10 @@ def run_watched(command: Sequence[str], watch: str, how: Keeping, *, quiet: bool
     """
     parted(watch)
     if not command:
-        raise UsageFailure("run: no command", f"for example gradprobe run --watch {watch} -- python train.py")
+        raise UsageFailure("run: no command", f"for example gradprobe run --watch {watch} -- python3 train.py")
     if shutil.which(command[0]) is None:
-        raise UsageFailure(f"run: there is no command {command[0]!r}", "what follows -- is run as it stands")
+        way_out = f"what follows -- is run as it stands; gradprobe itself runs in {sys.executable}"
+        raise UsageFailure(f"run: there is no command {command[0]!r}", way_out)
     folder = how.folder
     _clear(folder)
     code = run_in_foreground(command, _environment(watch, how), quiet=quiet)
@@ -102,7 +103,7 @@ def run_watched(command: Sequence[str], watch: str, how: Keeping, *, quiet: bool
     ended = ProgramResult(tuple(command), code, tuple(map(str, found[: how.keep])), seen.together(seen.read(folder)))
     if found:
         return ended
-    why = "it ran no Python that reads PYTHONPATH and runs sitecustomize (python -I, -S and -E do not)"
+    why = "it ran no Python that reads PYTHONPATH and runs sitecustomize (with -I, -S and -E it does not)"
     why = ended.seen.why_nothing(watch) if any(folder.glob("seen-*.json")) else why
     ways = [*(ended.seen.troubles() if ended.seen.calls else ()), "nothing was checked"]
     raise TargetFailure(f"no inputs of {watch} were kept, and {ended.in_words}: {why}", "; ".join(ways))
