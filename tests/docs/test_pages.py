@@ -52,7 +52,9 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_bytes()) <= _README_BYTES
 
 
-@pytest.mark.parametrize("word", re.findall(r"^readme '?([a-z ]+)'?$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE))
+@pytest.mark.parametrize(
+    "word", re.findall(r"^readme '?([a-z ]+)'?$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+)
 def test_ci_runs_the_one_command_of_the_readme_that_has_the_word(word):
     commands = re.findall(rf"^    python3 -m venv .*{word}", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert len(commands) == 1
