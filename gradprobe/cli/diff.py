@@ -79,9 +79,9 @@ def like_the_last(
     target: str | None, family: str | None, reference: str | None, options: dict[str, Any]
 ) -> tuple[last.CheckRequest, bool]:
     """What to run: the last check of this folder where its target is meant, under the options given now."""
-    before = last.load()
-    if before is None or (target is not None and target != before.target):
-        return shared.request_of(target, family, options, reference), False
+    before, asked = last.load(), shared.request_of(target, family, options, reference)
+    if before is None or (target is not None and asked.target != before.target):
+        return asked, False
     merged = {**before.options, **options}
     return last.CheckRequest(before.target, family or before.family, reference or before.reference, merged), True
 

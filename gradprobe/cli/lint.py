@@ -31,7 +31,7 @@ def lint(
     A launch is caught in a layout in which every stride is a number of its own, and is not executed. Kernels of the
     file that are never launched are read by what their parameters are called.
     """
-    request = shared.request_of(target, family, options)
+    request = shared.request_of(target, family, options, takes_file=True)
     with failures_told(json_file, request.command("lint"), show_traceback, request.target):
         if "configs" in options:
             raise UsageFailure("--configs: lint runs no configuration", "gradprobe check takes --configs")

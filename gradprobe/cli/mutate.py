@@ -78,7 +78,7 @@ def mutate(
     The gate is gradprobe check with the case options given, or any command with --check. The kernel's own file is
     never written: the gate's processes load a copy in its place.
     """
-    request = shared.request_of(target, family, options)
+    request = shared.request_of(target, family, options, takes_file=True)
     gates = _Gates(check, battery, strides)
     words: dict[str, Any] = {
         "check": check,

@@ -19,6 +19,7 @@ from ..processes.limits import bounded
 from ..render.files import FORMS
 from ..render.terminal import print_failure
 from ..targets.builtin import BUILTINS, has_driver
+from ..targets.candidates import with_function
 
 FIX_BUDGET, COINCIDENCE_BUDGET, SHRINK_BUDGET = 20.0, 5.0, 20.0
 Target = Annotated[
@@ -157,10 +158,20 @@ DEFAULT = "lazy"
 
 
 def request_of(
-    target: str | None, family: str | None, options: Mapping[str, Any], reference: str | None = None
+    target: str | None,
+    family: str | None,
+    options: Mapping[str, Any],
+    reference: str | None = None,
+    *,
+    takes_file: bool = False,
 ) -> CheckRequest:
-    """What the words of a command ask for."""
-    return CheckRequest(DEFAULT if target is None else target, family, reference, options)
+    """What the words of a command ask for.
+
+    Args:
+        takes_file: whether FILE.py is a target; else it stands for its one function that can be checked.
+    """
+    word = DEFAULT if target is None else target if takes_file else with_function(target)
+    return CheckRequest(word, family, reference, options)
 
 
 def targets_of(target: str | None, configured: Sequence[str]) -> list[str]:

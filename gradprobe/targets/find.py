@@ -121,7 +121,13 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
         TargetFailure: the module is there and fails to import, or the built-in lacks what it runs on.
     """
     found = find_function(subject)
-    takes, required = _parameters(found.function, found.word)
+    try:
+        signature = inspect.signature(found.function)
+    except (ValueError, TypeError):
+        raise UsageFailure(
+            f"target {found.word!r} has no readable signature", "wrap it in a Python function with named parameters"
+        ) from None
+    takes, required = parameters_of(signature, found.word)
     return Target(found.word, found.function, takes, required, family or family_of(takes), found.source, found.changes)
 
 
@@ -162,11 +168,9 @@ def parts_of(word: str) -> tuple[str, str]:
     place, _, name = word.rpartition(":")
     is_module = all(place.split(".")) and not set(place) & {":", "/"}
     if not name or not (is_module or place.endswith(".py")):
-        bare = word.rstrip(":")
-        file = next((one for one in (bare, f"{bare}.py") if one.endswith(".py") and Path(one).is_file()), "")
         raise UsageFailure(
             f"target {word!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION",
-            f"gradprobe targets {file} lists what it has" if file else did_you_mean(word, BUILTINS, "built in"),
+            did_you_mean(word, BUILTINS, "built in"),
         )
     return place, name
 
@@ -268,11 +272,16 @@ def _raised_at(error: BaseException) -> str:
 
 
 def _function(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
-    """What a name in a module means: a function, an autograd.Function, or either of them in a class ("A.apply")."""
+    """What a name in a module means: a function, an autograd.Function, or either of them in a class ("A.apply").
+
+    The forward and the backward of an autograd.Function mean the whole of it, since they run through its `apply` alone.
+    """
     function: Any = module
     for part in name.split("."):
         if not hasattr(function, part):
             raise no_function(str(module.__file__), name, word, sorted(callables(module)))
+        if part in _METHODS and is_autograd_function(function):
+            continue
         function = getattr(function, part)
     if not callable(function):
         raise UsageFailure(f"target {word!r}: {name} is not a function but {type(function).__name__}")
@@ -285,6 +294,9 @@ def _function(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
             "name a function that makes and calls it",
         )
     return function  # type: ignore[no-any-return]
+
+
+_METHODS = ("forward", "backward")
 
 
 def no_function(file: str, name: str, word: str, own: list[str]) -> UsageFailure:
@@ -323,16 +335,15 @@ def _known() -> str:
     return f"wrap it in a function that passes it, as gradprobe init writes one; known, with synonyms: {names}"
 
 
-def _parameters(function: Callable[..., Any], word: str) -> tuple[dict[str, str], frozenset[str]]:
+def parameters_of(signature: inspect.Signature, word: str) -> tuple[dict[str, str], frozenset[str]]:
+    """The parameters of an attention by canonical name, and which of these have no default.
+
+    Raises:
+        UsageFailure: q, k or v is not among them, or there is one that nothing can be passed for.
+    """
     takes: dict[str, str] = {}
     required = set()
-    try:
-        parameters = inspect.signature(function).parameters
-    except (ValueError, TypeError):
-        raise UsageFailure(
-            f"target {word!r} has no readable signature", "wrap it in a Python function with named parameters"
-        ) from None
-    for name, parameter in parameters.items():
+    for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):

@@ -6,12 +6,12 @@ import ast
 import importlib.util
 import pkgutil
 import re
-from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from ..model.failures import did_you_mean
+from ..model.failures import UsageFailure, did_you_mean
 from .builtin import BUILTINS
+from .candidates import candidates, definitions
 from .find import existing_file, no_function, no_module, parts_of
 
 # What can make a name that the text of a file does not hold.
@@ -32,10 +32,29 @@ def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
     if takes_file and word.endswith(".py"):
         existing_file(Path(word), word)
         return
+    if (bare := _file_alone(word)) is not None:
+        raise _names_no_function(bare, word)
     place, name = parts_of(word)
     file = existing_file(Path(place), word) if place.endswith(".py") else _file_of(place, word)
     if file is not None:
         _refuse_unnamed(file, name, word)
+
+
+def _file_alone(word: str) -> Path | None:
+    """The file of `FILE.py`, `FILE.py:` and `FILE`; None where there is none, or the word names a function."""
+    bare = word.rstrip(":")
+    files = (Path(one) for one in (bare, f"{bare}.py") if one.endswith(".py"))
+    return next((file for file in files if file.is_file()), None)
+
+
+def _names_no_function(file: Path, word: str) -> UsageFailure:
+    """Why a file alone is no target: it has several functions that can be checked, or none."""
+    found = candidates(file)
+    if not found:
+        way_out = f"gradprobe targets {file} says of each why"
+        return UsageFailure(f"target {word!r}: {file} has no function that can be checked as it stands", way_out)
+    words = [f"{file}:{name}" for name in found]
+    return UsageFailure(f"target {word!r} names no function", f"it has {', '.join(words)}")
 
 
 def _file_of(module: str, word: str) -> Path | None:
@@ -69,39 +88,6 @@ def _refuse_unnamed(file: Path, name: str, word: str) -> None:
         tree = ast.parse(text)
     except (OSError, ValueError, SyntaxError):  # which the import tells better
         return
-    own = sorted(_functions(tree.body))
+    own = sorted(name for name, _ in definitions(tree.body))
     if own and not re.search(rf"\b{re.escape(first)}\b", text) and not _MAKES_NAMES.search(text):
         raise no_function(str(file), name, word, own)
-
-
-def _functions(statements: list[ast.stmt]) -> Iterator[str]:
-    """The functions, autograd.Functions and aliases that statements define, at once or under a condition."""
-    known: set[str] = set()
-    for statement in statements:
-        for name in _named(statement, known):
-            known.add(name)
-            yield name
-
-
-def _named(statement: ast.stmt, known: set[str]) -> Iterator[str]:
-    if isinstance(statement, ast.FunctionDef):
-        if not statement.name.startswith("_") and not any(map(_is_jit, statement.decorator_list)):
-            yield statement.name
-    elif isinstance(statement, ast.ClassDef):
-        if any(ast.unparse(base).endswith("Function") for base in statement.bases):
-            yield statement.name
-    elif isinstance(statement, ast.Assign):
-        if ast.unparse(statement.value).removesuffix(".apply") in known:
-            yield from (ast.unparse(target) for target in statement.targets if isinstance(target, ast.Name))
-    elif isinstance(statement, (ast.If, ast.Try, ast.With)) and not _is_of_a_program(statement):
-        yield from _functions([*statement.body, *getattr(statement, "orelse", [])])
-
-
-def _is_jit(decorator: ast.expr) -> bool:
-    """Whether it makes a kernel, which another function launches."""
-    return ast.unparse(decorator).partition("(")[0].endswith("jit")
-
-
-def _is_of_a_program(statement: ast.stmt) -> bool:
-    """`if __name__ == "__main__"`, of which an import does nothing."""
-    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)

@@ -39,8 +39,10 @@ MISTYPED = {
     "check --align botom-right": "did you mean 'bottom-right'?",
     "check --sanitize memchek": "did you mean 'memcheck'?",
     "check --against interpretd": "did you mean 'interpreted'?",
-    "check kernel.py": "gradprobe targets kernel.py lists what it has",
-    "check kernel.py:": "gradprobe targets kernel.py lists what it has",
+    "check kernel.py:": "it has kernel.py:lazy_attention",
+    "check two.py": "names no function\n  it has two.py:forward, two.py:backward",
+    "strides two": "it has two.py:forward, two.py:backward",
+    "check none.py": "none.py has no function that can be checked as it stands\n  gradprobe targets none.py says",
     "explain dS": "dS is an intermediate, P * (dP - delta)",
     "explain do=expanded": "do=expanded is a layout",
     "contract kernel.py:lazy_atention": "did you mean 'lazy_attention'?",
@@ -99,6 +101,10 @@ def kernel(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kernel.py").write_text(KERNEL)
     (tmp_path / "kernel.json").write_text("{}")
+    (tmp_path / "two.py").write_text(
+        "def forward(q, k, v): pass\ndef backward(q, k, v, do): pass\ndef other(x): pass\n"
+    )
+    (tmp_path / "none.py").write_text("def other(x): pass\n")
     return tmp_path
 
 
