@@ -1,4 +1,4 @@
-"""Findings: faults of memory and of barriers in a kernel, with their lines, threads and arrays."""
+"""Findings: faults of memory, barriers and shuffles in a kernel, with their lines, threads and arrays."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED = "race", "outside", "unwritten", "barrier", "misaligned"
+SHUFFLE = "shuffle"
 # No fault: threads of several warps store one value to one place.
 EQUAL = "equal"
 _DID = {"read": "reads", "write": "writes", "atomic": "changes atomically"}
@@ -29,6 +30,7 @@ _SENTENCES = {
     "that type's alignment, at {line}",
     EQUAL: "threads of several warps store the same value to {array}{where} at {line}{other_line}, with no barrier "
     "between; that is right as long as the values are equal",
+    SHUFFLE: "{where} at {line}, in the warp of {who}{times}",
     BARRIER: "{who} waits at the barrier {line}, but {others}",
 }
 
@@ -41,7 +43,7 @@ class Site:
     thread: tuple[int, int, int]
     block: tuple[int, int, int]
     how: str
-    """"read", "write" or "atomic"; at a barrier "waits" or "ended"."""
+    """"read", "write" or "atomic"; at a barrier "waits" or "ended"; of a shuffle "read", or "left out" by its mask."""
 
     @property
     def who(self) -> str:
@@ -59,13 +61,13 @@ class CudaFinding:
     """One fault, counted as often as it occurs at the same lines."""
 
     kind: str
-    """RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED or EQUAL."""
+    """RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED, SHUFFLE or EQUAL."""
     kernel: str
     array: str
     """The name of a tensor, a parameter or a shared array; "" for a barrier."""
     is_shared: bool
     where: str
-    """Which element: "[0, 1, 5, 3]", "[17]", or how far before or behind."""
+    """Which element: "[0, 1, 5, 3]", "[17]", or how far before or behind; of a shuffle which lanes do what."""
     now: Site
     before: Site | None
     """The other access of a race, or the other thread that a barrier waits for."""

@@ -23,6 +23,7 @@ from ..model.memory import (
     OUTSIDE,
     RACE,
     SHARED,
+    SHUFFLE,
     UNWRITTEN,
     Group,
     MemoryFinding,
@@ -218,7 +219,7 @@ def line_of(file: str, line: int) -> str:
 
 _KINDS = {
     RACE: ("race", "RACE"), UNWRITTEN: ("unwritten", "N2"), OUTSIDE: ("outside", "M3"), GUARD: ("outside", "M3"),
-    BARRIER: ("barrier", "RACE"), MISALIGNED: ("misaligned", "M3"),
+    BARRIER: ("barrier", "RACE"), SHUFFLE: ("shuffle", "RACE"), MISALIGNED: ("misaligned", "M3"),
     CHANGED: ("overwritten", "H1"), SHARED: ("shared", "H1"), DTYPE: ("dtype", "PREC"),
 }  # fmt: skip
 _FIX = {
@@ -226,6 +227,7 @@ _FIX = {
     UNWRITTEN: "write every element before it is read, or allocate with zeros",
     OUTSIDE: "mask the access by the lengths of the tensor",
     BARRIER: "let every thread of the block reach the barrier",
+    SHUFFLE: "name every lane that calls in the mask, and read lanes that are there: others give the neutral element",
     CHANGED: "write into a tensor of its own; where it is meant, allow it: --inplace TENSOR",
     SHARED: "return a tensor of its own",
     DTYPE: "return it in the dtype of that tensor, or in float32",

@@ -32,7 +32,7 @@ class Warned:
 
 
 OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER = "outside", "guard", "unwritten", "race", "barrier"
-MISALIGNED = "misaligned"
+MISALIGNED, SHUFFLE = "misaligned", "shuffle"
 CHANGED, SHARED, DTYPE = "changed", "shared", "dtype"
 
 
@@ -42,7 +42,8 @@ class MemoryFinding:
 
     kind: str
     """OUTSIDE (an access), GUARD (a band that was written), UNWRITTEN (what was never written), RACE, BARRIER,
-    MISALIGNED, CHANGED (an input), SHARED (a result in the memory of another tensor) or DTYPE (a coarser one)."""
+    MISALIGNED, SHUFFLE (between lanes of a warp), CHANGED (an input), SHARED (a result in the memory of another tensor)
+    or DTYPE (a coarser one)."""
     tensor: str
     sentence: str
     kernel: str = ""
@@ -76,6 +77,11 @@ class MemoryFinding:
     """Of the same: the kernel, the file and the line that stored the rest of it, where any did."""
 
     @property
+    def is_read_without_value(self) -> bool:
+        """Whether it reads what has no value, memory or a lane's, which is a fault only where a result shows it."""
+        return self.kind == UNWRITTEN or (self.kind == SHUFFLE and self.access == "load")
+
+    @property
     def identity(self) -> tuple[str, str, str, str, int | None]:
         """The same for the same finding, in whichever layout it was seen."""
         return self.kind, *self.place_of_access
@@ -88,7 +94,7 @@ class MemoryFinding:
 
 # What spoils memory before what only reads it, and what two programs leave to chance before what each does alone.
 _ACCESSES = ("atomic", "store", "", "load")
-_KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, CHANGED, BARRIER, UNWRITTEN, SHARED, DTYPE)
+_KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, CHANGED, BARRIER, SHUFFLE, UNWRITTEN, SHARED, DTYPE)
 
 
 def worst_first(memory: Iterable[MemoryFinding]) -> list[MemoryFinding]:
@@ -136,7 +142,7 @@ def grouped(found: Iterable[tuple[str, MemoryFinding]]) -> list[Group]:
 def telling(memory: Iterable[MemoryFinding], non_finite: bool) -> tuple[MemoryFinding, ...]:
     """The findings of one run that count, worst first.
 
-    What nothing has written holds NaN, so a read of it that shows in a result leaves something that is not finite; any
-    other is masked later, as that of padded scratch is.
+    What nothing has written holds NaN, and a lane without a value gives infinity: a read of it that shows in a result
+    leaves something that is not finite; any other is masked later, as that of padded scratch is.
     """
-    return tuple(worst_first(one for one in memory if one.kind != UNWRITTEN or non_finite))
+    return tuple(worst_first(one for one in memory if non_finite or not one.is_read_without_value))

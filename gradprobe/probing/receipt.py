@@ -10,6 +10,7 @@ from types import ModuleType
 import torch
 
 from ..model.case import Case
+from ..model.memory import SHUFFLE, MemoryFinding
 from ..model.number import in_words, spans
 from ..numerics.evidence import Provenance
 from ..processes.ended import is_edited
@@ -36,8 +37,16 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
         ),
         *(note for record in records for note in record.notes),
         *(note for outcome in outcomes_of(records) for note in outcome.notes),
+        *(f"{one.sentence}; no result shows it" for record in records for one in _unshown_shuffles(record)),
     )
     return tuple(dict.fromkeys(notes))
+
+
+def _unshown_shuffles(record: RunRecord) -> list[MemoryFinding]:
+    """What lanes without a value gave that came to nothing, as in the upper half of a warp that sums."""
+    counted = {one.identity for one in record.run.memory} if record.run is not None else set()
+    found = [one for execution in record.executions for one in execution.memory if one.kind == SHUFFLE]
+    return [one for one in found if one.identity not in counted]
 
 
 def _of_case(case: Case) -> list[str]:

@@ -16,7 +16,7 @@ from ..inputs.layouts import Inputs, laid
 from ..model.assignment import AS_SAVED, UNIT_RUN, Assigned, run_name
 from ..model.case import Case
 from ..model.failures import TargetFailure, UsageFailure
-from ..model.memory import RACE, UNWRITTEN, MemoryFinding, telling, worst_first
+from ..model.memory import RACE, MemoryFinding, telling, worst_first
 from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import LayoutRun, Measured
 from ..numerics.identities import LINEAR_IN_DO, Invariant, agreement, doubled, reversed_in
@@ -169,7 +169,7 @@ def _with_those_of(
     for one in (one for layout, memory in others if layout == run.layout for one in memory):
         # Whether memory without values shows was decided by the run's own results. Looks inside have more batches,
         # and what leaves a tensor of the case meets another program there: it is the same fault, by another name.
-        if one.kind != UNWRITTEN and not (one.kind == RACE and one.place_of_access in told):
+        if not one.is_read_without_value and not (one.kind == RACE and one.place_of_access in told):
             found.setdefault(one.identity, one)
     return tuple(worst_first(found.values()))
 

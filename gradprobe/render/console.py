@@ -18,6 +18,7 @@ from ..model.memory import (
     OUTSIDE,
     RACE,
     SHARED,
+    SHUFFLE,
     UNWRITTEN,
     grouped,
 )
@@ -53,6 +54,7 @@ _STRAYED = {
     GUARD: "touches what is not its own",
     UNWRITTEN: "reads what nothing wrote",
     BARRIER: "has a barrier that not all threads reach",
+    SHUFFLE: "shuffles with lanes that give no value",
     MISALIGNED: "makes a misaligned access",
     CHANGED: "writes over its inputs",
     SHARED: "returns what lies in another tensor's memory",

@@ -37,7 +37,7 @@ WRONG, INHERITED, IDENTITY, CAUSE = (_BY_ID[f"GP{number:03}"] for number in (1, 
 REFERENCE, TOOL, USAGE, REFUSED = (_BY_ID[f"GP{number:03}"] for number in (23, 24, 25, 30))
 _WARNED = (memory.HUGE, memory.VECTOR, memory.UNDECLARED, memory.COINCIDENCE)
 OF_WARNING = {kind: _BY_ID[f"GP{number:03}"] for number, kind in enumerate(_WARNED, 40)}
-_KINDS = ["outside", "guard", "unwritten", "race", "barrier", "misaligned", "changed", "shared", "dtype"]
+_KINDS = ["outside", "guard", "unwritten", "race", "barrier", "misaligned", "changed", "shared", "dtype", "shuffle"]
 OF_MEMORY = {kind: _BY_ID[f"GP{number:03}"] for number, kind in enumerate(_KINDS, 10)}
 _FAILURES = {
     "GP020": "Crash DeviceLost NoRoom",

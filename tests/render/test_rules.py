@@ -10,6 +10,7 @@ PUBLISHED = {
     "GP012": ("UnwrittenOutput", "error"), "GP013": ("StoreRace", "error"), "GP014": ("DivergentBarrier", "error"),
     "GP015": ("MisalignedAccess", "error"), "GP016": ("InputOverwritten", "error"),
     "GP017": ("ResultInOtherMemory", "error"), "GP018": ("CoarserResult", "error"),
+    "GP019": ("UndefinedShuffle", "error"),
     "GP020": ("Crash", "error"),
     "GP021": ("Timeout", "error"), "GP022": ("TargetFailed", "error"), "GP023": ("ReferenceFailed", "error"),
     "GP024": ("ToolFailed", "error"), "GP025": ("WrongUsage", "error"),
@@ -27,7 +28,7 @@ def test_the_published_ids_are_those_of_the_rules():
 def test_kinds_of_memory_findings_and_failures_keep_their_ids():
     assert {kind: rule.id for kind, rule in OF_MEMORY.items()} == {
         "outside": "GP010", "guard": "GP011", "unwritten": "GP012", "race": "GP013", "barrier": "GP014",
-        "misaligned": "GP015", "changed": "GP016", "shared": "GP017", "dtype": "GP018",
+        "misaligned": "GP015", "changed": "GP016", "shared": "GP017", "dtype": "GP018", "shuffle": "GP019",
     }  # fmt: skip
     assert {kind: rule.id for kind, rule in OF_FAILURE.items()} == {
         "Crash": "GP020", "DeviceLost": "GP020", "NoRoom": "GP020", "Timeout": "GP021", "TargetFailure": "GP022",

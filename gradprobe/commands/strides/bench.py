@@ -13,7 +13,7 @@ from ...inputs.draw import outputs_of
 from ...inputs.guards import same_bits
 from ...inputs.layouts import laid, place
 from ...model.failures import DeviceLost, NoRoom, TargetFailure
-from ...model.memory import ERROR, HUGE, UNWRITTEN, WARNING, MemoryFinding, telling
+from ...model.memory import ERROR, HUGE, WARNING, MemoryFinding, telling
 from ...model.run import BITS, BUDGET, MATCH, MISMATCH, TOGETHER, Laid
 from ...numerics.evidence import LayoutRun, Measured
 from ...numerics.memory import never_written
@@ -240,7 +240,7 @@ def _strays(observed: list[Execution], fills: tuple[Fill, ...]) -> tuple[MemoryF
     found = [memory_finding for each in observed for memory_finding in each.memory]
     first, *others = (_trace(each) for each in observed)
     if not any(differing(first, other, dict.fromkeys(first.values, 0.0)) for other in others):
-        found = [memory_finding for memory_finding in found if memory_finding.kind != UNWRITTEN]
+        found = [memory_finding for memory_finding in found if not memory_finding.is_read_without_value]
     for other in others:
         found += never_written(first, other, (fills[0][1], fills[1][1]))
     kept: dict[object, MemoryFinding] = {}

@@ -7,6 +7,7 @@ import linecache
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from ...model.number import plural
 from ...source.text import SourceLine
 from ..kernel import KernelEntry, Sizes, c_values, compiled_for
 from ..recording import MOST_RECORDS, RECORD, Recorded, recording_now
-from ..watch import BARRIER, EQUAL, MISALIGNED, OUTSIDE, RACE, UNWRITTEN, CudaFinding, Site, Watch, told
+from ..watch import BARRIER, EQUAL, MISALIGNED, OUTSIDE, RACE, SHUFFLE, UNWRITTEN, CudaFinding, Site, Watch, told
 from .build import HERE, MOST_SHARED
 from .library import CRegion, Library, Named, Regions, library_of
 
@@ -60,7 +61,7 @@ def _lines_among(places: Sequence[str]) -> Iterator[SourceLine]:
 
 _MOST_FINDINGS = 64
 _NONE = (1 << 64) - 1
-_KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED, EQUAL)
+_KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED, EQUAL, SHUFFLE)
 _HOW = ("read", "write", "atomic")
 _ENDED = 3
 _Triple = ctypes.c_uint32 * 3
@@ -164,10 +165,48 @@ def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
 
 def _finding(kernel: str, library: Library, regions: Regions, found: _CFinding) -> CudaFinding:
     kind, now, before = _KINDS[found.kind], found.now, found.before
+    if kind == SHUFFLE:
+        how, lanes = ("read", _without_value(found)) if found.bytes else ("left out", _left_out(found))
+        site = replace(_site(library, now, kind), how=how)
+        return CudaFinding(kind, kernel, "", False, lanes, site, None, found.count)
     named, where = _place(regions, found)
     is_alone = kind in (OUTSIDE, UNWRITTEN, MISALIGNED) or not any(before.block) and before.pc == 0
     second = None if is_alone else _site(library, before, kind)
     return CudaFinding(kind, kernel, named.name, named.is_shared, where, _site(library, now, kind), second, found.count)
+
+
+def _left_out(found: _CFinding) -> str:
+    """The lanes that their mask leaves out."""
+    whom = "it" if found.offset.bit_count() == 1 else "them"
+    return f"{_lanes(found.offset, 'call')} with the mask {_mask(found)}, which leaves {whom} out"
+
+
+def _without_value(found: _CFinding) -> str:
+    """The lanes that a shuffle gives no value, and why."""
+    asking, sources, getting = found.offset & _ALL_LANES, found.offset >> 32 & _ALL_LANES, found.bytes & _ALL_LANES
+    undefined = f"what {_lanes(getting, 'get')} of {_lanes(sources)} is undefined"
+    if sources & ~found.array:
+        return f"{_lanes(asking, 'read')} lanes outside the mask {_mask(found)} ({undefined})"
+    why = "whose threads have ended" if found.before.access else "where there is no thread"
+    return f"{_lanes(getting, 'read')} {_lanes(sources)}, {why} ({undefined})"
+
+
+_ALL_LANES = 0xFFFFFFFF
+
+
+def _mask(found: _CFinding) -> str:
+    return f"0x{found.array & _ALL_LANES:08x}"
+
+
+def _lanes(bits: int, do: str = "") -> str:
+    """The lanes of a mask, and what they do: "lane 3 reads", "lanes 8 to 15 and 20 read"."""
+    lanes = [lane for lane in range(32) if bits >> lane & 1]
+    firsts = [lane for lane in lanes if lane - 1 not in lanes]
+    ends = [lane for lane in lanes if lane + 1 not in lanes]
+    parts = [str(a) if a == b else f"{a} to {b}" for a, b in zip(firsts, ends, strict=True)]
+    *most, last = parts
+    numbers = f"{', '.join(most)} and {last}" if most else last
+    return f"lane {numbers} {do and f'{do}s'}".rstrip() if len(lanes) == 1 else f"lanes {numbers} {do}".rstrip()
 
 
 def _site(library: Library, site: _CSite, kind: str) -> Site:

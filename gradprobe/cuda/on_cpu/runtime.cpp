@@ -58,8 +58,10 @@ struct Fiber {
     State state = READY;
     uint64_t pc = 0;
     int kind = 0, predicate = 0;
-    uint32_t mask = 0;
+    uint32_t mask = 0, named = 0;  // the lanes that it waits for, and the mask as it was written
+    int64_t asked = 0;             // the lane that a shuffle asks for, whether or not there is one
     uint64_t value = 0, result = 0;
+    uint64_t undefined = 0;  // what it gets from a lane that gives nothing
     gp_index index{};
 };
 
@@ -532,33 +534,83 @@ int fail(const char* words) {
     return GP_STOPPED;
 }
 
-// The lanes of a warp that meet: all that their mask names, at one place.
+// The lanes of a warp that wait with one of them: at a call of its kind, with its mask.
+uint32_t waiting_with(const Fiber& one, size_t first, size_t end) {
+    uint32_t lanes = 0;
+    for (size_t i = first; i < end; ++i) {
+        const Fiber& other = m.fibers[i];
+        bool is_with = other.state == AT_WARP && other.mask == one.mask && other.kind == one.kind;
+        lanes |= uint32_t(is_with) << (i - first);
+    }
+    return lanes;
+}
+
+uint32_t ended_in(size_t first, size_t end) {
+    uint32_t lanes = 0;
+    for (size_t i = first; i < end; ++i) lanes |= uint32_t(m.fibers[i].state == ENDED) << (i - first);
+    return lanes;
+}
+
+// Which lanes did wrong, and of a shuffle what they asked for: a GP_SHUFFLE.
+void found_of_warp(size_t first, uint32_t wrong, uint32_t asking, uint32_t sources, bool has_ended) {
+    size_t thread = first + __builtin_ctz(wrong);
+    const Fiber& fiber = m.fibers[thread];
+    gp_site now, other{};
+    site(now, fiber.pc, uint32_t(thread), m.block, GP_READ);
+    other.pc = NONE;
+    other.access = has_ended;
+    int64_t lanes = int64_t(uint64_t(sources) << 32 | asking);
+    ++m.accesses;
+    found({GP_SHUFFLE, -1, int32_t(fiber.named), sources ? int32_t(wrong) : 0, lanes, now, other, 1});
+}
+
+// Of a shuffle whose lanes have met: those that get a value of a lane that gives none.
+uint32_t without_value(size_t first, uint32_t met) {
+    uint32_t giving = met & m.fibers[first + __builtin_ctz(met)].mask, wrong = 0, asking = 0, sources = 0;
+    for (uint32_t lane = 0; lane < WARP; ++lane) {
+        if (!(met >> lane & 1)) continue;
+        const Fiber& fiber = m.fibers[first + lane];
+        bool is_named = fiber.asked >= 0 && fiber.asked < WARP && (fiber.named >> fiber.asked & 1);
+        asking |= uint32_t(!is_named) << lane;
+        if (fiber.result == lane || giving >> fiber.result & 1) continue;
+        wrong |= 1u << lane;
+        sources |= 1u << fiber.result;
+    }
+    size_t end = std::min(first + WARP, m.threads);
+    if (wrong) found_of_warp(first, wrong, asking, sources, sources & ended_in(first, end));
+    return wrong;
+}
+
+// Lets lanes that have met go on, each with its result.
+void let_go(size_t first, uint32_t met) {
+    const Fiber& one = m.fibers[first + __builtin_ctz(met)];
+    uint32_t votes = 0, left_out = met & ~one.mask;
+    if (left_out) found_of_warp(first, left_out, left_out, 0, false);
+    uint32_t undefined = one.kind > 2 && !left_out ? without_value(first, met) : 0;
+    for (uint32_t lane = 0; lane < WARP; ++lane)
+        if (met >> lane & 1) votes |= uint32_t(m.fibers[first + lane].predicate != 0) << lane;
+    if (one.kind == 1) ++m.warp_epochs[first / WARP];
+    for (uint32_t lane = 0; lane < WARP; ++lane) {
+        if (!(met >> lane & 1)) continue;
+        Fiber& fiber = m.fibers[first + lane];
+        if (fiber.kind == 2) fiber.result = votes & fiber.mask;
+        if (fiber.kind > 2)
+            fiber.result = undefined >> lane & 1 ? fiber.undefined : m.fibers[first + fiber.result].value;
+        fiber.state = READY;
+    }
+}
+
+// The lanes of a warp that meet: all that their mask names and that have not ended, at one place.
 bool release_warps() {
     bool any = false;
     for (size_t first = 0; first < m.threads; first += WARP) {
         size_t end = std::min(first + WARP, m.threads);
         for (size_t i = first; i < end; ++i) {
-            Fiber& one = m.fibers[i];
+            const Fiber& one = m.fibers[i];
             if (one.state != AT_WARP) continue;
-            bool met = true;
-            for (size_t lane = first; lane < end; ++lane) {
-                Fiber& other = m.fibers[lane];
-                if (one.mask >> (lane - first) & 1)
-                    met &= other.state == AT_WARP && other.mask == one.mask && other.kind == one.kind;
-            }
-            if (!met) continue;
-            uint32_t votes = 0;
-            uint32_t mask = one.mask;
-            for (size_t lane = first; lane < end; ++lane)
-                if (mask >> (lane - first) & 1) votes |= uint32_t(m.fibers[lane].predicate != 0) << (lane - first);
-            if (one.kind == 1) ++m.warp_epochs[first / WARP];
-            for (size_t lane = first; lane < end; ++lane) {
-                Fiber& other = m.fibers[lane];
-                if (!(mask >> (lane - first) & 1)) continue;
-                size_t source = first + other.result;
-                other.result = other.kind == 2 ? votes : source < end ? m.fibers[source].value : other.value;
-                other.state = READY;
-            }
+            uint32_t met = waiting_with(one, first, end);
+            if (one.mask & ~(met | ended_in(first, end))) continue;
+            let_go(first, met);
             any = true;
         }
     }
@@ -645,6 +697,17 @@ void run_block(const std::vector<uint32_t>& order) {
         deadlock();
         m.is_stopped = true;
     }
+}
+
+// The lanes that this warp has at all: the last one of a block may have fewer than 32.
+uint32_t whole_warp() {
+    size_t lanes = std::min<size_t>(WARP, m.threads - m.current / WARP * WARP);
+    return lanes == WARP ? ~0u : (1u << lanes) - 1;
+}
+
+void names(uint32_t mask) {
+    m.fibers[m.current].named = mask;
+    m.fibers[m.current].mask = mask & whole_warp();
 }
 
 uint64_t waits(State state, int kind, uint64_t pc) {
@@ -744,27 +807,29 @@ int gp_barrier(int kind, int predicate) {
 }
 
 void gp_warp_barrier(uint32_t mask) {
-    m.fibers[m.current].mask = mask;
+    names(mask);
     waits(AT_WARP, 1, offset_of(__builtin_return_address(0)));
 }
 
 uint32_t gp_vote(uint32_t mask, int predicate) {
-    m.fibers[m.current].mask = mask;
+    names(mask);
     m.fibers[m.current].predicate = predicate;
     return uint32_t(waits(AT_WARP, 2, offset_of(__builtin_return_address(0))));
 }
 
 // how: 0 from lane `source`, 1 from the lane xor it, 2 from that many above, 3 from that many below
-uint64_t gp_exchange(uint32_t mask, uint64_t value, int source, int width, int how) {
+uint64_t gp_exchange(uint32_t mask, uint64_t value, uint64_t undefined, int source, int width, int how) {
     Fiber& fiber = m.fibers[m.current];
-    int lane = int(m.current % WARP), first = lane & ~(width - 1), from = lane;
-    if (how == 0) from = first + (source & (width - 1));
-    if (how == 1) from = (lane ^ source) < first + width ? lane ^ source : lane;
-    if (how == 2) from = lane + source < first + width ? lane + source : lane;
-    if (how == 3) from = lane - source >= first ? lane - source : lane;
-    fiber.mask = mask;
+    int64_t lane = m.current % WARP, first = lane & ~(width - 1), end = first + width;
+    int64_t asked = how == 0 ? first + (source & (width - 1)) : how == 1 ? lane ^ source
+                    : how == 2 ? lane + int64_t(uint32_t(source)) : lane - int64_t(uint32_t(source));
+    // Xor may lead to a lane of an earlier part of the warp.
+    bool is_there = asked < end && (how == 1 ? asked >= 0 : asked >= first);
+    names(mask);
     fiber.value = value;
-    fiber.result = uint64_t(from);
+    fiber.undefined = undefined;
+    fiber.asked = asked;
+    fiber.result = uint64_t(is_there ? asked : lane);
     return waits(AT_WARP, 3 + how, offset_of(__builtin_return_address(0)));
 }
 
@@ -773,12 +838,6 @@ uint32_t gp_active_mask() {
     for (uint32_t lane = 0; lane < WARP && first + lane < m.threads; ++lane)
         mask |= uint32_t(m.fibers[first + lane].state != ENDED) << lane;
     return mask;
-}
-
-// The lanes that this warp has at all: the last one of a block may have fewer than 32.
-uint32_t gp_whole_warp() {
-    size_t lanes = std::min<size_t>(WARP, m.threads - m.current / WARP * WARP);
-    return lanes == WARP ? ~0u : (1u << lanes) - 1;
 }
 
 void gp_touch_atomic(const void* address, int bytes) {

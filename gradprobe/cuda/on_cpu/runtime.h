@@ -8,7 +8,11 @@ enum gp_together { GP_THREAD = 0, GP_WARP = 1, GP_BLOCK = 2 };
 enum gp_kind {
     GP_RACE = 0, GP_OUTSIDE = 1, GP_UNWRITTEN = 2, GP_BARRIER = 3, GP_MISALIGNED = 4,
     GP_EQUAL = 5,  // no fault: stores of one value, which no barrier orders
-    GP_STOPPED = 6,
+    // Lanes whose mask leaves them out (bytes 0: they are the lower half of the offset), or that a shuffle gives no value:
+    // bytes are these lanes, array is the mask, the halves of the offset are the lanes that ask for one outside of it, and
+    // the lanes that give none; before.access is whether the thread of one of those has ended.
+    GP_SHUFFLE = 6,
+    GP_STOPPED = 7,
 };
 
 // Memory that a kernel may touch. Of what lies between elements, and around them, `owners` says 0.
@@ -74,11 +78,10 @@ gp_index gp_block_index() __attribute__((const));
 gp_index gp_block_size() __attribute__((const));
 gp_index gp_grid_size() __attribute__((const));
 int gp_barrier(int kind, int predicate);
-uint64_t gp_exchange(uint32_t mask, uint64_t value, int source, int width, int how);
+uint64_t gp_exchange(uint32_t mask, uint64_t value, uint64_t undefined, int source, int width, int how);
 uint32_t gp_vote(uint32_t mask, int predicate);
 void gp_warp_barrier(uint32_t mask);
 uint32_t gp_active_mask();
-uint32_t gp_whole_warp();
 void gp_touch_atomic(const void* address, int bytes);
 void gp_copy(void* to, const void* from, uint64_t bytes);
 void* gp_memcpy(void* to, const void* from, size_t bytes);

@@ -82,20 +82,20 @@ GP_INLINE void __syncthreads() { gp_barrier(0, 0); }
 GP_INLINE int __syncthreads_count(int predicate) { return gp_barrier(1, predicate); }
 GP_INLINE int __syncthreads_and(int predicate) { return gp_barrier(2, predicate); }
 GP_INLINE int __syncthreads_or(int predicate) { return gp_barrier(3, predicate); }
-GP_INLINE unsigned gp_present(unsigned mask) { return mask & gp_whole_warp(); }
-GP_INLINE void __syncwarp(unsigned mask = 0xffffffffu) { gp_warp_barrier(gp_present(mask)); }
+GP_INLINE void __syncwarp(unsigned mask = 0xffffffffu) { gp_warp_barrier(mask); }
 GP_INLINE unsigned __activemask() { return gp_active_mask(); }
-GP_INLINE unsigned __ballot_sync(unsigned mask, int predicate) { return gp_vote(gp_present(mask), predicate); }
-GP_INLINE int __any_sync(unsigned mask, int predicate) { return gp_vote(gp_present(mask), predicate) != 0; }
-GP_INLINE int __all_sync(unsigned mask, int predicate) {
-    return gp_vote(gp_present(mask), predicate) == gp_present(mask);
-}
+GP_INLINE unsigned __ballot_sync(unsigned mask, int predicate) { return gp_vote(mask, predicate); }
+GP_INLINE int __any_sync(unsigned mask, int predicate) { return gp_vote(mask, predicate) != 0; }
+GP_INLINE int __all_sync(unsigned mask, int predicate) { return gp_vote(mask, !predicate) == 0; }
 template <class T>
 GP_INLINE T gp_shuffle(unsigned mask, T value, int source, int width, int how) {
     static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
-    uint64_t bits = 0;
+    uint64_t bits = 0, undefined = ~0ull;  // of integers -1, of 16 bits NaN
     __builtin_memcpy(&bits, &value, sizeof value);
-    bits = gp_exchange(gp_present(mask), bits, source, width, how);
+    // Infinity shows in a maximum too, which NaN does not.
+    const T infinite = std::numeric_limits<T>::infinity();
+    if (std::numeric_limits<T>::has_infinity) __builtin_memcpy(&undefined, &infinite, sizeof infinite);
+    bits = gp_exchange(mask, bits, undefined, source, width, how);
     __builtin_memcpy(&value, &bits, sizeof value);
     return value;
 }
