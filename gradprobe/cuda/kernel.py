@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ..model.failures import NoKernel, TargetFailure
+from .c_types import C_NUMBERS, FLOATING, OTHER, POINTER, CType, Taken, number_bytes, type_of
 from .source import CudaSource, Parameter
 
 if TYPE_CHECKING:
@@ -80,11 +79,9 @@ class KernelEntry:
             )
 
     def tensors(self, arguments: Sequence[Any]) -> list[tuple[str, Tensor]]:
-        """(the parameter's name, the tensor) of each argument that is one."""
-        import torch
-
+        """(the parameter's name, the tensor) of each argument that is one; of a structure, by its fields."""
         given = zip(self.parameters, arguments, strict=True)
-        return [(each.name, argument) for each, argument in given if isinstance(argument, torch.Tensor)]
+        return [found for each, argument in given for found in tensors_in(each.name, argument)]
 
 
 _INSTANCES: dict[tuple[object, Unit], tuple[str, ...]] = {}
@@ -109,130 +106,136 @@ def first_errors(found: Iterable[str], printed: str) -> str:
     return "; ".join(errors[:_LONGEST]) + more if errors else printed.strip()[-500:]
 
 
-POINTER, SIGNED, UNSIGNED, FLOATING, OTHER = range(5)
-_VECTOR = 5
-
-
-class Taken(ctypes.Structure):
-    """The type of one parameter of a kernel: gp_parameter of the header."""
-
-    _fields_ = (("kind", ctypes.c_int32), ("bytes", ctypes.c_int32), ("of", ctypes.c_int32))
-    kind: int
-    bytes: int
-    of: int
-
-
-_C_TYPES: Mapping[tuple[int, int], Any] = {
-    **{(SIGNED, size): getattr(ctypes, f"c_int{8 * size}") for size in (1, 2, 4, 8)},
-    **{(UNSIGNED, size): getattr(ctypes, f"c_uint{8 * size}") for size in (1, 2, 4, 8)},
-    **{(FLOATING, 4): ctypes.c_float, (FLOATING, 8): ctypes.c_double},
-}
-# The types as NVRTC has them on 64-bit Linux.
-_NAMES = {
-    (SIGNED, 1): "char int8_t",
-    (SIGNED, 2): "short int16_t",
-    (SIGNED, 4): "int int32_t",
-    (SIGNED, 8): "long int64_t ptrdiff_t intptr_t ssize_t",
-    (UNSIGNED, 1): "bool uint8_t",
-    (UNSIGNED, 2): "ushort uint16_t",
-    (UNSIGNED, 4): "uint uint32_t",
-    (UNSIGNED, 8): "ulong uint64_t size_t uintptr_t",
-    (FLOATING, 4): "float",
-    (FLOATING, 8): "double",
-    (OTHER, 2): "half __half nv_bfloat16 __nv_bfloat16",
-    (OTHER, 0): "void",
-}
-_SCALARS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-# Types by which several elements of a tensor are read at once.
-_SINGLE = {"char": 1, "uchar": 1, "short": 2, "ushort": 2, "int": 4, "uint": 4, "float": 4, "double": 8, "longlong": 8}
-_VECTORS = {f"{name}{count}": (_VECTOR, size * count) for name, size in _SINGLE.items() for count in (2, 3, 4)}
-_VECTORS |= dict.fromkeys(("half2", "__half2", "nv_bfloat162", "__nv_bfloat162"), (_VECTOR, 4))
-
-
-def taken_as_written(entry: KernelEntry) -> tuple[Taken, ...]:
+def types_as_written(entry: KernelEntry) -> tuple[CType, ...]:
     """The types of a kernel's parameters, from its declaration.
 
     Raises:
         TargetFailure: a parameter that is no pointer has a type that is not known.
     """
-    meant, made = _meanings(entry.unit), []
-    for parameter in entry.parameters:
-        words = parameter.type
-        if words.endswith(("*", "&")):
-            known = _known(words.rstrip("*&"), meant) if words.count("*") == 1 else (OTHER, 8)
-            made.append(Taken(POINTER, 8, known[1] if known and known[0] != _VECTOR else 0))
-        elif (known := _known(words, meant)) is not None:
-            made.append(Taken(min(known[0], OTHER), known[1], 0))
-        else:
-            raise TargetFailure(f"kernel {entry.name}: the type {words!r} of parameter {parameter.name!r} is not known")
-    return tuple(made)
+    return tuple(_type_of(entry, parameter) for parameter in entry.parameters)
+
+
+def _type_of(entry: KernelEntry, parameter: Parameter) -> CType:
+    found = type_of(entry.unit, parameter.type)
+    if found is None:
+        words = f"kernel {entry.name}: the type {parameter.type!r} of parameter {parameter.name!r} is not known"
+        raise TargetFailure(words, "a structure may hold numbers, pointers, arrays and structures of these")
+    return found
 
 
 def c_values(entry: KernelEntry, takes: Sequence[Taken], arguments: Sequence[Any]) -> list[Any]:
-    """Each argument as a C value.
+    """Each argument as a C value: of a structure, its bytes.
 
     Raises:
         TargetFailure: it does not fit the parameter.
     """
     made, given = [], zip(entry.parameters, takes, arguments, strict=True)
     for parameter, taken, argument in given:
-        c_value = _pointer if taken.kind == POINTER else _number
-        made.append(c_value(f"kernel {entry.name}: parameter {parameter.name!r}", parameter, taken, argument))
+        where = f"kernel {entry.name}: parameter {parameter.name!r}"
+        if taken.kind == OTHER:
+            made.append(_structure(where, entry, parameter, taken, argument))
+        else:
+            made.append(_scalar(where, CType(parameter.type, taken, 1), argument))
     return made
 
 
-def _pointer(where: str, parameter: Parameter, taken: Taken, argument: Any) -> Any:
+def _scalar(where: str, type_: CType, argument: Any) -> Any:
+    return (_pointer if type_.taken.kind == POINTER else _number)(where, type_, argument)
+
+
+def _pointer(where: str, type_: CType, argument: Any) -> Any:
     import torch
 
     if argument is None:
         return ctypes.c_void_p(0)
     if not isinstance(argument, torch.Tensor):
         raise TargetFailure(f"{where} is a pointer, got {argument!r}", "pass a tensor, or None for a null pointer")
-    if taken.of not in (0, argument.element_size()):
+    if type_.taken.of not in (0, argument.element_size()):
         dtype = str(argument.dtype).removeprefix("torch.")
-        raise TargetFailure(f"{where} is {parameter.type}, of {taken.of} bytes an element, got {dtype}")
+        raise TargetFailure(f"{where} is {type_.words}, of {type_.taken.of} bytes an element, got {dtype}")
     return ctypes.c_void_p(argument.data_ptr())
 
 
-def _number(where: str, parameter: Parameter, taken: Taken, value: Any) -> Any:
-    c_type, is_floating = _C_TYPES.get((taken.kind, taken.bytes)), taken.kind == FLOATING
+def _number(where: str, type_: CType, value: Any) -> Any:
+    size, is_floating = type_.bytes, type_.taken.kind == FLOATING
+    c_type = C_NUMBERS.get((type_.taken.kind, size))
     if c_type is None:
         raise TargetFailure(f"{where} is neither a pointer nor a number", "pass its parts one by one")
     number = value.item() if isinstance(value, np.generic) else value
     if not isinstance(number, (int, float)) or (isinstance(number, float) and not is_floating):
         raise TargetFailure(f"{where} is {'a number' if is_floating else 'a whole number'}, got {value!r}")
     if is_floating:
-        most = int(np.finfo(np.float32 if taken.bytes == 4 else np.float64).max)
+        most = int(np.finfo(np.float32 if size == 4 else np.float64).max)
         fits = number != number or abs(number) == math.inf or abs(number) <= most
     else:
-        fits = number in (0, 1) if parameter.type == "bool" else c_type(number).value == number
+        fits = number in (0, 1) if type_.words == "bool" else c_type(number).value == number
     if not fits:
-        raise TargetFailure(f"{where} has {taken.bytes} bytes, and {number:,} does not fit")
+        raise TargetFailure(f"{where} has {size} bytes, and {number:,} does not fit")
     return c_type(number)
+
+
+def _structure(where: str, entry: KernelEntry, parameter: Parameter, taken: Taken, argument: Any) -> Any:
+    """The bytes of a structure, from its fields by name or from bytes."""
+    if isinstance(argument, (bytes, ctypes.Structure)):
+        if len(bytes(argument)) != taken.bytes:
+            raise TargetFailure(f"{where} has {taken.bytes} bytes, got {len(bytes(argument))}")
+        return _aligned_buffer(bytes(argument))
+    known = type_of(entry.unit, parameter.type)
+    if known is None or not known.fields or known.bytes != taken.bytes:
+        raise TargetFailure(f"{where} is a {parameter.type}, whose fields are not known here", "pass its bytes")
+    content = bytearray(known.bytes)
+    _fill(where, known, argument, content, 0)
+    return _aligned_buffer(bytes(content))
+
+
+def _fill(where: str, type_: CType, value: Any, content: bytearray, at: int) -> None:
+    """Writes a value where its type lies."""
+    if type_.element is not None:
+        if not isinstance(value, Sequence) or len(value) != type_.count:
+            raise TargetFailure(f"{where} has {type_.count} elements, got {value!r}")
+        for number, one in enumerate(value):
+            _fill(f"{where}[{number}]", type_.element, one, content, at + number * type_.element.bytes)
+    elif type_.fields:
+        given, names = fields_of(value), [field.name for field in type_.fields]
+        wrong = [*(name for name in given if name not in names), *(name for name in names if name not in given)]
+        if wrong:
+            raise TargetFailure(f"{where} has the fields {', '.join(names)}, got {', '.join(given) or repr(value)}")
+        for field in type_.fields:
+            _fill(f"{where}, field {field.name!r}", field.type, given[field.name], content, at + field.offset)
+    else:
+        content[at : at + type_.bytes] = bytes(_scalar(where, type_, value))
+
+
+def _aligned_buffer(content: bytes) -> Any:
+    """The bytes at an address that is a multiple of 16, as any type that a kernel takes may need."""
+    room = bytearray(len(content) + 16)
+    start = -ctypes.addressof((ctypes.c_char * len(room)).from_buffer(room)) % 16
+    buffer = (ctypes.c_char * len(content)).from_buffer(room, start)
+    buffer.raw = content
+    return buffer
+
+
+def fields_of(value: Any) -> Mapping[str, Any]:
+    """The fields of a structure that was given as a mapping or as an object with attributes."""
+    if isinstance(value, Mapping):
+        return value
+    return vars(value) if hasattr(value, "__dict__") else {}
+
+
+def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    """(its field's name, the tensor) of each tensor in an argument; of a tensor, (name, itself)."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, (list, tuple)):
+        for number, one in enumerate(value):
+            yield from tensors_in(f"{name}[{number}]", one)
+    elif not isinstance(value, (bytes, ctypes.Structure, int, float)):
+        for field, one in fields_of(value).items():
+            yield from tensors_in(field, one)
 
 
 def element_bytes(entry: KernelEntry, array: str) -> int:
     """The bytes of an element of a shared array, by its declaration; 0 where that does not tell."""
-    words = entry.unit.source.shared_types.get(array, "")
-    known = _known(words, _meanings(entry.unit)) if words else None
-    return known[1] if known else 0
-
-
-@functools.lru_cache(maxsize=64)
-def _meanings(unit: Unit) -> Mapping[str, str]:
-    """The types behind macros and aliases of the source. Options of the compiler override macros."""
-    text = unit.source.everything
-    found = dict(re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([\w ]+?)[ \t]*$", text, re.MULTILINE))
-    found |= dict(re.findall(r"\busing\s+(\w+)\s*=\s*([\w ]+?)\s*;", text))
-    found |= {name: kind for kind, name in re.findall(r"\btypedef\s+([\w ]+?)\s+(\w+)\s*;", text)}
-    return found | dict(unit.defines)
-
-
-def _known(words: str, meant: Mapping[str, str]) -> tuple[int, int] | None:
-    """(kind, bytes) of a type such as "unsigned long long" or "scalar_t"."""
-    for _ in range(8):  # an alias of an alias
-        words = " ".join(meant.get(word, word) for word in words.replace("std::", "").split())
-    left = sorted(word for word in words.split() if word not in ("const", "volatile", "signed", "unsigned"))
-    plain = " ".join(left[1:] if len(left) > 1 and left[0] == "int" else left).replace("long long", "long") or "int"
-    found = _SCALARS.get(plain, _VECTORS.get(plain))
-    return (UNSIGNED, found[1]) if found and "unsigned" in words.split() else found
+    return number_bytes(entry.unit, entry.unit.source.shared_types.get(array, ""))

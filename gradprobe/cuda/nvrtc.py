@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib.util
 import io
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..model.failures import TargetFailure
-from .kernel import POINTER, KernelEntry, Sizes, Unit, c_values, compiled_for, first_errors, taken_as_written
+from .kernel import KernelEntry, Sizes, Unit, c_values, compiled_for, first_errors, types_as_written
 from .watch import Watch
 
 # The dynamic shared memory that every kernel may have. More must be allowed first.
@@ -30,34 +30,25 @@ def launch(
         TargetFailure: cuda-core is missing, the source does not compile, or the arguments or sizes do not fit.
     """
     del watch  # a GPU shows no accesses
-    import torch
-
-    core, takes = _core(), taken_as_written(entry)
-    # cuda-core takes an integer for an address.
-    of_c = zip(takes, c_values(entry, takes, arguments), strict=True)
-    values = [(value.value or 0) if taken.kind == POINTER else value for taken, value in of_c]
+    core = _core()
+    values = c_values(entry, [one.taken for one in types_as_written(entry)], arguments)
     kernel = compiled_for(entry, _for_this_device).get_kernel(entry.name)
     if shared_bytes > _USUAL_SHARED:
         _allow(kernel, shared_bytes, entry.name)
-    config = core.LaunchConfig(grid=grid, block=block, shmem_size=shared_bytes)
-    device = core.Device()
-    device.set_current()
-    try:
-        stream = _Stream(torch.cuda.current_stream().cuda_stream)
-        core.launch(device.create_stream(stream), config, kernel, *values)
-    except Exception as error:
-        first = (str(error).strip() or type(error).__name__).partition("\n")[0]
-        raise TargetFailure(f"kernel {entry.name} could not be launched: {first}") from error
+    core.Device().set_current()
+    _launch(kernel, grid, block, shared_bytes, values, entry.name)
 
 
-@dataclass(frozen=True)
-class _Stream:
-    """A stream of torch, in the form in which cuda-core takes streams of other libraries."""
+def _launch(kernel: Any, grid: Sizes, block: Sizes, shared_bytes: int, values: Sequence[Any], name: str) -> None:
+    """By the driver, to which every argument is the address of a value: cuda-core knows no structures."""
+    import torch
+    from cuda.bindings import driver
 
-    handle: int
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.handle
+    addresses = (ctypes.c_void_p * max(1, len(values)))(*map(ctypes.addressof, values))
+    function, stream = driver.CUfunction(int(kernel.handle)), torch.cuda.current_stream().cuda_stream
+    (code,) = driver.cuLaunchKernel(function, *grid, *block, shared_bytes, stream, ctypes.addressof(addresses), 0)
+    if code != driver.CUresult.CUDA_SUCCESS:
+        raise TargetFailure(f"kernel {name} could not be launched: {code.name}")
 
 
 @functools.cache

@@ -212,12 +212,12 @@ class CudaSource:
     @functools.cached_property
     def dynamic_arrays(self) -> tuple[str, ...]:
         """The names of its `extern __shared__` arrays."""
-        return tuple(dict.fromkeys(words(name) for root in self._trees for name in _dynamic(root)))
+        return tuple(dict.fromkeys(words(name) for root in self.trees for name in _dynamic(root)))
 
     @functools.cached_property
     def dynamic_symbols(self) -> tuple[str, ...]:
         """What the linker calls them: those that a function in a namespace declares belong to it."""
-        names = [(*_scopes(name), words(name)) for root in self._trees for name in _dynamic(root)]
+        names = [(*_scopes(name), words(name)) for root in self.trees for name in _dynamic(root)]
         mangled = ("".join(f"{len(part)}{part}" for part in parts) for parts in names)
         return tuple(
             dict.fromkeys(f"_ZN{many}E" if one[1:] else one[0] for one, many in zip(names, mangled, strict=True))
@@ -238,7 +238,7 @@ class CudaSource:
     def shared_types(self) -> dict[str, str]:
         """What shared arrays are declared as, by name; those of one name and two types are left out."""
         found: dict[str, set[str]] = {}
-        for declaration in (node for root in self._trees for node in nodes(root, "declaration")):
+        for declaration in (node for root in self.trees for node in nodes(root, "declaration")):
             for declarator in declarators(declaration) if has(declaration, "__shared__") else ():
                 found.setdefault(words(declared_name(declarator)), set()).add(_type(declaration, declarator))
         return {name: types.pop() for name, types in found.items() if len(types) == 1}
@@ -262,7 +262,7 @@ class CudaSource:
         return f"{self.path.name}:{self.plain.count(chr(10), 0, at) + 1}: {why}" if why else ""
 
     @functools.cached_property
-    def _trees(self) -> tuple[Node, ...]:
+    def trees(self) -> tuple[Node, ...]:
         """Of what is included, then of the file."""
         return (*(parse(without_comments(text)) for _, text in self.included), parse(self.plain))
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gradprobe.cuda.kernel import compiled_for, taken_as_written
+from gradprobe.cuda.kernel import compiled_for, types_as_written
 from gradprobe.cuda.on_cpu.library import library_of
 from gradprobe.cuda.source import read_source
 from gradprobe.model.failures import TargetFailure
@@ -186,7 +186,8 @@ def test_types_are_taken_as_the_compiler_takes_them(every_type, kind):
     name = f"k{KINDS.index(kind)}"
     entry = every_type[name].entry
     compiled = compiled_for(entry, library_of).takes(name)
-    assert [(t.kind, t.bytes, t.of) for t in taken_as_written(entry)] == [(t.kind, t.bytes, t.of) for t in compiled]
+    written = [one.taken for one in types_as_written(entry)]
+    assert [(t.kind, t.bytes, t.of) for t in written] == [(t.kind, t.bytes, t.of) for t in compiled]
 
 
 def test_without_the_parser_it_says_what_to_install(tmp_path, monkeypatch):

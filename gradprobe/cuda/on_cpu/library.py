@@ -15,7 +15,8 @@ import numpy as np
 
 from ...inputs.memory import Unwritten, entries_of
 from ...model.failures import TargetFailure
-from ..kernel import KernelEntry, Taken, Unit, element_bytes
+from ..c_types import Taken
+from ..kernel import KernelEntry, Unit, element_bytes
 from .build import ROOM, built, kernel_symbol, names_of
 
 if TYPE_CHECKING:
