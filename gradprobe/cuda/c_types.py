@@ -15,7 +15,7 @@ from ..source.cuda_syntax import declarators, declared_name, has, layers, nodes,
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-    from .kernel import Unit
+    from .source import Unit
 
 POINTER, SIGNED, UNSIGNED, FLOATING, OTHER = range(5)
 _VECTOR = 5

@@ -13,38 +13,13 @@ import numpy as np
 
 from ..model.failures import NoKernel, TargetFailure
 from .c_types import C_NUMBERS, FLOATING, OTHER, POINTER, CType, Taken, number_bytes, type_of
-from .source import CudaSource, Parameter
+from .source import Parameter, Unit
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Sizes = tuple[int, int, int]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A source and how it is compiled."""
-
-    source: CudaSource
-    defines: tuple[tuple[str, str], ...] = ()
-    include: tuple[str, ...] = ()
-    """Folders."""
-
-    def entry(self, name: str) -> KernelEntry:
-        """A kernel by its name, or one instance of a template: `backward<32, float>`.
-
-        Raises:
-            NoKernel: the source has no such kernel.
-        """
-        plain, source = name.partition("<")[0].strip(), self.source
-        known = source.templates if "<" in name else source.kernels
-        if plain not in known:
-            way_out = f"it has: {', '.join((*source.kernels, *source.templates)) or 'none'}"
-            if plain in source.templates:
-                way_out = f'it is a template: name an instance, module["{plain}<...>"]'
-            raise NoKernel(f"{source.path.name} has no kernel {name!r}", way_out)
-        return KernelEntry(self, name, known[plain])
 
 
 @dataclass(frozen=True)
@@ -82,6 +57,22 @@ class KernelEntry:
         """(the parameter's name, the tensor) of each argument that is one; of a structure, by its fields."""
         given = zip(self.parameters, arguments, strict=True)
         return [found for each, argument in given for found in tensors_in(each.name, argument)]
+
+
+def entry_of(unit: Unit, name: str) -> KernelEntry:
+    """A kernel by its name, or one instance of a template: `backward<32, float>`.
+
+    Raises:
+        NoKernel: the source has no such kernel.
+    """
+    plain, source = name.partition("<")[0].strip(), unit.source
+    known = source.templates if "<" in name else source.kernels
+    if plain not in known:
+        way_out = f"it has: {', '.join((*source.kernels, *source.templates)) or 'none'}"
+        if plain in source.templates:
+            way_out = f'it is a template: name an instance, module["{plain}<...>"]'
+        raise NoKernel(f"{source.path.name} has no kernel {name!r}", way_out)
+    return KernelEntry(unit, name, known[plain])
 
 
 _INSTANCES: dict[tuple[object, Unit], tuple[str, ...]] = {}

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..model.failures import TargetFailure
 from . import nvrtc, on_cpu
-from .kernel import KernelEntry, Unit
-from .source import read_source
+from .kernel import KernelEntry, entry_of
+from .source import Unit, read_source
 from .watch import watching
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Module:
         Raises:
             TargetFailure: the file has no such kernel.
         """
-        return Kernel(self.unit.entry(name))
+        return Kernel(entry_of(self.unit, name))
 
 
 @dataclass(frozen=True)

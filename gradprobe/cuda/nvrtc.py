@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ..model.failures import TargetFailure
-from .kernel import KernelEntry, Sizes, Unit, c_values, compiled_for, first_errors, types_as_written
+from .kernel import KernelEntry, Sizes, c_values, compiled_for, first_errors, types_as_written
+from .source import Unit
 from .watch import Watch
 
 # The dynamic shared memory that every kernel may have. More must be allowed first.

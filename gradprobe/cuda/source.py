@@ -273,6 +273,16 @@ class CudaSource:
         return {words(declared_name(kernel.declarator)): kernel for kernel in found if kernel is not None}
 
 
+@dataclass(frozen=True)
+class Unit:
+    """A source and how it is compiled."""
+
+    source: CudaSource
+    defines: tuple[tuple[str, str], ...] = ()
+    include: tuple[str, ...] = ()
+    """Folders."""
+
+
 def read_source(path: Path, folders: Sequence[str | Path] = ()) -> CudaSource:
     """The file as it is now.
 

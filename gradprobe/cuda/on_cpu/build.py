@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ...model.failures import TargetFailure
-from ..kernel import Unit, first_errors
+from ..kernel import first_errors
+from ..source import Unit
 
 HERE = Path(__file__).parent
 # -O1 keeps each access at its line, and frame pointers show the calls that led there. Findings need lines, and

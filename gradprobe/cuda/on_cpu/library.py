@@ -16,7 +16,8 @@ import numpy as np
 from ...inputs.memory import Unwritten, entries_of
 from ...model.failures import TargetFailure
 from ..c_types import Taken
-from ..kernel import KernelEntry, Unit, element_bytes
+from ..kernel import KernelEntry, element_bytes
+from ..source import Unit
 from .build import ROOM, built, kernel_symbol, names_of
 
 if TYPE_CHECKING:
