@@ -83,6 +83,7 @@ def checked(
         fix_budget=0.0 if word else manner.fix_budget,
         coincidence_budget=0.0 if word else manner.coincidence_budget,
         shrink_budget=manner.shrink_budget,
+        beyond=not word,
     )
     functions = (None, None) if apart else (_function(target), _function(reference))
     kept, fresh = os.fspath(manner.evidence or ""), manner.fresh

@@ -100,7 +100,11 @@ def check(
         if timeout is not None and not isolate:
             raise UsageFailure("--timeout stops a process, and --no-isolate is in this one", "drop one of them")
         how = Setting(
-            show_traceback, isolate=isolate, timeout=seconds if isolate else None, shrink_budget=shrink_budget
+            show_traceback,
+            isolate=isolate,
+            timeout=seconds if isolate else None,
+            shrink_budget=shrink_budget,
+            beyond=not battery,
         )
         # Of several checks only where it is asked for: it would be the time of each that fails.
         several = 0.0 if plan or battery else shared.FIX_BUDGET

@@ -50,7 +50,7 @@ def check_one(planned: Planned, forms: Forms, setting: Setting) -> int:
         return INTERRUPTED
     (checked,) = made
     if checked.verdict != FAILED and planned.close_up is None:
-        last.save(planned.request, checked.report)
+        last.save(checked.request, checked.report)
     return tell(checked.report, checked.code, forms, setting.tracebacks)
 
 

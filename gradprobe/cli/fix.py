@@ -59,7 +59,8 @@ def fix(
         if timeout is not None and not isolate:
             raise UsageFailure("--timeout stops a process, and --no-isolate is in this one", "drop one of them")
         budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
-        how = Setting(show_traceback, isolate=isolate, timeout=seconds if isolate else None, fix_budget=budget)
+        limit = seconds if isolate else None
+        how = Setting(show_traceback, isolate=isolate, timeout=limit, fix_budget=budget, beyond=True)
         planned = Planned("", effective.over(request))
         kept = last.kept_report(planned.request) if repeated else None
         if kept is not None and passing_edit(kept) is not None:
@@ -97,7 +98,7 @@ def _checked(planned: Planned, how: Setting) -> tuple[Report, int]:
     (checked,) = made
     say(checked.report, how.tracebacks)
     if checked.verdict != FAILED:
-        last.save(planned.request, checked.report)
+        last.save(checked.request, checked.report)
     return checked.report, checked.code
 
 

@@ -73,7 +73,7 @@ def watch(
             effective = effective_settings(Path.cwd())
             print_settings(effective.line(request.options, timeout))
             seconds = effective.timeout(timeout)
-            how = Setting(show_traceback, timeout=seconds, fix_budget=fix, coincidence_budget=coincidence)
+            how = Setting(show_traceback, timeout=seconds, fix_budget=fix, coincidence_budget=coincidence, beyond=True)
             return Planned("", effective.over(request)), how
 
         loop = _Loop(plan, Forms.json(json_file))
@@ -130,7 +130,7 @@ class _Loop:
             answer = _Answer(self._before, tick)
             layout = failing_layout(self._before) if self._before else ""
             if (alone := in_layout(self.planned, layout)) is not None:
-                quick = replace(self._setting, fix_budget=0.0, coincidence_budget=0.0)
+                quick = replace(self._setting, fix_budget=0.0, coincidence_budget=0.0, beyond=False)
                 with contextlib.suppress(Abandoned), abandoned_when(lambda: answer.is_given):
                     # To its end: Ctrl-C is raised after the check that it ended.
                     list(check_each([alone], quick, tick=answer.tick, told=answer.give))
@@ -145,7 +145,7 @@ class _Loop:
         if report.verdict == FAILED:
             say(report, self._setting.tracebacks)
         else:
-            last.save(self.planned.request, report)
+            last.save(checked.request, report)
             was = f", was {self._before.verdict}" if self._before and self._before.verdict != report.verdict else ""
             lines = [*since(self._before, report), f"now: {report.verdict}{was} ({seconds:.1f} s)"]
             if not self._forms.on_stdout:

@@ -330,6 +330,13 @@ class Report(Struct, frozen=True, kw_only=True):
     """What is 0 by design, and what this case cannot show."""
     hints: tuple[str, ...] = ()
     """What else may be done about it."""
+    beyond: str = ""
+    """Where the case that was asked for matches and this one is a small second case of it: what it uses besides,
+    "a tenth head: --batch 1 --heads 10"."""
+    not_checked: tuple[str, ...] = ()
+    """What the target may take and no case used: "grouped heads (--kv-heads)"."""
+    undeclared: tuple[str, ...] = ()
+    """What came out wrong in a small second case, and nothing says that the target takes it."""
     compared: Counts = Counts()
     warnings: tuple[Warned, ...] = ()
     reproduce: str = ""

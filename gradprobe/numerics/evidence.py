@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..model.assignment import run_name
 from ..model.case import Case
@@ -208,6 +208,14 @@ class Probed:
     """How products of float64 were made, where not by float64."""
     coincidences: tuple[Warned, ...] = ()
     """What is right only by coincidence, where all matches."""
+    not_checked: tuple[str, ...] = ()
+    """What the target may take and neither this case nor a small second one used."""
+    undeclared: tuple[str, ...] = ()
+    """What came out wrong in a small second case, and nothing says that the target takes it."""
+    beyond: str = ""
+    """Of a small second case of a target that matches as it was asked for: what it uses, in words and options."""
+    added: Mapping[str, Any] = field(default_factory=dict)
+    """The words of the command line that make it that second case."""
 
     @property
     def verdict(self) -> str:

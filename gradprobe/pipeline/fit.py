@@ -116,6 +116,8 @@ class TrialRun:
     """The share of the wrong elements among those that tell most of a meaning; 1 where there is no result."""
     matches: bool = False
     """Whether all that came is right."""
+    run: LayoutRun | None = None
+    """None where there is no result."""
 
 
 def tried(problem: Problem, options: Mapping[str, Any]) -> TrialRun:
@@ -125,7 +127,7 @@ def tried(problem: Problem, options: Mapping[str, Any]) -> TrialRun:
         run = _run(problem)
     except Failure as failure:
         return TrialRun(problem, failure, 1.0)
-    return TrialRun(problem, None, share_wrong(run), run.matches)
+    return TrialRun(problem, None, share_wrong(run), run.matches, run)
 
 
 def refuses(failure: Failure) -> bool:

@@ -26,6 +26,7 @@ def run_check(
     tick: Tick = lambda stage, fraction, layout="": None,
     told: Callable[[Probed], object] = lambda so_far: None,
     budget: Callable[[str], float] = lambda of: 0.0,
+    beyond: bool = False,
 ) -> Probed:
     """The report that a target and its options ask for.
 
@@ -36,6 +37,7 @@ def run_check(
         tick: told how far it is.
         told: given the report of what is measured so far, again and again.
         budget: from `probe`.
+        beyond: whether a target that matches is run on small second cases of what this one does not use.
 
     Raises:
         Failure: whatever keeps it from being made.
@@ -48,6 +50,7 @@ def run_check(
         from ..model.case import IDENTITIES
         from .misreading import refuse_misreading
         from .probe import probed
+        from .second_cases import with_second_cases
 
         imported = time.perf_counter() - start
         if problem.case.oracle == IDENTITIES:
@@ -56,6 +59,8 @@ def run_check(
             report = probe_by_identities(problem, repro_command, tick, told)
         else:
             report, problem = probed(problem, repro_command, tick, told, budget)
+            if beyond:
+                report, problem = with_second_cases(report, problem, tick, told, budget)
         if problem.saved is not None:
             wrong = report.failing[0].measured if report.failing else None
             refuse_misreading(wrong, problem.saved, problem.target)

@@ -97,7 +97,18 @@ def first_line(report: Report) -> str:
 
 def _verdict(report: Report, width: int) -> Iterator[Text]:
     verdict, style = ("MISMATCH", "bold red") if report.failing else ("MATCH", "bold green")
-    return headed(verdict, style, verdict_words(report), width)
+    yield from headed(verdict, style, verdict_words(report), width)
+    yield from (Text(line) for line in wrapped(_beyond(report), width))
+
+
+def _beyond(report: Report) -> str:
+    """What sets a second case that is wrong apart from the one that was asked for; of a match what was not checked."""
+    if report.beyond:
+        return f"right as it was asked for, wrong with {report.beyond}"
+    if report.failing:
+        return ""
+    left = {"not checked": report.not_checked, "wrong, but nothing says that it is taken": report.undeclared}
+    return "; ".join(f"{what}: {', '.join(names)}" for what, names in left.items() if names)
 
 
 def verdict_words(report: Report) -> str:

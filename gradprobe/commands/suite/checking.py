@@ -68,6 +68,9 @@ class Setting:
     coincidence_budget: float = 0.0
     """Seconds in which, of a target that is right, what is so only by coincidence is sought."""
 
+    beyond: bool = False
+    """Whether a target that matches is run on small second cases of what its own case does not use."""
+
     def budget_at(self, seconds: float, of: str) -> float:
         """What of a budget is left when a check has run so long, but no more than a third of what it has left itself.
 
@@ -115,7 +118,8 @@ class Checker:
             beside = SideBySide(planned.kept, *((other.kept, other.report.case) if other else ()))
             budget = functools.partial(_budget, self._setting, start)
             with late_after(self._setting.timeout):
-                made = _made(planned, probed_as(planned, _Ticks(say), told, budget), beside.differences)
+                probed = probed_as(planned, _Ticks(say), told, budget, beyond=self._setting.beyond)
+                made = _made(planned, probed, beside.differences)
         except BaseException as error:
             if not (self._setting.isolate or isinstance(error, Exception)):
                 raise  # by who sits before this process
@@ -141,6 +145,7 @@ def _made(planned: Planned, probed: Probed, differences: Sequence[Difference]) -
     from ...pipeline.reported import report_of
 
     report = structs.replace(report_of(probed, kept_close_ups(probed)), title=planned.title)
+    request = replace(planned.request, options={**planned.request.options, **probed.added})
     if planned.close_up is not None:
         report = structs.replace(report, close_up=close_up_of(probed, *planned.close_up))
     if planned.evidence and probed.measured:
@@ -150,13 +155,20 @@ def _made(planned: Planned, probed: Probed, differences: Sequence[Difference]) -
     if (other := planned.against) is not None:
         against = Against(name=other.name, report=other.report, differences=tuple(differences))
         report = structs.replace(report, against=against)
-    return Checked(planned.request, report, code_of_report(report))
+    return Checked(request, report, code_of_report(report))
 
 
 def probed_as(
-    planned: Planned, tick: Tick, told: Callable[[Probed], object], budget: Callable[[str], float] = lambda of: 0.0
+    planned: Planned,
+    tick: Tick,
+    told: Callable[[Probed], object],
+    budget: Callable[[str], float] = lambda of: 0.0,
+    *,
+    beyond: bool = False,
 ) -> Probed:
     """What a check came to, with what a tool of compute-sanitizer found in it; also where the check came to no end."""
+    # What is set beside another, or kept whole, is of the case that was asked for.
+    is_plain = not (planned.close_up or planned.kept or planned.against or planned.evidence or planned.sanitizer)
     target, reference = planned.functions
     make = functools.partial(
         run_check,
@@ -167,6 +179,7 @@ def probed_as(
         tick=tick,
         told=told,
         budget=budget,
+        beyond=beyond and is_plain,
     )
     if planned.sanitizer is None:
         return make()

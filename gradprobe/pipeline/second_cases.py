@@ -1,0 +1,118 @@
+"""Small second cases of a target that matches: what its own case did not use is tried, or listed as not checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from ..inputs.options import flags, with_others
+from ..model.failures import Failure, NoRoom, UsageFailure
+from ..numerics.evidence import LayoutRun, Probed
+from ..numerics.tally import Finding
+from ..probing.experiment import Tick
+from ..processes.forks import Beside, may_fork
+from .abilities import Ability, unused_abilities
+from .fit import refuses, tried
+from .probe import probed
+from .resolve import Problem
+
+# What comes of a small case. What is DOUBTFUL is wrong, and nothing shows that the target is meant to take it.
+RIGHT, REFUSED, WRONG, DOUBTFUL, UNTRIED = "right", "refused", "wrong", "doubtful", "untried"
+# Seconds after which a fork is given up: a kernel that does not take a case may never end.
+_PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class SecondCases:
+    """What small cases of a target showed."""
+
+    wrong: Ability | None
+    """The first that the target takes and is wrong with."""
+    not_checked: tuple[str, ...]
+    """What was not run, each in words and options."""
+    undeclared: tuple[str, ...]
+    """What came out wrong, and nothing says that it is taken."""
+
+
+def second_cases(problem: Problem) -> SecondCases:
+    """Runs a small case of each ability that the problem's own case does not use.
+
+    On a GPU only what compiles nothing anew is run. What no parameter tells is run in a fork: a kernel that does not
+    take it may leave its memory and end its process.
+    """
+    on_cpu = problem.case.device == "cpu"
+    abilities = unused_abilities(problem)
+    tried_here = [one for one in abilities if one.options and one.is_plain and (on_cpu or one.is_of_size)]
+    apart = [one for one in abilities if one.options and not one.is_plain and on_cpu]
+    with ExitStack() as stack:
+        fork = stack.enter_context(Beside(partial(_outcomes, problem, apart))) if apart and may_fork() else None
+        came = dict(zip(tried_here, _outcomes(problem, tried_here), strict=True))
+        others = (fork.answer(_PATIENCE) or _each_apart(problem, apart)) if fork else _outcomes(problem, apart)
+    came |= dict(zip(apart, others, strict=True))
+    wrong = next((one for one in abilities if came.get(one) == WRONG), None)
+    not_checked, undeclared = (
+        tuple(dict.fromkeys(one.sentence for one in abilities if came.get(one, UNTRIED) == what))
+        for what in (UNTRIED, DOUBTFUL)
+    )
+    return SecondCases(wrong, not_checked, undeclared)
+
+
+def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) -> tuple[Probed, Problem]:
+    """The report of a problem with what it leaves unchecked; that of a small second case instead, where that is wrong.
+
+    Args:
+        more: as `probed` takes it behind `tick`.
+
+    Raises:
+        Failure: from `probed`, of a second case.
+    """
+    if report.failing is not None:
+        return report, problem
+    tick("small second cases", 0.0)
+    found = second_cases(problem)
+    report = replace(report, not_checked=found.not_checked, undeclared=found.undeclared)
+    if found.wrong is None:
+        return report, problem
+    options, words = found.wrong.options, f"{found.wrong.words}: {' '.join(flags(found.wrong.options))}"
+    command = with_others(report.reproduce, options, options)
+    try:
+        second, of = probed(problem.with_options(options), command, tick, *more)
+    except Failure as failure:
+        failure.way_out = "; ".join(filter(None, (f"right as it was asked for, this is with {words}", failure.way_out)))
+        raise
+    if second.failing is None:
+        return replace(report, notes=(*report.notes, f"wrong once, and right when run again, with {words}")), problem
+    return replace(second, beyond=words, added=options), of
+
+
+def _each_apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
+    """What comes of each in a fork of its own; what ends one of them is not tried."""
+    found = []
+    for ability in abilities:
+        with Beside(partial(_outcomes, problem, [ability])) as fork:
+            found += fork.answer(_PATIENCE) or [UNTRIED]
+    return found
+
+
+def _outcomes(problem: Problem, abilities: Iterable[Ability]) -> list[str]:
+    return [_outcome(problem, ability) for ability in abilities]
+
+
+def _outcome(problem: Problem, ability: Ability) -> str:
+    """What comes of a small case. A crash or a result of a wrong shape is wrong where the ability is plain."""
+    came = tried(problem, ability.options)
+    if came.failure is not None:
+        if isinstance(came.failure, (UsageFailure, NoRoom)):
+            return UNTRIED
+        return REFUSED if refuses(came.failure) else WRONG if ability.is_plain else DOUBTFUL
+    if came.matches:
+        return RIGHT
+    right = {name for name, finding in _findings(came.run).items() if not finding.mismatched}
+    return WRONG if ability.is_plain or right & set(ability.shown_by) else DOUBTFUL
+
+
+def _findings(run: LayoutRun | None) -> Mapping[str, Finding]:
+    return run.measured.comparison.findings if run is not None and run.measured is not None else {}

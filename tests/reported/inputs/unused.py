@@ -1,0 +1,93 @@
+"""Right in the default case; each is wrong, or may be, in what that case does not use."""
+
+import os
+
+import torch
+
+
+def attention(q, k, v, do, scale=None, causal=False):
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scores = (q @ k.mT * scale).double()
+    if causal:
+        rows, keys = scores.shape[-2:]
+        scores = scores.masked_fill(torch.ones(rows, keys).triu(1 + keys - rows).bool(), -torch.inf)
+    p = scores.softmax(-1)
+    dp = (do @ v.mT).double()
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True))
+    dq, dk, dv = ds @ k.double() * scale, ds.mT @ q.double() * scale, p.mT @ do.double()
+    return {name: value.to(q.dtype) for name, value in (("dQ", dq), ("dK", dk), ("dV", dv))}
+
+
+def of_two_batches(q, k, v, do):
+    found = attention(q, k, v, do)
+    found["dK"][2:] = found["dK"][:1]
+    return found
+
+
+def of_eight_heads(q, k, v, do):
+    found = attention(q, k, v, do)
+    found["dV"][:, 8:] = found["dV"][:, :1]
+    return found
+
+
+def causal_alone(q, k, v, do, causal=False):
+    found = attention(q, k, v, do, causal=causal)
+    return found | {"dQ": found["dQ"] * (1.5 if causal else 1.0)}
+
+
+def refuses_causal(q, k, v, do, causal=False):
+    if causal:
+        raise NotImplementedError("no mask")
+    return attention(q, k, v, do)
+
+
+def deaf_to_scale(q, k, v, do, scale=None):
+    return attention(q, k, v, do)
+
+
+class _Grouped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v):
+        ctx.save_for_backward(q, k, v)
+        groups = q.shape[1] // k.shape[1]
+        k, v = (x.repeat_interleave(groups, 1) for x in (k, v))
+        return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+    @staticmethod
+    def backward(ctx, do):
+        q, k, v = ctx.saved_tensors
+        groups = q.shape[1] // k.shape[1]
+        found = attention(q, *(x.repeat_interleave(groups, 1) for x in (k, v)), do)
+        # The gradient of a key head is the sum over its group, not that of the group's first head.
+        return found["dQ"], found["dK"][:, ::groups], found["dV"][:, ::groups]
+
+
+def first_of_a_group(q, k, v):
+    return _Grouped.apply(q, k, v)
+
+
+def one_key_head_each(q, k, v, do):
+    """Takes a key head for each query head, and says so nowhere: with fewer, the last stands for those missing."""
+    heads = torch.arange(q.shape[1]).clamp(max=k.shape[1] - 1)
+    found = attention(q, k[:, heads], v[:, heads], do)
+    return found | {"dK": found["dK"][:, : k.shape[1]], "dV": found["dV"][:, : k.shape[1]]}
+
+
+def more_rows_than_keys(q, k, v, do):
+    found = attention(q, k, v, do)
+    found["dQ"][:, :, k.shape[2] :] = 0
+    return found
+
+
+def more_rows_than_keys_declared(q, k, v, do, align=None):
+    return more_rows_than_keys(q, k, v, do)
+
+
+def with_softcap(q, k, v, do, softcap=None, bias=None):
+    return attention(q, k, v, do)
+
+
+def ends_its_process(q, k, v, do):
+    if k.shape[1] < q.shape[1]:
+        os.abort()
+    return attention(q, k, v, do)

@@ -1,0 +1,62 @@
+"""What a target may take and its case does not use is tried in a small second case, or listed as not checked."""
+
+import json
+import shlex
+
+import pytest
+
+from tests.cli.command import run, run_process
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("of_two_batches", "a third batch"),
+        ("of_eight_heads", "a tenth head"),
+        ("causal_alone", "a causal mask"),
+        ("deaf_to_scale", "another scale"),
+        ("first_of_a_group", "grouped heads"),
+        ("more_rows_than_keys_declared", "more rows than keys"),
+    ],
+)
+def test_what_the_case_does_not_use_is_checked_in_a_small_second_one(check, name, words):
+    ran, report = check(f"unused.py:{name} --fix-budget 0 --no-recover")
+    assert (ran.code, report["verdict"]) == (1, "mismatch")
+    assert report["beyond"].startswith(f"{words}: --")
+    assert f"right as it was asked for, wrong with {words}" in " ".join(ran.out.split())
+
+
+def test_its_command_makes_the_same_check_and_diff_the_same_case(check):
+    ran, report = check("unused.py:of_eight_heads --fix-budget 0 --no-recover")
+    assert run("diff dV").code == 1
+    again = run(shlex.split(report["reproduce"])[1:])
+    assert (again.code, again.first_mismatches) == (1, ran.first_mismatches)
+
+
+@pytest.mark.parametrize(
+    ("name", "listed", "undeclared"),
+    [
+        ("attention", [], []),
+        ("refuses_causal", [], []),
+        ("one_key_head_each", [], ["grouped heads (--kv-heads)"]),
+        ("more_rows_than_keys", [], ["more rows than keys (--seqlen-q, --seqlen-k)"]),
+        ("with_softcap", ["--softcap", "--bias"], []),
+    ],
+)
+def test_what_may_not_be_meant_to_be_taken_is_listed_and_no_mismatch(check, name, listed, undeclared):
+    ran, report = check(f"unused.py:{name}")
+    assert (ran.code, report["verdict"], report["beyond"]) == (0, "match", "")
+    assert (report["not_checked"], report["undeclared"]) == (listed, undeclared)
+    assert all(word in " ".join(ran.out.split()) for word in (*listed, *undeclared))
+
+
+def test_an_option_that_was_given_stays_and_is_listed(check):
+    ran, report = check("unused.py:of_two_batches --batch 2 --heads 4")
+    assert ran.code == 0
+    assert report["not_checked"][:2] == ["a third batch (--batch)", "a tenth head (--heads)"]
+
+
+def test_a_small_case_that_ends_its_process_is_listed(folder):
+    ran = run_process("check unused.py:ends_its_process --no-recover --json report.json", GRADPROBE_ISOLATE="1")
+    assert ran.code == 0
+    assert json.loads((folder / "report.json").read_text())["not_checked"] == ["grouped heads (--kv-heads)"]
