@@ -6,6 +6,7 @@ The names are those of the JSON, schema gradprobe.report/2: what /1 held has its
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from msgspec import Struct, field
@@ -172,6 +173,27 @@ def told(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
     return causes_among(diagnoses) or consistent
 
 
+class CompileError(Struct, frozen=True, kw_only=True):
+    """A line of a kernel that Triton's interpreter runs, and that its compiler does not take."""
+
+    kernel: str
+    function: str = ""
+    """That holds the line: the kernel, or one that it calls."""
+    file: str
+    line: int
+    code: str = ""
+    """The line, stripped."""
+    words: str
+    """What the front end of the compiler says."""
+    way_out: str = ""
+    """What to change; "" where that is not known."""
+
+    @property
+    def sentence(self) -> str:
+        """`delta_kernel does not compile: attention.py:12: Cannot access global variable HALF ...`."""
+        return f"{self.kernel} does not compile: {PurePath(self.file).name}:{self.line}: {self.words}"
+
+
 SCHEMA = "gradprobe.report/2"
 
 
@@ -324,6 +346,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """Sentences about what no named diagnosis explains."""
     sought: bool = True
     """Whether a cause was sought where something is wrong; else `known` says why not."""
+    compile_errors: tuple[CompileError, ...] = ()
+    """What no compiler takes of kernels that Triton's interpreter ran."""
     coarser: tuple[str, ...] = ()
     """What is rounded further than the contract says, each once."""
     notes: tuple[str, ...] = ()

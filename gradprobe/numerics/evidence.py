@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ..model.assignment import run_name
 from ..model.case import Case
 from ..model.memory import ERROR, WARNING, Warned
-from ..model.report import Diagnosis, SplitProducts
-from ..model.run import MATCH, MISMATCH, SKIPPED, Element, Laid, Repeated, Visited
+from ..model.report import CompileError, Diagnosis, SplitProducts
+from ..model.run import FAILED, MATCH, MISMATCH, SKIPPED, Element, Laid, Repeated, Visited
 from ..targets.naming import LoadedSource
 
 if TYPE_CHECKING:
@@ -216,10 +216,15 @@ class Probed:
     """Of a small second case of a target that matches as it was asked for: what it uses, in words and options."""
     added: Mapping[str, Any] = field(default_factory=dict)
     """The words of the command line that make it that second case."""
+    compile_errors: tuple[CompileError, ...] = ()
+    """What no compiler takes of kernels that Triton's interpreter ran."""
 
     @property
     def verdict(self) -> str:
-        return MISMATCH if self.failing else MATCH
+        """A kernel that does not compile is no match, whatever the interpreter makes of it."""
+        if self.failing:
+            return MISMATCH
+        return FAILED if self.compile_errors else MATCH
 
     @property
     def measured(self) -> list[tuple[LayoutRun, Measured]]:

@@ -28,6 +28,7 @@ from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.float64 import products_of
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.beforehand import Beforehand
+from ..probing.compilation import Compilation
 from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent
 from ..probing.receipt import environment, notes_of, provenance
 from ..probing.runs import RunRecord, outcomes_of, pinned, records_of, with_strays, with_symmetries
@@ -89,9 +90,12 @@ def probe(
     records: list[RunRecord] = []
     with contextlib.ExitStack() as stack:
         ahead, beforehand = stack.enter_context(Ahead()), stack.enter_context(Beforehand())
+        compilation = stack.enter_context(Compilation())
         for record in records_of(experiment, beforehand):
             records.append(record)
             experiment = experiment.after(outcomes_of([record]))
+            if len(records) <= 2:  # which are surely made in this process
+                compilation.begin(record)
             if len(records) == 1 and record.run:
                 first(record.run)
             refuse_wrong_taps(experiment, record)
@@ -112,6 +116,7 @@ def probe(
         report = replace(report, runs=tuple(replace(run, visited=ahead.visited(run)) for run in report.runs))
         search = search or _search(experiment, records, budget(COINCIDENCES), stack)
         warned, taps = _beside(experiment, report, search, budget(COINCIDENCES))
+        compile_errors, not_compiled = compilation.result()
     reasons = found.reasons
     if report.runs[0].verdict == MISMATCH:
         reasons = with_length(reasons, report.runs[0], right_at)
@@ -120,10 +125,11 @@ def probe(
         if report.failing is not None and not case.ranks and (seconds := budget(EDITS)) > 0:
             tick("trying edits", 0.0)
             reasons = reasons_with_edits(failed, reasons, seconds)
-        notes = (*found_out, *notes_of(experiment, records), *taps)
+        notes = (*found_out, *notes_of(experiment, records), *taps, *not_compiled)
     not_shown = _not_shown(experiment, report.runs, given) if report.failing is None else []
     notes = (*notes, *not_shown)
     report = replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought, steps=found.steps)
+    report = replace(report, compile_errors=compile_errors)
     return replace(report, notes=notes, coincidences=warned, seconds=experiment.stopwatch.seconds)
 
 

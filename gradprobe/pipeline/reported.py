@@ -11,7 +11,7 @@ from ..model.case import Case
 from ..model.intermediates import slots, steps
 from ..model.number import Number, spans
 from ..model.report import CheckedTarget, Report, Source, told
-from ..model.run import NOT_EXPOSED, CloseUp, Counts, Element, Head, Identity, Intermediate, Run, add_counts
+from ..model.run import NOT_EXPOSED, CloseUp, Counts, Element, Error, Head, Identity, Intermediate, Run, add_counts
 from ..numerics import evidence as verdict
 from ..numerics.evidence import Measured, Probed, Provenance, SeenRow
 from ..numerics.identities import Invariant
@@ -38,6 +38,8 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
         diagnoses=probed.diagnoses,
         listings=listings_of(where for cause in told(probed.diagnoses) for where in cause.where),
         known=probed.known,
+        compile_errors=probed.compile_errors,
+        error=_compile_failure(probed),
         sought=probed.sought,
         coarser=tuple({one.name: one.words for _, found in probed.measured for one in found.coarser}.values()),
         notes=probed.notes,
@@ -51,6 +53,20 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
         products=probed.products,
         close_ups=tuple(close_ups),
     )
+
+
+def _compile_failure(probed: Probed) -> Error | None:
+    """What is told in the place of a match, or beside a mismatch, of kernels that no compiler takes."""
+    if not probed.compile_errors:
+        return None
+    first, *others = probed.compile_errors
+    matches = "" if probed.failing else "matches in the interpreter, but "
+    code = [f"    {first.code}"] if first.code else []
+    return Error(
+        kind=type(first).__name__, message=f"{matches}{first.sentence}", way_out=first.way_out,
+        details=(*code, *(one.sentence for one in others)),
+        file=first.file, line=first.line, function=first.function, code=first.code,
+    )  # fmt: skip
 
 
 def _target(provenance: Provenance, family: str) -> CheckedTarget:

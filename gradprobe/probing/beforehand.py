@@ -146,7 +146,9 @@ def _executions(runs: Sequence[LaidOut], state: Remembered, drawn: tuple[Any, ..
         raise _Changed
     written = io.BytesIO()
     empty = Inputs("", {}, {})
-    _Pickler(written, state.kernels).dump([replace(one, inputs=empty) for one in found])
+    # Launches may have been given what cannot be written.
+    kept = [replace(one, inputs=empty, outcome=replace(one.outcome, calls={})) for one in found]
+    _Pickler(written, state.kernels).dump(kept)
     return written.getvalue()
 
 

@@ -45,7 +45,15 @@ class ShardWorker:
         # Kernels do not leave their process.
         names = tuple(str(getattr(kernel, "__name__", kernel)) for kernel in outcome.launched)
         outcome = replace(
-            outcome, trace=trace, launched=names, unstored={}, storages={}, findings=(), configurations=(), pointers=()
+            outcome,
+            trace=trace,
+            launched=names,
+            unstored={},
+            storages={},
+            findings=(),
+            configurations=(),
+            pointers=(),
+            calls={},
         )
         return Answer(outcome, matrices, execution.memory, execution.unwatched)
 

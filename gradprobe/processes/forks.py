@@ -128,10 +128,12 @@ CROWDED: set[int] = set()
 class Beside(Generic[Done]):
     """Work that a fork does while this process goes on."""
 
-    def __init__(self, work: Callable[[], Done]) -> None:
+    def __init__(self, work: Callable[[], Done], *, is_short: bool = False) -> None:
+        """`is_short`: whether the others that work beside this process need leave no core for it."""
         self._work = work
         self._fork: _Fork | None = _started(None, lambda: (work(),))
-        _BESIDE.add(self._fork.process)
+        if not is_short:
+            _BESIDE.add(self._fork.process)
 
     def result(self) -> Done:
         """What it returned; where the fork came to no end, it is done here."""

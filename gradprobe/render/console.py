@@ -72,7 +72,8 @@ def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
         if report.error is None or not report.runs:
             return []
         return [Text(f"ERROR  {report.error.message}"), *layouts, Text(f"  again: {report.reproduce}")]
-    lines = [*_verdict(report, width), *render_against(report, width), *_warnings(report, width)]
+    lines = [*_verdict(report, width), *render_against(report, width)]
+    lines += [*_compile_errors(report, width), *_warnings(report, width)]
     if report.failing:
         lines += [*_place(report, width), *render_reasons(report, width)]
     lines += [line for sentence in _reasons(report) for line in folded(sentence, width)]
@@ -128,6 +129,13 @@ def _idle(report: Report) -> str:
     idle = [base_of(report).told(Place(file, None)) for file in report.target.idle]
     files = " and ".join(idle) if len(idle) < 3 else f"{len(idle)} files"
     return f"; torch alone ran: no kernel of {files} was launched" if idle else ""
+
+
+def _compile_errors(report: Report, width: int) -> Iterator[Text]:
+    """What no compiler takes of kernels that are wrong besides; in the place of a match it is the verdict."""
+    for one in report.compile_errors:
+        yield from headed("COMPILE ERROR", "bold red", one.sentence, width)
+        yield Text(f"    {one.code}", overflow="ignore")
 
 
 def _warnings(report: Report, width: int) -> Iterator[Text]:

@@ -62,6 +62,7 @@ def make_interpreter_right(case: Case) -> None:
         return
     from . import interpreter
 
+    interpreter.shipped_language()
     interpreter.make_scalars_right()
     interpreter.keep_patched_language()
     interpreter.keep_types()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..targets.surroundings import replaced
 from .backend import interpreting
+from .front_end import KernelCall, described_call
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +38,7 @@ def recorded_launches(
     compiled: set[Any] | None = None,
     pointers: list[Pointer] | None = None,
     numbers: list[Numbers] | None = None,
+    calls: dict[Any, KernelCall] | None = None,
 ) -> Iterator[list[Any]]:
     """While open, lists the Triton kernels that are launched, and adds to `taken` the inputs that they are given.
 
@@ -47,6 +49,7 @@ def recorded_launches(
         compiled: gets what each kernel was compiled to.
         pointers: gets the tensors that each kernel was given.
         numbers: gets the whole numbers of each launch.
+        calls: gets a launch of each way in which an interpreted kernel would be compiled, by its key.
     """
     launches: list[Any] = []
     known: dict[tuple[int, str, int], Pointer] = {}
@@ -63,6 +66,9 @@ def recorded_launches(
         result = run(kernel, *args, **kwargs)
         if compiled is not None and hasattr(result, "asm"):
             compiled.add(result)
+        if calls is not None and interpreting() and not kwargs.get("warmup"):
+            call = described_call(kernel, args, kwargs)
+            calls.setdefault(call.key, call)
         launched(kernel.fn.__name__)
         return result
 

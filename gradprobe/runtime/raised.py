@@ -42,14 +42,29 @@ def whole_tracebacks() -> AbstractContextManager[None]:
     return nullcontext() if compiler is None else replaced(compiler, "filter_traceback", lambda error: None)
 
 
-def compiler_words(error: BaseException) -> str:
-    """`attention.py:17: input and other must have equal reduction dimensions`; "" of what no compiler raised."""
+@dataclass(frozen=True)
+class CompilerPlace:
+    """Where a compiler refused a kernel, and what it said."""
+
+    line: Line
+    words: str
+
+
+def compiler_place(error: BaseException) -> CompilerPlace | None:
+    """The innermost line that was being compiled; None of what no compiler raised."""
     steps = [step for step in _steps(error) if step.is_compiled]
     if not steps:
-        return ""
+        return None
     place, inner = steps[-1].place, list(_chain(error))[-1]
     words = getattr(inner, "error_message", None) or ("" if hasattr(inner, "node") else text_of(inner)) or place.code
-    return f"{Path(place.file).name}:{place.line}: {words}"
+    raised = inner.__context__
+    return CompilerPlace(place, text_of(raised) if raised is not None and words == repr(raised) else words)
+
+
+def compiler_words(error: BaseException) -> str:
+    """`attention.py:17: input and other must have equal reduction dimensions`; "" of what no compiler raised."""
+    found = compiler_place(error)
+    return "" if found is None else f"{Path(found.line.file).name}:{found.line.line}: {found.words}"
 
 
 def stood_there(error: BaseException, case: Case) -> tuple[str, ...]:

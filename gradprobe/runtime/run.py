@@ -29,6 +29,7 @@ from ..targets.stand_in import gpu_stood_in
 from .arithmetic import Dots, matmuls_watched, of_autograd, of_cuda, of_triton
 from .backend import interpreting
 from .changes import Shared, shared
+from .front_end import KernelCall
 from .launches import (
     Configuration,
     Launched,
@@ -88,6 +89,8 @@ class Outcome:
     """The tensors that its Triton kernels were given."""
     numbers: tuple[Numbers, ...] = ()
     """The whole numbers that each launch of a Triton kernel was given."""
+    calls: Mapping[Any, KernelCall] = field(default_factory=dict)
+    """The launches of interpreted kernels, one of each way in which a kernel would be compiled."""
     dots: tuple[Dots, ...] = ()
     """How float32 was multiplied on a GPU, as far as that could be read."""
 
@@ -129,7 +132,8 @@ def run_target(
     dots: list[Dots] = []
     pointers: list[Pointer] = []
     numbers: list[Numbers] = []
-    recorded = recorded_launches(inputs.tensors, taken, launched, compiled, pointers, numbers)
+    calls: dict[Any, KernelCall] = {}
+    recorded = recorded_launches(inputs.tensors, taken, launched, compiled, pointers, numbers, calls)
     tapping = tapped(taps, expected_shapes(case), case.device) if taps else nullcontext()
     # In the interpreter, and where all configurations are asked for, nothing is chosen by time.
     chosen = interpreting() or case.configs == "all"
@@ -183,6 +187,7 @@ def run_target(
         configurations=tuple(dict.fromkeys(ran)),
         pointers=tuple(pointers),
         numbers=tuple(numbers),
+        calls=calls,
         dots=() if case.device == "cpu" else _read(compiled, watch.launches, dots),
     )
 

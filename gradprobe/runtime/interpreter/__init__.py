@@ -13,6 +13,7 @@ from .language import (
     take_bools,
 )
 from .quick import make_operations_quick
+from .shipped import shipped_language
 
 __all__ = [
     "InterpreterNotKnown",
@@ -24,5 +25,6 @@ __all__ = [
     "make_bfloat16_right",
     "make_operations_quick",
     "make_scalars_right",
+    "shipped_language",
     "wrong_bfloat16_operations",
 ]

@@ -181,7 +181,7 @@ def make_bfloat16_right() -> None:
 
 
 @triton.jit
-def _probe(a_ptr, b_ptr, out_ptr, size: tl.constexpr):  # type: ignore[no-untyped-def]
+def probe_kernel(a_ptr, b_ptr, out_ptr, size: tl.constexpr):  # type: ignore[no-untyped-def]
     places = tl.arange(0, size)[:, None] * size + tl.arange(0, size)[None, :]
     a, b = tl.load(a_ptr + places), tl.load(b_ptr + places)
     out_ptr += places
@@ -196,7 +196,7 @@ def _probe(a_ptr, b_ptr, out_ptr, size: tl.constexpr):  # type: ignore[no-untype
 
 def wrong_bfloat16_operations() -> list[str]:
     """The operations on bfloat16 whose results in the interpreter differ from torch's."""
-    if not isinstance(_probe, shipped.InterpretedFunction):
+    if not isinstance(probe_kernel, shipped.InterpretedFunction):
         raise InterpreterNotKnown("TRITON_INTERPRET=1 has to be set before triton is imported")
     a = (torch.arange(256).reshape(16, 16) * 7 % 17 - 8).to(torch.bfloat16) / 4
     b = a.T.flip(0).contiguous()
@@ -211,6 +211,6 @@ def wrong_bfloat16_operations() -> list[str]:
     }
     found = torch.empty(len(expected), 16, 16)
     with np.errstate(all="ignore"):
-        _probe[(1,)](a, b, found, size=16)
+        probe_kernel[(1,)](a, b, found, size=16)
     wrong = [(got != expected[name].float()).any() for name, got in zip(expected, found, strict=True)]
     return list(itertools.compress(expected, wrong))

@@ -1,0 +1,58 @@
+"""Compilation: beside the runs, a fork asks Triton's own front end whether it takes the kernels that ran."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any
+
+from ..model.report import CompileError
+from ..processes.forks import Beside
+from ..runtime.front_end import KernelCall
+from .runs import RunRecord, outcomes_of
+
+# A last resort: a kernel takes some 50 ms.
+_PATIENCE = 120.0
+_ASKED: dict[Any, tuple[KernelCall, CompileError | None]] = {}
+"""By its key: each launch that was asked about in this process, and what is wrong with it."""
+
+
+class Compilation:
+    """What the front end says of the launches of a check. Each way of compiling a kernel is asked about once."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Any, None] = {}
+        self._forks: list[tuple[dict[Any, KernelCall], Beside[list[CompileError | None]]]] = []
+
+    def begin(self, record: RunRecord) -> None:
+        """Has a fork ask about the launches of a run that nobody asked about yet."""
+        calls = {key: call for outcome in outcomes_of([record]) for key, call in outcome.calls.items()}
+        waiting = {key: call for key, call in calls.items() if key not in self._keys and key not in _ASKED}
+        self._keys |= dict.fromkeys(calls)
+        if waiting and sys.platform == "linux":
+            self._forks.append((waiting, Beside(partial(_errors_of, list(waiting.values())), is_short=True)))
+
+    def result(self) -> tuple[tuple[CompileError, ...], tuple[str, ...]]:
+        """The errors, each line once; and a sentence where the front end came to no end."""
+        unknown: dict[str, None] = {}
+        for calls, fork in self._forks:
+            answers = fork.answer(_PATIENCE)
+            unknown |= {} if answers else {call.kernel.fn.__name__: None for call in calls.values()}
+            _ASKED.update(zip(calls, zip(calls.values(), answers or (), strict=False), strict=False))
+        found = [_ASKED[key][1] for key in self._keys if key in _ASKED]
+        errors = {(one.file, one.line): one for one in reversed(found) if one is not None}
+        notes = [f"whether {', '.join(unknown)} compiles is not known: Triton's front end ended without an answer"]
+        return tuple(reversed(errors.values())), tuple(notes if unknown else ())
+
+    def __enter__(self) -> Compilation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _calls, fork in self._forks:
+            fork.__exit__()
+
+
+def _errors_of(calls: list[KernelCall]) -> list[CompileError | None]:
+    from ..runtime.front_end.lowering import compile_errors
+
+    return compile_errors(calls)

@@ -1,0 +1,89 @@
+"""Kernels that Triton's interpreter runs and no compiler takes, and one that is wrong besides."""
+
+import torch
+import triton
+import triton.language as tl
+
+WEIGHT = 1.0
+SHARE: tl.constexpr = tl.constexpr(1.0)
+PLAIN = tl.constexpr(1.0)
+
+
+@triton.jit
+def weighted(x):
+    return x * WEIGHT
+
+
+@triton.jit
+def rows_kernel(
+    o_ptr, do_ptr, out_ptr, stride_h, stride_m, length, KIND: tl.constexpr, M: tl.constexpr, D: tl.constexpr
+):
+    head, m = tl.program_id(1), tl.program_id(0) * M + tl.arange(0, M)
+    d = tl.arange(0, D)
+    at, seen = head * stride_h + m[:, None] * stride_m + d[None, :], m[:, None] < length
+    o, do = tl.load(o_ptr + at, mask=seen, other=0.0), tl.load(do_ptr + at, mask=seen, other=0.0)
+    total = tl.sum(o * do, 1)
+    if KIND == "global":
+        total = total * WEIGHT
+    if KIND == "helper":
+        total = weighted(total)
+    if KIND == "keyword":
+        total = tl.where(total > 0, total, other=total)
+    if KIND == "loop":
+        mean = 0
+        for _ in range(head + 1):
+            mean = mean + 0.0
+        total += mean
+    if KIND == "branch":
+        if head > 0:
+            part = total
+        else:
+            part = tl.sum(total, 0)
+        total = part + total - part
+    if KIND == "comprehension":
+        total = total * sum([1.0 for _ in (0,)])
+    if KIND == "wrong":
+        total = total * (2.0 * WEIGHT)
+    if KIND == "constant":
+        total = total * SHARE * PLAIN
+    tl.store(out_ptr + head * length + m, total, mask=m < length)
+
+
+def _delta(o, do, kind):
+    batch, heads, length, dim = o.shape
+    o, do, delta = o.contiguous(), do.contiguous(), torch.empty(batch, heads, length)
+    grid = (triton.cdiv(length, 16), batch * heads)
+    rows_kernel[grid](o, do, delta, length * dim, dim, length, KIND=kind, M=16, D=dim)
+    return {"delta": delta}
+
+
+def plain_global(q, k, v, do, o):
+    return _delta(o, do, "global")
+
+
+def in_helper(q, k, v, do, o):
+    return _delta(o, do, "helper")
+
+
+def keyword(q, k, v, do, o):
+    return _delta(o, do, "keyword")
+
+
+def loop(q, k, v, do, o):
+    return _delta(o, do, "loop")
+
+
+def branch(q, k, v, do, o):
+    return _delta(o, do, "branch")
+
+
+def comprehension(q, k, v, do, o):
+    return _delta(o, do, "comprehension")
+
+
+def wrong(q, k, v, do, o):
+    return _delta(o, do, "wrong")
+
+
+def constant(q, k, v, do, o):
+    return _delta(o, do, "constant")

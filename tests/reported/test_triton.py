@@ -1,0 +1,39 @@
+"""What Triton's compiler refuses and its interpreter runs, and what the interpreter alone refuses."""
+
+import pytest
+
+from tests.reported.conftest import SMALL
+
+
+@pytest.mark.parametrize(
+    ("function", "line", "words"),
+    [
+        ("plain_global", "total = total * WEIGHT", "Cannot access global variable WEIGHT"),
+        ("in_helper", "return x * WEIGHT", "Cannot access global variable WEIGHT"),
+        ("loop", "for _ in range(head + 1):", "Loop-carried variable mean has initial type int32"),
+        ("branch", "if head > 0:", "Mismatched type for part between then block"),
+        ("comprehension", "total = total * sum([1.0 for _ in (0,)])", "sum is not defined"),
+    ],
+)
+def test_a_kernel_that_runs_here_and_compiles_nowhere_is_no_match(check, function, line, words):
+    ran, report = check(f"uncompiled.py:{function} {SMALL}")
+    assert ran.code == 3
+    assert report["verdict"] == "error"
+    assert {run["verdict"] for run in report["runs"]} == {"match"}
+    (found,) = report["compile_errors"]
+    assert found["code"] == line
+    assert found["words"].startswith(words)
+    assert report["error"]["message"].startswith("matches in the interpreter, but rows_kernel does not compile: ")
+    assert report["error"]["message"] in ran.out.replace("\n", " ")
+
+
+def test_beside_a_mismatch_the_compile_error_is_told_and_the_code_stays_1(check):
+    ran, report = check(f"uncompiled.py:wrong {SMALL} --fix-budget 0")
+    assert (ran.code, report["verdict"]) == (1, "mismatch")
+    assert [one["code"] for one in report["compile_errors"]] == ["total = total * (2.0 * WEIGHT)"]
+    assert report["error"]["message"].startswith("rows_kernel does not compile: uncompiled.py:")
+
+
+def test_constants_of_the_language_are_no_globals(check):
+    ran, report = check(f"uncompiled.py:constant {SMALL}")
+    assert (ran.code, report["compile_errors"]) == (0, [])
