@@ -10,10 +10,12 @@ from msgspec import structs
 
 from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.memory import axes_of
+from ..model.intermediates import TABLE
 from ..model.number import plural
 from ..model.report import CONSISTENT, NAMED, Diagnosis, Misread, causes_among
 from ..probing.experiment import Experiment
 from ..processes.forks import Beside, may_fork
+from .agreement import Table
 from .ahead import Ahead
 from .behaviour import (
     Again,
@@ -86,10 +88,15 @@ class CauseSearch:
         behaving = [*([] if named else _behaving(again)), *first]
         found = [*behaving, *_diagnoses(self._lines, seen, tested, where)]
         if is_first or not causes_among(found):  # beside another fault, whose lines it would show as well
-            found = self._with_dataflow(dataflow, found)
+            found = self._with_dataflow(layout, dataflow, found)
+        found = self._table(layout).agreeing(found)
         predicted = {one.fault: one for pair in named for one in pair.hypotheses}
+        predicted = {fault: one for fault, one in predicted.items() if fault in {each.fault for each in found}}
         self._tell(layout, found, predicted)
         self._known = {**predicted, **self._known}
+
+    def _table(self, layout: FailingLayout) -> Table:
+        return Table(self._experiment.case.family, layout.run)
 
     @property
     def _is_interpreted(self) -> bool:
@@ -98,7 +105,10 @@ class CauseSearch:
         return first is not None and first.interpreted and bool(first.launched)
 
     def _with_dataflow(
-        self, dataflow: Callable[[], tuple[list[Diagnosis], Collection[str]]], found: list[Diagnosis]
+        self,
+        layout: FailingLayout,
+        dataflow: Callable[[], tuple[list[Diagnosis], Collection[str]]],
+        found: list[Diagnosis],
     ) -> list[Diagnosis]:
         """The causes with the lines that the dataflow of a run shows, and what it shows besides; then all others.
 
@@ -111,7 +121,8 @@ class CauseSearch:
 
             seen, failures = dataflow()
             self._not_followed.update(dict.fromkeys(failures))
-            causes, seen = causes_among(found), [self._lines.of_access(one) for one in seen]
+            causes = causes_among(found)
+            seen = [self._lines.of_access(one) for one in self._table(layout).agreeing(seen)]
             return [*with_dataflow(causes, seen, self._lines.read), *(one for one in found if one not in causes)]
         except Exception as error:
             self._not_followed[f"{type(error).__name__}: {error}"] = None
@@ -252,7 +263,10 @@ def _diagnosis(
         second = f"runner-up: {runner_up.hypotheses[0].summary}, {runner_up.explained:.0%}"
     sentence = f"{where}{together}{share}, and what is right stays right" + ("" if also else f"; {second}")
     evidence, of = (sentence, *filter(None, [tested.said]), *hypothesis.evidence), hypothesis
-    told = Diagnosis(of.fault, of.fault_class, of.summary, tested.explained, evidence, fix=of.fix, also=also)
+    told = Diagnosis(
+        of.fault, of.fault_class, of.summary, tested.explained, evidence, fix=of.fix, also=also,
+        says_wrong=tuple(row.name for row in TABLE if row.name in of.changes),
+    )  # fmt: skip
     return structs.replace(told, misread=_misread(of, seen)) if of.taken else told
 
 

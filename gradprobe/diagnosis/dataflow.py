@@ -24,6 +24,7 @@ from ..numerics.evidence import LayoutRun, Measured, Watched
 from ..probing.experiment import Experiment
 from ..runtime.interpreter.memory.findings import Line, places
 from .addresses import misread, visited_run
+from .agreement import intermediates_of, made_of
 from .follow import Followed, followed_run
 from .lines import among
 from .misread import WORDS
@@ -43,7 +44,8 @@ def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> Watched:
     try:
         if experiment.cuda:
             visited = visited_run(experiment, run.assigned)
-            return Watched(tuple(_diagnoses(misread(visited, _wrong(run.measured)))) if visited is not None else ())
+            found = misread(visited, _wrong(run.measured)) if visited is not None else []
+            return Watched(tuple(_diagnoses(found, experiment.case.family)))
         followed = followed_run(experiment, run.assigned)
     except Failure:
         return Watched()
@@ -58,7 +60,7 @@ def watched_in(followed: Followed, measured: Measured) -> Watched:
 
 def seen_by(followed: Followed, measured: Measured) -> list[Diagnosis]:
     """What goes wrong by itself in a run that was followed, the first first."""
-    return _diagnoses(suspects(followed, _wrong(measured)))
+    return _diagnoses(suspects(followed, _wrong(measured)), followed.roles.case.family)
 
 
 def _wrong(measured: Measured) -> list[str]:
@@ -66,7 +68,7 @@ def _wrong(measured: Measured) -> list[str]:
     return [name for name, finding in findings if finding.status in (MISMATCH, INHERITED)]
 
 
-def _diagnoses(found: Sequence[Suspect]) -> list[Diagnosis]:
+def _diagnoses(found: Sequence[Suspect], family: str = "softmax") -> list[Diagnosis]:
     groups: dict[tuple[str, str], list[Suspect]] = {}
     sure = [one for one in found if one.is_sure]
     for one in [*sure, *(one for one in found if one.kind == "pairs" and not one.is_sure)] if sure else found:
@@ -74,11 +76,11 @@ def _diagnoses(found: Sequence[Suspect]) -> list[Diagnosis]:
         of = f"{one.site.kernel}: {one.reason}" if one.kind == "pairs" else one.name
         # So is what an index misleads, loads and stores.
         groups.setdefault(("index", repr(one.index)) if one.index else (one.kind, of), []).append(one)
-    made = [_diagnosis(group) for group in groups.values()]
+    made = [_diagnosis(group, family) for group in groups.values()]
     return [replace(one, also=number > 0) for number, one in enumerate(made)]
 
 
-def _diagnosis(group: Sequence[Suspect]) -> Diagnosis:
+def _diagnosis(group: Sequence[Suspect], family: str) -> Diagnosis:
     first, where = group[0], tuple(map(_where, group))
     beside = (other for one, place in zip(group, where, strict=True) for other in _beside(one, place))
     made = tuple(_made(first))
@@ -91,6 +93,8 @@ def _diagnosis(group: Sequence[Suspect]) -> Diagnosis:
         tuple({(place.file, place.line): place for place in (*made, *where, *beside, *where, *made)}.values()),
         reached=next(filter(None, map(_reached, group)), None),
         seen=f"seen in {where[0].kernel}, {first.extent}",
+        says_wrong=intermediates_of(first.name) if first.kind == "value" else (),
+        says_right=made_of(first.name, family) if first.kind == "value" else (),
     )
 
 
@@ -192,7 +196,9 @@ def _summary(one: Suspect, names: Sequence[str]) -> str:
     if one.kind == "pairs":
         are = "are" if names[1:] else "is"
         return f"{' and '.join(names)} {are} not summed over the keys that each row sees, in {kernel}"
-    return f"{name or 'a value'} is the first that is wrong in {kernel}: all that it is made of is right"
+    step = [other for other in intermediates_of(name) if other != name]
+    named = f"{name}, and so {step[0]}," if len(step) == 1 else name or "a value"
+    return f"{kernel} computes {named} wrongly at line {places(one.lines)[-1].line}: its inputs are right"
 
 
 def _where(one: Suspect) -> Where:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ..model.number import in_words, spans
 from ..runtime.interpreter.dataflow import Flow, Lanes, Node, Site
 from ..runtime.interpreter.memory.findings import Line, places
 from .factors import Factors
@@ -46,13 +47,16 @@ def wrong_values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
             continue
         # What is summed over as it is was to be masked before.
         is_open = node.role is not None and node.role.is_open and node is not used_by
-        reason = _of_summed(node, used_by) if is_open or _is_known(node) else _of_value(node, name)
+        nodes = [run.flow.nodes[number] for number in sorted(numbers[site])]
+        if node.role is not None and node.role.is_by_row:
+            name, reason = _of_rows(run, nodes)
+        else:
+            reason = _of_summed(node, used_by) if is_open or _is_known(node) else _of_value(node, name)
         lines = blamed(site, right - {site})
         beside = tuple(dict.fromkeys(_entering(run.flow, node)))
         beside += (used_by.site.lines,) if is_open else ()
         # What is multiplied by a constant may well have had it.
         beside += tuple(one.lines for one in factors.entries(node)) if site.operation == "fmul" else ()
-        nodes = (run.flow.nodes[number] for number in numbers[site])
         is_partial = site.kernel in lacking and all(_is_of_a_part(run, one) for one in nodes)
         is_behind = bool(earlier - {site.kernel}) and _has_unseen_load(node)
         is_sure = not (site in fine or is_partial or is_behind or (not name and _is_loaded(node)))
@@ -187,8 +191,8 @@ def _first_wrong(run: Followed, wrong: Sequence[str]) -> Iterator[tuple[Node, No
             operand
             for operand in node.operands
             if not (_is_known(operand) or _is_yet_to_be_masked(node, operand) or _rescales(run, operand))
-            and _is_wrong(operand)
-        ]
+            and _is_wrong(operand, node)
+        ] or [*_of_wrong_rows(node)]
         if unknown:
             pending += [(operand, node) for operand in unknown]
         elif unmasked:
@@ -224,19 +228,46 @@ def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
 _STEPS = ("P * dP", "dP - delta", "dT", "P", "S", "dP", "P + tau / (i + 1)")
 
 
-def _is_wrong(node: Node) -> bool:
-    """Whether its value, or one that it was made of since anything known, was compared and is nothing that is known."""
-    pending, seen = [node], set[int]()
+def _is_wrong(node: Node, used_by: Node) -> bool:
+    """Whether its value, or one that it was made of since anything known, was compared and is nothing that is known.
+
+    What has a factor of its row is none too, where nothing behind it can take the factor away.
+    """
+    pending, seen = [(node, used_by)], set[int]()
     while pending:
-        one = pending.pop()
+        one, user = pending.pop()
         if one.number in seen:
             continue
         seen.add(one.number)
-        if one.role is None or one.role.is_by_row:
-            pending += one.operands
+        if one.role is None or (one.role.is_by_row and not _needs_its_rows(user)):
+            pending += [(operand, one) for operand in one.operands]
         elif not one.role.is_known:
             return True
     return False
+
+
+# What scores meet once their rows are whole: dO and q in sums over rows, dP in dS.
+_OF_WHOLE_ROWS = {"do", "q", "k", "dP", "dP - delta", "delta"}
+
+
+def _needs_its_rows(user: Node) -> bool:
+    """Whether it takes scores as they are: no division behind it takes a factor of their rows away."""
+    beside = {one.role.name for one in user.operands if one.role is not None}
+    return user.site.operation in ("dot", "fmul") and bool(beside & _OF_WHOLE_ROWS)
+
+
+def _of_wrong_rows(node: Node) -> Iterator[Node]:
+    """Of what has a factor of its row and should have none: the operands that have it, unless a maximum gave it."""
+    if node.role is not None and node.role.is_by_row and not _is_less_a_maximum(node):
+        yield from (one for one in node.operands if one.role is not None and one.role.is_by_row)
+
+
+def _is_less_a_maximum(node: Node) -> bool:
+    """Whether its rows have their factors of a running maximum, as a forward's have until they are divided."""
+    names = {one.role.name for one in node.operands if one.role is not None}
+    return bool(names & {*_MAXIMA}) or any(
+        _is_less_a_maximum(one) for one in node.operands if one.role is not None and one.role.is_by_row
+    )
 
 
 _MAXIMA = ("maximum of S so far", "maximum of Q K^T so far")
@@ -271,6 +302,22 @@ def _of_value(node: Node, name: str) -> str:
     are, them = ("are", "them") if " and " in right else ("is", "it")
     where = " where rows see keys, not masked elsewhere" if any(role.is_open for role in known) else ""
     return f"{right} {are} right{where}, and what is made of {them} {is_wrong}"
+
+
+def _of_rows(run: Followed, nodes: Sequence[Node]) -> tuple[str, str]:
+    """What has one factor too many in each row, or one number: its name, and by how much it is off where."""
+    role = nodes[0].role
+    assert role is not None
+    name = role.name.split(",")[0]
+    off = dict(sorted(pair for node in nodes for pair in run.roles.by_row(node).items()))
+    values = [value for value in off.values() if np.isfinite(value)]
+    rows = f"rows {in_words(spans(sorted(off)), 4)}"
+    if not values:
+        return name, f"{name} is off by one number in each row"
+    low, high = min(values), max(values)
+    number = f"{low:.4g}" if high - low <= 1e-3 * max(abs(low), abs(high)) else f"{low:.4g} to {high:.4g}"
+    by = "the factor " if name == "P" else ""
+    return name, f"{name} is off by {by}{number} in all of a row, in {rows}"
 
 
 def _of_summed(node: Node, used_by: Node) -> str:

@@ -14,7 +14,7 @@ import torch
 from ..inputs.memory import Array
 from ..model.case import Case
 from ..reference import Attention, Tile, evaluate
-from ..runtime.interpreter.dataflow import Lanes, Role
+from ..runtime.interpreter.dataflow import Lanes, Node, Role
 from .tolerances import rounded, tolerances
 
 _UNKNOWN = Role("")
@@ -235,6 +235,19 @@ class Roles:
         allowed = self._allowed(form.name, most)
         by = _largest(expected) / most if is_factor and most else max(1.0, _largest(want) / most if most else 1.0)
         return bool(np.abs(actual - expected).max() <= by * allowed)
+
+    def by_row(self, node: Node) -> dict[int, float]:
+        """By row, the factor that P has in it, or the number by which S is off; empty where its lanes are not known."""
+        role, lanes = node.role, node.lanes
+        if role is None or node.value is None or lanes is None or not {*"bhmn"} <= lanes.at.keys():
+            return {}
+        index, known = _index(lanes, tuple("bhmn"))
+        seen, is_factor = self.valid[index], role.name.startswith("P")
+        want = self._parts["P" if is_factor else "S"][index][seen]
+        got = node.value[known][seen].astype(np.float64) / self.constants("S").get(role.factor, 1.0)
+        off = got / np.where(want == 0, np.nan, want) if is_factor else got - want
+        rows = index[2][seen]
+        return {int(row): float(np.nanmedian(off[rows == row])) for row in np.unique(rows)}
 
     def _of_row(self, data: Array, lanes: Lanes) -> Role | None:
         if not {"h", "m"} <= lanes.at.keys():

@@ -142,6 +142,10 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     """Of a load or a store that was seen to reach other elements than those that it meets."""
     seen: str = ""
     """Of what is no hypothesis, but was seen while it ran: "seen in dq_kernel, 4 of 4 tiles"."""
+    says_wrong: tuple[str, ...] = ()
+    """The intermediates of which it says that one or more are wrong by themselves; empty where it says none."""
+    says_right: tuple[str, ...] = ()
+    """The intermediates of which it says that they, and all that they are made of, are right."""
 
     @property
     def extent(self) -> str:

@@ -54,6 +54,13 @@ class Element(Struct, frozen=True, kw_only=True):
     """The rank that made it wrong, where that was shown."""
     step: int | None = None
     """In which step of its ring, where that was shown."""
+    inseparable: tuple[str, ...] = ()
+    """Other intermediates that may be the wrong one in its place: what was recovered shows them together alone."""
+
+    @property
+    def accused(self) -> str:
+        """`P`, or `dP or delta` where one of them is wrong and nothing tells which."""
+        return " or ".join((self.intermediate, *self.inseparable))
 
     @property
     def title(self) -> str:

@@ -86,6 +86,7 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     examiner = Examiner(
         *of_case, assigned, box.answer, box.measure, measured, tensors, sample, cut, announce,
         of_one_kernel=experiment.first is not None and makes_together(experiment.first, ("dQ", "dK")),
+        may_read_lse=_may_read_lse(experiment, measured),
     )  # fmt: skip
     try:
         with beforehand, experiment.stopwatch.timed("compare"):
@@ -95,6 +96,13 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
         return record.with_more(box.executions, [f"P and dS are not recovered in {run.layout}: {failure}"])
     told = [_receipt(run.layout, case, sample, inside, len(box.executions))] if sample else []
     return replace(record, run=replace(run, inside=inside)).with_more(box.executions, told)
+
+
+def _may_read_lse(experiment: Experiment, own: Measured) -> bool:
+    """Whether a target is given LSE, gives it, or launches kernels that may hand it on to one another."""
+    first = experiment.first
+    launches = first is not None and bool(first.launched or first.cuda)
+    return launches or "lse" in experiment.target.takes or "LSE" in own.trace.values
 
 
 def _sample(experiment: Experiment, own: Measured) -> Sample | None:

@@ -65,7 +65,7 @@ def element_line(element: Element) -> str:
     """The one greppable line; its form never changes."""
     where = (element.batch, element.head, element.row, element.col)
     stood = _stood(element.actual, element.expected, element.ratio)
-    return _line(element.intermediate, where, element.tile, f"{_on_ranks(element)}{stood}")
+    return _line(element.accused, where, element.tile, f"{_on_ranks(element)}{stood}")
 
 
 def _on_ranks(element: Element) -> str:
@@ -172,9 +172,12 @@ def blame(run: Run) -> str:
     if not own:
         within = "every element is within budget, but " if run.compares else ""
         return f"{within}the target breaks {run.broken[0].name}"
-    words = f"{own[0].title} is the first wrong intermediate"
+    first = run.first_mismatch
+    inseparable = first.inseparable if first is not None and first.title == own[0].title else ()
+    words = f"{' or '.join((own[0].title, *inseparable))} is the first wrong intermediate"
     words += f" in {heads_in_words(own[0], MISMATCH)}" if own[0].count > 1 else ""
-    words += f"; wrong by itself too: {', '.join(one.title for one in own[1:])}" if own[1:] else ""
+    others = [one.title for one in own[1:] if one.name not in inseparable]
+    words += f"; wrong by itself too: {', '.join(others)}" if others else ""
     return words + (f"; only inherited: {', '.join(inherited)}" if inherited else "")
 
 

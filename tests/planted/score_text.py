@@ -81,6 +81,7 @@ def _of_miss(judged: Judged) -> Iterator[str]:
         yield f"    memory    {', '.join(sorted(outcome.memory))}"
     for word, diagnosis in zip(("said", "runner-up"), outcome.diagnoses, strict=False):
         yield f"    {word:<9} {_said(diagnosis)}"
+    yield from (f"    denied    {words}" for words in outcome.denied)
     if DIAGNOSES and not outcome.diagnoses:
         yield "    said      no hypothesis fits"
 

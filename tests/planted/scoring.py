@@ -12,6 +12,8 @@ from pathlib import Path
 from gradprobe.model.report import CONSISTENT, KINDS, NAMED, Diagnosis
 from gradprobe.model.run import MATCH, MISMATCH
 from gradprobe.numerics.evidence import Probed
+from gradprobe.pipeline.reported import report_of
+from tests.planted.denied import denied
 from tests.planted.equivalents import EQUIVALENTS
 from tests.planted.scored import SCORED
 from tests.planted.trials import Scored, Uncovered, Unflagged
@@ -44,6 +46,8 @@ class Outcome:
     """Seconds of the diagnosis alone."""
     failure: str = ""
     """Why there was no report."""
+    denied: tuple[str, ...] = ()
+    """What its diagnoses say that its own table denies."""
 
 
 class Prober:
@@ -84,7 +88,7 @@ def _outcome(name: str, report: Probed, seconds: float) -> Outcome:
     outcome = Outcome(
         name, report.verdict, diagnoses=tuple(getattr(report, "diagnoses", ())), seconds=seconds,
         memory=frozenset(stray.tensor.lower() for run in report.runs for stray in run.memory),
-        diagnosing=report.seconds.get("diagnose"),
+        diagnosing=report.seconds.get("diagnose"), denied=tuple(denied(report_of(report))),
     )  # fmt: skip
     first = report.failing[1].first if report.failing else None
     if first is None:
@@ -135,7 +139,9 @@ class Judged:
 
     @property
     def right(self) -> bool:
-        """Whether all that was asked of this trial came out."""
+        """Whether all that was asked of this trial came out, and nothing is said that its own table denies."""
+        if self.outcome.denied:
+            return False
         if isinstance(self.trial, Unflagged):
             return self.outcome.verdict == MATCH and not self.outcome.diagnoses
         if isinstance(self.trial, Uncovered):

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Protocol
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from ...model.case import Case
@@ -25,6 +26,8 @@ from ..rows import in_whole, rows_of
 from ..tally import Finding
 from .recover import SHOWN, Recovered
 
+QUOTIENTS = ("dP", "delta")
+"""What is read off P and dS."""
 RIGHT, COARSE, WRONG = range(3)
 """Within the contract's budget; within that of the coarser arithmetic that such a kernel may have; beyond."""
 
@@ -194,7 +197,17 @@ def _first(case: Case, own: Measured, inner: Measured, findings: Mapping[str, Fi
     only = {name: inner.comparison.findings[name]}
     first = locate(inner.x, inner.trace, replace(inner.comparison, findings=only))
     rows = rows_of(case, inner.comparison.recovery)
-    return rows.element(case, first) if rows and first else first
+    first = rows.element(case, first) if rows and first else first
+    return structs.replace(first, inseparable=inseparable(inner.trace, findings)) if first and name == "dP" else first
+
+
+def inseparable(trace: Trace, findings: Mapping[str, Finding]) -> tuple[str, ...]:
+    """What may be wrong in dP's place: delta, where both were recovered and are wrong by themselves.
+
+    P and dS show dP - delta alone. Which part of that is delta is read where dP is 0, and only if delta is one a row.
+    """
+    wrong = [findings[name].status == MISMATCH for name in QUOTIENTS if name in findings]
+    return ("delta",) if wrong == [True, True] and trace.sources["dP"] == "recovered" else ()
 
 
 def _blamed(own: Finding, inner: Finding | None) -> Finding:

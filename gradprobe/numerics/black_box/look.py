@@ -14,9 +14,10 @@ from ...model.number import listed
 from ...model.run import MISMATCH
 from ...runtime.trace import Trace
 from ..evidence import Inside, Measured
-from .evidence import RIGHT, Evidence, Measure, Scales, beside, reread_do, reread_for_dp
+from .evidence import QUOTIENTS, RIGHT, Evidence, Measure, Scales, beside, inseparable, reread_do, reread_for_dp
 from .onehot import Sample
 from .recover import (
+    SHOWN,
     SUMS,
     ZERO,
     Asked,
@@ -25,13 +26,11 @@ from .recover import (
     factor_in_words,
     is_one_delta_a_row,
     recover,
-    shape_in_words,
     with_matrices,
     with_sums,
 )
+from .shapes import shape_in_words
 
-# What is read off P and dS.
-_QUOTIENTS = ("dP", "delta")
 _ONLY_HERE = "with the case's own values all that is exported is right; in one-hot problems it is not"
 
 # Of the rows that are shown, whose dS is right through dK at every key.
@@ -62,6 +61,8 @@ class Examiner:
     """Told of all that will be run in a layout, in order, before the first of it is."""
     of_one_kernel: bool = False
     """Whether one kernel is known to make both dQ and dK."""
+    may_read_lse: bool = True
+    """Whether the target is given LSE, gives it, or launches kernels that may hand it on."""
 
     def recovered(
         self, assigned: Assigned | None = None, *, one_by_one: bool = False, with_p: bool = True
@@ -91,6 +92,8 @@ def look_inside(examiner: Examiner) -> Inside:
         recovered, unreached = _reached(examiner, _held(recovered, evidence), evidence)
         notes = {one.through: one.note for one in evidence if one.is_coarse and one.beside == RIGHT}
         measured, words = examiner.compared(recovered), [*notes.values(), *unreached]
+    if inseparable(measured.trace, measured.comparison.findings):
+        words.append("dP or delta is wrong: P and dS show their difference alone")
     return Inside(measured, tuple(words), beside(examiner.case, examiner.own, measured))
 
 
@@ -107,7 +110,24 @@ def _with_a_fault(
     recovered, of_ds = _either_ds(examiner, recovered, [one for one in evidence if one.is_reached])
     recovered = _with_sums(examiner, recovered)
     measured, of_dp = _inseparable(examiner, recovered, examiner.compared(recovered))
-    return measured, [*words, *of_p, *of_ds, *of_dp, *unreached, *shape_in_words(recovered, measured)]
+    shapes = shape_in_words(recovered, measured, may_read_lse=examiner.may_read_lse)
+    measured, of_one = _of_one_result(examiner, recovered, measured)
+    return measured, [*words, *of_p, *of_ds, *of_dp, *of_one, *unreached, *shapes]
+
+
+def _of_one_result(examiner: Examiner, recovered: Recovered, measured: Measured) -> tuple[Measured, list[str]]:
+    """Without a P or dS that is wrong as one gradient alone shows it: that gradient's own sum may be what is wrong.
+
+    A dS that is right but for its delta, one number a row, is no sum's doing.
+    """
+    name = next((name for name, one in measured.comparison.findings.items() if one.status == MISMATCH), "")
+    through = [one for one in recovered.by if SHOWN[one] == ("P" if name == "P" else "dS")]
+    wrong = [one for one in recovered.by if examiner.own.comparison.findings[one].mismatched]
+    if name not in ("P", "dP", "dS") or measured.trace.sources[name] != "recovered" or through != wrong or through[1:]:
+        return measured, []
+    (alone,) = wrong
+    words = f"{alone} alone shows {SHOWN[alone]}: either that is wrong, or the sum that makes {alone} of it"
+    return examiner.compared(_without(recovered, (SHOWN[alone], *QUOTIENTS))), [words]
 
 
 def _held(recovered: Recovered, evidence: Sequence[Evidence]) -> Recovered:
@@ -124,7 +144,7 @@ def _reached(examiner: Examiner, recovered: Recovered, evidence: Sequence[Eviden
         return recovered, []
     lost = {one.name for one in shown if not one.is_reached}
     lost -= {one.name for one in shown if one.is_wrong and one.is_reached}
-    kept = _without(recovered, (*lost, *_QUOTIENTS) if lost else ())
+    kept = _without(recovered, (*lost, *QUOTIENTS) if lost else ())
     gone = [name for name in recovered.trace.values if name not in kept.trace.values]
     where = "one-hot problems, whose tau is 0" if examiner.case.tau else "one-hot problems"
     other = "in rows that are not shown, or with other values" if recovered.rows else "with other values only"
@@ -165,7 +185,7 @@ def _p_without_do(examiner: Examiner, recovered: Recovered, scales: Scales) -> t
             return recovered, []
         p, words = _right_p(examiner, (), recovered, scales), reading.words
     if p is None:  # several query heads share the dV that would show each one's P
-        return _without(recovered, ("P", *_QUOTIENTS)), [words]
+        return _without(recovered, ("P", *QUOTIENTS)), [words]
     # What is read in dO's place must be the same in every probe: no one-hot rows, and no other neighbours.
     of_ds = examiner.recovered(one_by_one=True, with_p=False)
     return with_matrices(replace(of_ds, by={**of_ds.by, "dV": p}), examiner.case, {"P": p}), [words]
@@ -201,7 +221,7 @@ def _either_ds(examiner: Examiner, recovered: Recovered, evidence: Sequence[Evid
     # A P that one factor is missing from leaves that factor in the dS of its kernel.
     alone = bool(of_p) and of_p not in factors
     if odd_p and (alone or ("dK" not in wrong and len(wrong) < len(through))):
-        recovered, odd_p = _without(recovered, ("P", *_QUOTIENTS)), False
+        recovered, odd_p = _without(recovered, ("P", *QUOTIENTS)), False
         right = [name for name in through if name not in wrong]
         beside = f", while dS is right in {listed(right)}" if right else ""
         words.append(f"what computes dV is at fault: it alone shows a wrong P{of_p}{beside}")
@@ -209,7 +229,7 @@ def _either_ds(examiner: Examiner, recovered: Recovered, evidence: Sequence[Evid
         of_dk = with_matrices(recovered, case, {"dS": recovered.by["dK"]})
         # That dK is 0 of a dS that is 0 throughout explains nothing.
         tells = odd_p and dict(zip(wrong, factors, strict=True)).get("dK") != ZERO
-        recovered = of_dk if tells else _without(recovered, ("dS", *_QUOTIENTS))
+        recovered = of_dk if tells else _without(recovered, ("dS", *QUOTIENTS))
     return recovered, words
 
 
@@ -256,7 +276,7 @@ def _inseparable(examiner: Examiner, recovered: Recovered, measured: Measured) -
     """
     findings = {name: one for name, one in measured.comparison.findings.items() if one.mismatched}
     quotients = [
-        findings[name] for name in _QUOTIENTS if name in findings and recovered.trace.sources[name] == "recovered"
+        findings[name] for name in QUOTIENTS if name in findings and recovered.trace.sources[name] == "recovered"
     ]
     if not quotients:
         return measured, []
@@ -273,7 +293,7 @@ def _inseparable(examiner: Examiner, recovered: Recovered, measured: Measured) -
             return measured_again, []
         if "P" not in findings:
             sentence = ["whether dS itself is wrong, or its dP or delta, these gradients do not tell"]
-    return examiner.compared(_without(recovered, _QUOTIENTS)), sentence
+    return examiner.compared(_without(recovered, QUOTIENTS)), sentence
 
 
 def _with_one_do(examiner: Examiner, recovered: Recovered) -> Recovered:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ...model.case import Case
 from ...model.failures import TargetFailure
-from ...model.number import in_words, spans
 from ...reference import Attention, evaluate, tiles
 from ...runtime.trace import Trace, expected_shapes
 from ..blocks import Block, blocks, key_heads_at_once
@@ -292,12 +291,8 @@ def _divided(x: Attention, p: Tensor, ds: Tensor, delta: Tensor, dp: Tensor, zer
         dp[place] = (g + of_row).masked_fill(share == 0, 0.0).to(p.dtype)
 
 
-# P that is no rounding error of 0.
-_SEEN = 1e-3
-# How far one factor may be from a row of P, of its largest: five roundings of bfloat16. It chooses words, no verdict.
-_ALIKE = 0.02
 # What an explanation of a wrong dS may leave of its squared error.
-_UNEXPLAINED = 0.01
+UNEXPLAINED = 0.01
 # What is said of a dS of which nothing came.
 ZERO = ", 0 throughout"
 
@@ -320,7 +315,7 @@ def factor_in_words(recovered: Recovered, name: str, tensor: Tensor) -> str:
     products, squares = sums[name]
     factor = products / squares if squares else 0.0
     # Of an error that one factor makes, only rounding is left once it is taken out.
-    most = _UNEXPLAINED * (own - 2 * products + squares)
+    most = UNEXPLAINED * (own - 2 * products + squares)
     if own - factor * products <= most:
         return f" by the factor {factor:.4g} throughout"
     of_dt = own - 2 * sums["dT"][0] + sums["dT"][1]
@@ -341,7 +336,7 @@ def are_one_fault(recovered: Recovered) -> bool:
         expected, both = evaluate(x, tile)["dS"], together[tile.heads, tile.rows]
         apart += float(((one - other) ** 2 * both).nan_to_num(0.0).sum())
         errors += float((((one - expected) ** 2 + (other - expected) ** 2) * both).nan_to_num(0.0).sum())
-    return apart <= _UNEXPLAINED * errors
+    return apart <= UNEXPLAINED * errors
 
 
 def is_one_delta_a_row(measured: Measured, recovered: Recovered) -> bool:
@@ -361,42 +356,3 @@ def is_one_delta_a_row(measured: Measured, recovered: Recovered) -> bool:
         if bool((seen & ((g + delta).abs() > 2 * growth * allowed)).any()):
             return False
     return True
-
-
-def shape_in_words(recovered: Recovered, measured: Measured) -> list[str]:
-    """What the errors of P look like: rows that are lost, another mask, or one factor a row."""
-    finding = measured.comparison.findings.get("P")
-    if finding is None or not finding.mismatched:
-        return []
-    leaked = hidden = 0
-    by_row, alike, scattered = True, True, False
-    lost: set[int] = set()
-    heads: set[int] = set()
-    rows_at = recovered.plan.sample.rows
-    for tile in tiles_of(recovered.case, measured.x):
-        actual = measured.trace.values["P"][tile.batch, tile.heads, tile.rows].double()
-        expected = evaluate(measured.x, tile)
-        p, valid = expected["P"], expected["valid"].expand_as(actual)
-        gone = (actual == 0).all(-1) & (p > _SEEN).any(-1)
-        lost |= {rows_at[tile.rows.start + row] for row in gone.any(0).nonzero().flatten().tolist()}
-        heads |= {tile.heads.start + head for head in gone.any(1).nonzero().flatten().tolist()}
-        leaked += int((~valid & (actual != 0)).sum())
-        missing = valid & (actual == 0) & (p > _SEEN)
-        hidden += int(missing.sum())
-        scattered |= bool((missing & ~gone[..., None]).any())
-        by_row &= _one_factor_a_row(actual, p)
-        alike &= _one_factor_a_row(actual * valid, p * (actual != 0))
-    among = f", in the {len(rows_at)} rows that are shown" if recovered.rows else ""
-    if alike and (leaked or scattered):
-        counts = [f"{leaked:,} entries are seen that are masked"] if leaked else []
-        counts += [f"{hidden:,} entries are masked that are seen"] if hidden else []
-        return [f"the backward has another mask: {' and '.join(counts)}{among}"]
-    if lost and not (leaked or scattered):
-        rows, of_heads = in_words(spans(sorted(lost)), 6), in_words(spans(sorted(heads)), 6)
-        return [f"whole rows of P are 0 (rows {rows}, heads {of_heads}): they never reach dV"]
-    return ["P is off by one factor a row: the LSE that the backward reads is not that row's"] if by_row else []
-
-
-def _one_factor_a_row(actual: Tensor, p: Tensor) -> bool:
-    factor = (actual * p).sum(-1, keepdim=True) / (p * p).sum(-1, keepdim=True).clamp(min=1e-300)
-    return bool(((actual - factor * p).abs() <= _ALIKE * factor * p.amax(-1, keepdim=True)).all())

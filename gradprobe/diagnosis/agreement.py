@@ -1,0 +1,98 @@
+"""Agreement: no diagnosis says of an intermediate what the report's own table denies."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from msgspec import structs
+
+from ..model.intermediates import lookup, steps
+from ..model.report import Diagnosis
+from ..model.run import MISMATCH
+from ..numerics.evidence import LayoutRun
+from ..numerics.tally import Finding
+
+# What the fault of a diagnosis begins with that says: this is wrong, and what it is made of is right.
+VALUE = "value/"
+# The intermediates of which these are steps; every other form is an intermediate itself, or a step to none.
+_STEPS: dict[str, tuple[str, ...]] = {
+    "Q K^T": ("LSE", "P", "O"), "S": ("LSE", "P", "O"), "S - LSE": ("P",), "maximum of S so far": ("LSE", "O"),
+    "maximum of Q K^T so far": ("LSE", "O"), "sum of exp(S - maximum) so far": ("LSE", "O"),
+    "P after dropout": ("O", "dV"), "P + tau / (i + 1)": ("O", "dP", "dV"), "relu(P + tau / (i + 1))": ("O", "dV"),
+    "dP / (i + 1)": ("dTau", "delta"), "sum of dP / (i + 1)": ("dTau", "delta"), "P * dP": ("delta", "dS"),
+    "dP - delta": ("dS",), "dT": ("dS", "dBias"), "sum of dS": ("dBias",), "dS K": ("dQ",), "dS^T Q": ("dK",),
+}  # fmt: skip
+# What these are made of, where that is not all that their intermediates are.
+_MADE_OF: dict[str, tuple[str, ...]] = {
+    "Q K^T": (), "S": (), "S - LSE": ("LSE",), "maximum of S so far": (), "maximum of Q K^T so far": (),
+    "sum of exp(S - maximum) so far": (), "P after dropout": ("P",), "P + tau / (i + 1)": ("P",),
+    "relu(P + tau / (i + 1))": ("P",), "dP / (i + 1)": ("dP",), "sum of dP / (i + 1)": ("dP",), "P * dP": ("P", "dP"),
+    "dP - delta": ("dP", "delta"), "dT": ("P", "dP", "delta"),
+    "sum of dS": ("dS",), "dS K": ("dS",), "dS^T Q": ("dS",),
+}  # fmt: skip
+
+
+def intermediates_of(form: str) -> tuple[str, ...]:
+    """The intermediates of which one at least is wrong by itself where a form is; () of what is a step to none."""
+    return _STEPS.get(form, (form,) if lookup(form) is not None else ())
+
+
+def made_of(form: str, family: str) -> tuple[str, ...]:
+    """The intermediates that a form is made of at once."""
+    row = lookup(form)
+    step = row.step(family) if row is not None else None
+    return _MADE_OF.get(form, tuple(name for name in step.parents if lookup(name) is not None) if step else ())
+
+
+class Table:
+    """What a run shows of each intermediate, in each kernel."""
+
+    def __init__(self, family: str, run: LayoutRun) -> None:
+        self._parents = {row.name: step.parents for row, step in steps(family)}
+        shown, self._findings = run.shown, dict[str, list[tuple[str, Finding]]]()
+        for row in shown.rows if shown is not None else ():
+            self._findings.setdefault(row.finding.name, []).append((row.kernel, row.finding))
+        for name, finding in shown.comparison.findings.items() if shown is not None else ():
+            self._findings.setdefault(name, [("", finding)])
+
+    def agreeing(self, diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
+        """Those that say nothing that the table denies, each without the kernels of which it does."""
+        return [one for one in map(self._agreeing, diagnoses) if one is not None]
+
+    def _agreeing(self, diagnosis: Diagnosis) -> Diagnosis | None:
+        """The diagnosis without the kernels of which it says what the table denies; None where that is all of it."""
+        if not diagnosis.fault.startswith(VALUE):
+            return None if self._denies(diagnosis.says_wrong) else diagnosis
+        kernels = dict.fromkeys(where.kernel for where in diagnosis.where)
+        denied = {one for one in kernels if self._denies_value(diagnosis, one)}
+        if len(denied) == len(kernels):
+            return None if denied else diagnosis
+        said = tuple(each for each in diagnosis.evidence if not each.startswith(tuple(f"{k}, line" for k in denied)))
+        where = tuple(place for place in diagnosis.where if place.kernel not in denied)
+        return structs.replace(diagnosis, evidence=said, where=where) if denied else diagnosis
+
+    def _denies_value(self, diagnosis: Diagnosis, kernel: str) -> bool:
+        """Whether what the value is made of is wrong in a kernel, or what it is a step to is right there."""
+        return self._denies(diagnosis.says_wrong, kernel) or any(
+            finding.mismatched for name in self._made_of(diagnosis) for finding in self._of(name, kernel)
+        )
+
+    def _made_of(self, diagnosis: Diagnosis) -> Collection[str]:
+        """The intermediates behind a value."""
+        pending, found = list(diagnosis.says_right), dict[str, None]()
+        while pending:
+            name = pending.pop()
+            if name not in found and name not in diagnosis.says_wrong:
+                found[name] = None
+                pending += self._parents.get(name, ())
+        return found
+
+    def _denies(self, names: Collection[str], kernel: str = "") -> bool:
+        """Whether all of these are shown, and none is wrong by itself."""
+        shown = [self._of(name, kernel) for name in names if name in self._parents]
+        return bool(shown) and all(of and not any(one.status == MISMATCH for one in of) for of in shown)
+
+    def _of(self, name: str, kernel: str) -> list[Finding]:
+        """What is shown of an intermediate in a kernel, "" for all; what no kernel was seen to hold is of each."""
+        of = self._findings.get(name, [])
+        return [one for at, one in of if not (at and kernel) or at == kernel or at.startswith(f"{kernel} for ")]

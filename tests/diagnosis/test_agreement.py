@@ -1,0 +1,77 @@
+"""No diagnosis stands that the report's own table denies."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from gradprobe.diagnosis.agreement import Table, intermediates_of, made_of
+from gradprobe.model.report import Diagnosis, Where
+from gradprobe.model.run import INHERITED, MATCH, MISMATCH
+
+
+def finding(name, status):
+    return SimpleNamespace(name=name, status=status, mismatched=int(status != MATCH))
+
+
+def table(results, **kernels):
+    """What a run shows: its results, and by kernel what that was seen to hold."""
+    rows = [
+        SimpleNamespace(kernel=kernel.replace("_for_", " for "), finding=finding(*pair))
+        for kernel, of in kernels.items()
+        for pair in of.items()
+    ]
+    findings = {name: finding(name, status) for name, status in results.items()}
+    shown = SimpleNamespace(rows=rows, comparison=SimpleNamespace(findings=findings))
+    return Table("softmax", SimpleNamespace(shown=shown))
+
+
+def value(form, *kernels):
+    where = tuple(Where("k.py", 7, "", kernel=kernel) for kernel in kernels)
+    said = tuple(f"{kernel}, line 7: P is right" for kernel in kernels)
+    return Diagnosis(
+        f"value/{form}",
+        "A",
+        "",
+        1.0,
+        said,
+        where,
+        says_wrong=intermediates_of(form),
+        says_right=made_of(form, "softmax"),
+    )
+
+
+@pytest.mark.parametrize("form", ["dV", "dS", "dP - delta", "dS K"])
+def test_a_value_is_not_accused_where_what_it_is_made_of_is_wrong(form):
+    shown = table({"dQ": MISMATCH, "dV": MISMATCH}, one={"P": MISMATCH, "dP": MISMATCH, "dS": MISMATCH})
+    assert shown.agreeing([value(form, "one")]) == []
+
+
+@pytest.mark.parametrize("status", [MATCH, INHERITED])
+@pytest.mark.parametrize("form", ["P", "S", "S - LSE"])
+def test_a_value_is_not_accused_that_is_right_or_right_given_what_it_is_made_of(form, status):
+    assert table({"dQ": MISMATCH, "LSE": MATCH, "O": MATCH}, one={"P": status}).agreeing([value(form, "one")]) == []
+
+
+def test_a_value_of_one_kernel_is_nothing_to_another():
+    of_both = value("dS", "one", "two")
+    shown = table({"dQ": MISMATCH}, one_for_dQ={"P": MISMATCH, "dS": INHERITED}, two={"P": MATCH, "dS": MISMATCH})
+    (left,) = shown.agreeing([of_both])
+    assert [where.kernel for where in left.where] == ["two"]
+    assert left.evidence == ("two, line 7: P is right",)
+
+
+def test_dp_is_made_of_p_in_the_lazy_family_alone():
+    shown = table({"dQ": MISMATCH}, one={"P": MISMATCH, "dP": MISMATCH})
+    assert shown.agreeing([value("dP", "one")]) == [value("dP", "one")]
+    assert made_of("dP", "lazy") == ("P",)
+
+
+def test_what_nothing_was_shown_of_denies_nothing():
+    accused = [value("dS", "one"), value("S", "one"), Diagnosis("stride/do-head", "S1", "", 1.0)]
+    assert table({"dQ": MISMATCH}).agreeing(accused) == accused
+
+
+def test_a_hypothesis_about_what_is_right_everywhere_does_not_stand():
+    factor = Diagnosis("factor/dS", "A", "", 1.0, says_wrong=("dS",))
+    assert table({"dQ": MISMATCH}, one={"dS": MATCH}, two={"dS": MATCH}).agreeing([factor]) == []
+    assert table({"dQ": MISMATCH}, one={"dS": MATCH}, two={"dS": MISMATCH}).agreeing([factor]) == [factor]

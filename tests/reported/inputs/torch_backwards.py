@@ -1,0 +1,53 @@
+"""Backwards in plain torch, each with one fault, of which the gradients show more or less."""
+
+import torch
+
+
+def _parts(q, k, v, do, scale, causal=False):
+    scores = q @ k.mT * scale
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), float("-inf"))
+    return scores.softmax(-1), do @ v.mT
+
+
+def _gradients(q, k, do, p, ds, scale):
+    return {"dQ": ds @ k * scale, "dK": ds.mT @ q * scale, "dV": p.mT @ do}
+
+
+def delta_of_keys(q, k, v, do, scale, causal):
+    """delta is summed over rows, so that each key has one."""
+    p, dp = _parts(q, k, v, do, scale, causal)
+    return _gradients(q, k, do, p, p * (dp - (p * dp).sum(dim=2, keepdim=True)), scale)
+
+
+def every_third_key(q, k, v, do, scale):
+    """P of every third key is off by two in a thousand; no LSE is read."""
+    p, dp = _parts(q, k, v, do, scale)
+    p = p * torch.where(torch.arange(k.shape[2]) % 3 == 0, 1.002, 1.0)
+    return _gradients(q, k, do, p, p * (dp - (p * dp).sum(-1, keepdim=True)), scale)
+
+
+def noisy_p(q, k, v, do, scale):
+    """P is off by up to a thousandth, in no order."""
+    p, dp = _parts(q, k, v, do, scale)
+    p = p * (1 + 1e-3 * torch.sin(1e4 * p))
+    return _gradients(q, k, do, p, p * (dp - (p * dp).sum(-1, keepdim=True)), scale)
+
+
+def warmer_rows(q, k, v, do, scale):
+    """P of each row has a factor of its own."""
+    p, dp = _parts(q, k, v, do, scale)
+    p = p * (1 + torch.arange(q.shape[2]) / 10)[:, None]
+    return _gradients(q, k, do, p, p * (dp - (p * dp).sum(-1, keepdim=True)), scale)
+
+
+def dv_of_other_rows(q, k, v, do, scale):
+    """dV alone, summed over rows of dO in another order."""
+    p, _ = _parts(q, k, v, do, scale)
+    return {"dV": p.mT @ do.roll(1, 2)}
+
+
+def dq_of_other_keys(q, k, v, do, scale):
+    """dQ alone, summed over keys in another order."""
+    p, dp = _parts(q, k, v, do, scale)
+    return {"dQ": p * (dp - (p * dp).sum(-1, keepdim=True)) @ k.roll(1, 2) * scale}
