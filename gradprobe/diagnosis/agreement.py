@@ -63,6 +63,7 @@ class Table:
         """The diagnosis without the kernels of which it says what the table denies; None where that is all of it."""
         if not diagnosis.fault.startswith(VALUE):
             return None if self._denies(diagnosis.says_wrong) else diagnosis
+        diagnosis = self._after_export(diagnosis)
         kernels = dict.fromkeys(where.kernel for where in diagnosis.where)
         denied = {one for one in kernels if self._denies_value(diagnosis, one)}
         if len(denied) == len(kernels):
@@ -70,6 +71,23 @@ class Table:
         said = tuple(each for each in diagnosis.evidence if not each.startswith(tuple(f"{k}, line" for k in denied)))
         where = tuple(place for place in diagnosis.where if place.kernel not in denied)
         return structs.replace(diagnosis, evidence=said, where=where) if denied else diagnosis
+
+    def _after_export(self, diagnosis: Diagnosis) -> Diagnosis:
+        """The diagnosis; of a value that was exported right, about what its kernel makes of it from there on."""
+        names = [name for name in diagnosis.says_wrong if name in self._findings]
+        is_seen = any(at for name in names for at, _ in self._findings[name])
+        if is_seen or not self._denies(diagnosis.says_wrong):
+            return diagnosis
+        behind = [name for name, parents in self._parents.items() if {*names} & {*parents} and self._is_own(name)]
+        if not behind:
+            return diagnosis
+        line, wrong = diagnosis.where[0], " and ".join(behind)
+        summary = f"{line.kernel} spoils {' or '.join(names)} at line {line.line}, of which it makes {wrong}"
+        fault = f"{VALUE}{behind[0]}"
+        return structs.replace(diagnosis, fault=fault, summary=summary, says_wrong=tuple(behind))
+
+    def _is_own(self, name: str) -> bool:
+        return any(finding.status == MISMATCH for _, finding in self._findings.get(name, []))
 
     def _denies_value(self, diagnosis: Diagnosis, kernel: str) -> bool:
         """Whether what the value is made of is wrong in a kernel, or what it is a step to is right there."""

@@ -255,18 +255,19 @@ def _diagnosis(
     hypothesis: Hypothesis, tested: Tested, runner_up: Tested | None, seen: Observed, where: str, *, also: bool
 ) -> Diagnosis:
     names = seen.wrong_names
-    wrong = sum(seen.wrong(name) for name in names)
+    count = sum(seen.wrong(name) for name in names)
     together = "with the other, " if len(tested.hypotheses) > 1 else ""
-    share = f"explains {tested.explained:.0%} of {wrong:,} wrong elements in {plural(len(names), 'intermediate')}"
+    share = f"explains {tested.explained:.0%} of {count:,} wrong elements in {plural(len(names), 'intermediate')}"
     second = "no other hypothesis comes near it"
     if runner_up is not None:
         second = f"runner-up: {runner_up.hypotheses[0].summary}, {runner_up.explained:.0%}"
     sentence = f"{where}{together}{share}, and what is right stays right" + ("" if also else f"; {second}")
     evidence, of = (sentence, *filter(None, [tested.said]), *hypothesis.evidence), hypothesis
+    # What is rounded where it is used may be exported right.
+    wrong = () if of.dtype else tuple(row.name for row in TABLE if row.name in of.changes)
     told = Diagnosis(
-        of.fault, of.fault_class, of.summary, tested.explained, evidence, fix=of.fix, also=also,
-        says_wrong=tuple(row.name for row in TABLE if row.name in of.changes),
-    )  # fmt: skip
+        of.fault, of.fault_class, of.summary, tested.explained, evidence, fix=of.fix, also=also, says_wrong=wrong
+    )
     return structs.replace(told, misread=_misread(of, seen)) if of.taken else told
 
 

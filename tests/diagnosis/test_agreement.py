@@ -75,3 +75,11 @@ def test_a_hypothesis_about_what_is_right_everywhere_does_not_stand():
     factor = Diagnosis("factor/dS", "A", "", 1.0, says_wrong=("dS",))
     assert table({"dQ": MISMATCH}, one={"dS": MATCH}, two={"dS": MATCH}).agreeing([factor]) == []
     assert table({"dQ": MISMATCH}, one={"dS": MATCH}, two={"dS": MISMATCH}).agreeing([factor]) == [factor]
+
+
+def test_a_value_that_was_exported_right_is_spoilt_on_the_way_to_what_is_wrong():
+    (told,) = table({"P": MATCH, "dS": MATCH, "dQ": MISMATCH, "dK": MATCH}).agreeing([value("dS", "one")])
+    assert (told.fault, told.says_wrong, told.says_right) == ("value/dQ", ("dQ",), made_of("dS", "softmax"))
+    assert told.summary == "one spoils dS at line 7, of which it makes dQ"
+    assert table({"P": MISMATCH, "dS": MATCH, "dQ": MISMATCH}).agreeing([value("dS", "one")]) == []
+    assert table({"dS": MATCH, "dQ": MATCH}).agreeing([value("dS", "one")]) == []
