@@ -37,6 +37,8 @@ class Options(TypedDict, total=False):
     """Corner of the causal diagonal for M != N: bottom-right, top-left (default: bottom-right)."""
     window: str | float | Sequence[float] | None
     """Sliding window, keys to the left and right; -1 for no limit."""
+    window_as: str | None
+    """How TARGET takes the window: pair or number, LEFT alone (default: number where its parameter is an int)."""
     softcap: float | None
     """Scores become c * tanh(S / c)."""
     scale: float | None
@@ -57,6 +59,8 @@ class Options(TypedDict, total=False):
     """Axes that the mask has, as --bias-axes (default: bhmn; of padding bn)."""
     mask_rank: int | None
     """Number of axes of TARGET's mask, as --bias-rank."""
+    mask_as: str | None
+    """How TARGET takes the mask: boolean or additive, 0 where a key may be seen and -inf elsewhere (default: ..."""
     sinks: bool | None
     """A learnable sink logit per head, and its gradient."""
     dropout: float | None
@@ -89,6 +93,8 @@ class Options(TypedDict, total=False):
     """What TARGET does by itself and has no parameter for: causal, window, softcap, scale."""
     as_cuda: bool | None
     """In Triton's interpreter, let tensors say that they are on a GPU, for wrappers that ask."""
+    arch: str | None
+    """Without a GPU, the one that Triton and torch tell TARGET of: sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, ..."""
     ranks: int | None
     """Processes that TARGET works in at once, each given its shard (default: it is given all)."""
     shards: str | None

@@ -51,7 +51,7 @@ def inquire(word: str, family: str | None, options: Mapping[str, Any]) -> Inquir
     from ..runtime.backend import prepare_backend
 
     refuse_unknown({"device": given.get("device")})
-    given = {**given, "device": prepare_backend(given.get("device", "auto"))}
+    given = {**given, "device": prepare_backend(given.get("device", "auto"), given.get("arch"))}
     from ..targets.find import callables, find_target, load_file
 
     with contextlib.redirect_stdout(sys.stderr):

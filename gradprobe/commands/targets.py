@@ -21,7 +21,7 @@ from ..model.failures import UsageFailure
 from ..model.number import plural
 from ..render.text import CAUTION, lines_of
 from ..targets.builtin import BUILTINS, Builtin
-from ..targets.find import WORLD, applicable, canonical_name, family_of, find_function, find_target, load_file
+from ..targets.find import EITHER, WORLD, applicable, canonical_name, family_of, find_function, find_target, load_file
 
 # What a parameter lets be asked for under another name. A target is given dropout's mask, and draws none itself.
 _OPTION_OF = {"cu_seqlens_q": "cu_seqlens", "keep": "dropout", "dropout": None}
@@ -162,7 +162,9 @@ def _found(word: str) -> FoundTarget:
         known = set(map(canonical_name, inspect.signature(found.function).parameters))
         return FoundTarget(word, "", "", False, (), (), found.source.line, why, not {"q", "k", "v"} <= known)
     lazy = {"tau", "bias", "window", "dbias", "dtau"} if target.family == "lazy" else set()
-    needed = [_GIVEN[name] for name in _GIVEN if name in target.required - lazy]
+    masks = {"bias": "mask"} if target.takes.get("bias") in EITHER else {}
+    required = {masks.get(name, name) for name in target.required - lazy}
+    needed = [given for name, given in _GIVEN.items() if name in required]
     words = {name: value for given in needed for name, value in given.items()}
     return FoundTarget(
         word,

@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..model.architectures import ARCHITECTURES
+from ..model.architectures import DEFAULT as ARCHITECTURE
 from ..model.assignment import AS_SAVED, LAYOUTS, OUTPUTS, PLAIN, SHAPES, TENSORS, parse_layout, parse_run, parse_shapes
 from ..model.case import (
     ALIGNMENTS,
@@ -14,10 +16,12 @@ from ..model.case import (
     DOTS,
     DTYPES,
     IMPLIED,
+    MASK_FORMS,
     MASKS,
     ORACLES,
     PATTERNS,
     SHARDS,
+    WINDOW_FORMS,
     flag_of,
 )
 from ..model.failures import UsageFailure, did_you_mean
@@ -91,6 +95,8 @@ OPTIONS = (
     Option("causal", bool, "Causal mask (default: lazy always, softmax not)"),
     Option("align", str, f"Corner of the causal diagonal for M != N: {', '.join(ALIGNMENTS)} (default: bottom-right)"),
     _numbers("window", int, "Sliding window, keys to the left and right; -1 for no limit", "LEFT,RIGHT", 2),
+    Option("window_as", str, f"How TARGET takes the window: {' or '.join(WINDOW_FORMS)}, LEFT alone "
+           "(default: number where its parameter is an int)", "FORM"),
     Option("softcap", float, "Scores become c * tanh(S / c)"),
     Option("scale", float, "Factor of the scores (default: 1 / sqrt(head dim))"),
     Option("bias", bool, "Additive bias and its gradient (default: lazy with, softmax without)"),
@@ -101,6 +107,8 @@ OPTIONS = (
     Option("mask", str, f"Boolean mask, True where a key may be seen: {', '.join(MASKS)}"),
     Option("mask_axes", str, "Axes that the mask has, as --bias-axes (default: bhmn; of padding bn)"),
     Option("mask_rank", int, "Number of axes of TARGET's mask, as --bias-rank"),
+    Option("mask_as", str, f"How TARGET takes the mask: {' or '.join(MASK_FORMS)}, 0 where a key may be seen and -inf "
+           "elsewhere (default: boolean)", "FORM"),
     Option("sinks", bool, "A learnable sink logit per head, and its gradient"),
     Option("dropout", float, "Probability that dropout zeroes an entry of P; TARGET is given the mask"),
     _numbers("tau", float, "Lazy attention's tau, one number or one a head (default: both signs)", "T,..."),
@@ -123,6 +131,8 @@ OPTIONS = (
     Option("implied", str, f"What TARGET does by itself and has no parameter for: {', '.join(IMPLIED)}", "NAME,...",
            _implied),
     Option("as_cuda", bool, "In Triton's interpreter, let tensors say that they are on a GPU, for wrappers that ask"),
+    Option("arch", str, f"Without a GPU, the one that Triton and torch tell TARGET of: {', '.join(ARCHITECTURES)} "
+           f"(default: {ARCHITECTURE})", "ARCH"),
     Option("ranks", int, "Processes that TARGET works in at once, each given its shard (default: it is given all)"),
     Option("shards", str, f"What each rank holds: {', '.join(SHARDS)}, or FILE.py:FUNCTION (default: contiguous)"),
     Option("pattern", str, f"Pattern of the drawn values: {', '.join(PATTERNS)} (default: normal)"),

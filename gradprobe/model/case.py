@@ -21,6 +21,9 @@ MASKS = ("random", "dead-rows", "padding")
 SHARDS = ("contiguous", "zigzag", "striped", "heads")
 # What a target may do by itself.
 IMPLIED = ("causal", "window", "softcap", "scale")
+# The forms in which a target takes a mask: True, or 0, where a key may be seen; and a window: (LEFT, RIGHT), or LEFT.
+BOOLEAN, ADDITIVE = MASK_FORMS = ("boolean", "additive")
+PAIR, NUMBER = WINDOW_FORMS = ("pair", "number")
 
 _SIZES = {"b": "batch", "h": "heads", "g": "kv_heads", "m": "seqlen_q", "n": "seqlen_k"}
 _SIZES |= {"d": "head_dim", "e": "head_dim_v", "w": "bias_window"}
@@ -116,6 +119,12 @@ class Case:
     """Which part each of them holds: one of SHARDS, or the `FILE.py:function` that says it."""
     as_cuda: bool = False
     """Whether tensors say that they are on a GPU where kernels are interpreted for want of one."""
+    arch: str | None = None
+    """The architecture of the GPU that answers there, one of ARCHITECTURES; None for the default."""
+    window_as: str | None = None
+    """How the target takes a window, one of WINDOW_FORMS; None for what its parameter says."""
+    mask_as: str = BOOLEAN
+    """How it takes a mask, one of MASK_FORMS."""
 
     def size(self, axis: str) -> int:
         """The length of an axis, by its letter in the table of intermediates."""
@@ -164,7 +173,7 @@ class Case:
 _HOW = (
     "device", "layouts", "runs", "block_m", "block_n", "dots", "repeat", "configs", "pinned", "schedules", "poison",
     "taps", "strict", "inplace", "recover", "oracle", "shapes", "implied", "as_cuda", "bias_rank", "mask_rank",
-    "ranks", "shards",
+    "ranks", "shards", "arch", "window_as", "mask_as",
 )  # fmt: skip
 
 

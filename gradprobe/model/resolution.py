@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from .architectures import ARCHITECTURES
 from .assignment import PLAIN, in_words
 from .case import (
     ALIGNMENTS,
@@ -17,10 +18,12 @@ from .case import (
     DTYPES,
     DYADIC_TAU,
     IDENTITIES,
+    MASK_FORMS,
     MASKS,
     ORACLES,
     PATTERNS,
     SHARDS,
+    WINDOW_FORMS,
     Case,
     flag_of,
 )
@@ -45,6 +48,7 @@ MOST_RANKS = 64
 # The options that take one of several words.
 CHOICES = {"dtype": DTYPES, "pattern": PATTERNS, "dots": DOTS, "device": DEVICES}
 CHOICES |= {"align": ALIGNMENTS, "mask": MASKS, "configs": CONFIGS, "oracle": ORACLES}
+CHOICES |= {"arch": tuple(ARCHITECTURES), "window_as": WINDOW_FORMS, "mask_as": MASK_FORMS}
 
 
 def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs: bool = False) -> Case:
@@ -152,7 +156,7 @@ def _leave_out(given: dict[str, Any]) -> None:
 
 
 SOFTMAX_ALONE = {"window", "softcap", "kv_heads", "head_dim_v", "align", "alibi", "sinks", "dropout", "cu_seqlens"}
-SOFTMAX_ALONE |= {"cu_seqlens_k", "bias_axes", "bias_rank", "mask", "mask_axes", "mask_rank"}
+SOFTMAX_ALONE |= {"cu_seqlens_k", "bias_axes", "bias_rank", "mask", "mask_axes", "mask_rank", "mask_as", "window_as"}
 """The options that the lazy family does not know."""
 
 
@@ -211,7 +215,7 @@ def refuse_unknown(options: Mapping[str, Any]) -> None:
         got = options.get(name)
         if got is not None and got not in known:
             way_out = did_you_mean(_WRITTEN_OUT.get(str(got).lower(), str(got)), known, "")
-            raise UsageFailure(f"--{name} must be one of {', '.join(known)}, got {got!r}", way_out)
+            raise UsageFailure(f"{flag_of(name)} must be one of {', '.join(known)}, got {got!r}", way_out)
 
 
 def _check(case: Case) -> None:

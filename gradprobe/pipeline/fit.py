@@ -9,7 +9,7 @@ from typing import Any
 
 from ..inputs.options import flags
 from ..model.assignment import in_words, missing
-from ..model.case import Case, ranked
+from ..model.case import ADDITIVE, BOOLEAN, NUMBER, Case, ranked
 from ..model.failures import Failure, Refusal, TargetFailure, UsageFailure
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import experiment_of
@@ -49,6 +49,10 @@ def of_a_refusal(case: Case, target: Target, given: Collection[str]) -> Iterator
     Those of an option that was `given` are for whoever asks to leave out.
     """
     yield from _of_a_rank(case, given)
+    if case.window is not None and case.window[1] in (0, case.window[0]):
+        yield Adaptation({"window_as": NUMBER}, f"the window {case.window}")
+    if case.mask is not None and case.mask_as == BOOLEAN:
+        yield Adaptation({"mask_as": ADDITIVE}, "a boolean mask")
     for size in _HEAD_DIMS:
         yield Adaptation({"head_dim": size}, f"head dim {case.head_dim}")
     if case.dtype == "float32":
@@ -95,6 +99,8 @@ def of_a_reading(case: Case, target: Target, given: Collection[str]) -> Iterator
             words += ["it is always causal"] if causal else []
             if options:
                 yield Adaptation(options, " and ".join(words))
+    if case.mask is not None and "mask_as" not in given and case.mask_as == BOOLEAN:
+        yield Adaptation({"mask_as": ADDITIVE}, "the mask is added to the scores")
     for adaptation in _of_a_rank(case, given):
         # Other axes would make a kernel right that takes one head's for all.
         if not adaptation.options.keys() & {"bias_axes", "mask_axes"}:

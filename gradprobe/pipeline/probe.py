@@ -322,4 +322,4 @@ def _right_without_groups(problem: Problem) -> str:
     case, heads = problem.case, problem.case.heads
     if case.kv_heads == heads or problem.saved is not None or not tried(problem, {"kv_heads": heads}).matches:
         return ""
-    return f"it is right at --kv-heads {heads}: it takes a key head for each query head"
+    return f"it is right at --kv-heads {heads}, with as many key heads as query heads"

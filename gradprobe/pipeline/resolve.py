@@ -65,7 +65,7 @@ def resolve_problem(
     refuse_unknown_family(request.family)
     from ..runtime.backend import prepare_backend
 
-    device = prepare_backend(_device(given))
+    device = prepare_backend(_device(given), given.get("arch"))
     from ..auditing.target import audited_target
     from ..inputs.saved import load
     from ..targets.find import find_target

@@ -9,23 +9,40 @@ from collections.abc import Iterator
 
 from ..model.case import Case
 from ..model.failures import TargetFailure, UsageFailure
+from ..targets.stand_in import stand_in_for
 
 # With fewer scores in one batch, a second thread gains nothing: a dot of that size takes under a millisecond.
 SMALL = 1 << 18
 
 
-def prepare_backend(device: str) -> str:
+def prepare_backend(device: str, arch: str | None = None) -> str:
     """Returns the device to run on, "cpu" or "cuda". Without a GPU, it sets Triton to its interpreter.
 
+    Args:
+        arch: the architecture of the GPU that is stood in for where there is none; None for the default.
+
     Raises:
-        UsageFailure: cuda was asked for and there is none, or Triton was imported before in the other mode.
+        UsageFailure: cuda was asked for and there is none, an architecture where there is a GPU, or Triton was imported
+            before in the other mode.
     """
+    chosen = _choose(device)
+    if arch is not None and _is_there():
+        raise UsageFailure(f"--arch {arch}: there is a GPU, and it answers itself", "drop --arch")
+    stand_in_for(arch)
+    return chosen
+
+
+def _is_there() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _choose(device: str) -> str:
     if device == "cpu":
         _choose_interpreter()
         return "cpu"
-    import torch
-
-    if torch.cuda.is_available():
+    if _is_there():
         return "cuda"
     if device == "cuda":
         raise UsageFailure(

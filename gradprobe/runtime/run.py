@@ -24,7 +24,7 @@ from ..processes.limits import words_of_loss
 from ..targets.bind import bind
 from ..targets.find import Target
 from ..targets.naming import LoadedSource, source_of
-from ..targets.returned import by_name
+from ..targets.returned import as_tensors, by_name
 from ..targets.stand_in import gpu_stood_in
 from .arithmetic import Dots, matmuls_watched, of_autograd, of_cuda, of_triton
 from .backend import interpreting
@@ -161,6 +161,7 @@ def run_target(
         except BaseException as error:  # SystemExit, and what test runners fail and skip by
             raise TargetFailure(*_raised(target, case, inputs, error)) from error
     outputs = {name: inputs.tensors[name] for name in target.outputs if name in inputs.tensors}
+    result = as_tensors(result) if target.is_backward else result
     named = by_name(target.function, result) if isinstance(result, (tuple, list)) else None
     result, *how = named or (result,)
     trace = read_trace(result, case, f"target {target.name!r}", outputs)
@@ -225,7 +226,8 @@ def _through_autograd(
     """A forward's gradients for the case's dO, and the intermediates that it returned. Leaves keep their layouts."""
     import torch
 
-    names = {name: own for name, own in target.takes.items() if name in GRADIENT_OF and own in arguments}
+    differentiable = GRADIENT_OF.keys() - (set() if case.bias else {"bias"})  # in whose place a mask may stand
+    names = {name: own for name, own in target.takes.items() if name in differentiable and own in arguments}
     floating = [name for name, own in names.items() if arguments[own].is_floating_point()]
     leaves = {name: arguments[names[name]].detach().requires_grad_() for name in floating}
     result = target.function(**arguments | {names[name]: leaf for name, leaf in leaves.items()})

@@ -7,9 +7,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ..model.assignment import OUTPUTS, taken, without_broadcast
-from ..model.case import IMPLIED, Case, flag_of, ranked
+from ..model.case import ADDITIVE, IMPLIED, NUMBER, Case, flag_of, ranked
 from ..model.failures import UsageFailure
-from .find import WORLD, Target
+from .find import EITHER, WORLD, Target
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,6 +58,7 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
             )
         if offered.get(name) is None:
             way = f"add {_OPTIONS[name]}" if name in _OPTIONS else "give the parameter a default"
+            way += f" or {_OPTIONS['mask']}" if target.takes[name] in EITHER else ""
             words = f"target {target.name!r} needs {target.takes[name]!r}, which this case does not have"
             raise UsageFailure(words, way)
     given = {name: own for name, own in target.takes.items() if offered.get(name) is not None}
@@ -67,15 +68,38 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
 def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """All that the case has, by canonical name."""
     offered: dict[str, Any] = {name: getattr(case, name) for name in _SCALARS} | {"dots": case.dots or "ieee"}
+    offered["enable_gqa"] = case.kv_heads != case.heads
     if case.family == "lazy" and case.bias:  # whose only window is that of its bias, one number
         offered["window"] = case.bias_window
+    elif case.window is not None and (case.window_as or target.window_form) == NUMBER:
+        offered["window"] = _one_number(target, case.window)
+    if case.mask_as == ADDITIVE and case.mask is not None:
+        tensors = {**tensors, "mask": _additive(tensors["mask"], tensors["q"])}
     for name, tensor in tensors.items():
         rank = ranked(name, case)
         offered[name] = tensor if rank is None else without_broadcast(tensor, *rank)
     offered |= {**_packed(case, tensors), **target.world}
-    if _mask_as_attn_mask(target, case):
+    if _is_mask_for_bias(target, case):
         offered["bias"] = offered["mask"]
     return offered
+
+
+def _additive(mask: Tensor, like: Tensor) -> Tensor:
+    """0 where a boolean mask is True and -inf elsewhere, as scores are masked by adding it."""
+    import torch
+
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(~mask, -torch.inf)
+
+
+def _one_number(target: Target, window: tuple[int, int]) -> int:
+    """LEFT of a window that one number says: one that ends at the diagonal, or reaches as far to both sides."""
+    left, right = window
+    if right not in (0, left):
+        raise UsageFailure(
+            f"target {target.name!r} takes the window as one number, got {left},{right}",
+            f"--window {left},0 ends at the diagonal, and --window {left},{left} reaches as far to both sides",
+        )
+    return left
 
 
 def _packed(case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -88,10 +112,10 @@ def _packed(case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     return found
 
 
-def _mask_as_attn_mask(target: Target, case: Case) -> bool:
-    """Whether the mask goes to a parameter attn_mask, which in PyTorch is a boolean mask or an additive bias."""
+def _is_mask_for_bias(target: Target, case: Case) -> bool:
+    """Whether the mask goes to a parameter that takes either a mask or a bias."""
     takes = target.takes
-    return case.mask is not None and not case.bias and "mask" not in takes and takes.get("bias") == "attn_mask"
+    return case.mask is not None and not case.bias and "mask" not in takes and takes.get("bias") in EITHER
 
 
 def _untaken(target: Target, case: Case) -> list[str]:
@@ -106,7 +130,7 @@ def _untaken(target: Target, case: Case) -> list[str]:
         "seqlens": case.seqlens is not None,
         "bias": case.bias,
         "alibi": case.alibi,
-        "mask": case.mask is not None and not _mask_as_attn_mask(target, case),
+        "mask": case.mask is not None and not _is_mask_for_bias(target, case),
         "sinks": case.sinks,
         "dropout": case.dropout > 0 and "keep" not in target.takes,
         "causal": case.causal and case.family == "softmax",

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from ..model.assignment import OUTPUTS
+from ..model.case import NUMBER, PAIR
 from ..model.failures import Failure, TargetFailure, UsageFailure, did_you_mean, text_of
 from ..source.triton_source import kernel_below
 from .builtin import BUILTINS
@@ -33,11 +34,10 @@ _SYNONYMS = {
     "lse": ("m", "softmax_lse", "logsumexp"),
     "scale": ("sm_scale", "softmax_scale"),
     "causal": ("is_causal",),
-    "bias": ("attn_bias", "attn_mask"),
+    "bias": ("attn_bias", "attn_mask", "attention_mask"),
     "window": ("window_size",),
     "align": ("alignment",),
     "alibi": ("alibi_slopes",),
-    "mask": ("attention_mask",),
     "sinks": ("sink", "attention_sinks", "s_aux"),
     "dropout": ("dropout_p", "p_dropout"),
     "keep": ("keep_mask", "dropout_mask"),
@@ -54,11 +54,13 @@ _SYNONYMS = {
     "dsink": ("dsinks", "d_sink", "d_sinks", "grad_sink", "grad_sinks"),
 }
 _WITHOUT_SYNONYM = ("delta", "tau", "softcap", "cu_seqlens", "cu_seqlens_q", "max_seqlen", "max_seqlen_q", "block_m")
+# What these are called by is a boolean mask or an additive bias, as in PyTorch; beside a bias, a mask alone.
+EITHER = ("attn_mask", "attention_mask")
 # Of a target that works in several ranks: its own among them, and how it reaches the others.
 WORLD = ("rank", "world_size", "group", "mesh")
 _SYNONYMS |= {"group": ("process_group",), "mesh": ("device_mesh",)}
 _CANONICAL = {word: name for name, words in _SYNONYMS.items() for word in (name, *words)}
-_CANONICAL |= {name: name for name in (*_WITHOUT_SYNONYM, "block_n", "rank", "world_size")}
+_CANONICAL |= {name: name for name in (*_WITHOUT_SYNONYM, "block_n", "rank", "world_size", "enable_gqa", "mask")}
 
 
 # The letters of axes, as some write them behind the name of a tensor: Q_bhsd.
@@ -93,6 +95,8 @@ class Target:
     """What it made of the process that it runs in."""
     world: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """In a rank, what of WORLD it can be passed."""
+    window_form: str = PAIR
+    """How it takes a window, as its parameter says."""
 
     @property
     def is_backward(self) -> bool:
@@ -128,7 +132,9 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
             f"target {found.word!r} has no readable signature", "wrap it in a Python function with named parameters"
         ) from None
     takes, required = parameters_of(signature, found.word)
-    return Target(found.word, found.function, takes, required, family or family_of(takes), found.source, found.changes)
+    form = _window_form(signature.parameters[takes["window"]]) if "window" in takes else PAIR
+    own = (found.word, found.function, takes, required, family or family_of(takes), found.source, found.changes)
+    return Target(*own, window_form=form)
 
 
 @dataclass(frozen=True)
@@ -329,6 +335,14 @@ def applicable(module: ModuleType) -> Iterator[str]:
         yield applied.get(vars(module)[key], key)
 
 
+def _window_form(parameter: inspect.Parameter) -> str:
+    """A number of a parameter that is an int by its annotation or its default; else a pair, which flash-attn takes."""
+    words = inspect.formatannotation(parameter.annotation)
+    is_int = re.search(r"\bint\b", words) and not re.search(r"tuple|list|sequence", words, re.IGNORECASE)
+    has_int = isinstance(parameter.default, int) and not isinstance(parameter.default, bool)
+    return NUMBER if is_int or has_int else PAIR
+
+
 def _known() -> str:
     """What to do about a parameter that means nothing, and what parameters may be called, each by one of its names."""
     names = ", ".join(dict.fromkeys(_CANONICAL.values()))
@@ -343,6 +357,7 @@ def parameters_of(signature: inspect.Signature, word: str) -> tuple[dict[str, st
     """
     takes: dict[str, str] = {}
     required = set()
+    has_bias = any(canonical_name(name) == "bias" and name not in EITHER for name in signature.parameters)
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
             continue
@@ -351,7 +366,7 @@ def parameters_of(signature: inspect.Signature, word: str) -> tuple[dict[str, st
                 f"target {word!r} takes {parameter}; arguments are passed by name",
                 "name its parameters, or wrap it in a function that does",
             )
-        canonical = canonical_name(name)
+        canonical = "mask" if has_bias and name in EITHER else canonical_name(name)
         if canonical in takes:
             both = f"{takes[canonical]!r} and {name!r}"
             raise UsageFailure(f"target {word!r} takes both {both}, which name the same thing", "keep one of them")

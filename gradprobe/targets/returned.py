@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..model.intermediates import GRADIENT_OF, lookup
@@ -13,6 +13,31 @@ from .find import canonical_name
 from .naming import plain_function
 
 _BY_PLACE = ("dQ", "dK", "dV")
+
+
+def as_tensors(result: Any) -> Any:
+    """The results of a backward with each array, of numpy or whatever has `__dlpack__`, as a tensor of its memory."""
+    if isinstance(result, Mapping):
+        return {name: _as_tensor(value) for name, value in result.items()}
+    return tuple(map(_as_tensor, result)) if isinstance(result, (tuple, list)) else result
+
+
+def _as_tensor(value: Any) -> Any:
+    """A tensor; the value itself where it is no array, or one that torch does not read, for whoever judges results."""
+    import numpy as np
+    import torch
+    from torch.utils.dlpack import from_dlpack
+
+    if isinstance(value, torch.Tensor) or not hasattr(value, "__dlpack__"):
+        return value
+    try:
+        if not isinstance(value, np.ndarray):
+            return from_dlpack(value)
+        # Torch reads no array backwards, and warns of one that may not be written.
+        plain = value.flags.writeable and min(value.strides, default=0) >= 0
+        return torch.from_numpy(value if plain else value.copy())
+    except (BufferError, RuntimeError, TypeError, ValueError):
+        return value
 
 
 def by_name(function: Callable[..., Any], results: Sequence[Any]) -> tuple[dict[str, Any], str] | None:

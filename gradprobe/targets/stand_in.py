@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from ..model.architectures import ARCHITECTURES, DEFAULT, Architecture
 from .surroundings import replaced
 
 
@@ -75,15 +76,19 @@ class _CallingBack:
         self._awaiting.complete(module)
 
 
-# Those of an H100, which most wrappers know.
-NAME, CAPABILITY = "NVIDIA H100", (9, 0)
-_SHARED_BYTES, _PROCESSORS, _WARP = 232448, 132, 32
 _DRIVER = "triton.runtime.driver"
+_stood_in = ARCHITECTURES[DEFAULT]
+
+
+def stand_in_for(arch: str | None) -> None:
+    """From now on the GPU that is not there is one of this architecture; None for the default."""
+    global _stood_in  # noqa: PLW0603 - a process has one GPU, which files ask for when they are imported
+    _stood_in = ARCHITECTURES[arch or DEFAULT]
 
 
 @contextlib.contextmanager
 def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
-    """While open, Triton's driver and torch's device properties are those of an H100.
+    """While open, Triton's driver and torch's device properties are those of the GPU that is stood in for.
 
     This changes nothing where there is a GPU, or where kernels are not interpreted. `torch.cuda.is_available()` stays
     False, and all tensors lie on the CPU, also those that are asked for on the GPU.
@@ -101,8 +106,10 @@ def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         stack.enter_context(_driver_stood_in())
-        for name, answer in _ANSWERS.items():
+        for name, answer in _answers(_stood_in).items():
             stack.enter_context(replaced(torch.cuda, name, answer))
+        if _stood_in.gfx:
+            stack.enter_context(replaced(torch.version, "hip", _HIP))
         if as_cuda:
             stack.enter_context(replaced(torch.Tensor, "is_cuda", property(lambda self: True)))  # noqa: ARG005
         stack.enter_context(_on_the_cpu())
@@ -153,11 +160,12 @@ def _driver() -> Any:
     import torch
     from triton.backends.compiler import GPUTarget
 
+    gpu = _stood_in
     return SimpleNamespace(
-        utils=SimpleNamespace(get_device_properties=lambda device=0: dict(_TRITON_PROPERTIES)),  # noqa: ARG005
+        utils=SimpleNamespace(get_device_properties=lambda device=0: _triton_properties(gpu)),  # noqa: ARG005
         is_active=lambda: True,
-        get_device_capability=lambda device=0: CAPABILITY,  # noqa: ARG005
-        get_current_target=lambda: GPUTarget("cuda", CAPABILITY[0] * 10 + CAPABILITY[1], _WARP),
+        get_device_capability=lambda device=0: gpu.capability,  # noqa: ARG005
+        get_current_target=lambda: GPUTarget("hip" if gpu.gfx else "cuda", gpu.triton_arch, gpu.warp),
         get_current_device=lambda: 0,
         set_current_device=lambda device: None,  # noqa: ARG005
         get_current_stream=lambda device=0: 0,  # noqa: ARG005
@@ -166,40 +174,51 @@ def _driver() -> Any:
     )
 
 
-_TRITON_PROPERTIES = {
-    "max_shared_mem": _SHARED_BYTES,
-    "max_num_regs": 65536,
-    "multiprocessor_count": _PROCESSORS,
-    "warpSize": _WARP,
-    "sm_clock_rate": 1980000,
-    "mem_clock_rate": 2619000,
-    "mem_bus_width": 5120,
-}
-_TORCH_PROPERTIES = {
-    "name": NAME,
-    "major": CAPABILITY[0],
-    "minor": CAPABILITY[1],
-    "multi_processor_count": _PROCESSORS,
-    "total_memory": 80 << 30,
-    "warp_size": _WARP,
-    "L2_cache_size": 50 << 20,
-    "regs_per_multiprocessor": 65536,
-    "max_threads_per_multi_processor": 2048,
-    "shared_memory_per_block": 48 << 10,
-    "shared_memory_per_block_optin": _SHARED_BYTES,
-    "shared_memory_per_multiprocessor": 233472,
-    "gcnArchName": NAME,
-}
+# Of `torch.version.hip`, by which files know ROCm.
+_HIP = "6.4.0"
+# What no file is known to decide by is an H100's.
+_REGISTERS, _L2_BYTES, _CLOCKS = 65536, 50 << 20, {"sm_clock_rate": 1980000, "mem_clock_rate": 2619000}
 
 
-# Functions of torch.cuda, by name.
-_ANSWERS: Mapping[str, Callable[..., Any]] = {
-    "get_device_capability": lambda device=None: CAPABILITY,  # noqa: ARG005
-    "get_device_properties": lambda device=None: SimpleNamespace(**_TORCH_PROPERTIES),  # noqa: ARG005
-    "get_device_name": lambda device=None: NAME,  # noqa: ARG005
-    "current_device": lambda: 0,
-    "set_device": lambda device: None,  # noqa: ARG005
-    "synchronize": lambda device=None: None,  # noqa: ARG005
-    "device": contextlib.nullcontext,
-    "device_of": contextlib.nullcontext,
-}
+def _triton_properties(gpu: Architecture) -> dict[str, Any]:
+    return {
+        "max_shared_mem": gpu.shared_bytes,
+        "max_num_regs": _REGISTERS,
+        "multiprocessor_count": gpu.processors,
+        "warpSize": gpu.warp,
+        **_CLOCKS,
+        "mem_bus_width": 5120,
+    }
+
+
+def _torch_properties(gpu: Architecture) -> SimpleNamespace:
+    return SimpleNamespace(
+        name=gpu.name,
+        major=gpu.capability[0],
+        minor=gpu.capability[1],
+        multi_processor_count=gpu.processors,
+        total_memory=gpu.gibibytes << 30,
+        warp_size=gpu.warp,
+        L2_cache_size=_L2_BYTES,
+        regs_per_multiprocessor=_REGISTERS,
+        max_threads_per_multi_processor=gpu.threads,
+        shared_memory_per_block=48 << 10,
+        shared_memory_per_block_optin=gpu.shared_bytes,
+        # A kibibyte of each processor is the system's.
+        shared_memory_per_multiprocessor=gpu.shared_bytes + (0 if gpu.gfx else 1 << 10),
+        gcnArchName=gpu.gfx or gpu.name,
+    )
+
+
+def _answers(gpu: Architecture) -> Mapping[str, Callable[..., Any]]:
+    """Functions of torch.cuda, by name."""
+    return {
+        "get_device_capability": lambda device=None: gpu.capability,  # noqa: ARG005
+        "get_device_properties": lambda device=None: _torch_properties(gpu),  # noqa: ARG005
+        "get_device_name": lambda device=None: gpu.name,  # noqa: ARG005
+        "current_device": lambda: 0,
+        "set_device": lambda device: None,  # noqa: ARG005
+        "synchronize": lambda device=None: None,  # noqa: ARG005
+        "device": contextlib.nullcontext,
+        "device_of": contextlib.nullcontext,
+    }

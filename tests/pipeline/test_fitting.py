@@ -201,7 +201,7 @@ def test_a_target_that_is_right_with_a_key_head_for_each_query_head_alone_is_tol
     ran = run(f"check forms.py:{name} {SMALL} --heads 4 --kv-heads 2")
     assert ran.code == expected
     said = " ".join((ran.out + ran.err).split())
-    assert "it is right at --kv-heads 4: it takes a key head for each query head" in said
+    assert "it is right at --kv-heads 4, with as many key heads as query heads" in said
 
 
 def test_what_no_adaptation_mends_is_told_as_it_came():

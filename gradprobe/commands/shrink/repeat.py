@@ -79,7 +79,7 @@ def _all_words(case: Case, *, packs: bool) -> dict[str, Any]:
     # What the family, or a case without a bias or a mask, does not have.
     foreign = {*(SOFTMAX_ALONE if case.family == "lazy" else ("bias_window",))}
     foreign |= set() if case.bias else {"bias_axes", "bias_rank", "bias_window"}
-    foreign |= {"mask_axes", "mask_rank"} if case.mask is None else set()
+    foreign |= {"mask_axes", "mask_rank", "mask_as"} if case.mask is None else set()
     return {option.name: words[option.name] for option in OPTIONS if option.name in words.keys() - foreign}
 
 

@@ -113,7 +113,7 @@ def without(case: Case, names: Collection[str]) -> Case:
     """The case with these options off. What depends on them takes its default."""
     off = {name: OFF[name] for name in names if name in OFF}
     off |= {name: getattr(Case, name) for name in ("bias_axes", "bias_rank", "bias_window") if "bias" in names}
-    off |= {name: getattr(Case, name) for name in ("mask_axes", "mask_rank") if "mask" in names}
+    off |= {name: getattr(Case, name) for name in ("mask_axes", "mask_rank", "mask_as") if "mask" in names}
     off |= {"cu_seqlens_k": None} if "cu_seqlens_q" in names else {}
     off |= {"scale": case.head_dim**-0.5} if "scale" in names else {}
     off |= {"tau": (0.0,) * case.heads} if "tau" in names else {}

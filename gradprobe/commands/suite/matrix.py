@@ -43,7 +43,9 @@ class Describer:
 
     def __call__(self, request: CheckRequest) -> Takes:
         from ...targets.find import find_target
+        from ...targets.stand_in import stand_in_for
 
+        stand_in_for(request.options.get("arch"))
         with contextlib.redirect_stdout(sys.stderr):
             target = find_target(request.target, request.family)
         own = target.source

@@ -45,6 +45,7 @@ class Setup:
     """The target's."""
     family: str
     device: str
+    arch: str | None
     path: tuple[str, ...]
     """Where modules are sought."""
     worker: str
@@ -167,7 +168,7 @@ def _prepared(setup: Setup, rank: int, calls: int) -> Callable[[Task], Answer]:
     from ..backend import prepare_backend
     from .calls import record
 
-    on_gpu = prepare_backend(setup.device) == "cuda"
+    on_gpu = prepare_backend(setup.device, setup.arch) == "cuda"
     if on_gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
     else:

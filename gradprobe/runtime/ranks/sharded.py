@@ -62,7 +62,7 @@ def run_on_ranks(
         Failure: from a rank's own run of its shard, or from `World.run`.
     """
     shards = division(case)
-    setup = Setup(target.name, target.family, case.device, tuple(sys.path), worker)
+    setup = Setup(target.name, target.family, case.device, case.arch, tuple(sys.path), worker)
     keys = None if shards.are_heads else case.seqlen_k
     tasks = [
         Task(

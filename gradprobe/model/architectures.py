@@ -1,0 +1,50 @@
+"""Architectures: what a driver, Triton and torch say of a GPU, by the words that `--arch` takes.
+
+Source: the table of compute capabilities in the CUDA C++ Programming Guide, and AMD's hardware specifications of ROCm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One GPU of an architecture, the one that most programs know."""
+
+    name: str
+    capability: tuple[int, int]
+    """As `torch.cuda.get_device_capability` gives it."""
+    shared_bytes: int
+    """The most shared memory of a block."""
+    processors: int
+    """As torch counts them: compute units, of RDNA two in one."""
+    threads: int = 2048
+    """The most threads of a processor."""
+    gibibytes: int = 80
+    gfx: str = ""
+    """The name of AMD's architecture; "" of a GPU of NVIDIA's."""
+    warp: int = 32
+
+    @property
+    def triton_arch(self) -> int | str:
+        """The architecture in Triton's GPUTarget."""
+        return self.gfx or self.capability[0] * 10 + self.capability[1]
+
+
+DEFAULT = "sm_90"
+ARCHITECTURES = {
+    "sm_70": Architecture("Tesla V100-SXM2-32GB", (7, 0), 96 << 10, 80, gibibytes=32),
+    "sm_75": Architecture("Tesla T4", (7, 5), 64 << 10, 40, threads=1024, gibibytes=15),
+    "sm_80": Architecture("NVIDIA A100-SXM4-80GB", (8, 0), 163 << 10, 108),
+    "sm_86": Architecture("NVIDIA GeForce RTX 3090", (8, 6), 99 << 10, 82, threads=1536, gibibytes=24),
+    "sm_89": Architecture("NVIDIA GeForce RTX 4090", (8, 9), 99 << 10, 128, threads=1536, gibibytes=24),
+    "sm_90": Architecture("NVIDIA H100", (9, 0), 227 << 10, 132),
+    "sm_100": Architecture("NVIDIA B200", (10, 0), 227 << 10, 148, gibibytes=180),
+    "sm_120": Architecture("NVIDIA GeForce RTX 5090", (12, 0), 99 << 10, 170, threads=1536, gibibytes=32),
+    "gfx90a": Architecture("AMD Instinct MI250X", (9, 0), 64 << 10, 110, gibibytes=64, gfx="gfx90a", warp=64),
+    "gfx942": Architecture("AMD Instinct MI300X", (9, 4), 64 << 10, 304, gibibytes=192, gfx="gfx942", warp=64),
+    "gfx950": Architecture("AMD Instinct MI355X", (9, 5), 160 << 10, 256, gibibytes=288, gfx="gfx950", warp=64),
+    "gfx1100": Architecture("AMD Radeon RX 7900 XTX", (11, 0), 64 << 10, 48, gibibytes=24, gfx="gfx1100"),
+    "gfx1201": Architecture("AMD Radeon RX 9070 XT", (12, 0), 64 << 10, 32, gibibytes=16, gfx="gfx1201"),
+}
