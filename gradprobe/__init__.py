@@ -55,15 +55,15 @@ if TYPE_CHECKING:
         family: str | None = None,
         isolate: bool | None = None,
         timeout: float | None = None,
-        fix_budget: float = 20.0,
-        coincidence_budget: float = 5.0,
+        fix_budget: int = 40,
+        coincidence_budget: int = 12,
         max_memory: str | None = None,
         against: str | Callable[..., Any] | Report | None = None,
         sanitize: str | None = None,
         fresh: bool = False,
         evidence: str | os.PathLike[str] | None = None,
         battery: None = None,
-        shrink_budget: float = 20.0,
+        shrink_budget: int = 40,
         **options: Unpack[Options],
     ) -> Report: ...
 
@@ -75,15 +75,15 @@ if TYPE_CHECKING:
         family: str | None = None,
         isolate: bool | None = None,
         timeout: float | None = None,
-        fix_budget: float = 20.0,
-        coincidence_budget: float = 5.0,
+        fix_budget: int = 40,
+        coincidence_budget: int = 12,
         max_memory: str | None = None,
         against: str | Callable[..., Any] | Report | None = None,
         sanitize: str | None = None,
         fresh: bool = False,
         evidence: str | os.PathLike[str] | None = None,
         battery: Literal["pairs", "triples", "quick", True],
-        shrink_budget: float = 20.0,
+        shrink_budget: int = 40,
         **options: Unpack[Options],
     ) -> Reports: ...
 
@@ -95,15 +95,15 @@ def check(
     family: str | None = None,
     isolate: bool | None = None,
     timeout: float | None = None,
-    fix_budget: float = 20.0,
-    coincidence_budget: float = 5.0,
+    fix_budget: int = 40,
+    coincidence_budget: int = 12,
     max_memory: str | None = None,
     against: str | Callable[..., Any] | Report | None = None,
     sanitize: str | None = None,
     fresh: bool = False,
     evidence: str | os.PathLike[str] | None = None,
     battery: str | bool | None = None,
-    shrink_budget: float = 20.0,
+    shrink_budget: int = 40,
     **options: Unpack[Options],
 ) -> Report | Reports:
     """Runs a target beside the float64 reference, as `gradprobe check` does, and returns its report.
@@ -121,8 +121,8 @@ def check(
         family: "softmax" or "lazy"; by default lazy where the target takes tau.
         isolate: whether it runs in a process of its own; by default where target and reference are words.
         timeout: seconds after which a process of its own is stopped.
-        fix_budget: seconds after the start until which edits of a wrong kernel are tried; 0 tries none.
-        coincidence_budget: seconds in which it is sought what a kernel that matches is right in only by coincidence.
+        fix_budget: how many edits of a wrong kernel are tried; 0 tries none.
+        coincidence_budget: how many small cases a kernel that matches runs, to find what is right only by coincidence.
         max_memory: such as "3G"; by default half of what is free.
         against: another target, given in the same way, a report, the file of one, or "interpreted" or "compiled" for
             the same target: it is judged too, and the report's `against` says where they differ.
@@ -131,7 +131,7 @@ def check(
         evidence: a file (.npz) to keep whole heads in, which `report.save("report.html", evidence=...)` shows.
         battery: "pairs", "triples" or "quick", or True to choose by the device: checks many cases of a target that is a
             word, in processes of their own, without edits, and returns all their reports.
-        shrink_budget: seconds in which a battery makes the simplest failing case of each cause smaller.
+        shrink_budget: how many cases a battery tries, to make the simplest failing one of each cause smaller.
         options: the case options of `gradprobe check --help` by the same names, as Python values: numbers, True and
             False; for `dtype` also one of torch's; for `layout` and `tap` one word, several, or a dict; a tuple where
             the command line takes numbers with commas. None stands for the default.

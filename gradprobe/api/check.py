@@ -35,15 +35,15 @@ class Manner:
 
     isolate: bool | None
     timeout: float | None
-    fix_budget: float
-    coincidence_budget: float
+    fix_budget: int
+    coincidence_budget: int
     max_memory: str | None
     against: Subject | Report | None
     sanitize: str | None
     fresh: bool
     evidence: str | os.PathLike[str] | None
     battery: str | bool | None
-    shrink_budget: float
+    shrink_budget: int
 
 
 @contextlib.contextmanager
@@ -80,8 +80,8 @@ def checked(
         isolate=apart,
         timeout=manner.timeout,
         # Of several checks it would be the time of each that fails, as on the command line.
-        fix_budget=0.0 if word else manner.fix_budget,
-        coincidence_budget=0.0 if word else manner.coincidence_budget,
+        fix_budget=0 if word else manner.fix_budget,
+        coincidence_budget=0 if word else manner.coincidence_budget,
         shrink_budget=manner.shrink_budget,
         beyond=not word,
     )

@@ -107,9 +107,9 @@ def check(
             beyond=not battery,
         )
         # Of several checks only where it is asked for: it would be the time of each that fails.
-        several = 0.0 if plan or battery else shared.FIX_BUDGET
+        several = 0 if plan or battery else shared.FIX_BUDGET
         how = replace(how, fix_budget=several if fix_budget is None else fix_budget)
-        several = 0.0 if plan or battery else shared.COINCIDENCE_BUDGET
+        several = 0 if plan or battery else shared.COINCIDENCE_BUDGET
         how = replace(how, coincidence_budget=several if coincidence_budget is None else coincidence_budget)
         if plan:
             raise typer.Exit(check_several(plan, forms, how))

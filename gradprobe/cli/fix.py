@@ -75,7 +75,7 @@ def fix(
         if not apply_it or edit is None:
             raise typer.Exit(code)
         _apply(edit, yes=yes, force=force)
-        again, code = _checked(planned, replace(how, fix_budget=0.0))
+        again, code = _checked(planned, replace(how, fix_budget=0))
         show(headline(again, width()))
         raise typer.Exit(code)
 

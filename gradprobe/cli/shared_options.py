@@ -21,7 +21,7 @@ from ..render.terminal import print_failure
 from ..targets.builtin import BUILTINS, has_driver
 from ..targets.candidates import with_function
 
-FIX_BUDGET, COINCIDENCE_BUDGET, SHRINK_BUDGET = 20.0, 5.0, 20.0
+FIX_BUDGET, COINCIDENCE_BUDGET, SHRINK_BUDGET = 40, 12, 40
 Target = Annotated[
     str | None,
     typer.Argument(metavar="TARGET", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)"),
@@ -65,39 +65,39 @@ MaxMemory = Annotated[
     ),
 ]
 FixBudget = Annotated[
-    float | None,
+    int | None,
     typer.Option(
         "--fix-budget",
-        metavar="SECONDS",
+        metavar="N",
         envvar="GRADPROBE_FIX_BUDGET",
         show_envvar=False,
         min=0,
-        help=f"Try edits of a wrong kernel until so long after the start; 0 tries none (default: {FIX_BUDGET:.0f})",
+        help=f"Try so many edits of a wrong kernel; 0 tries none (default: {FIX_BUDGET})",
     ),
 ]
 CoincidenceBudget = Annotated[
-    float | None,
+    int | None,
     typer.Option(
         "--coincidence-budget",
-        metavar="SECONDS",
+        metavar="N",
         envvar="GRADPROBE_COINCIDENCE_BUDGET",
         show_envvar=False,
         min=0,
-        help="Of an interpreted kernel that matches, seek for so long what is right only by coincidence; 0 seeks none "
-        f"(default: {COINCIDENCE_BUDGET:.0f})",
+        help="Run an interpreted kernel that matches on so many small cases, to find what is right only by "
+        f"coincidence; 0 runs none (default: {COINCIDENCE_BUDGET})",
     ),
 ]
 ShrinkBudget = Annotated[
-    float,
+    int,
     typer.Option(
         "--shrink-budget",
-        metavar="SECONDS",
+        metavar="N",
         envvar="GRADPROBE_SHRINK_BUDGET",
         show_envvar=False,
         show_default=False,
         min=0,
-        help="Of several checks, make the simplest that fails of each cause smaller for so long, all together; 0 makes "
-        f"none smaller (default: {SHRINK_BUDGET:.0f})",
+        help="Of several checks, try so many cases in all to make the simplest that fails of each cause smaller; 0 "
+        f"makes none smaller (default: {SHRINK_BUDGET})",
     ),
 ]
 BATTERY_WORDS = "[pairs|triples|quick]"

@@ -77,7 +77,7 @@ class _How:
     most: int
     alone: bool
     timeout: float | None
-    fix_budget: float
+    fix_budget: int
     files: Mapping[str, str]
     json_file: str | None
 

@@ -81,7 +81,7 @@ class _Tour:
     """Its own options, for the lines that repeat it."""
     fast: bool
     timeout: float | None
-    fix_budget: float
+    fix_budget: int
     planned: int
     tracebacks: bool
     reports: list[Report] = field(default_factory=list)

@@ -130,7 +130,7 @@ class _Loop:
             answer = _Answer(self._before, tick)
             layout = failing_layout(self._before) if self._before else ""
             if (alone := in_layout(self.planned, layout)) is not None:
-                quick = replace(self._setting, fix_budget=0.0, coincidence_budget=0.0, beyond=False)
+                quick = replace(self._setting, fix_budget=0, coincidence_budget=0, beyond=False)
                 with contextlib.suppress(Abandoned), abandoned_when(lambda: answer.is_given):
                     # To its end: Ctrl-C is raised after the check that it ended.
                     list(check_each([alone], quick, tick=answer.tick, told=answer.give))

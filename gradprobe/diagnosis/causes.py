@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
@@ -30,8 +29,8 @@ from .layouts import FailingLayout, explaining
 from .lines import Lines
 from .search import Tested, fitting, ranked
 
-# Seconds of a processor after which no further layout is searched, where one is explained.
-_LONGEST = 20.0
+# Layouts that are searched at most: each takes some hundreds of evaluations of the formulas.
+_MOST_LAYOUTS = 6
 # Tried one after another until one explains what is wrong.
 _BEHAVIOURS: tuple[Callable[[Again], Diagnosis | None], ...] = (
     right_in_another_file, wrong_in_the_first_call_alone, differs_from_run_to_run, reads_what_was_never_written,
@@ -43,8 +42,8 @@ class CauseSearch:
     """Explains one failing layout after another: what the faults of those before explain is not sought again."""
 
     def __init__(self, experiment: Experiment, ahead: Ahead) -> None:
-        self._experiment, self._lines, self._start = experiment, Lines(experiment), time.process_time()
-        self._ahead = ahead
+        self._experiment, self._lines, self._ahead = experiment, Lines(experiment), ahead
+        self._searched = 0
         self._found: list[Diagnosis] = []
         self._shown: dict[str, list[str]] = {}
         """By fault that is named, the layouts that it explains."""
@@ -63,9 +62,10 @@ class CauseSearch:
         if self._is_explained(layout) or self._fails_as_another(layout):
             return
         is_first = not self._found and not self._unexplained
-        if not is_first and time.process_time() - self._start > _LONGEST:
+        if self._searched == _MOST_LAYOUTS:
             self._late.append(layout.name)
             return
+        self._searched += 1
         dataflow = partial(self._ahead.seen, self._experiment, layout.run)
         if is_first and self._is_interpreted and may_fork() and not self._ahead.has(layout.run):
             # Its dataflow is told whatever fits: a fork follows it meanwhile.
@@ -194,7 +194,7 @@ class CauseSearch:
                 names = ", ".join([layout.name, *alike])
                 sentences = [f"in {names} no hypothesis fits: {sentences[0]}", *sentences[1:]]
             facts += sentences
-        late = f"in {', '.join(self._late)} something else is wrong, which was not sought: {_LONGEST:.0f} s were over"
+        late = f"in {', '.join(self._late)} something else is wrong: causes were sought in {_MOST_LAYOUTS} layouts"
         faults = "; ".join(self._not_followed)
         missed = f"what the dataflow of the kernels shows is not complete, by a fault of gradprobe: {faults}"
         return (*facts, *([late] if self._late else []), *([missed] if faults else []))

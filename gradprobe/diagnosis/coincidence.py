@@ -9,7 +9,6 @@ refuses it, or misreads several tensors at once: that is its way and no slip.
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from ..inputs.memory import Array
 from ..inputs.options import flags
 from ..lint.finding import where_of
 from ..lint.reading import findings_of
+from ..model.allowance import Allowance
 from ..model.assignment import UNIT_RUN, Assigned, run_name
 from ..model.case import ALIGNMENTS, Case, fewer_heads, shortened
 from ..model.failures import Failure
@@ -53,10 +53,8 @@ _LARGEST = 128
 _GROUPED = (4, 2)
 # Tensors that a kernel misreads: as many are its way, and no slip.
 _A_WAY = 2
-# How often its seconds a fork may live: no case is begun that would not end in them, but one may hang.
-_TIMES = 1.5
-# How often as long as a plain run one takes whose values are followed.
-_FOLLOWED = 6.0
+# As many runs as one whose values are followed takes the time of.
+_FOLLOWED = 6
 
 
 @dataclass(frozen=True)
@@ -92,15 +90,24 @@ class Search:
     """
 
     def __init__(
-        self, experiment: Experiment, runs: Sequence[LayoutRun], seconds: float, then: Callable[[], tuple[str, ...]]
+        self,
+        experiment: Experiment,
+        runs: Sequence[LayoutRun],
+        allowance: Allowance,
+        then: Callable[[], tuple[str, ...]],
     ) -> None:
-        """`seconds`: that it takes. `then`: what the fork does next, in as many seconds."""
-        self._longest, self._then = (_TIMES + 1) * seconds, then
-        self._fork = Beside(partial(_sought_then, replace(experiment, tick=silent), runs, seconds, then))
+        """`then`: what the fork does next."""
+        self._longest, self._then, self._since = allowance.seconds, then, time.monotonic()
+        self._fork = Beside(partial(_sought_then, replace(experiment, tick=silent), runs, allowance.count, then))
 
     def result(self) -> tuple[tuple[Warned, ...], tuple[str, ...]]:
-        """What is found, and what the work after it returned, which a fork that came to no end leaves to this one."""
-        return self._fork.answer(self._longest) or ((), self._then())
+        """What is found, and the notes that the work after it returned: of a fork that came to no end, made here."""
+        left = max(0.0, self._since + self._longest - time.monotonic())
+        if (found := self._fork.answer(left)) is not None:
+            return found
+        is_late = time.monotonic() - self._since >= self._longest
+        late = f"what is right only by coincidence is not told: stopped after {self._longest:.0f} s"
+        return (), (*([late] if is_late else []), *self._then())
 
     def __enter__(self) -> Search:
         return self
@@ -110,20 +117,20 @@ class Search:
 
 
 def _sought_then(
-    experiment: Experiment, runs: Sequence[LayoutRun], seconds: float, then: Callable[[], tuple[str, ...]]
+    experiment: Experiment, runs: Sequence[LayoutRun], count: int, then: Callable[[], tuple[str, ...]]
 ) -> tuple[tuple[Warned, ...], tuple[str, ...]]:
-    return sought(experiment, runs, seconds), then()
+    return sought(experiment, runs, count), then()
 
 
-def sought(experiment: Experiment, runs: Sequence[LayoutRun], seconds: float) -> tuple[Warned, ...]:
-    """What it comes to, found in this process."""
-    until, found = time.monotonic() + seconds, dict[tuple[str, int | None], Warned]()
-    apart = variations(experiment.case, runs)
+def sought(experiment: Experiment, runs: Sequence[LayoutRun], count: int) -> tuple[Warned, ...]:
+    """What so many runs come to, made in this process."""
+    found = dict[tuple[str, int | None], Warned]()
+    work, apart = _Work(experiment, count), variations(experiment.case, runs)
     # Most targets that take each of several cases take all at once, which is one run instead of several.
-    if seconds > 0 and len(apart) > 1 and _is_right(experiment, _together(apart)):
+    if work.left > 0 and len(apart) > 1 and work.is_right(_together(apart)):
         return ()
     for variation in apart:
-        for one in warnings_in(experiment, variation, until) if time.monotonic() < until else ():
+        for one in work.warnings_in(variation):
             found.setdefault((one.file, one.line), one)
     return tuple(found.values())
 
@@ -186,15 +193,6 @@ def _fewer(length: int) -> int:
     return shortened(length, _LARGEST if length % _TILE == 0 else _LARGEST // 2)
 
 
-def _is_right(experiment: Experiment, variation: Variation) -> bool:
-    """Whether the target is right in the first layout that it takes."""
-    return any(_has_matched(experiment, one) for one in _corners(experiment, variation))
-
-
-def _has_matched(experiment: Experiment, variation: Variation) -> bool:
-    return next((run is not None and run.verdict == MATCH for _, run in _taken(experiment, variation)), False)
-
-
 def _corners(experiment: Experiment, variation: Variation) -> list[Variation]:
     """The variation with the diagonal in its corner, and in the other where no run of the check told the two apart."""
     case, plain = variation.case, experiment.case
@@ -207,44 +205,54 @@ def _corners(experiment: Experiment, variation: Variation) -> list[Variation]:
     ]
 
 
-def warnings_in(experiment: Experiment, variation: Variation, until: float = math.inf) -> list[Warned]:
-    """What misreads a tensor in the first layout in which the target does not do so in its own way.
+class _Work:
+    """The runs of a target on small cases, as many as may be made."""
 
-    Args:
-        until: when it is to have ended, by `time.monotonic`.
-    """
-    began, others = time.monotonic(), _corners(experiment, variation)[1:]
-    for ran, run in _taken(experiment, variation):
-        now = time.monotonic()
-        spent, began = now - began, now
-        if (run is not None and run.verdict == MATCH) or any(_has_matched(experiment, one) for one in others):
-            break
-        has_time = time.monotonic() + _FOLLOWED * spent < until
-        if run is not None and has_time and (culprits := _slips(ran, run)):
-            return list(_warned(ran, run.assigned, culprits, variation.words(run.assigned)))
-    return []
+    def __init__(self, experiment: Experiment, count: int) -> None:
+        self._experiment, self.left = experiment, count
 
+    def is_right(self, variation: Variation) -> bool:
+        """Whether the target is right in the first layout that it takes."""
+        return any(self._has_matched(one) for one in _corners(self._experiment, variation))
 
-def _taken(experiment: Experiment, variation: Variation) -> Iterator[tuple[Experiment, LayoutRun | None]]:
-    """The runs in the layouts of a variation that the target takes, but those in which it copies what is laid out.
+    def _has_matched(self, variation: Variation) -> bool:
+        return next((run is not None and run.verdict == MATCH for _, run in self._taken(variation)), False)
 
-    None in place of one that goes outside several tensors of a kernel.
-    """
-    small = experiment_of(variation.case, experiment.target, experiment.reference)
-    for assigned in variation.layouts:
-        with contextlib.suppress(Failure):  # such as a length that it does not take
-            inputs = inputs_of(small, assigned)
-            execution = execute(small, inputs)
-            trace, ran = execution.outcome.trace, small.after([execution.outcome])
-            copied = experiment.first and experiment.first.taken - execution.outcome.taken
-            if trace is None or (copied and assigned != variation.layouts[-1]):
+    def warnings_in(self, variation: Variation) -> list[Warned]:
+        """What misreads a tensor in the first layout in which the target does not do so in its own way."""
+        others = _corners(self._experiment, variation)[1:]
+        for ran, run in self._taken(variation):
+            if (run is not None and run.verdict == MATCH) or any(map(self._has_matched, others)):
+                break
+            if run is None or self.left < _FOLLOWED:
                 continue
-            if _is_a_way({(one.kernel, one.tensor) for one in execution.memory if one.kind == OUTSIDE}):
-                yield ran, None
-                continue
-            measured = measure(ran, inputs, trace)
-            memory = telling(execution.memory, non_finite=False)
-            yield ran, LayoutRun(inputs.layout, assigned, measured, None, memory=memory)
+            self.left -= _FOLLOWED
+            if culprits := _slips(ran, run):
+                return list(_warned(ran, run.assigned, culprits, variation.words(run.assigned)))
+        return []
+
+    def _taken(self, variation: Variation) -> Iterator[tuple[Experiment, LayoutRun | None]]:
+        """The runs in the layouts of a variation that the target takes, but those in which it copies what is laid out.
+
+        None in place of one that goes outside several tensors of a kernel.
+        """
+        first = self._experiment.first
+        small = experiment_of(variation.case, self._experiment.target, self._experiment.reference)
+        for assigned in variation.layouts[: max(0, self.left)]:
+            self.left -= 1
+            with contextlib.suppress(Failure):  # such as a length that it does not take
+                inputs = inputs_of(small, assigned)
+                execution = execute(small, inputs)
+                trace, ran = execution.outcome.trace, small.after([execution.outcome])
+                copied = first and first.taken - execution.outcome.taken
+                if trace is None or (copied and assigned != variation.layouts[-1]):
+                    continue
+                if _is_a_way({(one.kernel, one.tensor) for one in execution.memory if one.kind == OUTSIDE}):
+                    yield ran, None
+                    continue
+                measured = measure(ran, inputs, trace)
+                memory = telling(execution.memory, non_finite=False)
+                yield ran, LayoutRun(inputs.layout, assigned, measured, None, memory=memory)
 
 
 def _slips(experiment: Experiment, run: LayoutRun) -> list[_Culprit]:

@@ -27,7 +27,8 @@ from ..targets.find import find_target
 from .behaviour import Again, first_moved
 from .lines import among, line_of
 
-_SECONDS = 120
+# The last resort for a check of one layout, which takes a few on a quiet machine.
+_SECONDS = 600
 
 
 def multiplies_coarser(again: Again) -> Diagnosis | None:

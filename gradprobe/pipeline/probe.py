@@ -18,6 +18,7 @@ from ..diagnosis.ranks import RankReasons, reasons_on_ranks
 from ..diagnosis.why import Reasons, reasons_of
 from ..inputs.options import flags
 from ..inputs.saved import Saved
+from ..model.allowance import NOTHING, Allowance
 from ..model.assignment import run_name
 from ..model.case import Case, ranked
 from ..model.failures import Refusal, TargetFailure
@@ -42,7 +43,7 @@ from .resolve import Problem
 if TYPE_CHECKING:
     from ..diagnosis.coincidence import Search
 
-# What seconds may be spent on beyond the check itself.
+# What work may go into beyond the check itself.
 EDITS, COINCIDENCES = "edits", "coincidences"
 
 
@@ -59,7 +60,7 @@ def probe(
     given: Collection[str] = (),
     first: Callable[[LayoutRun], None] = lambda run: None,
     found_out: tuple[str, ...] = (),
-    budget: Callable[[str], float] = lambda of: 0.0,
+    budget: Callable[[str], Allowance] = lambda of: NOTHING,
     right_at: Callable[[LayoutRun], str] = lambda first: "",
 ) -> Probed:
     """Runs a target on a case under each layout, beside the reference, and says where it goes wrong, and why.
@@ -74,8 +75,8 @@ def probe(
         given: the options that somebody gave; of each it is said if this case cannot show it.
         first: told of the first run, before there are others.
         found_out: sentences about the case that no option said.
-        budget: how many seconds EDITS of the target may be tried for, once it is wrong; and how many COINCIDENCES may
-            be sought for, where all matches, and the taps that show what it hides.
+        budget: how many EDITS of the target are tried, once it is wrong; and how many small cases are run to find
+            COINCIDENCES, where all matches; with any, the taps that show what it hides are tried too.
         right_at: where the first layout is wrong, runs the target at another length, and says at which it is right.
 
     Raises:
@@ -122,9 +123,9 @@ def probe(
         reasons = with_length(reasons, report.runs[0], right_at)
     reasons = with_contiguous(reasons, report.runs, _numbers(records))
     with experiment.stopwatch.timed("diagnose"):
-        if report.failing is not None and not case.ranks and (seconds := budget(EDITS)) > 0:
+        if report.failing is not None and not case.ranks and (allowance := budget(EDITS)).count:
             tick("trying edits", 0.0)
-            reasons = reasons_with_edits(failed, reasons, seconds)
+            reasons = reasons_with_edits(failed, reasons, allowance)
         notes = (*found_out, *notes_of(experiment, records), *taps, *not_compiled)
     not_shown = _not_shown(experiment, report.runs, given) if report.failing is None else []
     notes = (*notes, *not_shown)
@@ -150,44 +151,46 @@ def _refused(target: Target, report: Probed) -> Refusal:
     return Refusal(f"target {target.name!r} refused every layout ({words}): nothing was compared")
 
 
-def reasons_with_edits(failed: tuple[Experiment, Sequence[LayoutRun]], reasons: Reasons, seconds: float) -> Reasons:
+def reasons_with_edits(
+    failed: tuple[Experiment, Sequence[LayoutRun]], reasons: Reasons, allowance: Allowance
+) -> Reasons:
     """The reasons with the edit that was tried. What goes wrong in here is told, and no verdict depends on it."""
     try:
-        return replace(reasons, diagnoses=with_edits(*failed, reasons, seconds))
+        return with_edits(*failed, reasons, allowance)
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
         return replace(reasons, known=(*reasons.known, f"no edit could be tried, by a fault of gradprobe: {fault}"))
 
 
 def _search(
-    experiment: Experiment, records: Sequence[RunRecord], seconds: float, stack: contextlib.ExitStack
+    experiment: Experiment, records: Sequence[RunRecord], allowance: Allowance, stack: contextlib.ExitStack
 ) -> Search | None:
     """Begins to look for what is right only by coincidence, of kernels that Triton's interpreter ran and that match."""
     first, runs = experiment.first, [record.run for record in records if record.run]
     is_right = all(run.verdict == MATCH for run in with_strays(records) if run.measured is not None)
-    if seconds <= 0 or first is None or not (first.interpreted and first.launched) or not is_right:
+    if not allowance.count or first is None or not (first.interpreted and first.launched) or not is_right:
         return None
     # It imports Triton, which only a run in the interpreter has surely done already.
     from ..diagnosis.coincidence import Search
 
-    return stack.enter_context(Search(experiment, runs, seconds, partial(_proposed, experiment, runs, seconds)))
+    return stack.enter_context(Search(experiment, runs, allowance, partial(_proposed, experiment, runs, allowance)))
 
 
 def _beside(
-    experiment: Experiment, report: Probed, search: Search | None, seconds: float
+    experiment: Experiment, report: Probed, search: Search | None, allowance: Allowance
 ) -> tuple[tuple[Warned, ...], tuple[str, ...]]:
     """What is right only by coincidence in a check that matches, and the taps that show what it hides."""
     if report.failing is not None or experiment.case.ranks:
         return (), ()
     with experiment.stopwatch.timed("diagnose"):
         if search is None:
-            return (), _proposed(experiment, report.runs, seconds)
+            return (), _proposed(experiment, report.runs, allowance)
         experiment.tick("looking for coincidences", 0.0)
         return search.result()
 
 
-def _proposed(experiment: Experiment, runs: Sequence[LayoutRun], seconds: float) -> tuple[str, ...]:
-    return tuple(proposal(experiment, runs, seconds))
+def _proposed(experiment: Experiment, runs: Sequence[LayoutRun], allowance: Allowance) -> tuple[str, ...]:
+    return tuple(proposal(experiment, runs, allowance))
 
 
 def _as_it_failed(
@@ -240,7 +243,7 @@ def probed(
     repro_command: str,
     tick: Tick,
     told: Callable[[Probed], object] = lambda so_far: None,
-    budget: Callable[[str], float] = lambda of: 0.0,
+    budget: Callable[[str], Allowance] = lambda of: NOTHING,
 ) -> tuple[Probed, Problem]:
     """The report, and the problem that it is about: another one where the target does not take the one given.
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..inputs.history import CheckRequest
+from ..model.allowance import NOTHING, Allowance
 from .resolve import resolve_problem
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def run_check(
     reference: Callable[..., Any] | None = None,
     tick: Tick = lambda stage, fraction, layout="": None,
     told: Callable[[Probed], object] = lambda so_far: None,
-    budget: Callable[[str], float] = lambda of: 0.0,
+    budget: Callable[[str], Allowance] = lambda of: NOTHING,
     beyond: bool = False,
 ) -> Probed:
     """The report that a target and its options ask for.

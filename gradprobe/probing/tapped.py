@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..model.allowance import Allowance
 from ..model.assignment import Assigned
 from ..model.failures import Failure
 from ..model.intermediates import GRADIENT_OF, steps
@@ -70,24 +71,26 @@ def _wrong_in_any(findings: Sequence[Finding], heads: Tensor) -> Tensor:
     return torch.stack(each).any(0)
 
 
-def proposal(experiment: Experiment, runs: Sequence[LayoutRun], seconds: float) -> Iterator[str]:
+def proposal(experiment: Experiment, runs: Sequence[LayoutRun], allowance: Allowance) -> Iterator[str]:
     """The sentence that names taps for a target that is right and hides P or dS; none where no tap shows them rightly.
 
     Names of variables are what taps are proposed by, and prove nothing. So the target runs once more with them, in a
     fork, and those are named that show every element as the reference has it. None of a target that is compiled.
 
     Args:
-        seconds: that this may take.
+        allowance: none is sought where it counts nothing; one run shows them all, or one for each.
     """
     first, measured = experiment.first, [run for run in runs if run.measured is not None]
     hidden = any(not {"P", "dS"} <= run.measured.trace.values.keys() for run in measured if run.measured)
-    if seconds <= 0 or first is None or not first.interpreted or experiment.taps or not hidden:
+    if not allowance.count or first is None or not first.interpreted or experiment.taps or not hidden:
         return
     if not (one_each := {word.partition("=")[0]: word for word in reversed(propose(list(first.launched)))}):
         return
     with Forks(1, is_waited_for=True) as forks:
         forks.add("", partial(_right, experiment, list(reversed(one_each.values())), measured[0].assigned))
-        answers: list[list[str] | None] = [each for _, each in forks.answers(time.monotonic() + seconds, seconds)]
+        answers: list[list[str] | None] = [each for _, each in forks.answers(time.monotonic() + allowance.seconds)]
+    if not answers:
+        yield f"which taps show what its kernels hold is not told: stopped after {allowance.seconds:.0f} s"
     if words := next(filter(None, answers), None):
         yield f"what its kernels hold can be seen: {' '.join(f'--tap {shlex.quote(word)}' for word in words)}"
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import math
 import os
 import pickle
+import resource
 import selectors
 import signal
 import sys
@@ -23,76 +25,96 @@ from .child import heard_by
 from .limits import cores
 
 _PR_SET_PDEATHSIG = 1
+# How much longer than a fork may compute it may take in all, where others have the processors.
+_PATIENCE = 10
 
 
 @dataclass(eq=False)
 class _Fork:
-    key: Any
     process: int
     descriptor: int
     since: float
     answer: bytes = b""
 
 
+@dataclass(eq=False)
+class _Work:
+    key: Any
+    do: Callable[[], Any]
+    fork: _Fork | None = None
+    """None before it is begun, and once it has ended."""
+    answer: Any = None
+    is_over: bool = False
+
+
 class Forks:
     """Work that waits, and the forks that do it."""
 
-    def __init__(self, at_once: int, *, is_waited_for: bool = False) -> None:
-        """`is_waited_for`: whether this process does nothing meanwhile, so that a fork may have forks of its own."""
-        self._is_waited_for = is_waited_for
-        self._waiting: deque[tuple[Any, Callable[[], Any]]] = deque()
-        self._forks: list[_Fork] = []
-        self._at_once = at_once
+    def __init__(self, at_once: int, *, is_waited_for: bool = False, computes: int | None = None) -> None:
+        """Args:
+        is_waited_for: whether this process does nothing meanwhile, so that a fork may have forks of its own.
+        computes: the seconds of a processor that one fork may take. They are the same on a busy machine, where a
+            fork is waited for `_PATIENCE` times as long.
+        """
+        self._is_waited_for, self._at_once, self._computes = is_waited_for, at_once, computes
+        self._works: deque[_Work] = deque()
+        """All whose answers were not given, in order."""
 
-    @property
-    def idle(self) -> int:
-        """How many more could work now."""
-        return self._at_once - len(self._forks) - len(self._waiting)
+    def __len__(self) -> int:
+        """How many answers are still to be given."""
+        return len(self._works)
 
     def add(self, key: Any, work: Callable[[], Any]) -> None:
         """Has the work done in a fork, at once or as soon as there is room."""
-        self._waiting.append((key, work))
+        self._works.append(_Work(key, work))
         self._start()
 
-    def answers(self, until: float, longest: float) -> Iterator[tuple[Any, Any]]:
-        """(key, what its work returned) as it comes; None of one that raised, crashed, or took too long.
+    def answers(self, until: float) -> Iterator[tuple[Any, Any]]:
+        """(key, what its work returned) in the order of the work; None of one that raised, crashed, or did not end.
 
         Ends when nothing is left, or at a time by `time.monotonic`.
-
-        Args:
-            longest: seconds for one.
         """
-        while (self._waiting or self._forks) and time.monotonic() < until:
-            self._start()
-            for fork in self._over(min(until, min(fork.since for fork in self._forks) + longest), longest):
-                self._forks.remove(fork)
-                yield fork.key, _ended(fork)
+        while self._works and (self._works[0].is_over or time.monotonic() < until):
+            if self._works[0].is_over:
+                work = self._works.popleft()
+                yield work.key, work.answer
+            else:
+                self._start()
+                self._hear(until)
 
     def _start(self) -> None:
-        while self._waiting and len(self._forks) < self._at_once:
-            key, work = self._waiting.popleft()
-            self._forks.append(_started(key, work, is_waited_for=self._is_waited_for))
+        for work in self._works:
+            if len(self._running) == self._at_once:
+                return
+            if work.fork is None and not work.is_over:
+                work.fork = _started(work.do, is_waited_for=self._is_waited_for, computes=self._computes)
 
-    def _over(self, until: float, longest: float) -> list[_Fork]:
-        """The forks that have ended; also those that took too long."""
+    @property
+    def _running(self) -> dict[_Work, _Fork]:
+        return {work: work.fork for work in self._works if work.fork is not None}
+
+    def _hear(self, until: float) -> None:
+        """Reads what forks answer, once one does; ends those that only wait."""
+        late = min(until, min(fork.since for fork in self._running.values()) + self._longest)
         with selectors.DefaultSelector() as selector:
-            for fork in self._forks:
-                selector.register(fork.descriptor, selectors.EVENT_READ, fork)
-            ready = selector.select(max(0.0, until - time.monotonic()))
-        over = []
-        for fork in (key.data for key, _ in ready):
-            piece = os.read(fork.descriptor, 1 << 16)
-            fork.answer += piece
-            over += [] if piece else [fork]
-        now = time.monotonic()
-        return over + [fork for fork in self._forks if fork not in over and now - fork.since > longest]
+            for work, fork in self._running.items():
+                selector.register(fork.descriptor, selectors.EVENT_READ, work)
+            ready = {key.data for key, _ in selector.select(max(0.0, late - time.monotonic()))}
+        for work, fork in self._running.items():
+            piece = os.read(fork.descriptor, 1 << 16) if work in ready else None
+            fork.answer += piece or b""
+            if piece == b"" or (piece is None and time.monotonic() - fork.since > self._longest):
+                work.answer, work.fork, work.is_over = _ended(fork), None, True
+
+    @property
+    def _longest(self) -> float:
+        return math.inf if self._computes is None else _PATIENCE * self._computes
 
     def drop(self) -> None:
         """Ends all that is under way, and forgets what waits."""
-        self._waiting.clear()
-        for fork in self._forks:
+        for fork in self._running.values():
             _ended(fork)
-        self._forks.clear()
+        self._works.clear()
 
     def __enter__(self) -> Forks:
         return self
@@ -131,7 +153,7 @@ class Beside(Generic[Done]):
     def __init__(self, work: Callable[[], Done], *, is_short: bool = False) -> None:
         """`is_short`: whether the others that work beside this process need leave no core for it."""
         self._work = work
-        self._fork: _Fork | None = _started(None, lambda: (work(),))
+        self._fork: _Fork | None = _started(lambda: (work(),))
         if not is_short:
             _BESIDE.add(self._fork.process)
 
@@ -195,7 +217,7 @@ def nothing_said() -> Iterator[None]:
         raise Said
 
 
-def _started(key: Any, work: Callable[[], Any], *, is_waited_for: bool = False) -> _Fork:
+def _started(work: Callable[[], Any], *, is_waited_for: bool = False, computes: int | None = None) -> _Fork:
     reading, writing = os.pipe()
     is_crowded = not is_waited_for or os.getpid() in CROWDED
     sys.stdout.flush()
@@ -208,9 +230,11 @@ def _started(key: Any, work: Callable[[], Any], *, is_waited_for: bool = False) 
         os.close(reading)
         if is_crowded:
             CROWDED.add(os.getpid())
+        if computes is not None:
+            resource.setrlimit(resource.RLIMIT_CPU, (computes, computes))
         _work(work, writing)
     os.close(writing)
-    return _Fork(key, process, reading, time.monotonic())
+    return _Fork(process, reading, time.monotonic())
 
 
 def _work(work: Callable[[], Any], writing: int) -> NoReturn:

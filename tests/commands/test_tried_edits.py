@@ -9,10 +9,11 @@ from gradprobe.commands.shrink.attempts import TELL, Attempts
 from gradprobe.commands.strides.trials import Setup, Sought
 from gradprobe.commands.strides.worker import Trials
 from gradprobe.inputs.history import CheckRequest
+from gradprobe.model.allowance import Allowance
 from tests.sampling import sampled
 
 OPTIONS = {"batch": 1, "heads": 2, "seqlen": 16, "head_dim": 8}
-BUDGET = 20.0
+COUNT = 20
 
 
 @pytest.fixture
@@ -20,21 +21,21 @@ def target(tmp_path):
     return f"{shutil.copy(Path(__file__).parents[2] / 'examples' / 'delta.py', tmp_path)}:delta"
 
 
-def of_survey(target, budget):
+def of_survey(target, count):
     trials = Trials(Setup(CheckRequest(target, None, None, OPTIONS), "again", True, frozenset()))
-    diagnoses, known = trials(Sought("do=blhd", budget))
+    diagnoses, known = trials(Sought("do=blhd", Allowance(count)))
     assert known == ()
     return diagnoses
 
 
-def of_small_case(target, budget):
-    attempts = Attempts(CheckRequest(target, None, None, OPTIONS), False, None, 1, print, budget)
+def of_small_case(target, count):
+    attempts = Attempts(CheckRequest(target, None, None, OPTIONS), False, None, 1, print, count)
     return attempts.ask(TELL, OPTIONS | {"layout": ["do=blhd"]}).report.diagnoses
 
 
 @sampled("diagnosed", [of_survey, of_small_case], push=[of_survey])
-def test_the_edit_comes_with_the_cause_where_there_is_time_for_one(target, diagnosed):
-    cause = diagnosed(target, BUDGET)[0]
+def test_the_edit_comes_with_the_cause_where_one_may_be_tried(target, diagnosed):
+    cause = diagnosed(target, COUNT)[0]
     assert (cause.fault, cause.is_certain) == ("stride/do-head", True)
     assert "+    do_ptr += b * stride_dob + h * stride_doh" in cause.edit.diff.splitlines()
-    assert diagnosed(target, 0.0)[0].edit is None
+    assert diagnosed(target, 0)[0].edit is None

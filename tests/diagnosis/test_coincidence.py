@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
-from gradprobe.diagnosis.coincidence import Variation, _culprits, _is_right, sought, variations, warnings_in
+from gradprobe.diagnosis.coincidence import _FOLLOWED, Variation, _culprits, _Work, sought, variations
 from gradprobe.diagnosis.follow import followed_run
+from gradprobe.model.allowance import NOTHING, Allowance
 from gradprobe.model.assignment import DEFAULT_RUNS, Assigned
+from gradprobe.model.memory import Warned
 from gradprobe.model.run import MATCH
 from gradprobe.numerics.evidence import LayoutRun
 from gradprobe.pipeline.probe import COINCIDENCES, probe
@@ -25,6 +26,13 @@ from tests.strangers.faults import STRANGERS, file_of
 
 CONTIGUOUS = {"batch": 1, "heads": 2, "head_dim": 8, "layouts": (("all", "contiguous"),)}
 STRIDES, LENGTHS, HEADS = "batch", "seqlen_q", "kv_heads"
+
+
+MANY = 40
+
+
+def warnings_in(experiment: Experiment, variation: Variation, count: int = MANY) -> list[Warned]:
+    return _Work(experiment, count).warnings_in(variation)
 
 
 def source_of(name: str) -> tuple[Path, str]:
@@ -97,7 +105,7 @@ def test_what_is_right_only_by_coincidence_is_told_at_its_line(fault, tmp_path):
 @sampled("name", ["grouped", "flash", "lazy", "one_pass", "blocks"], push=1)
 def test_of_a_right_kernel_nothing_is_told(name):
     shapes = {"shapes": "blhd"} if name == "blocks" else {}
-    assert sought(*checked(*source_of(name), {"seqlen": 36, **shapes}), 60.0) == ()
+    assert sought(*checked(*source_of(name), {"seqlen": 36, **shapes}), MANY) == ()
 
 
 def test_of_a_kernel_whose_way_it_is_nothing_is_told(tmp_path):
@@ -107,7 +115,7 @@ def test_of_a_kernel_whose_way_it_is_nothing_is_told(tmp_path):
     copy.write_text(edited(file.read_text(), by_q))
     experiment, runs = checked(copy, function, {"seqlen": 20})
     assert warnings_in(experiment, of(experiment, runs, STRIDES)) == []
-    assert sought(experiment, runs, 0.0) == ()  # no time, no case
+    assert sought(experiment, runs, 0) == ()
 
 
 CAUSAL = {"seqlen": 20, "causal": True}
@@ -127,7 +135,7 @@ def grouped_with(folder: Path, *pairs: tuple[str, str]) -> tuple[Experiment, lis
 def test_of_a_kernel_with_its_diagonal_in_the_other_corner_nothing_is_told(tmp_path):
     experiment, runs = grouped_with(tmp_path, ("i[:, None] + n_k - n_q", "i[:, None]"))
     lengths = of(experiment, runs, LENGTHS)
-    assert _is_right(experiment, lengths)
+    assert _Work(experiment, MANY).is_right(lengths)
     assert warnings_in(experiment, lengths) == []
 
 
@@ -141,11 +149,11 @@ def test_a_tile_behind_the_last_key_leaves_no_keys_in_what_is_made_of_rows(tmp_p
     assert found == []
 
 
-def test_nothing_is_followed_that_would_not_end_in_time(tmp_path):
+def test_a_run_that_is_followed_counts_as_six(tmp_path):
     experiment, runs = grouped_with(tmp_path, ("V, j, d, vi, vd", "V, j, d, ki, vd"))
     strides = of(experiment, runs, STRIDES)
-    assert warnings_in(experiment, strides, time.monotonic() + 60.0)
-    assert warnings_in(experiment, strides, time.monotonic() + 0.1) == []
+    assert warnings_in(experiment, strides, 1 + _FOLLOWED)
+    assert warnings_in(experiment, strides, _FOLLOWED) == []
 
 
 def test_a_check_that_matches_is_warned_of_and_matches(tmp_path):
@@ -154,7 +162,7 @@ def test_a_check_that_matches_is_warned_of_and_matches(tmp_path):
     copy.write_text(edited(file.read_text(), (FAULTS[0][2],)))
     others = {"kv_heads": 1, "seqlen_q": 20, "seqlen_k": 36}  # so that strides alone are left out
     case, target = softmax_case(**CONTIGUOUS | others), find_target(f"{copy}:{function}")
-    report = probe(case, target, budget=lambda of: 60.0 if of == COINCIDENCES else 0.0)
+    report = probe(case, target, budget=lambda of: Allowance(MANY) if of == COINCIDENCES else NOTHING)
     (warned,) = report.warnings
     assert (report.verdict, warned.kind, warned.line) == (MATCH, "coincidence", 94)
 

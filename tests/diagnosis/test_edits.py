@@ -16,6 +16,7 @@ from gradprobe.diagnosis.edits.hunt import Hunt
 from gradprobe.diagnosis.edits.search import Search
 from gradprobe.diagnosis.edits.trial import Came, came_of
 from gradprobe.diagnosis.edits.tried import _passed, _with_passed
+from gradprobe.model.allowance import NOTHING, Allowance
 from gradprobe.model.diff import patched
 from gradprobe.model.report import Diagnosis, TriedEdit, Where, passing_edit
 from gradprobe.pipeline.probe import EDITS, probe
@@ -32,7 +33,7 @@ from tests.planted.planting import KERNELS
 
 EXAMPLE = (Path(__file__).resolve().parents[2] / "examples" / "delta.py").read_text()
 RIGHT = EXAMPLE.replace("do_ptr += b * stride_dob + h * stride_oh", "do_ptr += b * stride_dob + h * stride_doh")
-SECONDS = 60.0  # what a busy machine takes; an idle one takes a few
+ALLOWED = Allowance(40)
 
 
 def experiment_on(folder, text):
@@ -41,9 +42,9 @@ def experiment_on(folder, text):
     return experiment_of(case, find_target(f"{folder}/delta.py:delta", "softmax"))
 
 
-def report_on(folder, text, budget=SECONDS):
+def report_on(folder, text, allowed=ALLOWED):
     begun = experiment_on(folder, text)
-    return report_of(probe(begun.case, begun.target, budget=lambda of: budget if of == EDITS else 0.0))
+    return report_of(probe(begun.case, begun.target, budget=lambda of: allowed if of == EDITS else NOTHING))
 
 
 def test_the_edit_is_shown_with_what_matches_with_it_and_the_cause_is_certain(tmp_path):
@@ -58,8 +59,24 @@ def test_the_edit_is_shown_with_what_matches_with_it_and_the_cause_is_certain(tm
 
 
 def test_nothing_is_tried_without_a_budget_and_nothing_where_all_matches(tmp_path):
-    assert all(one.edit is None for one in report_on(tmp_path, EXAMPLE, budget=0.0).diagnoses)
+    assert all(one.edit is None for one in report_on(tmp_path, EXAMPLE, allowed=NOTHING).diagnoses)
     assert report_on(tmp_path, RIGHT).diagnoses == ()
+
+
+def test_the_printed_edit_is_tried_first_and_in_all_places_at_once(tmp_path):
+    """One edit is allowed: it is the one that the cause prints."""
+    report = report_on(tmp_path, EXAMPLE, Allowance(1))
+    assert report.causes[0].fix == "h * stride_oh -> h * stride_doh in delta_kernel"
+    assert patched(EXAMPLE, passing_edit(report).diff) == RIGHT
+    assert passing_edit(report).tried == 1
+
+
+def test_a_search_that_the_last_resort_stops_says_so_and_names_the_edit_that_was_not_tried(tmp_path):
+    report = report_on(tmp_path, EXAMPLE, Allowance(40, 0.0))
+    assert all(one.edit is None for one in report.diagnoses)
+    assert report.known[-1] == (
+        "stopped after 0 s, when 0 edits had been tried; the printed edit of the cause was not tried"
+    )
 
 
 def test_what_no_hypothesis_names_is_a_cause_once_an_edit_is_found(tmp_path):
@@ -75,7 +92,7 @@ def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(tmp_path
     begun = experiment_on(tmp_path, text)
     at = text.index("19)")
     edit = Candidate(KernelFile(f"{tmp_path}/delta.py", text), (Edit(at, at + 2, bound),), 0.0)
-    search = Search(begun, runs_of(begun), tmp_path, SECONDS)
+    search = Search(begun, runs_of(begun), tmp_path, ALLOWED)
     titles, _, _ = search._confirmed(Cause((), tuple(search.wrong)), edit)
     assert bool(titles) is matches
 
@@ -88,7 +105,7 @@ def test_an_edit_that_is_right_only_where_causal_is_as_it_was_breaks_what_is_rig
     begun = experiment_of(case, find_target(f"{tmp_path}/flash.py:flash_backward"))
     at = text.index(was)
     edit = Candidate(KernelFile(f"{tmp_path}/flash.py", text), (Edit(at, at + len(was), right),), 0.0)
-    assert Search(begun, (), tmp_path, SECONDS)._breaks(edit, case) is breaks
+    assert Search(begun, (), tmp_path, ALLOWED)._breaks(edit, case) is breaks
 
 
 TIGHT = "range(first, end, BLOCK_M)"
@@ -103,7 +120,7 @@ def test_an_edit_that_visits_tiles_in_which_nothing_is_seen_says_so(tmp_path, st
     begun = experiment_of(case, find_target(f"{tmp_path}/flash.py:flash_backward"))
     at = text.index("first + BLOCK_M")
     edit = Candidate(KernelFile(f"{tmp_path}/flash.py", text), (Edit(at, at + len("first + BLOCK_M"), start),), 0.0)
-    search = Search(begun, runs_of(begun), tmp_path, SECONDS)
+    search = Search(begun, runs_of(begun), tmp_path, ALLOWED)
     titles, at_others, whole = search._confirmed(cause := Cause((), tuple(search.wrong)), edit)
     passed = Passed(edit, titles, 0, at_others, search._needless(cause, edit, whole))
     _, told = _passed(Found([passed]), 0.0)
@@ -169,7 +186,7 @@ def test_an_edit_is_closer_where_a_result_comes_right_and_none_goes_wrong(wrong,
 def hunt_on(folder):
     """A hunt for what is wrong with EXAMPLE, and the search that it is part of."""
     begun = experiment_on(folder, EXAMPLE)
-    search = Search(begun, runs_of(begun), folder, SECONDS)
+    search = Search(begun, runs_of(begun), folder, ALLOWED)
     file = KernelFile(f"{folder}/delta.py", EXAMPLE)
     return search, Hunt(Cause((FileFaults(file, (Fault(19),), (), None),), tuple(search.wrong)))
 
@@ -274,14 +291,14 @@ def delta(q, k, v, do, *, o):
 
 
 @pytest.mark.parametrize(
-    ("kept", "seconds", "words"),
+    ("kept", "count", "words"),
     [
-        ("from .kept import kernels", 10.0, "with it all matches"),
-        pytest.param("import os; kernels = vars(os)", 4.0, "changes anything", marks=pytest.mark.nightly),
+        ("from .kept import kernels", 10, "with it all matches"),
+        pytest.param("import os; kernels = vars(os)", 8, "changes anything", marks=pytest.mark.nightly),
     ],
 )
 def test_a_package_is_loaded_anew_with_what_it_keeps_and_is_no_library_by_its_folders_name(
-    tmp_path, monkeypatch, kept, seconds, words
+    tmp_path, monkeypatch, kept, count, words
 ):
     package = tmp_path / "triton" / f"of_{len(kept)}"
     package.mkdir(parents=True)
@@ -297,5 +314,5 @@ def test_a_package_is_loaded_anew_with_what_it_keeps_and_is_no_library_by_its_fo
     monkeypatch.syspath_prepend(package.parent)
     experiment = experiment_on(tmp_path, EXAMPLE)
     target = find_target(f"{tmp_path}/adapter.py:delta", "softmax")
-    report = report_of(probe(experiment.case, target, budget=lambda of: seconds if of == EDITS else 0.0))
+    report = report_of(probe(experiment.case, target, budget=lambda of: Allowance(count) if of == EDITS else NOTHING))
     assert words in report.causes[0].edit.words

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gradprobe.model.allowance import Allowance
 from gradprobe.model.failures import UsageFailure
 from gradprobe.numerics.evidence import Probed
 from gradprobe.pipeline.probe import probe
@@ -22,11 +23,11 @@ NEXT_ROWS = f"delta={DKDV}:delta[b,h,offs_m + 1]"
 OF_NOTHING = f"dP={DKDV}:dp[b,h,offs_m,nobody].T"
 
 
-def report_of(*taps: str, file: Path | None = None, seconds: float = 0.0) -> Probed:
+def report_of(*taps: str, file: Path | None = None, runs: int = 0) -> Probed:
     source, _, _ = TARGETS["flash"]
     case = softmax_case(batch=1, heads=2, seqlen=20, head_dim=16, taps=taps, layouts=(("all", "contiguous"),))
     target = find_target(f"{file or source}:flash_black_box")
-    return probe(case, target, why=False, budget=lambda of: seconds)
+    return probe(case, target, why=False, budget=lambda of: Allowance(runs))
 
 
 def told(report: Probed) -> list[str]:
@@ -36,8 +37,8 @@ def told(report: Probed) -> list[str]:
 def test_of_the_taps_that_are_proposed_those_are_told_that_show_the_target_rightly(monkeypatch):
     # One of each intermediate is tried; the run with all of them fails, since one reads a name that nobody has.
     monkeypatch.setattr(tapped, "propose", lambda kernels: [RIGHT, OF_HEAD_0, NEXT_ROWS, OF_NOTHING])
-    assert told(report_of(seconds=60.0)) == [f"what its kernels hold can be seen: --tap '{RIGHT}'"]
-    assert told(report_of()) == []  # no time, no run
+    assert told(report_of(runs=1)) == [f"what its kernels hold can be seen: --tap '{RIGHT}'"]
+    assert told(report_of()) == []
 
 
 @pytest.mark.parametrize(

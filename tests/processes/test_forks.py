@@ -1,4 +1,4 @@
-"""Work in forks: answers as they come, None of what raises, crashes or hangs, and nothing left behind."""
+"""Work in forks: answers in the order of the work, None of what raises, crashes or hangs, and nothing left behind."""
 
 import ctypes
 import os
@@ -19,23 +19,34 @@ def _may_fork(monkeypatch):
 
 
 def in_forks(**work):
-    with Forks(2) as forks:
+    with Forks(2, computes=1) as found:
         for key, each in work.items():
-            forks.add(key, each)
-        return dict(forks.answers(time.monotonic() + 20, longest=1.0))
+            found.add(key, each)
+        return dict(found.answers(time.monotonic() + 60))
 
 
-def test_each_piece_of_work_is_answered_and_none_of_them_ends_another():
+def computes_for_ever():
+    while True:
+        pass
+
+
+def test_each_piece_of_work_is_answered_and_none_of_them_ends_another(monkeypatch):
+    monkeypatch.setattr(forks, "_PATIENCE", 2)
     found = in_forks(
         right=lambda: [1, 2],
         raises=lambda: 1 / 0,
         leaves=sys.exit,
         crashes=lambda: ctypes.string_at(0),
         hangs=lambda: time.sleep(60),
+        computes=computes_for_ever,
         large=lambda: "x" * 1_000_000,
     )
     expected = {"right": [1, 2], "large": "x" * 1_000_000}
-    assert found == dict.fromkeys(("raises", "leaves", "crashes", "hangs")) | expected
+    assert found == dict.fromkeys(("raises", "leaves", "crashes", "hangs", "computes")) | expected
+
+
+def test_answers_come_in_the_order_of_the_work_whichever_is_done_first():
+    assert list(in_forks(slow=lambda: time.sleep(0.3), fast=lambda: 1, last=lambda: 2)) == ["slow", "fast", "last"]
 
 
 def test_a_fork_changes_nothing_here_and_says_nothing_to_anybody(capfd):
@@ -56,9 +67,9 @@ def test_a_fork_changes_nothing_here_and_says_nothing_to_anybody(capfd):
 
 def test_what_is_under_way_when_nobody_waits_any_more_is_ended():
     start = time.monotonic()
-    with Forks(1) as forks:
-        forks.add("slow", lambda: time.sleep(60))
-        assert list(forks.answers(time.monotonic() + 0.2, longest=60)) == []
+    with Forks(1) as found:
+        found.add("slow", lambda: time.sleep(60))
+        assert list(found.answers(time.monotonic() + 0.2)) == []
     assert time.monotonic() - start < 10
 
 
@@ -96,7 +107,7 @@ def test_a_fork_that_is_waited_for_may_fork_and_one_beside_this_process_may_not(
     def allowed(**how):
         with Forks(1, **how) as found:
             found.add("", forks.may_fork)
-            return next(answer for _, answer in found.answers(time.monotonic() + 20, longest=20))
+            return next(answer for _, answer in found.answers(time.monotonic() + 60))
 
     assert (allowed(), allowed(is_waited_for=True)) == (False, True)
     monkeypatch.setattr(forks, "CROWDED", {os.getpid()})

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...inputs.history import CheckRequest
+from ...model.allowance import LAST_RESORT, NOTHING, Allowance
 from ...model.case import Case
 from ...model.failures import Failure, Refusal, TargetFailure, UsageFailure
 from ...model.report import Report
@@ -46,8 +45,8 @@ class Order:
     what: str
     """FACTS, LOOK, TRY, TRY_IN_FULL or TELL."""
     options: Mapping[str, Any]
-    budget: float = 0.0
-    """Seconds in which edits of the target are tried."""
+    edits: Allowance = NOTHING
+    """Of the target, that are tried."""
     scripted: bool = True
     """Whether what shows the fault without gradprobe is made too."""
     fits: bool = True
@@ -142,7 +141,7 @@ class ShrinkWorker:
 
     def _probed(self, order: Order) -> Probed:
         request = replace(self._asked, options=order.options)
-        return run_check(request, request.command(), budget=lambda of: order.budget if of == EDITS else 0.0)
+        return run_check(request, request.command(), budget=lambda of: order.edits if of == EDITS else NOTHING)
 
     def _told(self, order: Order) -> Told:
         probed = self._probed(order)
@@ -180,12 +179,10 @@ class Attempts:
     most: int
     """How many tries there may be."""
     echo: Callable[[str], object]
-    fix_budget: float = 0.0
-    """Seconds in which edits of the target are tried on the last case."""
+    fix_budget: int = 0
+    """How many edits of the target are tried on the last case."""
     scripted: bool = True
     """Whether what shows the fault without gradprobe is made of the last case."""
-    until: float = math.inf
-    """The time, by `time.monotonic`, after which no more are begun."""
     fits: bool = True
     """Whether what else the target may take is found out before each order; not where that crashes it."""
     count: int = 0
@@ -195,7 +192,7 @@ class Attempts:
     @property
     def is_over(self) -> bool:
         """Whether no more cases may be tried."""
-        return self.count >= self.most or time.monotonic() > self.until
+        return self.count >= self.most
 
     def ask(self, what: str, options: Mapping[str, Any]) -> Any:
         """Carries out one order, of any kind.
@@ -204,8 +201,8 @@ class Attempts:
             Failure: from the trial; where the process that ran it died, TargetCrashed.
         """
         # A third of the time for one case at most is for edits.
-        budget = self.fix_budget if self.timeout is None else min(self.fix_budget, self.timeout / 3)
-        order = Order(what, options, budget if what == TELL else 0.0, self.scripted, self.fits)
+        edits = Allowance(self.fix_budget, LAST_RESORT if self.timeout is None else self.timeout / 3)
+        order = Order(what, options, edits if what == TELL else NOTHING, self.scripted, self.fits)
         (result,) = self._carried_out([order])
         if isinstance(result, Crash):
             raise TargetCrashed(f"target {self.request.target!r} crashed: {result.words}")

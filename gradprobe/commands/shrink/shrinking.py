@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -143,8 +142,7 @@ def shrink(
     most: int,
     alone: bool,
     timeout: float | None,
-    fix_budget: float = 0.0,
-    seconds: float = math.inf,
+    fix_budget: int = 0,
     scripted: bool = True,
     told: Callable[[Case, Simplification | None, int, Mapping[str, Any]], object],
     echo: Callable[[str], object],
@@ -155,9 +153,8 @@ def shrink(
         most: how many cases may be tried.
         alone: whether each runs in a process that may crash; a crash is then a way to fail.
         timeout: seconds for one case there.
-        seconds: until so long after the start another case may be tried.
         scripted: whether a script that shows the fault without gradprobe is made.
-        fix_budget: seconds in which edits of the target are tried on the smallest case.
+        fix_budget: how many edits of the target are tried on the smallest case.
         told: told of the case that fails before the search, and of each step taken, with the number of tries so far
             and the words that give the case.
         echo: told what targets print in other processes.
@@ -169,7 +166,7 @@ def shrink(
     if "inputs" in request.options:
         raise UsageFailure("--inputs: only a case whose values are drawn can be made smaller", "drop --inputs")
     start = time.perf_counter()
-    attempts = Attempts(request, alone, timeout, most, echo, fix_budget, scripted, time.monotonic() + seconds)
+    attempts = Attempts(request, alone, timeout, most, echo, fix_budget, scripted)
     facts = _facts(attempts, request)
     try:
         looked: Looked = attempts.ask(LOOK, request.options)

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import structs
 
 from ...inputs.history import CheckRequest
+from ...model.allowance import LAST_RESORT, Allowance
 from ...model.failures import TargetFailure
 from ...model.memory import ERROR, WARNING
 from ...model.report import Culprit, Diagnosis, Report, SurveySummary
@@ -114,7 +115,7 @@ def survey(
     fast: bool,
     timeout: float | None,
     workers: int = 1,
-    fix_budget: float = 0.0,
+    fix_budget: int = 0,
     told: Callable[[Survey], None],
     echo: Callable[[str], object],
 ) -> Survey:
@@ -126,7 +127,7 @@ def survey(
         fast: whether to try fewer layouts of single tensors, most of them only with NaN around.
         timeout: seconds for one trial; None for no limit.
         workers: processes that share the trials.
-        fix_budget: seconds in which edits of the target are tried, a third of the time for all trials at most.
+        fix_budget: how many edits of the target are tried, in a third of the time for all trials at most.
         told: called with what is known after each trial.
         echo: called with what the target prints.
 
@@ -163,8 +164,8 @@ def survey(
     found = replace(found, results=tuple(weighed.get(result.trial.title, result) for result in found.results))
     limit = None if timeout is None else timeout * len(found.results)
     found = replace(found, culprits=_blamed(found, functools.partial(each, blaming, timeout=limit)))
-    budget = fix_budget if limit is None else min(fix_budget, limit / 3)
-    diagnoses, known = _diagnosed(found, budget, functools.partial(each, blaming, timeout=limit))
+    edits = Allowance(fix_budget, LAST_RESORT if limit is None else limit / 3)
+    diagnoses, known = _diagnosed(found, edits, functools.partial(each, blaming, timeout=limit))
     found = replace(found, diagnoses=diagnoses, known=known)
     return replace(found, seconds={"total": time.perf_counter() - start})
 
@@ -215,10 +216,10 @@ def _blamed(found: Survey, each: Callable[[Sequence[Any]], Iterator[TaskResult]]
 
 
 def _diagnosed(
-    found: Survey, budget: float, each: Callable[[Sequence[Any]], Iterator[TaskResult]]
+    found: Survey, edits: Allowance, each: Callable[[Sequence[Any]], Iterator[TaskResult]]
 ) -> tuple[tuple[Diagnosis, ...], tuple[str, ...]]:
     """Why the first layout with wrong numbers that lays one tensor, or all, otherwise is wrong, and what is known."""
     wrong = (one for one in found.results if one.is_failing and one.run is not None and one.run.has_wrong_elements)
     plain = sorted((one for one in wrong if one.trial.kind != PROGRAM), key=lambda one: one.trial.kind != ALONE)
-    sought = [Sought(one.trial.title, budget) for one in plain[:1]]
+    sought = [Sought(one.trial.title, edits) for one in plain[:1]]
     return next((ended.result for ended in each(sought) if ended.result), ((), ()))

@@ -10,6 +10,7 @@ from ...inputs.guards import LARGE, NAN
 from ...inputs.history import CheckRequest
 from ...inputs.layouts import NEVER_EXPANDED, VECTORS
 from ...inputs.placement import Placement, placements_of
+from ...model.allowance import NOTHING, Allowance
 from ...model.assignment import AS_SAVED, LAYOUTS, SCALED, Assigned
 from ...model.memory import ERROR, HUGE, VECTOR, WARNING, MemoryFinding
 from ...model.report import Report
@@ -206,8 +207,8 @@ class Sought:
     """A trial whose cause is asked for."""
 
     title: str
-    budget: float = 0.0
-    """Seconds in which edits of the target are tried."""
+    edits: Allowance = NOTHING
+    """Of the target, that are tried."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...diagnosis.why import reasons_of
 from ...inputs.options import flags
+from ...model.allowance import Allowance
 from ...model.assignment import Assigned
 from ...model.failures import TargetFailure
 from ...model.report import Diagnosis
@@ -52,7 +53,7 @@ class Trials:
             failing, right = ([known[title] for title in titles if title in known] for titles in order)
             return culprits(bench, failing, right)
         if isinstance(order, Sought):
-            return _reasons(bench.experiment, known[order.title].assigned, order.budget)
+            return _reasons(bench.experiment, known[order.title].assigned, order.edits)
         trial = (known | dict(enumerate(self._trials, 1))).get(order)
         return bench.tried(trial) if trial is not None else None
 
@@ -92,7 +93,7 @@ class Trials:
 
 
 def _reasons(
-    experiment: Experiment, assigned: Assigned, budget: float
+    experiment: Experiment, assigned: Assigned, edits: Allowance
 ) -> tuple[tuple[Diagnosis, ...], tuple[str, ...]]:
     """Why a layout is wrong, and what is known where no cause is."""
     case = replace(experiment.case, layouts=(), runs=(assigned,))
@@ -100,7 +101,7 @@ def _reasons(
     records = list(records_of(experiment))
     failed = experiment.after(outcomes_of(records)), with_strays(records)
     found = reasons_of(*failed)
-    found = reasons_with_edits(failed, found, budget) if budget else found
+    found = reasons_with_edits(failed, found, edits) if edits.count else found
     return found.diagnoses, found.known
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from ...model.allowance import LAST_RESORT, NOTHING, Allowance
 from ...model.failures import TargetFailure
 from ...model.memory import MemoryFinding
 from ...model.run import FAILED, MISMATCH, add_counts
@@ -61,27 +62,24 @@ class Setting:
     """Whether they are processes of their own."""
     timeout: float | None = None
     """Seconds for one check, not counting the imports of the tool; None for no limit."""
-    fix_budget: float = 0.0
-    """Seconds from the start of a check until which edits of a target that is wrong are tried."""
-    shrink_budget: float = 0.0
-    """Seconds in which, of several checks, the simplest that fails of each cause is made smaller."""
-    coincidence_budget: float = 0.0
-    """Seconds in which, of a target that is right, what is so only by coincidence is sought."""
+    fix_budget: int = 0
+    """How many edits of a target that is wrong are tried."""
+    shrink_budget: int = 0
+    """How many cases are tried, of several checks, to make the simplest that fails of each cause smaller."""
+    coincidence_budget: int = 0
+    """How many small cases a target that is right runs to see what is so only by coincidence."""
 
     beyond: bool = False
     """Whether a target that matches is run on small second cases of what its own case does not use."""
 
-    def budget_at(self, seconds: float, of: str) -> float:
-        """What of a budget is left when a check has run so long, but no more than a third of what it has left itself.
-
-        Half of that of edits is kept for a check that takes long.
+    def allowance_at(self, seconds: float, of: str) -> Allowance:
+        """The work that a check which has run so long may go on to do, in a third of the time that it has left.
 
         Args:
             of: one of pipeline.probe's, "edits" or "coincidences".
         """
-        edits = max(self.fix_budget - seconds, self.fix_budget / 2)
-        left = {"edits": edits, "coincidences": self.coincidence_budget}[of]
-        return left if self.timeout is None else min(left, (self.timeout - seconds) / 3)
+        count = {"edits": self.fix_budget, "coincidences": self.coincidence_budget}[of]
+        return Allowance(count) if self.timeout is None else Allowance(count, max(0.0, self.timeout - seconds) / 3)
 
 
 class Checker:
@@ -116,7 +114,7 @@ class Checker:
 
         try:
             beside = SideBySide(planned.kept, *((other.kept, other.report.case) if other else ()))
-            budget = functools.partial(_budget, self._setting, start)
+            budget = functools.partial(_allowance, self._setting, start)
             with late_after(self._setting.timeout):
                 probed = probed_as(planned, _Ticks(say), told, budget, beyond=self._setting.beyond)
                 made = _made(planned, probed, beside.differences)
@@ -135,8 +133,8 @@ def _own_sources() -> tuple[str, ...]:
     return tuple(sorted(own))
 
 
-def _budget(setting: Setting, start: float, of: str) -> float:
-    return setting.budget_at(time.perf_counter() - start, of)
+def _allowance(setting: Setting, start: float, of: str) -> Allowance:
+    return setting.allowance_at(time.perf_counter() - start, of)
 
 
 def _made(planned: Planned, probed: Probed, differences: Sequence[Difference]) -> Checked:
@@ -162,7 +160,7 @@ def probed_as(
     planned: Planned,
     tick: Tick,
     told: Callable[[Probed], object],
-    budget: Callable[[str], float] = lambda of: 0.0,
+    budget: Callable[[str], Allowance] = lambda of: NOTHING,
     *,
     beyond: bool = False,
 ) -> Probed:
@@ -353,20 +351,19 @@ def _with_rest(planned: Planned, checked: Checked, setting: Setting, echo: Calla
     return checked
 
 
-# How often the budget a check in the interpreter may take with all its edits.
-_TIMES = 3.0
+_UNSEEN = "what the same case shows in Triton's interpreter is not told: stopped after {:.0f} s"
 
 
 def with_interpreter(planned: Planned, checked: Checked, setting: Setting) -> Checked:
     """The check; of kernels that were compiled for a GPU with what a small case in the interpreter shows."""
-    budget = setting.fix_budget
-    if not (budget > 0 and setting.isolate and is_to_be_interpreted(planned, checked.report)):
+    if not (setting.fix_budget and setting.isolate and is_to_be_interpreted(planned, checked.report)):
         return checked
-    here = replace(setting, timeout=_TIMES * budget)
     with without_gpu():
-        (ended,) = run_each(FACTORY, here, [small_case(planned)], timeout=_TIMES * budget)
+        (ended,) = run_each(FACTORY, replace(setting, timeout=None), [small_case(planned)], timeout=LAST_RESORT)
     if not isinstance(ended.result, Checked):
-        return checked
+        late = ended.crash is not None and ended.crash.kind == TIMEOUT
+        known = (*checked.report.known, *([_UNSEEN.format(LAST_RESORT)] if late else []))
+        return replace(checked, report=structs.replace(checked.report, known=known))
     return replace(checked, report=with_causes_of(checked.report, planned, ended.result.report))
 
 

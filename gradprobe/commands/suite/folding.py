@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -13,6 +14,7 @@ from msgspec import structs
 
 from ...inputs.history import CheckRequest
 from ...inputs.options import parse
+from ...model.allowance import LAST_RESORT
 from ...model.assignment import run_name
 from ...model.case import Case
 from ...model.failures import UsageFailure
@@ -26,10 +28,6 @@ from .traits import Instance, set_apart
 SHRINKER = f"{__name__}:Shrinker"
 # Values of one axis that are told apart; of more, classes.
 _FEW = 6
-# Cases that are tried for one group at most.
-_TRIES = 200
-# Seconds beyond its share after which a search that hangs is stopped.
-_PATIENCE = 30.0
 
 
 def folded_by_cause(reports: Sequence[Report], in_full: Report | None = None) -> tuple[FailureGroup, ...]:
@@ -197,8 +195,8 @@ class ToShrink:
     """The simplest failing case of a group."""
 
     request: CheckRequest
-    seconds: float
-    """Until so long after its start smaller cases are tried."""
+    tries: int
+    """How many smaller cases are tried at most."""
 
 
 class Shrinker:
@@ -212,8 +210,7 @@ class Shrinker:
 
         result = shrink(
             asked.request,
-            most=_TRIES,
-            seconds=asked.seconds,
+            most=asked.tries,
             scripted=False,
             alone=False,
             timeout=None,
@@ -224,18 +221,18 @@ class Shrinker:
 
 
 def with_smallest(
-    groups: Sequence[FailureGroup], requests: Mapping[int, CheckRequest], seconds: float, workers: int
+    groups: Sequence[FailureGroup], requests: Mapping[int, CheckRequest], tries: int, workers: int
 ) -> tuple[FailureGroup, ...]:
-    """The groups of mismatches with a smallest case each, as far as it is found in so many seconds for all of them.
+    """The groups of mismatches with a smallest case each, as far as it is found in so many tries, shared by all.
 
     Args:
         requests: of each check, by its number.
     """
     wanted = [at for at, group in enumerate(groups) if group.numbers[0] in requests and group.is_mismatch]
-    share = seconds * min(workers, len(wanted)) / max(1, len(wanted))
+    share = math.ceil(tries / max(1, len(wanted)))
     asked = [ToShrink(requests[groups[at].numbers[0]], share) for at in wanted]
     found = list(groups)
-    for ended in run_each(SHRINKER, None, asked, timeout=share + _PATIENCE, workers=workers) if share else ():
+    for ended in run_each(SHRINKER, None, asked, timeout=LAST_RESORT, workers=workers) if share else ():
         at = wanted[ended.index]
         found[at] = structs.replace(found[at], shrunk=ended.result)
     return tuple(found)

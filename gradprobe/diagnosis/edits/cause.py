@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...faults.hypothesis import Hypothesis
 from ...numerics.evidence import LayoutRun
+from ...source.repairs.candidates import Candidate
 from ..order import tensor_of
 from ..why import Reasons
 from .faults import FileFaults
@@ -26,6 +28,11 @@ class Cause:
     fault: str = ""
     others: tuple[Hypothesis, ...] = ()
     """What predicts the other causes, of which some may be predicted by nothing."""
+
+    @property
+    def printed(self) -> tuple[Candidate, ...]:
+        """The edits that its words say."""
+        return tuple(Candidate(one.file, one.printed, -math.inf) for one in self.faults if one.printed)
 
     @property
     def is_all(self) -> bool:

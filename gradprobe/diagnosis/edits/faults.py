@@ -12,7 +12,9 @@ from ...model.report import Diagnosis
 from ...probing.experiment import Experiment
 from ...source.kernel_file import KernelFile
 from ...source.repairs.candidates import Fault
+from ...source.repairs.printed import Place, edits_printed
 from ...source.repairs.spots import Grid
+from ...source.text import Edit
 from ..statements import COUNTED, LOOP, RANGE
 
 # The kinds of faults that say of a tensor that it is read or stored otherwise, and how the field abbreviates axes.
@@ -36,6 +38,8 @@ class FileFaults:
     """Words of the right text."""
     diagnosis: int | None
     """The place of the diagnosis among them; None for lines that no diagnosis names."""
+    printed: tuple[Edit, ...] = ()
+    """The edit that the diagnosis prints; none where its words do not say one."""
 
 
 def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Sequence[str]) -> list[FileFaults]:
@@ -47,6 +51,7 @@ def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Seq
 
 def _of_diagnosis(diagnosis: Diagnosis, at: int, files: dict[str, KernelFile | None]) -> Iterator[FileFaults]:
     by_file: dict[str, list[Fault]] = {}
+    pieces: dict[str, list[Place]] = {}
     kind, _, of = diagnosis.fault.partition("/")
     is_turned = of == "sign" or diagnosis.fix.startswith("negate ")
     has_range = kind in _OF_RANGES and any(where.note in _RANGES for where in diagnosis.where)
@@ -54,10 +59,14 @@ def _of_diagnosis(diagnosis: Diagnosis, at: int, files: dict[str, KernelFile | N
         is_summed, grid = has_range and where.note not in _RANGES, _GRIDS.get(kind, Grid.FAR)
         fault = Fault(where.line, where.column, where.length, grid, of, is_turned, is_summed)
         by_file.setdefault(where.file, []).append(fault)
+        if where.column is not None and where.length:
+            pieces.setdefault(where.file, []).append((where.line, where.column, where.length))
     for name, faults in by_file.items():
         file = _editable(name, files)
         if file is not None:
-            yield FileFaults(file, tuple(faults), () if is_turned else _wanted(diagnosis.fault), at)
+            wanted = () if is_turned else _wanted(diagnosis.fault)
+            printed = edits_printed(file, diagnosis.fix, pieces[name]) if list(pieces) == [name] else ()
+            yield FileFaults(file, tuple(faults), wanted, at, printed)
 
 
 def _wanted(fault: str) -> tuple[str, ...]:

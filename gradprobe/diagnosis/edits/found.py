@@ -53,6 +53,8 @@ class Found:
     """What surely undoes one cause of several, by its fault."""
     hunts: list[Hunt] = field(default_factory=list)
     """All that was tried, by cause."""
+    is_late: bool = False
+    """Whether the last resort ended it."""
 
     @property
     def tried(self) -> int:

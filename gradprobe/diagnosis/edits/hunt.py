@@ -38,7 +38,7 @@ class Ground:
         self.larger: Iterator[Small] = iter(())
         """The cases that show it too, in the order in which they grow."""
         self.best: tuple[Candidate, Came] | None = None
-        self.joined = deque[Candidate]()
+        self.joined = deque(cause.printed if base is None else ())
         """What is to be tried before all others."""
         self._left = _BEFORE_TWO
         self._waiting = _in_turn(cause.faults, base, contiguous=failing.layout == "contiguous")
@@ -91,6 +91,8 @@ class Hunt:
 
     def __init__(self, cause: Cause) -> None:
         self.cause, self.tried, self.is_over = cause, 0, False
+        self.untried = set(cause.printed)
+        """Of the edits that the cause prints."""
         self.closest: tuple[Candidate, Came, Came] | None = None
         """What makes some of it right: with what came with it and without any edit."""
         self.moves = False
@@ -158,7 +160,8 @@ def _in_turn(
             if whole is not None and (base is None or base.file is one.file):
                 yield candidate.cost + at * _NEXT + late, at, number, whole
 
-    seen: set[tuple[Path, Edits]] = set()  # several diagnoses may name a line
+    # Several diagnoses may name a line; what they print is tried before.
+    seen: set[tuple[Path, Edits]] = {(one.file.path, one.printed) for one in faults if base is None}
     for cost, _, _, candidate in heapq.merge(*(costed(at, one) for at, one in enumerate(faults))):
         if candidate is not None and (key := (candidate.file.path, candidate.edits)) not in seen:
             seen.add(key)

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 
 from ...faults.hypothesis import Hypothesis
+from ...model.allowance import Allowance
 from ...model.assignment import run_name
 from ...model.case import Case
 from ...numerics.evidence import LayoutRun
@@ -22,9 +23,13 @@ from .found import Found, Mend, Passed
 from .hunt import Ground, Hunt, Small
 from .trial import Came, Trial, came_of, holding, run_trial
 
-_AT_ONCE = 2
-# Seconds for one run of one edit.
-_LONGEST_TRIAL = 60.0
+# Edits that run at once, and those that are begun before the answer of an earlier one is taken: the same on every
+# machine, since what is tried next depends on what came.
+_AT_ONCE, _BEGUN = 2, 3
+# Seconds of a processor for one run of one edit, which may never end.
+_LONGEST_TRIAL = 60
+# Scores of a case up to which an edit that is tried on it counts as one; of a larger one it counts as that many more.
+_OF_ONE = 1 << 15
 # Layouts that tell edits apart which are the same when contiguous: no strides agree; q, k and v are programs' views.
 _ELSEWHERE = ((("all", "distinct"),), (("q", "blhd"), ("k", "blhd"), ("v", "blhd")))
 # How many more are tried once one passes, since a smaller one may too; and where it passes with these lengths alone,
@@ -35,12 +40,11 @@ Whole = Sequence[tuple[LayoutRun, "Came | None"]]
 
 
 class Search:
-    """One search, within a time."""
+    """One search, of so many edits."""
 
-    def __init__(self, experiment: Experiment, runs: Sequence[LayoutRun], folder: Path, budget: float) -> None:
-        self._experiment, self._folder = experiment, folder
-        self._until = time.monotonic() + budget
-        self._at_the_latest = self._until + budget  # what passes the small case in time is put to all of the check
+    def __init__(self, experiment: Experiment, runs: Sequence[LayoutRun], folder: Path, allowance: Allowance) -> None:
+        self._experiment, self._folder, self._left = experiment, folder, allowance.count
+        self._until = time.monotonic() + allowance.seconds
         self._plain = [run for run in runs if run.is_plain and run.measured is not None]
         self.wrong = [run for run in self._plain if not run.matches]
         self._copies = count()
@@ -48,13 +52,13 @@ class Search:
         self._before: dict[Case, Came | None] = {}
 
     def run(self, causes: Sequence[Cause]) -> Found:
-        """Tries the candidates of all causes until all are undone, or the time is over.
+        """Tries the candidates of all causes until all are undone, or as many were tried as may be.
 
         Nothing is tried for a cause that does not show in a fork as it did in the check.
         """
         found = Found(hunts=list(map(Hunt, causes)))
         left = _AFTER_PART
-        with Forks(_AT_ONCE) as forks:
+        with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
             for hunt, ground, candidate, came in self._screened(forks, found.hunts):
                 helps = came is not None and self._helps(hunt, ground, candidate, came, found)
                 if helps and not found.passed:
@@ -64,6 +68,7 @@ class Search:
                     left -= 1 if is_part else _AFTER_PART // _AFTER_ONE
                 if left <= 0 or all(hunt.is_over for hunt in found.hunts):
                     break
+        found.is_late = time.monotonic() > self._until
         return found
 
     def _begin(self, hunt: Hunt, ground: Ground) -> None:
@@ -74,16 +79,10 @@ class Search:
             hunt.leave(ground)
 
     def _screened(self, forks: Forks, hunts: Sequence[Hunt]) -> Iterator[tuple[Hunt, Ground, Candidate, Came | None]]:
-        """Each candidate with what came of it on the small case of its cause, as long as there is time.
-
-        What was begun in that time comes to its end, and so do the first few on a machine that is slow.
-        """
-        begun = 0
+        """Each candidate with what came of it on the small case of its cause, in the order in which they were begun."""
         while True:
             # The next one is made ready while forks work.
-            while (hunt := _likeliest(hunts)) is not None and forks.idle > 0:
-                if time.monotonic() > self._until and begun >= _AT_ONCE:
-                    break
+            while (hunt := _likeliest(hunts)) is not None and len(forks) < _BEGUN and self._left > 0:
                 ground = hunt.likeliest
                 if ground.small is None:
                     self._begin(hunt, ground)
@@ -91,9 +90,10 @@ class Search:
                 candidate, (trial, before) = ground.take(), ground.small
                 work = partial(self._tried, trial, candidate, self._written(candidate), hunt.cause.others, before)
                 forks.add((hunt, ground, trial, candidate), work)
-                begun += 1
-            for (hunt, ground, trial, candidate), came in forks.answers(self._at_the_latest, _LONGEST_TRIAL):
+                self._left -= max(1, trial.case.scores // _OF_ONE)
+            for (hunt, ground, trial, candidate), came in forks.answers(self._until):
                 hunt.tried += 1
+                hunt.untried.discard(candidate)
                 if hunt.is_over:
                     break
                 if ground.small is not None and trial is ground.small[0]:
@@ -231,10 +231,10 @@ class Search:
     ) -> list[Came | None]:
         """What comes of each trial; None of those after one that does not match, unless every one is to be run."""
         copy, came = self._written(candidate), dict[Trial, Came | None]()
-        with Forks(_AT_ONCE) as forks:
+        with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
             for trial in trials:
                 forks.add(trial, partial(self._tried, trial, candidate, copy, others))
-            for trial, one in forks.answers(self._at_the_latest, _LONGEST_TRIAL):
+            for trial, one in forks.answers(self._until):
                 came[trial] = one
                 if not every and (one is None or not one.matches):
                     break

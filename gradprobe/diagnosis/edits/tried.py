@@ -7,10 +7,12 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from msgspec import structs
 
+from ...model.allowance import Allowance
 from ...model.number import plural
 from ...model.report import Diagnosis, TriedEdit, Where, causes_among
 from ...numerics.evidence import LayoutRun
@@ -31,31 +33,37 @@ _OTHERS = 3
 _CLASS = "EDIT"
 
 
-def with_edits(
-    experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reasons, budget: float
-) -> tuple[Diagnosis, ...]:
-    """The diagnoses with the edits that were tried; one more where an edit is of no cause that they name.
+def with_edits(experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reasons, allowance: Allowance) -> Reasons:
+    """The reasons with the edits that were tried; with one more where an edit is of no cause that they name.
 
     Nothing is tried where no Python file of kernels is at fault, where kernels are compiled for a GPU, and where the
     fault does not come again in a fork of this process.
 
     Args:
-        budget: seconds.
+        allowance: how many are tried.
     """
-    diagnoses = reasons.diagnoses
-    if budget <= 0 or reasons.is_beyond_edits or experiment.case.device != "cpu" or not interpreting():
-        return diagnoses
+    if not allowance.count or reasons.is_beyond_edits or experiment.case.device != "cpu" or not interpreting():
+        return reasons
     start, findings = time.monotonic(), [run.measured.comparison.findings for run in runs if run.measured]
     wrong = dict.fromkeys(name for found in findings for name, one in found.items() if one.mismatched)
-    faults = faults_of(experiment, diagnoses, list(wrong))
+    faults = faults_of(experiment, reasons.diagnoses, list(wrong))
     with tempfile.TemporaryDirectory(prefix="gradprobe-edits-") as folder:
-        search = Search(experiment, runs, Path(folder), budget)
+        search = Search(experiment, runs, Path(folder), allowance)
         if not (faults and search.wrong):
-            return diagnoses
+            return reasons
         found = search.run(causes_of(reasons, faults, search.wrong))
+    known = (*reasons.known, *([_late(found, allowance.seconds)] if found.is_late else []))
     if not found.tried:
-        return diagnoses
-    return _placed(diagnoses, found, round(time.monotonic() - start, 1))
+        return replace(reasons, known=known)
+    seconds = round(time.monotonic() - start, 1)
+    return replace(reasons, diagnoses=_placed(reasons.diagnoses, found, seconds), known=known)
+
+
+def _late(found: Found, seconds: float) -> str:
+    """What was left out for want of time."""
+    untried = [hunt.cause.fault or "the cause" for hunt in found.hunts if hunt.untried]
+    printed = f"; the printed edit of {_and(untried)} was not tried" if untried else ""
+    return f"stopped after {seconds:.0f} s, when {plural(found.tried, 'edit')} had been tried{printed}"
 
 
 def _placed(diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float) -> tuple[Diagnosis, ...]:

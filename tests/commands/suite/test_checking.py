@@ -7,6 +7,7 @@ import pytest
 from gradprobe.commands.suite.checked import Planned, code_of
 from gradprobe.commands.suite.checking import Setting, check_each
 from gradprobe.inputs.history import CheckRequest
+from gradprobe.model.allowance import Allowance
 from gradprobe.model.documents import Reports, dump, load, several_document
 from gradprobe.model.report import CheckedTarget, Report
 from gradprobe.pipeline.probe import COINCIDENCES, EDITS
@@ -28,17 +29,11 @@ def made(*plan, timeout=None, **how):
     return list(check_each(plan, replace(PLAIN, timeout=timeout), **how))
 
 
-@pytest.mark.parametrize(
-    ("seconds", "timeout", "left"), [(0, None, 20), (5, None, 15), (30, None, 10), (30, 45, 5), (0, 90, 20)]
-)
-def test_the_time_for_edits_counts_from_the_start_and_half_of_it_is_kept(seconds, timeout, left):
-    assert Setting(fix_budget=20.0, timeout=timeout).budget_at(seconds, EDITS) == left
-    assert Setting(timeout=timeout).budget_at(seconds, EDITS) == 0
-
-
-def test_the_seconds_for_coincidences_are_whole_as_long_as_a_check_has_time():
-    assert Setting(coincidence_budget=5.0).budget_at(100.0, COINCIDENCES) == 5.0
-    assert Setting(coincidence_budget=5.0, timeout=30.0).budget_at(27.0, COINCIDENCES) == 1.0
+@pytest.mark.parametrize(("seconds", "timeout", "left"), [(0, None, 600), (900, None, 600), (30, 45, 5), (50, 45, 0)])
+def test_a_slow_check_may_do_as_much_as_a_quick_one_and_a_timeout_leaves_a_third(seconds, timeout, left):
+    how = Setting(fix_budget=20, coincidence_budget=5, timeout=timeout)
+    assert how.allowance_at(seconds, EDITS) == Allowance(20, left)
+    assert how.allowance_at(seconds, COINCIDENCES) == Allowance(5, left)
 
 
 @pytest.mark.parametrize(

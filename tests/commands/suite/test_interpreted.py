@@ -30,7 +30,7 @@ def report_of(*wrong, diagnoses=(OTHER,), backend="triton", device="cuda"):
     return Report(verdict="mismatch", target=target, case=case, runs=(run,), diagnoses=diagnoses, known=known)
 
 
-def interpreted(report, budget=20.0):
+def interpreted(report, budget=20):
     return with_interpreter(Planned("", REQUEST), Checked(REQUEST, report, 1), Setting(fix_budget=budget)).report
 
 
@@ -47,7 +47,7 @@ def test_cause_line_and_edit_are_those_of_a_small_case_in_the_interpreter():
     assert report.known == ()
 
 
-@pytest.mark.parametrize(("changes", "budget"), [({"backend": "cuda"}, 20.0), ({"device": "cpu"}, 20.0), ({}, 0.0)])
+@pytest.mark.parametrize(("changes", "budget"), [({"backend": "cuda"}, 20), ({"device": "cpu"}, 20), ({}, 0)])
 def test_nothing_is_run_again_for_other_backends_the_cpu_and_no_budget(changes, budget):
     report = report_of("delta", **changes)
     assert interpreted(report, budget) is report
