@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from ..inputs.options import flags, with_others
+from ..model.allowance import LAST_RESORT
 from ..model.failures import Failure, NoRoom, UsageFailure
 from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.tally import Finding
@@ -21,8 +22,8 @@ from .resolve import Problem
 
 # What comes of a small case. What is DOUBTFUL is wrong, and nothing shows that the target is meant to take it.
 RIGHT, REFUSED, WRONG, DOUBTFUL, UNTRIED = "right", "refused", "wrong", "doubtful", "untried"
-# Seconds after which a fork is given up: a kernel that does not take a case may never end.
-_PATIENCE = 60.0
+# Seconds after which a fork is given up: a kernel that does not take a case may never end. What it left is not checked.
+_PATIENCE = LAST_RESORT
 
 
 @dataclass(frozen=True)
