@@ -63,7 +63,7 @@ if TYPE_CHECKING:
         fresh: bool = False,
         evidence: str | os.PathLike[str] | None = None,
         battery: None = None,
-        shrink_budget: int = 40,
+        shrink_budget: int = 60,
         **options: Unpack[Options],
     ) -> Report: ...
 
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
         fresh: bool = False,
         evidence: str | os.PathLike[str] | None = None,
         battery: Literal["pairs", "triples", "quick", True],
-        shrink_budget: int = 40,
+        shrink_budget: int = 60,
         **options: Unpack[Options],
     ) -> Reports: ...
 
@@ -103,7 +103,7 @@ def check(
     fresh: bool = False,
     evidence: str | os.PathLike[str] | None = None,
     battery: str | bool | None = None,
-    shrink_budget: int = 40,
+    shrink_budget: int = 60,
     **options: Unpack[Options],
 ) -> Report | Reports:
     """Runs a target beside the float64 reference, as `gradprobe check` does, and returns its report.

@@ -21,7 +21,7 @@ from ..render.terminal import print_failure
 from ..targets.builtin import BUILTINS, has_driver
 from ..targets.candidates import with_function
 
-FIX_BUDGET, COINCIDENCE_BUDGET, SHRINK_BUDGET = 40, 12, 40
+FIX_BUDGET, COINCIDENCE_BUDGET, SHRINK_BUDGET = 40, 12, 60
 Target = Annotated[
     str | None,
     typer.Argument(metavar="TARGET", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)"),
