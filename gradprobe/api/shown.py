@@ -20,12 +20,21 @@ class ShownReport(Report, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """What `gradprobe check` prints, without colours."""
+        return self._text(details=False)
+
+    @property
+    def details(self) -> str:
+        """What `gradprobe check --details` prints, without colours."""
+        return self._text(details=True)
+
+    def _text(self, *, details: bool) -> str:
         from ..render.terminal import Terminal, rendered, width
 
         if not self.measured:
             told = (*self.error.details, self.error.way_out) if self.error else ()
             return "\n".join([repr(self), *(f"  {line}" for line in told if line)])
-        return "\n".join(line.plain for line in rendered(self, Terminal(width(), None, utf8=True)))
+        look = Terminal(width(), None, utf8=True, details=details, rest="print(report.details)")
+        return "\n".join(line.plain for line in rendered(self, look))
 
     def __repr__(self) -> str:
         """The verdict, in a line."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,6 @@ from ..inputs.history import CheckRequest
 from ..model.documents import Reports
 from ..model.report import Report
 from ..model.run import MATCH
-from ..render.terminal import rendered, show
 from . import shared_options as shared
 from .apart import apart
 from .error_output import failures_told
@@ -18,7 +18,7 @@ from .forms import Forms, with_page
 
 
 @shared.with_case_options
-@with_page
+@partial(with_page, details=False)
 def audit(
     reference: Annotated[str, typer.Argument(metavar="REFERENCE", help="FILE.py:FUNCTION or MODULE:FUNCTION")],
     family: shared.Family = None,
@@ -37,8 +37,7 @@ def audit(
     with failures_told(forms, request.command("audit"), show_traceback, reference):
         shared.refuse_wrong_words(request)
         report = apart(_audited, request, target=reference, isolate=isolate, show_traceback=show_traceback)
-        if not forms.on_stdout:
-            show(rendered(report))
+        forms.show(report)
         raise typer.Exit(forms.write(Reports(reports=(report,)), 0 if report.verdict == MATCH else 1))
 
 

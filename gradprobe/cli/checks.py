@@ -7,6 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -20,8 +21,11 @@ from ..model.documents import Reports, Untaken
 from ..model.failures import INTERRUPTED, Failure
 from ..model.report import Report
 from ..model.run import FAILED, MATCH
-from ..render.terminal import Progress, interrupted, print_failure, rendered, show, terminal
+from ..render.terminal import Progress, interrupted, print_failure, show, terminal
 from .forms import Forms
+
+SHOW = "gradprobe show"
+"""What shows the last check of this folder."""
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -41,17 +45,15 @@ def check_one(planned: Planned, forms: Forms, setting: Setting) -> int:
     except KeyboardInterrupt:
         # What was measured is shown; the files hold it too, marked as incomplete.
         for checked in made:
-            if not forms.on_stdout:
-                show(rendered(checked.report))
+            forms.show(checked.report)
             say(checked.report, setting.tracebacks)
             forms.write_so_far(Reports(reports=(checked.report,)))
         if not made:
             print_failure(interrupted(0, 0, ""))
         return INTERRUPTED
     (checked,) = made
-    if checked.verdict != FAILED and planned.close_up is None:
-        last.save(checked.request, checked.report)
-    return tell(checked.report, checked.code, forms, setting.tracebacks)
+    is_kept = checked.verdict != FAILED and planned.close_up is None and last.save(checked.request, checked.report)
+    return tell(checked.report, checked.code, forms, setting.tracebacks, SHOW if is_kept else "")
 
 
 def _case_line(planned: Planned) -> list[Text]:
@@ -60,11 +62,14 @@ def _case_line(planned: Planned) -> list[Text]:
     return [Text(planned.case_line, no_wrap=True, overflow="ellipsis")]
 
 
-def tell(report: Report, code: int, forms: Forms, tracebacks: bool) -> int:
-    """Shows a check that was made, and writes every form that was asked for; its exit code."""
+def tell(report: Report, code: int, forms: Forms, tracebacks: bool, rest: str = "") -> int:
+    """Shows a check that was made, and writes every form that was asked for; its exit code.
+
+    Args:
+        rest: the command that shows all of it, where that is not the same one with --details.
+    """
     said = say(report, tracebacks)
-    if not forms.on_stdout:
-        show(rendered(report))
+    forms.show(report, rest)
     return forms.write(Reports(reports=(report,), origin=report.origin), code, said=said)
 
 
@@ -194,14 +199,16 @@ def check_several(
         raise
     finally:
         lines.over()
+    is_kept = False
     compared = [checked for checked in several.checks if checked.verdict != FAILED]
     if compared:  # `diff` repeats the simplest failing check, else the first
         repeated = simplest(compared) or compared[0]
-        last.save(repeated.request, repeated.report)
+        is_kept = last.save(repeated.request, repeated.report)
     if not stopped:
         say_nothing_compared(several.so_far)
     if not forms.on_stdout:
-        show(list(closing(several.so_far, lines.on, time.perf_counter() - start, setting.tracebacks)))
+        look = replace(lines.on, details=forms.details, rest=SHOW if is_kept else "")
+        show(list(closing(several.so_far, look, time.perf_counter() - start, setting.tracebacks)))
     if stopped:
         print_failure(stopped)
         forms.write_so_far(several.so_far)

@@ -15,22 +15,34 @@ import typer
 
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
+from ..model.report import Report
 from ..render.files import FORMS, STDERR, keeps_changing, maker_of, replace_file
-from ..render.terminal import print_failure, write_stdout
+from ..render.terminal import print_failure, rendered, show, terminal, write_stdout
 from .shared_options import parameter_of, written_as
 
+DETAILS = "Show all of a report, and not one screen of it"
+Details = Annotated[bool, typer.Option("--details", envvar="GRADPROBE_DETAILS", show_envvar=False, help=DETAILS)]
 
-def with_forms(command: Callable[..., None], flags: Iterable[str] = tuple(FORMS)) -> Callable[..., None]:
-    """Gives a command the option of every form, or of some; it receives what was asked for as `forms`."""
+
+def with_forms(
+    command: Callable[..., None], flags: Iterable[str] = tuple(FORMS), *, details: bool = True
+) -> Callable[..., None]:
+    """Gives a command the option of every form, or of some; it receives what was asked for as `forms`.
+
+    Args:
+        details: whether --details is an option too; a command without it shows all.
+    """
     own = inspect.signature(command, eval_str=True).parameters.values()
     names = {f"{flag[2:]}_file": flag for flag in flags}
 
     def run(**words: Any) -> None:
         files = {flag: words.pop(name) for name, flag in names.items()}
         given = {flag: STDERR if file is True else file for flag, file in files.items() if file not in (None, False)}
-        command(**words, forms=Forms(given))
+        forms = Forms(given, details=words.pop("details", not details))
+        command(**words, forms=forms)
 
-    added = [_option(name, flag) for name, flag in names.items()]
+    added = [parameter_of("details", False, Details)] if details else []
+    added += [_option(name, flag) for name, flag in names.items()]
     at = [parameter.name for parameter in own].index("forms")
     others = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name != "forms"]
     return written_as(run, command, [*others[:at], *added, *others[at:]])
@@ -57,6 +69,8 @@ class Forms:
     """The name of a file, or - for stdout, by the option of its form."""
     evidence: str = ""
     """The file of whole heads, of which the page is told; "" without one."""
+    details: bool = False
+    """Whether stdout shows all of a report."""
 
     @classmethod
     def json(cls, file: str | None) -> Forms:
@@ -81,6 +95,15 @@ class Forms:
         both = Forms({**self.files, "--evidence": evidence})
         both.refuse_one_file_twice()
         return replace(self, evidence=evidence)
+
+    def show(self, report: Report, rest: str = "") -> None:
+        """Shows a report, unless stdout is a document's.
+
+        Args:
+            rest: the command that shows all of it, where that is not the same one with --details.
+        """
+        if not self.on_stdout:
+            show(rendered(report, replace(terminal(), details=self.details, rest=rest)))
 
     @property
     def on_stdout(self) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from ..commands.saved import read
 from ..commands.suite.checked import code_of_reports
+from ..inputs.history import last_report
 from ..inputs.options import command_line
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
@@ -21,9 +23,15 @@ from .forms import Forms, with_forms
 from .shared_options import Traceback
 
 
-@with_forms
+@partial(with_forms, details=False)
 def show(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="What --json wrote, of one check or of several")],
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE",
+            help="What --json wrote, of one check or of several (default: the last check of this folder)",
+        ),
+    ] = None,
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     evidence: Annotated[
         str | None, typer.Option(metavar="FILE.npz", help="What check --evidence wrote, for the page of --html")
@@ -35,12 +43,24 @@ def show(
     Every form is what the run itself would have written, but for times: paths are told from the folder of the run. The
     exit code is the run's.
     """
-    with failures_told(Forms(), command_line("show", file, {}), show_traceback, runs=False):
+    with failures_told(Forms(), command_line("show", file or "", {}), show_traceback, runs=False):
         forms.refuse_one_file_twice()
-        several = with_origin(read(file))
+        several = with_origin(_last() if file is None else read(file))
         forms = _beside(evidence, several, forms)
         _print(several, forms, show_traceback)
         raise typer.Exit(forms.write(several, code_of_reports(several)))
+
+
+def _last() -> Reports:
+    """The report of the last check.
+
+    Raises:
+        UsageFailure: none is kept, or what is kept is no report.
+    """
+    report = last_report()
+    if report is None:
+        raise UsageFailure("show: no check was made in this folder", "name a FILE, or run gradprobe check")
+    return Reports(reports=(report,), origin=report.origin)
 
 
 def _beside(evidence: str | None, several: Reports, forms: Forms) -> Forms:
@@ -63,10 +83,11 @@ def _print(several: Reports, forms: Forms, tracebacks: bool) -> None:
     """What the run printed, each stream to its own."""
     from ..commands.suite.table import render_several
 
+    look = replace(terminal(), details=True)
     if several.planned is not None and not any(report.strides for report in several.reports):
         say_nothing_compared(several)
-        show_lines([] if forms.on_stdout else list(render_several(several, terminal(), tracebacks)))
+        show_lines([] if forms.on_stdout else list(render_several(several, look, tracebacks)))
         return
     for report in several.reports:
         say(report, tracebacks)
-        show_lines([] if forms.on_stdout else rendered(report))
+        show_lines([] if forms.on_stdout else rendered(report, look))

@@ -18,7 +18,7 @@ from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.number import plural
 from ..model.report import Report, SurveySummary, failed_report
-from ..render.terminal import Progress, interrupted, print_failure, rendered, show, write_stdout
+from ..render.terminal import Progress, interrupted, print_failure, write_stdout
 from . import shared_options as shared
 from .error_output import failures_told, print_settings, told
 from .forms import Forms, with_forms
@@ -113,8 +113,7 @@ class _Tour:
     def _keep(self, report: Report, code: int) -> None:
         self.reports.append(report)
         self.codes.append(code)
-        if not self.forms.on_stdout:
-            show(rendered(report))
+        self.forms.show(report)
 
     def end(self) -> int:
         """Writes every form that was asked for; the exit code of all."""
@@ -154,7 +153,7 @@ class _Tour:
             write_stdout(
                 f"INTERRUPTED  {len(found.results)} of {len(found.plan.trials)} layouts were tried; of these:\n"
             )
-            show(rendered(found.report))
+            self.forms.show(found.report)
         done, of = (len(latest[0].results), len(latest[0].plan.trials)) if latest else (0, 0)
         print_failure(interrupted(done, of, "layouts"))
 

@@ -45,16 +45,18 @@ def make_folder() -> None:
     (FOLDER / ".gitignore").write_text("*\n")
 
 
-def save(request: CheckRequest, report: Report | None = None) -> None:
-    """Writes the file; a folder that cannot be written is no reason to fail a check."""
+def save(request: CheckRequest, report: Report | None = None) -> bool:
+    """Writes the file, and says whether it did: a folder that cannot be written is no reason to fail a check."""
     if "GRADPROBE_MUTANT" in os.environ:  # of a copy with a fault in it, which soon is gone
-        return
+        return False
     from ..model.documents import document_of
 
     kept = {"report": document_of(report)} if report is not None else {}
     with contextlib.suppress(OSError):
         make_folder()
         FILE.write_text(json.dumps(asdict(request) | kept, indent=2))
+        return True
+    return False
 
 
 def load() -> CheckRequest | None:
@@ -80,6 +82,18 @@ def kept_report(request: CheckRequest) -> Report | None:
     except UsageFailure:
         return None
     return report if _are_the_same(report) else None
+
+
+def last_report() -> Report | None:
+    """The report of the last check, whatever it was of and whatever its files hold now; None where none is kept.
+
+    Raises:
+        UsageFailure: what is kept is no report.
+    """
+    from ..model.documents import report_from
+
+    document = _document().get("report")
+    return None if document is None else report_from(document)
 
 
 def _document() -> dict[str, Any]:

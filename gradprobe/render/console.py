@@ -165,7 +165,7 @@ def _place(report: Report, width: int) -> Iterator[Text]:
 def _whereabouts(case: Case, element: Element) -> Iterator[Text]:
     m, n = element.tile
     if element.shard is not None:
-        yield Text(f"  {_on_ranks(case, element)}", "dim")
+        yield Text(f"  {on_ranks(case, element)}", "dim")
     parts = [f"row tile {m} (of {case.block_m} rows)"] if m is not None else []
     parts += [f"key tile {n} (of {case.block_n} keys)"] if n is not None else []
     if element.masked is not None:
@@ -174,7 +174,7 @@ def _whereabouts(case: Case, element: Element) -> Iterator[Text]:
         yield Text(f"  {', '.join(parts)}", "dim")
 
 
-def _on_ranks(case: Case, element: Element) -> str:
+def on_ranks(case: Case, element: Element) -> str:
     """`in the shard of rank 1, from step 2 of rank 3 (keys of rank 1)`, as far as that is known."""
     rank, step = element.rank, element.step
     words = f"in the shard of rank {element.shard}"
@@ -185,7 +185,7 @@ def _on_ranks(case: Case, element: Element) -> str:
 
 def _table(report: Report, run: Run, width: int, marks: Marks) -> Iterator[Text]:
     heads = report.case.heads if report.case else max(one.count for one in run.compares)
-    states = [[_status(one, heads, [head]) for one in run.compares] for head in range(heads)]
+    states = [[status_in(one, heads, [head]) for one in run.compares] for head in range(heads)]
     groups = head_groups(states, max(1, (width - _NAME) // _CELL))
     label, each = ("head", "head") if len(groups) == heads else ("heads", "group of heads")
     yield Text(f"  worst error of each {each}, as a multiple of what is allowed", "dim")
@@ -197,13 +197,13 @@ def _table(report: Report, run: Run, width: int, marks: Marks) -> Iterator[Text]
             yield Text(f"  in {one.kernel}")
         kernel, name = one.kernel, f"  {one.name}" if one.kernel else one.name
         yield Text.assemble(f"  {name:<{_NAME - 2}}", *_cells(one, groups, heads, marks))
-    yield from (Text(line, "dim") for words in (_sources(run), _dtypes(run)) for line in wrapped(words, width))
+    yield from (Text(line, "dim") for words in (sources(run), _dtypes(run)) for line in wrapped(words, width))
     if report.failing and run.first_mismatch:
         legend = f"{marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs"
         yield Text(f"  {legend}", "dim")
 
 
-def _sources(run: Run) -> str:
+def sources(run: Run) -> str:
     """Which intermediates were exported, tapped, seen or recovered, and which were not seen at all."""
     by_source: dict[str, list[str]] = {}
     for one in run.compares:
@@ -244,23 +244,28 @@ def head_groups(states: Sequence[object], columns: int) -> list[range]:
 
 def _cells(one: Intermediate, groups: Sequence[range], heads: int, marks: Marks) -> Iterator[tuple[str, str]]:
     for group in groups:
-        worst = max((head.ratio for head in _held(one, heads, group)), key=lambda by: (by != by, by))
-        status = _status(one, heads, group)
+        worst = worst_in(one, heads, group)
+        status = status_in(one, heads, group)
         mark = {MISMATCH: marks.mismatch, INHERITED: marks.inherited, MATCH: ""}[status]
         times = marks.times if mark else ""
         yield f"{mark + ratio(worst) + times:>{_CELL}}", STYLES.get(status, "")
 
 
-def _held(one: Intermediate, heads: int, wanted: Iterable[int]) -> list[Head]:
+def worst_in(one: Intermediate, heads: int, wanted: Iterable[int]) -> float:
+    """The worst error in some query heads, as a multiple of what is allowed; NaN is worse than any."""
+    return max((head.ratio for head in heads_in(one, heads, wanted)), key=lambda by: (by != by, by))
+
+
+def heads_in(one: Intermediate, heads: int, wanted: Iterable[int]) -> list[Head]:
     """What an intermediate has of some query heads, in every batch: key heads of dK and dV."""
     group_size = heads // one.count
     held = {head // group_size for head in wanted}
     return [head for head in one.heads if head.head in held]
 
 
-def _status(one: Intermediate, heads: int, wanted: Iterable[int]) -> str:
+def status_in(one: Intermediate, heads: int, wanted: Iterable[int]) -> str:
     """The worst of them."""
-    statuses = {head.status for head in _held(one, heads, wanted)}
+    statuses = {head.status for head in heads_in(one, heads, wanted)}
     return next(known for known in (MISMATCH, INHERITED, MATCH) if known in statuses)
 
 
@@ -293,6 +298,11 @@ def _reasons(report: Report) -> Iterator[str]:
     yield from (report.failing or report.measured[0]).inside
     yield from report.coarser
     yield from repeat_sentences(report)
+    yield from coarse_words(report)
+
+
+def coarse_words(report: Report) -> Iterator[str]:
+    """Says of errors that are small in all layouts what they rather are than a wrong formula."""
     worst = max((one.ratio for run in report.measured for one in run.compares), default=0.0)
     if report.failing and not report.coarser and 1.0 < worst <= COARSE:
         name = report.shown.precision
@@ -317,7 +327,9 @@ def _of_memory(report: Report) -> Iterator[str]:
 def _sentences(report: Report) -> Iterator[str]:
     shown, broken = report.shown, next((run.broken for run in report.measured if run.broken), [])
     if report.failing and shown.compares:
-        yield f"wrong rows: {_wrong_rows(shown)}" if shown.first_mismatch else "no single element is out of bounds"
+        first = shown.first_mismatch
+        place = f"{first.title} {place_in_words(first)}: {wrong_rows(shown, first)}" if first else ""
+        yield f"wrong rows: {place}" if first else "no single element is out of bounds"
     if broken:
         yield f"identities broken: {'; '.join(identity.name for identity in broken)}"
     elif shown.compares:
@@ -332,20 +344,20 @@ def _sentences(report: Report) -> Iterator[str]:
     yield from report.notes
     if shown.undecided:
         yield f"{plural(shown.undecided, 'entry')} on the ReLU's kink, where rounding decides: either side is right"
-    yield _receipt(report)
+    yield receipt(report)
 
 
-def _wrong_rows(run: Run) -> str:
-    first = run.first_mismatch
-    assert first is not None
+def wrong_rows(run: Run, first: Element) -> str:
+    """The wrong rows of an element's head: `0-71 (72 of 72)`; "" of what has none."""
     one = next(one for one in run.compares if one.title == first.title)
     ranges = next(head.rows for head in one.heads if (head.batch, head.head) == (first.batch, first.head))
     rows = sum(last - start + 1 for start, last in ranges)
     of = f"{sum(last - start + 1 for start, last in one.shown)} shown" if one.shown else f"{one.length}"
-    return f"{one.title} {place_in_words(first)}: {in_words(ranges, 6)} ({rows} of {of})"
+    return f"{in_words(ranges, 6)} ({rows} of {of})" if ranges else ""
 
 
-def _receipt(report: Report) -> str:
+def receipt(report: Report) -> str:
+    """What was compared."""
     counts, case, runs = report.compared, report.case, len(report.measured)
     if not report.shown.compares:
         return "compared no element: only sums over rows and keys were judged"

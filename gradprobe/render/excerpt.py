@@ -38,8 +38,8 @@ def window(place: Element, width: int, *, one_row: bool = False) -> Iterator[Tex
 
 # Beyond each of these multiples of the budget another sign.
 _OVER = (1.0, 10.0, 100.0, 1000.0)
-_UTF8 = "·░▒▓█"
-_ASCII = ".-+*#"
+UTF8_SIGNS = "·░▒▓█"
+ASCII_SIGNS = ".-+*#"
 _MOST_ROWS = 10
 
 
@@ -47,24 +47,26 @@ def render_close_up(view: CloseUp, width: int, *, utf8: bool = True) -> list[Tex
     """The close-up as lines that fit `width`."""
     return [
         Text(f"layout {view.layout}", "dim"),
-        *_head(view),
+        *close_up_head(view),
         Text(),
-        *_map(view, width, _UTF8 if utf8 else _ASCII),
+        *close_up_map(view, width, UTF8_SIGNS if utf8 else ASCII_SIGNS),
         Text(),
-        *_rows(view),
+        *close_up_rows(view),
         Text(),
         *window(view.element, width),
     ]
 
 
-def _head(view: CloseUp) -> Iterator[Text]:
+def close_up_head(view: CloseUp) -> Iterator[Text]:
+    """The head, and how much of it is wrong."""
     elements, is_wrong = plural(view.total, "element"), view.mismatched > 0
     state = f"{view.mismatched:,} of {elements} wrong" if is_wrong else f"all {elements} within budget"
     styled = (state, STYLES[MISMATCH] if is_wrong else "green")
     yield Text.assemble((view.element.title, "bold"), f"  {place_in_words(view)}: ", styled)
 
 
-def _map(view: CloseUp, width: int, signs: str) -> Iterator[Text]:
+def close_up_map(view: CloseUp, width: int, signs: str) -> Iterator[Text]:
+    """A title, a line for each row of tiles, and what the signs mean."""
     rows, cols = view.tile
     step = -(-len(view.map[0]) // max(1, width - 14))  # columns are pooled until they fit
     yield Text(f"  worst error of each {rows} x {min(cols * step, view.shape[1])} tile, rows downwards", "dim")
@@ -84,7 +86,8 @@ def _pooled(line: Sequence[Number | None], step: int) -> list[Number | None]:
     return [max((cell for cell in part if cell is not None), default=None) for part in parts]
 
 
-def _rows(view: CloseUp) -> Iterator[Text]:
+def close_up_rows(view: CloseUp) -> Iterator[Text]:
+    """Which rows are wrong, and the first of them with the worst element of each."""
     if view.mismatched:
         wrong = in_words(spans(row.row for row in view.rows))
         yield Text(f"  wrong rows: {wrong} ({len(view.rows)} of {view.shape[0]})")
@@ -139,16 +142,22 @@ def render_edit(edit: TriedEdit, width: int) -> Iterator[Text]:
     if not edit.diff:
         yield from folded(f"{edit.words} ({edit.seconds:.0f} s)", width)
         return
-    head = "FIX, tried: " if edit.matches else "FIX of this cause, tried: " if edit.mends else "CLOSEST EDIT, tried: "
+    head, style = edit_head(edit)
     certain = ": the cause is certain" if edit.is_certain else ""
-    first, *rest = lines_of(f"{edit.words} ({count}){certain}", max(width, 40) - len(head))
-    yield Text.assemble((head, "bold green" if edit.is_certain else f"bold {CAUTION}"), first)
+    first, *rest = lines_of(f"{edit.words} ({count}){certain}", max(width, 40) - len(head) - 2)
+    yield Text.assemble((f"{head}: ", style), first)
     yield from (Text(f"  {line}") for line in rest)
     lines = edit.diff.splitlines()
     yield from (Text(f"  {line}", _DIFF_STYLES.get(line[:1], "dim")) for line in lines[:_MOST_OF_A_DIFF])
     if len(lines) > _MOST_OF_A_DIFF:
         yield Text(f"  {plural(len(lines) - _MOST_OF_A_DIFF, 'line')} more of the diff, in --json FILE", "dim")
     yield from (line for other in edit.others for line in folded(f"so does another: {other}", width))
+
+
+def edit_head(edit: TriedEdit) -> tuple[str, str]:
+    """What an edit that changes anything is called, and in which style."""
+    head = "FIX, tried" if edit.matches else "FIX of this cause, tried" if edit.mends else "CLOSEST EDIT, tried"
+    return head, "bold green" if edit.is_certain else f"bold {CAUTION}"
 
 
 def _lines(wheres: Sequence[Where], base: Base, width: int) -> Iterator[Text]:

@@ -89,7 +89,8 @@ def verdict_of(report: Report) -> tuple[str, str, str]:
     return f"MATCH{warned}", "bold green", words
 
 
-def _blame(run: Run) -> str:
+def blame_in(run: Run) -> str:
+    """What is wrong in a layout; "" where only memory was touched wrongly."""
     return blame(run) if run.has_wrong_elements or run.broken else ""
 
 
@@ -98,9 +99,14 @@ def words_of(run: Run) -> str:
     return run.skipped or (run.error if isinstance(run.error, str) else "")
 
 
+def line_of(report: Report, run: Run) -> str:
+    """The greppable line of a wrong layout."""
+    return greppable(run) if blame_in(run) else stray_line(memory_in(report, run)[0])
+
+
 def _place(report: Report, run: Run, width: int) -> Iterator[Text]:
-    blamed = _blame(run)
-    yield Text(greppable(run) if blamed else stray_line(memory_in(report, run)[0]), "bold")
+    blamed = blame_in(run)
+    yield Text(line_of(report, run), "bold")
     yield from folded(f"with {run.layout}" + (f": {blamed}" if blamed else ""), width)
     if run.first_mismatch is not None:
         yield from window(run.first_mismatch, width)
@@ -130,7 +136,7 @@ def warning_told(report: Report, warned: Warned) -> tuple[str, str]:
     """A warning with the layouts that show it, and what was seen in the first of them."""
     first = next(run for run in report.runs if run.layout in warned.layouts)
     memory = _telling(report, [first])
-    seen = filter(None, (words_of(first), memory[0].sentence if memory else _blame(first)))
+    seen = filter(None, (words_of(first), memory[0].sentence if memory else blame_in(first)))
     return f"{warned.words} ({_named(warned.layouts)})", f"with {first.layout}: {'; '.join(seen)}"
 
 
@@ -159,7 +165,7 @@ def _matrix(report: Report, marks: Marks) -> Iterator[Text]:
         heads = [f"-{head}" if part and head else head for head in heads]
         yield Text((" " * _ROW + "".join(f"{head:>{_CELL}}" for head in heads)).rstrip(), "dim")
     for row, runs in cells_of(report).items():
-        line = Text.assemble(f"  {row:<{_ROW - 2}}", *(_cell(run, marks) for run in runs))
+        line = Text.assemble(f"  {row:<{_ROW - 2}}", *(cell(run, marks) for run in runs))
         line.rstrip()
         yield line
     yield Text("  " + "   ".join(f"{sign} {words}" for sign, words in legend(report, marks).items()), "dim")
@@ -184,7 +190,8 @@ def sign_of(run: Run, marks: Marks) -> str:
     return {MISMATCH: marks.mismatch, SKIPPED: "-"}.get(run.verdict, "crash")
 
 
-def _cell(run: Run | None, marks: Marks) -> tuple[str, str]:
+def cell(run: Run | None, marks: Marks) -> tuple[str, str]:
+    """A cell of the matrix, and its style."""
     if run is None:
         return " " * _CELL, ""
     return f"{sign_of(run, marks):>{_CELL}}", _WARNING if run.severity == WARNING else _STYLES[run.verdict]

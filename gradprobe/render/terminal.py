@@ -61,6 +61,10 @@ class Terminal:
     rows: int | None
     """None where it is no terminal."""
     utf8: bool
+    details: bool = False
+    """Whether all of a report is to be shown."""
+    rest: str = ""
+    """The command that shows all of it, where that is not the same one with --details."""
 
 
 def terminal() -> Terminal:
@@ -69,7 +73,23 @@ def terminal() -> Terminal:
 
 
 def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
-    """The report, the close-up that was asked for, or the survey of layouts.
+    """The report on one screen; where all of it is asked for, and of an audit, in full."""
+    from .screen.close_up import close_up_screen
+    from .screen.screen import render_screen
+    from .screen.survey import survey_screen
+
+    on = on or terminal()
+    if on.details or report.audit is not None:
+        return _detailed(report, on)
+    if any(run.tried for run in report.runs):
+        return survey_screen(report, on.columns)
+    if report.close_up is not None:
+        return close_up_screen(report, report.close_up, on.columns, utf8=on.utf8)
+    return render_screen(report, on.columns, utf8=on.utf8, rest=on.rest)
+
+
+def _detailed(report: Report, on: Terminal) -> list[Text]:
+    """All of the report, of the close-up that was asked for, or of the survey of layouts.
 
     Where the terminal is too short to show the first line still, the verdict stands once more at the end.
     """
@@ -80,7 +100,6 @@ def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
     from .excerpt import render_close_up, render_reasons
     from .survey import render_survey
 
-    on = on or terminal()
     if report.audit is not None:
         return render_audit(report, on.columns, utf8=on.utf8)
     if any(run.tried for run in report.runs):

@@ -44,7 +44,7 @@ def ratio(value: float) -> str:
         return "inf"
     if value < 9.995:
         return f"{value:.2f}"
-    return f"{value:.0f}" if value < 99_999.5 else f"{value:.0e}".replace("e+0", "e")
+    return f"{value:.0f}" if value < 99_999.5 else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
 
 
 def value(number: float | None) -> str:
@@ -165,10 +165,10 @@ def heads_in_words(one: Intermediate, status: str) -> str:
     return f"head{'s' if len(wrong) != 1 else ''} {in_words(spans(wrong))} of {one.count}"
 
 
-def blame(run: Run) -> str:
-    """Which intermediates are wrong by themselves, in which heads, and which only inherit."""
+def blame(run: Run, *, inherits: bool = True) -> str:
+    """Which intermediates are wrong by themselves, in which heads, and, where asked for, which only inherit."""
     own = [one for one in run.intermediates if one.status == MISMATCH]
-    inherited = [one.title for one in run.intermediates if one.status == INHERITED]
+    inherited = [one.title for one in run.intermediates if one.status == INHERITED and inherits]
     if not own:
         within = "every element is within budget, but " if run.compares else ""
         return f"{within}the target breaks {run.broken[0].name}"

@@ -83,9 +83,9 @@ def _seen_from_outside(error: BaseException | None) -> BaseException | None:
 def table_of(report: Probed) -> str:
     """What `gradprobe check` prints, without colour."""
     from ..pipeline.reported import report_of
-    from ..render.console import render
-    from ..render.terminal import utf8, width
+    from ..render.terminal import Terminal, rendered, utf8, width
 
     # The real stream and not the one that captures: what a test runner captures, it shows on the real one.
-    lines = [line.plain for line in render(report_of(report), width(), utf8=utf8(sys.__stdout__))]
+    look = Terminal(width(), None, utf8=utf8(sys.__stdout__))
+    lines = [line.plain for line in rendered(report_of(report), look)]
     return "\n".join([*lines, *([] if report.reproduce else [_ALONE])])

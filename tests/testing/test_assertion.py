@@ -1,8 +1,8 @@
 """`assert_backward_matches`: the verdict and the very table of `gradprobe check`, for a function as for a word."""
 
 import functools
+import hashlib
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 from gradprobe.model.failures import Failure, TargetFailure, UsageFailure
 from gradprobe.pipeline.reported import report_of
 from gradprobe.testing import assert_backward_matches
+from gradprobe.testing.assertion import report_on
 from tests.auditing import written
 from tests.cli.command import ROOT, SMALL, run
 from tests.cli.written_targets import softmax_targets, write_targets
@@ -50,11 +51,6 @@ def too_large(q, k, v, *, scale):
     return off(1.01, q, k, v, scale=scale)
 
 
-def without_seconds(table):
-    """A table less the times that a run took, which no two runs share."""
-    return re.sub(r"seconds: .*?total [\d.]+", "", table.strip("\n"), flags=re.DOTALL)
-
-
 def table_of(target, **options):
     with pytest.raises(AssertionError) as caught:
         assert_backward_matches(target, **{**OF_SMALL, **options})
@@ -73,12 +69,15 @@ def test_a_target_that_matches_returns_its_report():
 @pytest.mark.usefixtures("with_causes")
 @sampled("name", ["doubled_dq", "nan_in_dk", "infinite_dq", "leaky_p", "half_a_delta_inside"], push=2)
 def test_the_message_of_a_mismatch_is_the_table_that_the_command_prints(name):
-    ran = run(f"check soft.py:{name} {SMALL}")
+    ran = run(f"check soft.py:{name} {SMALL}", GRADPROBE_DETAILS="0")
     table = table_of(f"soft.py:{name}")
     assert (ran.code, table.startswith("MISMATCH  ")) == (1, True)
     assert table.count("\nFIRST MISMATCH ") == 1
     assert f"again: gradprobe check soft.py:{name} {SMALL}" in table
-    assert without_seconds(table) == without_seconds(ran.out)
+    assert table.splitlines()[:-1] == ran.out.splitlines()[:-1]
+    assert [text.splitlines()[-1] for text in (table, ran.out)] == [
+        "  more: the same with --details", "  more: gradprobe show"
+    ]  # fmt: skip
 
 
 def test_the_table_is_as_wide_as_columns_says(monkeypatch):
@@ -86,7 +85,8 @@ def test_the_table_is_as_wide_as_columns_says(monkeypatch):
     table = table_of("soft.py:leaky_p")
     greppable = ("FIRST MISMATCH ", "  again: ")
     assert max(len(line) for line in table.splitlines() if not line.startswith(greppable)) <= 72
-    assert without_seconds(table) == without_seconds(run(f"check soft.py:leaky_p {SMALL}", COLUMNS="72").out)
+    ran = run(f"check soft.py:leaky_p {SMALL}", COLUMNS="72", GRADPROBE_DETAILS="0")
+    assert table.splitlines()[:-1] == ran.out.splitlines()[:-1]
 
 
 def test_a_function_is_repeated_by_the_word_of_its_file(monkeypatch):
@@ -94,7 +94,7 @@ def test_a_function_is_repeated_by_the_word_of_its_file(monkeypatch):
     module = sys.modules[__name__]
     word = "tests.testing.test_assertion:too_large"
     table = table_of(module.too_large, causal=None, layout="do=blhd", recover=False)
-    again = table.splitlines()[-1]
+    again = table.splitlines()[-2]
     assert again == f"  again: gradprobe check {word} {SMALL} --layout do=blhd --no-recover"
     first = [line for line in table.splitlines() if line.startswith("FIRST MISMATCH ")]
     assert run(again.partition("gradprobe ")[2]).first_mismatches == first
@@ -164,7 +164,9 @@ def test_every_form_of_a_function_is_checked_under_its_name_and_its_own_source(f
     function, name = FORMS[form]
     table = table_of(function, recover=False)
     assert f"test_assertion.py:{name}, contiguous)" in " ".join(table.split())
-    assert re.search(rf"test_assertion.py sha256 [0-9a-f]{{12}}\n    {name.rpartition('.')[2]}:\d+\n", table)
+    checked = report_of(report_on(function, **OF_SMALL, recover=False)).target
+    assert (Path(checked.file).name, checked.function) == ("test_assertion.py", name.rpartition(".")[2])
+    assert checked.sha256 == hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     assert "again: " not in table
     assert table.endswith(
         "no command line repeats this: a lambda, a partial and a function inside another one have no word"
@@ -173,6 +175,7 @@ def test_every_form_of_a_function_is_checked_under_its_name_and_its_own_source(f
 
 WORDS = """
 import functools
+import hashlib
 import torch
 from soft import attention, doubled_dq
 
@@ -224,7 +227,7 @@ def words(folder, monkeypatch):
 
 @pytest.mark.parametrize("name", ["plain", "decorated", "partial", "apply", "Attention", "inside_if", "doubled_dq"])
 def test_what_a_module_holds_has_a_word_that_finds_it(words, name):
-    again = table_of(getattr(words, name), runs="contiguous", recover=False).splitlines()[-1]
+    again = table_of(getattr(words, name), runs="contiguous", recover=False).splitlines()[-2]
     file = "soft.py" if name == "doubled_dq" else "words.py"
     assert again == f"  again: gradprobe check {file}:{name} {SMALL} --runs contiguous --no-recover"
     ran = run(again.partition("gradprobe ")[2])
@@ -244,7 +247,7 @@ def test_a_file_of_a_package_has_the_word_of_its_module(folder, monkeypatch):
     monkeypatch.syspath_prepend(folder)
     import pack.inner.kernel as kernel
 
-    again = table_of(kernel.doubled_dq).splitlines()[-1]
+    again = table_of(kernel.doubled_dq).splitlines()[-2]
     assert again == f"  again: gradprobe check pack.inner.kernel:doubled_dq {SMALL}"
     assert run(again.partition("gradprobe ")[2]).code == 1
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(folder)])

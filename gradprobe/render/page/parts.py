@@ -18,7 +18,7 @@ from .scale import SCALE
 from .sources import diff_lines, excerpts, whole_listings
 from .values import Values
 
-_TERMINAL = Terminal(100, None, True)
+_TERMINAL = Terminal(100, None, utf8=True, details=True)
 
 
 def parts_of(

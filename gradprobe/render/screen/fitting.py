@@ -1,0 +1,51 @@
+"""Sections of lines, and how they come to fit a number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from rich.text import Text
+
+from ...model.number import plural
+
+MOST, MOST_OF_A_MATCH = 24, 10
+"""Rows on a terminal of 80 columns: of a report that fails, and of a match."""
+COLUMNS = 80
+
+
+@dataclass(frozen=True)
+class Section:
+    """Lines that stand together, of which the last may be left out."""
+
+    lines: Sequence[Text]
+    least: int | None = None
+    """How many stay, however little room there is; None for all."""
+    noun: str = "line"
+    """What a line is, to count those that are left out; "" where nobody misses them."""
+
+    def cut(self, rows: int, width: int) -> Section:
+        """The section in so many rows, or in its least lines: the last one says how many are left out."""
+        lines, counted = list(self.lines), int(bool(self.noun))
+        least = len(lines) if self.least is None else self.least
+        if rows_of(lines, width) <= rows or len(lines) <= least + counted:
+            return self
+        while len(lines) > least and rows_of(lines, width) + counted > rows:
+            lines.pop()
+        words = f"  and {plural(len(self.lines) - len(lines), self.noun)} more"
+        return replace(self, lines=[*lines, *([Text(words, "dim")] if counted else [])])
+
+
+def rows_of(lines: Iterable[Text], width: int) -> int:
+    """How many rows lines take where a terminal folds those that are longer than it is wide."""
+    return sum(max(1, -(-line.cell_len // max(width, COLUMNS))) for line in lines)
+
+
+def fitted(sections: Sequence[Section], most: int, width: int) -> list[Text]:
+    """The lines of all sections, in at most so many rows where their least lines allow it: the last give way first."""
+    found = list(sections)
+    for at in reversed(range(len(found))):
+        over = sum(rows_of(one.lines, width) for one in found) - most
+        if over > 0:
+            found[at] = found[at].cut(rows_of(found[at].lines, width) - over, width)
+    return [line for one in found for line in one.lines]

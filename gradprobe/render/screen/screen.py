@@ -1,0 +1,226 @@
+"""A report on one screen: the verdict, the place, the cause with its line, the edit, and what else must be known.
+
+Each section is a function of the report. `--details` has everything that is left out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from ...model.number import plural
+from ...model.report import CONSISTENT, Diagnosis, Report, passing_edit
+from ...model.run import FAILED, MATCH, MISMATCH
+from ..against import render_against
+from ..console import first_line, on_ranks, receipt, render_layouts, sources, verdict_words, wrong_rows
+from ..excerpt import edit_head
+from ..identities import identity_table
+from ..places import base_of
+from ..text import ASCII, CAUTION, UTF8, Marks, blame, headed, lines_of, ratio
+from .code import changes, excerpt
+from .findings import findings, in_short, unseen
+from .fitting import MOST, MOST_OF_A_MATCH, Section, fitted, rows_of
+from .table import head_table, legend
+
+# Sentences about an error without a cause.
+_KNOWN = 3
+_BAD, _GOOD = "bold red", "bold green"
+
+
+def render_screen(report: Report, width: int, *, utf8: bool = True, rest: str = "") -> list[Text]:
+    """The report in at most 24 rows of 80 columns, a match in 10; nothing where nothing was measured.
+
+    Args:
+        rest: the command that shows all of it; "" for the same one with --details.
+    """
+    marks = UTF8 if utf8 else ASCII
+    if report.verdict == FAILED or not report.measured:
+        return _failed(report, width, utf8=utf8)
+    fails = report.failing is not None
+    sections = _of_mismatch(report, width, marks) if fails else _of_match(report, width)
+    most = MOST if fails else MOST_OF_A_MATCH
+    return closed(report, [*sections], findings(report), most, width, rest, unseen(report), is_again=fails)
+
+
+def closed(
+    report: Report,
+    sections: Sequence[Section],
+    sentences: Sequence[str],
+    most: int,
+    width: int,
+    rest: str = "",
+    left: int = 0,
+    *,
+    is_again: bool,
+) -> list[Text]:
+    """Sections, as many sentences below them as there is room for, and the commands that go on.
+
+    Args:
+        rest: the command that shows all of it; "" for the same one with --details.
+        left: how many more notes there are.
+        is_again: whether the command that repeats the check is one of them.
+    """
+    again = [Text(f"  again: {report.reproduce}")] if is_again and report.reproduce else []
+    closing = rows_of(again, width) + 1
+    folded = [short(sentence, width) for sentence in sentences]
+    lines = fitted(sections, most - closing - len(folded[0] if folded else ()), width)
+    room, taken = most - closing - rows_of(lines, width), list[Text]()
+    folded[:1] = [short(sentence, width, min(2, max(1, room))) for sentence in sentences[:1]]
+    while folded and len(folded[0]) <= room:
+        room -= len(folded[0])
+        taken += folded.pop(0)
+    left += len(folded)
+    rest, notes = rest or ("the same with --details" if report.reproduce else ""), plural(left, "note")
+    words = f"{rest} ({notes})" if rest and left else rest or notes
+    return [*lines, *taken, *again, *([Text(f"  more: {words}", "dim")] if rest or left else [])]
+
+
+def short(words: str, width: int, rows: int = 2, indent: str = "  ") -> list[Text]:
+    """Words in so many rows at most."""
+    room = max(width, 40)
+    lines = lines_of(words, room, initial_indent=indent, subsequent_indent=f"{indent}  ")
+    if len(lines) > rows:
+        last = lines_of(lines[rows - 1].strip(), room - len(indent) - 6)[0]
+        lines = [*lines[: rows - 1], f"{indent}{'  ' * (rows > 1)}{last} ..."]
+    return [Text(line) for line in lines]
+
+
+def headed_in(head: str, style: str, words: str, width: int, rows: int = 2) -> list[Text]:
+    """The same below a word that begins its first row."""
+    first, *more = short(f"{head} {words}", width, rows, indent="")
+    first.stylize(style, 0, len(head))
+    return [first, *more]
+
+
+def _of_match(report: Report, width: int) -> list[Section]:
+    verdict = headed_in(f"{MATCH.upper()} ", _GOOD, verdict_words(report), width)
+    backend, device = report.target.backend, report.environment.get("device")
+    ran = f"{receipt(report)}; ran {backend} on {device} in {report.seconds.get('total', 0.0):.1f} s"
+    return [
+        Section([*verdict, *render_against(report, width)]),
+        Section([*_worst(report), *short(sources(report.shown), width), *short(ran, width, 3)]),
+    ]
+
+
+def _worst(report: Report) -> Iterator[Text]:
+    """The worst error of all layouts."""
+    found = [(one.ratio, one.title, run.layout) for run in report.measured for one in run.compares]
+    if found:
+        times, title, layout = max(found)
+        yield Text(f"  the worst error is {ratio(times)} of what is allowed, in {title} ({layout})")
+
+
+def _of_mismatch(report: Report, width: int, marks: Marks) -> Iterator[Section]:
+    yield Section([*_verdict(report, width), Text(first_line(report), "bold")])
+    yield Section(_place(report, width), 1, "")
+    yield Section(list(render_against(report, width)))
+    yield Section(list(cause_lines(report, width)))
+    edit = list(edit_lines(report, width))
+    yield Section(edit, least=min(len(edit), 4))
+    run = report.shown
+    yield Section(
+        list(head_table(report, run, width, marks) if run.compares else identity_table(report, width)), 2, "row"
+    )
+    yield Section([legend(marks)] if run.first_mismatch else [], 0, "")
+    yield Section(list(second_cause(report, width)))
+
+
+def _verdict(report: Report, width: int) -> list[Text]:
+    """With the target and with what only inherits, as far as that fits."""
+    run = report.failing
+    assert run is not None
+    own = blame(run, inherits=False) if run.has_wrong_elements else verdict_words(report)
+    for words in (verdict_words(report), f"{own} ({report.target.name}, {run.layout})", f"{own} ({run.layout})"):
+        lines = list(headed(MISMATCH.upper(), _BAD, words, width))
+        if len(lines) <= 2:
+            return lines
+    return headed_in(f"{MISMATCH.upper()} ", _BAD, own, width)
+
+
+def _place(report: Report, width: int) -> list[Text]:
+    """Where else: on which rank, in which rows, in which layouts."""
+    shown, first, words = report.shown, report.shown.first_mismatch, list[str]()
+    if first is not None and report.case is not None:
+        words += [on_ranks(report.case, first)] if first.shard is not None else []
+        words += ["masked, so nothing may be there"] if first.masked else []
+        axis = "keys" if first.intermediate in ("dK", "dV") else "rows"
+        words += [f"wrong {axis}: {rows}" for rows in [wrong_rows(shown, first)] if rows]
+    return short("; ".join([*words, *_layouts(report)]), width)
+
+
+def _layouts(report: Report) -> Iterator[str]:
+    """Which layouts are wrong, and which are right."""
+    for verdict, word in ((MISMATCH, "wrong in"), (MATCH, "right in")):
+        layouts = [run.layout for run in report.measured if run.verdict == verdict and run.is_plain]
+        if layouts:
+            yield f"{word} {', '.join(layouts)}"
+
+
+def cause_lines(report: Report, width: int) -> Iterator[Text]:
+    """The first cause and its line; else what is known."""
+    named = report.causes or [one for one in report.diagnoses[:1] if one.explained >= CONSISTENT]
+    if not named:
+        yield from _withoutcause_lines(report, width)
+        return
+    first, head = named[0], "CAUSE" if report.causes else "CONSISTENT WITH"
+    yield from _summary(head, first, width, 2)
+    if first.where:
+        yield from excerpt(first.where, base_of(report), width)
+
+
+def _summary(head: str, cause: Diagnosis, width: int, rows: int) -> list[Text]:
+    """The sentence of a cause, and its key where that takes no row of its own."""
+    sentence = in_short(cause.summary)
+    with_key, alone = (
+        headed_in(f"{head} ", _BAD, words, width, rows) for words in (f"{sentence} ({cause.fault})", sentence)
+    )
+    return with_key if len(with_key) == len(alone) else alone
+
+
+def _withoutcause_lines(report: Report, width: int) -> Iterator[Text]:
+    if report.diagnoses or report.known:
+        words, more = ("NO HYPOTHESIS FITS", "; what is known:") if report.sought else ("NO CAUSE SOUGHT", ":")
+        yield Text.assemble((words, f"bold {CAUTION}"), more)
+    for sentence in report.known[:_KNOWN]:
+        yield from short(sentence, width)
+
+
+def edit_lines(report: Report, width: int) -> Iterator[Text]:
+    """The edit that was tried, as a diff; else the one that the cause asks for, in words."""
+    cause = next(iter(report.causes or report.diagnoses[:1]), None)
+    if cause is None:
+        return
+    edit = cause.edit if cause.edit is not None and cause.edit.diff else passing_edit(report)
+    if edit is None:
+        yield from headed_in("FIX ", f"bold {CAUTION}", cause.fix, width) if cause.fix else ()
+        yield from short(cause.edit.words, width) if cause.edit is not None else ()
+        return
+    head, style = edit_head(edit)
+    yield from headed_in(f"{head}:", style, edit.words, width)
+    yield from changes(edit, cause.where[0].file if cause.where else "", base_of(report), width)
+    for other in edit.others:
+        yield from short(f"so does another: {other}", width, 1)
+
+
+def second_cause(report: Report, width: int) -> Iterator[Text]:
+    """The second cause in two lines."""
+    if len(report.causes) < 2:
+        return
+    _, second, *others = report.causes
+    yield from _summary("AND ALSO", second, width, 1)
+    where = f"{base_of(report).short(second.where[0].file)}:{second.where[0].place}: " if second.where else ""
+    more = f" (and {plural(len(others), 'cause')} more)" if others else ""
+    yield from short(f"{where}{second.fix or (second.where[0].code if second.where else '')}{more}", width, 1)
+
+
+def _failed(report: Report, width: int, *, utf8: bool) -> list[Text]:
+    """What ended it, and the layouts before that."""
+    if report.error is None or not report.runs:
+        return []
+    layouts = Section(list(render_layouts(report, width, utf8=utf8)), 3, "line")
+    again = Section([Text(f"  again: {report.reproduce}")])
+    head = Section(headed_in("ERROR ", f"bold {CAUTION}", report.error.message, width, 4))
+    # What gives way last stands first.
+    lines = fitted([head, again, layouts], MOST, width)
+    return [*lines[: len(head.lines)], *lines[len(head.lines) + 1 :], *again.lines]

@@ -1,0 +1,230 @@
+"""A report on one screen: at most 24 rows of 80 columns, however much there is to say, and a match in 10."""
+
+import re
+
+import pytest
+from msgspec import structs
+
+from gradprobe.model.memory import OUTSIDE, MemoryFinding
+from gradprobe.model.number import Number
+from gradprobe.model.report import CheckedTarget, Diagnosis, Report, TriedEdit, Where
+from gradprobe.model.run import CRASHED, MATCH, MISMATCH, Counts, Element, Error, Head, Intermediate, Run
+from gradprobe.render.screen.code import window
+from gradprobe.render.screen.screen import render_screen
+from tests.cases import softmax_case
+
+LONG = "/home/somebody/projects/attention/with/a/deep/tree/of/folders/and/more/of/them/still"
+
+
+def rows(lines, width=80):
+    """As a terminal shows them."""
+    return sum(max(1, -(-len(line) // width)) for line in lines)
+
+
+def screen(report, width=80, **more):
+    return [line.plain for line in render_screen(report, width, **more)]
+
+
+def head(number, status, batch=0):
+    wrong = status != MATCH
+    return Head(
+        batch=batch, head=number, status=status, mismatched=9 * wrong, max_budget_ratio=Number(51.0 if wrong else 0.25),
+        rows=((0, 4),) if wrong else (),
+    )  # fmt: skip
+
+
+def entry(name, states):
+    """An intermediate with a letter for each head: r(ight), w(rong by itself) or i(nherits)."""
+    status = {"r": MATCH, "w": MISMATCH, "i": "inherited"}
+    heads = tuple(head(number, status[letter]) for number, letter in enumerate(states))
+    worst = next((word for letter, word in (("w", MISMATCH), ("i", "inherited")) if letter in states), MATCH)
+    return Intermediate(name=name, status=worst, mismatched=9 * (worst != MATCH), total=99, heads=heads, length=72)
+
+
+def where(line, file="lazy.py", code="do_ptr += b * stride_dob + h * stride_qh"):
+    return Where(file, line, code, 31, 9, "lazy_dq_kernel", "q.stride(1); stride_doh is passed and never used")
+
+
+def edit(*lines, file="lazy.py"):
+    hunks = [f"@@ -{line},2 +{line},2 @@\n     q_ptr += 1\n-    h * stride_qh\n+    h * stride_doh" for line in lines]
+    return TriedEdit(matches=True, words="with it all matches", file=file, diff="\n".join(["--- a", "+++ b", *hunks]))
+
+
+def cause(name="stride/do-head", file="lazy.py", lines=(145,), **more):
+    at = tuple(where(line, file) for line in lines)
+    return Diagnosis(name, "S1", "dO is read with q's head stride", 1.0, ("evidence",), at, "h * stride_doh", **more)
+
+
+def failing(states=None, *, layout="distinct", target="lazy.py:f", runs=(), **more):
+    states = states or {"P": "rr", "dP": "rw", "dS": "ri"}
+    first = Element(
+        intermediate="dP", batch=0, head=1, row=0, col=3, tile=(0, 0), actual=Number(0.4662), expected=Number(-0.014),
+        budget=Number(0.0094), masked=False, shard=more.pop("shard", None),
+    )  # fmt: skip
+    wrong = Run(
+        layout=layout, verdict=MISMATCH, intermediates=tuple(entry(*pair) for pair in states.items()),
+        first_mismatch=first, precision="float32, ieee dots",
+    )  # fmt: skip
+    heads = len(next(iter(states.values())))
+    return Report(
+        verdict=MISMATCH, target=CheckedTarget(name=target, file="lazy.py"), case=softmax_case(heads=heads),
+        runs=(*runs, wrong), first_mismatch=first, compared=Counts(2, 72, 999, 3),
+        reproduce=more.pop("reproduce", f"gradprobe check {target} --heads {heads}"),
+        diagnoses=more.pop("diagnoses", (cause(edit=edit(145, 203, 275), lines=(145, 203, 275)),)), **more,
+    )  # fmt: skip
+
+
+def test_a_mismatch_in_order():
+    assert screen(failing()) == [
+        "MISMATCH  dP is the first wrong intermediate in head 1 of 2; only inherited: dS",
+        "          (lazy.py:f, distinct)",
+        "FIRST MISMATCH dP batch=0 head=1 row=0 col=3 tile=0,0 actual=0.4662 expected=-0.014 ratio=51x",
+        "  wrong rows: 0-4 (5 of 72); wrong in distinct",
+        "CAUSE  dO is read with q's head stride (stride/do-head)",
+        "  lazy.py:145 in lazy_dq_kernel (the same in lines 203, 275)",
+        "  145 | do_ptr += b * stride_dob + h * stride_qh",
+        "      |                                ^^^^^^^^^ q.stride(1)",
+        "FIX, tried: with it all matches",
+        "  @@ line 146, and the same in lines 204, 276 @@",
+        "  - h * stride_qh",
+        "  + h * stride_doh",
+        "  worst error / allowed, by head         0         1",
+        "  P                                  0.25×     0.25×",
+        "  dP                                 0.25×      ✗51×",
+        "  dS                                 0.25×      ↳51×",
+        "  ✗ wrong by itself   ↳ wrong, but right given its wrong inputs",
+        "  again: gradprobe check lazy.py:f --heads 2",
+        "  more: the same with --details",
+    ]
+
+
+NAMES = ("LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau")
+_OUTSIDE = [
+    MemoryFinding(
+        OUTSIDE, f"t{at}", f"kernel_{at} loads outside t{at}: {at} elements after its end (program (0, 0)), line {at}: "
+        f"`load`", kernel=f"kernel_{at}", line=at,
+    )
+    for at in range(5)
+]  # fmt: skip
+_CRASHED = Run(
+    layout="dO=expanded", verdict=CRASHED, error=Error(kind="TargetFailure", message=f"died {'in pain ' * 40}")
+)
+_RIGHT = Run(layout="contiguous", verdict=MATCH, intermediates=(entry("dP", "rr"),))
+_WITH_MEMORY = structs.replace(_RIGHT, memory=tuple(_OUTSIDE))
+_CAUSES = tuple(cause(f"stride/{at}", also=at > 0, edit=edit(*range(10, 60, 10))) for at in range(3))
+HARD = {
+    "128 heads, each unlike its neighbours": failing({name: "rwir" * 32 for name in NAMES}),
+    "128 heads, no two rows alike": failing({name: ("rw" * at + "i" * 128)[:128] for at, name in enumerate(NAMES)}),
+    "3 causes": failing(diagnoses=_CAUSES),
+    "an edit of 40 lines": failing(
+        diagnoses=(
+            cause(edit=TriedEdit(matches=True, words="w", file="lazy.py", diff="\n".join(
+                f"@@ -{at},1 +{at},1 @@\n-    x = {at}\n+    x = {at + 1}" for at in range(40)
+            ))),
+        )
+    ),
+    "long paths": failing(
+        target=f"{LONG}/lazy.py:lazy_intermediates",
+        diagnoses=(cause(file=f"{LONG}/lazy.py", lines=(145, 203), edit=edit(145, file=f"{LONG}/other.py")),),
+    ),
+    "findings about memory": failing(runs=(_WITH_MEMORY,)),
+    "a crash in one layout": failing(runs=(_RIGHT, _CRASHED)),
+    "sharded": failing(shard=1),
+    "no cause": failing(diagnoses=(), known=tuple(f"fact {at}: {'so it is ' * 30}" for at in range(9))),
+    "many notes": failing(notes=tuple(f"note {at} {'and so on ' * 12}" for at in range(30)), hints=("do this",)),
+    "all at once": failing(
+        {name: ("rw" * at + "i" * 128)[:128] for at, name in enumerate(NAMES)}, target=f"{LONG}/lazy.py:intermediates",
+        runs=(_WITH_MEMORY, _CRASHED), diagnoses=_CAUSES, shard=1, known=("it is so",) * 4, notes=("note " * 30,) * 9,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_however_much_there_is_to_say_it_takes_24_rows(name):
+    lines = screen(HARD[name])
+    assert rows(lines) <= 24, "\n".join(lines)
+    words = "\n".join(lines)
+    assert words.startswith("MISMATCH  ")
+    assert "\nFIRST MISMATCH dP batch=0 head=1 row=0 col=3 tile=0,0 " in words
+    assert re.search(r"^  again: gradprobe check ", words, re.MULTILINE)
+    assert lines[-1].startswith("  more: the same with --details")
+    if HARD[name].diagnoses:
+        assert "\nCAUSE  dO is read with q's head stride" in words
+        assert re.search(r"lazy\.py:\d+", words)
+        assert "| do_ptr += b * stride_dob + h * stride_qh" in words
+        assert re.search(r"^  - .*\n  \+ ", words, re.MULTILINE)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", HARD)
+def test_no_line_is_longer_than_the_terminal_but_those_that_are_found_or_pasted(name, width):
+    free = ("FIRST MISMATCH", "  again: ")
+    assert [line for line in screen(HARD[name], width) if len(line) > width and not line.startswith(free)] == []
+
+
+def test_a_second_cause_takes_two_lines_and_a_third_is_counted():
+    lines = screen(HARD["3 causes"])
+    at = next(number for number, line in enumerate(lines) if line.startswith("AND ALSO  "))
+    assert lines[at + 1] == "  lazy.py:145 in lazy_dq_kernel: h * stride_doh (and 1 cause more)"
+    assert sum(line.startswith("AND ALSO") for line in lines) == 1
+
+
+def test_the_same_edit_in_five_places_is_shown_once_with_the_lines_of_the_others():
+    shown = screen(failing(diagnoses=(cause(edit=edit(1, 21, 31, 41, 51)),)))
+    assert "  @@ line 2, and the same in lines 22, 32, 42, 52 @@" in shown
+    assert sum("stride_doh" in line and line.startswith("  +") for line in shown) == 1
+
+
+def test_what_touches_memory_and_what_crashes_is_said_though_the_screen_is_full():
+    words = " ".join(" ".join(screen(HARD["all at once"])).split())
+    assert "dO=expanded ended in a crash: died in pain" in words
+    assert re.search(r"more: the same with --details \(\d+ notes\)", words)
+    assert "kernel_0 loads outside t0: 0 elements after its end (4 findings more about memory)" in " ".join(
+        " ".join(screen(HARD["findings about memory"])).split()
+    )
+
+
+def test_layouts_are_told_apart_into_wrong_and_right():
+    assert "  wrong rows: 0-4 (5 of 72); wrong in distinct; right in contiguous" in screen(failing(runs=(_RIGHT,)))
+
+
+def test_heads_that_are_alike_share_a_column_also_where_they_are_no_neighbours():
+    lines = screen(failing({"P": "rwrwrw", "dP": "rwrwrw", "dQ": "rrrrrr"}))
+    assert "  worst error / allowed, by head   0, 2, 4   1, 3, 5" in lines
+    assert "  P dP                               0.25×      ✗51×" in lines
+
+
+def match(**more):
+    layouts = ("contiguous", "distinct")
+    right = [Run(layout=layout, verdict=MATCH, intermediates=(entry("dP", "rr"),)) for layout in layouts]
+    return Report(
+        verdict=MATCH, target=CheckedTarget(name=f"{LONG}/lazy.py:f", backend="torch"), case=softmax_case(heads=2),
+        runs=tuple(right), environment={"device": "cpu"}, reproduce="gradprobe check lazy.py:f", **more,
+    )  # fmt: skip
+
+
+def test_a_match_takes_10_rows_however_much_there_is_to_say():
+    lines = screen(match(notes=("not checked: grouped heads (--kv-heads)", *(f"note {at}" for at in range(30)))))
+    assert rows(lines) == 10
+    assert "  not checked: grouped heads (--kv-heads)" in lines
+    assert lines[-1].startswith("  more: the same with --details (2")
+
+
+def test_what_is_so_in_every_right_kernel_is_only_counted():
+    lines = screen(match(notes=("row 0 of dS is 0 by design: it sees one key",)), rest="gradprobe show")
+    assert lines[-1] == "  more: gradprobe show (1 note)"
+    assert not any("by design" in line for line in lines)
+
+
+def test_what_was_not_checked_comes_before_other_notes():
+    lines = screen(match(notes=("a note", "not checked: grouped heads (--kv-heads)")))
+    assert lines.index("  not checked: grouped heads (--kv-heads)") < lines.index("  a note")
+
+
+@pytest.mark.parametrize("room", [30, 60, 79])
+@pytest.mark.parametrize("first", [0, 40, 150, 190])
+def test_a_long_line_is_cut_around_what_is_wrong_in_it(first, room):
+    code = "".join(chr(ord("a") + at % 26) for at in range(200))
+    cut, at = window(code, first, 10, room)
+    assert len(cut) <= room
+    assert cut[at : at + 10] == code[first : first + 10]
