@@ -128,7 +128,7 @@ def document(rows: list[Row]) -> str:
 
 `make versions` builds these environments, runs a short suite in each, and writes this file. A number is how many tests
 of that feature passed; where some failed it says so. The bounds in pyproject.toml are those of this table, and outside
-them a check is refused before anything runs.
+them a check is refused before anything runs; `--untested` goes on, and the report says so.
 
 {lines}
 

@@ -95,6 +95,8 @@ class Options(TypedDict, total=False):
     """In Triton's interpreter, let tensors say that they are on a GPU, for wrappers that ask."""
     arch: str | None
     """Without a GPU, the one that Triton and torch tell TARGET of: sm_70, sm_75, sm_80, sm_86, sm_89, sm_90, ..."""
+    untested: bool | None
+    """Go on with versions of torch, triton or numpy that gradprobe is not tested with."""
     ranks: int | None
     """Processes that TARGET works in at once, each given its shard (default: it is given all)."""
     shards: str | None

@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,8 @@ from ..render.terminal import print_failure
 from ..targets.builtin import BUILTINS, has_driver
 from ..targets.candidates import with_function
 
+UNTESTED = ContextVar("UNTESTED", default=False)
+"""Whether the command goes on with versions that gradprobe is not tested with."""
 FIX_BUDGET, COINCIDENCE_BUDGET, SHRINK_BUDGET = 40, 12, 60
 Target = Annotated[
     str | None,
@@ -223,6 +226,7 @@ def with_case_options(command: Callable[..., None], *, several: bool = False) ->
         word = words.pop("max_memory")
         options = {option.name: words.pop(option.name) for option in OPTIONS}
         given = {name: word for name, word in options.items() if word is not None and word != []}
+        UNTESTED.set(bool(given.get("untested")))
         with _bounded(word):
             command(**words, options=given)
 

@@ -133,6 +133,7 @@ OPTIONS = (
     Option("as_cuda", bool, "In Triton's interpreter, let tensors say that they are on a GPU, for wrappers that ask"),
     Option("arch", str, f"Without a GPU, the one that Triton and torch tell TARGET of: {', '.join(ARCHITECTURES)} "
            f"(default: {ARCHITECTURE})", "ARCH"),
+    Option("untested", bool, "Go on with versions of torch, triton or numpy that gradprobe is not tested with"),
     Option("ranks", int, "Processes that TARGET works in at once, each given its shard (default: it is given all)"),
     Option("shards", str, f"What each rank holds: {', '.join(SHARDS)}, or FILE.py:FUNCTION (default: contiguous)"),
     Option("pattern", str, f"Pattern of the drawn values: {', '.join(PATTERNS)} (default: normal)"),

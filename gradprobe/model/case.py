@@ -121,6 +121,8 @@ class Case:
     """Whether tensors say that they are on a GPU where kernels are interpreted for want of one."""
     arch: str | None = None
     """The architecture of the GPU that answers there, one of ARCHITECTURES; None for the default."""
+    untested: bool = False
+    """Whether versions may be others than those that gradprobe is tested with."""
     window_as: str | None = None
     """How the target takes a window, one of WINDOW_FORMS; None for what its parameter says."""
     mask_as: str = BOOLEAN
@@ -173,7 +175,7 @@ class Case:
 _HOW = (
     "device", "layouts", "runs", "block_m", "block_n", "dots", "repeat", "configs", "pinned", "schedules", "poison",
     "taps", "strict", "inplace", "recover", "oracle", "shapes", "implied", "as_cuda", "bias_rank", "mask_rank",
-    "ranks", "shards", "arch", "window_as", "mask_as",
+    "ranks", "shards", "arch", "untested", "window_as", "mask_as",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..inputs.history import CheckRequest
 from ..model.allowance import NOTHING, Allowance
+from ..runtime.versions import untested
 from .resolve import resolve_problem
 
 if TYPE_CHECKING:
@@ -65,5 +66,7 @@ def run_check(
         if problem.saved is not None:
             wrong = report.failing[0].measured if report.failing else None
             refuse_misreading(wrong, problem.saved, problem.target)
+    if words := untested():
+        report = replace(report, notes=(words, *report.notes))
     seconds = {"import": imported, **report.seconds, "total": time.perf_counter() - start}
     return replace(report, seconds=seconds)

@@ -14,6 +14,7 @@ from ..model.memory import SHUFFLE, MemoryFinding
 from ..model.number import in_words, spans
 from ..numerics.evidence import Provenance
 from ..processes.ended import is_edited
+from ..runtime.versions import untested
 from ..targets.find import Target
 from ..targets.naming import module_of, plain_function, triton_cache
 from .experiment import Experiment, arithmetic_of
@@ -112,6 +113,7 @@ def environment(device: str) -> dict[str, str]:
         "triton": triton,
         "cuda": torch.version.cuda or "none",
         "device": name,
+        **({"untested": words} if (words := untested()) else {}),
     }
 
 

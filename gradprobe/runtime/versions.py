@@ -39,19 +39,22 @@ def tested() -> tuple[InstalledPackage, ...]:
 
 
 @functools.cache
+def untested() -> str:
+    """Which installed versions are outside of those that gradprobe is tested with; "" where none is."""
+    outside = {f"{one.name} {one.found}": f"{one.name}{one.bound}" for one in tested() if not one.holds}
+    bounds = " and ".join(outside.values())
+    return f"{' and '.join(outside)}: outside what gradprobe is tested with, {bounds}" if outside else ""
+
+
 def refuse_untested() -> None:
     """Does nothing where gradprobe is tested with the installed versions; imports none of the packages.
 
     Raises:
         Untested: it is not, with the command that installs some that it is tested with.
     """
-    outside = {f"{one.name} {one.found}": f"{one.name}{one.bound}" for one in tested() if not one.holds}
-    if outside:
+    if words := untested():
         wanted = " ".join(f"'{name}{bound}'" for name, bound in _bounds().items())
-        raise Untested(
-            f"{' and '.join(outside)}: outside what gradprobe is tested with, {' and '.join(outside.values())}",
-            f"pip install {wanted}",
-        )
+        raise Untested(words, f"pip install {wanted}, or go on with --untested")
 
 
 def _bounds() -> dict[str, str]:

@@ -6,10 +6,12 @@ from importlib import metadata
 
 import pytest
 
+import gradprobe
 from gradprobe.model.failures import Untested
 from gradprobe.runtime import versions
 from gradprobe.testing import report_on
 from tests.cli.command import ROOT, run, run_process
+from tests.sampling import sampled
 
 try:
     import tomllib
@@ -19,7 +21,7 @@ except ModuleNotFoundError:  # Python 3.10
 REQUIRED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
 PINNED = (ROOT / "constraints.txt").read_text()
 TABLE = ROOT / "docs" / "versions.md"
-WANTED = "pip install 'torch>=2.11,<2.16' 'triton>=3.6,<3.10' 'numpy>=1.26,<2.6'"
+WANTED = "pip install 'torch>=2.11,<2.16' 'triton>=3.6,<3.10' 'numpy>=1.26,<2.6', or go on with --untested"
 
 
 @pytest.fixture
@@ -35,11 +37,11 @@ def pretend(tmp_path, monkeypatch):
                 f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n{''.join(needs)}"
             )
         monkeypatch.syspath_prepend(tmp_path)
-        versions.refuse_untested.cache_clear()
+        versions.untested.cache_clear()
         return f"{tmp_path}:{ROOT}"
 
     yield install
-    versions.refuse_untested.cache_clear()
+    versions.untested.cache_clear()
 
 
 INSIDE = {"gradprobe": "0.1.0", "torch": "2.11.0a0+git12", "triton": "3.9.0", "numpy": "1.26.0"}
@@ -90,6 +92,25 @@ def test_every_command_that_runs_a_target_exits_3_outside_of_them(words, pretend
     assert ran.err == f"gradprobe: torch 2.10.0: {OUTSIDE}torch>=2.11,<2.16\n  {WANTED}\n"
 
 
+@sampled("words", ["check", "diff dQ", "strides --fast", "sweep", "contract", "lint"], push=["check"])
+def test_untested_goes_on_and_the_report_says_so(words, pretend, tmp_path, monkeypatch):
+    pretend(**INSIDE | {"torch": "2.10.0"})
+    monkeypatch.chdir(tmp_path)
+    ran = run(f"{words} flash --untested --heads 1 --batch 1 --seqlen 16 --json report.json")
+    assert ran.code == 0, ran.err
+    said = (tmp_path / "report.json").read_text()
+    assert words in ("contract", "lint") or f"torch 2.10.0: {OUTSIDE}torch>=2.11,<2.16" in said
+
+
+def test_from_python_untested_goes_on_too(pretend):
+    pretend(**INSIDE | {"triton": "3.5.0"})
+    report = gradprobe.check("flash", heads=1, seqlen=16, batch=1, untested=True, isolate=False)
+    assert report.verdict == "match"
+    assert report.notes[0].startswith(f"triton 3.5.0: {OUTSIDE}")
+    assert report.environment["untested"] == report.notes[0]
+    assert "--untested" in report.reproduce
+
+
 def test_nothing_is_imported_for_it_and_its_document_says_it_too(pretend, tmp_path):
     path = pretend(**INSIDE | {"torch": "2.10.0"})
     for name in ("torch", "triton", "numpy"):
@@ -103,7 +124,7 @@ def test_nothing_is_imported_for_it_and_its_document_says_it_too(pretend, tmp_pa
 
 
 def test_sources_that_nobody_installed_have_no_bounds(monkeypatch):
-    versions.refuse_untested.cache_clear()
+    versions.untested.cache_clear()
     monkeypatch.setattr(metadata, "requires", lambda name: metadata.distribution(f"no {name}").requires)
     versions.refuse_untested()
 

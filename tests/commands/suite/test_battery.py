@@ -201,6 +201,7 @@ def test_an_option_that_an_item_sets_says_which_and_one_that_none_sets_is_free()
         "inplace",
         "as_cuda",
         "arch",
+        "untested",
         "window_as",
         "mask_as",
         "bias_rank",
