@@ -21,6 +21,7 @@ from ..render.terminal import print_failure, write_stdout
 from ..runtime.versions import installed, refuse_click
 from .error_output import CommandGroup
 from .shared_options import with_word
+from .short_help import ShortHelp
 
 # Each command, which is a function of its own name in a module of that name, with the first paragraph of its help.
 COMMANDS = {
@@ -54,7 +55,7 @@ COMMANDS = {
 }
 
 
-class Worded(TyperCommand):
+class Worded(ShortHelp):
     """A command with --battery or --ray, which may stand without its word."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

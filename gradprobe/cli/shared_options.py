@@ -21,6 +21,7 @@ from ..render.files import FORMS
 from ..render.terminal import print_failure
 from ..targets.builtin import BUILTINS, has_driver
 from ..targets.candidates import with_function
+from .short_help import HelpAll
 
 UNTESTED = ContextVar("UNTESTED", default=False)
 """Whether the command goes on with versions that gradprobe is not tested with."""
@@ -223,16 +224,22 @@ def with_case_options(command: Callable[..., None], *, several: bool = False) ->
     own = list(inspect.signature(command, eval_str=True).parameters.values())
 
     def run(**words: Any) -> None:
-        word = words.pop("max_memory")
+        word, _ = words.pop("max_memory"), words.pop("help_all")
         options = {option.name: words.pop(option.name) for option in OPTIONS}
         given = {name: word for name, word in options.items() if word is not None and word != []}
         UNTESTED.set(bool(given.get("untested")))
         with _bounded(word):
             command(**words, options=given)
 
-    added = [("max_memory", MaxMemory), *((option.name, _annotation(option, several)) for option in OPTIONS)]
+    added = [
+        ("help_all", HelpAll),
+        ("max_memory", MaxMemory),
+        *((option.name, _annotation(option, several)) for option in OPTIONS),
+    ]
     parameters = [parameter for parameter in own if parameter.name != "options"]
-    return written_as(run, command, [*parameters, *(parameter_of(name, None, kind) for name, kind in added)])
+    defaults = {"help_all": False}
+    more = [parameter_of(name, defaults.get(name), kind) for name, kind in added]
+    return written_as(run, command, [*parameters, *more])
 
 
 def parameter_of(name: str, default: Any, annotation: Any) -> inspect.Parameter:

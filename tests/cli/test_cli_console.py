@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from gradprobe.cli.root import COMMANDS
 from tests.cli.command import SMALL, run, run_on_terminal, run_process
 from tests.sampling import sampled
 
@@ -306,4 +307,18 @@ def test_the_help_names_the_table_of_pyproject_that_configures_a_command(command
 
 
 def test_the_help_of_a_tap_shows_its_indices():
-    assert "dS=ds[b,h,offs_m,offs_n]" in run("check --help", COLUMNS="200").out
+    assert "dS=ds[b,h,offs_m,offs_n]" in run("check --help-all", COLUMNS="200").out
+
+
+@sampled("command", sorted(COMMANDS), push=["check", "sweep", "targets"])
+def test_a_help_fits_in_60_lines_of_80_columns_and_says_how_to_see_the_rest(command):
+    lines = run(f"{command} --help", COLUMNS="80").out.splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 80
+    whole = run(f"{command} --help-all", COLUMNS="80").out
+    if "--help-all" in "\n".join(lines):
+        assert lines[-1].strip().endswith(f"more options: gradprobe {command} --help-all")
+        assert len(whole.splitlines()) > 150
+        assert "--heads" in "\n".join(lines)
+        assert "--max-memory" not in "\n".join(lines)
+        assert "--max-memory" in whole
