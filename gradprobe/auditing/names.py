@@ -8,7 +8,7 @@ from typing import Any
 
 from ..model.intermediates import lookup
 from ..source.text import PythonSource
-from ..targets.find import canonical_name
+from ..targets.parameters import canonical_name
 
 # What targets are never given by these names, and people call it so in references.
 _PARAMETERS = {"grad": "do", "g": "do", "dy": "do", "d_out": "do", "grad_outputs": "do", "upstream": "do", "l": "lse",

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ..model.failures import Failure, ReferenceFailure, UsageFailure
 from ..reference import manual_attention_backward
-from ..targets.find import Target, canonical_name, find_target
+from ..targets.find import Target, find_target
+from ..targets.parameters import canonical_name
 from .audit import Audit, audit
 from .axes import LETTERS
 from .refusal import departure

@@ -21,7 +21,8 @@ from ..model.failures import UsageFailure
 from ..model.number import plural
 from ..render.text import CAUTION, lines_of
 from ..targets.builtin import BUILTINS, Builtin
-from ..targets.find import EITHER, WORLD, applicable, canonical_name, family_of, find_function, find_target, load_file
+from ..targets.find import applicable, family_of, find_function, find_target, load_file
+from ..targets.parameters import EITHER, WORLD, canonical_name
 
 # What a parameter lets be asked for under another name. A target is given dropout's mask, and draws none itself.
 _OPTION_OF = {"cu_seqlens_q": "cu_seqlens", "keep": "dropout", "dropout": None}

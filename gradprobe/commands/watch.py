@@ -22,7 +22,7 @@ from ..model.report import Report
 from ..processes import forks
 from ..processes.warm import warm_process
 from ..targets.builtin import BUILTINS, has_driver
-from ..targets.find import parts_of
+from ..targets.find import FILES, parts_of
 from .configuration.settings import table_of
 from .suite.checked import Checked, Planned
 
@@ -187,7 +187,7 @@ def at_first(planned: Planned) -> set[str]:
 def _file(word: str) -> str:
     with contextlib.suppress(UsageFailure):
         place, _ = parts_of(word)
-        return place if word not in BUILTINS and place.endswith(".py") else ""
+        return place if word not in BUILTINS and place.endswith(FILES) else ""
     return ""
 
 

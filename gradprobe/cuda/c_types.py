@@ -99,6 +99,14 @@ def type_of(unit: Unit, declared: str) -> CType | None:
     return _structures(unit).get(_meant(declared, meant).removeprefix("struct "))
 
 
+_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "nv_bfloat16": "bfloat16"}
+
+
+def pointed_to(unit: Unit, declared: str) -> str:
+    """torch's name of the dtype that a pointer's elements have; "" where it does not tell."""
+    return _DTYPES.get(_meant(declared.rstrip("*"), meanings(unit)).removeprefix("__"), "")
+
+
 def number_bytes(unit: Unit, declared: str) -> int:
     """The bytes of a number or vector by its type; 0 where that is neither."""
     known = _number(declared, meanings(unit))

@@ -75,6 +75,39 @@ def entry_of(unit: Unit, name: str) -> KernelEntry:
     return KernelEntry(unit, name, known[plain])
 
 
+# What every GPU allows.
+_MOST_THREADS = 1024
+
+
+def sizes_of(name: str, grid: Sequence[int], block: Sequence[int]) -> tuple[Sizes, Sizes]:
+    """The blocks and the threads of each, along x, y and z; those left out are 1.
+
+    Raises:
+        TargetFailure: no GPU launches so many.
+    """
+    found: list[Sizes] = []
+    for what, given in (("grid", grid), ("block", block)):
+        if not 1 <= len(given) <= 3 or min(given) < 1:
+            raise TargetFailure(f"kernel {name}: its {what} must be 1 to 3 numbers above 0, got {tuple(given)}")
+        x, y, z = (*map(int, given), 1, 1)[:3]
+        found.append((x, y, z))
+    if math.prod(block) > _MOST_THREADS:
+        raise TargetFailure(f"kernel {name} is launched with {math.prod(block):,} threads a block; 1,024 fit")
+    return found[0], found[1]
+
+
+def device_of(who: str, tensors: Sequence[Tensor]) -> str:
+    """The kind of device that all tensors are on: "cpu" or "cuda".
+
+    Raises:
+        TargetFailure: they are on several, or on another.
+    """
+    devices = {tensor.device.type for tensor in tensors}
+    if len(devices) > 1 or devices - {"cpu", "cuda"}:
+        raise TargetFailure(f"{who} got tensors on {' and '.join(sorted(devices))}", "move them to one device")
+    return devices.pop() if devices else "cpu"
+
+
 _INSTANCES: dict[tuple[object, Unit], tuple[str, ...]] = {}
 _LONGEST = 3
 
@@ -126,11 +159,16 @@ def c_values(entry: KernelEntry, takes: Sequence[Taken], arguments: Sequence[Any
         if taken.kind == OTHER:
             made.append(_structure(where, entry, parameter, taken, argument))
         else:
-            made.append(_scalar(where, CType(parameter.type, taken, 1), argument))
+            made.append(scalar(where, CType(parameter.type, taken, 1), argument))
     return made
 
 
-def _scalar(where: str, type_: CType, argument: Any) -> Any:
+def scalar(where: str, type_: CType, argument: Any) -> Any:
+    """A number or an address as a C value.
+
+    Raises:
+        TargetFailure: it does not fit the type.
+    """
     return (_pointer if type_.taken.kind == POINTER else _number)(where, type_, argument)
 
 
@@ -194,7 +232,7 @@ def _fill(where: str, type_: CType, value: Any, content: bytearray, at: int) -> 
         for field in type_.fields:
             _fill(f"{where}, field {field.name!r}", field.type, given[field.name], content, at + field.offset)
     else:
-        content[at : at + type_.bytes] = bytes(_scalar(where, type_, value))
+        content[at : at + type_.bytes] = bytes(scalar(where, type_, value))
 
 
 def _aligned_buffer(content: bytes) -> Any:

@@ -2,47 +2,43 @@
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..model.failures import TargetFailure
 from . import nvrtc, on_cpu
-from .kernel import KernelEntry, entry_of
+from .host import launching_functions
+from .kernel import KernelEntry, device_of, entry_of, sizes_of
+from .launcher import Launcher
 from .source import Unit, read_source
 from .watch import watching
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-# What every GPU allows.
-MOST_THREADS = 1024
 
 Size = int | Sequence[int]
 
 
 @dataclass(frozen=True)
 class Module:
-    """A .cu file under its options; `module.name` and `module["name<arguments>"]` are its kernels."""
+    """A .cu file under its options: `module.name` or `module["name<arguments>"]` is a kernel, or what launches some."""
 
     unit: Unit
 
-    def __getattr__(self, name: str) -> Kernel:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return self[name]
 
-    def __getitem__(self, name: str) -> Kernel:
-        """A kernel by its name, or one instance of a template: `module["backward<32, float>"]`.
+    def __getitem__(self, name: str) -> Any:
+        """A kernel by its name, or one instance of a template: `module["backward<32, float>"]`; or a Launcher.
 
         Raises:
-            TargetFailure: the file has no such kernel.
+            TargetFailure: the file has no such kernel, and no such function that launches some.
         """
-        return Kernel(entry_of(self.unit, name))
+        launching = launching_functions(self.unit.source)
+        return Launcher(self.unit, launching[name]) if name in launching else Kernel(entry_of(self.unit, name))
 
 
 @dataclass(frozen=True)
@@ -65,14 +61,11 @@ class Kernel:
             TargetFailure: it does not compile, the arguments do not fit its parameters, or it could not run to its end.
         """
         name = self.entry.name
-        blocks, threads = _sizes(grid, name, "grid"), _sizes(block, name, "block")
-        if math.prod(threads) > MOST_THREADS:
-            raise TargetFailure(f"kernel {name} is launched with {math.prod(threads):,} threads a block; 1,024 fit")
+        blocks, threads = sizes_of(name, *((one,) if isinstance(one, int) else one for one in (grid, block)))
         self.entry.check(arguments)
         tensors = [tensor for _, tensor in self.entry.tensors(arguments)]
-        device, watch = _device(name, tensors), watching()
-        watch.launches.append(self.entry)
-        watch.backends.add("cuda" if device == "cuda" else "cuda-on-cpu")
+        device, watch = device_of(f"kernel {name}", tensors), watching()
+        watch.launched(self.entry, device)
         watch.given += tensors
         launch = nvrtc.launch if device == "cuda" else on_cpu.launch
         launch(self.entry, blocks, threads, shared_bytes, arguments, watch)
@@ -100,18 +93,3 @@ def load(
     beside = Path(sys._getframe(1).f_code.co_filename).resolve().parent / path
     source = read_source(beside if beside.is_file() else Path(path), folders)
     return Module(Unit(source, tuple(sorted((name, str(value)) for name, value in plain.items())), folders))
-
-
-def _sizes(given: Size, name: str, what: str) -> tuple[int, int, int]:
-    sizes = (given,) if isinstance(given, int) else tuple(int(size) for size in given)
-    if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
-        raise TargetFailure(f"kernel {name}: its {what} must be 1 to 3 numbers above 0, got {given}")
-    x, y, z = (*sizes, 1, 1)[:3]
-    return x, y, z
-
-
-def _device(name: str, tensors: Sequence[Tensor]) -> str:
-    devices = {tensor.device.type for tensor in tensors}
-    if len(devices) > 1 or devices - {"cpu", "cuda"}:
-        raise TargetFailure(f"kernel {name} got tensors on {' and '.join(sorted(devices))}", "move them to one device")
-    return devices.pop() if devices else "cpu"

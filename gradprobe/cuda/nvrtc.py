@@ -31,25 +31,30 @@ def launch(
         TargetFailure: cuda-core is missing, the source does not compile, or the arguments or sizes do not fit.
     """
     del watch  # a GPU shows no accesses
-    core = _core()
     values = c_values(entry, [one.taken for one in types_as_written(entry)], arguments)
+    addresses = (ctypes.c_void_p * max(1, len(values)))(*map(ctypes.addressof, values))
+    run(entry, grid, block, shared_bytes, ctypes.addressof(addresses))
+
+
+def run(entry: KernelEntry, grid: Sizes, block: Sizes, shared_bytes: int, arguments: int) -> None:
+    """Launches a kernel with arguments whose addresses stand at an address.
+
+    Raises:
+        TargetFailure: from `launch`, but for what concerns arguments.
+    """
+    core = _core()
+    import torch
+    from cuda.bindings import driver
+
     kernel = compiled_for(entry, _for_this_device).get_kernel(entry.name)
     if shared_bytes > _USUAL_SHARED:
         _allow(kernel, shared_bytes, entry.name)
     core.Device().set_current()
-    _launch(kernel, grid, block, shared_bytes, values, entry.name)
-
-
-def _launch(kernel: Any, grid: Sizes, block: Sizes, shared_bytes: int, values: Sequence[Any], name: str) -> None:
-    """By the driver, to which every argument is the address of a value: cuda-core knows no structures."""
-    import torch
-    from cuda.bindings import driver
-
-    addresses = (ctypes.c_void_p * max(1, len(values)))(*map(ctypes.addressof, values))
+    # By the driver, to which every argument is the address of a value: cuda-core knows no structures.
     function, stream = driver.CUfunction(int(kernel.handle)), torch.cuda.current_stream().cuda_stream
-    (code,) = driver.cuLaunchKernel(function, *grid, *block, shared_bytes, stream, ctypes.addressof(addresses), 0)
+    (code,) = driver.cuLaunchKernel(function, *grid, *block, shared_bytes, stream, arguments, 0)
     if code != driver.CUresult.CUDA_SUCCESS:
-        raise TargetFailure(f"kernel {name} could not be launched: {code.name}")
+        raise TargetFailure(f"kernel {entry.name} could not be launched: {code.name}")
 
 
 @functools.cache

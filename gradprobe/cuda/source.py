@@ -39,8 +39,9 @@ _NAMESPACES = {"torch", "at", "c10", "pybind11"}
 _STANDARD = {"cout", "cerr", "endl", "vector", "string", "map", "chrono", "unique_ptr", "shared_ptr"}
 # Declarations inside these are declarations of the file.
 _TRANSPARENT = ("namespace_definition", "linkage_specification")
+_BINDING = re.compile(r"PYBIND11_MODULE|TORCH_\w+")
 _API = re.compile(
-    r"PYBIND11_MODULE|TORCH_\w+|cuda(?:Malloc|Memcpy|Memset|Free|Device|Stream|Event|Get|Launch|Func|Set|Error)\w*"
+    rf"{_BINDING.pattern}|cuda(?:Malloc|Memcpy|Memset|Free|Device|Stream|Event|Get|Launch|Func|Set|Error)\w*"
 )
 
 
@@ -72,6 +73,13 @@ def host_code(text: str, plain: str) -> tuple[LeftOut, ...]:
     if not found and not any("/" in header.name or "Python" in header.name for header in headers):
         return ()
     return tuple(sorted((*headers, *(piece.left_out for piece in found)), key=lambda one: one.start))
+
+
+def needs_python(plain: str) -> bool:
+    """Whether code uses PyTorch or Python, without which no compiler can read it."""
+    root = parse(plain)
+    scopes = {words(node) for node in nodes(root, "namespace_identifier")}
+    return bool(scopes & _NAMESPACES) or any(_BINDING.fullmatch(words(leaf)) for leaf in leaves(root))
 
 
 class _Piece:
@@ -281,6 +289,8 @@ class Unit:
     defines: tuple[tuple[str, str], ...] = ()
     include: tuple[str, ...] = ()
     """Folders."""
+    has_host: bool = False
+    """Whether its host code is compiled too."""
 
 
 def read_source(path: Path, folders: Sequence[str | Path] = ()) -> CudaSource:
@@ -338,10 +348,15 @@ def _kernel(node: Node) -> _Kernel | None:
         return None
     given = function.child_by_field_name("parameters")
     taken = given.named_children if given is not None and words(given) != "(void)" else ()
-    pairs = ((node, node.child_by_field_name("declarator")) for node in taken)
-    parameters = tuple(Parameter(words(declared_name(name)), _type(node, name)) for node, name in pairs)
+    parameters = tuple(map(declared_parameter, taken))
     is_template = node.parent is not None and node.parent.type == "template_declaration"
     return _Kernel(node, function, is_template, parameters)
+
+
+def declared_parameter(node: Node) -> Parameter:
+    """A parameter of a function, from its declaration."""
+    declarator = node.child_by_field_name("declarator")
+    return Parameter(words(declared_name(declarator)), _type(node, declarator))
 
 
 def _type(declaration: Node, declarator: Node | None) -> str:

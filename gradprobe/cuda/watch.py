@@ -116,6 +116,11 @@ class Watch:
     after: Callable[[str], None] = lambda kernel: None
     """Told of each kernel after its launch."""
 
+    def launched(self, entry: KernelEntry, device: str) -> None:
+        """Notes a launch on a kind of device."""
+        self.launches.append(entry)
+        self.backends.add("cuda" if device == "cuda" else "cuda-on-cpu")
+
 
 _OPEN: ContextVar[tuple[Watch, ...]] = ContextVar("gradprobe_cuda_watches", default=())
 

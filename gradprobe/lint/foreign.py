@@ -6,13 +6,14 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ..source.parameter_names import renamed, stride_of, word_of
 from ..source.text import SourceLine
 from ..source.triton_source import call_tree
 from .cuda import CudaKernel
 from .finding import FOREIGN, LintFinding, finding_at
 from .launch import Given
 from .values import Advance, Factor
-from .view import Held, Stride, View, renamed, stride_of, word_of
+from .view import Held, Stride, View
 
 
 def foreign(view: View) -> Iterator[LintFinding]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ..source.kernel_file import KernelFile, called
 from ..source.operators.addresses import parameters, stride_of
+from ..source.parameter_names import tensor_of
 from ..source.repairs.spots import calls_of
-from .view import tensor_of
 
 
 def passed_of_others(path: str, kernel: str, tensor: str) -> Iterator[int]:

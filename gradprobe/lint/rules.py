@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..source.parameter_names import is_stride, renamed, stride_of, tensor_of, word_of
 from ..source.triton_source import Function, kernel_below, read_once
 from .finding import FOREIGN, MISSING, SWAPPED, LintFinding, finding_at
 from .foreign import product_at
 from .values import Advance, Factor, Record
-from .view import Held, Stride, View, by_name, is_stride, renamed, stride_of, tensor_of, word_of
+from .view import Held, Stride, View, by_name
 
 
 @dataclass(frozen=True)

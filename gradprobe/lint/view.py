@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..inputs.placement import spanned
 from ..model.intermediates import lookup
 from ..runtime.launches import storage_of
+from ..source.parameter_names import is_stride, stride_of, word_of
 from ..source.triton_source import Function
 from .catching import Caught
 from .cuda import CudaKernel, read_cuda
@@ -22,67 +22,6 @@ from .values import Amount, Factor, Known, Parts, Pointer, Record, Term, Value, 
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-# What tensors are called in kernels, each with its name here. Single letters that are sizes as often are left out.
-_ITSELF = ("q", "k", "v", "o", "do", "lse", "delta", "dq", "dk", "dv", "bias", "dbias", "mask", "tau", "dtau", "alibi")
-_WORDS = {name: name for name in (*_ITSELF, "sinks", "dsink", "ds", "dp", "p", "seqlens")}
-_WORDS |= {"query": "q", "key": "k", "value": "v", "out": "o", "output": "o", "db": "dbias"}
-_WORDS |= {"gradq": "dq", "gradk": "dk", "gradv": "dv"}
-_WORDS |= dict.fromkeys(("dout", "grado", "gradout", "gradoutput"), "do")
-# The ends of strides' names, with the axis that each is: batch, head, position (of rows or keys), dim.
-_AXES = dict.fromkeys(("b", "z", "bs", "bz", "batch", "0"), "b")
-_AXES |= dict.fromkeys(("h", "head", "heads", "g", "1"), "h")
-_AXES |= dict.fromkeys(("m", "n", "s", "l", "t", "seq", "tok", "row", "rows", "seqlen", "i", "j", "2"), "m")
-_AXES |= dict.fromkeys(("d", "k", "dim", "e", "v", "3"), "d") | {"w": "w"}
-_STRIDE = re.compile(r"strides?", re.IGNORECASE)
-
-
-def word_of(pointer: str) -> str:
-    """What a pointer's parameter is called without what says that it is one: "do" of do_ptr, Do and p_do."""
-    word = pointer.lower()
-    for affix in ("_pointer", "_ptrs", "_ptr", "ptr"):
-        word = word.removesuffix(affix)
-    return word.removeprefix("ptr_").removeprefix("p_").replace("_", "") or pointer.lower()
-
-
-def tensor_of(pointer: str) -> str:
-    """The tensor that a pointer's name means by custom; "" where it means none for certain."""
-    return _WORDS.get(word_of(pointer), "")
-
-
-def is_stride(parameter: str) -> bool:
-    """Whether a parameter is called a stride."""
-    return _STRIDE.search(parameter) is not None
-
-
-def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
-    """(the word of the tensor, the axis) that a stride's name says: ("do", "h") of stride_doh, do_stride_h, do_h, ...
-
-    Args:
-        words: those of the kernel's pointers.
-
-    Returns:
-        ("", "") where the name is no stride's or does not tell.
-    """
-    rest = _STRIDE.sub("", parameter).replace("_", "").lower()
-    for word in sorted(words, key=len, reverse=True):
-        if rest == word and is_stride(parameter):
-            return word, ""
-        axis = rest[len(word) :] if rest.startswith(word) else ""
-        if axis in _AXES and (is_stride(parameter) or parameter.lower() == f"{word}_{axis}"):
-            return word, _AXES[axis]
-    return "", ""
-
-
-def renamed(parameter: str, own: str, other: str) -> str:
-    """A stride's name with another tensor's word in it: stride_doh of stride_qh, "q" and "do"."""
-    parts = [part for part in re.split(r"(strides?)", parameter, flags=re.IGNORECASE) if part]
-    for at, part in enumerate(parts):
-        found = re.match(rf"(_?){re.escape(own)}", part, re.IGNORECASE)
-        if found and not _STRIDE.fullmatch(part):
-            parts[at] = found.group(1) + other + part[found.end() :]
-            return "".join(parts)
-    return f"stride_{other}"
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,8 @@ def run_target(
     trace = read_trace(result, case, f"target {target.name!r}", outputs)
     reading = session.read() if session else None
     trace = with_tapped(trace, reading.values, case) if reading else trace
-    left_out = [source.left_out for source in dict.fromkeys(entry.unit.source for entry in watch.launches)]
+    units = dict.fromkeys(entry.unit for entry in watch.launches)
+    left_out = [unit.source.left_out for unit in units if not unit.has_host]
     equal = (stores.sentence for stores in watch.equal_stores)
     notes = (*how, *(reading.notes if reading else ()), *filter(None, left_out), *equal)
     taken |= given_where_they_lay(inputs.tensors, watch.given)

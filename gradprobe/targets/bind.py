@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..model.assignment import OUTPUTS, taken, without_broadcast
 from ..model.case import ADDITIVE, IMPLIED, NUMBER, Case, flag_of, ranked
 from ..model.failures import UsageFailure
-from .find import EITHER, WORLD, Target
+from .find import Target
+from .parameters import EITHER, WORLD
 
 if TYPE_CHECKING:
     from torch import Tensor

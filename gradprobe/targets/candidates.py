@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..model.failures import UsageFailure
-from .find import parameters_of
+from .find import FILES, parameters_of
 
 Definition = ast.FunctionDef | ast.ClassDef
 _Kind, _EMPTY = inspect._ParameterKind, inspect.Parameter.empty
 
 
 def with_function(word: str) -> str:
-    """FILE.py:FUNCTION for FILE.py, where it has one function that can be checked; every other word as it is."""
-    if not word.endswith(".py") or not Path(word).is_file():
+    """FILE:FUNCTION for FILE.py or FILE.cu that has one function that can be checked; every other word as it is."""
+    if not word.endswith(FILES) or not Path(word).is_file():
         return word
     found = candidates(Path(word))
     return f"{word}:{found[0]}" if len(found) == 1 else word
@@ -27,6 +27,10 @@ def candidates(file: Path) -> list[str]:
 
     A function that calls `Function.apply` stands for that autograd.Function, and so does `attention = Function.apply`.
     """
+    if file.suffix == ".cu":
+        from .host_code import checkable  # which reads C++, as few need
+
+        return checkable(file)
     try:
         defined = dict(definitions(ast.parse(file.read_text(encoding="utf-8")).body))
     except (OSError, ValueError, SyntaxError):  # which the import tells better

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -21,56 +22,12 @@ from ..model.failures import Failure, TargetFailure, UsageFailure, did_you_mean,
 from ..source.triton_source import kernel_below
 from .builtin import BUILTINS
 from .naming import LoadedSource, is_autograd_function, name_of, readable, source_of
+from .parameters import CANONICAL, EITHER, canonical_name
 from .stand_in import gpu_stood_in
 from .surroundings import Surroundings
 
-# What each parameter may be called; the first is the name used everywhere here.
-_SYNONYMS = {
-    "q": ("query", "query_states", "query_layer", "xq"),
-    "k": ("key", "key_states", "key_layer", "xk"),
-    "v": ("value", "value_states", "value_layer", "xv"),
-    "do": ("dout", "d_o", "grad_out", "grad_output", "grad_o"),
-    "o": ("out", "output"),
-    "lse": ("m", "softmax_lse", "logsumexp"),
-    "scale": ("sm_scale", "softmax_scale"),
-    "causal": ("is_causal",),
-    "bias": ("attn_bias", "attn_mask", "attention_mask"),
-    "window": ("window_size",),
-    "align": ("alignment",),
-    "alibi": ("alibi_slopes",),
-    "sinks": ("sink", "attention_sinks", "s_aux"),
-    "dropout": ("dropout_p", "p_dropout"),
-    "keep": ("keep_mask", "dropout_mask"),
-    "seqlens": ("varlen",),
-    "cu_seqlens_k": ("cu_seqlens_kv",),
-    "max_seqlen_k": ("max_seqlen_kv",),
-    "dots": ("input_precision",),
-    # Not d_q, d_k and d_v: those are the field's names of head dims.
-    "dq": ("dquery", "grad_q", "grad_query"),
-    "dk": ("dkey", "grad_k", "grad_key"),
-    "dv": ("dvalue", "grad_v", "grad_value"),
-    "dbias": ("d_bias", "grad_bias", "dattn_bias", "grad_attn_bias"),
-    "dtau": ("d_tau", "grad_tau"),
-    "dsink": ("dsinks", "d_sink", "d_sinks", "grad_sink", "grad_sinks"),
-}
-_WITHOUT_SYNONYM = ("delta", "tau", "softcap", "cu_seqlens", "cu_seqlens_q", "max_seqlen", "max_seqlen_q", "block_m")
-# What these are called by is a boolean mask or an additive bias, as in PyTorch; beside a bias, a mask alone.
-EITHER = ("attn_mask", "attention_mask")
-# Of a target that works in several ranks: its own among them, and how it reaches the others.
-WORLD = ("rank", "world_size", "group", "mesh")
-_SYNONYMS |= {"group": ("process_group",), "mesh": ("device_mesh",)}
-_CANONICAL = {word: name for name, words in _SYNONYMS.items() for word in (name, *words)}
-_CANONICAL |= {name: name for name in (*_WITHOUT_SYNONYM, "block_n", "rank", "world_size", "enable_gqa", "mask")}
-
-
-# The letters of axes, as some write them behind the name of a tensor: Q_bhsd.
-_AXES = re.compile(r"_[bhgnlstmd]{2,5}$")
-
-
-def canonical_name(parameter: str) -> str | None:
-    """The name used here for what a parameter is called elsewhere; None where it means nothing here."""
-    word = parameter.lower()
-    return _CANONICAL.get(word) or _CANONICAL.get(_AXES.sub("", word))
+# What stands before the colon of a word, where it is a file.
+FILES = (".py", ".cu")
 
 
 def family_of(takes: Collection[str | None]) -> str:
@@ -157,12 +114,22 @@ def find_function(subject: str | Callable[..., Any]) -> FoundFunction:
     module, surroundings = None, Surroundings()
     if isinstance(subject, str):
         word, (place, name) = subject, parts_of(_spec(subject))
+        if place.endswith(".cu"):
+            return _host_function(existing_file(Path(place), word).resolve(), name, word)
         is_file = place.endswith(".py")
         module = load_file(Path(place), word, surroundings) if is_file else _load_module(place, word, surroundings)
         function = readable(_function(module, name, word))
     else:
         word, function = name_of(subject), readable(subject)
     return FoundFunction(word, function, source_of(function, module), surroundings)
+
+
+def _host_function(file: Path, name: str, word: str) -> FoundFunction:
+    from .host_code import host_function
+
+    function, line = host_function(file, name, word)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return FoundFunction(word, function, LoadedSource(name, str(file), line, digest), Surroundings())
 
 
 def parts_of(word: str) -> tuple[str, str]:
@@ -173,7 +140,7 @@ def parts_of(word: str) -> tuple[str, str]:
     """
     place, _, name = word.rpartition(":")
     is_module = all(place.split(".")) and not set(place) & {":", "/"}
-    if not name or not (is_module or place.endswith(".py")):
+    if not name or not (is_module or place.endswith(FILES)):
         raise UsageFailure(
             f"target {word!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION",
             did_you_mean(word, BUILTINS, "built in"),
@@ -345,7 +312,7 @@ def _window_form(parameter: inspect.Parameter) -> str:
 
 def _known() -> str:
     """What to do about a parameter that means nothing, and what parameters may be called, each by one of its names."""
-    names = ", ".join(dict.fromkeys(_CANONICAL.values()))
+    names = ", ".join(dict.fromkeys(CANONICAL.values()))
     return f"wrap it in a function that passes it, as gradprobe init writes one; known, with synonyms: {names}"
 
 

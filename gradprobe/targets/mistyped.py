@@ -12,7 +12,7 @@ from pathlib import Path
 from ..model.failures import UsageFailure, did_you_mean
 from .builtin import BUILTINS
 from .candidates import candidates, definitions
-from .find import existing_file, no_function, no_module, parts_of
+from .find import FILES, existing_file, no_function, no_module, parts_of
 
 # What can make a name that the text of a file does not hold.
 _MAKES_NAMES = re.compile(r"import\s*\(?\s*\*|\b(globals|vars|setattr|exec|eval|__dict__|__getattr__|modules)\b")
@@ -35,7 +35,7 @@ def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
     if (bare := _file_alone(word)) is not None:
         raise _names_no_function(bare, word)
     place, name = parts_of(word)
-    file = existing_file(Path(place), word) if place.endswith(".py") else _file_of(place, word)
+    file = existing_file(Path(place), word) if place.endswith(FILES) else _file_of(place, word)
     if file is not None:
         _refuse_unnamed(file, name, word)
 
@@ -43,13 +43,17 @@ def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
 def _file_alone(word: str) -> Path | None:
     """The file of `FILE.py`, `FILE.py:` and `FILE`; None where there is none, or the word names a function."""
     bare = word.rstrip(":")
-    files = (Path(one) for one in (bare, f"{bare}.py") if one.endswith(".py"))
+    files = (Path(one) for one in (bare, f"{bare}.py") if one.endswith(FILES))
     return next((file for file in files if file.is_file()), None)
 
 
 def _names_no_function(file: Path, word: str) -> UsageFailure:
     """Why a file alone is no target: it has several functions that can be checked, or none."""
     found = candidates(file)
+    if file.suffix == ".cu" and not found:
+        from .host_code import no_launcher
+
+        raise no_launcher(file, word)
     if not found:
         way_out = f"gradprobe targets {file} says of each why"
         return UsageFailure(f"target {word!r}: {file} has no function that can be checked as it stands", way_out)

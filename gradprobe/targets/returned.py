@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..model.intermediates import GRADIENT_OF, lookup
-from .find import canonical_name
 from .naming import plain_function
+from .parameters import canonical_name
 
 _BY_PLACE = ("dQ", "dK", "dV")
 

@@ -6,7 +6,8 @@ from gradprobe.inputs.draw import draw, outputs_of
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.resolution import resolve
 from gradprobe.targets.bind import bind
-from gradprobe.targets.find import canonical_name, find_target
+from gradprobe.targets.find import find_target
+from gradprobe.targets.parameters import canonical_name
 
 
 def bound(function, **options):

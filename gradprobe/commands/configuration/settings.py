@@ -177,7 +177,7 @@ class _Reader:
     def _target(self, word: str) -> str:
         """A target with its file from the current folder; a built-in or a module's as it is."""
         place, colon, name = word.rpartition(":")
-        return f"{self._from_here(place)}:{name}" if colon and place.endswith(".py") else word
+        return f"{self._from_here(place)}:{name}" if colon and place.endswith((".py", ".cu")) else word
 
     def _from_here(self, file: str) -> str:
         return os.path.relpath(self.file.parent / file)

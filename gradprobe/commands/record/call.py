@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...inputs.contents import OPTIONS, TENSORS
 from ...model.number import plural
-from ...targets.find import canonical_name
 from ...targets.naming import conventions, readable
+from ...targets.parameters import canonical_name
 
 if TYPE_CHECKING:
     from torch import Tensor

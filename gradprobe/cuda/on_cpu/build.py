@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ...model.failures import TargetFailure
+from ..host import launching_functions, with_launches
 from ..kernel import first_errors
 from ..source import Unit
 
@@ -65,6 +66,10 @@ def kernel_symbol(number: int) -> str:
     return f"gp_kernel_{number}"
 
 
+def host_symbol(function: str) -> str:
+    return f"gp_host_{function}"
+
+
 def names_of(unit: Unit, instances: tuple[str, ...]) -> tuple[str, ...]:
     """The kernels of a library, in the order of their numbers."""
     return (*unit.source.kernels, *instances)
@@ -72,10 +77,12 @@ def names_of(unit: Unit, instances: tuple[str, ...]) -> tuple[str, ...]:
 
 def _wrapper(unit: Unit, instances: tuple[str, ...]) -> str:
     """What g++ compiles: the source with its macros, and a function that calls each kernel."""
-    lines = ['#include "gradprobe_cuda.h"', *(f"#define {name} {value}" for name, value in unit.defines)]
+    header = "gradprobe_host.h" if unit.has_host else "gradprobe_cuda.h"
+    lines = [f'#include "{header}"', *(f"#define {name} {value}" for name, value in unit.defines)]
     if unit.source.host:
-        # Without host code, but with the file's own name and lines.
-        lines.append(f'#line 1 "{unit.source.path}"\n{unit.source.of_kernels}\n#line 1 "kernels.cpp"')
+        # With the file's own name and lines.
+        text = with_launches(unit.source) if unit.has_host else unit.source.of_kernels
+        lines.append(f'#line 1 "{unit.source.path}"\n{text}\n#line 1 "kernels.cpp"')
     else:
         lines.append(f'#include "{unit.source.path}"')
     lines += (f"using namespace {name};" for name in unit.source.namespaces)
@@ -84,6 +91,12 @@ def _wrapper(unit: Unit, instances: tuple[str, ...]) -> str:
             f'extern "C" void {kernel_symbol(number)}(void** arguments) {{ gp_call(&{name}, arguments); }}\n'
             f'extern "C" int gp_describe_{number}(gp_parameter* out) {{ return gp_describe(&{name}, out); }}'
         )
+    lines += (
+        f'extern "C" int {host_symbol(name)}(void** arguments) {{ return gp_call_host(&{name}, arguments); }}'
+        for name in (launching_functions(unit.source) if unit.has_host else ())
+    )
+    if unit.has_host:
+        lines.append('extern "C" void gp_set_python(const gp_host* python) { gp_python = *python; }')
     return "\n".join(lines) + "\n"
 
 

@@ -7,7 +7,7 @@ import linecache
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,22 +111,53 @@ def launch(
         KernelStopped: the kernel could not run to its end.
     """
     library = compiled_for(entry, library_of)
+    values = c_values(entry, library.takes(entry.name), arguments)
+    pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
+    kernel = ctypes.cast(library.kernel(entry.name), ctypes.c_void_p).value or 0
+    code = Code(library, kernel, ctypes.addressof(pointers))
+    run(entry, code, grid, block, shared_bytes, entry.tensors(arguments), watch)
+
+
+@dataclass(frozen=True)
+class Code:
+    """What each thread of a launch runs."""
+
+    library: Library
+    kernel: int
+    """The address of a function that takes the addresses of its arguments."""
+    arguments: int
+    """The address of these."""
+
+
+def run(
+    entry: KernelEntry,
+    code: Code,
+    grid: Sizes,
+    block: Sizes,
+    shared_bytes: int,
+    given: Sequence[tuple[str, Tensor]],
+    watch: Watch,
+) -> None:
+    """Runs every thread of every block, which may touch the tensors that are given by name.
+
+    Raises:
+        TargetFailure: there is not so much shared memory.
+        KernelStopped: the kernel could not run to its end.
+    """
     if not 0 <= shared_bytes <= MOST_SHARED:
         raise TargetFailure(f"kernel {entry.name}: {shared_bytes:,} bytes of shared memory; 0 to {MOST_SHARED:,} fit")
-    values = c_values(entry, library.takes(entry.name), arguments)
-    regions = Regions()
-    regions.add_tensors([(_called(name, t, watch), t) for name, t in entry.tensors(arguments)], watch.unwritten)
+    library, regions, given = code.library, Regions(), [(_called(name, each, watch), each) for name, each in given]
+    regions.add_tensors(given, watch.unwritten)
     regions.add_arrays(library, entry, shared_bytes)
-    pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
     c_regions = (CRegion * len(regions.all))(*regions.all)
     findings = (_CFinding * _MOST_FINDINGS)()
     recording = recording_now()
     if recording is not None:
-        recording.before({_called(name, each, watch): each for name, each in entry.tensors(arguments)})
+        recording.before(dict(given))
     records = np.empty(MOST_RECORDS if recording is not None else 0, RECORD)
     described = _CLaunch(
-        kernel=ctypes.cast(library.kernel(entry.name), ctypes.c_void_p).value or 0,
-        arguments=ctypes.addressof(pointers),
+        kernel=code.kernel,
+        arguments=code.arguments,
         grid=_Triple(*grid),
         block=_Triple(*block),
         shared_bytes=shared_bytes,
@@ -139,7 +170,7 @@ def launch(
         records=records.ctypes.data if recording is not None else None,
         max_records=len(records),
     )
-    code = library.run(described)
+    is_stopped = library.run(described)
     if recording is not None and described.n_records <= len(records):
         kept, bases = records[: described.n_records].copy(), [region.base for region in regions.all]
         tensors = [(named.name, named.tensor) for named in regions.arrays if named.tensor is not None]
@@ -149,7 +180,7 @@ def launch(
     seen = [_finding(entry.name, library, regions, found) for found in findings[: described.n_findings]]
     fatal = seen.pop() if described.is_last_fatal else None
     told(watch, seen)
-    if code:
+    if is_stopped:
         words = fatal.sentence if fatal else f"{entry.name}: {described.message.decode(errors='replace')}"
         raise KernelStopped(f"a kernel could not run to its end: {words}")
 
@@ -157,9 +188,10 @@ def launch(
 def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
     """The caller's name of a tensor, or else its parameter's name without a suffix such as `_ptr`."""
     storage = tensor.untyped_storage().data_ptr()
-    for name, known in watch.tensors.items():
-        if known.untyped_storage().data_ptr() == storage and known.data_ptr() == tensor.data_ptr():
-            return name
+    there = {name: known for name, known in watch.tensors.items() if known.untyped_storage().data_ptr() == storage}
+    exact = [name for name, known in there.items() if known.data_ptr() == tensor.data_ptr()]
+    if exact or len(there) == 1:
+        return (exact or [*there])[0]
     return re.sub(r"(?i)(_ptr|ptr)$", "", parameter) or parameter
 
 

@@ -18,7 +18,7 @@ from ...model.failures import TargetFailure
 from ..c_types import Taken
 from ..kernel import KernelEntry, element_bytes
 from ..source import Unit
-from .build import ROOM, built, kernel_symbol, names_of
+from .build import ROOM, built, host_symbol, kernel_symbol, names_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,6 +92,14 @@ class Library:
     def kernel(self, name: str) -> Any:
         """The function that calls a kernel."""
         return getattr(self._loaded, kernel_symbol(self._number[name]))
+
+    def host(self, function: str) -> Any:
+        """The function that calls one of the host."""
+        return getattr(self._loaded, host_symbol(function))
+
+    def set_python(self, python: ctypes.Structure) -> None:
+        """Says what runs the launches, allocations and copies of host functions."""
+        self._loaded.gp_set_python(ctypes.byref(python))
 
     @functools.cache  # noqa: B019 - a library is never unloaded
     def takes(self, kernel: str) -> tuple[Taken, ...]:

@@ -1,0 +1,267 @@
+"""Functions of the host in a .cu file as targets: what their parameters mean by name, and how they are called."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..cuda.c_types import pointed_to
+from ..cuda.host import HostFunction, HostParameter, launching_functions
+from ..cuda.launcher import STREAM, Launcher
+from ..cuda.source import Unit, read_source
+from ..model.failures import UsageFailure, did_you_mean
+from ..model.intermediates import lookup
+from ..source.parameter_names import is_stride, stride_of, tensor_of, word_of
+from .parameters import canonical_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What sizes are called, without underscores, with the axes whose product each is: b batch, h head, g key head, m query
+# row, n key, l either where there are as many, d and e the dims of keys and values.
+_SIZES = {
+    "b": "b batch batchsize bs bsz nbatch numbatches z",
+    "h": "h heads numheads nheads nh hq numqheads numheadsq",
+    "g": "hk hkv kvheads numkvheads numheadsk numheadskv nkvheads",
+    "bh": "bh batchheads batchnheads nbh",
+    "m": "m lq tq sq seqlenq qlen nq lenq",
+    "n": "lk tk sk seqlenk kvlen nk lenk seqlenkv",
+    "l": "l n t s seq seqlen seqlength nctx length tokens rows nrows numrows",
+    "d": "d dim headdim dhead hd headsize dq dk dqk",
+    "e": "dv e headdimv dimv",
+}
+_SIZE_OF = {word: axes for axes, words in _SIZES.items() for word in words.split()}
+_INPUTS = ("q", "k", "v", "do", "o", "lse", "delta", "bias", "mask")
+_SCALARS = ("scale", "causal", "softcap")
+_AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "dq": "bhmd", "dk": "bgnd", "dv": "bgne"}
+_AXES |= {"lse": "bhm", "delta": "bhm"} | dict.fromkeys(("bias", "mask", "p", "dp", "ds"), "bhmn")
+# Letters of axes that one word for a stride's axis stands for.
+_STRIDES = {"b": "b", "h": "hg", "m": "mn", "d": "de"}
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a parameter is passed."""
+
+    kind: str
+    """input, output, scalar, size, stride or stream."""
+    what: str = ""
+    """The tensor, the option, or the axes of a size."""
+    axis: str = ""
+    """Of a stride."""
+
+
+def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
+    """A function with q, k, v, dO and what else it needs by name, which calls one of the host; and its line.
+
+    Raises:
+        UsageFailure: there is none of this name, or it has a parameter whose name means nothing here.
+        TargetFailure: the file cannot be read.
+    """
+    source = read_source(file)
+    found = launching_functions(source)
+    if name not in found:
+        way_out = did_you_mean(name, found, "it has") or "gradprobe.cuda.load calls kernels from Python"
+        raise UsageFailure(f"target {word!r}: {file} has no function {name} that launches kernels", way_out)
+    called = HostTarget(Launcher(Unit(source), found[name]), word)
+    return called.function(), found[name].line
+
+
+def checkable(file: Path) -> list[str]:
+    """The functions of a .cu file that can be checked as they stand, by name."""
+    source, found = read_source(file), []
+    for name, function in launching_functions(source).items():
+        try:
+            meanings(function, name)
+        except UsageFailure:
+            continue
+        found.append(name)
+    return found
+
+
+def no_launcher(file: Path, word: str) -> UsageFailure:
+    """Why none of a file's functions can be checked."""
+    try:
+        for name, function in launching_functions(read_source(file)).items():
+            meanings(function, f"{file}:{name}")
+    except UsageFailure as failure:
+        return failure
+    words = f"target {word!r}: {file} has no function that launches kernels"
+    return UsageFailure(words, "call them from Python, through gradprobe.cuda.load")
+
+
+def meanings(function: HostFunction, word: str) -> dict[str, Meaning]:
+    """What each parameter is passed, by its name.
+
+    Raises:
+        UsageFailure: there is one whose name means nothing here, or nothing that it writes.
+    """
+    named = [word_of(one.name) for one in function.parameters if one.type.endswith("*")]
+    pointers = [*named, *filter(None, map(tensor_of, named))]
+    made: dict[str, Meaning] = {}
+    for parameter in function.parameters:
+        meaning = _meaning(parameter, pointers)
+        if meaning is None:
+            raise UsageFailure(
+                f"target {word!r} needs a parameter {parameter.name!r} that nothing can be passed for",
+                "call it from Python, through gradprobe.cuda.load",
+            )
+        made[parameter.name] = meaning
+    if not any(one.kind == "output" for one in made.values()):
+        raise UsageFailure(f"target {word!r} writes nothing that is an intermediate", "a backward writes dq, dk or dv")
+    return made
+
+
+def _meaning(parameter: HostParameter, pointers: Sequence[str]) -> Meaning | None:
+    name, kind = parameter.name, parameter.type
+    if kind == STREAM:
+        return Meaning("stream")
+    if kind.endswith("*"):
+        tensor = tensor_of(name)
+        if tensor in _INPUTS and (parameter.is_const or tensor in ("q", "k", "v", "do", "o")):
+            return Meaning("input", tensor)
+        return Meaning("output", tensor) if not parameter.is_const and tensor in _AXES else None
+    word, axis = stride_of(name, pointers)
+    if word and tensor_of(word) in _AXES:
+        return Meaning("stride", tensor_of(word), axis)
+    if canonical_name(name) in _SCALARS:
+        return Meaning("scalar", canonical_name(name) or "")
+    size = _SIZE_OF.get(name.lower().replace("_", ""), "")
+    return Meaning("size", size) if size and not is_stride(name) else None
+
+
+@dataclass(frozen=True)
+class HostTarget:
+    """A host function that is called with the tensors of a case."""
+
+    launcher: Launcher
+    word: str
+
+    @cached_property
+    def meanings(self) -> Mapping[str, Meaning]:
+        """By parameter."""
+        return meanings(self.launcher.function, self.word)
+
+    def function(self) -> Any:
+        """It as a Python function with the parameters of an attention's backward."""
+
+        def backward(**given: Any) -> dict[str, Tensor]:
+            return self._run(given)
+
+        used = {one.what for one in self.meanings.values() if one.kind in ("input", "scalar")}
+        names = dict.fromkeys(("q", "k", "v", "do", *sorted(used)))
+        parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+        backward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        backward.__name__ = backward.__qualname__ = self.launcher.function.name
+        return backward
+
+    def _run(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Calls it once, or once for each batch or head that it is not told the number of.
+
+        Raises:
+            ValueError: it is not told of a stride or a size in which the tensors differ from what it takes.
+        """
+        sizes = self._sizes(given)
+        tensors = {name: self._laid(name, given[name]) for name in given if name in self._named("input")}
+        for parameter, one in self.meanings.items():
+            if one.kind == "output":
+                tensors[one.what] = self._empty(parameter, one.what, sizes, given["q"])
+        for batch, head in itertools.product(self._each("b", sizes), self._each("h", sizes)):
+            passed = (self._argument(one, given, tensors, sizes, batch, head) for one in self.meanings.values())
+            self.launcher(*(one for one in passed if one is not _NOTHING))
+        return {_title(name): tensors[name] for name in self._named("output")}
+
+    def _named(self, kind: str) -> list[str]:
+        return [one.what for one in self.meanings.values() if one.kind == kind]
+
+    @cached_property
+    def _whole(self) -> str:
+        """Of batches and heads, those that one call computes all of; told of batches alone, it takes heads for such."""
+        told = "".join(self._named("size"))
+        return "bh" if "b" in told else "h" if "h" in told else ""
+
+    def _each(self, axis: str, sizes: Mapping[str, int]) -> Sequence[int | None]:
+        return [None] if axis in self._whole else range(sizes[axis])
+
+    def _argument(
+        self,
+        one: Meaning,
+        given: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        sizes: Mapping[str, int],
+        batch: int | None,
+        head: int | None,
+    ) -> Any:
+        """What one parameter is passed."""
+        if one.kind == "stream":
+            return _NOTHING
+        if one.kind == "scalar":
+            return given[one.what]
+        if one.kind == "size":
+            is_flat = one.what == "b" and "h" not in "".join(self._named("size"))
+            return math.prod(sizes[axis] for axis in ("bh" if is_flat else one.what))
+        tensor, axes = tensors[one.what], _AXES[one.what]
+        if one.kind == "stride":
+            at = next((at for at, axis in enumerate(axes) if axis in _STRIDES[one.axis]), None)
+            return tensor.stride(at) if at is not None else 0
+        if head is not None and axes[1] == "g":
+            head //= sizes["h"] // sizes["g"]
+        tensor = tensor if head is None else tensor[:, head]
+        return tensor if batch is None else tensor[batch]
+
+    def _sizes(self, given: Mapping[str, Any]) -> dict[str, int]:
+        """By axis.
+
+        Raises:
+            ValueError: two differ for which it takes one number.
+        """
+        told = "".join(self._named("size"))
+        sizes = {axis: size for name in "qkv" for axis, size in zip(_AXES[name], given[name].shape, strict=True)}
+        alike = [("m", "n", "length of queries and keys")] if "l" in told else []
+        alike += [("d", "e", "head dim")] if "e" not in told else []
+        alike += [("h", "g", "number of heads")] if "g" not in told else []
+        for one, other, what in alike:
+            if sizes[one] != sizes[other]:
+                raise ValueError(f"{self.launcher.function.name} takes one {what}")
+        return {**sizes, "l": sizes["m"]}
+
+    def _empty(self, parameter: str, tensor: str, sizes: Mapping[str, int], like: Tensor) -> Tensor:
+        """Zeros, since it may add to what it finds."""
+        import torch
+
+        kind = next(one.type for one in self.launcher.function.parameters if one.name == parameter)
+        dtype = getattr(torch, pointed_to(self.launcher.unit, kind), like.dtype)
+        return torch.zeros([sizes[axis] for axis in _AXES[tensor]], dtype=dtype, device=like.device)
+
+    def _laid(self, name: str, tensor: Tensor) -> Tensor:
+        """A tensor of whose strides it is told; contiguous where it is told of none.
+
+        Raises:
+            ValueError: it is told of some, and another is not what follows from them.
+        """
+        told = "".join(_STRIDES[one.axis] for one in self.meanings.values() if (one.kind, one.what) == ("stride", name))
+        if not told:
+            return tensor.contiguous()
+        due = 1
+        for at in reversed(range(tensor.dim())):
+            axis = "h" if _AXES[name][at] == "g" else _AXES[name][at]
+            is_free = _AXES[name][at] in told or (axis in "bh" and axis not in self._whole)
+            if not is_free and tensor.shape[at] > 1 and tensor.stride(at) != due:
+                raise ValueError(f"{self.launcher.function.name} is not told of {name}.stride({at})")
+            due = tensor.stride(at) * tensor.shape[at]
+        return tensor
+
+
+_NOTHING = object()
+
+
+def _title(tensor: str) -> str:
+    row = lookup(tensor)
+    assert row is not None
+    return row.name

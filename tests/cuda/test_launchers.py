@@ -1,0 +1,138 @@
+"""Functions of the host that launch kernels, called from Python: templates, memory of their own, errors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradprobe.cuda import Watch, watched
+from gradprobe.cuda.host import launching_functions, with_launches
+from gradprobe.cuda.watch import OUTSIDE, UNWRITTEN
+from gradprobe.model.failures import KernelStopped, TargetFailure
+from tests.cuda.written import at, loaded
+
+SOURCE = r"""
+#include <cuda_runtime.h>
+#include <torch/extension.h>
+#include <stdio.h>
+struct Problem { const float* in; float* out; int n; float by; };
+template <int BLOCK, class T> __global__ void times(T* out, const T* in, int n, T by) {
+    int i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i < n) out[i] = in[i] * by;  // times
+}
+__global__ void add(Problem p) {
+    extern __shared__ float room[];
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    room[threadIdx.x] = i < p.n ? p.in[i] : 0.0f;
+    __syncthreads();
+    if (i < p.n) p.out[i] += room[threadIdx.x] * p.by;  // add
+}
+static inline int blocks(int n, int block) { return (n + block - 1) / block; }
+#define CHECK(call) do { cudaError_t e = (call); if (e != cudaSuccess) return e; } while (0)
+static cudaError_t doubled(const float* in, float* out, int n, cudaStream_t stream) {
+    times<32, float><<<blocks(n, 32), 32, 0, stream>>>(out, in, n, 2);
+    return cudaGetLastError();
+}
+extern "C" cudaError_t twice_and_more(const float* in, float* out, int n, float more, cudaStream_t stream) {
+    CHECK(doubled(in, out, n, stream));
+    Problem p{in, out, n, more};
+    dim3 grid(blocks(n, 16)), block(16);
+    CHECK(cudaFuncSetAttribute(add, cudaFuncAttributeMaxDynamicSharedMemorySize, 64));
+    add<<<grid, block, 16 * sizeof(float), stream>>>(p);
+    return cudaGetLastError();
+}
+cudaError_t through_memory(const float* in, float* out, int n, bool is_set) {
+    float* own;
+    CHECK(cudaMalloc(&own, n * sizeof(float)));
+    if (is_set) CHECK(cudaMemsetAsync(own, 0, n * sizeof(float)));
+    add<<<blocks(n, 32), 32, 32 * sizeof(float)>>>({in, own, n, 3.0f});
+    CHECK(cudaMemcpy(out, own, n * sizeof(float), cudaMemcpyDeviceToDevice));
+    return cudaFree(own);
+}
+void too_many(float* out) { add<<<1, 2048>>>(Problem{nullptr, out, 1, 1.0f}); }
+cudaError_t fails(float* out) { return cudaErrorInvalidValue; }
+cudaError_t fails_later(float* out) {
+    if (out) return cudaErrorInvalidValue;
+    add<<<1, 1>>>(Problem{});
+    return cudaSuccess;
+}
+torch::Tensor of_torch(torch::Tensor in) { add<<<1, 1>>>(Problem{}); return in; }
+void calls_torch(float* out) { of_torch(torch::Tensor()); add<<<1, 1>>>(Problem{}); }
+template <class T> void of_any(T* out) { add<<<1, 1>>>(Problem{}); }
+int main() { add<<<1, 1>>>(Problem{}); return 0; }
+"""
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory):
+    return loaded(tmp_path_factory.mktemp("launchers"), SOURCE)
+
+
+def test_those_that_launch_and_take_values_of_c_are_found(module):
+    found = launching_functions(module.unit.source)
+    assert {*found} == {"doubled", "twice_and_more", "through_memory", "too_many", "fails_later"}
+    assert found["doubled"].line == 1 + SOURCE[: SOURCE.index("doubled(")].count("\n")
+    parameters = found["twice_and_more"].parameters
+    assert [one.name for one in parameters if one.is_const] == ["in"]
+    assert [one.type for one in parameters] == ["float*", "float*", "int", "float", "cudaStream_t"]
+
+
+def test_lines_stay_what_they_are(module):
+    text = with_launches(module.unit.source)
+    assert text.count("\n") == SOURCE.count("\n")
+    assert "<<<" not in text
+    assert "torch" not in text.replace("<torch/extension.h>", "")
+
+
+def test_a_call_runs_all_that_it_launches(module):
+    values, out = torch.randn(50), torch.zeros(50)
+    with watched(Watch(tensors={"given": values})) as watch:
+        module.twice_and_more(values, out, 50, 0.5)
+    assert torch.equal(out, values * 2 + values * 0.5)
+    assert [entry.name for entry in watch.launches] == ["times<32, float>", "add"]
+    assert (watch.findings, watch.backends, len(watch.given)) == ([], {"cuda-on-cpu"}, 2)
+
+
+def test_what_a_kernel_does_wrong_ends_the_call(module):
+    with (
+        watched(Watch(tensors={"given": (values := torch.zeros(50))})) as watch,
+        pytest.raises(KernelStopped) as stopped,
+    ):
+        module.twice_and_more(values, torch.zeros(50), 51, 0.5)
+    assert "times<32, float>: thread (18, 0, 0) of block (1, 0, 0) reads outside given" in str(stopped.value)
+    assert len(watch.launches) == 1
+
+
+def test_memory_of_its_own_is_watched(module):
+    values, out = torch.randn(40), torch.zeros(40)
+    with watched(Watch()) as watch:
+        module.through_memory(values, out, 40, True)
+    assert (torch.equal(out, values * 3), watch.findings) == (True, [])
+    with watched(Watch()) as watch:
+        module.through_memory(values, out, 40, False)
+    (found,) = watch.findings
+    assert (found.kind, found.array) == (UNWRITTEN, "allocated_2")
+    assert at(found.now, module, "add")
+
+
+def test_what_lies_beside_an_argument_is_not_its_own(module):
+    values, out = torch.zeros(80), torch.zeros(50)
+    with watched(Watch()) as watch:
+        module.doubled(values[:50:2], out, 25)
+    assert {(found.kind, found.array) for found in watch.findings} == {(OUTSIDE, "in")}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("doubled", (torch.zeros(1), torch.zeros(1)), "doubled of my.cu takes 3 arguments, got 2"),
+        ("doubled", (torch.zeros(1).double(), torch.zeros(1), 1), "'in' is float*, of 4 bytes an element, got float64"),
+        ("doubled", (torch.zeros(1), torch.zeros(1), 0.5), "parameter 'n' is a whole number, got 0.5"),
+        ("too_many", (torch.zeros(1),), "kernel add is launched with 2,048 threads a block; 1,024 fit"),
+        ("fails_later", (torch.zeros(1),), "fails_later of my.cu gives the error 1 of CUDA"),
+    ],
+)
+def test_what_cannot_be_called_is_told(module, name, arguments, words):
+    with pytest.raises(TargetFailure) as failed:
+        module[name](*arguments)
+    assert words in str(failed.value)

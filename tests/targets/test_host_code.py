@@ -1,0 +1,102 @@
+"""Host functions of .cu files as targets: what names mean, how often they are called, and which layouts they refuse."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+
+from gradprobe.model.failures import UsageFailure
+from gradprobe.targets.find import find_target
+from gradprobe.targets.host_code import checkable
+
+KERNEL = """
+__global__ void delta_rows(const float* o, const float* dout, float* delta, long o_row, long do_row, int n, int d) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = 0.0f;
+    for (int i = 0; i < d && row < n; ++i) sum += o[row * o_row + i] * dout[row * do_row + i];
+    if (row < n) delta[row] = sum;
+}
+"""
+LAUNCH = "delta_rows<<<({rows} + 31) / 32, 32>>>(o, dout, delta, {o_row}, {do_row}, {rows}, d);"
+
+
+@pytest.fixture
+def target(tmp_path):
+    def made(parameters: str, launch: str, more: str = ""):
+        text = f"{KERNEL}\nvoid launch_delta({parameters}) {{ {launch} }}\n{more}"
+        (tmp_path / "my.cu").write_text(text)
+        return find_target(f"{tmp_path / 'my.cu'}:launch_delta")
+
+    return made
+
+
+def tensors(**sizes):
+    b, h, m, n, d, g = (sizes.get(name, size) for name, size in zip("bhmndg", (2, 3, 5, 5, 4, 3), strict=True))
+    return {"q": torch.randn(b, h, m, d), "k": torch.randn(b, g, n, d), "v": torch.randn(b, g, n, d)} | {
+        name: torch.randn(b, h, m, d) for name in ("do", "o")
+    }
+
+
+ROW = "const float *o, const float *dout, float *delta, long o_row, long do_row, int rows, int d"
+WHOLE = "const float *o, const float *dout, float *delta, int batch, int n_heads, int seqlen, int d, cudaStream_t s"
+
+
+def test_one_without_batches_and_heads_is_called_for_each(target):
+    found = target(ROW, LAUNCH.format(rows="rows", o_row="o_row", do_row="do_row"))
+    given = tensors()
+    wide = torch.randn(2, 3, 5, 12)
+    given["do"] = wide[..., :4]
+    assert list(inspect.signature(found.function).parameters) == ["q", "k", "v", "do", "o"]
+    assert (found.source.name, found.source.line, found.is_backward) == ("launch_delta", 9, True)
+    delta = found.function(**given)
+    assert [*delta] == ["delta"]
+    assert torch.allclose(delta["delta"], (given["o"] * given["do"]).sum(-1), atol=1e-6)
+
+
+def test_one_that_is_told_of_batches_and_heads_is_called_once(target):
+    found = target(WHOLE, LAUNCH.format(rows="batch * n_heads * seqlen", o_row="d", do_row="d"))
+    given = tensors()
+    given["o"] = torch.randn(2, 5, 3, 4).transpose(1, 2)  # of whose strides it is not told
+    assert torch.allclose(found.function(**given)["delta"], (given["o"] * given["do"]).sum(-1), atol=1e-6)
+
+
+def test_a_layout_that_it_is_not_told_of_is_refused(target):
+    found = target(ROW, LAUNCH.format(rows="rows", o_row="o_row", do_row="do_row"))
+    given = tensors()
+    with pytest.raises(ValueError, match=r"launch_delta is not told of o\.stride\(3\)"):
+        found.function(**given | {"o": torch.randn(2, 3, 4, 5).mT})
+    with pytest.raises(ValueError, match="takes one number of heads"):
+        found.function(**tensors(g=1))
+    with pytest.raises(ValueError, match="takes one length of queries and keys"):
+        found.function(**tensors(n=7))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ("const float *o, const float *dout, float *delta, int magic", "needs a parameter 'magic'"),
+        ("const float *o, const float *dout, float *scratch, int n, int d", "needs a parameter 'scratch'"),
+        (
+            "const float *o, const float *dout, const float *delta, int n, int d",
+            "writes nothing that is an intermediate",
+        ),
+    ],
+)
+def test_what_cannot_be_passed_is_told(target, parameters, words):
+    with pytest.raises(UsageFailure) as refused:
+        target(parameters, LAUNCH.format(rows="1", o_row="1", do_row="1"))
+    assert words in str(refused.value)
+
+
+def test_a_name_that_is_no_launcher_lists_those_that_are(target, tmp_path):
+    target(
+        ROW,
+        LAUNCH.format(rows="rows", o_row="o_row", do_row="do_row"),
+        "void other(int magic) { launch_delta(0, 0, 0, 0, 0, 0, 0); }",
+    )
+    with pytest.raises(UsageFailure) as refused:
+        find_target(f"{tmp_path / 'my.cu'}:launch_delt")
+    assert "did you mean 'launch_delta'" in refused.value.way_out
+    assert checkable(tmp_path / "my.cu") == ["launch_delta"]
