@@ -87,6 +87,9 @@ def make_interpreter_right(case: Case) -> None:
     interpreter.make_operations_quick()
     interpreter.keep_arguments_in_place()
     interpreter.take_bools()
+    interpreter.give_libdevice()
+    interpreter.find_names()
+    interpreter.give_loops_dtypes()
     if case.dtype == "bfloat16":
         interpreter.make_bfloat16_right()
         wrong = interpreter.wrong_bfloat16_operations()

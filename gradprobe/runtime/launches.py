@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..targets.surroundings import replaced
 from .backend import interpreting
-from .front_end import KernelCall, described_call
+from .front_end import Calls
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +38,7 @@ def recorded_launches(
     compiled: set[Any] | None = None,
     pointers: list[Pointer] | None = None,
     numbers: list[Numbers] | None = None,
-    calls: dict[Any, KernelCall] | None = None,
+    calls: Calls | None = None,
 ) -> Iterator[list[Any]]:
     """While open, lists the Triton kernels that are launched, and adds to `taken` the inputs that they are given.
 
@@ -49,7 +49,7 @@ def recorded_launches(
         compiled: gets what each kernel was compiled to.
         pointers: gets the tensors that each kernel was given.
         numbers: gets the whole numbers of each launch.
-        calls: gets a launch of each way in which an interpreted kernel would be compiled, by its key.
+        calls: gets the launches of interpreted kernels, as a compiler sees them.
     """
     launches: list[Any] = []
     known: dict[tuple[int, str, int], Pointer] = {}
@@ -63,12 +63,10 @@ def recorded_launches(
                 known.setdefault((id(kernel), name, one.storage), one)
         if numbers is not None:
             numbers.append((kernel.fn.__name__, tuple(_whole_numbers([*args, *kwargs.values()]))))
-        result = run(kernel, *args, **kwargs)
+        with calls.noting(kernel, args, kwargs) if calls is not None and interpreting() else contextlib.nullcontext():
+            result = run(kernel, *args, **kwargs)
         if compiled is not None and hasattr(result, "asm"):
             compiled.add(result)
-        if calls is not None and interpreting() and not kwargs.get("warmup"):
-            call = described_call(kernel, args, kwargs)
-            calls.setdefault(call.key, call)
         launched(kernel.fn.__name__)
         return result
 

@@ -52,7 +52,8 @@ class CompilerPlace:
 
 def compiler_place(error: BaseException) -> CompilerPlace | None:
     """The innermost line that was being compiled; None of what no compiler raised."""
-    steps = [step for step in _steps(error) if step.is_compiled]
+    compiled = [step for step in _steps(error) if step.is_compiled]
+    steps = [step for step in compiled if is_users(step.place.file)] or compiled  # else in the language itself
     if not steps:
         return None
     place, inner = steps[-1].place, list(_chain(error))[-1]

@@ -29,7 +29,7 @@ from ..targets.stand_in import gpu_stood_in
 from .arithmetic import Dots, matmuls_watched, of_autograd, of_cuda, of_triton
 from .backend import interpreting
 from .changes import Shared, shared
-from .front_end import KernelCall
+from .front_end import Calls, KernelCall
 from .launches import (
     Configuration,
     Launched,
@@ -40,6 +40,7 @@ from .launches import (
     recorded_launches,
     storage_of,
 )
+from .limits import is_limit, limit_way_out
 from .raised import compiler_words, stood_there, whole_tracebacks
 from .taps import Tap, tapped
 from .trace import Trace, expected_shapes, read_trace, straightened, with_tapped
@@ -132,7 +133,7 @@ def run_target(
     dots: list[Dots] = []
     pointers: list[Pointer] = []
     numbers: list[Numbers] = []
-    calls: dict[Any, KernelCall] = {}
+    calls = Calls()
     recorded = recorded_launches(inputs.tensors, taken, launched, compiled, pointers, numbers, calls)
     tapping = tapped(taps, expected_shapes(case), case.device) if taps else nullcontext()
     # In the interpreter, and where all configurations are asked for, nothing is chosen by time.
@@ -151,7 +152,7 @@ def run_target(
             raise
         except Exception as error:
             if not _refuses(error):
-                raise TargetFailure(*_raised(target, case, inputs, error)) from error
+                raise TargetFailure(*_raised(target, case, inputs, error, calls.failed)) from error
             if inputs.layout in ("contiguous", AS_SAVED):
                 raise Refusal(*_raised(target, case, inputs, error)) from error
             kernels = _sources(launches, watch.launches)
@@ -189,7 +190,7 @@ def run_target(
         configurations=tuple(dict.fromkeys(ran)),
         pointers=tuple(pointers),
         numbers=tuple(numbers),
-        calls=calls,
+        calls=calls.by_key,
         dots=() if case.device == "cpu" else _read(compiled, watch.launches, dots),
     )
 
@@ -326,15 +327,25 @@ def _refuses(error: Exception) -> bool:
     return isinstance(error, _DELIBERATE) and not is_accident
 
 
-def _raised(target: Target, case: Case, inputs: Inputs, error: BaseException) -> tuple[str, str, tuple[str, ...]]:
-    """The message, the way out and the details of a failure."""
+def _raised(
+    target: Target, case: Case, inputs: Inputs, error: BaseException, failed: KernelCall | None = None
+) -> tuple[str, str, tuple[str, ...]]:
+    """The message, the way out and the details of a failure.
+
+    Args:
+        failed: the launch that raised, of a kernel in the interpreter.
+    """
     kind, _, words = _words(error).partition(": ")
     if isinstance(_in_the_kernel(error), TypeError) and case.window is not None and "window" in target.takes:
         pair = f"{target.takes['window']}={case.window}"
         words += f"; it was passed the pair {pair}, which --window says"
     made = f"it changes, for all of its process, {target.surroundings.words}; " if target.surroundings.words else ""
     message = f"target {target.name!r} raised {kind} ({inputs.layout}): {words}"
-    return message, f"{made}--traceback shows where", stood_there(error, case)
+    way_out = "--traceback shows where"
+    if failed is not None and is_limit(_in_the_kernel(error), failed):
+        message = f"Triton's interpreter cannot run target {target.name!r}, which compiles ({inputs.layout}): {words}"
+        way_out = limit_way_out(words)
+    return message, f"{made}{way_out}", stood_there(error, case)
 
 
 def _words(error: BaseException) -> str:

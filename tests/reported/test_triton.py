@@ -37,3 +37,18 @@ def test_beside_a_mismatch_the_compile_error_is_told_and_the_code_stays_1(check)
 def test_constants_of_the_language_are_no_globals(check):
     ran, report = check(f"uncompiled.py:constant {SMALL}")
     assert (ran.code, report["compile_errors"]) == (0, [])
+
+
+@pytest.mark.parametrize("function", ["alias", "loop", "library"])
+def test_what_compiles_runs_here_too(check, function):
+    ran, report = check(f"interpreter_limits.py:{function} {SMALL}")
+    assert (ran.code, report["verdict"], report["compile_errors"]) == (0, "match", [])
+
+
+def test_what_the_interpreter_lacks_is_its_limit_and_not_the_kernels(check):
+    ran, report = check(f"interpreter_limits.py:assembly {SMALL}")
+    message = report["error"]["message"]
+    assert ran.code == 3
+    assert message.startswith("Triton's interpreter cannot run target 'interpreter_limits.py:assembly', which compiles")
+    assert "inline_asm" in message
+    assert "a branch without assembly" in report["error"]["way_out"]

@@ -3,6 +3,6 @@
 Only `language` and `lowering` import triton.
 """
 
-from .calls import KernelCall, described_call
+from .calls import Calls, KernelCall, described_call
 
-__all__ = ["KernelCall", "described_call"]
+__all__ = ["Calls", "KernelCall", "described_call"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,26 @@ class KernelCall:
         """The same launch with other values of some constants."""
         args = tuple(constants.get(name, one) for name, one in zip(self.kernel.arg_names, self.args, strict=False))
         return KernelCall(self.kernel, args, {name: constants.get(name, one) for name, one in self.kwargs.items()})
+
+
+class Calls:
+    """The launches of a run, one of each way in which a kernel would be compiled, and the latest that raised."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[Any, KernelCall] = {}
+        self.failed: KernelCall | None = None
+
+    @contextlib.contextmanager
+    def noting(self, kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
+        """Notes a launch that is made while it is open."""
+        call = described_call(kernel, args, kwargs)
+        try:
+            yield
+        except Exception:
+            self.failed = call
+            raise
+        if not kwargs.get("warmup"):
+            self.by_key.setdefault(call.key, call)
 
 
 def described_call(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:

@@ -39,7 +39,9 @@ def compilable(thing: Any) -> Any:
         return tl.constexpr(compilable(thing.value))
     if type(thing) is not InterpretedFunction:
         return thing
-    if id(thing) not in _MADE:  # noted first: it may reach itself
+    if id(thing) not in _MADE:
+        thing.fn.__defaults__ = tuple(map(compilable, thing.fn.__defaults__ or ())) or None
+        # Noted before what it reaches, which may be itself.
         _MADE[id(thing)] = thing, JITFunction(thing.fn, **thing.kwargs)
         _reach(thing.fn)
     return _MADE[id(thing)][1]
@@ -48,7 +50,6 @@ def compilable(thing: Any) -> Any:
 def _reach(function: Any) -> None:
     """Replaces what a function's names may mean: in its file, in modules that it names, and as methods of tensors."""
     names, spaces = set(_names_in(function.__code__)), [function.__globals__]
-    function.__defaults__ = tuple(map(compilable, function.__defaults__ or ())) or None
     for space in spaces:
         for name in names & space.keys():
             if type(value := space[name]) is ModuleType and vars(value) not in spaces:

@@ -54,6 +54,12 @@ def compile_errors(calls: Sequence[KernelCall]) -> list[CompileError | None]:
     return found if not any(found) or _error_in(_own_call(), _TARGETS[0]) is None else [None] * len(calls)
 
 
+def is_taken(call: KernelCall) -> bool:
+    """Whether the front end takes a launch."""
+    restore_language()
+    return _error_in(call, _TARGETS[0]) is None
+
+
 def _own_call() -> KernelCall:
     pointers = (Pointed(torch.bfloat16),) * 3
     return KernelCall(probe_kernel, pointers, {"size": 16})

@@ -12,12 +12,17 @@ from .language import (
     make_scalars_right,
     take_bools,
 )
+from .libdevice import give_libdevice
+from .names import find_names, give_loops_dtypes
 from .quick import make_operations_quick
 from .shipped import shipped_language
 
 __all__ = [
     "InterpreterNotKnown",
     "call_builtins_at_once",
+    "find_names",
+    "give_libdevice",
+    "give_loops_dtypes",
     "keep_arguments_in_place",
     "keep_patched_language",
     "keep_types",

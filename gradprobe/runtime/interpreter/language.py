@@ -8,8 +8,8 @@ also keeps a bool in 32 bits and then refuses it: without the patch, a bool that
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -77,9 +77,9 @@ def make_scalars_right() -> None:
 
 @functools.cache
 def keep_patched_language() -> None:
-    """Patches the interpreter to replace each module's triton.language once in a launch."""
-    # The ids of globals of functions, and sets of ids of modules, since files of kernels often import the same ones.
-    swapped: set[int | frozenset[int]] = set()
+    """Patches the interpreter to replace triton.language once in a launch, whatever name a kernel's file has for it."""
+    # The ids of globals of functions, and of modules of the language.
+    swapped: set[int] = set()
     dtypes: dict[str, Any] = {}
     swap, launch, look_up = shipped._patch_lang, shipped.GridExecutor.__call__, shipped._get_np_dtype
 
@@ -87,11 +87,11 @@ def keep_patched_language() -> None:
         if id(fn.__globals__) in swapped:
             return shipped._LangPatchScope()
         swapped.add(id(fn.__globals__))
-        modules = frozenset(id(value) for value in fn.__globals__.values() if inspect.ismodule(value))
-        if modules in swapped:
-            return shipped._LangPatchScope()
-        swapped.add(modules)
-        return swap(fn)
+        # Of a kernel that has other names for the language, the whole of it too.
+        modules = {id(one): one for one in (tl, *fn.__globals__.values()) if one is tl or one is tl.core}
+        new = {f"module{at}": one for at, one in enumerate(modules.values()) if id(one) not in swapped}
+        swapped.update(modules)
+        return swap(FunctionType(swap.__code__, new)) if new else shipped._LangPatchScope()
 
     def dtype_of(dtype: Any) -> Any:
         scalar = dtype.scalar

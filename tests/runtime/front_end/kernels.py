@@ -39,7 +39,7 @@ def asserting(a_ptr, out_ptr, D: tl.constexpr):
 def reaching(a_ptr, out_ptr, stride, count, D: tl.constexpr, STEP: tl.constexpr = multiply):
     """Helpers by every way in which one is reached: a global, a constant, a default, a method, the language."""
     a = tl.load(a_ptr + tl.arange(0, D) * stride)
-    b = multiply(a, a) + PASSED(a, a) + STEP(a, a) + alias(a) + tl.cdiv(count, 2) + tl.flip(a)
+    b = multiply(a, a) + PASSED(a, a) + STEP(a, a) + alias(a) + tl.cdiv(count, 2) + tl.flip(a, 0)
     tl.store(out_ptr, b.sum(0) + tl.max(b, 0) + b.cumsum(0).max(0))
 
 
