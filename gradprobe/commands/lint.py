@@ -52,16 +52,17 @@ def inquire(word: str, family: str | None, options: Mapping[str, Any]) -> Inquir
 
     refuse_unknown({"device": given.get("device")})
     given = {**given, "device": prepare_backend(given.get("device", "auto"), given.get("arch"))}
-    from ..targets.find import callables, find_target, load_file
+    from ..targets.find import find_target, target_of
+    from ..targets.inventory import inventory
 
     with contextlib.redirect_stdout(sys.stderr):
         if not word.endswith(".py"):
             return _inquiry(word, None, [find_target(word, family)], given)
-        module, targets = load_file(Path(word), word), []
-        for name in callables(module):
+        found, targets = inventory(word), []
+        for function in found.functions:
             with contextlib.suppress(UsageFailure):
-                targets.append(find_target(getattr(module, name), family))
-        return _inquiry(word, module, targets, given)
+                targets.append(target_of(function, family))
+        return _inquiry(word, found.module, targets, given)
 
 
 def _inquiry(word: str, module: ModuleType | None, targets: list[Target], given: Mapping[str, Any]) -> Inquiry:

@@ -21,7 +21,8 @@ from ..model.failures import UsageFailure
 from ..model.number import plural
 from ..render.text import CAUTION, lines_of
 from ..targets.builtin import BUILTINS, Builtin
-from ..targets.find import applicable, family_of, find_function, find_target, load_file
+from ..targets.find import FoundFunction, family_of, target_of
+from ..targets.inventory import inventory
 from ..targets.parameters import EITHER, WORLD, canonical_name
 
 # What a parameter lets be asked for under another name. A target is given dropout's mask, and draws none itself.
@@ -148,16 +149,15 @@ def found_in(file: str) -> FileTargets:
 
     prepare_backend("auto")  # which says whether Triton interprets, before the file imports it
     with contextlib.redirect_stdout(sys.stderr):
-        module = load_file(Path(file), file)
-        targets = sorted((_found(f"{file}:{name}") for name in applicable(module)), key=lambda one: one.line)
-        kernels = functions_of(vars(module), str(module.__file__))
-        return FileTargets(file, tuple(targets), tuple(one.name for one in kernels))
+        found = inventory(file)
+        kernels = functions_of(vars(found.module), str(found.module.__file__))
+        return FileTargets(file, tuple(map(_listed, found.functions)), tuple(one.name for one in kernels))
 
 
-def _found(word: str) -> FoundTarget:
-    found = find_function(word)
+def _listed(found: FoundFunction) -> FoundTarget:
+    word = found.word
     try:
-        target = find_target(word)
+        target = target_of(found)
     except UsageFailure as failure:
         why = str(failure).removeprefix(f"target {word!r} ")
         known = set(map(canonical_name, inspect.signature(found.function).parameters))

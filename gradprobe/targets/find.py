@@ -81,7 +81,15 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
         UsageFailure: no such built-in, file, module or function, or a parameter that nothing can be passed for.
         TargetFailure: the module is there and fails to import, or the built-in lacks what it runs on.
     """
-    found = find_function(subject)
+    return target_of(find_function(subject), family)
+
+
+def target_of(found: FoundFunction, family: str | None = None) -> Target:
+    """The target that a function is.
+
+    Raises:
+        UsageFailure: from `find_target`, for what concerns parameters.
+    """
     try:
         signature = inspect.signature(found.function)
     except (ValueError, TypeError):
@@ -118,7 +126,7 @@ def find_function(subject: str | Callable[..., Any]) -> FoundFunction:
             return _host_function(existing_file(Path(place), word).resolve(), name, word)
         is_file = place.endswith(".py")
         module = load_file(Path(place), word, surroundings) if is_file else _load_module(place, word, surroundings)
-        function = readable(_function(module, name, word))
+        function = function_in(module, name, word)
     else:
         word, function = name_of(subject), readable(subject)
     return FoundFunction(word, function, source_of(function, module), surroundings)
@@ -244,10 +252,14 @@ def _raised_at(error: BaseException) -> str:
     return f"{Path(place.filename).name}:{place.lineno}: {place.line}"
 
 
-def _function(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
-    """What a name in a module means: a function, an autograd.Function, or either of them in a class ("A.apply").
+def function_in(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
+    """The function that a name in a module means, by parameters that have names.
 
-    The forward and the backward of an autograd.Function mean the whole of it, since they run through its `apply` alone.
+    It may be an autograd.Function, or stand in a class ("A.apply"). The forward and the backward of an
+    autograd.Function mean the whole of it, since they run through its `apply` alone.
+
+    Raises:
+        UsageFailure: there is none of that name, or it is a kernel or another class.
     """
     function: Any = module
     for part in name.split("."):
@@ -266,7 +278,7 @@ def _function(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
             f"target {word!r}: the class {name} is no torch.autograd.Function",
             "name a function that makes and calls it",
         )
-    return function  # type: ignore[no-any-return]
+    return readable(function)
 
 
 _METHODS = ("forward", "backward")
@@ -289,17 +301,6 @@ def _is_made_in(value: Any, module: ModuleType) -> bool:
     """Whether a module defines something, also where its file imports itself, by another name."""
     other = sys.modules.get(value.__module__)
     return value.__module__ == module.__name__ or getattr(other, "__file__", "") == module.__file__
-
-
-def applicable(module: ModuleType) -> Iterator[str]:
-    """The same; an autograd.Function by the name that its `apply` has in the module, where it has one."""
-    applied = {
-        owner: key
-        for key, value in vars(module).items()
-        if getattr(value, "__name__", "") == "apply" and is_autograd_function(owner := getattr(value, "__self__", None))
-    }
-    for key in callables(module):
-        yield applied.get(vars(module)[key], key)
 
 
 def _window_form(parameter: inspect.Parameter) -> str:
