@@ -57,7 +57,11 @@ def init(
             raise UsageFailure(what, "drop one of them")
         path = path or scaffold.DEFAULT_CI
         scaffold.write_workflow(Path(path), ci, target, force=force)
-        write_stdout(f"wrote {path}\nnext: {shlex.join(['git', 'add', path])}, commit and push\n")
+        wheel = scaffold.wheel_command()
+        added = [*([scaffold.VENDOR] if wheel else []), path]
+        steps = [wheel] if wheel else []
+        steps.append(f"{shlex.join(['git', 'add', *added])}, commit and push")
+        write_stdout(f"wrote {path}\n" + "".join(f"next: {step}\n" for step in steps))
         if not Path(".git").exists():
             words = "GitHub reads workflows at the root of a repository, which this folder is not"
             typer.echo(f"gradprobe: {words}", err=True)

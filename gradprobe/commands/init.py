@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from .. import __version__
 from ..inputs.options import refuse_unknown_family
@@ -17,11 +18,14 @@ from ..model.failures import UsageFailure
 from ..targets.builtin import BUILTINS
 from ..targets.find import parts_of
 
+VENDOR = "vendor"
+"""The folder of a user's repository that a wheel of gradprobe goes into, where it has no address."""
+
 
 def requirement() -> str:
-    """The release where it came from an index; else the commit or the archive that pip recorded (PEP 610).
+    """What pip installs in a workflow: the commit or the archive that pip recorded here (PEP 610), else a wheel.
 
-    Of a folder it is the commit that is checked out there, at its remote `origin`, and the release where it has none.
+    Of a folder it is the commit that is checked out there, at its remote `origin`. The wheel lies in VENDOR.
     """
     recorded = _recorded()
     url, vcs = str(recorded.get("url", "")), recorded.get("vcs_info")
@@ -29,10 +33,29 @@ def requirement() -> str:
         return _at_commit(url, str(vcs["commit_id"]))
     if url.startswith("https:"):
         return f"gradprobe @ {_without_user(url)}"
-    folder = urlsplit(url).path
+    folder = unquote(urlsplit(url).path)
     remote, commit = _git(folder, "remote", "get-url", "origin"), _git(folder, "rev-parse", "HEAD")
     web = re.sub(r"^(?:ssh://)?git@([^:/]+)[:/]", r"https://\1/", remote)
-    return _at_commit(web, commit) if web.startswith("https:") and commit else f"gradprobe=={__version__}"
+    return _at_commit(web, commit) if web.startswith("https:") and commit else f"{VENDOR}/{_wheel(url)}"
+
+
+def _wheel(url: str) -> str:
+    """The name of the wheel that pip installed from, else of the one that it makes of this version."""
+    name = Path(unquote(urlsplit(url).path)).name
+    return name if name.endswith(".whl") else f"gradprobe-{__version__}-py3-none-any.whl"
+
+
+def wheel_command() -> str:
+    """What puts the wheel into VENDOR; "" where the workflow needs none, or it is there."""
+    wanted = requirement()
+    if not wanted.endswith(".whl") or not wanted.startswith(VENDOR) or Path(wanted).is_file():
+        return ""
+    source = Path(unquote(urlsplit(str(_recorded().get("url", ""))).path))
+    if source.suffix == ".whl" and source.is_file():
+        return f"mkdir -p {VENDOR} && cp {shlex.quote(str(source))} {VENDOR}"
+    folders = (source, Path(__file__).parents[2])
+    checkout = next((str(folder) for folder in folders if (folder / "pyproject.toml").is_file()), "CHECKOUT")
+    return f"python3 -m pip wheel --no-deps --wheel-dir {VENDOR} {shlex.quote(checkout)}"
 
 
 def _recorded() -> dict[str, Any]:

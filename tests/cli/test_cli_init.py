@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import run
+from tests.cli.command import ROOT, run
 from tests.cli.test_cli_errors import assert_message
 from tests.sampling import sampled
 
@@ -116,11 +116,15 @@ def test_a_path_with_a_space_is_quoted_in_the_next_command(folder):
 WORKFLOW = ".github/workflows/gradprobe.yml"
 
 
-def test_a_workflow_goes_where_github_looks_and_the_next_step_is_said(folder):
+def test_a_workflow_goes_where_github_looks_and_the_next_steps_are_said(folder, monkeypatch):
     (folder / ".git").mkdir()
+    monkeypatch.setattr("gradprobe.commands.init._recorded", dict)
     ran = run("init --ci github --target soft.py:backward")
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out == f"wrote {WORKFLOW}\nnext: git add {WORKFLOW}, commit and push\n"
+    assert ran.out == (
+        f"wrote {WORKFLOW}\nnext: python3 -m pip wheel --no-deps --wheel-dir vendor {ROOT}\n"
+        f"next: git add vendor {WORKFLOW}, commit and push\n"
+    )
     assert 'TARGET: "soft.py:backward"\n' in (folder / WORKFLOW).read_text(encoding="utf-8")
     assert not (folder / "gradprobe_adapter.py").exists()
 

@@ -3,12 +3,14 @@
 import itertools
 import json
 import os
+import re
 import stat
 import sys
 
 import check_jsonschema
 import pytest
 from click.testing import CliRunner
+from ruamel.yaml import YAML
 
 from gradprobe.commands.init import requirement, write_workflow
 from tests.cli.command import ROOT
@@ -37,7 +39,7 @@ def told(tmp_path):
     """A folder of commands that do nothing but tell what they are given; called, what each was given."""
     commands, log = tmp_path / "told", tmp_path / "log"
     commands.mkdir()
-    for name in ("gradprobe", "python"):
+    for name in ("gradprobe", "python3"):
         script = f"#!{sys.executable}\nimport json, sys\n"
         script += f"print(json.dumps([{name!r}, *sys.argv[1:]]), file=open({str(log)!r}, 'a'))\n"
         write_command(commands / name, script)
@@ -174,7 +176,7 @@ def test_the_action_installs_torch_what_is_asked_for_and_itself(workspace, told,
     step = steps_of_action(ACTION, install="-r requirements.txt\n-e .")["Install gradprobe"]
     ran = run_step(step, workspace, told.commands, action=tmp_path / "an action")
     assert (ran.returncode, ran.stderr) == (0, "")
-    pip = ["python", "-m", "pip", "install"]
+    pip = ["python3", "-m", "pip", "install"]
     assert told() == [
         [*pip, "torch", "--index-url", "https://download.pytorch.org/whl/cpu"],
         [*pip, "-r", "requirements.txt", "-e", "."],
@@ -206,6 +208,17 @@ def test_action_and_hooks_are_valid():
     for hook in hooks:
         assert (hook["language"], hook["pass_filenames"], hook["require_serial"]) == ("python", False, True)
         assert hook["entry"].split()[:2] == ["gradprobe", hook["id"].removeprefix("gradprobe-")]
+
+
+def test_what_the_page_shows_is_yaml_that_needs_no_address():
+    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    action, hooks = (YAML(typ="safe").load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    assert action["steps"][1]["uses"] == "./vendor/gradprobe"
+    assert action["steps"][1]["with"].keys() <= load(ACTION)["inputs"].keys()
+    (repository,) = hooks["repos"]
+    (hook,) = repository["hooks"]
+    kept = next(one for one in load(HOOKS) if one["id"] == hook["id"])
+    assert (repository["repo"], hook["entry"].startswith(kept["entry"])) == ("local", True)
 
 
 def test_both_commands_tell_all_that_happened_also_where_the_check_failed():
