@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RECORD = np.dtype(
     [
         ("address", "u8"), ("pc", "u4", 4), ("block", "u4"), ("epoch", "u4"), ("thread", "u2"), ("region", "u2"),
-        ("bytes", "u2"), ("access", "u2"),
+        ("bytes", "u2"), ("access", "u2"), ("is_copied", "u2"), ("unused", "u2", 3),
     ]
 )  # fmt: skip
 # Of one launch. One that makes more is not kept, but where each thread is apart a part of the threads is.
@@ -45,6 +45,9 @@ class Recorded:
     """Which threads gave each other values: none (THREAD), those of a warp, those of a block."""
     one_of: int
     """Of how many threads one was recorded; 1 where threads gave each other values."""
+    copies: Array | None
+    """The reads of shared memory, each as a read of the tensor's element that it holds a copy of: all that threads give
+    each other. None where they give each other anything else."""
 
 
 @dataclass

@@ -50,6 +50,8 @@ class Visited:
 
     launches: tuple[Elements, ...]
     """Those in which something known meets, in order."""
+    by_thread: tuple[Elements, ...]
+    """Of those whose threads give each other nothing but copies of tensors, what each thread reads."""
     valid: Array
     """[B, H, M, N] bool."""
     has_zeros: bool
@@ -79,8 +81,11 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> Visited | None:
     known = [one for one in given if one.letters and len(one.letters) == one.tensor.dim()]
     held = [tensor for launch in recording.launches for _, tensor in launch.tensors]
     known += _first([*_results(outcome.trace, held, case), *learnt], {one.home for one in known})
-    launches = (Elements(launch, known, case) for launch in recording.launches)
-    return Visited(_of_attention(list(launches)), roles.valid, bool(case.dropout) or case.family == "lazy")
+    launches = [Elements(launch, known, case) for launch in recording.launches]
+    apart = (launch for launch in recording.launches if launch.copies is not None and launch.together == BLOCK)
+    by_thread = tuple(Elements(launch, known, case, by_thread=True) for launch in apart)
+    has_zeros = bool(case.dropout) or case.family == "lazy"
+    return Visited(_of_attention(launches), by_thread, roles.valid, has_zeros)
 
 
 def _results(trace: Trace, held: Sequence[Tensor], case: Case) -> Iterator[Known]:
@@ -324,13 +329,30 @@ def _left_out(run: Visited, wrong: Sequence[str]) -> Iterator[Suspect]:
     for name in wrong:
         if name not in _SUMMED or (run.has_zeros and name in ("dV", "O")):
             continue
-        for elements in run.launches:
-            found = _pairs_of(elements, name, run.valid)
-            if found is not None:
-                yield found
+        made: dict[Site, _Pairs] = {}
+        for elements in (*run.launches, *run.by_thread):
+            if (pairs := _pairs_of(elements, name, run.valid)) is not None:
+                made[pairs.site] = pairs.beside(made.get(pairs.site))
+        yield from (_lacking(name, pairs) for pairs in made.values())
 
 
-def _pairs_of(elements: Elements, name: str, valid: Array) -> Suspect | None:
+@dataclass(frozen=True)
+class _Pairs:
+    """The pairs of a row and a key, [B, H, M, N] bool, that what is stored is made of."""
+
+    site: Site
+    visited: Array
+    needed: Array
+
+    def beside(self, other: _Pairs | None) -> _Pairs:
+        """With those of a launch of the same kernel on other heads."""
+        if other is None:
+            return self
+        return _Pairs(self.site, self.visited | other.visited, self.needed | other.needed)
+
+
+def _pairs_of(elements: Elements, name: str, valid: Array) -> _Pairs | None:
+    """Those of a launch that lacks some; None of any other."""
     stored, summed = _ROW_AND_KEY[name]
     stores = elements.sets(stored, lambda place: place.name == _CALLED.get(name, name) and not place.is_load)
     loads = elements.sets(summed, lambda place: place.name == _SUMMED[name] and place.is_load)
@@ -343,15 +365,23 @@ def _pairs_of(elements: Elements, name: str, valid: Array) -> Suspect | None:
         sides = {stored: elements.mask(stored, made), summed: elements.mask(summed, read)}
         visited |= sides["bhm"][..., None] & sides["bgn"][:, :, None]
         whole |= sides["bhm"][..., None] if stored == "bhm" else sides["bgn"][:, :, None]
-    missing = valid & whole & ~visited
-    if not missing.any():
-        return None
+    found = _Pairs(_site(elements, of_name[0]), visited, valid & whole)
+    return found if bool((found.needed & ~visited).any()) else None
+
+
+def _lacking(name: str, pairs: _Pairs) -> Suspect:
+    missing = pairs.needed & ~pairs.visited
     b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
-    first = f"the first of row {m} and key {n} (batch {b}, head {h})"
-    reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, {first}"
-    site = _site(elements, of_name[0])
-    extent = share(int(missing.sum()), int((valid & whole).sum()), "pair")
-    return Suspect("pairs", name, site, site.lines[:1], reason, extent)
+    is_of_rows = _ROW_AND_KEY[name][0] == "bhm"
+    read = np.flatnonzero(pairs.visited[b, h, m] if is_of_rows else pairs.visited[b, h, :, n]).tolist()
+    one, others = (f"row {m}", "key") if is_of_rows else (f"key {n}", "row")
+    those = f"{title(_SUMMED[name])} at {_counted(others, read)}" if read else f"nothing of {title(_SUMMED[name])}"
+    reason = (
+        f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} (batch {b}, "
+        f"head {h}); what is stored for {one} reads {those}"
+    )
+    extent = share(int(missing.sum()), int(pairs.needed.sum()), "pair")
+    return Suspect("pairs", name, pairs.site, pairs.site.lines[:1], reason, extent)
 
 
 def _site(elements: Elements, place: Place) -> Site:

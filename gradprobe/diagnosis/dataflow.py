@@ -195,7 +195,8 @@ def _summary(one: Suspect, names: Sequence[str]) -> str:
         return f"{kernel} has programs that belong to no head: batches and heads are in one axis of its grid"
     if one.kind == "pairs":
         are = "are" if names[1:] else "is"
-        return f"{' and '.join(names)} {are} not summed over the keys that each row sees, in {kernel}"
+        over = "the rows that see each key" if set(names) <= {"dK", "dV"} else "the keys that each row sees"
+        return f"{' and '.join(names)} {are} not summed over {over}, in {kernel}"
     step = [other for other in intermediates_of(name) if other != name]
     named = f"{name}, and so {step[0]}," if len(step) == 1 else name or "a value"
     return f"{kernel} computes {named} wrongly at line {places(one.lines)[-1].line}: its inputs are right"

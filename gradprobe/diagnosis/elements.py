@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..cuda.on_cpu.launch import lines_of
-from ..cuda.recording import BLOCK, WARP, Recorded
+from ..cuda.recording import BLOCK, THREAD, WARP, Recorded
 from ..inputs.memory import Array
 from ..model.case import Case
 from ..source.text import SourceLine
@@ -60,9 +60,16 @@ class Elements:
     A unit is what no other gives values to: a block, a warp or a thread of a kernel that shares nothing further.
     """
 
-    def __init__(self, launch: Recorded, known: Sequence[Known], case: Case) -> None:
+    def __init__(self, launch: Recorded, known: Sequence[Known], case: Case, *, by_thread: bool = False) -> None:
+        """
+        Args:
+            by_thread: whether a unit is a thread, which reads what shared memory holds copies of where it reads those.
+        """
         self.launch, self.kernel, self._case = launch, launch.entry.name, case
+        self._together = THREAD if by_thread else launch.together
         self._records = launch.records
+        if by_thread and launch.copies is not None:
+            self._records = np.concatenate([launch.copies, launch.records[launch.records["is_copied"] == 0]])
         self.places: list[Place] = []
         parts = [part for home in {one.home for one in known} for part in self._of_home(home, known)]
         columns = list(np.concatenate(parts, 1) if parts else np.empty((3 + len(LETTERS), 0), np.int64))
@@ -94,7 +101,7 @@ class Elements:
         _, first, chain = np.unique(_hashes(chains), return_index=True, return_inverse=True)
         numbers = [self._number(one, tuple(map(int, each[:-1])), is_load=bool(each[-1])) for each in chains[:, first].T]
         thread = records["thread"].astype(np.int64)
-        within = {BLOCK: thread * 0, WARP: thread // _LANES}.get(self.launch.together, thread)
+        within = {BLOCK: thread * 0, WARP: thread // _LANES}.get(self._together, thread)
         unit = records["block"].astype(np.int64) * _MOST_THREADS + within
         rows = np.stack([unit, records["epoch"].astype(np.int64), np.array(numbers)[chain.reshape(-1)], *found])
         return _distinct(rows)

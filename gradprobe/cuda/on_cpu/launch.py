@@ -96,7 +96,9 @@ class _CLaunch(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("max_findings", "n_findings", "is_last_fatal")),
         ("records", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("max_records", "n_records")),
-        *((name, ctypes.c_int32) for name in ("together", "one_of")),
+        ("copies", ctypes.c_void_p),
+        ("n_copies", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("is_apart", "together", "one_of")),
         ("message", ctypes.c_char * 512),
     )
 
@@ -154,7 +156,7 @@ def run(
     recording = recording_now()
     if recording is not None:
         recording.before(dict(given))
-    records = np.empty(MOST_RECORDS if recording is not None else 0, RECORD)
+    records, copies = (np.empty(MOST_RECORDS if recording is not None else 0, RECORD) for _ in range(2))
     described = _CLaunch(
         kernel=code.kernel,
         arguments=code.arguments,
@@ -169,13 +171,16 @@ def run(
         max_findings=_MOST_FINDINGS,
         records=records.ctypes.data if recording is not None else None,
         max_records=len(records),
+        copies=copies.ctypes.data,
     )
     is_stopped = library.run(described)
     if recording is not None and described.n_records <= len(records):
         kept, bases = records[: described.n_records].copy(), [region.base for region in regions.all]
         tensors = [(named.name, named.tensor) for named in regions.arrays if named.tensor is not None]
+        is_apart = bool(described.is_apart) and described.n_copies <= len(copies)
+        through = copies[: described.n_copies].copy() if is_apart else None
         recording.launches.append(
-            Recorded(entry, library.file, tensors, kept, bases, described.together, described.one_of)
+            Recorded(entry, library.file, tensors, kept, bases, described.together, described.one_of, through)
         )
     seen = [_finding(entry.name, library, regions, found) for found in findings[: described.n_findings]]
     fatal = seen.pop() if described.is_last_fatal else None
