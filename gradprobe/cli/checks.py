@@ -109,8 +109,8 @@ Maker = Callable[[Progress], Iterator[Checked]]
 class _Lines:
     """The table as it is shown: on a terminal that of a sweep is live, and stands there whole once it is over."""
 
-    def __init__(self, several: Several, titles: Sequence[str], *, is_shown: bool) -> None:
-        self.on, self._several, self._is_shown = terminal(), several, is_shown
+    def __init__(self, several: Several, titles: Sequence[str], *, is_shown: bool, details: bool) -> None:
+        self.on, self._several, self._is_shown = replace(terminal(), details=details), several, is_shown
         titles = [*titles, *(one.title for one in several.planned), *(one.title for one in several.untaken or ())]
         self._table = CheckTable(titles, self.on)
         self._is_live = several.is_sweep and is_shown and self.on.rows is not None and sys.stderr.isatty()
@@ -173,7 +173,7 @@ def check_several(
     write, make = _Seldom(forms), sweep or functools.partial(_each, planned, setting, further)
     if planned and (code := forms.write_so_far(several.so_far)):
         return code
-    lines = _Lines(several, titles, is_shown=not forms.on_stdout)
+    lines = _Lines(several, titles, is_shown=not forms.on_stdout, details=forms.details)
     failing, stopped = None, None
     try:
         with lines.progress as tick:
@@ -207,7 +207,7 @@ def check_several(
     if not stopped:
         say_nothing_compared(several.so_far)
     if not forms.on_stdout:
-        look = replace(lines.on, details=forms.details, rest=SHOW if is_kept else "")
+        look = replace(lines.on, rest=SHOW if is_kept else "")
         show(list(closing(several.so_far, look, time.perf_counter() - start, setting.tracebacks)))
     if stopped:
         print_failure(stopped)

@@ -46,6 +46,29 @@ def test_the_simplest_failing_case_is_shown_and_repeated_by_its_command_line(fol
     assert (again.code, again.first_mismatches) == (1, ran.first_mismatches)
 
 
+def test_a_sweep_takes_one_screen(folder):
+    (folder / "edge.py").write_text(
+        "from soft import backward as right\n"
+        "def backward(q, k, v, do, *, scale, causal=False):\n"
+        "    results = right(q, k, v, do, scale=scale, causal=causal)\n"
+        "    if q.shape[2] > 8 and causal:\n"
+        "        results['dQ'][:, :, 8:] *= 1.5\n"
+        "    return results\n"
+    )
+    words = "--causal --no-causal --seqlen 9 --seqlen 12 --seqlen 20 --seqlen 21 --seqlen 22 --seqlen 23 --heads 2"
+    screen = {"COLUMNS": "80", "GRADPROBE_DETAILS": "0"}
+    ran = run(f"sweep edge.py:backward {TINY} {words} --workers 1", **screen)
+    lines = ran.out.splitlines()
+    assert ran.code == 1
+    assert sum(-(-len(line) // 80) for line in lines) <= 24, ran.out
+    assert sum(line.startswith("  MISMATCH ") for line in lines) == 4
+    assert len(ran.first_mismatches) == 1
+    assert any(line.startswith("6 CASES  dQ first") for line in lines)
+    assert lines[-1].endswith(": 6 match, 6 mismatch")
+    ran = run(f"sweep soft.py:backward {TINY} --seqlen 9 --seqlen 20 --heads 1 --heads 2 --heads 3", **screen)
+    assert (ran.code, len(ran.out.splitlines())) == (0, 1)
+
+
 def test_cases_that_no_target_can_have_are_lines_of_their_own(folder):
     ran = run(f"sweep soft.py:backward {TINY} --seqlen 9 --heads 3 --kv-heads 3 --kv-heads 2 --json all.json")
     assert ran.code == 2

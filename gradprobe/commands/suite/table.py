@@ -18,13 +18,15 @@ from ...model.number import plural
 from ...model.report import Report
 from ...model.run import FAILED, MATCH, MISMATCH, Run
 from ...render.console import render_layouts
+from ...render.screen.fitting import MOST, MOST_OF_A_MATCH, Section, fitted
+from ...render.screen.screen import core, headed_in, short
 from ...render.terminal import Terminal, rendered
 from ...render.text import CAUTION, folded, headed, ratio, wrapped
 from .checked import LATE, LOST, Checked
 
 Made = TypeVar("Made", Checked, Report)
-# Beyond so many checks those that match are counted alone: they would take more than two screens.
-LISTED = 40
+# Beyond so many checks those that match are counted alone: they would take more than two screens, or part of one.
+LISTED, FEW = 40, 4
 _STYLES = {"match": "green", "mismatch": "bold red", "error": CAUTION, "warning": CAUTION}
 _VERDICT, _SECONDS = 8, 7
 
@@ -36,18 +38,26 @@ class CheckTable:
         self._look = look
         longest = max(map(len, titles), default=4)
         self._title = max(4, min(longest, look.columns // 2 - 10)) if look.rows is not None else longest
-        self._listed = len(titles) <= LISTED
+        self._listed = len(titles) <= (LISTED if look.details else FEW)
+        self._room = len(titles) if look.details else FEW
 
     def head(self) -> list[Text]:
-        """What stands above the lines."""
+        """What stands above the lines, unless it comes with the first of them."""
+        return [self._head] if self._listed or self._look.details else []
+
+    @property
+    def _head(self) -> Text:
         words = (
             f"  {'verdict':<{_VERDICT}}  {'case':<{self._title}}  {'seconds':>{_SECONDS}}  first mismatch, or why not"
         )
-        return [self._cut(Text(words, "dim"))]
+        return self._cut(Text(words, "dim"))
 
     def line_of(self, report: Report) -> list[Text]:
-        """One check; nothing where it matches and matches are only counted."""
-        return [self.line(report)] if self._listed or report.verdict != MATCH else []
+        """One check; nothing where it matches and matches are only counted, nor where the screen has no room for it."""
+        if self._room == 0 or not (self._listed or report.verdict != MATCH):
+            return []
+        is_first, self._room = self._room == FEW and not self.head(), self._room - 1
+        return [*([self._head] if is_first else []), self.line(report)]
 
     def line(self, report: Report) -> Text:
         """One check."""
@@ -167,7 +177,46 @@ def _summary(several: Reports, seconds: float) -> Text:
 
 
 def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) -> Iterator[Text]:
-    """What stands below the table of several checks: the simplest failing one in full, and what they come to."""
+    """What stands below the table of several checks: the simplest failing one, and what they come to."""
+    if not look.details:
+        return iter(_on_one_screen(several, look, seconds))
+    return _closing_in_full(several, look, seconds, tracebacks)
+
+
+def _on_one_screen(several: Reports, look: Terminal, seconds: float) -> list[Text]:
+    """The place, the cause and the edit of the simplest failing one, then its group."""
+    failing, columns = simplest(several.counted), look.columns
+    warned = [report for report in several.reports if report.is_warning]
+    groups = [line for group in several.groups[:1] for line in _group(group, columns)]
+    others, refused = plural(len(several.groups) - 1, "more cause"), len(several.not_taken or ())
+    sections = [
+        Section(_simplest(failing, columns) if failing else []),
+        Section(groups, 2),
+        Section([Text(f"  and {others}", "dim")] if len(several.groups) > 1 else []),
+        Section([Text(f"  {plural(refused, 'case')} not taken: --details says why")] if refused else []),
+        Section(warnings(warned, look), 2),
+        Section([] if several.coverage is None else list(_covered(several.coverage, columns)), 1),
+    ]
+    rest = f"{look.rest} has all of {failing.title}; " if look.rest and failing else ""
+    more = [Text(f"  more: {rest}the same with --details has all", "dim")] if failing else []
+    table = sum(report.verdict != MATCH for report in several.reports) if len(several.reports) > FEW else FEW
+    most = (MOST if failing else MOST_OF_A_MATCH) - min(table, FEW) - 2 - len(more)
+    return [*fitted(sections, most, columns), *more, _summary(several, seconds)]
+
+
+def _simplest(report: Report, columns: int) -> list[Text]:
+    """One that fails, in short; of an error its words."""
+    title = Text(f"{report.title}:", "bold")
+    if report.verdict != FAILED or report.error is None:
+        return [title, *core(report, columns)]
+    return [
+        title,
+        *headed_in("ERROR ", CAUTION, report.error.message, columns, 4),
+        *short(report.error.way_out, columns),
+    ]
+
+
+def _closing_in_full(several: Reports, look: Terminal, seconds: float, tracebacks: bool) -> Iterator[Text]:
     warned = [report for report in several.reports if report.is_warning]
     yield from (*not_taken(several.not_taken or (), look), *warnings(warned, look))
     if failing := simplest(several.counted):

@@ -126,6 +126,13 @@ def _of_mismatch(report: Report, width: int, marks: Marks) -> Iterator[Section]:
     yield Section(list(second_cause(report, width)))
 
 
+def core(report: Report, width: int) -> list[Text]:
+    """The verdict, the place, the cause with its line, the edit and the command that repeats it."""
+    place = [*_verdict(report, width), Text(first_line(report), "bold")]
+    edit = Section(list(edit_lines(report, width)), 4).cut(5, width)
+    return [*place, *cause_lines(report, width), *edit.lines, Text(f"  again: {report.reproduce}")]
+
+
 def _verdict(report: Report, width: int) -> list[Text]:
     """With the target and with what only inherits, as far as that fits."""
     run = report.failing

@@ -30,7 +30,7 @@ PLAN = [
 
 
 def test_a_table_then_the_first_mismatch_in_full_then_one_line(capsys):
-    code = check_several(PLAN, Forms.json("all.json"), PATIENT)
+    code = check_several(PLAN, Forms({"--json": "all.json"}, details=True), PATIENT)
     out, err = capsys.readouterr()
     assert (code, err) == (1, "")
     lines = out.splitlines()
@@ -143,7 +143,7 @@ def test_beyond_40_checks_those_that_match_are_counted_only(monkeypatch, capsys)
     plan = [planned("t", f"case {number}") for number in range(60)]
     results = [fake(one, "mismatch" if number in (7, 50) else "match") for number, one in enumerate(plan)]
     monkeypatch.setattr(several, "check_each", lambda *_, **__: iter(results))
-    assert check_several(plan, Forms.json("all.json"), PLAIN) == 1
+    assert check_several(plan, Forms({"--json": "all.json"}, details=True), PLAIN) == 1
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[1].split() == ["MISMATCH", "case", "7", "1.2", "dQ", "batch=0", "head=1", "row=2", "100x,", "distinct"]

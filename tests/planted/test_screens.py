@@ -1,0 +1,146 @@
+"""The screens of ten failing kernels: from 24 rows alone intermediate, heads, line and fix can be told."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from gradprobe.inputs.options import flags
+from tests.cli.command import run
+from tests.planted.scored import SCORED
+from tests.planted.trials import TARGETS
+from tests.sampling import sampled
+
+# Of each kind one: an address, a sum, a mask, a range, a store, memory that nothing wrote, an arithmetic.
+TEN = (
+    "do_read_with_q_head_stride", "lse_of_head_0_in_the_backward", "kv_heads_mapped_by_remainder_in_dq",
+    "last_partial_row_tile_lost_in_dkdv", "delta_dropped_in_dq", "dk_overwritten_instead_of_added", "dbias_not_zeroed",
+    "keys_beyond_the_end_read_in_dq", "mask_without_the_diagonal_in_dq", "dq_stored_with_q_head_stride",
+)  # fmt: skip
+PLANTED = {trial.changed.name: trial for trial in SCORED if trial.changed.of in ("lazy", "flash")}
+
+
+def checked(name, folder, monkeypatch):
+    """The lines that `gradprobe check` prints of a planted fault, and the report."""
+    monkeypatch.chdir(folder)
+    changed = PLANTED[name].changed
+    Path(f"{name}.py").write_text(changed.plant())
+    _, function, small = TARGETS[changed.of]
+    options = {word: value for word, value in (small | changed.options).items() if value is not None}
+    words = ["check", f"{name}.py:{function}", *flags(options), "--json", "report.json"]
+    ran = run(words, COLUMNS="80", GRADPROBE_DETAILS="0", GRADPROBE_FIX_BUDGET="40")
+    assert ran.code == 1
+    return ran.out.splitlines(), json.loads(Path("report.json").read_text())
+
+
+def heads_told(lines, intermediate, heads):
+    """The heads in whose columns the table marks an intermediate as wrong by itself."""
+    at = next(number for number, line in enumerate(lines) if line.startswith("  worst error / allowed, by head"))
+    _, *titles = re.split(r"\s{2,}", lines[at].strip())
+    for line in lines[at + 1 :]:
+        label, *cells = re.split(r"\s{2,}", line.strip())
+        if intermediate in label.split():
+            wrong = [title for title, cell in zip(titles, cells, strict=True) if cell.startswith("✗")]
+            return {head for title in wrong for head in numbers(title, heads)}
+    return set()
+
+
+def numbers(title, heads):
+    if title == "all":
+        return set(range(heads))
+    spans = [part.split("-") for part in title.split(", ")]
+    return {head for first, *last in spans for head in range(int(first), int((last or [first])[0]) + 1)}
+
+
+def heads_wrong(report, intermediate):
+    run = next(one for one in report["runs"] if one["verdict"] == "mismatch")
+    one = next(one for one in run["intermediates"] if one["name"] == intermediate and one["status"] == "mismatch")
+    group = report["case"]["heads"] // len({head["head"] for head in one["heads"]})
+    wrong = {head["head"] for head in one["heads"] if head["status"] == "mismatch"}
+    return {head for head in range(report["case"]["heads"]) if head // group in wrong}
+
+
+def changes_of(diff):
+    """(line, lines that go, lines that come) of a unified diff."""
+    found, line = [], 0
+    for text in diff.splitlines():
+        if begins := re.match(r"@@ -(\d+)", text):
+            line, new = int(begins[1]), True
+        elif text[:4] in ("--- ", "+++ "):
+            continue
+        elif text.startswith((" ", "-", "+")):
+            if text[0] == " ":
+                new = True
+            else:
+                if new:
+                    found.append((line, [], []))
+                    new = False
+                found[-1][1 if text[0] == "-" else 2].append(text[1:].strip())
+            line += text[0] != "+"
+    return found
+
+
+def changes_told(lines):
+    """The same from the screen, in which a long line is cut at "..."."""
+    found = []
+    for line in lines:
+        if begins := re.match(r"  @@ line (\d+)(?:, and the same in lines? ([\d, ]+))? @@", line):
+            at = [int(begins[1]), *map(int, filter(None, (begins[2] or "").split(", ")))]
+            found.append((at, [], []))
+        elif found and line.startswith(("  - ", "  + ")):
+            found[-1][1 if line[2] == "-" else 2].append(line[4:])
+    return [(line, dropped, added) for at, dropped, added in found for line in at]
+
+
+def is_cut_of(shown, code):
+    return re.fullmatch(".*".join(map(re.escape, re.split(r"^\.\.\. | \.\.\.$", shown.strip()))), code) is not None
+
+
+@sampled("name", TEN, push=["lse_of_head_0_in_the_backward"])
+def test_intermediate_heads_line_and_fix_can_be_told(name, tmp_path, monkeypatch):
+    lines, report = checked(name, tmp_path, monkeypatch)
+    assert sum(-(-len(line) // 80) for line in lines) <= 24, "\n".join(lines)
+    trial, heads = PLANTED[name], report["case"]["heads"]
+    assert [line.split()[2] for line in lines if line.startswith("FIRST MISMATCH ")] == [trial.first]
+    assert heads_told(lines, trial.first, heads) == heads_wrong(report, trial.first)
+    cause = next(number for number, line in enumerate(lines) if line.startswith("CAUSE  "))
+    place = next(line for line in lines[cause:] if re.match(r"  \S+\.py:\d+", line))
+    assert int(re.search(r"\.py:(\d+)", place)[1]) in trial.changed.lines()
+    diff = next(one["edit"]["diff"] for one in report["diagnoses"] if one["edit"] and one["edit"]["diff"])
+    told = changes_told(lines)
+    assert len(told) == len(changes_of(diff)) > 0
+    for shown, made in zip(sorted(told), sorted(changes_of(diff)), strict=True):
+        assert shown[0] == made[0]
+        for cut, whole in (*zip(shown[1], made[1], strict=True), *zip(shown[2], made[2], strict=True)):
+            assert is_cut_of(cut, whole)
+
+
+MATCHES = {
+    "lazy": "check lazy", "flash": "check flash --causal --seqlen 40", "delta alone": "check examples/delta.py:delta "
+    "--layout contiguous", "refused": "check sdpa-flash --seqlen 40", "strides": "strides lazy --fast --seqlen 20",
+    "diff": "diff dS lazy --seqlen 20",
+}  # fmt: skip
+
+
+@sampled("name", MATCHES, push=["flash", "diff"])
+def test_a_match_takes_ten_rows(name, tmp_path, monkeypatch):
+    example = Path("examples/delta.py").read_text() if Path("examples/delta.py").exists() else ""
+    monkeypatch.chdir(tmp_path)
+    Path("examples").mkdir()
+    Path("examples/delta.py").write_text(example)
+    ran = run(MATCHES[name], COLUMNS="80", GRADPROBE_DETAILS="0")
+    assert ran.code == 0, ran.out
+    assert sum(-(-max(1, len(line)) // 80) for line in ran.out.splitlines()) <= 10, ran.out
+
+
+@pytest.mark.nightly
+def test_a_survey_of_layouts_that_fails_takes_24_rows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(PLANTED["do_read_with_q_head_stride"].changed.plant())
+    ran = run("strides mine.py:lazy_intermediates", COLUMNS="80", GRADPROBE_DETAILS="0", GRADPROBE_FIX_BUDGET="40")
+    assert ran.code == 1
+    lines = ran.out.splitlines()
+    assert sum(-(-len(line) // 80) for line in lines) <= 24, ran.out
+    assert any(line.startswith("FIRST MISMATCH dP ") for line in lines)
+    assert "  wrong only when do.stride(1) != q.stride(1)" in lines or "do.stride(1) != q.stride(1)" in ran.out
