@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
-from ..model.assignment import AS_SAVED, OUTPUTS, PLAIN, SCALED, Assigned, memory_order, run_name
+from ..model.assignment import AS_SAVED, ORDERED, OUTPUTS, PLAIN, SCALED, Assigned, memory_order, run_name
 from ..model.case import Case
 from ..model.failures import UsageFailure
 from ..model.run import Laid
@@ -38,6 +38,10 @@ _FRONT = 1024
 _LIMIT, _BEFORE_HUGE = 2**31, 2**32
 # How far heads and rows each reach in the layouts that lie far apart.
 _REACH = {"huge": _LIMIT, SCALED: 2**20}
+# In `distinct`, the axes before the last from the outermost to the innermost, where they do not lie as they stand: of
+# each tensor another order. `empty_like` keeps the order and no gaps, and what is made like two of one order would lie
+# alike. That of v is the reverse of that of k, whatever size is 1. The last axis stays inside, as most kernels need it.
+_OUTER = {"k": (0, 2, 1), "v": (1, 2, 0), "do": (2, 1, 0), "o": (1, 0, 2), "delta": (1, 0)}
 # Elements by which `offset` moves a tensor: odd, so that no vector alignment survives.
 _OFFSET = 5
 
@@ -147,8 +151,9 @@ def _alone(
         strides = _dense_strides(shape, _other_order(order))
     elif layout == "packed" and len(shape) == 4:
         strides, offset = _slot(shape, 1, 3)
-    elif layout in ("distinct", "distinct-unit"):
-        strides = _distinct(shape, used, index, unit=layout == "distinct-unit")
+    elif layout in ("distinct", "distinct-unit", ORDERED):
+        order = order if layout == ORDERED else _order_of_its_own(name, len(shape))
+        strides = _distinct(shape, used, index, order, unit=layout != "distinct")
     elif layout in _REACH:
         strides = _far_strides(shape, _REACH[layout])
     elif layout == "strided-last":
@@ -177,19 +182,27 @@ def _other_order(order: tuple[int, ...]) -> tuple[int, ...]:
     return plain if order == swapped else swapped
 
 
-def _distinct(shape: tuple[int, ...], used: set[int], index: int, *, unit: bool) -> tuple[int, ...]:
+def _order_of_its_own(name: str, rank: int) -> tuple[int, ...]:
+    """The axes of a tensor in `distinct` from the outermost to the innermost."""
+    outer = _OUTER.get(name, ())
+    return (*(outer if len(outer) == rank - 1 else range(rank - 1)), rank - 1)
+
+
+def _distinct(
+    shape: tuple[int, ...], used: set[int], index: int, order: Sequence[int], *, unit: bool
+) -> tuple[int, ...]:
     """The smallest strides that no tensor and no axis uses yet, each beyond what the axes inside it span.
 
-    `unit`: but the last stride of every tensor is 1, and the others are multiples of what vector loads need.
+    `unit`: but the innermost stride of every tensor is 1, and the others are multiples of what vector loads need.
     """
-    strides: list[int] = [1] if unit else []
-    span, step = (max(shape[-1], 1), VECTOR) if unit else (index + 1, 1)
-    for size in reversed(shape[:-1] if unit else shape):
-        stride = next(stride for stride in count(span // step * step + step, step) if stride not in used)
-        used.add(stride)
-        strides.append(stride)
-        span = stride * max(size, 1)
-    return tuple(reversed(strides))
+    strides, step = [1] * len(shape), VECTOR if unit else 1
+    *outer, last = order
+    span = max(shape[last], 1) if unit else index + 1
+    for axis in (*([] if unit else [last]), *reversed(outer)):
+        strides[axis] = next(stride for stride in count(span // step * step + step, step) if stride not in used)
+        used.add(strides[axis])
+        span = strides[axis] * max(shape[axis], 1)
+    return tuple(strides)
 
 
 def _far_strides(shape: tuple[int, ...], reach: int) -> tuple[int, ...]:

@@ -15,7 +15,9 @@ LAYOUTS = ("contiguous", "blhd", "packed", "expanded", "distinct", "distinct-uni
 AS_SAVED = "as-saved"
 # As `huge` lies, scaled down: what is right so, and wrong there, holds an offset in 32 bits.
 SCALED = "huge-scaled"
-KNOWN = (*LAYOUTS, SCALED, AS_SAVED)
+# As `distinct-unit`, with the axes of every tensor in their own order: what is made like one of them is contiguous.
+ORDERED = "distinct-ordered"
+KNOWN = (*LAYOUTS, SCALED, ORDERED, AS_SAVED)
 _PARAMETERS = ("bias", "tau", "alibi", "mask", "sinks", "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k")
 TENSORS = ("q", "k", "v", "do", "o", "lse", "delta", *_PARAMETERS, *OUTPUTS)
 DEFAULT_RUNS = ((), (("all", "distinct"),), (("do", "expanded"),))
@@ -23,6 +25,8 @@ DEFAULT_RUNS = ((), (("all", "distinct"),), (("do", "expanded"),))
 SAVED_RUNS = ((("all", AS_SAVED),), (), (("all", "distinct"),))
 # What shows strides of a target that takes no last stride but 1.
 UNIT_RUN = (("all", "distinct-unit"),)
+# And of one that takes what it makes like its inputs for contiguous, and refuses where it is not.
+ORDERED_RUN = (("all", ORDERED),)
 
 
 def run_name(assigned: Assigned) -> str:

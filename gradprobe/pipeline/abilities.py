@@ -109,9 +109,12 @@ def _meanings(case: Case, target: Target, small: Small) -> Iterator[Ability]:
 def _groups(case: Case, small: Small) -> Iterator[Ability]:
     if "h" not in case.shapes or case.kv_heads != case.heads:
         return
-    options = small(heads=4, kv_heads=2) or (small(kv_heads=1) if case.heads > 1 else {})
-    # Torch raises of heads that differ in number: whoever has one of these right gives each its key head.
-    yield Ability("grouped heads", "--kv-heads", options, shown_by=("O", "dQ", "dK", "dV"))
+    # Torch spreads a single key head over all heads, and raises of other numbers that differ: whoever has one of these
+    # results right then gives each head its key head.
+    if options := small(heads=4, kv_heads=2):
+        yield Ability("grouped heads", "--kv-heads", options, shown_by=("O", "dQ", "dK", "dV"))
+    else:
+        yield Ability("grouped heads", "--kv-heads", small(kv_heads=1) if case.heads > 1 else {})
 
 
 def _lengths(case: Case, target: Target, small: Small) -> Iterator[Ability]:

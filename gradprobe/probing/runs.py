@@ -13,7 +13,7 @@ from torch import Tensor
 from ..inputs.draw import outputs_of
 from ..inputs.guards import same_bits
 from ..inputs.layouts import Inputs, laid
-from ..model.assignment import AS_SAVED, UNIT_RUN, Assigned, run_name
+from ..model.assignment import AS_SAVED, ORDERED_RUN, UNIT_RUN, Assigned, run_name
 from ..model.case import Case
 from ..model.failures import TargetFailure, UsageFailure
 from ..model.memory import RACE, MemoryFinding, telling, worst_first
@@ -87,7 +87,10 @@ def _laid_out(experiment: Experiment, assigned: Assigned) -> tuple[Experiment, I
 
 
 def _of_layout(experiment: Experiment, assigned: Assigned, beforehand: Beforehand) -> Iterator[RunRecord]:
-    """One layout; where `distinct` is refused or never reaches the kernels, `distinct-unit` as well."""
+    """One layout; where `distinct` is refused or never reaches the kernels, `distinct-unit` as well.
+
+    Where that is refused too, also what keeps the order of axes, unless it is refused for the same reason.
+    """
     record, run = _record(experiment, assigned, partial(beforehand.taken, assigned))
     request, experiment = experiment.case.layouts or experiment.case.runs, experiment.after(outcomes_of([record]))
     yield record
@@ -98,7 +101,11 @@ def _of_layout(experiment: Experiment, assigned: Assigned, beforehand: Beforehan
     # up: inputs were copied that the kernels took as they lay in the first run.
     copied = bool(experiment.first.taken - record.executions[-1].outcome.taken)
     if run.layout == "distinct" and not request and (run.measured is None or copied):
-        yield _record(experiment, UNIT_RUN)[0]
+        record, run = _record(experiment, UNIT_RUN)
+        yield record
+        in_order = _record(experiment, ORDERED_RUN) if run.measured is None else None
+        if in_order and (in_order[1].measured or in_order[1].memory):
+            yield in_order[0]
 
 
 def _in_other_configurations(experiment: Experiment, assigned: Assigned, plain: RunRecord) -> Iterator[RunRecord]:

@@ -56,6 +56,11 @@ def test_an_option_that_was_given_stays_and_is_listed(check):
     assert report["not_checked"][:2] == ["a third batch (--batch)", "a tenth head (--heads)"]
 
 
+def test_one_key_head_that_torch_spreads_is_no_proof_of_grouped_heads(check):
+    ran, report = check("unused.py:spread_by_torch --heads 2")
+    assert (ran.code, report["undeclared"]) == (0, ["grouped heads (--kv-heads)"])
+
+
 def test_a_small_case_that_ends_its_process_is_listed(folder):
     ran = run_process("check unused.py:ends_its_process --no-recover --json report.json", GRADPROBE_ISOLATE="1")
     assert ran.code == 0

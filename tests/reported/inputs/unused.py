@@ -73,6 +73,12 @@ def one_key_head_each(q, k, v, do):
     return found | {"dK": found["dK"][:, : k.shape[1]], "dV": found["dV"][:, : k.shape[1]]}
 
 
+def spread_by_torch(q, k, v, do):
+    """dQ is torch's for any number of key heads; dK and dV are those of as many as there are heads."""
+    found = attention(q, k, v, do)
+    return found | {name: found[name][:, : k.shape[1]] for name in ("dK", "dV")}
+
+
 def more_rows_than_keys(q, k, v, do):
     found = attention(q, k, v, do)
     found["dQ"][:, :, k.shape[2] :] = 0

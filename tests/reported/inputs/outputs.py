@@ -1,0 +1,77 @@
+"""Triton backwards whose wrappers make dK and dV by `empty_like`, and store one by the other's strides."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def dkdv_kernel(
+    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, scale, heads, rows, keys,
+    q_sb, q_sh, q_sl, k_sb, k_sh, k_sl, v_sb, v_sh, v_sl, do_sb, do_sh, do_sl,
+    dk_sb, dk_sh, dk_sl, dv_sb, dv_sh, dv_sl,
+    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    b, h = tl.program_id(1) // heads, tl.program_id(1) % heads
+    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    d = tl.arange(0, D)
+    here = n[:, None] < keys
+    k = tl.load(k_ptr + b * k_sb + h * k_sh + n[:, None] * k_sl + d[None, :], mask=here, other=0.0)
+    v = tl.load(v_ptr + b * v_sb + h * v_sh + n[:, None] * v_sl + d[None, :], mask=here, other=0.0)
+    dk = tl.zeros([BN, D], tl.float32)
+    dv = tl.zeros([BN, D], tl.float32)
+    for start in range(0, rows, BM):
+        m = start + tl.arange(0, BM)
+        there = m[:, None] < rows
+        q = tl.load(q_ptr + b * q_sb + h * q_sh + m[:, None] * q_sl + d[None, :], mask=there, other=0.0)
+        do = tl.load(do_ptr + b * do_sb + h * do_sh + m[:, None] * do_sl + d[None, :], mask=there, other=0.0)
+        lse = tl.load(lse_ptr + tl.program_id(1) * rows + m, mask=m < rows, other=0.0)
+        delta = tl.load(delta_ptr + tl.program_id(1) * rows + m, mask=m < rows, other=0.0)
+        p = tl.where(there & (n[None, :] < keys), tl.exp(tl.dot(q, tl.trans(k)) * scale - lse[:, None]), 0.0)
+        dv += tl.dot(tl.trans(p), do)
+        ds = p * (tl.dot(do, tl.trans(v)) - delta[:, None])
+        dk += tl.dot(tl.trans(ds), q)
+    tl.store(dk_ptr + b * dk_sb + h * dk_sh + n[:, None] * dk_sl + d[None, :], dk * scale, mask=here)
+    tl.store(dv_ptr + b * dv_sb + h * dv_sh + n[:, None] * dv_sl + d[None, :], dv, mask=here)
+
+
+def _backward(q, k, v, do, dk, dv, dk_strides, dv_strides):
+    batch, heads, rows, dim = q.shape
+    scale = dim**-0.5
+    scores = q @ k.mT * scale
+    lse = scores.logsumexp(-1).contiguous()
+    p = (scores - lse[..., None]).exp()
+    delta = (do * (p @ v)).sum(-1).contiguous()
+    dq = p * (do @ v.mT - delta[..., None]) @ k * scale
+    q, k, v, do = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v, do))
+    strides = [step for x in (q, k, v, do) for step in x.stride()[:3]]
+    grid = (triton.cdiv(k.shape[2], 32), batch * heads)
+    dkdv_kernel[grid](
+        q, k, v, do, lse, delta, dk, dv, scale, heads, rows, k.shape[2], *strides, *dk_strides, *dv_strides, dim, 32, 32
+    )
+    return {"dQ": dq, "dK": dk, "dV": dv}
+
+
+def right(q, k, v, do):
+    dk, dv = torch.empty_like(k), torch.empty_like(v)
+    dk, dv = (x if x.stride(-1) == 1 else x.contiguous() for x in (dk, dv))
+    return _backward(q, k, v, do, dk, dv, dk.stride()[:3], dv.stride()[:3])
+
+
+def dv_by_dk(q, k, v, do):
+    dk, dv = torch.empty_like(k), torch.empty_like(v)
+    return _backward(q, k, v, do, dk, dv, dk.stride()[:3], dk.stride()[:3])
+
+
+def dk_by_dv(q, k, v, do):
+    dk, dv = torch.empty_like(k), torch.empty_like(v)
+    return _backward(q, k, v, do, dk, dv, dv.stride()[:3], dv.stride()[:3])
+
+
+def viewed(q, k, v, do):
+    """Heads of all batches in one axis of what is made like k, which torch refuses where they do not lie so."""
+    found = right(q, k, v, do)
+    batch, heads, length, dim = k.shape
+    flat = torch.empty_like(k).view(batch * heads, length, dim)
+    flat.copy_(found["dK"].reshape(flat.shape))
+    return found | {"dK": flat.view(k.shape)}

@@ -1,0 +1,49 @@
+"""A gradient that is stored by another's strides shows by default, though a wrapper makes both by `empty_like`."""
+
+import pytest
+import torch
+
+from gradprobe.inputs.layouts import place
+from tests.reported.conftest import SMALL
+
+_CASE = SMALL.replace("--batch 1", "--batch 2")
+
+
+def test_right_strides_of_outputs_match(check):
+    ran, report = check(f"outputs.py:right {_CASE} --no-recover")
+    assert ran.code == 0
+    assert [run["layout"] for run in report["runs"]] == ["contiguous", "distinct", "distinct-unit", "do=expanded"]
+
+
+@pytest.mark.parametrize(("name", "of"), [("dv_by_dk", "dV"), ("dk_by_dv", "dK")])
+def test_a_gradient_by_the_others_strides_is_told(check, name, of):
+    ran, report = check(f"outputs.py:{name} {_CASE} --fix-budget 0")
+    assert ran.code == 1
+    verdicts = {run["layout"]: run["verdict"] for run in report["runs"]}
+    assert (verdicts["contiguous"], verdicts["distinct-unit"]) == ("match", "mismatch")
+    assert report["first_mismatch"]["intermediate"] == of
+    assert report["diagnoses"][0]["fault"] == f"store/{of}"
+    assert all(f"tl.store({of.lower()}_ptr" in where["code"] for where in report["diagnoses"][0]["where"])
+
+
+def test_a_wrapper_that_views_what_it_made_is_tried_in_the_order_of_its_axes(check):
+    ran, report = check(f"outputs.py:viewed {_CASE} --no-recover")
+    assert ran.code == 0
+    assert {run["layout"]: run["verdict"] for run in report["runs"]} == {
+        "contiguous": "match",
+        "distinct": "skipped",
+        "distinct-unit": "skipped",
+        "distinct-ordered": "match",
+        "do=expanded": "match",
+    }
+
+
+@pytest.mark.parametrize("layout", ["distinct", "distinct-unit"])
+@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (2, 1, 5, 4), (1, 3, 5, 4)])
+def test_what_is_made_like_k_and_v_does_not_lie_alike(layout, shape):
+    values = {name: torch.ones(shape) for name in ("q", "k", "v", "do")}
+    tensors = place(values, (("all", layout),)).tensors
+    alike = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
+    long = [axis for axis, size in enumerate(shape) if size > 1]
+    assert [alike["k"].stride(axis) for axis in long] != [alike["v"].stride(axis) for axis in long]
+    assert all(tensor.stride(-1) == 1 for tensor in alike.values())
