@@ -156,7 +156,7 @@ class _Loop:
     def _wait(self, checked: Checked, begun: float) -> list[str]:
         """The files that are saved next, or were meanwhile."""
         known = self._sources.digests
-        files = imported(self.planned, checked) or {*known, *at_first(self.planned), *checked.sources}
+        files = imported(self.planned, checked) or {*known, *at_first(self.planned), *checked.report.sources}
         files |= of_settings(self.planned)
         self._sources = Sources({**Sources.of(files).digests, **{file: known[file] for file in files if file in known}})
         late = [file for file in files if file not in known and _saved_at(file) > begun]

@@ -208,11 +208,8 @@ def imported(planned: Planned, checked: Checked) -> set[str]:
     report = checked.report
     if report.error is not None or not report.runs:
         return set()
-    kernels = {kernel.file for kernel in report.target.kernels if kernel.file}
-    folders = {os.path.dirname(file) for file in kernels if not file.endswith(".py")}
-    included = {file for folder in folders for file in _beside(folder) if not file.endswith(".py")}
     word = os.path.abspath(_file(planned.request.target) or report.target.file)  # which may be a link
-    return {*checked.sources, report.target.file, *kernels, *included, word} - {""}
+    return {*report.sources, word} - {""}
 
 
 # What comes first

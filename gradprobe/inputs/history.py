@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
+import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +22,8 @@ if TYPE_CHECKING:
 FOLDER = Path(".gradprobe")
 """What commands leave for those after them."""
 FILE = FOLDER / "last.json"
-# Sources beside those of a target, which it may import.
-_SOURCES = {".py", ".cu", ".cuh", ".h", ".hpp"}
+# Bytes up to which a file is hashed: inputs may take gigabytes.
+_HASHED = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -70,18 +73,18 @@ def load() -> CheckRequest | None:
 
 
 def kept_report(request: CheckRequest) -> Report | None:
-    """The last report, where it is of this very check and the sources are those that ran; else None."""
+    """The last report, where it is of this very check and nothing that made it has changed; else None."""
     from ..model.documents import report_from
     from ..model.failures import UsageFailure
 
     document = _document().get("report")
-    if document is None or load() != request or {"inputs"} & request.options.keys() or request.reference is not None:
+    if document is None or load() != request:
         return None
     try:
         report = report_from(document)
     except UsageFailure:
         return None
-    return report if _are_the_same(report) else None
+    return None if changed_since(report) else report
 
 
 def last_report() -> Report | None:
@@ -104,16 +107,39 @@ def _document() -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _are_the_same(report: Report) -> bool:
-    """Whether the target's and kernels' files hold what ran, and nothing beside them is newer than the report."""
-    target = report.target
-    files = {target.file: target.sha256, **{kernel.file: kernel.sha256 for kernel in target.kernels}}
+def changed_since(report: Report) -> list[str]:
+    """The files and versions that made a report and are others now; what its process did not live to tell is one.
+
+    Where there are none, a check made now comes to the same.
+    """
+    if not report.sources:
+        return ["what the check was made of"]
+    files = [file for file, digest in report.sources.items() if digest_of(file) != digest]
+    then = {name: report.environment[name] for name in _versions() if name in report.environment}
+    return files + [name for name, version in then.items() if _versions()[name] != version]
+
+
+def digest_of(file: str) -> str:
+    """The hash of a file's bytes; of a large one, its size and when it was written; "" where it is missing."""
     try:
-        same = all(hashlib.sha256(Path(file).read_bytes()).hexdigest() == digest for file, digest in files.items())
-        beside = (other for file in files for other in Path(file).parent.iterdir() if other.suffix in _SOURCES)
-        return same and all(other.stat().st_mtime <= FILE.stat().st_mtime for other in beside)
+        status = os.stat(file)
+        if status.st_size > _HASHED:
+            return f"{status.st_size} bytes of {status.st_mtime_ns}"
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
     except OSError:
-        return False
+        return ""
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    """By their names in a report's environment, without an import of any."""
+    from .. import __version__
+
+    found = {"gradprobe": __version__, "python": platform.python_version()}
+    for name in ("torch", "triton"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def is_sound(request: CheckRequest) -> bool:

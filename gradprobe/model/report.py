@@ -336,6 +336,9 @@ class Report(Struct, frozen=True, kw_only=True):
     """WARNING of a check that fails, which is shown and does not count."""
     target: CheckedTarget = CheckedTarget()
     environment: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """By file, the hash of what the check was made of: the target, what it imports, the reference, the inputs. Empty
+    where its process died."""
     case: Case | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """The words of a case that nobody got as far as making."""

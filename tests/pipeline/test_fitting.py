@@ -245,12 +245,13 @@ def test_a_mask_that_was_asked_for_and_is_missing_is_a_mismatch():
 
 def test_nothing_is_tried_of_a_target_that_takes_the_case_as_it_is(folder):
     calls = folder / "calls"
-    run(f"check forms.py:counted {SMALL} --heads 1")
+    # A check that keeps evidence has no small second cases of what was not given.
+    run(f"check forms.py:counted {SMALL} --heads 1 --evidence e.npz")
     searched = calls.read_text()
     calls.unlink()
     run(
         f"check forms.py:counted {SMALL} --heads 1 --head-dim 24 --dtype float32 --seqlen 72 --shapes bhld "
-        "--no-causal --no-as-cuda"
+        "--no-causal --no-as-cuda --evidence e.npz"
     )
     assert searched == calls.read_text() != ""
 

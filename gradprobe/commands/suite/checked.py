@@ -100,8 +100,6 @@ class Checked:
     """With the title of its case."""
     code: int
     """The exit code that it would have alone: 0 match, 1 mismatch, 2 a wrong word, 3 an error."""
-    sources: tuple[str, ...] = ()
-    """The user's own modules that were imported for it, by their files; none where its process died."""
 
     @property
     def title(self) -> str:

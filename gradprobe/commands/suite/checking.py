@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import shlex
-import sys
 import time
 import traceback
 from collections import defaultdict
@@ -23,7 +22,7 @@ from ...model.run import FAILED, MISMATCH, add_counts
 from ...pipeline.run_check import run_check
 from ...pipeline.sanitizer import strays_under, with_strays, with_words
 from ...processes import TaskResult, run_each, run_here, tell
-from ...processes.ended import DEVICE, TIMEOUT, is_edited
+from ...processes.ended import DEVICE, TIMEOUT
 from .checked import (
     Checked,
     Heard,
@@ -38,6 +37,7 @@ from .checked import (
     run_ended,
 )
 from .interpreted import is_to_be_interpreted, small_case, with_causes_of, without_gpu
+from .sources import sources_of
 
 if TYPE_CHECKING:
     from ...model.report import Report
@@ -123,14 +123,7 @@ class Checker:
                 raise  # by who sits before this process
             stack = traceback.format_exc() if self._setting.tracebacks else ""
             made = of_error(planned, error, heard, time.perf_counter() - start, stack)
-        return replace(made, sources=_own_sources())
-
-
-def _own_sources() -> tuple[str, ...]:
-    """The files of the modules here that are neither Python's, nor installed, nor this tool's."""
-    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
-    own = (file for file in files if file.endswith(".py") and os.path.isabs(file) and is_edited(file))
-    return tuple(sorted(own))
+        return replace(made, report=structs.replace(made.report, sources=sources_of(made.report, planned.request)))
 
 
 def _allowance(setting: Setting, start: float, of: str) -> Allowance:

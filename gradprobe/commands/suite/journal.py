@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import IO, Any
 import msgspec
 
 from ... import __version__
-from ...inputs.history import FOLDER, CheckRequest, is_sound, make_folder
+from ...inputs.history import FOLDER, CheckRequest, changed_since, is_sound, make_folder
 from ...model.documents import document_of, report_from
 from ...model.failures import UsageFailure
 from ...model.report import Report
@@ -43,12 +42,6 @@ class Asked:
     def is_drawn(self) -> bool:
         return self.draw is not None or self.minutes is not None
 
-    @property
-    def sources(self) -> dict[str, str]:
-        """The digests of the targets' own files."""
-        files = (request.target.partition(":")[0] for request in self.requests)
-        return {file: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files if os.path.isfile(file)}
-
 
 class Journal:
     """An open journal: `add` appends a report."""
@@ -68,8 +61,7 @@ class Journal:
         stream, name = _opened(file)
         with contextlib.suppress(OSError):  # a pipe or a device
             stream.truncate(0)
-        head = {"schema": SCHEMA, "version": __version__, "asked": msgspec.to_builtins(asked), "sources": asked.sources}
-        _write(stream, head)
+        _write(stream, {"schema": SCHEMA, "version": __version__, "asked": msgspec.to_builtins(asked)})
         return cls(asked, name, stream)
 
     @classmethod
@@ -77,17 +69,19 @@ class Journal:
         """One that is there; a line that is not whole is cut off its end.
 
         Raises:
-            UsageFailure: it is none, or another sweep writes it, or what was swept has changed.
+            UsageFailure: it is none, or another sweep writes it, or what made one of its results has changed.
         """
         with contextlib.ExitStack() as stack:
             stream = stack.enter_context(_named(file, "r+b"))
             head, asked, reports, torn = _read(stream, file)
             stream.seek(-torn, os.SEEK_END)
             stream.truncate()
-            now = {**asked.sources, "gradprobe": __version__}
-            then = {**head["sources"], "gradprobe": head["version"]}
-            if changed := [name for name in then if now.get(name) != then[name]]:
-                words = f"--resume {file}: {changed[0]} is not what it was then"
+            # Of a check whose process died nobody knows what it was made of: it is made again.
+            reports = tuple(report for report in reports if report.sources)
+            changed = [] if head["version"] == __version__ else ["gradprobe"]
+            if changed := [*changed, *(name for report in reports for name in changed_since(report))]:
+                name = os.path.relpath(changed[0]) if os.path.isabs(changed[0]) else changed[0]
+                words = f"--resume {file}: {name} is not what it was then"
                 raise UsageFailure(words, "sweep again, from the beginning")
             stack.pop_all()
             return cls(asked, file, stream, reports)

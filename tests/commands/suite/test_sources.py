@@ -1,0 +1,101 @@
+"""What made a result is part of it: a helper, a module, a reference, inputs. Once one has changed, it is none."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gradprobe.inputs import history
+from gradprobe.model.documents import report_from
+from tests.cli.command import run, run_process
+
+HELPER = """
+import torch
+
+def attention(q, k, v, do):
+    p = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+    dp = do @ v.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True))
+    return {"dQ": ds @ k * q.shape[-1] ** -0.5, "dV": p.mT @ do}
+"""
+TARGET = """
+from .helper import attention
+
+def backward(q, k, v, do):
+    found = attention(q, k, v, do)
+    return found | {"dQ": FACTOR * found["dQ"]}
+"""
+SMALL = "--batch 1 --heads 2 --seqlen 20 --head-dim 8 --no-recover --device cpu"
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine").mkdir()
+    Path("mine/__init__.py").touch()
+    Path("mine/helper.py").write_text(HELPER)
+    Path("mine/kernels.py").write_text(TARGET.replace("FACTOR", "2.0"))
+
+
+def _mend(file):
+    text = Path(file).read_text()
+    Path(file).write_text(text.replace("2.0", "1.0") if "2.0" in text else text + "# mended\n")
+
+
+@pytest.mark.parametrize(
+    ("word", "file"),
+    [("mine.kernels:backward", "mine/kernels.py"), ("mine/kernels.py:backward", "mine/helper.py")],
+)
+def test_a_sweep_of_what_was_mended_is_not_resumed(word, file):
+    words = f"{SMALL} --seed 1 --seed 2 --journal j.jsonl"
+    assert run_process(f"sweep {word} {words}").code == 1
+    assert run_process("sweep --resume j.jsonl").code == 1
+    _mend(file)
+    resumed = run_process("sweep --resume j.jsonl")
+    assert (resumed.code, resumed.out) == (2, "")
+    assert f"{file} is not what it was then" in resumed.err
+
+
+def test_what_a_dead_process_came_to_is_made_again():
+    Path("mine/kernels.py").write_text("import os\n\ndef backward(q, k, v, do):\n    os.abort()\n")
+    assert run_process(f"sweep mine.kernels:backward {SMALL} --seed 1 --seed 2 --journal j.jsonl").code == 3
+    Path("mine/kernels.py").write_text(TARGET.replace("FACTOR", "1.0"))
+    resumed = run_process("sweep --resume j.jsonl")
+    assert (resumed.code, "2 match" in resumed.out) == (0, True)
+
+
+@pytest.mark.parametrize("file", ["mine/kernels.py", "mine/helper.py"])
+def test_diff_shows_no_numbers_of_what_was_mended(file):
+    assert run_process(f"check mine.kernels:backward {SMALL} --fix-budget 0").code == 1
+    assert "nothing was run" in run_process("diff dQ").err
+    Path("unrelated.py").write_text("newer than the report")
+    assert "nothing was run" in run_process("diff dQ").err
+    _mend(file)
+    assert "ran again: the report" in run_process("diff dQ").err
+
+
+def test_files_and_versions_that_made_a_report_stand_in_it(tmp_path):
+    assert run(f"check mine/kernels.py:backward {SMALL} --fix-budget 0 --json report.json").code == 1
+    report = report_from(json.loads(Path("report.json").read_text()))
+    assert {f"{tmp_path}/mine/{name}.py" for name in ("__init__", "helper", "kernels")} <= report.sources.keys()
+    assert history.changed_since(report) == []
+    document = json.loads(Path("report.json").read_text())
+    older = report_from(document | {"environment": document["environment"] | {"torch": "1.0"}})
+    assert history.changed_since(older) == ["torch"]
+    os.remove("mine/helper.py")
+    assert history.changed_since(report) == [f"{tmp_path}/mine/helper.py"]
+
+
+def test_a_reference_and_inputs_are_part_of_it(tmp_path):
+    import torch
+
+    torch.save({name: torch.randn(1, 2, 20, 8) for name in ("q", "k", "v", "do")}, "inputs.pt")
+    Path("own.py").write_text(
+        "from mine.helper import attention\n\ndef reference(q, k, v, do):\n    return attention(q, k, v, do)\n"
+    )
+    words = "--inputs inputs.pt --reference own.py:reference --no-recover --fix-budget 0"
+    assert run(f"check mine/kernels.py:backward {words} --json report.json").code == 1
+    report = report_from(json.loads(Path("report.json").read_text()))
+    for name in ("inputs.pt", "own.py"):
+        assert f"{tmp_path}/{name}" in report.sources
