@@ -85,6 +85,8 @@ def check(
         effective = effective_settings(Path.cwd())
         seconds = effective.timeout(timeout)
         plan = configured(effective) if target is None and not (family or reference or options or battery) else []
+        if target is None and not plan:
+            effective.refuse_misspelt()
         print_settings(effective.line(options, timeout, [plural(len(plan), "check")] if plan else []))
         sanitizer = None if sanitize is None else (sanitizer_for(sanitize), sanitize)
         if sanitize is not None and (plan or battery):
@@ -118,4 +120,5 @@ def check(
         if against is not None:
             raise typer.Exit(check_against(Planned("", effective.over(request), fresh=fresh), against, forms, how))
         planned = Planned("", effective.over(request), sanitizer=sanitizer, evidence=forms.evidence, fresh=fresh)
+        planned = replace(planned, chosen=shared.BUILT_IN if target is None else "")
         raise typer.Exit(check_one(planned, forms, how))

@@ -55,7 +55,8 @@ def diff(
                 write_stdout(line)
         if request.options.get("oracle") == "identities":
             raise UsageFailure("diff: --oracle identities compares no element", "check it without, at a shorter length")
-        planned = Planned("", request, close_up=(row.name, place))
+        chosen = shared.BUILT_IN if target is None and not repeated else ""
+        planned = Planned("", request, close_up=(row.name, place), chosen=chosen)
         kept = last.kept_report(request) if repeated else None
         views = [view for view in (kept.close_ups if kept else ()) if view.intermediate == row.name]
         view = next((view for view in views if place in (None, (view.batch or 0, view.head))), None)

@@ -47,11 +47,13 @@ def fix(
 ) -> None:
     """Check a kernel, and where it is wrong show the smallest edit that was tried and makes everything match.
 
-    Without TARGET the last check in this folder is meant, and its report where that holds an edit. The file is written
-    with --apply alone.
+    Without TARGET the last check in this folder is meant, and its report where that holds an edit; without any, nothing
+    is. The file is written with --apply alone.
     """
     request, repeated = like_the_last(target, family, reference, options)
     with failures_told(json_file, request.command("fix"), show_traceback, request.target):
+        if target is None and not repeated:
+            raise UsageFailure("fix: no TARGET was given, and no check was made in this folder", "name a TARGET")
         shared.refuse_wrong_words(request)
         effective = effective_settings(Path.cwd())
         seconds = effective.timeout(timeout)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..commands.configuration.effective import EffectiveSettings
 from ..inputs.history import CheckRequest
 from ..inputs.options import OPTIONS, parse, refuse_unknown_family
 from ..model.coverage import AUTO, BATTERIES
@@ -158,6 +159,7 @@ def battery_as_told(word: str | None) -> str | bool | None:
 
 
 DEFAULT = "lazy"
+BUILT_IN = f"the built-in {DEFAULT} kernel, since no target was given"
 """What is checked where no target is named."""
 
 
@@ -181,6 +183,17 @@ def request_of(
 def targets_of(target: str | None, configured: Sequence[str]) -> list[str]:
     """What a command tries one after another: the target that is named, else those of the project."""
     return [target] if target is not None else list(configured) or [DEFAULT]
+
+
+def settle_default(target: str | None, effective: EffectiveSettings) -> None:
+    """Says that the built-in is meant, where no target is named and none configured.
+
+    Raises:
+        UsageFailure: a table may be meant that is not read.
+    """
+    if target is None and not effective.top.targets:
+        effective.refuse_misspelt()
+        typer.echo(f"gradprobe: {BUILT_IN}", err=True)
 
 
 def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> None:

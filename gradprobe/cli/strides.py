@@ -59,6 +59,7 @@ def strides(
         _refuse(options)
         shared.refuse_wrong_words(request)
         effective = effective_settings(Path.cwd())
+        shared.settle_default(target, effective)
         targets = shared.targets_of(target, effective.top.targets)
         # A project's own layouts are for check: here all are tried.
         told = dict.fromkeys(_LAYOUTS) | options

@@ -100,6 +100,7 @@ def sweep(
             _refuse_beside_resume({"target": target, "family": family, "reference": reference, **own, **options})
             with Journal.reopened(resume) as kept:
                 raise typer.Exit(_swept(kept.asked, _cases(kept.asked, setting), kept, forms, setting, on))
+        shared.settle_default(target, effective)
         asked = _asked(request, target, effective, draw, minutes, grid=grid)
         print_settings(
             effective.line(options, timeout, [plural(len(asked.requests), "target")] if target is None else [])

@@ -71,10 +71,13 @@ def watch(
 
         def plan() -> tuple[Planned, Setting]:
             effective = effective_settings(Path.cwd())
+            if target is None:
+                effective.refuse_misspelt()
             print_settings(effective.line(request.options, timeout))
             seconds = effective.timeout(timeout)
             how = Setting(show_traceback, timeout=seconds, fix_budget=fix, coincidence_budget=coincidence, beyond=True)
-            return Planned("", effective.over(request)), how
+            chosen = shared.BUILT_IN if target is None else ""
+            return Planned("", effective.over(request), chosen=chosen), how
 
         loop = _Loop(plan, Forms.json(json_file))
         with warm(loop.planned.request.options):

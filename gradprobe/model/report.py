@@ -330,6 +330,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """Of one of several checks."""
     number: int = 0
     """Its place among them."""
+    chosen: str = ""
+    """Why it is of this target, where nobody named one: "the built-in lazy kernel, since no target was given"."""
     verdict: str
     """match, mismatch or error; incomplete where more is to come."""
     severity: str | None = None

@@ -13,10 +13,9 @@ from ..model.case import Case
 from ..model.memory import SHUFFLE, MemoryFinding
 from ..model.number import in_words, spans
 from ..numerics.evidence import Provenance
-from ..processes.ended import is_edited
 from ..runtime.versions import untested
 from ..targets.find import Target
-from ..targets.naming import module_of, plain_function, triton_cache
+from ..targets.naming import edited_modules, plain_function, triton_cache
 from .experiment import Experiment, arithmetic_of
 from .runs import RunRecord, outcomes_of
 
@@ -76,15 +75,10 @@ def provenance(experiment: Experiment, records: Iterable[RunRecord]) -> Provenan
 
 def _files_with_kernels(target: Target) -> tuple[str, ...]:
     """The files that define Triton functions, of those that somebody may edit and that a target's names lead to."""
-    waiting, found = [plain_function(target.function).__module__], dict[str, ModuleType]()
-    while waiting and "triton.runtime" in sys.modules:
-        module = sys.modules.get(waiting.pop())
-        file = str(getattr(module, "__file__", ""))
-        if module is not None and file not in found and is_edited(file):
-            found[file] = module
-            values = list(vars(module).values())
-            waiting += [one.__name__ if isinstance(one, ModuleType) else module_of(one) for one in values]
-    return tuple(file for file, module in found.items() if _has_kernels(module))
+    if "triton.runtime" not in sys.modules:
+        return ()
+    modules = edited_modules([plain_function(target.function).__module__])
+    return tuple(file for file, module in modules.items() if _has_kernels(module))
 
 
 def _has_kernels(module: ModuleType) -> bool:

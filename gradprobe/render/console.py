@@ -99,10 +99,10 @@ def first_line(report: Report) -> str:
 def _verdict(report: Report, width: int) -> Iterator[Text]:
     verdict, style = ("MISMATCH", "bold red") if report.failing else ("MATCH", "bold green")
     yield from headed(verdict, style, verdict_words(report), width)
-    yield from (Text(line) for line in wrapped(_beyond(report), width))
+    yield from (Text(line) for line in wrapped(beyond_the_case(report), width))
 
 
-def _beyond(report: Report) -> str:
+def beyond_the_case(report: Report) -> str:
     """What sets a second case that is wrong apart from the one that was asked for; of a match what was not checked."""
     if report.beyond:
         return f"right as it was asked for, wrong with {report.beyond}"
@@ -114,7 +114,7 @@ def _beyond(report: Report) -> str:
 
 def verdict_words(report: Report) -> str:
     """What stands beside the verdict of a report that came to results."""
-    target, first, run = report.target.name, report.measured[0], report.failing
+    target, first, run = report.chosen or report.target.name, report.measured[0], report.failing
     if run is not None:
         return f"{_blame_of(run)} ({target}, {run.layout})"
     count, runs = plural(len(first.compares), "intermediate"), plural(len(report.measured), "layout")

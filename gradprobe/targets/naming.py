@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
+from ..processes.ended import is_edited
+
 
 @dataclass(frozen=True)
 class LoadedSource:
@@ -60,6 +62,19 @@ def module_of(value: Any) -> str:
         return str(getattr(value, "__module__", "") or "")
     except Exception:  # a lazy attribute of the user's may raise anything
         return str(getattr(type(value), "__module__", "") or "")
+
+
+def edited_modules(names: Iterable[str]) -> dict[str, ModuleType]:
+    """By file the modules that somebody may edit, of those that the values of modules with these names lead to."""
+    waiting, found = list(names), dict[str, ModuleType]()
+    while waiting:
+        module = sys.modules.get(waiting.pop())
+        file = str(getattr(module, "__file__", None) or "")
+        if module is not None and file not in found and is_edited(file):
+            found[file] = module
+            values = list(vars(module).values())
+            waiting += [one.__name__ if isinstance(one, ModuleType) else module_of(one) for one in values]
+    return found
 
 
 def shadows(module: str, file: Path, beside: Iterable[str] = ()) -> tuple[str, ...]:

@@ -1,8 +1,12 @@
 """Which layout `watch` tries first, and which files it waits for."""
 
+import sys
 from pathlib import Path
 
+from msgspec import structs
+
 from gradprobe.commands.suite.checked import Checked, Planned
+from gradprobe.commands.suite.sources import sources_of
 from gradprobe.commands.watch import (
     Sources,
     at_first,
@@ -67,6 +71,7 @@ def test_of_a_cuda_source_what_lies_beside_it_may_be_included(tmp_path):
         (tmp_path / name).write_text("")
     target = {"name": "own.py:f", "file": str(tmp_path / "own.py"), "sha256": ""}
     target["kernels"] = [{"name": "k", "file": str(tmp_path / "own.cu"), "line": 1, "sha256": ""}]
-    checked = Checked(planned().request, report_from(document(wrong_in(), target=target)), 0, ("/else/where.py",))
-    found = {Path(file).name for file in imported(planned(), checked)}
-    assert found == {"own.py", "own.cu", "tile.cuh", "where.py"}
+    report = report_from(document(wrong_in(), target=target))
+    report = structs.replace(report, sources=sources_of(report, planned().request, sys.modules))
+    found = {Path(file).name for file in imported(planned(), Checked(planned().request, report, 0))}
+    assert found == {"own.py", "own.cu", "tile.cuh"}

@@ -11,7 +11,7 @@ from ...inputs.history import CheckRequest
 from ...model.failures import UsageFailure
 from ..suite.checked import Planned
 from .environment import options_of, seconds, timeout_of, variable_of
-from .settings import Scope, Settings, nearest_table, settings_of
+from .settings import Scope, Settings, misspelt_table, nearest_table, settings_of
 
 # Two options for the same thing: where a stronger source sets one, a weaker source's other is ignored.
 _EITHER = {"layout": "runs", "runs": "layout"}
@@ -27,6 +27,17 @@ class EffectiveSettings:
     """Case options, as words of the command line."""
     seconds: float | None
     """The timeout that the environment gives."""
+    misspelt: str = ""
+    """Of a project without a table, one that is nearly it; "" where there is none."""
+
+    def refuse_misspelt(self) -> None:
+        """Does nothing where no table may be meant that is not read.
+
+        Raises:
+            UsageFailure: one may be.
+        """
+        if self.misspelt:
+            raise UsageFailure(self.misspelt, "did you mean [tool.gradprobe]? else name a TARGET")
 
     @property
     def top(self) -> Scope:
@@ -66,6 +77,7 @@ class EffectiveSettings:
         """
         heard = {name for name in self.environment if name not in given and _EITHER.get(name) not in given}
         words = [f"{variable_of(name)} is set" for name in self.environment if name in heard]
+        words += [f"{self.misspelt}; did you mean [tool.gradprobe]?"] if self.misspelt else []
         words += [f"{variable_of('timeout')} is set"] if self.seconds is not None and timeout is None else []
         told = [*more, *self._of_table(merged(given, self.environment), timeout)]
         if self.settings is not None and told:
@@ -88,7 +100,9 @@ def effective_settings(folder: Path) -> EffectiveSettings:
         UsageFailure: one of them holds an invalid value.
     """
     table = nearest_table(folder)
-    return EffectiveSettings(settings_of(table) if table is not None else None, options_of(), timeout_of())
+    if table is None:
+        return EffectiveSettings(None, options_of(), timeout_of(), misspelt_table(folder))
+    return EffectiveSettings(settings_of(table), options_of(), timeout_of())
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import functools
 import importlib
 import os
@@ -15,6 +17,9 @@ from ...inputs.options import FAMILIES, OPTIONS
 from ...model.failures import UsageFailure, did_you_mean
 from .environment import from_toml, seconds, told
 
+# The names of tables below [tool], and how near to this tool's one must be: one letter left out, doubled or exchanged.
+_TOOLS = re.compile(r"^\s*\[\s*tool\s*\.\s*[\"']?([\w-]+)", re.MULTILINE)
+_NEARLY = 0.85
 # What can only mean the table, for a file that cannot be read as TOML.
 _MEANT = re.compile(r"tool[\s.\"']*gradprobe|^\s*gradprobe\b.*=", re.MULTILINE)
 
@@ -66,6 +71,16 @@ def table_of(file: Path) -> SettingsTable | None:
     if not isinstance(tools["gradprobe"], dict):
         raise UsageFailure(f"{file}: tool.gradprobe must be a table", "write [tool.gradprobe]")
     return SettingsTable(file, tools["gradprobe"])
+
+
+def misspelt_table(folder: Path) -> str:
+    """The nearest table below [tool] whose name is nearly this tool's, in a sentence; "" where there is none."""
+    for file in (above / "pyproject.toml" for above in (folder, *folder.parents)):
+        with contextlib.suppress(OSError):
+            text = file.read_text(encoding="utf-8", errors="replace")
+            if close := difflib.get_close_matches("gradprobe", _TOOLS.findall(text), cutoff=_NEARLY):
+                return f"{file}: [tool.{close[0]}] is read by nobody"
+    return ""
 
 
 def _content(file: Path, text: str) -> dict[str, Any] | None:

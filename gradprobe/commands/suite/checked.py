@@ -53,6 +53,8 @@ class Planned:
     against: Beside | None = None
     evidence: str = ""
     """The file that whole heads are to be kept in."""
+    chosen: str = ""
+    """Why it is of this target, where nobody named one."""
     fresh: bool = False
     """Whether every cache of compiled kernels is to be empty."""
     functions: tuple[Callable[..., Any] | None, Callable[..., Any] | None] = (None, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shlex
+import sys
 import time
 import traceback
 from collections import defaultdict
@@ -93,7 +94,7 @@ class Checker:
 
         if setting.isolate:
             remembered.begin()
-        self._setting = setting
+        self._setting, self._before = setting, frozenset(sys.modules)
         if setting.workers > 1:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // setting.workers))
 
@@ -123,7 +124,9 @@ class Checker:
                 raise  # by who sits before this process
             stack = traceback.format_exc() if self._setting.tracebacks else ""
             made = of_error(planned, error, heard, time.perf_counter() - start, stack)
-        return replace(made, report=structs.replace(made.report, sources=sources_of(made.report, planned.request)))
+        return replace(
+            made, report=structs.replace(made.report, sources=sources_of(made.report, planned.request, self._before))
+        )
 
 
 def _allowance(setting: Setting, start: float, of: str) -> Allowance:
@@ -135,7 +138,7 @@ def _made(planned: Planned, probed: Probed, differences: Sequence[Difference]) -
     from ...numerics.closeup import close_up_of, kept_close_ups
     from ...pipeline.reported import report_of
 
-    report = structs.replace(report_of(probed, kept_close_ups(probed)), title=planned.title)
+    report = structs.replace(report_of(probed, kept_close_ups(probed)), title=planned.title, chosen=planned.chosen)
     request = replace(planned.request, options={**planned.request.options, **probed.added})
     if planned.close_up is not None:
         report = structs.replace(report, close_up=close_up_of(probed, *planned.close_up))

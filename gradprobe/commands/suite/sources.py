@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from ...inputs.history import CheckRequest, digest_of
 from ...model.report import Report
 from ...processes.ended import is_edited
+from ...targets.naming import edited_modules
 
 # What is compiled, and may be included by what is.
 _COMPILED = {".cu", ".cuh", ".h", ".hpp", ".c", ".cc", ".cpp", ".hip"}
@@ -18,26 +19,32 @@ _COMPILED = {".cu", ".cuh", ".h", ".hpp", ".c", ".cc", ".cpp", ".hip"}
 _FIRST_SEEN: dict[str, str] = {}
 
 
-def sources_of(report: Report, request: CheckRequest) -> dict[str, str]:
+def sources_of(report: Report, request: CheckRequest, before: Collection[str]) -> dict[str, str]:
     """By file the hash of its bytes: the target, its kernels, the reference and the inputs, and all that they import.
 
     Modules that are installed, Python's and this tool's are left out: their versions stand in the report's environment.
     What a program reads otherwise is not known, but every source that is compiled and stands beside a module counts.
+
+    Args:
+        before: the names of modules that were here before any target: of these what the target leads to counts.
     """
     target = report.target
     ran = {target.file: target.sha256, **{kernel.file: kernel.sha256 for kernel in target.kernels}}
     ran.pop("", None)
-    files = {*_imported(), *map(os.path.abspath, _named(request))}
+    named = {*map(os.path.abspath, _named(request))}
+    files = named | {*_imported(before, {*named, *ran})}
     files |= {*_beside({*files, *ran})}
     seen = {file: _FIRST_SEEN.setdefault(file, digest_of(file)) for file in files}
     # The target's own file is read anew for each check: what ran of it is what was hashed then.
     return dict(sorted((seen | ran).items()))
 
 
-def _imported() -> Iterator[str]:
-    """The files of the modules here that are neither Python's, nor installed, nor this tool's."""
-    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
-    return (file for file in files if os.path.isabs(file) and is_edited(file))
+def _imported(before: Collection[str], roots: Collection[str]) -> Iterator[str]:
+    """The files of the modules that came since, and of those that the modules of some files lead to."""
+    modules = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
+    since = (file for name, file in modules.items() if name not in before)
+    yield from (file for file in since if os.path.isabs(file) and is_edited(file))
+    yield from edited_modules(name for name, file in modules.items() if file in roots)
 
 
 def _named(request: CheckRequest) -> Iterator[str]:

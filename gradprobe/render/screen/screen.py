@@ -13,7 +13,7 @@ from ...model.number import plural
 from ...model.report import CONSISTENT, Diagnosis, Report, passing_edit
 from ...model.run import FAILED, MATCH, MISMATCH
 from ..against import render_against
-from ..console import first_line, on_ranks, receipt, render_layouts, sources, verdict_words, wrong_rows
+from ..console import beyond_the_case, first_line, on_ranks, receipt, render_layouts, sources, verdict_words, wrong_rows
 from ..excerpt import edit_head
 from ..identities import identity_table
 from ..places import base_of
@@ -100,6 +100,7 @@ def _of_match(report: Report, width: int) -> list[Section]:
     return [
         Section([*verdict, *render_against(report, width)]),
         Section([*_worst(report), *short(sources(report.shown), width), *short(ran, width, 3)]),
+        Section(short(beyond_the_case(report), width)),
     ]
 
 
@@ -112,7 +113,8 @@ def _worst(report: Report) -> Iterator[Text]:
 
 
 def _of_mismatch(report: Report, width: int, marks: Marks) -> Iterator[Section]:
-    yield Section([*_verdict(report, width), Text(first_line(report), "bold")])
+    beyond = short(beyond_the_case(report), width)
+    yield Section([*_verdict(report, width), *beyond, Text(first_line(report), "bold")])
     yield Section(_place(report, width), 1, "")
     yield Section(list(render_against(report, width)))
     yield Section(list(cause_lines(report, width)))

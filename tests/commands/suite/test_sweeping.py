@@ -11,7 +11,7 @@ from gradprobe.commands.suite.checked import Checked
 from gradprobe.commands.suite.journal import DEFAULT, Asked, Journal
 from gradprobe.commands.suite.matrix import Takes
 from gradprobe.commands.suite.sweeping import sweep_of
-from gradprobe.inputs.history import CheckRequest
+from gradprobe.inputs.history import CheckRequest, digest_of
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.report import CheckedTarget, Report
 
@@ -22,7 +22,9 @@ GRID = Asked((REQUEST,), {"heads": [1, 4, 2], "seqlen": [90, 9]})
 
 
 def made(planned, number):
-    report = Report(title=planned.title, number=number, verdict="match", target=CheckedTarget(name="t"))
+    sources = {"soft.py": digest_of("soft.py")}
+    target = CheckedTarget(name="t")
+    report = Report(title=planned.title, number=number, verdict="match", target=target, sources=sources)
     return Checked(planned.request, report, 0)
 
 

@@ -1,0 +1,60 @@
+"""Nobody named a target: what is checked instead is said first, and a misspelt table is not passed over."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import SMALL, run
+
+BUILT_IN = "the built-in lazy kernel, since no target was given"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_first_line_says_that_the_built_in_was_checked():
+    ran = run(f"check {SMALL} --json report.json")
+    assert ran.code == 0
+    assert ran.out.splitlines()[0].startswith(f"MATCH  {BUILT_IN}: ")
+    assert json.loads(Path("report.json").read_text())["chosen"] == BUILT_IN
+    assert BUILT_IN not in run(f"check lazy {SMALL}").out
+
+
+def test_others_say_it_beside_what_they_show():
+    assert run(f"sweep {SMALL} --seed 1 --seed 2").err.startswith(f"gradprobe: {BUILT_IN}")
+
+
+@pytest.mark.parametrize(
+    "table", ["[tool.gradprob]", "[tool.grad-probe]", "[ tool . 'gradprobes' ]", "[tool.gradporbe]"]
+)
+@pytest.mark.parametrize("command", ["check", "sweep --seed 1 --seed 2", "strides --fast"])
+def test_a_table_that_is_nearly_this_tools_is_named(command, table):
+    Path("pyproject.toml").write_text(f'{table}\ntargets = ["lazy"]\n')
+    ran = run(f"{command} {SMALL}")
+    assert (ran.code, ran.out) == (2, "")
+    assert "is read by nobody" in ran.err
+    assert "did you mean [tool.gradprobe]?" in ran.err
+
+
+def test_beside_a_target_a_misspelt_table_is_a_word_and_no_error():
+    Path("pyproject.toml").write_text("[tool.gradprob]\nstrict = true\n")
+    ran = run(f"check lazy {SMALL}")
+    assert ran.code == 0
+    assert "[tool.gradprob] is read by nobody; did you mean [tool.gradprobe]?" in ran.err
+
+
+@pytest.mark.parametrize(
+    "content", ["[tool.black]\n", "[tool.gradio]\n[project]\nname = 'gradprob'\n", "[tool.gradprobe]\n"]
+)
+def test_another_table_is_none_of_ours(content):
+    Path("pyproject.toml").write_text(content)
+    assert "is read by nobody" not in run(f"check lazy {SMALL}").err
+
+
+def test_fix_with_nothing_to_fix_is_a_wrong_command():
+    ran = run("fix")
+    assert (ran.code, ran.out) == (2, "")
+    assert "no check was made in this folder" in ran.err
