@@ -11,6 +11,7 @@ from ..render.terminal import dump, show, width
 from . import shared_options as shared
 from .apart import apart
 from .error_output import failures_told
+from .forms import Details
 
 
 @shared.with_case_options
@@ -21,6 +22,7 @@ def lint(
     ] = None,
     family: shared.Family = None,
     json_file: shared.JsonFile = None,
+    details: Details = False,
     isolate: shared.Isolate = True,
     show_traceback: shared.Traceback = False,
     *,
@@ -36,16 +38,16 @@ def lint(
         if "configs" in options:
             raise UsageFailure("--configs: lint runs no configuration", "gradprobe check takes --configs")
         shared.refuse_wrong_words(request, takes_file=True)
-        how = (request.target, family, options, json_file)
+        how = (request.target, family, options, json_file, details)
         raise typer.Exit(apart(_linted, *how, target=request.target, isolate=isolate, show_traceback=show_traceback))
 
 
-def _linted(word: str, family: str | None, options: dict[str, Any], json_file: str | None) -> int:
+def _linted(word: str, family: str | None, options: dict[str, Any], json_file: str | None, details: bool) -> int:
     """Reads the kernels and shows what they are accused of; the exit code."""
     from ..commands.lint import inquire, lint_as_json, render_lint
 
     inquiry = inquire(word, family, options)
     dump(json_file, lint_as_json(inquiry))
     if json_file != "-":
-        show(render_lint(inquiry, width()))
+        show(render_lint(inquiry, width(), details=details))
     return 1 if inquiry.reading.findings else 0

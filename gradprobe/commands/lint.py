@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,17 +123,40 @@ def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
     }
 
 
-def render_lint(inquiry: Inquiry, width: int) -> list[Text]:
-    """Lines of a console: the verdict first, then each finding, then what was read."""
+def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[Text]:
+    """Lines of a console: the verdict first, then each finding, then what was read.
+
+    Args:
+        details: whether all of them are shown, and not as many as 24 rows have room for.
+    """
     from rich.text import Text
 
-    findings = inquiry.reading.findings
-    lines = [Text(_headline(inquiry), style="bold red" if findings else "bold green")]
-    for finding in findings:
-        lines += [Text(""), *_shown(finding, max(width, _LEAST))]
-    if findings:
-        lines.append(Text(""))
-    return lines + [Text(line, style="dim") for line in _read(inquiry, max(width, _LEAST))]
+    from ..render.screen.fitting import MOST, MOST_OF_A_MATCH, Section, rows_of
+
+    findings, room = inquiry.reading.findings, max(width, _LEAST)
+    head = [Text(_headline(inquiry), style="bold red" if findings else "bold green")]
+    read = [Text(line, style="dim") for line in _read(inquiry, room)]
+    if details:
+        shown = [line for finding in findings for line in (Text(""), *_shown(finding, [], room))]
+        return [*head, *shown, *([Text("")] if findings else []), *read]
+    read = list(Section(read, 3).cut(8 if not findings else 4, width).lines)
+    most = (MOST if findings else MOST_OF_A_MATCH) - rows_of([*head, *read], width) - 2
+    shown, left = [], len(findings)
+    for first, *others in _alike(findings):
+        lines = [Text(""), *_shown(first, others, room)]
+        if shown and rows_of([*shown, *lines], width) > most:
+            break
+        shown, left = [*shown, *lines], left - 1 - len(others)
+    rest = [Text(f"  and {plural(left, 'wrong stride')} more: the same with --details", style="bold")] if left else []
+    return [*head, *shown, *rest, *([Text("")] if findings else []), *read]
+
+
+def _alike(findings: Sequence[LintFinding]) -> list[list[LintFinding]]:
+    """Findings about lines that say the same, together."""
+    found: dict[tuple[object, ...], list[LintFinding]] = {}
+    for one in findings:
+        found.setdefault((one.file, one.rule, one.code, one.column, one.fix), []).append(one)
+    return list(found.values())
 
 
 def _headline(inquiry: Inquiry) -> str:
@@ -145,10 +168,13 @@ def _headline(inquiry: Inquiry) -> str:
     return f"FINDINGS  {plural(count, 'wrong stride')} ({inquiry.word})"
 
 
-def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
+def _shown(finding: LintFinding, others: Sequence[LintFinding], width: int) -> Iterator[Text]:
+    """One finding, and in which lines others say the same."""
     from rich.text import Text
 
-    yield Text(f"{_place(finding.file)}:{finding.line}  {finding.kernel}  {finding.rule}", style="bold")
+    lines = ", ".join(str(one.line) for one in others)
+    also = f" (the same in line{'s' * (len(others) > 1)} {lines})" if others else ""
+    yield Text(f"{_place(finding.file)}:{finding.line}  {finding.kernel}  {finding.rule}{also}", style="bold")
     code, column = _window(visible(finding.code), finding.column, finding.length, width - 2)
     yield Text(f"  {code}")
     yield Text(f"  {' ' * column}{'^' * max(min(finding.length, len(code) - column), 1)}", style="red")

@@ -75,6 +75,11 @@ def _arithmetic(report: Report) -> Iterator[str]:
     yield from coarse_words(report)
 
 
+def _evidence(report: Report) -> Iterator[str]:
+    if (kept := report.evidence) is not None:
+        yield f"evidence: {base_of(report).short(kept.file)} holds {kept.words}"
+
+
 def _identities(report: Report) -> Iterator[str]:
     """Where elements are wrong a broken identity adds nothing."""
     broken = [] if report.failing else [one.name for run in report.measured for one in run.broken]
@@ -107,6 +112,7 @@ _IMPORTANCE: Sequence[tuple[Callable[[Report], Iterator[str]], str]] = (
     (_arithmetic, "it says that no formula is wrong"),
     (repeat_sentences, "it was asked for"),
     (beside, "it was asked for"),
+    (_evidence, "it was asked for"),
     (lambda report: iter(report.known if report.causes else ()), "the cause does not explain all"),
     (_identities, "a sum is off though every element is within budget"),
     (_notes, "it says what the verdict is about"),
