@@ -27,8 +27,9 @@ def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypot
     for missing in ("b", "h", "g", "bh", "bg", "m", "n"):
         if not set(missing) <= set(axes) or any(tensor.shape[axes.index(axis)] == 1 for axis in missing):
             continue
-        # A bias of one key in every key adds the same to all scores of a row, as none does.
-        if missing == "n" and name == "bias":
+        # A bias of one key in every key adds the same to all scores of a row, as none does. A mask of keys alone shows
+        # key 0: its mask in every key is the mask left out.
+        if missing == "n" and (name == "bias" or (name == "mask" and "m" not in axes)):
             continue
         read, words = tensor, ["key" if axis == "n" and "m" in axes else AXES[axis] for axis in missing]
         for axis in missing:

@@ -48,7 +48,7 @@ def problems(target: Target, case: Case) -> Iterator[Case]:
     else:
         rich |= {"alibi": "alibi" in takes, "sinks": "sinks" in takes}
         rich |= {"bias_axes": "bhmn"} if case.bias_rank == 4 else {}
-        rich |= ({"mask": "random"} if "mask" in takes else {}) | ({"dropout": 0.25} if "keep" in takes else {})
+        rich |= (_mask_like(case) if "mask" in takes else {}) | ({"dropout": 0.25} if "keep" in takes else {})
         steps = [_SIZES, _SIZES | equal_heads, _SIZES | _LENGTHS_ALIKE, _SIZES | _LENGTHS_ALIKE | _DIMS_ALIKE]
         steps += [steps[-1] | equal_heads, _SIZES | _DIMS_ALIKE | _ROUND | equal_heads]
     if target.packs:
@@ -61,6 +61,13 @@ def problems(target: Target, case: Case) -> Iterator[Case]:
         yield from (_sized(base, sizes | plain | {"dtype": "float16"}) for sizes in steps[-2:])
     if case.inputs is None:
         yield replace(case, layouts=(), runs=(), taps=(), repeat=1)
+
+
+def _mask_like(case: Case) -> dict[str, Any]:
+    """A mask of the axes of the case's own, as far as one of those can be drawn."""
+    if case.mask_axes == "bn":
+        return {"mask": "padding"}
+    return {"mask": "random", "mask_axes": case.mask_axes if {"m", "n"} <= set(case.mask_axes) else Case.mask_axes}
 
 
 def values_of(target: Target, case: Case) -> dict[str, Tensor]:

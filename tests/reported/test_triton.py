@@ -1,5 +1,7 @@
 """What Triton's compiler refuses and its interpreter runs, and what the interpreter alone refuses."""
 
+import json
+
 import pytest
 
 from tests.reported.conftest import SMALL
@@ -52,3 +54,11 @@ def test_what_the_interpreter_lacks_is_its_limit_and_not_the_kernels(check):
     assert message.startswith("Triton's interpreter cannot run target 'interpreter_limits.py:assembly', which compiles")
     assert "inline_asm" in message
     assert "a branch without assembly" in report["error"]["way_out"]
+
+
+@pytest.mark.parametrize("mask", ["padding", "random", "random --mask-axes mn"])
+def test_a_mask_that_is_left_out_is_the_cause_whatever_its_axes_are(check, mask):
+    ran, report = check(f"padded.py:backward --mask {mask} {SMALL} --fix-budget 0")
+    assert ran.code == 1
+    assert [one["fault"] for one in report["diagnoses"]][:1] == ["mask/mask"]
+    assert "by a fault of gradprobe" not in json.dumps(report)
