@@ -138,7 +138,8 @@ def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[Seen], *, co
     for one in seen:
         if gradient in one.into:
             dtype = getattr(torch, case.dtype) if one.is_rounded else torch.float32
-            values[one.name] = torch.from_numpy(one.values).to(dtype)
+            # Triton's interpreter holds it on the host, also where the target's own tensors lie on a GPU.
+            values[one.name] = torch.from_numpy(one.values).to(own.x.q.device, dtype)
     order = [name for name in expected_shapes(case) if name in values]
     trace = Trace({name: values[name] for name in order}, dict.fromkeys(order, "seen"))
     precision = own.comparison.precision.coarser if coarse else own.comparison.precision

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 from ..model.case import Case
 from ..model.failures import TargetFailure, UsageFailure
+from ..processes.devices import VISIBLE
+from ..processes.limits import SHARED_BY
 from ..targets.stand_in import stand_in_for
 
 # With fewer scores in one batch, a second thread gains nothing: a dot of that size takes under a millisecond.
@@ -17,6 +19,8 @@ SMALL = 1 << 18
 
 def prepare_backend(device: str, arch: str | None = None) -> str:
     """Returns the device to run on, "cpu" or "cuda". Without a GPU, it sets Triton to its interpreter.
+
+    Where TRITON_INTERPRET=1 is set beforehand, "auto" is "cpu".
 
     Args:
         arch: the architecture of the GPU that is stood in for where there is none; None for the default.
@@ -32,6 +36,13 @@ def prepare_backend(device: str, arch: str | None = None) -> str:
     return chosen
 
 
+def _hide_gpus() -> None:
+    """Of a process of this tool's own. Whoever has kernels interpreted debugs them: where their tensors lie on the host
+    they are followed, and edits are tried, in forks, which cannot share a GPU."""
+    if SHARED_BY in os.environ:
+        os.environ[VISIBLE] = ""
+
+
 def _is_there() -> bool:
     import torch
 
@@ -41,6 +52,9 @@ def _is_there() -> bool:
 def _choose(device: str) -> str:
     if device == "cpu":
         _choose_interpreter()
+        return "cpu"
+    if device == "auto" and interpreting():
+        _hide_gpus()
         return "cpu"
     if _is_there():
         return "cuda"
