@@ -1,13 +1,16 @@
 """A judge that knows nothing of gradprobe's comparison: a kernel's results against autograd of a dense float64 forward.
 
     python benchmarks/judge.py OUT TARGET [WORDS OF gradprobe check...]
+    python benchmarks/judge.py OUT --each FILE TARGET
 
 Writes a JSON object into OUT: by layout and result the largest error of each head, as a share of the largest right
-value; null for what is not finite. Only the inputs, and the way in which a kernel is called with them, are gradprobe's.
+value; null for what is not finite. With `--each` a list of these, one for each list of words in a JSON file; {} for
+one that cannot be run. Only the inputs, and the way in which a kernel is called with them, are gradprobe's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
@@ -23,12 +26,21 @@ LEAVES = {"dQ": "q", "dK": "k", "dV": "v", "dBias": "bias", "dSink": "sinks"}
 
 def main() -> None:
     out, words = Path(sys.argv[1]), sys.argv[2:]
-    out.write_text(json.dumps(errors_of(words)))
+    if words[0] != "--each":
+        out.write_text(json.dumps(errors_of(words)))
+        return
+    found: list[dict[str, dict[str, list[float | None]]]] = []
+    for more in json.loads(Path(words[1]).read_text()):
+        found.append({})
+        # A kernel need not take what was drawn.
+        with contextlib.suppress(Exception, SystemExit):
+            found[-1] = errors_of([words[2], *more])
+        out.write_text(json.dumps(found))
 
 
 def errors_of(words: list[str]) -> dict[str, dict[str, list[float | None]]]:
     """The errors in each layout that the kernel ran in."""
-    from contextlib import nullcontext, suppress
+    from contextlib import nullcontext
 
     from gradprobe.inputs.history import CheckRequest
     from gradprobe.model.assignment import parse_run
@@ -42,7 +54,7 @@ def errors_of(words: list[str]) -> dict[str, dict[str, list[float | None]]]:
     for layout in layouts:
         assigned = parse_run(layout)
         # A kernel with a fault in it may raise anything.
-        with suppress(Exception):
+        with contextlib.suppress(Exception):
             trace = run_target(problem.target, problem.case, inputs_of(experiment, assigned), (), nullcontext()).trace
             if trace is not None:
                 right = dense(problem.case, effective(experiment.values, assigned))

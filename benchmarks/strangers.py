@@ -22,11 +22,15 @@ in each layout in which the kernel runs as it is.
           addresses (S1 to S3), which keys and tiles (M1 to M3), or the class itself
   fixed   the tried edit of a diagnosis makes the kernel right again, by the dense judge; one with which it rounds
           otherwise is neither fixed nor wrong
+  certain the tried edit is called certain
   seconds the middle one of a check, while as many others ran as there are workers
 
+Each edit that makes the check match is also run in 20 configurations of the kernel's own (`configurations.py`), which
+are drawn and the tool does not know.
+
 What must stay 0: edits that change nothing and are flagged, by a number (what touches memory that is not its own is
-told apart: no result shows that), causes that have neither the line nor the kind, and edits that are told as
-tried after which the judge finds a wrong result.
+told apart: no result shows that), causes that have neither the line nor the kind, and edits that are called
+certain after which the judge finds a wrong result, in the layouts of the check or in one of the configurations.
 """
 
 from __future__ import annotations
@@ -94,6 +98,12 @@ class Trial:
     """Whether a cause was named that has neither the fault's line nor its kind."""
     fixed: bool | None
     """None where no edit is told as tried."""
+    certain: bool
+    """Whether that edit is called certain."""
+    wrong_in: tuple[str, ...]
+    """The words of the configurations that the judge drew in which the kernel is wrong with it."""
+    drawn: int
+    """How many configurations it was run in."""
     first: str
     cause: str
     said: tuple[int, ...]
@@ -135,6 +145,8 @@ def table(name: str, trials: Sequence[Trial]) -> str:
         "line": sum(one.line for one in wrong), "named": sum(one.named for one in wrong),
         "fixed": sum(one.fixed is True for one in wrong),
     }  # fmt: skip
+    edits = [one for one in trials if one.fixed is not None or one.drawn]
+    certain = [one for one in edits if one.certain]
     same = [one for one in trials if one.judged == "same" and one.found]
     middle = statistics.median(one.seconds for one in wrong) if wrong else 0.0
     judged = sum(one.judged == "same" for one in trials)
@@ -142,17 +154,25 @@ def table(name: str, trials: Sequence[Trial]) -> str:
         f"{name}: {', '.join(f'{title} {count}' for title, count in counts.items())} of {len(wrong)}; {middle:.0f} s\n"
         f"  of {judged} that change nothing flagged {sum(not one.by_memory for one in same)}"
         f" (by memory alone {sum(one.by_memory for one in same)}); causes of neither line nor kind"
-        f" {sum(one.misnamed for one in trials)}; tried edits that are wrong"
-        f" {sum(one.fixed is False for one in trials)}"
+        f" {sum(one.misnamed for one in trials)}\n"
+        f"  of {len(edits)} edits that match the check {len(certain)} are called certain; wrong of these"
+        f" {sum(map(is_wrong, certain))}, of the others {sum(map(is_wrong, edits)) - sum(map(is_wrong, certain))}"
     )
+
+
+def is_wrong(one: Trial) -> bool:
+    """Whether the judge finds an edit wrong, in the layouts of the check or in a configuration that it drew."""
+    return one.fixed is False or bool(one.wrong_in)
 
 
 def missed(trials: Sequence[Trial]) -> Iterator[str]:
     """What to look at: a fault that was not both placed and given its line, and what is flagged and right."""
     for one in trials:
-        if one.judged == "wrong" and not (one.found and one.placed and one.line and one.fixed):
+        if one.judged == "wrong" and (one.wrong_in or not (one.found and one.placed and one.line and one.fixed)):
             lacks = [name for name in ("found", "head", "intermediate", "in_kernel", "line") if not getattr(one, name)]
             lacks += {None: ["no edit"], False: ["WRONG EDIT"], True: []}[one.fixed]
+            certain = "CERTAIN AND" if one.certain else "its edit is"
+            lacks += [f"{certain} WRONG in {words}" for words in one.wrong_in[:1]]
             yield f"    {one.function}:{one.lines[0]} {one.mutant}: not {', '.join(lacks)}; first {one.first or '-'}"
             yield f"      said {one.cause or 'nothing'} {list(one.said)}"
         elif one.judged == "same" and one.found and not one.by_memory:
@@ -191,7 +211,29 @@ def trials_of(folder: Path, faults: int, seed: int, workers: int) -> list[Trial]
         run([copy.judging() for copy in mended.values()], workers)
         verdicts = {one: verdict(copy.found("dense"), own) for one, copy in mended.items()}
         right = {one: came == "same" for one, came in verdicts.items() if came != "rounding"}
-        return [trial(folder.name, one, file, ends[one], planted[one], own, right.get(one)) for one in chosen]
+        wrong, count = wrong_configurations(plain, mended, seed, workers)
+        came = {one: (right.get(one), wrong[one], count) if one in mended else (None, (), 0) for one in chosen}
+        return [trial(folder.name, one, file, ends[one], planted[one], own, *came[one]) for one in chosen]
+
+
+def wrong_configurations(
+    plain: Copy, mended: Mapping[Any, Copy], seed: int, workers: int
+) -> tuple[dict[Any, tuple[str, ...]], int]:
+    """By fault, the drawn configurations in which the kernel is wrong with the edit for it; and of how many."""
+    from configurations import drawn, right
+
+    each = drawn(plain.words[1:], seed)
+    run([plain.judging_each(each)], 1)
+    own = plain.found_each()
+    taken = right(own, each)
+    chosen = [each[at] for at in taken]
+    run([copy.judging_each(chosen) for copy in mended.values()], workers)
+    found = {}
+    for one, copy in mended.items():
+        came = [*copy.found_each(), *({} for _ in chosen)]
+        verdicts = [verdict(came[at], own[number]) for at, number in enumerate(taken)]
+        found[one] = tuple(shlex.join(chosen[at]) for at, word in enumerate(verdicts) if word in ("wrong", "not run"))
+    return found, len(taken)
 
 
 def judged(planted: Mapping[Any, Copy], own: Errors, wanted: Mapping[str, int], workers: int) -> list[Any]:
@@ -241,6 +283,22 @@ class Copy:
 
         return Program((sys.executable, str(JUDGE), str(self.folder / "dense"), *self.words), self.environment)
 
+    def judging_each(self, configurations: Sequence[Sequence[str]]) -> Any:
+        """The program that judges it in several configurations."""
+        from gradprobe.processes.executables import Program
+
+        given = self.folder / "configurations"
+        given.write_text(json.dumps(configurations))
+        command = (sys.executable, str(JUDGE), str(self.folder / "each"), "--each", str(given), self.words[0])
+        return Program(command, self.environment)
+
+    def found_each(self) -> list[dict[str, Any]]:
+        """What that program left there."""
+        try:
+            return list(json.loads((self.folder / "each").read_text()))
+        except (OSError, ValueError):
+            return []
+
     def found(self, name: str) -> dict[str, Any]:
         """What one of these programs left there."""
         return loaded(self.folder / name)
@@ -265,6 +323,13 @@ def mended_text(report: Mapping[str, Any], text: str) -> str | None:
     """A file with the first edit of a report's diagnoses with which everything is said to match; None without one."""
     edits = [diagnosis.get("edit") or {} for diagnosis in report.get("diagnoses", ())]
     return next((patched(text, edit["diff"]) for edit in edits if edit.get("matches") and edit.get("diff")), None)
+
+
+def is_certain(report: Mapping[str, Any]) -> bool:
+    """Whether the edit that `mended_text` takes is called certain."""
+    edits = [diagnosis.get("edit") or {} for diagnosis in report.get("diagnoses", ())]
+    first = next((edit for edit in edits if edit.get("matches") and edit.get("diff")), None)
+    return first is not None and not any(first.get(name) for name in ("needless", "doubts", "not_run"))
 
 
 def patched(text: str, diff: str) -> str:
@@ -309,7 +374,17 @@ def ratios(dense: Errors, own: Errors) -> dict[tuple[str, str, int], float]:
     return found
 
 
-def trial(kernel: str, mutant: Any, file: Any, ran: Any, copy: Copy, own: Errors, fixed: bool | None) -> Trial:
+def trial(
+    kernel: str,
+    mutant: Any,
+    file: Any,
+    ran: Any,
+    copy: Copy,
+    own: Errors,
+    fixed: bool | None,
+    wrong_in: tuple[str, ...],
+    drawn: int,
+) -> Trial:
     """What came of one fault."""
     report, dense = copy.found("report"), copy.found("dense")
     lines = mutant.statement or (mutant.line, mutant.line)
@@ -328,6 +403,7 @@ def trial(kernel: str, mutant: Any, file: Any, ran: Any, copy: Copy, own: Errors
         in_kernel=not kernels.isdisjoint(related_to(mutant.function, file.tree)),
         line=line, named=is_cause and (line or of_kind),
         misnamed=judged == "wrong" and is_cause and not (line or of_kind), fixed=fixed,
+        certain=is_certain(report), wrong_in=wrong_in, drawn=drawn,
         first=f"{first['intermediate']} head {first['head']}" if first else "", cause=best.get("fault", ""), said=said,
         seconds=ran.seconds, exit_code=ran.code,
     )  # fmt: skip

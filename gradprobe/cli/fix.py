@@ -34,6 +34,9 @@ def fix(
         bool, typer.Option("--apply", help="Write the edit into the file, after asking; then check again")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,
+    plausible: Annotated[
+        bool, typer.Option("--plausible", help="Write also an edit that matches here and is not certain")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Write also a file with changes that git has not")] = False,
     fix_budget: shared.FixBudget = None,
     family: shared.Family = None,
@@ -73,9 +76,13 @@ def fix(
         forms, edit = Forms.json(json_file), passing_edit(report)
         if not forms.on_stdout:
             show([*headline(report, width()), *(render_reasons(report, width()) if report.failing else [])])
-        code = forms.write(_several(report), 0 if edit is not None and code == 1 else code)
+        is_meant = edit is not None and (edit.is_certain or plausible)
+        code = forms.write(_several(report), 0 if is_meant and code == 1 else code)
         if not apply_it or edit is None:
             raise typer.Exit(code)
+        if not is_meant:
+            words = "; ".join(("the edit matches here and is not certain", *edit.reservations))
+            raise UsageFailure(f"--apply: {words}", "read it, and add --plausible to write it")
         _apply(edit, yes=yes, force=force)
         again, code = _checked(planned, replace(how, fix_budget=0))
         show(headline(again, width()))

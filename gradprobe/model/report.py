@@ -78,6 +78,12 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
     needless: int = 0
     """Of one with which everything matches: how many products of tiles in which nothing is seen it adds to kernels that
     made none. A tighter bound may be meant."""
+    right: tuple[str, ...] = ()
+    """Of one with which everything matches: what is unlike the check in other cases, in which all matches too."""
+    doubts: tuple[str, ...] = ()
+    """The same of cases that are wrong with it and without it, which the target perhaps does not take."""
+    not_run: tuple[str, ...] = ()
+    """What could tell it from another edit and was not run: a line, a side of a branch, a number of turns of a loop."""
     others: tuple[str, ...] = ()
     """Other edits with which everything matches, none of them smaller, each in a line."""
     tried: int = 0
@@ -86,8 +92,23 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
 
     @property
     def is_certain(self) -> bool:
-        """Whether it undoes its cause, and does no more than that."""
-        return (self.matches or self.mends) and not self.needless
+        """Whether it undoes its cause, does no more than that, and nothing is left that could tell it from another."""
+        return (self.matches or self.mends) and not (self.needless or self.doubts or self.not_run)
+
+    @property
+    def reservations(self) -> tuple[str, ...]:
+        """Why it is not certain, a sentence each: "not run: line 41 where its condition is false"."""
+        found = (("not run", self.not_run), ("wrong with it and without it", self.doubts))
+        return tuple(f"{words}: {_some(cases)}" for words, cases in found if cases)
+
+
+# Of what was not run so many are named.
+_NAMED_CASES = 4
+
+
+def _some(words: Sequence[str]) -> str:
+    more = len(words) - _NAMED_CASES
+    return f"{', '.join(words[:_NAMED_CASES])}{f' and {more} more' if more > 0 else ''}"
 
 
 class Misread(Struct, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ from ..numerics.sieve import Sieve
 from ..reference import Attention, Tile, evaluate, manual_attention_backward
 from ..runtime.arithmetic import Dots
 from ..runtime.run import Outcome, run_target
+from ..runtime.spread import Spread
 from ..runtime.taps import Tap, parse_tap
 from ..runtime.trace import Trace
 from ..targets.find import Target
@@ -88,6 +89,8 @@ class Experiment:
     """What the guard bands hold."""
     unwritten: float = math.nan
     """What outputs hold before a run."""
+    spread: Spread | None = None
+    """How what the target allocates is laid; None leaves it as torch lays it."""
     command: str = ""
     """The command line that repeats the probe; "" where there is none."""
     first: Outcome | None = None

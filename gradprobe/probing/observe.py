@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ..inputs.guards import Breach, Guards
@@ -208,8 +209,11 @@ class _RunSetup:
         of, unwritten, is_triton = self.experiment, empty_outputs(self.inputs), interprets_triton()
         with _watched(self.inputs, unwritten) if is_triton else nullcontext() as memory:
             bands = self.banded or is_triton
-            allocations = Allocations(of.fill, of.unwritten, unwritten, copies=self.copies) if bands else None
-            instrumentation = _within(allocations or nullcontext(), steps.operations() if steps else nullcontext())
+            made = partial(Allocations, of.fill, of.unwritten, unwritten, copies=self.copies, spread=of.spread)
+            allocations = made() if bands else None
+            asking = of.spread.asking() if of.spread else nullcontext()
+            watching = _within(asking, steps.operations() if steps else nullcontext())
+            instrumentation = _within(allocations or nullcontext(), watching)
             outcome = run_target(
                 of.target,
                 of.case,

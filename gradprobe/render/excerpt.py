@@ -151,12 +151,14 @@ def render_edit(edit: TriedEdit, width: int) -> Iterator[Text]:
     yield from (Text(f"  {line}", _DIFF_STYLES.get(line[:1], "dim")) for line in lines[:_MOST_OF_A_DIFF])
     if len(lines) > _MOST_OF_A_DIFF:
         yield Text(f"  {plural(len(lines) - _MOST_OF_A_DIFF, 'line')} more of the diff, in --json FILE", "dim")
+    yield from (line for words in edit.reservations for line in folded(words, width))
     yield from (line for other in edit.others for line in folded(f"so does another: {other}", width))
 
 
 def edit_head(edit: TriedEdit) -> tuple[str, str]:
     """What an edit that changes anything is called, and in which style."""
-    head = "FIX, tried" if edit.matches else "FIX of this cause, tried" if edit.mends else "CLOSEST EDIT, tried"
+    part = "FIX of this cause, tried" if edit.mends else "CLOSEST EDIT, tried"
+    head = ("FIX, tried" if edit.is_certain else "MATCHES HERE, tried") if edit.matches else part
     return head, "bold green" if edit.is_certain else f"bold {CAUTION}"
 
 

@@ -59,7 +59,7 @@ def as_markdown(reports: Sequence[Report], base: Base, most: int = MOST_BYTES) -
 def _edit(report: Report, edit: TriedEdit) -> str:
     """The edit that was tried as a block of code, in a fence that nothing in it closes."""
     fence = "~" * max([3, *(len(run) + 1 for run in re.findall("~+", edit.diff))])
-    words = f"Fix of {report.name}, tried: {edit.words}"
+    words = f"{'Fix' if edit.is_certain else 'Matches here, an edit'} of {report.name}, tried: {edit.words}"
     return f"\n{_plain(words)}\n\n{fence}diff\n{visible(edit.diff)}\n{fence}\n"
 
 

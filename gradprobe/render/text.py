@@ -199,8 +199,9 @@ def cause_in_words(diagnosis: Diagnosis) -> str:
     fix = f" Fix: {diagnosis.fix}." if diagnosis.fix else ""
     if diagnosis.edit is not None and diagnosis.edit.diff:
         certain = ": the cause is certain" if diagnosis.is_certain else ""
-        is_fix = diagnosis.edit.matches or diagnosis.edit.mends
-        fix = f" {'Fix' if is_fix else 'Closest edit'}, tried: {diagnosis.edit.words}{certain}."
+        edit = diagnosis.edit
+        kind = "Fix" if edit.mends or edit.is_certain else "Matches here" if edit.matches else "Closest edit"
+        fix = f" {kind}, tried: {diagnosis.edit.words}{certain}."
     return f"{cause}: {diagnosis.summary} ({diagnosis.extent}).{fix}"
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..inputs.guards import Breach, Guards, guarded
 from ..inputs.memory import Unwritten
+from ..inputs.placement import spanned
+from .spread import Spread
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,15 +31,24 @@ class Allocations:
     the next entry, so that no two share an address.
     """
 
-    def __init__(self, fill: str, unwritten: float, register: Unwritten | None = None, *, copies: bool = False) -> None:
+    def __init__(
+        self,
+        fill: str,
+        unwritten: float,
+        register: Unwritten | None = None,
+        *,
+        copies: bool = False,
+        spread: Spread | None = None,
+    ) -> None:
         """
         Args:
             fill: what the guard bands hold, one of guards.FILLS.
             unwritten: what memory without values holds.
             register: told of memory without values, and of what torch writes.
             copies: whether what `contiguous`, `clone` and `to` return lies in a guard band too.
+            spread: says how each tensor is laid; None leaves it as torch lays it.
         """
-        self._fill, self._unwritten, self._copies = fill, unwritten, copies
+        self._fill, self._unwritten, self._copies, self._spread = fill, unwritten, copies, spread
         self._register = Unwritten() if register is None else register
         self.made: list[tuple[Tensor, str, Guards]] = []
         """Each tensor, FILE:LINE of the Python code that asked for it ("" where there is none), and its guard band."""
@@ -67,12 +78,16 @@ class Allocations:
     def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:
         if not is_plain(tensor):
             return tensor
-        own = tensor.untyped_storage().nbytes() // tensor.element_size()
-        storage = guarded(2 * BAND + own, tensor.dtype, tensor.device, self._fill, reserve=0)
-        inside = storage.as_strided(tensor.shape, tensor.stride(), BAND)
-        inside.copy_(tensor) if has_values else inside.fill_(self._unwritten)
         file, line = asked_at()
-        self.made.append((inside, f"{Path(file).name}:{line}" if file else "", Guards({"": inside}, self._fill)))
+        place, shape, strides = f"{Path(file).name}:{line}" if file else "", tuple(tensor.shape), tensor.stride()
+        strides = self._spread.strides(place, shape, strides) if self._spread else strides
+        own = max(tensor.untyped_storage().nbytes() // tensor.element_size(), spanned(shape, strides))
+        storage = guarded(2 * BAND + own, tensor.dtype, tensor.device, self._fill, reserve=0)
+        inside = storage.as_strided(shape, strides, BAND)
+        inside.copy_(tensor) if has_values else inside.fill_(self._unwritten)
+        if self._spread:
+            self._spread.made(place, inside)
+        self.made.append((inside, place, Guards({"": inside}, self._fill)))
         if not has_values:
             self._register.allocated(inside, (file, line))
         return inside

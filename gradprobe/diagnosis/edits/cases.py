@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ...model.case import Case, fewer_heads, shortened
@@ -60,20 +60,6 @@ def fresh(case: Case) -> list[Case]:
 def _longer(length: int) -> int:
     longer = length + _LONGER
     return longer + (longer % _LEAST_TILE == 0)
-
-
-def otherwise(case: Case, takes: Collection[str]) -> Iterator[Case]:
-    """The case with what the check did not vary: an edit that says the same with it may break another use.
-
-    Args:
-        takes: the target's parameters, by the names that are used here.
-    """
-    if case.family != "softmax" or case.inputs:
-        return
-    if "causal" in takes and case.window is None:
-        yield replace(case, causal=not case.causal)
-    if case.head_dim == case.head_dim_v:
-        yield replace(case, head_dim_v=2 * case.head_dim)
 
 
 def in_words(case: Case) -> str:

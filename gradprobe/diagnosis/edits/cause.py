@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ...faults.hypothesis import Hypothesis
 from ...numerics.evidence import LayoutRun
 from ...source.repairs.candidates import Candidate
+from ...source.text import Edit
 from ..order import tensor_of
 from ..why import Reasons
 from .faults import FileFaults
@@ -33,6 +34,11 @@ class Cause:
     def printed(self) -> tuple[Candidate, ...]:
         """The edits that its words say."""
         return tuple(Candidate(one.file, one.printed, -math.inf) for one in self.faults if one.printed)
+
+    @property
+    def said(self) -> set[tuple[Edit, ...]]:
+        """The same as edits."""
+        return {one.printed for one in self.faults if one.printed}
 
     @property
     def is_all(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ...source.repairs.candidates import Candidate
 from .cause import Cause
 from .hunt import Hunt
+from .judge import Judged
 from .trial import Came
 
 
@@ -17,15 +18,19 @@ class Passed:
     candidate: Candidate
     titles: list[str]
     """Of all that was run with it."""
-    elsewhere: int
-    """How many elements are wrong with it in layouts that a check without `distinct` leaves out: of two edits that are
-    the same in its own the right one is the better there."""
+    judged: Judged
+    """What came of it in other cases."""
     at_others: str = ""
     """What is wrong with lengths that were not asked for, which the kernel may not take; "" where nothing is."""
     needless: int = 0
     """How many products of nothing it adds to kernels that made none."""
     parts: tuple[tuple[Cause, Candidate], ...] = ()
     """Where it undoes several causes, what of it undoes which."""
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether nothing is left that could tell it from the right edit."""
+        return not (self.at_others or self.needless or self.judged.doubts or self.judged.not_run)
 
 
 @dataclass(frozen=True)

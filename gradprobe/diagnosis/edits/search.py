@@ -11,16 +11,15 @@ from pathlib import Path
 
 from ...faults.hypothesis import Hypothesis
 from ...model.allowance import Allowance
-from ...model.assignment import run_name
-from ...model.case import Case
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...processes.forks import Forks
 from ...source.repairs.candidates import Candidate
-from .cases import fresh, in_words, lengths_of, otherwise, smaller
+from .cases import fresh, in_words, lengths_of, smaller
 from .cause import Cause
 from .found import Found, Mend, Passed
 from .hunt import Ground, Hunt, Small
+from .judge import Judge
 from .trial import Came, Trial, came_of, holding, run_trial
 
 # Edits that run at once, and those that are begun before the answer of an earlier one is taken: the same on every
@@ -30,10 +29,9 @@ _AT_ONCE, _BEGUN = 2, 3
 _LONGEST_TRIAL = 60
 # Scores of a case up to which an edit that is tried on it counts as one; of a larger one it counts as that many more.
 _OF_ONE = 1 << 15
-# Layouts that tell edits apart which are the same when contiguous: no strides agree; q, k and v are programs' views.
-_ELSEWHERE = ((("all", "distinct"),), (("q", "blhd"), ("k", "blhd"), ("v", "blhd")))
-# How many more are tried once one passes, since a smaller one may too; and where it passes with these lengths alone,
-# which may be all that the kernel takes, or by visiting tiles in which nothing is seen.
+# How many more are tried once one is certain, since a smaller one may be too; and where others are not sure to be
+# worse: it passes in some cases alone, which may be all that the kernel takes, or by visiting tiles in which nothing is
+# seen.
 _AFTER_ONE, _AFTER_PART = 6, 24
 Whole = Sequence[tuple[LayoutRun, "Came | None"]]
 """What came in each layout of the check; None of one that was not run to its end."""
@@ -49,7 +47,8 @@ class Search:
         self.wrong = [run for run in self._plain if not run.matches]
         self._copies = count()
         self._modules: dict[str, list[str]] = {}
-        self._before: dict[Case, Came | None] = {}
+        spoilt = {name for run in self.wrong for name in came_of(run).names}
+        self._judge = Judge(experiment, self._all, spoilt, [run.layout for run in self._plain])
 
     def run(self, causes: Sequence[Cause]) -> Found:
         """Tries the candidates of all causes until all are undone, or as many were tried as may be.
@@ -60,12 +59,17 @@ class Search:
         left = _AFTER_PART
         with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
             for hunt, ground, candidate, came in self._screened(forks, found.hunts):
+                before = len(found.passed)
                 helps = came is not None and self._helps(hunt, ground, candidate, came, found)
                 if helps and not found.passed:
                     self._try_together(found)
                 if found.passed:
-                    is_part = all(one.at_others or one.needless for one in found.passed)
-                    left -= 1 if is_part else _AFTER_PART // _AFTER_ONE
+                    is_certain = any(one.is_certain for one in found.passed)
+                    # Each that passes is put to many cases.
+                    is_dear = is_certain or len(found.passed) > max(before, 1)
+                    left -= _AFTER_PART // _AFTER_ONE if is_dear else 1
+                if any(one.is_certain and one.candidate.edits in hunt.cause.said for one in found.passed):
+                    break  # what the cause says, and all shows: no other is better
                 if left <= 0 or all(hunt.is_over for hunt in found.hunts):
                     break
         found.is_late = time.monotonic() > self._until
@@ -110,12 +114,12 @@ class Search:
         if not hunt.cause.is_undone(came):
             return hunt.told(ground, candidate, came)
         titles, at_others, whole = self._confirmed(hunt.cause, candidate)
-        if titles and self._breaks(candidate, self._experiment.case if ground.small is None else ground.small[0].case):
-            hunt.breaks = True
-            return False
         if titles:
-            needless = self._needless(hunt.cause, candidate, whole)
-            found.passed.append(Passed(candidate, titles, self._elsewhere(candidate), at_others, needless))
+            judged = self._judge.judged(candidate)
+            hunt.breaks |= judged is None
+            if judged is not None:
+                needless = self._needless(hunt.cause, candidate, whole)
+                found.passed.append(Passed(candidate, titles, judged, at_others, needless))
             return False
         mend = None if hunt.cause.is_all else _mend(hunt.cause, candidate, whole)
         if mend is None:
@@ -147,8 +151,9 @@ class Search:
         if together is None or not _all_match(self._all(together, trials)):
             return
         titles, at_others, _ = self._confirmed(Cause((), tuple(self.wrong)), together)
-        if titles:
-            found.passed.append(Passed(together, titles, 0, at_others, parts=tuple(parts)))
+        judged = self._judge.judged(together) if titles else None
+        if judged is not None:
+            found.passed.append(Passed(together, titles, judged, at_others, parts=tuple(parts)))
 
     def _showing(self, cause: Cause, ground: Ground) -> Iterator[Small]:
         """The cases in which the same results go wrong, the smallest first, and what comes there.
@@ -181,20 +186,6 @@ class Search:
         titles = [*(run.layout for run in self._plain), draw] if draw else []
         return titles, at_others, list(zip(runs, came, strict=True))
 
-    def _breaks(self, candidate: Candidate, case: Case) -> bool:
-        """Whether what is right without an edit is wrong with it, in a case with what the check did not vary."""
-        for other in otherwise(case, self._experiment.target.takes):
-            before, came = self._unedited(candidate, other), self._all(candidate, [Trial(other, (), "")])[0]
-            if before is not None and not before.failure and came is not None and not came.is_no_worse_than(before):
-                return True
-        return False
-
-    def _unedited(self, candidate: Candidate, case: Case) -> Came | None:
-        """What comes of a case, contiguous, without any edit."""
-        if case not in self._before:
-            (self._before[case],) = self._all(Candidate(candidate.file, (), 0.0), [Trial(case, (), "")])
-        return self._before[case]
-
     def _needless(self, cause: Cause, candidate: Candidate, whole: Whole) -> int:
         """How many products of nothing an edit adds in the first layout; 0 where the file as it is makes some."""
         (run, came), *_ = whole
@@ -202,13 +193,6 @@ class Search:
         (before,) = self._all(nothing, [Trial(self._experiment.case, run.assigned, run.layout)], cause.others)
         is_tight = before is not None and before.products > 0 and not before.idle
         return came.idle if came is not None and is_tight else 0
-
-    def _elsewhere(self, candidate: Candidate) -> int:
-        if any(run.layout.startswith("distinct") for run in self._plain) or self._experiment.case.inputs:
-            return 0
-        trials = [Trial(self._experiment.case, assigned, run_name(assigned)) for assigned in _ELSEWHERE]
-        found = [came for trial in trials for came in self._all(candidate, [trial])]
-        return sum(sum(came.wrong.values()) for came in found if came is not None)
 
     def _drawn_afresh(self, candidate: Candidate, run: LayoutRun) -> tuple[str, str]:
         """What fresh draw matches, "" where none does, and what is wrong with other lengths.

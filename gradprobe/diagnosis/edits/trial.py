@@ -12,12 +12,15 @@ from types import ModuleType
 from ...faults.hypothesis import Hypothesis
 from ...model.assignment import Assigned
 from ...model.case import Case
-from ...model.failures import Failure
+from ...model.failures import Failure, Refusal
 from ...model.memory import ERROR
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment, experiment_of, silent
 from ...probing.runs import records_of
 from ...processes.startup.gradprobe_shadow import load_from_copy
+from ...runtime.reached import reached_goals
+from ...runtime.spread import Spread
+from ...source.reach import Goal, Reach
 from ...targets.find import Target, find_target
 from ...targets.naming import module_of
 from ..layouts import left_by
@@ -31,6 +34,10 @@ class Trial:
     assigned: Assigned
     title: str
     """What it is, for people: a layout, "a fresh draw (seed 1, 77 rows)"."""
+    is_spread: bool = False
+    """Whether what the target allocates itself lies apart too."""
+    traced: tuple[Reach, ...] = ()
+    """The functions of which it is noted what the run comes to."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,10 @@ class Came:
     """How many of these are of nothing."""
     left_by: tuple[str, ...] = ()
     """The other causes that explain all that is wrong; none where they do not, or where that was not asked."""
+    reached: frozenset[Goal] = frozenset()
+    """What it came to of the functions that were traced."""
+    of_dead_rows: tuple[float, ...] = ()
+    """What LSE is in rows of O that are 0, as those are that see no key."""
 
     @property
     def names(self) -> set[str]:
@@ -97,16 +108,30 @@ def run_trial(
         alone = replace(trial.case, layouts=trial.assigned, runs=(), repeat=1, configs="first")
         saved = experiment.saved if trial.case.inputs is not None else None
         begun = experiment_of(alone, target, experiment.reference, saved, tick=silent)
-        with counted_work() as work:
+        begun = _spread(begun) if trial.is_spread else begun
+        with counted_work() as work, reached_goals(str(copy), trial.traced) as reached:
             record = next(records_of(begun))
     except Failure as failure:
         return Came({}, {}, 0, str(failure) or type(failure).__name__, False)
     run = record.run
     if run is None or run.measured is None:
         return Came({}, {}, 0, (run and run.skipped) or "it was refused", False)
-    came = replace(came_of(run), products=work.products, idle=work.idle)
+    came = replace(came_of(run), products=work.products, idle=work.idle, reached=frozenset(reached))
     is_other = before is None or (came.is_no_worse_than(before) and came.errors != before.errors)
     return replace(came, left_by=left_by(begun, run, others)) if others and is_other and not came.matches else came
+
+
+def _spread(experiment: Experiment) -> Experiment:
+    """The experiment with what the target allocates laid apart, which one run more shows how.
+
+    Raises:
+        Refusal: it asks for the strides of nothing that it allocates.
+    """
+    spread = Spread()
+    next(records_of(replace(experiment, spread=spread)))
+    if not spread.lay():
+        raise Refusal("it asks for no strides of what it allocates")
+    return replace(experiment, spread=spread)
 
 
 def came_of(run: LayoutRun) -> Came:
@@ -116,7 +141,15 @@ def came_of(run: LayoutRun) -> Came:
     wrong = {name: one.mismatched for name, one in findings.items()}
     heads = {name: int((one.wrong > 0).sum()) for name, one in findings.items()}
     errors = {name: one.max_abs_err for name, one in findings.items()}
-    return Came(wrong, heads, harm, "", run.matches, errors)
+    return Came(wrong, heads, harm, "", run.matches, errors, of_dead_rows=_of_dead_rows(run))
+
+
+def _of_dead_rows(run: LayoutRun) -> tuple[float, ...]:
+    values = run.measured.trace.values if run.measured is not None else {}
+    o, lse = values.get("O"), values.get("LSE")
+    if o is None or lse is None or lse.shape != o.shape[:-1]:
+        return ()
+    return tuple(sorted(set(lse[(o == 0).all(-1)].nan_to_num(nan=1e9).tolist())))
 
 
 def _loaded(target: Target, file: str, copy: Path, modules: Sequence[str]) -> Target:

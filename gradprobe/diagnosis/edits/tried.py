@@ -31,6 +31,8 @@ from .trial import Came
 # Others that pass and are named.
 _OTHERS = 3
 _CLASS = "EDIT"
+# Of an edit beside which something else is wrong: no other case tells whether it is right.
+_NOT_ALONE = ("other cases, while another cause is there",)
 
 
 def with_edits(experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reasons, allowance: Allowance) -> Reasons:
@@ -75,7 +77,7 @@ def _placed(diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float) -> t
     first, edit = _passed(found, seconds)
     parts = {cause.number: (cause, candidate) for cause, candidate in first.parts}
     whole = tuple(structs.replace(one, edit=None) for one in diagnoses)
-    told = (_part(one, found, *parts[at], seconds) if at in parts else one for at, one in enumerate(whole))
+    told = (_part(one, found, first, *parts[at], seconds) if at in parts else one for at, one in enumerate(whole))
     return _with_passed(tuple(told), first.candidate, edit)
 
 
@@ -89,8 +91,7 @@ def _hunted(diagnosis: Diagnosis, hunt: Hunt, found: Found, seconds: float) -> D
 def _passed(found: Found, seconds: float) -> tuple[Passed, TriedEdit]:
     """The smallest edit with which everything matches, and what is told of it."""
     first, *others = sorted(found.passed, key=_rank)
-    left = "; layouts that this check leaves out are still wrong" if first.elsewhere else ""
-    left += f"; other lengths, which it may not take, are not right ({first.at_others})" if first.at_others else ""
+    left = f"; other lengths, which it may not take, are not right ({first.at_others})" if first.at_others else ""
     left += f"; {plural(first.needless, 'product')} of nothing with it, without it none" if first.needless else ""
     parts = [f"{_in_lines(candidate)} for {cause.fault}" for cause, candidate in first.parts]
     of = f"; of it {', '.join(parts)}" if parts else ""
@@ -98,14 +99,20 @@ def _passed(found: Found, seconds: float) -> tuple[Passed, TriedEdit]:
     different = [one.candidate for one in others if not _changes(one.candidate) >= _changes(first.candidate)]
     named = tuple(dict.fromkeys(map(_in_a_line, different)))[:_OTHERS]
     edit = _edit(first.candidate, words, found.tried, seconds)
-    return first, structs.replace(edit, matches=True, others=named, needless=first.needless)
+    doubts = [*first.judged.doubts, *([first.at_others] if first.at_others else [])]
+    told = {"right": first.judged.right, "doubts": doubts, "not_run": first.judged.not_run}
+    of_cases = {name: tuple(dict.fromkeys(cases)) for name, cases in told.items()}
+    return first, structs.replace(edit, matches=True, others=named, needless=first.needless, **of_cases)
 
 
-def _part(diagnosis: Diagnosis, found: Found, cause: Cause, candidate: Candidate, seconds: float) -> Diagnosis:
+def _part(
+    diagnosis: Diagnosis, found: Found, first: Passed, cause: Cause, candidate: Candidate, seconds: float
+) -> Diagnosis:
     """A diagnosis with what of an edit with which everything matches undoes it."""
     mend = found.mends.get(cause.fault)
     words = _what_is_mended(mend) if mend is not None else "it is the part for this cause of what makes all match"
     edit = structs.replace(_edit(candidate, words, found.tried, seconds), mends=True)
+    edit = structs.replace(edit, not_run=() if first.is_certain else _NOT_ALONE)
     return structs.replace(diagnosis, edit=edit, where=_proved(diagnosis.where, candidate))
 
 
@@ -114,7 +121,7 @@ def _of_cause(hunt: Hunt, found: Found, seconds: float) -> TriedEdit:
     mend = found.mends.get(hunt.cause.fault)
     if mend is not None:
         edit = _edit(mend.candidate, _what_is_mended(mend), hunt.tried, seconds)
-        return structs.replace(edit, mends=True)
+        return structs.replace(edit, mends=True, not_run=_NOT_ALONE)
     if hunt.closest is not None:
         candidate, came, before = hunt.closest
         return _edit(candidate, _what_is_left(came, before), hunt.tried, seconds)
@@ -136,8 +143,10 @@ def _edit(candidate: Candidate, words: str, tried: int, seconds: float) -> Tried
     return TriedEdit(matches=False, words=words, file=file, diff=diff, tried=tried, seconds=seconds)
 
 
-def _rank(passed: Passed) -> tuple[bool, int, int, int, int, float, int]:
-    return bool(passed.at_others), passed.elsewhere, passed.needless, *_size(passed.candidate)
+def _rank(passed: Passed) -> tuple[bool, int, int, int, int, int, float, int]:
+    """What is certain first, then what is right in more cases; of as good ones the smallest."""
+    doubts, not_run = len(passed.judged.doubts) + bool(passed.at_others), len(passed.judged.not_run)
+    return not passed.is_certain, doubts, passed.needless, not_run, *_size(passed.candidate)
 
 
 def _size(candidate: Candidate) -> tuple[int, int, float, int]:

@@ -206,7 +206,7 @@ def edit_lines(report: Report, width: int) -> Iterator[Text]:
         yield from short(cause.edit.words, width) if cause.edit is not None else ()
         return
     head, style = edit_head(edit)
-    yield from headed_in(f"{head}:", style, edit.words, width)
+    yield from headed_in(f"{head}:", style, "; ".join(edit.reservations) or edit.words, width)
     yield from changes(edit, cause.where[0].file if cause.where else "", base_of(report), width)
     for other in edit.others:
         yield from short(f"so does another: {other}", width, 1)

@@ -1,0 +1,107 @@
+"""Spread: what a target allocates laid apart, along the axes whose strides it asks for, as inputs lie in `distinct`.
+
+Contiguous buffers of one shape have equal strides, so one that is read by another's is right by coincidence. An axis
+whose stride nobody asks for is taken for contiguous by right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..inputs.layouts import VECTOR
+from ..targets.surroundings import replaced
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_TOOLS = ("torch", "triton")
+
+
+@dataclass
+class Spread:
+    """What one run asks for, and how the next one finds it laid."""
+
+    asked: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """By FILE:LINE of an allocation, the axes whose strides were asked for."""
+    viewed: set[str] = field(default_factory=set)
+    """The allocations of which the strides of a view were asked for: which axes these are is not known."""
+    is_laid: bool = False
+    """Whether allocations are laid apart by now."""
+    _count: int = 0
+    _made: dict[int, tuple[str, Tensor]] = field(default_factory=dict)
+
+    def lay(self) -> bool:
+        """Lays what the target allocates from now on apart; whether there is anything to be laid so."""
+        self.is_laid, self._count = True, 0
+        self._made.clear()
+        return any(axes and place not in self.viewed for place, axes in self.asked.items())
+
+    def strides(self, place: str, shape: tuple[int, ...], plain: tuple[int, ...]) -> tuple[int, ...]:
+        """The strides of what is allocated at a place: with a gap of its own along each axis that was asked for.
+
+        The two outer axes of three or more lie in the other order. Of what is not to be laid apart, its own strides.
+        """
+        axes = self.asked.get(place, set()) if self.is_laid and place not in self.viewed else set()
+        if not axes or not _is_contiguous(shape, plain):
+            return plain
+        self._count += 1
+        order = list(range(len(shape)))
+        if {0, 1} <= axes and len(shape) > 2:
+            order[:2] = 1, 0
+        strides, span = [0] * len(shape), 1
+        for axis in reversed(order):
+            is_apart = axis in axes and axis != len(shape) - 1
+            strides[axis] = span + (VECTOR * self._count if is_apart else 0)
+            span = strides[axis] * max(shape[axis], 1)
+        return tuple(strides)
+
+    def made(self, place: str, tensor: Tensor) -> None:
+        """Notes what was allocated, which is kept so that no other has its address."""
+        self._made[tensor.untyped_storage().data_ptr()] = (place, tensor)
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """While open, the strides are noted that the target asks for."""
+        import torch
+
+        plain = torch.Tensor.stride
+
+        def stride(tensor: Tensor, *axis: Any, **named: Any) -> Any:
+            if not self.is_laid and _is_own(sys._getframe(1).f_code.co_filename):
+                self._note(tensor, *axis, *named.values())
+            return plain(tensor, *axis, **named)
+
+        with replaced(torch.Tensor, "stride", stride):
+            yield
+
+    def _note(self, tensor: Tensor, *axis: int) -> None:
+        place, made = self._made.get(tensor.untyped_storage().data_ptr(), ("", tensor))
+        if not place:
+            return
+        if tensor.shape != made.shape:
+            self.viewed.add(place)
+        every = range(tensor.dim())
+        self.asked[place] |= {every[one] for one in axis if -len(every) <= one < len(every)} if axis else set(every)
+
+
+def _is_own(file: str) -> bool:
+    """Whether a file is the target's, and neither a library's nor this tool's."""
+    path = Path(file)
+    is_tool = path.is_relative_to(_PACKAGE) and not path.is_relative_to(_PACKAGE / "kernels")
+    return not is_tool and not set(_TOOLS) & set(path.parts)
+
+
+def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    span = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size > 1 and stride != span:
+            return False
+        span *= max(size, 1)
+    return True
