@@ -97,7 +97,7 @@ def is_cut_of(shown, code):
     return re.fullmatch(".*".join(map(re.escape, re.split(r"^\.\.\. | \.\.\.$", shown.strip()))), code) is not None
 
 
-@sampled("name", TEN, push=["lse_of_head_0_in_the_backward"])
+@sampled("name", TEN, push=["dk_overwritten_instead_of_added"])
 def test_intermediate_heads_line_and_fix_can_be_told(name, tmp_path, monkeypatch):
     lines, report = checked(name, tmp_path, monkeypatch)
     assert sum(-(-len(line) // 80) for line in lines) <= 24, "\n".join(lines)
@@ -123,7 +123,7 @@ MATCHES = {
 }  # fmt: skip
 
 
-@sampled("name", MATCHES, push=["flash", "diff"])
+@sampled("name", MATCHES, push=["diff"])
 def test_a_match_takes_ten_rows(name, tmp_path, monkeypatch):
     example = Path("examples/delta.py").read_text() if Path("examples/delta.py").exists() else ""
     monkeypatch.chdir(tmp_path)

@@ -210,6 +210,13 @@ def test_a_match_takes_10_rows_however_much_there_is_to_say():
     assert lines[-1].startswith("  more: the same with --details (2")
 
 
+def test_what_sets_a_second_case_apart_and_what_no_case_used_are_said():
+    more = {"beyond": "a tenth head: --batch 1 --heads 10"}
+    assert screen(failing(**more))[2] == "  right as it was asked for, wrong with a tenth head: --batch 1 --heads 10"
+    lines = screen(match(not_checked=("grouped heads (--kv-heads)", "a window (--window)")))
+    assert "  not checked: grouped heads (--kv-heads), a window (--window)" in lines
+
+
 def test_what_is_so_in_every_right_kernel_is_only_counted():
     lines = screen(match(notes=("row 0 of dS is 0 by design: it sees one key",)), rest="gradprobe show")
     assert lines[-1] == "  more: gradprobe show (1 note)"

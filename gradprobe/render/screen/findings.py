@@ -44,6 +44,11 @@ def _article(verdict: str) -> str:
     return "a crash" if verdict == "crashed" else f"an {verdict}"
 
 
+def _compile_errors(report: Report) -> Iterator[str]:
+    for one in report.compile_errors:
+        yield f"COMPILE ERROR  {one.sentence}"
+
+
 def _memory(report: Report) -> Iterator[str]:
     """The worst that kernels did to memory, where no cause says it."""
     found = ((run.layout, one) for run in report.runs if not run.told_error for one in run.memory)
@@ -106,6 +111,7 @@ def _is_quiet(note: str) -> bool:
 
 _IMPORTANCE: Sequence[tuple[Callable[[Report], Iterator[str]], str]] = (
     (_not_judged, "the verdict does not hold where nothing was judged"),
+    (_compile_errors, "what is right here does not run on any GPU"),
     (_memory, "no comparison of results shows it"),
     (_shadows, "all else may be about another file than the one that is meant"),
     (_warned, "the next case may be wrong"),
