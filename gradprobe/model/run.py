@@ -187,7 +187,7 @@ class Identity(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """I1 to I10, or "repeat"."""
+        """I1 to I11, or "repeat"."""
         return self.name.split()[0]
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -17,7 +18,7 @@ U_TANH = 2.0**-11
 
 
 def score_error(x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision) -> Tensor:
-    """[h, m, N] the bound of each score's error, 0 where no key is seen.
+    """[h, m, N] the bound of each score's error, 0 where no key is seen; what is rounded to 16 bits is apart.
 
     The scale, the unit of the logarithm and softcap's factor round a score once each. Each addition rounds the sum so
     far; before it, the unit of the logarithm rounds a bias, and that and the product with the distance round alibi.
@@ -30,14 +31,37 @@ def score_error(x: Attention, tile: Tile, values: Mapping[str, Tensor], precisio
         # By way of exp (2 sigmoid(2 z) - 1 is common) tanh errs by two units in the last place of 1, not of itself.
         so_far = x.softcap * (raw / x.softcap).tanh().abs()
         error = error + x.softcap * U_FUNCTION + hardware_tanh_error(x, tile, precision)
-    if x.family == "lazy":  # bias is read by distance: what the reference added is what is no score
-        terms = iter([((values["S"].masked_fill(~values["valid"], 0.0) - raw).abs(), 1)] if x.bias is not None else [])
-    else:
-        terms = _added(x, tile)
-    for term, roundings in terms:
+    for term, roundings in _added(x, tile, values, raw):
         so_far = so_far + term
         error = error + U32 * (so_far + roundings * term)
     return error * values["valid"]
+
+
+def score_roundings(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
+) -> tuple[Tensor | float, Tensor | float]:
+    """[h, m, N] what scores in 16 bits may err by, added up and in quadrature; (0, 0) where they are float32.
+
+    The product is rounded, again when it is scaled and in the unit of the logarithm, and softcap's tanh and its factor;
+    then the sum with each term, and last the difference from the row's maximum.
+    """
+    if not (unit := precision.roundings("S")):
+        return 0.0, 0.0
+    q, k, _, _ = x.tensors(tile)
+    raw, valid = x.scale * q @ k.mT, values["valid"]
+    so_far = raw.abs()
+    rounded = [so_far, so_far]
+    if x.softcap is not None:
+        so_far = x.softcap * (so_far / x.softcap).tanh()
+        rounded += [so_far, so_far]
+    for term, _ in _added(x, tile, values, raw):
+        so_far = so_far + term
+        rounded += [term, so_far]
+    final = values["S"].masked_fill(~valid, 0.0)
+    most = values["S"].amax(-1, keepdim=True).clamp(min=-torch.finfo(torch.float32).max)
+    rounded += [final, (final - most).abs()]
+    once = [unit * one.expand_as(valid) * valid for one in rounded]
+    return torch.stack(once).sum(0), torch.stack(once).square().sum(0).sqrt()
 
 
 def hardware_tanh_error(x: Attention, tile: Tile, precision: Precision) -> Tensor | float:
@@ -51,8 +75,12 @@ def hardware_tanh_error(x: Attention, tile: Tile, precision: Precision) -> Tenso
     return U_TANH * x.softcap * (x.scale * q @ k.mT / x.softcap).tanh().abs()
 
 
-def _added(x: Attention, tile: Tile) -> Iterator[tuple[Tensor, int]]:
-    """The size of each term that is added to a softmax score, and how often it was rounded before."""
+def _added(x: Attention, tile: Tile, values: Mapping[str, Tensor], raw: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """The size of each term that is added to a score, and how often it was rounded before."""
+    if x.family == "lazy":  # bias is read by distance: what the reference added is what is no score
+        if x.bias is not None:
+            yield (values["S"].masked_fill(~values["valid"], 0.0) - raw).abs(), 1
+        return
     if x.bias is not None:
         yield x.bias_part(x.bias, tile).abs().nan_to_num(posinf=0.0), 1
     if x.alibi is not None:
@@ -84,8 +112,12 @@ class Chain:
         self.u_drop = 2 * U32 if x.dropout else 0.0
         # TF32 rounds both operands of the dots over rows, 16-bit kernels only the computed one.
         self.operands = 2**0.5 if precision.operand else 1.0
-        self.e_s = score_error(x, tile, values, precision)
-        self.i_s = self.e_s + (LAMBDA - 1) * hardware_tanh_error(x, tile, precision) * self.valid
+        exact, (added, independent) = (
+            score_error(x, tile, values, precision),
+            score_roundings(x, tile, values, precision),
+        )
+        self.e_s = exact + added
+        self.i_s = exact + (LAMBDA - 1) * hardware_tanh_error(x, tile, precision) * self.valid + LAMBDA * independent
         self._normalisation()
         self._probabilities()
         self._gradients_of_probabilities()
@@ -93,7 +125,7 @@ class Chain:
 
     def rows(self) -> dict[str, Tensor]:
         """The whole bounds of what belongs to the tile's rows."""
-        rows = {"LSE": self.e_lse[..., 0], "P": self.e_p, "O": self.e_o, "dP": self.i_dp}
+        rows = {"LSE": self.e_lse[..., 0], "P": self.e_p, "O": self.e_o, "dP": self.e_dp}
         return {**rows, "delta": self.e_delta[..., 0], "dS": self.e_ds, "dQ": self._dq()}
 
     def _normalisation(self) -> None:
@@ -120,9 +152,9 @@ class Chain:
         lse = self.lse.masked_fill(self.lse == -float("inf"), 0.0)
         argument = self.values["S"].masked_fill(~self.valid, 0.0) - lse
         r_p = (U32 * argument.abs() + U_FUNCTION) * self.valid
-        self.i_p = self.p * (self.i_s + r_p)
+        self.i_p = self.p * (self.i_s + r_p + LAMBDA * self.precision.roundings("P"))
         # A finite number keeps 0 * bound at 0.
-        relative = (self.e_s + r_p + self.e_lse).clamp(max=UNBOUNDED).expm1()
+        relative = (self.e_s + r_p + self.e_lse + self.precision.roundings("P")).clamp(max=UNBOUNDED).expm1()
         self.e_p = (self.p.abs() * relative + TINY) * self.valid
         self.live, self.undecided = self.valid, torch.zeros_like(self.valid)
         self.e_z, self.weight = torch.zeros_like(self.p), self.p.abs()
@@ -135,8 +167,9 @@ class Chain:
         dropping = (self.u_drop * pe) ** 2
         self.i_pe = rounding + (self.share * self.i_p) ** 2 * self.live + self.e_z**2 + dropping
         self.s_pe = (self.share * self.p * self.common).abs() * self.live
+        tiles = self.tile_roundings(pe @ self.v, pe**2 @ self.v**2, self.x.n_key)
         self.e_o = (
-            (self.i_pe @ self.v**2).sqrt()
+            (self.i_pe @ self.v**2 + tiles).sqrt()
             + self.s_pe @ self.v.abs()
             + dot_error(pe, self.v, self.precision, terms=self.x.n_key)
         )
@@ -157,8 +190,11 @@ class Chain:
     def _gradients_of_probabilities(self) -> None:
         # dP itself is held to either of the two values that a flip leaves, so its own bound needs no room for one.
         dot = dot_error(self.do, self.v.mT, self.precision, unit=self.precision.operand)
-        self.unmasked_dp = self.share * dot + self.u_drop * self.dpe.abs()
-        self.i_dp = self.unmasked_dp * self.valid
+        exact = self.share * dot + self.u_drop * self.dpe.abs()
+        # dO V^T is rounded, and what dropout makes of it.
+        rounded = (2.0 if self.x.dropout else 1.0) * self.precision.roundings("dP") * self.dpe.abs()
+        self.unmasked_dp, self.e_dp = exact + rounded, (exact + rounded) * self.valid
+        self.i_dp = (exact + LAMBDA * rounded) * self.valid
         # What a flip moves is the kernel's own rounded dO V^T, at the kernel's own P: where all of a row flips, the
         # expected sums are 0 and their roundings show in nothing else.
         self.flip = self.undecided * (self.dpe.abs() + self.unmasked_dp)
@@ -168,6 +204,7 @@ class Chain:
         dp = self.dp.abs().maximum(self.flip)
         terms, d_terms = weight * dp, (self.do * o).abs()
         unit = self.precision.matrix if self.precision.matrix > 0 else U32
+        of_dp = self.precision.roundings("dP")  # of the products that are summed, and of the sum
         floor = self.precision.floor * self.valid.any(-1, keepdim=True)
         of_pe = self.i_p**2 + self.e_z**2 + (LAMBDA * self.precision.floor) ** 2 * self.valid
         independent = of_pe * dp**2 + (weight * self.i_dp) ** 2
@@ -179,7 +216,7 @@ class Chain:
         self.i_delta = (
             independent.sum(-1, keepdim=True).sqrt()
             + products.sum(-1, keepdim=True).sqrt()
-            + LAMBDA * unit * rounded.sqrt()
+            + LAMBDA * math.hypot(unit, of_dp) * rounded.sqrt()
             + LAMBDA * floor * (self.do**2).sum(-1, keepdim=True).sqrt()
             # tau / (i + 1) is one number for the row.
             + (self.e_z * self.dp).sum(-1, keepdim=True).abs()
@@ -187,6 +224,7 @@ class Chain:
             + self.common * self.delta.abs()
             + U32 * long_sum(self.x.n_key) * terms.sum(-1, keepdim=True)
             + U32 * long_sum(d_terms.shape[-1]) * d_terms.sum(-1, keepdim=True)
+            + of_dp * self.delta.abs()
         )
         self.e_delta = self.i_delta + self.k_delta
         self.cut_delta = self._cut(self.do * o, self.x.n_key)
@@ -207,13 +245,26 @@ class Chain:
         # A kernel may round scale * dS: dS then has the floor of what is so much smaller.
         unit, least = self.precision.matrix, min(1.0, abs(self.x.scale) or 1.0)
         floor = self.precision.floor / (1 - self.x.dropout) / least
-        # What is rounded is dS as it came out, with the errors of delta and the flips.
+        # What is rounded is dS as it came out, with the errors of delta and the flips: the operand of the products, and
+        # where that is declared dP - delta, and dS before and after it is scaled, and before softcap's derivative.
         came = self.ds.abs() + p * self.i_delta + self.kink_ds
-        rounding = (self.operands * LAMBDA * unit * came) ** 2 + (LAMBDA * floor) ** 2 * self.valid
+        more = 1 + bool(self.precision.roundings("dP")) + 3 * bool(self.precision.roundings("dS"))
+        rounding = more * ((self.operands * LAMBDA * unit * came) ** 2 + (LAMBDA * floor) ** 2 * self.valid)
         flushed = TINY * spread * self.valid
         self.i_ds = rounding + (p * self.i_dp) ** 2 + (self.i_p * spread) ** 2 + subtraction**2 + i_cap**2 + flushed**2
-        of_operands = p * (self.i_dp + self.i_delta) + self.kink_ds + self.e_p * spread
-        self.e_ds = of_operands + subtraction + cap + unit * self.ds.abs() + floor * self.valid + flushed
+        of_operands = p * (self.e_dp + self.i_delta) + self.kink_ds + self.e_p * spread
+        self.e_ds = of_operands + subtraction + cap + more * (unit * self.ds.abs() + floor * self.valid) + flushed
+
+    def tile_roundings(self, total: Tensor, squares: Tensor, terms: int) -> Tensor | float:
+        """The squared error of a sum that is rounded to 16 bits after every tile; 0 of one in float32.
+
+        Of terms in any order, the sum after a share f of them is f times the whole one, and off that as a Brownian
+        bridge is, by f (1 - f) of the sum of their squares: on average a third of its square and a sixth of those.
+        """
+        if not self.precision.tile:
+            return 0.0
+        tiles = (LAMBDA * self.precision.matrix) ** 2 * terms / self.precision.tile
+        return tiles * (total**2 / 3 + squares / 6)
 
     def _softcap_slope(self, e_s: Tensor) -> Tensor:
         """|d/dS of the softcap's derivative| times the error of S, at most 2 / c of it, and its own rounding."""
@@ -221,6 +272,7 @@ class Chain:
 
     def _dq(self) -> Tensor:
         k = self.k
-        error = (self.i_ds @ k**2).sqrt() + self.i_delta * (self.p @ k).abs() + self.common * (self.ds @ k).abs()
+        squares = self.i_ds @ k**2 + self.tile_roundings(self.ds @ k, self.ds**2 @ k**2, self.x.n_key)
+        error = squares.sqrt() + self.i_delta * (self.p @ k).abs() + self.common * (self.ds @ k).abs()
         error = error + self.kink_ds @ k.abs() + dot_error(self.ds, k, self.precision, terms=self.x.n_key)
         return abs(self.x.scale) * (error + 2 * U32 * (self.ds @ k).abs())

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..model.number import LAMBDA
 from ..reference import Attention, Tile
 from ..reference.attention import BY_KEY, BY_ROW, add_tile
 from ..reference.softmax import sink_weight
@@ -25,11 +26,26 @@ def _dk(of: Chain) -> Error:
     scale = abs(of.x.scale)
     cut = ((of.p * of.cut_delta).mT @ of.q).abs()
     sums = scale * (of.kink_ds.mT @ of.q.abs() + cut + _dot_over_rows(of, of.ds, of.q))
-    return _copies(of) * scale**2 * (_by_row(of, of.ds).mT @ of.q**2), sums
+    squares = _copies(of) * (_by_row(of, of.ds).mT @ of.q**2) + _tile_roundings(of, of.ds, of.q)
+    return scale**2 * squares, sums
 
 
 def _dv(of: Chain) -> Error:
-    return _copies(of) * ((of.i_pe + of.s_pe**2).mT @ of.do**2), _dot_over_rows(of, of.values["PE"], of.do)
+    squares = _copies(of) * ((of.i_pe + of.s_pe**2).mT @ of.do**2) + _tile_roundings(of, of.values["PE"], of.do)
+    return squares, _dot_over_rows(of, of.values["PE"], of.do)
+
+
+def _tile_roundings(of: Chain, matrix: Tensor, b: Tensor) -> Tensor | float:
+    """A tile's share of what rounding dK or dV after every tile, and each query head's part, adds to their squares.
+
+    The whole sum's own part is added where that is complete, in `Whole.bound`.
+    """
+    if not of.precision.rounds and not of.precision.tile:
+        return 0.0
+    squares: Tensor = matrix.mT**2 @ b**2
+    group = of.x.n_heads // of.x.k.shape[1]
+    of_heads = (LAMBDA * of.precision.matrix) ** 2 * squares if group > 1 else 0.0
+    return of_heads + of.tile_roundings(squares * 0, squares, of.x.n_query * group)
 
 
 def _copies(of: Chain) -> Tensor:
@@ -214,7 +230,13 @@ class Whole:
         if self.exact:
             return self.bounds[name]
         shared = max(2 * precision.operand, precision.matrix if name in ("dK", "dV") else 0.0)
-        return self.squares[name].sqrt() + self.bounds[name] + (shared + 2 * U32) * expected.abs() + TINY
+        squares = self.squares[name]
+        if name in BY_KEY and (group := self.x.n_heads // self.x.k.shape[1]):
+            # What `Chain.tile_roundings` says of the whole sum; the parts of a group's heads are together as large.
+            tiles = self.x.n_query * group / precision.tile / 3 if precision.tile else 0.0
+            heads = 1.0 if precision.rounds and group > 1 else 0.0
+            squares = squares + (LAMBDA * precision.matrix * expected) ** 2 * (tiles + heads)
+        return squares.sqrt() + self.bounds[name] + (shared + 2 * U32) * expected.abs() + TINY
 
 
 # What can be recovered of a target that exposes gradients alone.

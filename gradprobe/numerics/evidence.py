@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .compare import Comparison
     from .identities import Invariant
     from .operands import Operand, OperandOfEach
+    from .roundings import Roundings
     from .tally import Finding
 
 
@@ -35,7 +36,7 @@ class Measured:
     comparison: Comparison
     first: Element | None
     invariants: tuple[Invariant, ...]
-    coarser: tuple[Coarser | Operand | OperandOfEach | CoarserDots, ...] = ()
+    coarser: tuple[Coarser | Operand | OperandOfEach | Roundings | CoarserDots, ...] = ()
     """What proves to be rounded further than the contract says: sums, an operand of the scores, or all of dots."""
     rows: tuple[SeenRow, ...] = ()
     """What its kernels were seen to hold, in the order in which it is shown."""

@@ -5,9 +5,10 @@ I2 sum_j dK = 0 (not under softcap or sinks)                      I3 <Q, dQ> = <
 I4 <V, dV> = <O, dO>                                              I5 rowsum dS = 0 (not under softcap or sinks)
 I6 masked entries of P and dS are exactly 0                       I7 rowsum P = 1 on live rows (not under sinks)
 I8 linear in dO                   I9 heads and batches permute    I10 another layout of the same values changes nothing
+I11 heads round alike
 
-Each is allowed what the budgets of its elements add up to: where every element is within budget, every identity holds.
-I1 to I7 are read off one run; I8 to I10 compare two.
+Each but I11 is allowed what the budgets of its elements add up to: where every element is within budget, it holds.
+I1 to I7 and I11 are read off one run; I8 to I10 compare two. I11 is of 16 bits alone, and stands in `evenness`.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ NAMES = {
     "I8": "linear in dO",
     "I9": "heads and batches permute",
     "I10": "same values, other layout",
+    "I11": "heads round alike",
     "repeat": "same call, same results",
 }
 
@@ -55,15 +57,18 @@ class Invariant:
     """One identity, tried."""
 
     key: str
-    """I1 to I10, or "repeat"."""
+    """I1 to I11, or "repeat"."""
     of: str
     """"target" or "reference"."""
     residual: float
     budget: float
+    where: str = ""
+    """Of which result and head it says most, and what."""
 
     @property
     def name(self) -> str:
-        return f"{self.key} {NAMES[self.key]}"
+        name = f"{self.key} {NAMES[self.key]}"
+        return name if self.holds or not self.where else f"{name}: {self.where}"
 
     @property
     def holds(self) -> bool:

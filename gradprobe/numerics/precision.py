@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -32,6 +32,9 @@ UNITS = {"ieee": 0.0, "bf16x6": 2.0**-22, "tf32x3": 2.0**-20, "bf16x3": 2.0**-16
 """By way of multiplying float32: the relative error of an operand. One in two or three parts lacks what the last part
 truncates, and a product of two lacks the least of their products."""
 
+ROUNDED = ("S", "P", "dP", "dS")
+"""What kernels round to 16 bits beside the operands of their second dots, in the order of the dataflow."""
+
 Narrow = Callable[[Tensor], Tensor]
 """Rounds to fewer bits."""
 
@@ -52,6 +55,14 @@ class Precision:
     """Relative error of one addition inside a dot."""
     exact: bool = False
     """Whether the values are meant to leave nothing to round to 16 bits: where they do so, `EXACT` is allowed."""
+    rounds: frozenset[str] = frozenset()
+    """Which of ROUNDED go through the dtype of q besides, as often as kernels do that."""
+    tile: int = 0
+    """Terms between two roundings of a sum kept in the dtype of q; 0 for sums in float32."""
+
+    def roundings(self, name: str) -> float:
+        """The relative error of one rounding of an intermediate that the contract leaves in float32, or 0."""
+        return self.matrix if name in self.rounds else 0.0
 
     @property
     def coarser(self) -> Precision:
@@ -90,6 +101,14 @@ def exactly(precision: Precision) -> Precision:
 def ordinary(precision: Precision) -> Precision:
     """The same for other values."""
     return replace(precision, name=precision.name.removesuffix(EXACT_INPUTS), exact=False)
+
+
+def with_roundings(precision: Precision, rounds: Collection[str], tile: int = 0) -> Precision:
+    """The same with more rounded to 16 bits, and sums kept in 16 bits, rounded after each `tile` terms."""
+    words = [f"{', '.join(name for name in ROUNDED if name in rounds)} rounded"] if rounds else []
+    words += [f"sums rounded every {tile} terms"] if tile else []
+    name = ", ".join([precision.name.partition(",")[0], *words])
+    return replace(precision, name=name, rounds=frozenset(rounds), tile=tile)
 
 
 def long_sum(terms: float) -> float:

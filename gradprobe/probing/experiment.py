@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -24,12 +24,14 @@ from ..numerics.budget import Recovery
 from ..numerics.by_block import ByBlock
 from ..numerics.coarser import Coarser, CoarserDots, explained
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
+from ..numerics.evenness import Head, evenness, heads_by_result
 from ..numerics.evidence import Measured
 from ..numerics.float64 import Counts, multiplying
 from ..numerics.identities import identities
 from ..numerics.locate import locate
 from ..numerics.operands import Operand, OperandOfEach, rounded_operand
-from ..numerics.precision import exactly, precision_of
+from ..numerics.precision import Precision, exactly, precision_of
+from ..numerics.roundings import Roundings, rounded_besides
 from ..numerics.rows import problem_of, rows_of
 from ..numerics.sieve import Sieve
 from ..reference import Attention, Tile, evaluate, manual_attention_backward
@@ -196,7 +198,7 @@ def measure(
     # What is kept for later holds the values alone, not the tensors that the target was given.
     values, layout = inputs.values, inputs.layout
     problem = cache(lambda: problem_of(case, values, rows))
-    coarser: tuple[Coarser | Operand | OperandOfEach | CoarserDots, ...] = ()
+    coarser: tuple[Coarser | Operand | OperandOfEach | Roundings | CoarserDots, ...] = ()
     if arithmetic.coarser:
         coarser += (CoarserDots(arithmetic.declared or "", in_words(arithmetic.coarser)),)
 
@@ -210,8 +212,8 @@ def measure(
     def fast() -> AbstractContextManager[None]:
         return multiplying(values["q"].device, precision, experiment.products)
 
-    def compared(evaluate: Evaluate, reference: Trace | None = None) -> Comparison:
-        x, held = problem(), precision.coarser if coarse else precision
+    def compared(evaluate: Evaluate, reference: Trace | None = None, held: Precision | None = None) -> Comparison:
+        x, held = problem(), held or (precision.coarser if coarse else precision)
         with fast():
             return compare(case, x, trace, held, reference=reference, recovery=recovery, evaluate=evaluate, tick=tick)
 
@@ -231,17 +233,40 @@ def measure(
         else:
             comparison = compared(timed, reference)
             invariants = tuple(identities(case, problem(), trace, comparison))
+        heads = (
+            {} if reference or coarse or by_block.is_worth_it else heads_by_result(case, problem(), trace, comparison)
+        )
         if not comparison.matches and reference is None and not coarse:
-            found = rounded_operand(case, problem(), trace, comparison, compared)
-            lenient, proved = (found[0], (found[1],)) if found else explained(case, problem(), trace, comparison)
+            lenient, proved = _judged_coarser(
+                case, problem(), trace, comparison, heads, partial(compared, timed), compared
+            )
             if proved and not case.strict:
                 comparison = lenient
                 invariants = tuple(identities(case, problem(), trace, comparison))
             coarser = (*proved, *coarser)
+        invariants = (*invariants, *(evenness(heads) if comparison.matches else ()))
         refuse_broken(experiment.reference, invariants)
         # Of the coarser arithmetic only whether it explains all is asked.
         first = None if comparison.matches or coarse else locate(problem(), trace, comparison)
         return Measured(problem, trace, comparison, first, invariants, coarser)
+
+
+def _judged_coarser(
+    case: Case,
+    x: Attention,
+    trace: Trace,
+    plain: Comparison,
+    heads: Mapping[str, Sequence[Head]],
+    by_precision: Callable[..., Comparison],
+    compared: Callable[[Evaluate], Comparison],
+) -> tuple[Comparison, tuple[Coarser | Operand | OperandOfEach | Roundings, ...]]:
+    """The comparison by an arithmetic that the target proves to have, and that; what proves most exactly goes first."""
+    if (by_operand := rounded_operand(case, x, trace, plain, compared)) is not None:
+        return by_operand[0], (by_operand[1],)
+    lenient, proved = explained(case, x, trace, plain)
+    if not lenient.matches and (found := rounded_besides(case, plain, heads, lambda held: by_precision(held=held))):
+        return found[0], (found[1],)
+    return lenient, proved
 
 
 def _reference_trace(experiment: Experiment, inputs: Inputs) -> Trace | None:

@@ -1,0 +1,125 @@
+"""Right kernels of the arithmetics in use are right, and errors of twice their roundings in one head are found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradprobe.model.case import Case
+from gradprobe.model.resolution import resolve
+from gradprobe.numerics.evidence import Measured
+from gradprobe.probing.experiment import experiment_of, inputs_of, measure
+from gradprobe.runtime.trace import Trace, read_trace
+from tests.emulated import target_of
+from tests.numerics.drawn_kernels import Roundings, backward, drawn
+from tests.sampling import sampled
+
+# From so many rows on, and beside another head, twice the error is told from chance.
+TOLD = 64
+
+
+def case_of(random: Random, seed: int, least: int = 1, most: int = 600) -> Case:
+    lengths = (random.randint(1, 32), random.randint(1, 150), random.randint(1, 600))
+    heads = random.choice((2, 4))
+    options = {
+        "batch": 1, "heads": heads, "kv_heads": heads // random.choice((1, 1, 2)), "seed": seed, "device": "cpu",
+        "seqlen": min(max(random.choice(lengths), least), most), "head_dim": random.choice((16, 24, 32, 64)),
+        "dtype": random.choice(("float16", "bfloat16")), "causal": random.random() < 0.5,
+    }  # fmt: skip
+    return resolve(options, "softmax", takes_bias=True)
+
+
+class Judge:
+    """One kernel on one case, and whatever else comes in place of its results."""
+
+    def __init__(self, case: Case, how: Roundings) -> None:
+        def kernel(q: Tensor, k: Tensor, v: Tensor, do: Tensor, causal: bool = False) -> dict[str, Tensor]:
+            return backward(q, k, v, do, how, causal=causal)
+
+        self.case, self.experiment = case, experiment_of(case, target_of(kernel))
+        self.inputs = inputs_of(self.experiment, ())
+        q, k, v, do = (self.experiment.values[name] for name in ("q", "k", "v", "do"))
+        self.results = backward(q, k, v, do, how, causal=case.causal)
+
+    def __call__(self, results: dict[str, Tensor]) -> Measured:
+        return measure(self.experiment, self.inputs, self.trace(results))
+
+    def trace(self, results: dict[str, Tensor]) -> Trace:
+        return read_trace(results, self.case, "drawn")
+
+    def doubled(self, right: Measured, name: str, head: int) -> dict[str, Tensor]:
+        """The results with errors of one head twice as large."""
+        results = self.results | {name: self.results[name].clone()}
+        place = results[name][0, head]
+        place.copy_((2 * place.double() - right.comparison.expected[name][0, head]).to(place.dtype))
+        return results
+
+    def scattered(self, right: Measured, name: str, head: int) -> dict[str, Tensor]:
+        """The results with errors of that size, drawn, beside those of one head."""
+        results = self.results | {name: self.results[name].clone()}
+        place = results[name][0, head]
+        errors = place.double() - right.comparison.expected[name][0, head]
+        noise = torch.randn(errors.shape, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+        place.copy_((place.double() + 2 * errors.square().mean().sqrt() * noise).to(place.dtype))
+        return results
+
+
+@sampled("seed", range(300), (4, 18, 36, 44, 54, 94, 102, 126, 136, 204))
+def test_a_right_kernel_is_not_accused(seed):
+    random = Random(seed)
+    how = drawn(random)
+    judge = Judge(case_of(random, seed), how)
+    found = judge(judge.results)
+    ratios = {name: finding.max_ratio for name, finding in found.comparison.findings.items()}
+    assert found.matches, (how, judge.case, ratios, found.broken)
+
+
+@sampled("seed", range(300), (0, 3, 8, 50))
+def test_twice_the_error_in_one_head_is_found(seed):
+    random = Random(seed)
+    how = drawn(random)
+    case = case_of(random, seed, least=TOLD, most=200 if seed < 10 else 600)
+    case = replace(case, kv_heads=max(case.kv_heads, 2))
+    judge = Judge(case, how)
+    right, name = judge(judge.results), random.choice(("dQ", "dK", "dV"))
+    head = random.randrange(judge.results[name].shape[1])
+    assert not judge(judge.doubled(right, name, head)).matches, (how, case, name)
+    assert not judge(judge.scattered(right, name, head)).matches, (how, case, name)
+
+
+def test_the_head_is_named():
+    judge = Judge(case_of(Random(3), 3, least=200, most=200), Roundings(frozenset({"PE", "dS"})))
+    right = judge(judge.results)
+    found = judge(judge.doubled(right, "dK", 1))
+    assert found.comparison.matches, "no single element tells"
+    (broken,) = found.broken
+    assert broken.name.startswith("I11 heads round alike: dK of batch 0, head 1 errs ")
+
+
+def test_what_was_needed_is_named():
+    names = ("product", "scores", "P", "PE", "dP", "dS", "scaled dS")
+    case = resolve(
+        {"batch": 1, "heads": 2, "seqlen": 256, "head_dim": 32, "dtype": "bfloat16", "device": "cpu"},
+        "softmax", takes_bias=True,
+    )  # fmt: skip
+    judge = Judge(case, Roundings(frozenset(names), delta="P dP"))
+    (found,) = judge(judge.results).coarser
+    assert found.words.startswith("coarser than its contract: rounds S to bfloat16 ")
+    strict = Judge(replace(case, strict=True), Roundings(frozenset(names), delta="P dP"))
+    assert not strict(strict.results).matches
+
+
+@pytest.mark.parametrize("name", ["dQ", "dK", "dV"])
+def test_one_wrong_element_is_no_rounding(name):
+    """It is within the wider budget, and no element of a right kernel stands out so far."""
+    judge = Judge(case_of(Random(3), 3, least=200, most=200), Roundings(frozenset({"PE", "dS"})))
+    right = judge(judge.results)
+    finding, bound = right.comparison.findings[name], right.comparison.bounds[name]
+    results = judge.results | {name: judge.results[name].clone()}
+    results[name][0, 1, 10, 1] += (2.5 * bound[0, 1, 10, 1]).to(results[name].dtype)
+    assert finding.mismatched == 0
+    assert not judge(results).matches
