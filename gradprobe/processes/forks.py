@@ -128,10 +128,13 @@ Item = TypeVar("Item")
 
 
 def may_fork() -> bool:
-    """Whether a fork can work beside this process: not where it holds a GPU, where macOS has threads, in a fork."""
+    """Whether a fork can work beside this process: not where it holds a GPU, where macOS has threads, in a fork.
+
+    Nor beside JAX, whose threads hold locks that no fork lets go.
+    """
     torch = sys.modules.get("torch")
     holds_gpu = torch is not None and torch.cuda.is_initialized()
-    return sys.platform == "linux" and not holds_gpu and os.getpid() not in CROWDED
+    return sys.platform == "linux" and not holds_gpu and "jaxlib" not in sys.modules and os.getpid() not in CROWDED
 
 
 def at_once() -> int:

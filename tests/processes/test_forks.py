@@ -112,3 +112,9 @@ def test_a_fork_that_is_waited_for_may_fork_and_one_beside_this_process_may_not(
     assert (allowed(), allowed(is_waited_for=True)) == (False, True)
     monkeypatch.setattr(forks, "CROWDED", {os.getpid()})
     assert not allowed(is_waited_for=True)
+
+
+def test_beside_jax_nothing_is_forked(monkeypatch):
+    assert forks.may_fork()
+    monkeypatch.setitem(sys.modules, "jaxlib", sys)
+    assert (forks.may_fork(), forks.at_once()) == (False, 1)
