@@ -9,7 +9,8 @@ from gradprobe.model.memory import OUTSIDE, MemoryFinding
 from gradprobe.model.number import Number
 from gradprobe.model.report import CheckedTarget, Diagnosis, Report, TriedEdit, Where
 from gradprobe.model.run import CRASHED, MATCH, MISMATCH, Counts, Element, Error, Head, Intermediate, Run
-from gradprobe.render.screen.code import window
+from gradprobe.render.places import Base
+from gradprobe.render.screen.code import excerpt, window
 from gradprobe.render.screen.screen import render_screen
 from tests.cases import softmax_case
 
@@ -235,3 +236,8 @@ def test_a_long_line_is_cut_around_what_is_wrong_in_it(first, room):
     cut, at = window(code, first, 10, room)
     assert len(cut) <= room
     assert cut[at : at + 10] == code[first : first + 10]
+
+
+def test_a_line_without_a_column_and_without_a_note_has_no_mark():
+    (place, code) = (line.plain for line in excerpt([Where("k.cu", 7, "sum += x[i];")], Base("/", "/"), 80))
+    assert (place.strip(), code) == ("k.cu:7", "  7 | sum += x[i];")

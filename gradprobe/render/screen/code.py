@@ -57,7 +57,7 @@ def _mark(where: Where, first: int, room: int) -> str:
 
 def _first_line(words: str, room: int) -> str:
     lines = lines_of(words, room)
-    return lines[0] if len(lines) < 2 else f"{lines_of(words, room - 4)[0]} ..."
+    return "".join(lines) if len(lines) < 2 else f"{lines_of(words, room - 4)[0]} ..."
 
 
 def window(code: str, first: int, length: int, room: int, longest: int = 0) -> tuple[str, int]:
