@@ -333,14 +333,10 @@ def _sentences(report: Report) -> Iterator[str]:
     if broken:
         yield f"identities broken: {'; '.join(identity.name for identity in broken)}"
     elif shown.compares:
-        kept = [identity.key for run in report.measured for identity in run.invariants if identity.holds]
-        of_reference = [identity.key for identity in shown.invariants if identity.of == "reference"]
         # I2 before I10, and what is no number last.
-        held, audited = (
-            " ".join(sorted(set(keys), key=lambda key: (key == "repeat", len(key), key)))
-            for keys in (kept, of_reference)
-        )
-        yield f"identities hold: {held} (and {audited} for the reference)"
+        tried = {key for run in report.measured for key in identities(run)}
+        kept = sorted(tried, key=lambda key: (key == "repeat", len(key), key))
+        yield from [f"identities hold: {' '.join(kept)}"] if kept else []
     yield from report.notes
     if shown.undecided:
         yield f"{plural(shown.undecided, 'entry')} on the ReLU's kink, where rounding decides: either side is right"

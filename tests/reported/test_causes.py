@@ -2,6 +2,8 @@
 
 import pytest
 
+from gradprobe.model.documents import report_from
+from gradprobe.render.console import _sentences
 from tests.reported.conftest import SMALL
 
 
@@ -55,3 +57,13 @@ def test_where_one_gradient_alone_speaks_that_is_named(function, gradient, check
     assert report["first_mismatch"]["intermediate"] == gradient
     wrong = {one["name"] for one in report["runs"][0]["intermediates"] if one["mismatched"]}
     assert wrong == {gradient}
+
+
+def test_identities_are_said_to_hold_of_what_the_target_gave_alone(check):
+    ran, report = check(f"torch_backwards.py:right_dv {SMALL}")
+    assert ran.code == 0
+    of_target = {one["name"].split()[0] for run in report["runs"] for one in run["invariants"] if one["of"] == "target"}
+    (said,) = [one for one in _sentences(report_from(report)) if one.startswith("identities hold")]
+    assert set(said.removeprefix("identities hold: ").split()) == of_target
+    assert "I1" in of_target
+    assert not {"I2", "I3", "I4"} & of_target

@@ -249,7 +249,7 @@ def _of_kernels(
         return []
     how = factors[0]
     if two:
-        return ["dS is wrong in the kernels of dQ and dK, in two ways: they have a fault each"]
+        return ["dS is wrong in the kernels of dQ and dK, in two ways: by a fault each, or by one that both share"]
     if len(wrong) == len(seen):
         return [f"dS is wrong in the kernel{'s' if len(wrong) > 1 else ''} of {' and '.join(wrong)}{how}"]
     right = next(name for name in seen if name not in wrong)

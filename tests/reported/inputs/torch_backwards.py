@@ -51,3 +51,8 @@ def dq_of_other_keys(q, k, v, do, scale):
     """dQ alone, summed over keys in another order."""
     p, dp = _parts(q, k, v, do, scale)
     return {"dQ": p * (dp - (p * dp).sum(-1, keepdim=True)) @ k.roll(1, 2) * scale}
+
+
+def right_dv(q, k, v, do, scale):
+    """dV alone, and right."""
+    return {"dV": _parts(q, k, v, do, scale)[0].mT @ do}
