@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 
 from msgspec import structs
 
-from ..model.intermediates import lookup, steps
-from ..model.report import Diagnosis
+from ..model.intermediates import GRADIENT_OF, lookup, steps
+from ..model.report import Diagnosis, causes_among
 from ..model.run import MISMATCH
 from ..numerics.evidence import LayoutRun
 from ..numerics.tally import Finding
@@ -56,13 +56,18 @@ class Table:
             self._findings.setdefault(name, [("", finding)])
 
     def agreeing(self, diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
-        """Those that say nothing that the table denies, each without the kernels of which it does."""
-        return [one for one in map(self._agreeing, diagnoses) if one is not None]
+        """Those that say nothing that the table denies, each without the kernels of which it does.
+
+        A kernel computes anew what another one exports right: a hypothesis about that stands where none agrees better.
+        """
+        left = [one for one in map(self._agreeing, diagnoses) if one is not None]
+        better = [one for one in left if one.fault.startswith(VALUE) or not self._denies(one.says_wrong)]
+        return better if causes_among(better) or not causes_among(left) else left
 
     def _agreeing(self, diagnosis: Diagnosis) -> Diagnosis | None:
         """The diagnosis without the kernels of which it says what the table denies; None where that is all of it."""
         if not diagnosis.fault.startswith(VALUE):
-            return None if self._denies(diagnosis.says_wrong) else diagnosis
+            return None if self._is_computed_right(diagnosis.says_wrong) else diagnosis
         diagnosis = self._after_export(diagnosis)
         kernels = dict.fromkeys(where.kernel for where in diagnosis.where)
         denied = {one for one in kernels if self._denies_value(diagnosis, one)}
@@ -72,19 +77,30 @@ class Table:
         where = tuple(place for place in diagnosis.where if place.kernel not in denied)
         return structs.replace(diagnosis, evidence=said, where=where) if denied else diagnosis
 
+    def _is_computed_right(self, names: Collection[str]) -> bool:
+        """Whether all of these are right wherever they are computed: of what is made anew, in every kernel."""
+        return self._denies(names) and all(
+            at or name in GRADIENT_OF.values() for name in names for at, _ in self._findings.get(name, ())
+        )
+
     def _after_export(self, diagnosis: Diagnosis) -> Diagnosis:
         """The diagnosis; of a value that was exported right, about what its kernel makes of it from there on."""
         names = [name for name in diagnosis.says_wrong if name in self._findings]
         is_seen = any(at for name in names for at, _ in self._findings[name])
-        if is_seen or not self._denies(diagnosis.says_wrong):
+        behind = [name for name in self._behind(names) if self._is_own(name)]
+        if is_seen or not behind or not self._denies(diagnosis.says_wrong):
             return diagnosis
-        behind = [name for name, parents in self._parents.items() if {*names} & {*parents} and self._is_own(name)]
-        if not behind:
-            return diagnosis
-        line, wrong = diagnosis.where[0], " and ".join(behind)
-        summary = f"{line.kernel} spoils {' or '.join(names)} at line {line.line}, of which it makes {wrong}"
-        fault = f"{VALUE}{behind[0]}"
-        return structs.replace(diagnosis, fault=fault, summary=summary, says_wrong=tuple(behind))
+        line = diagnosis.where[0]
+        summary = f"{line.kernel} makes a wrong {' and '.join(behind)} from line {line.line} on: its inputs are right"
+        return structs.replace(diagnosis, fault=f"{VALUE}{behind[0]}", summary=summary, says_wrong=tuple(behind))
+
+    def _behind(self, names: Collection[str]) -> list[str]:
+        """What these enter, at once or by way of others, in dataflow order."""
+        found = dict.fromkeys(names)
+        for name, parents in self._parents.items():
+            if found.keys() & {*parents}:
+                found[name] = None
+        return [name for name in found if name not in names]
 
     def _is_own(self, name: str) -> bool:
         return any(finding.status == MISMATCH for _, finding in self._findings.get(name, []))

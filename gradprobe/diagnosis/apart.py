@@ -19,7 +19,7 @@ from ..numerics.black_box.recover import recoverable
 from ..numerics.compare import Comparison, compare, promoted
 from ..numerics.evidence import Measured, SeenRow, Watched
 from ..numerics.locate import locate
-from ..numerics.tally import Finding
+from ..numerics.tally import Finding, Rising
 from ..probing.experiment import Experiment
 from ..probing.insides import MOST_INTERPRETED, with_insides
 from ..probing.runs import RunRecord
@@ -211,7 +211,7 @@ def _less_blamed(own: Finding, judged: Finding | None) -> Finding:
     if judged is None or not own.mismatched:
         return own
     left = own.own.minimum(judged.own)
-    return replace(own, own=left, first=own.first if bool(left.any()) else None)
+    return replace(own, own=left, rising_own=own.rising_own if bool(left.any()) else Rising())
 
 
 def _first(shown: Measured) -> Element | None:

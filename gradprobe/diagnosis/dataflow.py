@@ -199,7 +199,12 @@ def _summary(one: Suspect, names: Sequence[str]) -> str:
         return f"{' and '.join(names)} {are} not summed over {over}, in {kernel}"
     step = [other for other in intermediates_of(name) if other != name]
     named = f"{name}, and so {step[0]}," if len(step) == 1 else name or "a value"
-    return f"{kernel} computes {named} wrongly at line {places(one.lines)[-1].line}: its inputs are right"
+    return f"{kernel} computes {named} wrongly at line {places(one.lines)[-1].line}: {_inputs(one)}"
+
+
+def _inputs(one: Suspect) -> str:
+    """What is right there. Of a mask nothing says what it should be."""
+    return "it is right until that line masks it" if one.site.operation == "select" else "its inputs are right"
 
 
 def _where(one: Suspect) -> Where:

@@ -59,7 +59,8 @@ def wrong_values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         beside += tuple(one.lines for one in factors.entries(node)) if site.operation == "fmul" else ()
         is_partial = site.kernel in lacking and all(_is_of_a_part(run, one) for one in nodes)
         is_behind = bool(earlier - {site.kernel}) and _has_unseen_load(node)
-        is_sure = not (site in fine or is_partial or is_behind or (not name and _is_loaded(node)))
+        is_masked = site.operation == "select" and site.kernel in earlier  # its mask may be made of what is wrong
+        is_sure = not (site in fine or is_partial or is_behind or is_masked or (not name and _is_loaded(node)))
         earlier |= {site.kernel} if is_sure else set()
         unmasked = (*([node.site.lines] if is_open else []), *dict.fromkeys(_unmasked(node)))
         yield Suspect("value", name, site, lines, reason, extents[site], is_sure, beside, unmasked=unmasked)

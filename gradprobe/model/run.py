@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
 
 import msgspec
 from msgspec import Struct
@@ -54,6 +55,8 @@ class Element(Struct, frozen=True, kw_only=True):
     """The rank that made it wrong, where that was shown."""
     step: int | None = None
     """In which step of its ring, where that was shown."""
+    largest: Number | None = None
+    """The largest magnitude that is expected in its head."""
     inseparable: tuple[str, ...] = ()
     """Other intermediates that may be the wrong one in its place: what was recovered shows them together alone."""
 
@@ -66,6 +69,12 @@ class Element(Struct, frozen=True, kw_only=True):
     def title(self) -> str:
         """`P`, or `P in flash_dq_kernel`."""
         return seen_in(self.intermediate, self.kernel)
+
+    @property
+    def error(self) -> float | None:
+        """How far it is off; None where one of the two is not finite."""
+        off = None if self.actual is None or self.expected is None else abs(self.actual - self.expected)
+        return off if off is not None and isfinite(off) else None
 
     @property
     def ratio(self) -> float:
@@ -96,6 +105,8 @@ class Head(Struct, frozen=True, kw_only=True):
     max_budget_ratio: Number | None = None
     rows: tuple[tuple[int, int], ...] = ()
     """The wrong ones, as inclusive ranges."""
+    keys: tuple[tuple[int, int], ...] = ()
+    """Of P, dP and dS: the wrong ones, likewise."""
     tiles: tuple[str, ...] = ()
     """Its map, rows downwards: of each tile one of LEVELS, a capital where all that is expected is 0; or HIDDEN, or
     UNMEASURED. Empty where none was made."""

@@ -24,7 +24,7 @@ from .precision import Precision, ordinary
 from .rows import Rows, problem_of
 from .sieve import LEAST_SCORES, Sieve
 from .sifted import KEPT, KEPT_AS
-from .tally import Finding, Tally
+from .tally import Finding, Rising, Tally
 
 LEAST_ELEMENTS = 1 << 25
 """Elements of q and k from which recovered results are compared so: float64 sums of all heads take too much memory."""
@@ -168,9 +168,9 @@ class ByBlock:
                 made.signs[place] = one.signs
         squares = sum(one.rms_ratio**2 * one.counted for _, one in found)
         counted = sum(one.counted for _, one in found)
-        first, first_wrong = (
-            next((self._placed(block, element) for block, one in found if (element := getattr(one, which))), None)
-            for which in ("first", "first_wrong")
+        own, every = (
+            Rising.of(self._placed(block, element) for block, one in found for element in getattr(one, which).elements)
+            for which in ("rising_own", "rising")
         )
         return replace(
             made,
@@ -178,8 +178,8 @@ class ByBlock:
             non_finite=sum(one.non_finite for _, one in found),
             max_abs_err=max(one.max_abs_err for _, one in found),
             rms_ratio=math.sqrt(squares / max(counted, 1)),
-            first=first,
-            first_wrong=first_wrong,
+            rising_own=own,
+            rising=every,
             counted=counted,
             bounded=any(one.bounded for _, one in found),
         )
@@ -191,7 +191,7 @@ class ByBlock:
 
 
 def _by_head(finding: Finding) -> tuple[Tensor, ...]:
-    return finding.ratio, finding.wrong, finding.own, finding.wrong_rows
+    return finding.ratio, finding.wrong, finding.own, finding.wrong_rows, finding.wrong_columns, finding.largest
 
 
 def _most_of(readings: Iterable[Mapping[str, float]]) -> dict[str, float]:

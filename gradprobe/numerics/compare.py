@@ -165,7 +165,7 @@ def compare(
 
 def _all_own(comparison: Comparison) -> Comparison:
     """Where nothing that others are made of is wrong, nothing is inherited."""
-    own = {name: replace(one, own=one.wrong, first=one.first_wrong) for name, one in comparison.findings.items()}
+    own = {name: replace(one, own=one.wrong, rising_own=one.rising) for name, one in comparison.findings.items()}
     return replace(comparison, findings=own)
 
 
@@ -177,7 +177,7 @@ def promoted(comparison: Comparison) -> Comparison:
     wrong = [finding for finding in comparison.findings.values() if finding.mismatched]
     if not wrong or any(finding.status != INHERITED for finding in wrong):
         return comparison
-    first = replace(wrong[0], own=wrong[0].wrong, first=wrong[0].first_wrong)
+    first = replace(wrong[0], own=wrong[0].wrong, rising_own=wrong[0].rising)
     return replace(comparison, findings={**comparison.findings, first.name: first})
 
 

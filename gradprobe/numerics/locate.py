@@ -48,7 +48,8 @@ def _with_window(x: Attention, trace: Trace, comparison: Comparison, element: El
     if comparison.findings[name].axes == "bhmn":
         masked = not bool(x.valid(tile)[0, rows.index(element.row or 0), element.col or 0])
     shown = (actual[list(rows)][:, list(cols)].double(), expected[:, list(cols)])
-    return replace(element, masked=masked, window=Window(rows, cols, *map(_numbers, shown)))
+    largest = Number(comparison.findings[name].largest[batch, head])
+    return replace(element, masked=masked, window=Window(rows, cols, *map(_numbers, shown)), largest=largest)
 
 
 def _expected(x: Attention, comparison: Comparison, element: Element) -> Tensor:

@@ -90,7 +90,8 @@ class Sifted:
         tally.grid.bound(self.rows[name].cpu(), self.seen.get(name))
         return Finding(
             name, self.case.axes(name), values.numel(), 0, float(self.largest[name]), ratio, rms, none, none,
-            tally.wrong_rows, None, None, signs=tally.grid.signs(), cell=tally.grid.cell, bounded=True,
+            tally.wrong_rows, tally.wrong_columns, tally.largest, signs=tally.grid.signs(), cell=tally.grid.cell,
+            bounded=True,
         )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,6 +40,36 @@ class Judged(NamedTuple):
         return Judged(*(part.reshape(shape) for part in self))
 
 
+# A wrong element whose error is no less than the worst one's by more than this is as wrong by order.
+_OF_ONE_ORDER = 10.0
+
+
+@dataclass(frozen=True)
+class Rising:
+    """The wrong elements of an intermediate that are further off than all before them, by batch, head, row, column."""
+
+    elements: tuple[Element, ...] = ()
+
+    @property
+    def telling(self) -> Element | None:
+        """The first element that is wrong by the order of the worst: one that rounding moves as well tells nothing."""
+        worst = self.elements[-1].ratio if self.elements else 0.0
+        return next((one for one in self.elements if one.ratio >= worst / _OF_ONE_ORDER), None)
+
+    @staticmethod
+    def of(elements: Iterable[Element]) -> Rising:
+        """Those of some elements, in any order."""
+        found: list[Element] = []
+        for one in sorted(elements, key=_place):
+            if not found or one.ratio > found[-1].ratio:
+                found.append(one)
+        return Rising(tuple(found))
+
+
+def _place(element: Element) -> ElementIndex:
+    return element.batch or 0, element.head or 0, element.row or 0, element.col or 0
+
+
 @dataclass(frozen=True)
 class Finding:
     """One intermediate, judged. Tensors are on the CPU, [B, H] or [B, H, R]; B is 1 where there is no batch axis."""
@@ -60,10 +91,14 @@ class Finding:
     """[B, H] how many of those the target's own parents do not explain."""
     wrong_rows: Tensor
     """[B, H, R] bool."""
-    first: Element | None
-    """The first wrong element that is not inherited, in the order batch, head, row, column."""
-    first_wrong: Element | None
-    """The first wrong element of any kind."""
+    wrong_columns: Tensor
+    """[B, H, C] bool."""
+    largest: Tensor
+    """[B, H] the largest magnitude expected; 0 of a head that passed the sieve."""
+    rising_own: Rising = Rising()
+    """Of the wrong elements that are not inherited."""
+    rising: Rising = Rising()
+    """Of all wrong elements."""
     shown: tuple[int, ...] = ()
     """The rows that were recovered, where not all were."""
     counted: int = 0
@@ -74,6 +109,16 @@ class Finding:
     """Rows and columns of one of their tiles."""
     bounded: bool = False
     """Whether the maps of right heads say what the worst element of all rows of a tile may be at most."""
+
+    @property
+    def first(self) -> Element | None:
+        """The first wrong element that is not inherited, of those that are wrong by the order of the worst."""
+        return self.rising_own.telling
+
+    @property
+    def first_wrong(self) -> Element | None:
+        """The same of all wrong elements."""
+        return self.rising.telling
 
     @property
     def mismatched(self) -> int:
@@ -93,6 +138,10 @@ class Finding:
     def row_ranges(self, batch: int, head: int) -> list[tuple[int, int]]:
         """The wrong rows of a head as inclusive ranges."""
         return spans(self.wrong_rows[batch, head].nonzero().flatten().tolist())
+
+    def column_ranges(self, batch: int, head: int) -> list[tuple[int, int]]:
+        """The wrong columns of a head as inclusive ranges: keys of a matrix of scores, else dims."""
+        return spans(self.wrong_columns[batch, head].nonzero().flatten().tolist())
 
 
 def _status(wrong: int, own: int) -> str:
@@ -134,8 +183,9 @@ class Tally:
         self.squares, self.counted = 0.0, 0
         self.wrong, self.own = (torch.zeros(self.shape[:2], dtype=torch.long) for _ in range(2))
         self.wrong_rows = torch.zeros(self.shape[:3], dtype=torch.bool)
-        self.first: tuple[ElementIndex, Element] | None = None
-        self.first_wrong: tuple[ElementIndex, Element] | None = None
+        self.wrong_columns = torch.zeros((*self.shape[:2], self.shape[3]), dtype=torch.bool)
+        self.largest = torch.zeros(self.shape[:2], dtype=torch.double)
+        self.rising_own, self.rising = Rising(), Rising()
 
     def add_whole(self, judged: Judged, inherited: Tensor | None) -> None:
         """Adds a whole intermediate, in its own axes."""
@@ -158,9 +208,11 @@ class Tally:
         # Keys that the tile leaves out have 0, as they should.
         self.total += error.shape[0] * error.shape[1] * self.shape[-1]
         self.max_abs_err = max(self.max_abs_err, float(error.where(error.isfinite(), error.new_zeros(())).max()))
+        place = (tile.batch, tile.heads)
+        finite = judged.expected.abs().where(judged.expected.isfinite(), error.new_zeros(()))
+        self.largest[place] = self.largest[place].maximum(finite.amax((1, 2)).cpu())
         self.squares += float(ratio.square().sum())
         self.counted += int(((judged.bound > 0) | (ratio > 0)).sum())
-        place = (tile.batch, tile.heads)
         worst = self.grid.add(tile, self._first_key(tile), ratio, judged.expected, valid)
         self.ratio[place] = self.ratio[place].maximum(worst.cpu())
         if bool(wrong.any()):
@@ -173,22 +225,26 @@ class Tally:
         self.own[place] += own.sum((1, 2)).cpu()
         self.wrong_rows[tile.batch, tile.heads, tile.rows] |= wrong.any(-1).cpu()
         self.non_finite += int((wrong & ~judged.actual.isfinite()).sum())
-        self.first = self._earlier(self.first, tile, own, judged)
-        self.first_wrong = self._earlier(self.first_wrong, tile, wrong, judged)
+        keys = self._first_key(tile)
+        self.wrong_columns[place][..., keys : keys + wrong.shape[-1]] |= wrong.any(1).cpu()
+        ratio = judged.ratio
+        self.rising_own = self._risen(self.rising_own, tile, own, ratio, judged)
+        self.rising = self._risen(self.rising, tile, wrong, ratio, judged)
 
-    def _earlier(
-        self, known: tuple[ElementIndex, Element] | None, tile: Tile, mask: Tensor, judged: Judged
-    ) -> tuple[ElementIndex, Element] | None:
-        """The earlier of the element known so far and the first of a mask, in the order batch, head, row, column."""
-        found = mask.flatten().nonzero()
-        if not len(found):
-            return known
-        h, rest = divmod(int(found[0]), mask.shape[1] * mask.shape[2])
-        r, c = divmod(rest, mask.shape[2])
+    def _risen(self, known: Rising, tile: Tile, mask: Tensor, ratio: Tensor, judged: Judged) -> Rising:
+        """With the elements of a mask that are further off than all before them, by batch, head, row and column."""
+        masked = ratio.masked_fill(~mask, -1.0).flatten()
+        before = torch.cat([masked.new_full((1,), -1.0), masked.cummax(0).values[:-1]])
+        found = (masked > before).nonzero().flatten().tolist()
+        return Rising.of((*known.elements, *(self._element(tile, number, judged) for number in found)))
+
+    def _element(self, tile: Tile, number: int, judged: Judged) -> Element:
+        """One element of a tile, by its number in it."""
+        _, rows, columns = judged.actual.shape
+        h, rest = divmod(number, rows * columns)
+        r, c = divmod(rest, columns)
         at = (tile.batch, tile.heads.start + h, tile.rows.start + r, self._first_key(tile) + c)
-        if known is not None and known[0] < at:
-            return known
-        return at, element_at(self.case, self.name, at, *(float(part[h, r, c]) for part in judged[:3]))
+        return element_at(self.case, self.name, at, *(float(part[h, r, c]) for part in judged[:3]))
 
     def _first_key(self, tile: Tile) -> int:
         return tile.keys.indices(self.shape[-1])[0] if self.name in MATRICES else 0
@@ -206,8 +262,10 @@ class Tally:
             self.wrong,
             self.own,
             self.wrong_rows,
-            self.first[1] if self.first else None,
-            self.first_wrong[1] if self.first_wrong else None,
+            self.wrong_columns,
+            self.largest,
+            self.rising_own,
+            self.rising,
             counted=self.counted,
             signs=self.grid.signs(),
             cell=self.grid.cell,

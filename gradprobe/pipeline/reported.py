@@ -16,6 +16,7 @@ from ..numerics import evidence as verdict
 from ..numerics.evidence import Measured, Probed, Provenance, SeenRow
 from ..numerics.identities import Invariant
 from ..numerics.tally import Finding
+from ..reference.attention import MATRICES
 from ..runtime.ranks.sharded import division
 from ..runtime.trace import dtype_of
 from ..source.listing import listings_of
@@ -194,5 +195,6 @@ def _heads(finding: Finding) -> Iterator[Head]:
                 mismatched=wrong[batch][head],
                 max_budget_ratio=Number(ratio),
                 rows=tuple(finding.row_ranges(batch, head)) if wrong[batch][head] else (),
+                keys=tuple(finding.column_ranges(batch, head)) if finding.name in MATRICES else (),
                 tiles=() if signs is None else tuple(bytes(row).decode() for row in signs[batch][head]),
             )

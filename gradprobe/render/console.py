@@ -43,6 +43,7 @@ from .text import (
     identities,
     place_in_words,
     ratio,
+    size_in_words,
     wrapped,
 )
 
@@ -170,6 +171,7 @@ def _whereabouts(case: Case, element: Element) -> Iterator[Text]:
     parts += [f"key tile {n} (of {case.block_n} keys)"] if n is not None else []
     if element.masked is not None:
         parts.append("masked, so nothing may be there" if element.masked else "not masked")
+    parts += filter(None, [size_in_words(element)])
     if parts:
         yield Text(f"  {', '.join(parts)}", "dim")
 
@@ -346,10 +348,11 @@ def _sentences(report: Report) -> Iterator[str]:
 def wrong_rows(run: Run, first: Element) -> str:
     """The wrong rows of an element's head: `0-71 (72 of 72)`; "" of what has none."""
     one = next(one for one in run.compares if one.title == first.title)
-    ranges = next(head.rows for head in one.heads if (head.batch, head.head) == (first.batch, first.head))
-    rows = sum(last - start + 1 for start, last in ranges)
+    head = next(head for head in one.heads if (head.batch, head.head) == (first.batch, first.head))
     of = f"{sum(last - start + 1 for start, last in one.shown)} shown" if one.shown else f"{one.length}"
-    return f"{in_words(ranges, 6)} ({rows} of {of})" if ranges else ""
+    rows, keys = (sum(last - start + 1 for start, last in ranges) for ranges in (head.rows, head.keys))
+    of_keys = f"; keys: {in_words(head.keys, 6)} ({keys})" if keys else ""
+    return f"{in_words(head.rows, 6)} ({rows} of {of}){of_keys}" if rows else ""
 
 
 def receipt(report: Report) -> str:

@@ -68,6 +68,18 @@ def element_line(element: Element) -> str:
     return _line(element.accused, where, element.tile, f"{_on_ranks(element)}{stood}")
 
 
+# A miss of less than this share of an intermediate's largest value is small in itself, however many budgets it is.
+_SMALL = 0.01
+
+
+def size_in_words(element: Element) -> str:
+    """Of a small miss how small it is in itself, `off by 1e-06 of values up to 0.01`; "" of a large one."""
+    error, largest = element.error, element.largest
+    if error is None or not largest or not error < _SMALL * largest:
+        return ""
+    return f"off by {error:.1g} of values up to {largest:.2g}"
+
+
 def _on_ranks(element: Element) -> str:
     """Of a sharded target alone: whose shard holds it, and which rank made it wrong in which step, if that is known."""
     if element.shard is None:

@@ -80,6 +80,14 @@ def test_a_hypothesis_about_what_is_right_everywhere_does_not_stand():
 def test_a_value_that_was_exported_right_is_spoilt_on_the_way_to_what_is_wrong():
     (told,) = table({"P": MATCH, "dS": MATCH, "dQ": MISMATCH, "dK": MATCH}).agreeing([value("dS", "one")])
     assert (told.fault, told.says_wrong, told.says_right) == ("value/dQ", ("dQ",), made_of("dS", "softmax"))
-    assert told.summary == "one spoils dS at line 7, of which it makes dQ"
+    assert told.summary == "one makes a wrong dQ from line 7 on: its inputs are right"
     assert table({"P": MISMATCH, "dS": MATCH, "dQ": MISMATCH}).agreeing([value("dS", "one")]) == []
     assert table({"dS": MATCH, "dQ": MATCH}).agreeing([value("dS", "one")]) == []
+
+
+def test_a_hypothesis_about_what_was_exported_right_gives_way_to_one_that_agrees_better():
+    exported = table({"P": MATCH, "dS": MATCH, "dQ": MISMATCH, "dK": MISMATCH})
+    of_ds = Diagnosis("factor/dS", "A", "", 1.0, says_wrong=("dS",))
+    of_both = Diagnosis("factor/dQ", "A", "", 1.0, says_wrong=("dQ", "dK"))
+    assert exported.agreeing([of_ds, of_both]) == [of_both]
+    assert exported.agreeing([of_ds]) == [of_ds]

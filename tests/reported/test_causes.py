@@ -1,10 +1,17 @@
 """What is wrong is said, and nothing else."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gradprobe.model.documents import report_from
+from gradprobe.model.number import Number
+from gradprobe.model.run import Element
+from gradprobe.numerics.tally import Rising
 from gradprobe.render.console import _sentences
+from gradprobe.render.text import size_in_words
 from tests.reported.conftest import SMALL
+from tests.sampling import tries
 
 
 def line_of(name, code):
@@ -67,3 +74,43 @@ def test_identities_are_said_to_hold_of_what_the_target_gave_alone(check):
     assert set(said.removeprefix("identities hold: ").split()) == of_target
     assert "I1" in of_target
     assert not {"I2", "I3", "I4"} & of_target
+
+
+def test_a_first_mismatch_is_wrong_by_the_order_of_the_worst(check):
+    _, report = check(f"two_errors.py:backward {SMALL}")
+    first, (run, *_) = report["first_mismatch"], report["runs"]
+    (p,) = [one for one in run["intermediates"] if one["name"] == "P"]
+    assert (first["intermediate"], first["batch"], first["head"]) == ("P", 0, 0)
+    assert first["row"] == 7
+    assert first["col"] >= 10
+    assert abs(first["actual"] - first["expected"]) / first["budget"] >= p["max_budget_ratio"] / 10
+    head = p["heads"][0]
+    assert head["rows"] == [[0, 0], [7, 19]]
+    assert head["keys"] == [[0, 19]]
+    (said,) = [one for one in _sentences(report_from(report)) if one.startswith("wrong rows")]
+    assert said == "wrong rows: P batch 0, head 0: 0, 7-19 (14 of 20); keys: 0-19 (20)"
+
+
+def test_of_a_small_miss_it_is_said_how_small_it_is_in_itself(check):
+    _, report = check(f"two_errors.py:slightly {SMALL}")
+    element = report_from(report).first_mismatch
+    assert element.intermediate == "dV"
+    assert size_in_words(element).startswith("off by 0.0001 of values up to ")
+    assert element.largest > 0.01
+
+
+@tries(30)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.floats(1.01, 1e6)), min_size=1, max_size=30))
+def test_the_telling_element_is_the_first_of_all_of_its_order(wrong):
+    def element(row, col, ratio):
+        at = {"batch": 0, "head": 0, "row": row, "col": col, "tile": (0, 0)}
+        return Element(intermediate="P", **at, actual=Number(ratio), expected=Number(0.0), budget=Number(1.0))
+
+    every = sorted({(row, col): (row, col, ratio) for row, col, ratio in wrong}.values())
+    worst = max(ratio for *_, ratio in every)
+    first = next(one for one in every if one[2] >= worst / 10)
+    half = len(every) // 2
+    later = Rising.of(element(*one) for one in every[half:]).elements
+    apart = Rising.of([*later, *(element(*one) for one in every[:half])])
+    for rising in (Rising.of(element(*one) for one in every), apart):
+        assert (rising.telling.row, rising.telling.col, rising.telling.ratio) == first

@@ -23,7 +23,7 @@ from ..evidence import Measured
 from ..identities import Invariant
 from ..locate import locate
 from ..rows import in_whole, rows_of
-from ..tally import Finding
+from ..tally import Finding, Rising
 from .recover import SHOWN, Recovered
 
 QUOTIENTS = ("dP", "delta")
@@ -216,7 +216,7 @@ def _blamed(own: Finding, inner: Finding | None) -> Finding:
         return own
     inherits = (inner.wrong > 0) & (inner.own == 0)
     left = own.own.masked_fill(inherits, 0)
-    return replace(own, own=left, first=own.first if bool(left.any()) else None)
+    return replace(own, own=left, rising_own=own.rising_own if bool(left.any()) else Rising())
 
 
 def _blamed_by_some(case: Case, of_some: Mapping[str, Finding], own: Finding, inner: Finding | None) -> Finding:
@@ -229,7 +229,7 @@ def _blamed_by_some(case: Case, of_some: Mapping[str, Finding], own: Finding, in
     row = lookup(own.name)
     step = row.step(case.family) if row and own.name not in BY_ROW else None
     inherits = bool(inner and inner.status == INHERITED) or bool(step and wrong & {*step.parents})
-    return replace(own, own=own.own * 0, first=None) if own.mismatched and inherits else _blamed(own, inner)
+    return replace(own, own=own.own * 0, rising_own=Rising()) if own.mismatched and inherits else _blamed(own, inner)
 
 
 def _either(own: tuple[Invariant, ...], inner: tuple[Invariant, ...]) -> tuple[Invariant, ...]:
