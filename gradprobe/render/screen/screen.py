@@ -17,7 +17,7 @@ from ..console import beyond_the_case, first_line, on_ranks, receipt, render_lay
 from ..excerpt import edit_head
 from ..identities import identity_table
 from ..places import base_of
-from ..text import ASCII, CAUTION, UTF8, Marks, blame, headed, lines_of, ratio
+from ..text import ASCII, CAUTION, UTF8, Marks, blame, headed, lines_of, ratio, size_in_words
 from .code import changes, excerpt
 from .findings import findings, in_short, unseen
 from .fitting import MOST, MOST_OF_A_MATCH, Section, fitted, rows_of
@@ -153,6 +153,7 @@ def _place(report: Report, width: int) -> list[Text]:
     if first is not None and report.case is not None:
         words += [on_ranks(report.case, first)] if first.shard is not None else []
         words += ["masked, so nothing may be there"] if first.masked else []
+        words += filter(None, [size_in_words(first)])
         axis = "keys" if first.intermediate in ("dK", "dV") else "rows"
         words += [f"wrong {axis}: {rows}" for rows in [wrong_rows(shown, first)] if rows]
     return short("; ".join([*words, *_layouts(report)]), width)
@@ -191,7 +192,9 @@ def _withoutcause_lines(report: Report, width: int) -> Iterator[Text]:
     if report.diagnoses or report.known:
         words, more = ("NO HYPOTHESIS FITS", "; what is known:") if report.sought else ("NO CAUSE SOUGHT", ":")
         yield Text.assemble((words, f"bold {CAUTION}"), more)
-    for sentence in report.known[:_KNOWN]:
+    # What was seen inside says more than what the results are.
+    inside = report.failing.inside if report.failing else ()
+    for sentence in [*inside, *report.known][:_KNOWN]:
         yield from short(sentence, width)
 
 
