@@ -205,9 +205,10 @@ def _first_wrong(run: Followed, wrong: Sequence[str]) -> Iterator[tuple[Node, No
 
 
 def _is_yet_to_be_masked(node: Node, operand: Node) -> bool:
-    """Whether a mask is put on what is right where rows see keys."""
+    """Whether a mask is put on what is right where rows see keys, there or, of what has a factor of its row, later."""
     role = operand.role
-    return node.site.operation == "select" and role is not None and role.is_open and bool(role.name)
+    may_mask = node.site.operation == "select" or (node.role is not None and node.role.is_by_row)
+    return may_mask and role is not None and role.is_open and bool(role.name)
 
 
 # What a dot over rows or keys sums an input's rows with.

@@ -112,7 +112,7 @@ def _with_a_fault(
     measured, of_dp = _inseparable(examiner, recovered, examiner.compared(recovered))
     shapes = shape_in_words(recovered, measured, may_read_lse=examiner.may_read_lse)
     measured, of_one = _of_one_result(examiner, recovered, measured)
-    return measured, [*words, *of_p, *of_ds, *of_dp, *of_one, *unreached, *shapes]
+    return measured, [*words, *of_p, *(of_one or of_ds), *of_dp, *unreached, *shapes]
 
 
 def _of_one_result(examiner: Examiner, recovered: Recovered, measured: Measured) -> tuple[Measured, list[str]]:
