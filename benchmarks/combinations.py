@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT))
 KERNELS = ROOT / "kernels" / "triton"
 LONGEST = 600.0
 OF_GRADPROBE = re.compile(
-    r"by a fault of gradprobe|gradprobe itself failed|Traceback \(most recent call last\)|AssertionError|ERROR +$"
+    r"by a fault of gradprobe|gradprobe itself failed|Traceback \(most recent|AssertionError(?!: \S)|ERROR +$"
 )
 
 # A backward in plain torch that takes whatever a case may have, and what may be wrong in it.

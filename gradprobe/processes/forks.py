@@ -267,7 +267,8 @@ def _ended(fork: _Fork) -> Any:
     with contextlib.suppress(ProcessLookupError):
         os.kill(fork.process, signal.SIGKILL)
     os.close(fork.descriptor)
-    os.waitpid(fork.process, 0)
+    with contextlib.suppress(ChildProcessError):  # where a target ignores SIGCHLD or waits for all children, it is gone
+        os.waitpid(fork.process, 0)
     _BESIDE.discard(fork.process)
     try:
         return pickle.loads(fork.answer)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from ..model.failures import Failure
 from .child import READY, WHERE, Frames, NotAMessage, send
 from .devices import VISIBLE
+from .leftovers import MARK, end_leftovers, new_mark
 from .limits import SHARE, SHARED_BY, held_by, in_words
 from .warm import Forked, forked_from_warm, search_path, surroundings
 
@@ -44,6 +45,8 @@ class _Begun:
     stacks: int
     surroundings: tuple[object, ...]
     """What it has of its parent."""
+    mark: str
+    """What its leftovers are known by."""
 
     @staticmethod
     def now(early: Sequence[str], device: str = "") -> _Begun:
@@ -58,6 +61,7 @@ class _Begun:
         stream, theirs = socket.socketpair()
         errors, writing = os.pipe()
         reading, stacks = os.pipe()
+        mark = new_mark()
         dies = str(threading.current_thread() is threading.main_thread())
         words = (dies, ",".join(early))
         try:
@@ -69,7 +73,7 @@ class _Begun:
                 stderr=writing,
                 pass_fds=(theirs.fileno(), stacks),
                 start_new_session=True,
-                env={**os.environ, **({VISIBLE: device} if device else {})},
+                env={**os.environ, MARK: mark, **({VISIBLE: device} if device else {})},
             )
         except OSError as error:
             stream.close()
@@ -80,7 +84,7 @@ class _Begun:
             theirs.close()
             os.close(writing)
             os.close(stacks)
-        return _Begun(process, stream, errors, reading, _surroundings())
+        return _Begun(process, stream, errors, reading, _surroundings(), mark)
 
     def end(self) -> None:
         """Kills it. It has started nothing."""
@@ -161,14 +165,14 @@ class Child:
     def __post_init__(self) -> None:
         begun = _begun_before(self.device) or _Begun.now((), self.device)
         self._process, self._stream = begun.process, begun.stream
-        self._errors, self._stacks = begun.errors, begun.stacks
+        self._errors, self._stacks, self._mark = begun.errors, begun.stacks, begun.mark
         self._tail = self._stack = b""
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
         # Of a child of one of several, all of those share the cores too.
         sharing = self.workers * int(os.environ.get(SHARED_BY, "1"))
-        shares = {SHARED_BY: str(sharing)} | ({} if self.most is None else {SHARE: str(self.most)})
+        shares = {SHARED_BY: str(sharing), MARK: self._mark} | ({} if self.most is None else {SHARE: str(self.most)})
         self._send(pickle.dumps((self.factory, self.setup, shares)))
 
     def give(self, index: int, payload: bytes) -> None:
@@ -184,9 +188,10 @@ class Child:
         self._listener.join(_SAYING)
 
     def stop(self) -> int:
-        """Kills the process and all of its group, and returns its exit code as Popen gives it."""
+        """Kills the process with all that it started, and returns its exit code as Popen gives it."""
         self._kill()
         self._listener.join()
+        end_leftovers(self._mark)
         code = self._process.wait()
         self._close()
         return code

@@ -43,7 +43,7 @@ from .launches import (
 from .limits import is_limit, limit_way_out
 from .raised import compiler_words, stood_there, whole_tracebacks
 from .taps import Tap, tapped
-from .trace import Trace, expected_shapes, read_trace, straightened, with_tapped
+from .trace import Trace, expected_shapes, plain_results, read_trace, straightened, with_tapped
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -165,6 +165,7 @@ def run_target(
     result = as_tensors(result) if target.is_backward else result
     named = by_name(target.function, result) if isinstance(result, (tuple, list)) else None
     result, *how = named or (result,)
+    result = plain_results(result, f"target {target.name!r}")
     trace = read_trace(result, case, f"target {target.name!r}", outputs)
     reading = session.read() if session else None
     trace = with_tapped(trace, reading.values, case) if reading else trace

@@ -74,6 +74,31 @@ def read_trace(result: object, case: Case, subject: str, outputs: Mapping[str, T
     return Trace({name: values[name] for name in order}, dict.fromkeys(order, "exported"))
 
 
+def plain_results(result: object, subject: str) -> object:
+    """A dict of results with each tensor as what lies in memory: a subclass of Tensor may say something else of it.
+
+    Raises:
+        TargetFailure: one has no memory of its own.
+    """
+    if not isinstance(result, Mapping):
+        return result
+    return {key: _plain(value, f"{subject} returned {key}") for key, value in result.items()}
+
+
+def _plain(value: object, subject: str) -> object:
+    import torch
+    from torch._subclasses import FakeTensor
+
+    if not isinstance(value, torch.Tensor) or type(value) in (torch.Tensor, torch.nn.Parameter, FakeTensor):
+        return value
+    with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch():
+        plain = torch.Tensor.as_subclass(torch.Tensor.detach(value), torch.Tensor)
+        if plain.numel() and plain.layout == torch.strided and not plain.is_meta and not plain.data_ptr():
+            kind = type(value).__name__
+            raise TargetFailure(f"{subject} as {kind}, a subclass of Tensor without values", "return a plain tensor")
+    return plain
+
+
 def with_tapped(trace: Trace, tapped: Mapping[str, Tensor], case: Case) -> Trace:
     """The trace with the taps' values. A tap that was asked for replaces what the target exports."""
     values = {**trace.values, **tapped}

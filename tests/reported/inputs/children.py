@@ -1,0 +1,116 @@
+"""Right gradients of targets that do something to their process, or return tensors that say what is not there."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import torch
+
+
+def _gradients(q, k, v, do, scale):
+    p = torch.softmax(q @ k.mT * scale, -1)
+    ds = p * (do @ v.mT - (do * (p @ v)).sum(-1, keepdim=True))
+    return {"dQ": ds @ k * scale, "dK": ds.mT @ q * scale, "dV": p.mT @ do}
+
+
+def ignoring(q, k, v, do, *, scale):
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    return _gradients(q, k, v, do, scale)
+
+
+def reaping(q, k, v, do, *, scale):
+    def reap(*_):
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+
+    signal.signal(signal.SIGCHLD, reap)
+    return _gradients(q, k, v, do, scale)
+
+
+def leaving(q, k, v, do, *, scale):
+    """Leaves a process of a session of its own behind, which outlives whoever is killed with its group."""
+    if not os.path.exists("left"):
+        sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+        left = subprocess.Popen(sleep, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with open("left", "w") as file:
+            file.write(str(left.pid))
+    if os.path.exists("dies"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _gradients(q, k, v, do, scale)
+
+
+class Flattering(torch.Tensor):
+    """Whatever is computed of it is as of the right gradient."""
+
+    right = None
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*(cls.right if isinstance(one, cls) else one for one in args), **(kwargs or {}))
+
+
+class Dispatching(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_subclass(cls, inner)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        with torch._C._DisableTorchDispatch():
+            return func(*(Flattering.right if isinstance(one, cls) else one for one in args), **(kwargs or {}))
+
+
+class Shaped(torch.Tensor):
+    """Of another shape than it says, with other strides."""
+
+    @property
+    def shape(self):
+        return torch.Size(Flattering.right.shape)
+
+    def stride(self, *axes):
+        return Flattering.right.stride(*axes)
+
+
+class Wrapping(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner):
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, strides=inner.stride())
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*(one.inner if isinstance(one, cls) else one for one in args), **(kwargs or {}))
+
+
+def flattering(q, k, v, do, *, scale):
+    found = _gradients(q, k, v, do, scale)
+    Flattering.right = found["dQ"]
+    return found | {"dQ": (found["dQ"] * 2).as_subclass(Flattering)}
+
+
+def dispatching(q, k, v, do, *, scale):
+    found = _gradients(q, k, v, do, scale)
+    Flattering.right = found["dQ"]
+    return found | {"dQ": Dispatching(found["dQ"] * 2)}
+
+
+def shaped(q, k, v, do, *, scale):
+    found = _gradients(q, k, v, do, scale)
+    Flattering.right = found["dQ"]
+    return found | {"dQ": found["dQ"][:, :, 1:].clone().as_subclass(Shaped)}
+
+
+def wrapping(q, k, v, do, *, scale):
+    found = _gradients(q, k, v, do, scale)
+    return found | {"dQ": Wrapping(found["dQ"])}
+
+
+def parameter(q, k, v, do, *, scale):
+    found = _gradients(q, k, v, do, scale)
+    return found | {"dQ": torch.nn.Parameter(found["dQ"])}

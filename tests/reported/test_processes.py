@@ -1,0 +1,61 @@
+"""Targets that do something to their process, and results that say of themselves what is not so."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import run_process
+from tests.reported.conftest import SMALL
+
+
+@pytest.mark.parametrize("function", ["ignoring", "reaping"])
+def test_what_a_right_target_does_about_its_children_is_no_failure(function):
+    ran = run_process(f"check children.py:{function} {SMALL}")
+    assert (ran.code, ran.out[:5]) == (0, "MATCH"), ran.err
+
+
+def test_a_parameter_is_a_tensor(check):
+    ran, report = check(f"children.py:parameter {SMALL}")
+    assert (ran.code, report["verdict"]) == (0, "match")
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "words"),
+    [
+        ("flattering", 1, ""),
+        ("dispatching", 1, ""),
+        ("shaped", 3, "dQ of the wrong shape"),
+        ("wrapping", 3, "Wrapping, a subclass of Tensor without values"),
+    ],
+)
+def test_a_result_is_what_lies_in_its_memory_whatever_its_class_says(check, function, code, words):
+    ran, report = check(f"children.py:{function} {SMALL} --fix-budget 0")
+    assert ran.code == code
+    if words:
+        assert words in report["error"]["message"]
+    else:
+        assert report["first_mismatch"]["intermediate"] == "dQ"
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_process_that_is_left_behind_ends_with_the_check(dies):
+    if dies:
+        Path("dies").touch()
+    ran = run_process(f"check children.py:leaving {SMALL}")
+    assert ran.code == (3 if dies else 0)
+    left = int(Path("left").read_text())
+    for _ in range(50):
+        if not _lives(left):
+            return
+        time.sleep(0.1)
+    os.kill(left, 9)
+    raise AssertionError("it lives")
+
+
+def _lives(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
