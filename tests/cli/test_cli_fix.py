@@ -51,6 +51,23 @@ def test_fix_refuses_a_file_with_changes_that_git_has_not(mine):
     assert mine.read_text() == RIGHT + "# changed\n"
 
 
+def test_an_edit_that_matches_here_alone_is_written_only_where_that_is_asked_for(mine):
+    """A branch that no case comes to may need the edit too, or another one."""
+    branch = "    if n_ctx > 5000:\n        o = o * 1.0\n"
+    store = "    tl.store(delta_ptr"
+    assert store in EXAMPLE
+    mine.write_text(EXAMPLE.replace(store, branch + store))
+    git("commit", "-qam", "y")
+    ran = run(f"fix {WORDS}")
+    assert ran.code == 1
+    assert "MATCHES HERE, tried" in ran.out
+    assert "not run: line" in ran.out
+    refused = run("fix --apply --yes")
+    assert (refused.code, "add --plausible" in refused.err) == (2, True)
+    assert run("fix --apply --yes --plausible").code == 0
+    assert mine.read_text() == RIGHT.replace(store, branch + store)
+
+
 def test_fix_without_an_edit_ends_as_the_check(mine):
     ran = run("fix mine.py:delta --batch 1 --heads 2 --seqlen 16 --fix-budget 0")
     assert (ran.code, "FIX" in ran.out) == (1, False)

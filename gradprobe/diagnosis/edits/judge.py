@@ -30,7 +30,7 @@ class Judged:
     doubts: list[str] = field(default_factory=list)
     """The same of those that are wrong with it and without it, which the target perhaps does not take."""
     not_run: tuple[str, ...] = ()
-    """What of the edited functions no right run came to, in words."""
+    """What of the edited functions no right run came to, in words; and cases that came to no end even without it."""
 
 
 class Judge:
@@ -43,7 +43,7 @@ class Judge:
         laid: the layouts of the check.
         """
         self._experiment, self._run, self._spoilt, self._laid = experiment, run, spoilt, laid
-        self._before: dict[Trial, Came] = {}
+        self._before: dict[Trial, Came | None] = {}
 
     def judged(self, candidate: Candidate) -> Judged | None:
         """What came of an edit; None where it breaks what is right, or runs, without it."""
@@ -60,7 +60,7 @@ class Judge:
             is_open = _left(reaches, reached) and not judged.doubts
             if is_open and not self._all_are_kept(candidate, [other], reaches, judged, reached):
                 return None
-        judged.not_run = (*_left(reaches, reached), *([] if judged.right else ["any other case"]))
+        judged.not_run += (*_left(reaches, reached), *([] if judged.right else ["any other case"]))
         return judged
 
     @property
@@ -88,13 +88,17 @@ class Judge:
                     break
                 judged.right.append(other.feature)
                 reached |= one.reached
-                if one.of_dead_rows and one.of_dead_rows != self._unedited(candidate, other).of_dead_rows:
+                before = self._unedited(candidate, other) if one.of_dead_rows else None
+                if before is not None and before.of_dead_rows != one.of_dead_rows:
                     judged.doubts.append(_DEAD_ROWS)
         return True
 
     def _is_kept(self, candidate: Candidate, other: Other, came: Came | None, judged: Judged) -> bool:
         """Whether what does not match with an edit is no better without it."""
         before = self._unedited(candidate, other)
+        if before is None:  # it came to no end, or crashed: nothing is known of the case
+            judged.not_run = (*judged.not_run, other.feature)
+            return came is None
         if came is None or came.failure:
             return bool(before.failure)
         if before.failure:
@@ -107,11 +111,10 @@ class Judge:
             judged.doubts.append(other.feature)
         return True
 
-    def _unedited(self, candidate: Candidate, other: Other) -> Came:
+    def _unedited(self, candidate: Candidate, other: Other) -> Came | None:
         trial = _trial(other, ())
         if trial not in self._before:
-            (came,) = self._run(Candidate(candidate.file, (), 0.0), [trial])
-            self._before[trial] = came or Came({}, {}, 0, "it came to no end", False)
+            (self._before[trial],) = self._run(Candidate(candidate.file, (), 0.0), [trial])
         return self._before[trial]
 
 

@@ -143,10 +143,17 @@ def _edit(candidate: Candidate, words: str, tried: int, seconds: float) -> Tried
     return TriedEdit(matches=False, words=words, file=file, diff=diff, tried=tried, seconds=seconds)
 
 
-def _rank(passed: Passed) -> tuple[bool, int, int, int, int, int, float, int]:
-    """What is certain first, then what is right in more cases; of as good ones the smallest."""
+def _rank(passed: Passed) -> tuple[bool, int, int, int, int, int, int, float, int]:
+    """What is certain first, then what is right in more cases, then the file's own text, then the smallest."""
     doubts, not_run = len(passed.judged.doubts) + bool(passed.at_others), len(passed.judged.not_run)
-    return not passed.is_certain, doubts, passed.needless, not_run, *_size(passed.candidate)
+    return not passed.is_certain, doubts, passed.needless, not_run, _newness(passed.candidate), *_size(passed.candidate)
+
+
+def _newness(candidate: Candidate) -> int:
+    """How many of the lines that an edit puts in the file has nowhere yet, neither in its kernel nor in a sibling."""
+    there = {line.strip() for line in candidate.file.text.splitlines()}
+    new = (line[1:].strip() for line in diff_of(candidate).splitlines()[2:] if line.startswith("+"))
+    return sum(line not in there for line in new)
 
 
 def _size(candidate: Candidate) -> tuple[int, int, float, int]:
