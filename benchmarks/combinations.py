@@ -186,14 +186,16 @@ _ANY: Mapping[str, Sequence[Any]] = {
     "layout": ("all=blhd", "all=packed", "all=distinct", "do=expanded", "k=strided-last", "all=offset", "v=blhd"),
     "runs": ("contiguous", "distinct", "all=blhd"), "block-m": (16, 32, 64), "block-n": (16, 32),
     "dots": ("ieee", "tf32"), "inplace": ("q", "do"), "strict": (True,), "poison": (True,), "recover": (True, False),
-    "scale": (0.05, 1.0, 0.3), "oracle": ("identities",),
+    "scale": (0.05, 1.0, 0.3), "oracle": ("identities",), "schedules": (1,), "configs": ("all",), "as-cuda": (True,),
+    "tap": ("dS=ds[b,h,offs_m,offs_n]", "P=p[b,h,offs_m,offs_n]"), "shapes": ("blhd",), "arch": ("sm_75", "gfx942"),
 }  # fmt: skip
 _OF_SOFTMAX: Mapping[str, Sequence[Any]] = {
     "kv-heads": (1, 2), "causal": (True, False), "align": ("top-left", "bottom-right"), "softcap": (5.0, 0.5),
     "window": ("7,3", "0,0", "5,-1", "-1,2"), "bias": (True,), "bias-axes": ("hmn", "bhmn", "mn", "n", "bn", "h"),
     "alibi": (True,), "mask": ("random", "dead-rows", "padding"), "mask-axes": ("bhmn", "mn", "hmn", "bn"),
     "sinks": (True,), "seqlens": ("20,7", "7", "0,5"), "seqlen-q": (9, 20), "seqlen-k": (12, 31),
-    "head-dim-v": (8, 16),
+    "head-dim-v": (8, 16), "dropout": (0.2,), "mask-as": ("additive",), "window-as": ("int",),
+    "bias-rank": (3, 4), "mask-rank": (2, 4), "cu-seqlens": ("0,9,20",), "ranks": (2,),
 }  # fmt: skip
 _OF_LAZY: Mapping[str, Sequence[Any]] = {
     "tau": ("0.0", "-1.0", "0.5,0.0"),
@@ -216,8 +218,11 @@ def combinations(count: int, seed: int, device: str) -> Iterator[Combination]:
 
 
 def _command(rng: random.Random) -> list[str]:
-    if rng.random() < 0.1:
+    other = rng.random()
+    if other < 0.1:
         return ["diff", rng.choice(["P", "dP", "dS", "delta", "dQ", "dK", "dV", "LSE", "O"])]
+    if other < 0.14:
+        return [rng.choice(["strides", "fix", "lint"])]
     budget = rng.choice(["0", "2", "5"])
     return ["check", "--json", "report.json", "--fix-budget", budget, "--coincidence-budget", rng.choice(["0", "1"])]
 
@@ -272,7 +277,7 @@ def wrong_in(ended: subprocess.CompletedProcess[str], report: str) -> str:
     error = (json.loads(report).get("error") or {}) if report else {}
     if ended.returncode == 3 and not (error.get("message") or ended.stderr.strip()):
         return "exit code 3 without a reason"
-    has_place = "MISMATCH" in ended.stdout or "diff" in ended.args
+    has_place = "MISMATCH" in ended.stdout or "check" not in ended.args
     return "exit code 1 without a place" if ended.returncode == 1 and not has_place else ""
 
 
