@@ -194,7 +194,7 @@ _OF_SOFTMAX: Mapping[str, Sequence[Any]] = {
     "window": ("7,3", "0,0", "5,-1", "-1,2"), "bias": (True,), "bias-axes": ("hmn", "bhmn", "mn", "n", "bn", "h"),
     "alibi": (True,), "mask": ("random", "dead-rows", "padding"), "mask-axes": ("bhmn", "mn", "hmn", "bn"),
     "sinks": (True,), "seqlens": ("20,7", "7", "0,5"), "seqlen-q": (9, 20), "seqlen-k": (12, 31),
-    "head-dim-v": (8, 16), "dropout": (0.2,), "mask-as": ("additive",), "window-as": ("int",),
+    "head-dim-v": (8, 16), "dropout": (0.2,), "mask-as": ("additive",), "window-as": ("number",),
     "bias-rank": (3, 4), "mask-rank": (2, 4), "cu-seqlens": ("0,9,20",), "ranks": (2,),
 }  # fmt: skip
 _OF_LAZY: Mapping[str, Sequence[Any]] = {
