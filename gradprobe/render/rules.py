@@ -46,5 +46,6 @@ _FAILURES = {
     "GP023": "ReferenceFailure",
     "GP025": "UsageFailure Untested",
     "GP026": "Incomplete",
+    "GP027": "CompileError",
 }
 OF_FAILURE = {kind: _BY_ID[known] for known, kinds in _FAILURES.items() for kind in kinds.split()}

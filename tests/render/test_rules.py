@@ -14,7 +14,7 @@ PUBLISHED = {
     "GP020": ("Crash", "error"),
     "GP021": ("Timeout", "error"), "GP022": ("TargetFailed", "error"), "GP023": ("ReferenceFailed", "error"),
     "GP024": ("ToolFailed", "error"), "GP025": ("WrongUsage", "error"),
-    "GP026": ("Incomplete", "error"), "GP030": ("LayoutRefused", "none"),
+    "GP026": ("Incomplete", "error"), "GP027": ("NotCompiled", "error"), "GP030": ("LayoutRefused", "none"),
     "GP040": ("OffsetOf32Bits", "warning"), "GP041": ("StridedVector", "warning"),
     "GP042": ("UndeclaredCase", "warning"), "GP043": ("RightByCoincidence", "warning"),
 }  # fmt: skip
@@ -34,7 +34,7 @@ def test_kinds_of_memory_findings_and_failures_keep_their_ids():
         "Crash": "GP020", "DeviceLost": "GP020", "NoRoom": "GP020", "Timeout": "GP021", "TargetFailure": "GP022",
         "RanksFailure": "GP022", "Refusal": "GP022", "KernelStopped": "GP022", "NoKernel": "GP022",
         "ReferenceFailure": "GP023",
-        "UsageFailure": "GP025", "Untested": "GP025", "Incomplete": "GP026",
+        "UsageFailure": "GP025", "Untested": "GP025", "Incomplete": "GP026", "CompileError": "GP027",
     }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """What Triton's compiler refuses and its interpreter runs, and what the interpreter alone refuses."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +63,10 @@ def test_a_mask_that_is_left_out_is_the_cause_whatever_its_axes_are(check, mask)
     assert ran.code == 1
     assert [one["fault"] for one in report["diagnoses"]][:1] == ["mask/mask"]
     assert "by a fault of gradprobe" not in json.dumps(report)
+
+
+def test_a_compile_error_is_no_failure_of_gradprobe_in_other_forms(check):
+    _, report = check(f"uncompiled.py:plain_global {SMALL} --sarif found.sarif")
+    (run,) = json.loads(Path("found.sarif").read_text())["runs"]
+    assert {found["ruleId"] for found in run["results"]} == {"GP027"}
+    assert report["error"]["kind"] == "CompileError"
