@@ -150,6 +150,21 @@ def test_the_edit_that_adds_the_least_is_told_and_of_the_others_none_that_does_t
     assert told.others == ("line 4: y = c", "line 3: x = a * c")
 
 
+def test_text_that_the_file_has_elsewhere_is_preferred_to_what_is_new():
+    new, known = candidate(("x = a", "x = c")), candidate(("x = a", "y = b"))
+    found = Found([Passed(one, ["contiguous", "distinct"], Judged(["causal"])) for one in (new, known)])
+    assert _passed(found, 0.0)[0].candidate is known
+
+
+def test_what_is_certain_is_preferred_and_what_is_doubted_or_not_run_is_told():
+    small, large = candidate(("x = a", "x = b")), candidate(("x = a", "x = b * c"), ("y = b", "y = b * c"))
+    doubted = Passed(small, ["contiguous", "distinct"], Judged(["causal"], ["13 rows"], ("line 3",)))
+    certain = Passed(large, ["contiguous", "distinct"], Judged(["causal"]))
+    _, told = _passed(Found([doubted]), 0.0)
+    assert (told.is_certain, told.reservations) == (False, ("not run: line 3", "wrong with it and without it: 13 rows"))
+    assert _passed(Found([doubted, certain]), 0.0)[0] is certain
+
+
 def test_the_edits_for_two_causes_are_one_fix_and_each_is_told_at_its_own_cause(tmp_path):
     """The factor shows in every layout, the stride in two: neither edit alone makes anything match there."""
     both = EXAMPLE.replace("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1) * 0.5")
