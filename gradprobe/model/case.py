@@ -9,7 +9,8 @@ from .intermediates import lookup
 
 DTYPES = ("float32", "float16", "bfloat16")
 PATTERNS = ("normal", "small", "large", "negative", "positive", "offset", "lowrank", "dyadic")
-DOTS = ("ieee", "tf32")
+DOTS = ("ieee", "bf16x6", "tf32x3", "bf16x3", "tf32")
+"""Ways to multiply float32 as Triton calls them, the finest first."""
 DEVICES = ("auto", "cpu", "cuda")
 # Lazy tau beside dyadic values: tau / (i + 1) changes no P in 16 bits, and is far above the least float32.
 DYADIC_TAU = 2.0**-20

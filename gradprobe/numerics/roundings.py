@@ -78,13 +78,12 @@ def rounded_besides(
     found = {ways[-1]: compared(with_roundings(plain.precision, *ways[-1]))}
     if not found[ways[-1]].matches:
         return None
-    for way in ways:
-        names, tile = way
-        comparison = found.get(way) or compared(with_roundings(plain.precision, names, tile))
-        if comparison.matches:
-            furthest = max((head.furthest for of_result in heads.values() for head in of_result), default=0.0)
-            stands_out = furthest > (FURTHEST_OF_SUMS if tile else FURTHEST)
-            return None if stands_out else (comparison, Roundings(names, case.dtype, tile))
+    furthest = max((head.furthest for of_result in heads.values() for head in of_result), default=0.0)
+    for names, tile in ways:
+        if furthest <= (FURTHEST_OF_SUMS if tile else FURTHEST):
+            comparison = found.get((names, tile)) or compared(with_roundings(plain.precision, names, tile))
+            if comparison.matches:
+                return comparison, Roundings(names, case.dtype, tile)
     return None
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..model.case import Case
-from ..runtime.arithmetic import WAYS, Dots, coarsest
+from ..model.case import DOTS, Case
+from ..runtime.arithmetic import Dots, coarsest
 from ..targets.find import Target
 
 CUBLAS = "torch.backends.cuda.matmul"
@@ -15,7 +15,7 @@ CUBLAS = "torch.backends.cuda.matmul"
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What is known of the dots of a target on a GPU."""
+    """What is known of the dots of a target."""
 
     case: Case
     target: Target
@@ -23,11 +23,6 @@ class Arithmetic:
     """What was read of its runs."""
     is_compiled: bool = False
     """Whether it launched compiled Triton kernels."""
-
-    @property
-    def is_ieee_anyway(self) -> bool:
-        """TF32 is an arithmetic of GPUs, for float32; the interpreter multiplies in IEEE whatever it is told."""
-        return self.case.device == "cpu" or self.case.dtype != "float32"
 
     @property
     def declared(self) -> str | None:
@@ -44,23 +39,29 @@ class Arithmetic:
 
     @property
     def way(self) -> str:
-        """One of WAYS, by which all is judged: a gradient is as coarse as the coarsest dot that it comes from."""
-        if self.is_ieee_anyway:
+        """One of DOTS, by which all is judged: a gradient is as coarse as the coarsest dot that it comes from."""
+        if self.case.dtype != "float32":
             return "ieee"
+        if self.case.device == "cpu":  # where nothing multiplies otherwise by itself
+            return self.case.dots or "ieee"
         return self.declared or (coarsest(self.read) if self.read or not self.is_compiled else "tf32")
 
     @property
     def coarser(self) -> list[Dots]:
         """The dots that are coarser than what is declared."""
-        if self.is_ieee_anyway or self.declared is None:
+        if self.case.device == "cpu" or self.case.dtype != "float32" or self.declared is None:
             return []
-        return [one for one in self.read if WAYS.index(one.way) > WAYS.index(self.declared)]
+        return [one for one in self.read if DOTS.index(one.way) > DOTS.index(self.declared)]
 
     def sentences(self) -> Iterator[str]:
         """By which arithmetic all is judged, and how that is known. Nothing where there is no choice."""
-        if self.is_ieee_anyway:
-            return
-        if self.case.dots is not None:
+        if self.case.dtype != "float32":
+            if self.case.dots is not None:
+                yield f"--dots {self.case.dots} is for float32: products of {self.case.dtype} are exact in float32"
+        elif self.case.device == "cpu":
+            if self.case.dots not in (None, "ieee"):
+                yield f"dots are judged as {self.way}, as --dots says; a CPU multiplies in IEEE by itself"
+        elif self.case.dots is not None:
             yield f"dots are judged as {self.way}, as --dots says{self._beside()}"
         elif self.declared is not None:
             yield f"dots are judged as {self.way}, which the target is told{self._beside()}"
@@ -77,7 +78,7 @@ class Arithmetic:
 
 def in_words(found: Sequence[Dots]) -> str:
     """Where which way was read, the coarsest first: `tf32 in dq_kernel (kernel.py:81, 90); ieee in forward_kernel`."""
-    ways = [way for way in reversed(WAYS) if any(one.way == way for one in found)]
+    ways = [way for way in reversed(DOTS) if any(one.way == way for one in found)]
     told = {way: dict.fromkeys(f"{one.by}{_place(one)}" for one in found if one.way == way) for way in ways}
     return "; ".join(f"{way} in {', '.join(places)}" for way, places in told.items())
 

@@ -56,8 +56,6 @@ def _of_case(case: Case) -> list[str]:
     if case.ranks:
         backend, what = "NCCL" if case.device == "cuda" else "gloo", f"{case.shards} shards"
         notes.insert(0, f"{case.ranks} ranks ({backend}), each with its part of the whole: {what}")
-    if case.dots == "tf32" and case.device == "cpu":
-        notes.insert(0, "--dots tf32 has no effect here: TF32 is an arithmetic of GPUs, so IEEE's budget was applied")
     return notes
 
 

@@ -8,13 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..model.case import DOTS
 from ..targets.surroundings import replaced
 
 if TYPE_CHECKING:
     from ..cuda.kernel import KernelEntry
-
-WAYS = ("ieee", "bf16x6", "tf32x3", "bf16x3", "tf32")
-"""As Triton calls them, from the finest to the coarsest."""
 
 # `%s = tt.dot %q, %k, %acc, inputPrecision = tf32 : tensor<32x16xf32> * ...`; what is IEEE has no such word.
 _DOT = re.compile(r"\btt\.dot [^:\n]*?(?:inputPrecision = (\w+)[^:\n]*)?: tensor<(?:\d+x)+f32\b[^\n]*?loc\((#\w+)\)")
@@ -30,7 +28,7 @@ class Dots:
     """The dots of one kernel, or of torch, that multiply float32 in one way."""
 
     way: str
-    """One of WAYS."""
+    """One of DOTS."""
     by: str
     """The kernel's name; else what decides it: "torch.backends.cuda.matmul"."""
     file: str = ""
@@ -40,7 +38,7 @@ class Dots:
 
 def coarsest(found: Iterable[Dots]) -> str:
     """The coarsest way; "ieee" of none."""
-    return max((one.way for one in found), key=WAYS.index, default="ieee")
+    return max((one.way for one in found), key=DOTS.index, default="ieee")
 
 
 def of_triton(compiled: Iterable[Any]) -> Iterator[Dots]:
@@ -58,7 +56,7 @@ def in_ttir(kernel: str, text: str) -> Iterator[Dots]:
     for way, place in _DOT.findall(text):
         # A way that is not known is taken for the coarsest.
         file, line = _place(place, aliases)
-        found.setdefault((way or "ieee" if way in ("", *WAYS) else WAYS[-1], file), set()).add(line)
+        found.setdefault((way or "ieee" if way in ("", *DOTS) else DOTS[-1], file), set()).add(line)
     for (way, file), lines in found.items():
         yield Dots(way, kernel, file, tuple(sorted(lines - {0})))
 

@@ -101,6 +101,7 @@ def make_interpreter_right(case: Case) -> None:
     interpreter.make_operations_quick()
     interpreter.keep_arguments_in_place()
     interpreter.take_bools()
+    interpreter.take_products()
     interpreter.give_libdevice()
     interpreter.find_names()
     interpreter.give_loops_dtypes()

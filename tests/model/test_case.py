@@ -85,7 +85,7 @@ REFUSED = [
         {"pattern": "ones"},
         "--pattern must be one of normal, small, large, negative, positive, offset, lowrank, dyadic, got 'ones'",
     ),
-    ({"dots": "tf16"}, "--dots must be one of ieee, tf32, got 'tf16'"),
+    ({"dots": "tf16"}, "--dots must be one of ieee, bf16x6, tf32x3, bf16x3, tf32, got 'tf16'"),
     ({"device": "tpu"}, "--device must be one of auto, cpu, cuda, got 'tpu'"),
     ({"bias": False, "bias_window": 9}, "--bias-window: this case has no bias"),
 ]

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gradprobe.model.case import Case
+from gradprobe.model.case import DOTS, Case
 from gradprobe.numerics.precision import UNITS
 from gradprobe.probing.arithmetic import Arithmetic
-from gradprobe.runtime.arithmetic import WAYS, Dots, coarsest, in_ttir, matmuls_watched, of_cuda, of_triton
+from gradprobe.runtime.arithmetic import Dots, coarsest, in_ttir, matmuls_watched, of_cuda, of_triton
 from gradprobe.runtime.launches import recorded_launches
 from gradprobe.targets.find import find_target
 
@@ -145,4 +145,4 @@ def test_there_is_nothing_to_say_in_the_interpreter_nor_of_16_bits():
 
 
 def test_every_way_has_a_unit_and_the_coarser_one_the_larger():
-    assert sorted(UNITS, key=UNITS.get) == list(WAYS)
+    assert sorted(UNITS, key=UNITS.get) == list(DOTS)

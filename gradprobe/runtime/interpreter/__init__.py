@@ -11,6 +11,7 @@ from .language import (
     keep_patched_language,
     make_scalars_right,
     take_bools,
+    take_products,
 )
 from .libdevice import give_libdevice
 from .names import find_names, give_loops_dtypes
@@ -27,6 +28,7 @@ __all__ = [
     "keep_patched_language",
     "keep_types",
     "take_bools",
+    "take_products",
     "make_bfloat16_right",
     "make_operations_quick",
     "make_scalars_right",

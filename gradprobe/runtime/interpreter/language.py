@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
+from ...model.case import DOTS
 from .plans import PLANS
 
 
@@ -73,6 +75,13 @@ def make_scalars_right() -> None:
 
     shipped._patch_lang_tensor = patch_tensor
     shipped.InterpreterBuilder.create_splat = splat_bools
+
+
+@functools.cache
+def take_products() -> None:
+    """Patches the interpreter to take each way to multiply float32 that GPUs have; it multiplies in IEEE for all."""
+    builder = shipped.interpreter_builder
+    builder.options = replace(builder.options, allowed_dot_input_precisions=DOTS)
 
 
 @functools.cache

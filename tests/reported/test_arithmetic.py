@@ -1,0 +1,44 @@
+"""Right kernels of other arithmetics than the contract's, and what is exported in other conventions."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.reported.conftest import SMALL
+from tests.sampling import sampled
+
+OF_16_BITS = "--batch 1 --heads 2 --seqlen 150 --head-dim 32 --causal"
+
+
+@pytest.mark.parametrize("way", ["tf32", "bf16x3"])
+def test_products_are_judged_as_they_are_declared_on_the_cpu_too(check, way):
+    ran, report = check(f"products.py:{way} {SMALL} --dots {way}")
+    assert (ran.code, report["verdict"]) == (0, "match")
+    assert f"dots are judged as {way}, as --dots says" in " ".join(report["notes"])
+
+
+def test_products_that_are_coarser_than_declared_are_wrong(check):
+    assert check(f"products.py:tf32 {SMALL} --dots bf16x3")[1]["verdict"] == "mismatch"
+
+
+def test_triton_s_interpreter_takes_each_way_to_multiply(check):
+    assert check(f"flash {SMALL} --dots bf16x3")[1]["verdict"] == "match"
+
+
+def test_an_option_that_changes_nothing_is_said_to(check):
+    notes = check(f"torch_16.py:all_in_16_bits {SMALL} --dtype float16 --dots tf32")[1]["notes"]
+    assert "--dots tf32 is for float32: products of float16 are exact in float32" in notes
+
+
+@sampled(
+    "words",
+    [
+        f"{name} {OF_16_BITS} --dtype {dtype} --seed {seed}"
+        for seed in range(4) for name in ("all_in_16_bits", "softmax_in_32_bits") for dtype in ("bfloat16", "float16")
+    ],
+    2,
+)  # fmt: skip
+def test_attention_in_operations_of_torch_is_right(check, words):
+    ran, report = check(f"torch_16.py:{words}")
+    assert (ran.code, report["verdict"]) == (0, "match"), report["first_mismatch"]
+    assert all("rounds S to" in sentence for sentence in report["coarser"])
