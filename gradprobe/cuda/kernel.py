@@ -71,6 +71,9 @@ def entry_of(unit: Unit, name: str) -> KernelEntry:
         way_out = f"it has: {', '.join((*source.kernels, *source.templates)) or 'none'}"
         if plain in source.templates:
             way_out = f'it is a template: name an instance, module["{plain}<...>"]'
+        unmarked = 0 if plain in {**source.kernels, **source.templates} else source.line_of_function(plain)
+        if unmarked:
+            way_out = f"{plain} in line {unmarked} is not marked __global__"
         raise NoKernel(f"{source.path.name} has no kernel {name!r}", way_out)
     return KernelEntry(unit, name, known[plain])
 

@@ -256,6 +256,15 @@ class CudaSource:
         name = declared_name(self._found[kernel].declarator) if kernel in self._found else None
         return name.start_point[0] + 1 if name is not None else 1
 
+    def line_of_function(self, name: str) -> int:
+        """The line in which a function is defined; 0 where there is none of this name."""
+        found = (
+            next(iter(nodes(node, "function_declarator")), None)
+            for node in nodes(parse(self.plain), "function_definition")
+        )
+        named = (declared_name(one) for one in found if one is not None)
+        return next((one.start_point[0] + 1 for one in named if one is not None and words(one) == name), 0)
+
     def unsupported_on_a_cpu(self) -> str:
         """The first line that cannot run on a CPU, and why; "" where there is none."""
         found = []
@@ -304,9 +313,11 @@ def read_source(path: Path, folders: Sequence[str | Path] = ()) -> CudaSource:
         TargetFailure: it is not there, or is no text.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
         raise TargetFailure(f"cannot read the CUDA source {path}: {error}", "is the path right?") from error
+    if chr(0) in text:
+        raise TargetFailure(f"cannot read the CUDA source {path}: it is no text", "g++ and NVRTC read UTF-8")
     return _as_before(CudaSource(path.resolve(), text, _included(path.resolve(), text, folders)))
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from .ended import raised_of
 from .limits import words_of_loss
 from .threads import one_for_numpy
+from .where import stack_goes_to
 
 # Seconds in which a child must be ready. Importing torch takes up to twenty seconds on a busy machine with cold disks.
 START_LIMIT = 180.0
@@ -59,6 +60,7 @@ def main(descriptor: int, stacks: int, dies_with_parent: bool, early: Sequence[s
 
 def _say_where_it_ends(stacks: int) -> None:
     """Has a crash, the signal WHERE and `os._exit` write the stack of this process."""
+    stack_goes_to(stacks)
     faulthandler.enable(stacks)
     faulthandler.register(WHERE, stacks, all_threads=False)
     process, leave = os.getpid(), os._exit

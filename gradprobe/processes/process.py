@@ -31,7 +31,7 @@ _START = (
 )
 # Seconds between two checks that the child lives; for a child to end once it has closed its stream; and for a child
 # that is late to write its stack.
-_LOOK, _CLOSING, _SAYING = 0.05, 1.0, 0.3
+_LOOK, _CLOSING, _SAYING = 0.05, 1.0, 1.0
 _TAIL_BYTES, _TAIL_LINES = 1 << 16, 30
 
 

@@ -114,7 +114,8 @@ def _build(unit: Unit, wrapper: str, arrays: str, folder: Path) -> Path:
     (folder / "kernels.cpp").write_text(wrapper)
     (folder / "arrays.cpp").write_text(arrays)
     include = [f"-iquote{unit.source.path.parent}", *(f"-I{entry}" for entry in unit.include)]
-    _compile(unit, [*_WATCHED, *include, "-S", "kernels.cpp", "-o", "kernels.s"], folder)
+    exceptions = [] if unit.has_host else ["-fno-exceptions"]  # which no GPU knows
+    _compile(unit, [*_WATCHED, *exceptions, *include, "-S", "kernels.cpp", "-o", "kernels.s"], folder)
     # Shared arrays have no values: a gap follows each array of zeros.
     apart = _ZEROS.sub(rf"\g<0>\t.zero\t{_GAP}\n", (folder / "kernels.s").read_text())
     (folder / "kernels.s").write_text(apart)
@@ -138,7 +139,8 @@ def _compile(unit: Unit, words: list[str], folder: Path) -> Path:
 
 def _errors(printed: str) -> str:
     """The first errors, with the lines of the file; the end of the output where there is no error in it."""
-    found = []
+    open_braces = re.findall(r"^(\S[^:\n]*):(\d+):\d+: note: to match this '\{'$", printed, re.MULTILINE)
+    found = [f"{Path(file).name}:{line}: a brace is opened here and not closed" for file, line in open_braces]
     for match in re.finditer(r"^(\S[^:\n]*):(\d+)(?::\d+)?: (?:fatal )?error: (.*)$", printed, re.MULTILINE):
         file, line, words = match.groups()
         words = words.removeprefix("#error ").strip('"')

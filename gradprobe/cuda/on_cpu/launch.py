@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import linecache
 import re
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ import numpy as np
 
 from ...model.failures import KernelStopped, TargetFailure
 from ...model.number import plural
+from ...processes.where import add_to_stack
 from ...source.text import SourceLine
 from ..kernel import KernelEntry, Sizes, c_values, compiled_for
 from ..recording import MOST_RECORDS, RECORD, Recorded, recording_now
@@ -60,6 +62,8 @@ def _lines_among(places: Sequence[str]) -> Iterator[SourceLine]:
 
 
 _MOST_FINDINGS = 64
+# Of shared arrays that are not extern, on every GPU.
+_MOST_STATIC = 48 << 10
 _NONE = (1 << 64) - 1
 _KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED, EQUAL, SHUFFLE)
 _HOW = ("read", "write", "atomic")
@@ -99,6 +103,9 @@ class _CLaunch(ctypes.Structure):
         ("copies", ctypes.c_void_p),
         ("n_copies", ctypes.c_int64),
         *((name, ctypes.c_int32) for name in ("is_apart", "together", "one_of")),
+        ("signal", ctypes.c_int32),
+        ("stopped", _CSite),
+        ("calls", ctypes.c_uint64 * 8),
         ("message", ctypes.c_char * 512),
     )
 
@@ -148,6 +155,10 @@ def run(
     """
     if not 0 <= shared_bytes <= MOST_SHARED:
         raise TargetFailure(f"kernel {entry.name}: {shared_bytes:,} bytes of shared memory; 0 to {MOST_SHARED:,} fit")
+    static = code.library.static_bytes(entry.name)
+    if static > _MOST_STATIC:
+        words = f"kernel {entry.name} has {static:,} bytes of shared arrays, and no compiler takes more than 49,152"
+        raise TargetFailure(words, "declare them extern, and give the launch their bytes")
     library, regions, given = code.library, Regions(), [(_called(name, each, watch), each) for name, each in given]
     regions.add_tensors(given, watch.unwritten)
     regions.add_arrays(library, entry, shared_bytes)
@@ -187,7 +198,28 @@ def run(
     told(watch, seen)
     if is_stopped:
         words = fatal.sentence if fatal else f"{entry.name}: {described.message.decode(errors='replace')}"
+        words = _of_signal(entry, library, described) if described.signal else words
         raise KernelStopped(f"a kernel could not run to its end: {words}")
+
+
+_SIGNALS = {
+    signal.SIGFPE: "divides an integer by 0, of which a GPU makes any number,",
+    signal.SIGILL: "comes to an end that returns nothing, or to a trap,",
+    signal.SIGABRT: "aborts",
+    signal.SIGUSR1: "has not ended",
+}
+
+
+def _of_signal(entry: KernelEntry, library: Library, launch: _CLaunch) -> str:
+    """What a thread did that a CPU ends a program for, and where; its line is where this process says that it is."""
+    lines = [line for at in launch.calls if at for line in lines_of(library.file, (at,))[at] if line.line]
+    site = replace(_site(library, launch.stopped, RACE), line=next(iter(lines), UNKNOWN))
+    does = _SIGNALS.get(signal.Signals(launch.signal), "touches memory that is nobody's")
+    if launch.stopped.access and launch.signal == signal.SIGSEGV:
+        does = "needs more than the 512 KiB of local memory that a GPU has for a thread"
+    if lines:
+        add_to_stack(lines[0].file, lines[0].line, entry.plain_name)
+    return f"{entry.name}: {site.who} {does}" + (f" at {site.place}" if lines else "")
 
 
 def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:

@@ -43,6 +43,8 @@ class Named:
     bytes: int = 0
     element: int = 0
     """The bytes of one of its elements; 0 where they are not known."""
+    owner: str = ""
+    """The function that declares it, without its parameters; "" of an array of the file."""
 
     @property
     def span(self) -> tuple[int, int]:
@@ -107,6 +109,11 @@ class Library:
         count = getattr(self._loaded, f"gp_describe_{self._number[kernel]}")(out)
         return tuple(out[:count])
 
+    def static_bytes(self, kernel: str) -> int:
+        """The bytes of the shared arrays that a kernel declares, but for `extern` ones."""
+        plain = kernel.replace(" ", "")
+        return sum(array.bytes for array in self.arrays if array.is_shared and array.owner.replace(" ", "") == plain)
+
     def run(self, launch: ctypes.Structure) -> int:
         return self._loaded.gp_run(ctypes.byref(launch))  # type: ignore[no-any-return]
 
@@ -132,8 +139,14 @@ def _arrays_in(file: Path) -> list[Named]:
         short = re.sub(r"(\[abi:\w+\]|\.\d+)$", "", name.rpartition("::")[2])  # `kernel<4>(float*, int)::tile`: tile
         called = "" if name.startswith(_BESIDE_ARRAYS) else short
         if called or (value, is_shared) not in found:
-            found[value, is_shared] = Named(called, is_shared, None, value, size)
+            found[value, is_shared] = Named(called, is_shared, None, value, size, owner=_owner(name))
     return list(found.values())
+
+
+def _owner(symbol: str) -> str:
+    """`kernel<4>` of `void kernel<4>(float*, int)::tile`, and `kernel` of `kernel(float*)::tile`."""
+    function = symbol.partition("(")[0] if "::" in symbol and "(" in symbol else ""
+    return function.rpartition(" ")[2].rpartition("::")[2] if "<" not in function else re.sub(r"^\w+ ", "", function)
 
 
 # In a storage of up to so many elements, a map names the owner of each. In a larger one, a view owns all that lies

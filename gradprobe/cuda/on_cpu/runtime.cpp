@@ -13,6 +13,9 @@
 
 #include <link.h>
 #include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -122,6 +125,8 @@ struct Machine {
     std::vector<Doubt> doubts;      // of the latest access
     std::vector<Filled> filled;     // by the latest access
     std::vector<uint64_t> counted;  // the access that each finding was last counted at
+    pthread_t thread;
+    size_t printed = 0;
     bool is_running = false, is_fenced = false, is_stopped = false;
     void* own = nullptr;
     ucontext_t own_context;
@@ -812,6 +817,76 @@ uint64_t waits(State state, int kind, uint64_t pc) {
     return m.fibers[m.current].result;
 }
 
+// ---- signals: what a kernel's code may get, and what asks where it is
+
+constexpr int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGUSR1};
+constexpr int N_SIGNALS = sizeof SIGNALS / sizeof *SIGNALS;
+struct sigaction before[N_SIGNALS];
+alignas(16) char signal_stack[1 << 16];
+
+// Where the code of a signal is, and what called it, by its frames.
+void where(gp_launch& l, const ucontext_t& context) {
+#if defined(__x86_64__)
+    uint64_t pc = context.uc_mcontext.gregs[REG_RIP], frame = context.uc_mcontext.gregs[REG_RBP];
+#elif defined(__aarch64__)
+    uint64_t pc = context.uc_mcontext.pc, frame = context.uc_mcontext.regs[29];
+#else
+    uint64_t pc = 0, frame = 0;
+#endif
+    uint64_t low = reinterpret_cast<uint64_t>(m.arena), high = low + m.arena_bytes;
+    l.calls[0] = pc + 1 - l.library;  // as if it were a return address
+    l.calls[7] = m.fibers[m.current].pc;
+    for (int i = 1; i < 7 && frame >= low && frame + 16 <= high; ++i) {
+        const uint64_t* words = reinterpret_cast<const uint64_t*>(frame);
+        l.calls[i] = words[1] - l.library;
+        frame = words[0];
+    }
+}
+
+// Ends the launch. Not this process, as a GPU ends no host either.
+void on_signal(int number, siginfo_t* info, void* context) {
+    int at = int(std::find(SIGNALS, SIGNALS + N_SIGNALS, number) - SIGNALS);
+    if (!pthread_equal(pthread_self(), m.thread)) {
+        if (number == SIGUSR1) pthread_kill(m.thread, number);
+        else sigaction(number, &before[at], nullptr);  // it comes again, and is another's
+        return;
+    }
+    // Who asked wants Python's stack too.
+    const struct sigaction& other = before[at];
+    bool is_taken = other.sa_handler != SIG_DFL && other.sa_handler != SIG_IGN;
+    if (number == SIGUSR1 && is_taken && (other.sa_flags & SA_SIGINFO)) other.sa_sigaction(number, info, context);
+    else if (number == SIGUSR1 && is_taken) other.sa_handler(number);
+    gp_launch& l = *m.launch;
+    l.signal = number;
+    m.is_stopped = true;
+    uint64_t address = reinterpret_cast<uint64_t>(info->si_addr), low = reinterpret_cast<uint64_t>(m.arena);
+    bool is_in_stacks = number == SIGSEGV && address >= low && address < low + m.arena_bytes;
+    site(l.stopped, NONE, m.current, m.block, is_in_stacks);
+    if (!m.is_running) {
+        l.calls[0] = m.fibers[m.current].pc;
+        return;
+    }
+    where(l, *static_cast<const ucontext_t*>(context));
+    m.fibers[m.current].state = ENDED;
+    to_scheduler(m.fibers[m.current]);
+}
+
+void take_signals() {
+    m.thread = pthread_self();
+    stack_t own{};
+    own.ss_sp = signal_stack;
+    own.ss_size = sizeof signal_stack;
+    sigaltstack(&own, nullptr);
+    struct sigaction taken{};
+    taken.sa_sigaction = on_signal;
+    taken.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    for (int i = 0; i < N_SIGNALS; ++i) sigaction(SIGNALS[i], &taken, &before[i]);
+}
+
+void give_signals_back() {
+    for (int i = 0; i < N_SIGNALS; ++i) sigaction(SIGNALS[i], &before[i], nullptr);
+}
+
 // What the loader knows of this library.
 struct Loaded {
     uint64_t base = 0, bytes = 0, shared = 0, shared_bytes = 0;
@@ -865,6 +940,8 @@ int gp_run(gp_launch* launch) {
     m.doubts.clear();
     m.accesses = 0;
     launch->message[0] = 0;
+    launch->signal = 0;
+    m.printed = 0;
     if (!make_stacks(m.threads)) return fail("there is no memory for the stacks of its threads");
     make_shadows();
     m.warp_epochs.assign((m.threads + WARP - 1) / WARP, 0);
@@ -878,6 +955,7 @@ int gp_run(gp_launch* launch) {
     for (uint32_t i = 0; i < blocks; ++i) turns[i] = i;
     std::mt19937_64 random(launch->seed);
     if (launch->seed) std::shuffle(turns.begin(), turns.end(), random);
+    take_signals();
     for (uint32_t i = 0; i < blocks && !m.is_stopped; ++i) {
         m.block = turns[i];
         m.block_index = {m.block % launch->grid[0], m.block / launch->grid[0] % launch->grid[1],
@@ -885,6 +963,7 @@ int gp_run(gp_launch* launch) {
         if (launch->seed) std::shuffle(order.begin(), order.end(), random);
         run_block(order);
     }
+    give_signals_back();
     drop_shadows();
     return m.is_stopped ? GP_STOPPED : 0;
 }
@@ -945,6 +1024,18 @@ void* gp_memcpy(void* to, const void* from, size_t bytes) {
 void* gp_memset(void* to, int value, size_t bytes) {
     if (bytes) touch(to, int(bytes), GP_WRITE, __builtin_return_address(0));
     return memset(to, value, bytes);
+}
+// A GPU too keeps no more than 1 MiB of what a launch prints.
+int gp_printf(const char* format, ...) {
+    constexpr size_t MOST = 1 << 20;
+    if (m.printed > MOST) return -1;
+    va_list given;
+    va_start(given, format);
+    int count = vprintf(format, given);
+    va_end(given);
+    m.printed += std::max(count, 0);
+    if (m.printed > MOST) printf("\n... this launch printed more than 1 MiB; the rest is left out\n");
+    return count;
 }
 void gp_fence() { m.is_fenced = true; }
 void gp_yield() {

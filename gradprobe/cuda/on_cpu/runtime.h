@@ -66,6 +66,9 @@ struct gp_launch {
     int32_t is_apart;   // whether all that a thread read of others was such a copy, or 0
     int32_t together;                // gp_together: which threads gave each other values
     int32_t one_of;                  // of how many threads one is recorded
+    int32_t signal;    // that its code got, or 0; then the next two say where
+    gp_site stopped;   // whose access is whether it has no stack left
+    uint64_t calls[8]; // of its code, the innermost first, from the library's base; 0: none
     char message[512];
 };
 
@@ -90,6 +93,7 @@ void gp_touch_atomic(const void* address, int bytes);
 void gp_copy(void* to, const void* from, uint64_t bytes);
 void* gp_memcpy(void* to, const void* from, size_t bytes);
 void* gp_memset(void* to, int value, size_t bytes);
+int gp_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void gp_fence();
 void gp_yield();
 void gp_fail(const char* words) __attribute__((noreturn));

@@ -274,9 +274,11 @@ template <class... A> __attribute__((no_sanitize("thread"))) void gp_call(void (
 
 // What the C library copies is not watched. (The header's own are __builtin_memcpy.)
 namespace std {
+using ::gp_printf;
 using ::gp_memcpy;
 using ::gp_memset;
 }
+#define printf gp_printf
 #define memcpy gp_memcpy
 #define memset gp_memset
 // g++ takes no alignas behind thread_local, where kernels write it: `__shared__ alignas(16) float tile[64]`.
