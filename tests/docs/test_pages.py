@@ -11,7 +11,7 @@ from tests.docs.examples import ROOT
 
 _DOCS = ROOT / "docs"
 _ALL = [*sorted(ROOT.glob("*.md")), *sorted(_DOCS.rglob("*.md"))]
-_README_BYTES = 10_000
+_README_BYTES = 9_000
 
 
 def _links(page):
