@@ -31,7 +31,7 @@ def doctor(
 ) -> None:
     """Climb a ladder from the simplest kernels up, on this machine or with TARGET, and say what really runs.
 
-    The first rung that is not green is the story: what it needs more than the one below it is at fault.
+    Look at the first rung that is not green: what it needs more than the one below it is at fault.
     """
     request = shared.request_of(target, family, options)
     command = request.command("doctor", fresh=fresh or None) if target is not None else "gradprobe doctor"

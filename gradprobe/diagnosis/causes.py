@@ -168,7 +168,7 @@ class CauseSearch:
         """The diagnoses; a cause that explains several layouts says so."""
         several = {fault: ", ".join(names) for fault, names in self._shown.items() if len(names) > 1}
         return [
-            structs.replace(one, evidence=(*one.evidence, f"it shows in {several[one.fault]}"))
+            structs.replace(one, evidence=(*one.evidence, f"layouts that show it: {several[one.fault]}"))
             if one.fault in several and one.is_named
             else one
             for one in self._found

@@ -95,7 +95,7 @@ def right_in_the_interpreter(again: Again) -> Diagnosis | None:
     same = (
         f"the same case in {run_name(again.assigned)} matches with --device cpu: no formula, mask or address is wrong"
     )
-    left = "what is left is of compiled code alone: the order of programs and threads, pipelining, the compiler"
+    left = "only compiled code can do it: the order of programs and threads, pipelining, the compiler"
     return Diagnosis(
         f"compiler/{name}",
         "COMP",
@@ -140,7 +140,7 @@ def right_in_another_file(again: Again) -> Diagnosis | None:
             return Diagnosis(
                 "cache/other-file",
                 "COMP",
-                f"another file of this name is right, and is not the one that ran: {file}",
+                f"another file of this name is right, but did not run: {file}",
                 1.0,
                 (f"ran: {source.file} sha256 {source.sha256[:12]}", f"right: {file}"),
                 fix=f"remove one of the two, or put {Path(file).parent} first on the search path",

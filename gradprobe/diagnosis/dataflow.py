@@ -132,7 +132,8 @@ _OF_ACCESSES = ("load", "masked", "store")
 
 def _beside(one: Suspect, place: Where) -> Iterator[Where]:
     """The lines of what enters a wrong operation unseen: its mask, its terms, the range of its loop."""
-    note = "its address" if one.kind in _OF_ACCESSES else "enters here"
+    used = f"used in {title(one.name)} here" if one.name else "used here"
+    note = "its address" if one.kind in _OF_ACCESSES else used
     lines = [(line.file, line.line, "worked on here") for chain in one.used for line in places(chain)[-1:]]
     lines += [(line.file, line.line, note) for chain in one.beside for line in places(chain)[-1:]]
     if one.site.operation == "select" or one.kind == "masked":
@@ -180,15 +181,15 @@ def _summary(one: Suspect, names: Sequence[str]) -> str:
     kernel, name = one.site.kernel, one.name
     if one.index:
         of = listed(list(map(title, names)))
-        return f"{kernel} accesses {of} by one index, which is another {WORDS[one.letter]}'s than it works on"
+        return f"{kernel} accesses {of} at another {WORDS[one.letter]} than the one it works on"
     if one.kind == "load":
-        return f"{kernel} reads other elements of {title(name)} than it works on"
+        return f"{kernel} reads the wrong elements of {title(name)}"
     if one.kind == "masked":
-        return f"{kernel} masks out elements of {title(name)} that it works on"
+        return f"{kernel} masks out elements of {title(name)} that it needs"
     if one.kind == "store":
-        return f"{kernel} writes other elements of {title(name)} than it computed"
+        return f"{kernel} writes {title(name)} to the wrong elements"
     if one.kind == "stored":
-        return f"{one.reason}, in {kernel}"
+        return f"{kernel} {one.reason}"
     if one.kind == "unstored":
         return f"{kernel} leaves a part of {name} unwritten: {one.reason}"
     if one.kind == "grid":

@@ -83,7 +83,7 @@ def _by_factors(
     for site, (node, _) in found.items():
         culprit = None if _is_known(node) else factors.culprit(node)
         if culprit is not None:
-            reason = f"it is {culprit.words}, and line {places(site.lines)[-1].line} takes it for {culprit.wanted}"
+            reason = f"line {places(site.lines)[-1].line} needs {culprit.wanted} here, and this is {culprit.words}"
             odd = culprit.node.site
             lines = blamed(odd, _right(run.flow) - {odd})
             told.setdefault(odd, Suspect("value", culprit.name, odd, lines, reason, extents[site], used=(site.lines,)))
@@ -303,7 +303,7 @@ def _of_value(node: Node, name: str) -> str:
         return f"what is made here {is_wrong}"
     are, them = ("are", "them") if " and " in right else ("is", "it")
     where = " where rows see keys, not masked elsewhere" if any(role.is_open for role in known) else ""
-    return f"{right} {are} right{where}, and what is made of {them} {is_wrong}"
+    return f"{right} {are} right{where}, and the value made of {them} {is_wrong}"
 
 
 def _of_rows(run: Followed, nodes: Sequence[Node]) -> tuple[str, str]:
@@ -326,8 +326,8 @@ def _of_summed(node: Node, used_by: Node) -> str:
     assert node.role is not None
     sums = f"line {places(used_by.site.lines)[-1].line} sums over it"
     if node.role.is_open:
-        return f"{node.role.words} is right where rows see keys and not masked where they do not, and {sums}"
-    return f"it is {node.role.words}, and {sums} as if it were more"
+        return f"{node.role.words} is not masked where rows see no keys, and {sums}"
+    return f"it is {node.role.words} and not yet what is due, and {sums}"
 
 
 # What an operation makes of right values.

@@ -240,7 +240,7 @@ def _again(one: Tested, second: Tester, experiment: Experiment) -> Tested:
     wrong = sum(second.wrong.values())
     again = _best(second, one)
     draw = "a second draw of values" if experiment.saved is None else "the values in another order"
-    said = f"of {draw} it explains {again.reproduced:.0%}: {wrong:,} elements are wrong there"
+    said = f"on {draw} it explains {again.reproduced:.0%} of {wrong:,} wrong elements"
     return replace(one, again=again, said=said)
 
 

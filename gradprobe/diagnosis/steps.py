@@ -322,7 +322,7 @@ def _of_positions(seen: Observed, shards: Shards) -> Iterator[Explained]:
         for head in heads:
             _add_masked(score, head, names, (place[None] <= place[:, None]).to(head.lse.device))
         if score.explained >= NAMED:
-            words = f"the mask takes shards that are {case.shards} for {taken}"
+            words = f"the mask assumes {taken} shards, and they are {case.shards}"
             every = range(shards.ranks)
             yield from (Explained(POSITIONS, words, r, None, r, names, score.explained, score.wrong) for r in every)
             return

@@ -59,7 +59,7 @@ def other_factors(run: Followed, wrong: Sequence[str], *, of_host: bool = False)
     tiles = Counter(stored.site for stored in run.flow.stores)
     for site, ((name, words), *others) in found.items():
         reason, extent = (
-            f"{name} is stored as {words}, and is {STORED[name]}",
+            f"stores {words} as {name}; should store {STORED[name]}",
             share(1 + len(others), tiles[site], "tile"),
         )
         beside = tuple(dict.fromkeys(one.site.lines for one in _made_of(nodes[site])))

@@ -94,7 +94,7 @@ def nothing_summed(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     for home, site in run.flow.empty.items():
         name = run.outcome.storages.get(home, "")
         if name in wrong and home not in filled:
-            reason = "what is stored is made of nothing that was loaded"
+            reason = "what is stored comes from no load"
             yield Suspect("pairs", name, site, site.lines, reason, share(total, total, "pair"))
 
 

@@ -10,7 +10,7 @@ from ..runtime.interpreter.dataflow import Site
 from ..runtime.interpreter.memory.findings import Line
 
 # What is said of pairs that no product was of: nothing that was summed was lost.
-NEVER = "and no product is of them"
+NEVER = "and no product uses them"
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def unmade(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     for site, (first, *others) in sites.items():
         role = first.operands[0].role
         if role is not None and role.name in _PARTNERS:
-            reason = f"{role.name} is summed with what is made of nothing that was loaded"
+            reason = f"{role.name} is summed with a value that comes from no load"
             extent = share(1 + len(others), 1 + len(others), "tile")
             beside = tuple(_lost(run, site))
             yield Suspect("value", _PARTNERS[role.name], site, site.lines, reason, extent, beside=beside)

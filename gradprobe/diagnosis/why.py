@@ -24,7 +24,7 @@ from .prediction import observed
 from .smaller import MOST_SCORES, smaller_failing
 
 _TOO_LARGE = (
-    "no hypothesis was tried: this case is too large for it, and no smaller one was found that fails in the same way; "
+    "no cause was sought: this case is too large, and no smaller one fails in the same way; "
     "gradprobe shrink looks further"
 )
 # What makes no number wrong.

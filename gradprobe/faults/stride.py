@@ -25,7 +25,7 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
                 whose = f"its own {along} strides swapped" if other == name else f"{title(other)}'s {along} stride"
                 about = (f"stride/{fault}", "S1", f"{title(name)} is read with {whose}")
                 # Why the first one is right.
-                right = (f"{along} 0 is right and others are wrong: 0 times any stride is 0",)
+                right = (f"{along} 0 is right because its offset is 0 with any stride",)
                 evidence = right if len(axes) == 1 else ()
                 found = misreading(seen, name, read, *about, axes=axes, other=other, evidence=evidence)
                 yield replace(found, taken=taken)

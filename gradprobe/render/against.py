@@ -63,7 +63,7 @@ def _first(other: Against, report: Report) -> str:
         return "they give the same bits"
     worst = max(other.differences, key=_ratio)
     most = f"{ratio(_ratio(worst))}x of that, in {worst.name}"
-    return f"they differ nowhere by more than one of them may err; most, {most}"
+    return f"every difference is within what one of them may err; the largest is {most}"
 
 
 def _otherwise(case: Case | None, other: Case | None) -> str:

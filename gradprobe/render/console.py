@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -28,7 +29,7 @@ from ..model.run import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head
 from .against import beside, render_against
 from .excerpt import render_reasons, window
 from .identities import identity_table
-from .places import Place, base_of, place_of
+from .places import Base, Place, base_of, place_of
 from .repeats import repeat_sentences
 from .text import (
     ASCII,
@@ -51,14 +52,14 @@ _NAME, _CELL = 9, 8
 _MOST_STRAYS = 4
 _STRAYED = {
     RACE: "races",
-    OUTSIDE: "touches what is not its own",
-    GUARD: "touches what is not its own",
-    UNWRITTEN: "reads what nothing wrote",
+    OUTSIDE: "reads or writes outside a tensor",
+    GUARD: "reads or writes outside a tensor",
+    UNWRITTEN: "reads memory that nothing has written",
     BARRIER: "has a barrier that not all threads reach",
     SHUFFLE: "shuffles with lanes that give no value",
     MISALIGNED: "makes a misaligned access",
     CHANGED: "writes over its inputs",
-    SHARED: "returns what lies in another tensor's memory",
+    SHARED: "returns a tensor that shares memory with another",
     DTYPE: "returns a coarser dtype than it was given",
 }
 # A fault of the formula moves an element by its own size, thousands of roundings. An accumulator of fewer bits than
@@ -308,7 +309,7 @@ def coarse_words(report: Report) -> Iterator[str]:
     worst = max((one.ratio for run in report.measured for one in run.compares), default=0.0)
     if report.failing and not report.coarser and 1.0 < worst <= COARSE:
         name = report.shown.precision
-        yield f"no error exceeds {COARSE:.0f}x: rather a coarser arithmetic than {name} than a wrong formula"
+        yield f"no error exceeds {COARSE:.0f}x: it looks like coarser arithmetic than {name}, not a wrong formula"
 
 
 def _of_memory(report: Report) -> Iterator[str]:
@@ -323,7 +324,7 @@ def _of_memory(report: Report) -> Iterator[str]:
         groups = [group for group in groups if first in group.layouts]
     yield from (group.sentence for group in groups[:_MOST_STRAYS])
     if len(groups) > _MOST_STRAYS:
-        yield f"and {plural(len(groups) - _MOST_STRAYS, 'finding')} more about memory, none worse, in --json FILE"
+        yield f"and {plural(len(groups) - _MOST_STRAYS, 'more finding')} about memory, none worse: --json FILE has them"
 
 
 def _sentences(report: Report) -> Iterator[str]:
@@ -376,6 +377,11 @@ def _split(products: SplitProducts) -> str:
     return f"{of} made of exact float32 ones ({why})"
 
 
+def unused(base: Base, shadow: str) -> str:
+    """Says of a file that another search path would have found that it is not the one that ran."""
+    return f"another file named {os.path.basename(shadow)} is on the path and was not used: {base.short(shadow)}"
+
+
 def _provenance(report: Report, width: int) -> Iterator[Text]:
     target, base = report.target, base_of(report)
     seconds = ", ".join(f"{stage} {took:.1f}" for stage, took in report.seconds.items())
@@ -390,7 +396,7 @@ def _provenance(report: Report, width: int) -> Iterator[Text]:
         yield Text(f"  {base.short(file)} sha256 {digest[:12]}", "dim", overflow="ignore")
         yield from folded("  " + " ".join(names), width)
     for shadow in target.shadows:
-        yield Text(f"  not this file, though of the same module name: {base.short(shadow)}", CAUTION)
+        yield Text(f"  {unused(base, shadow)}", CAUTION)
     if cache := report.environment.get("triton_cache"):
         yield Text(f"  Triton's cache: {base.short(cache)}", "dim")
     if (kept := report.evidence) is not None:

@@ -122,7 +122,7 @@ def memory_told(report: Report, wrong: Sequence[Run]) -> Iterator[str]:
     memory = _telling(report, wrong)
     yield from (f"with {finding.layout}: {finding.sentence}" for finding in memory[:_MOST])
     if len(memory) > _MOST:
-        yield f"and {plural(len(memory) - _MOST, 'finding')} more about memory, none worse, in --json FILE"
+        yield f"and {plural(len(memory) - _MOST, 'more finding')} about memory, none worse: --json FILE has them"
 
 
 def _warning(report: Report, warned: Warned, width: int) -> Iterator[Text]:
@@ -213,7 +213,7 @@ def sentences_of(report: Report) -> Iterator[str]:
         for words, titles in _grouped(told):
             yield f"{word} in {_named(titles)}: {words}"
     for names, titles in _grouped((", ".join(run.copied), run.layout) for run in report.runs if run.copied):
-        yield f"{names} reached the kernels as copies in {_named(titles)}: strides end in the wrapper there"
+        yield f"the wrapper copied {names} in {_named(titles)}, so the kernels never saw those strides"
     if report.warnings:
         yield COUNTED
     yield from report.notes

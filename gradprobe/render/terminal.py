@@ -154,7 +154,7 @@ def write_stdout(text: str) -> None:
 
 
 PATIENCE = 2.0  # seconds
-KEPT = "what is done is above, and in the files that were asked for, marked as incomplete"
+KEPT = "the results so far are above, and in the files that were asked for, marked as incomplete"
 NOTHING = "nothing was done yet"
 
 

@@ -321,7 +321,7 @@ def test_alone_it_is_every_pair_on_the_cpu_and_says_what_stands_in_a_case(few, f
     assert all(any(title in line for line in ran.out.splitlines()) for title in titles), "in a pipe none is cut"
     assert titles[0] == "battery: simplest"
     assert document["planned"] == len(titles) == len(set(titles))
-    assert "  every pair of 5 properties that it takes stands in a case: 32" in ran.out.splitlines()
+    assert "  a case checks every pair of 5 properties that it takes: 32" in ran.out.splitlines()
     assert run("show all.json").out.splitlines()[-2] == ran.out.splitlines()[-2]
 
 

@@ -37,7 +37,7 @@ def refusing_the_others(q, k, v, do, *, scale):
 def test_a_cause_says_what_it_explains_of_the_second_draw():
     cause = probe(softmax_case(**SMALL), target_of(doubled)).diagnoses[0]
     assert (cause.fault, cause.explained) == ("factor/dQ", 1.0)
-    assert cause.evidence[1] == "of a second draw of values it explains 100%: 320 elements are wrong there"
+    assert cause.evidence[1] == "on a second draw of values it explains 100% of 320 wrong elements"
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_a_smaller_case_of_which_nothing_is_left_does_not_fail_in_the_same_way(t
 def test_where_every_smaller_case_matches_no_hypothesis_is_said_to_have_been_tried(tmp_path):
     report = report_of(tmp_path, "dk *= 1 + (dk.shape[1:3] == (2, 400))")
     assert report.diagnoses == ()
-    assert report.known[0].startswith("no hypothesis was tried")
+    assert report.known[0].startswith("no cause was sought")
     assert not report.sought
 
 

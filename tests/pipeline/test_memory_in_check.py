@@ -107,7 +107,7 @@ def test_a_store_outside_counts_where_the_layout_is_refused_only_after_it(tmp_pa
     assert report.diagnoses[0].fix.startswith("address dv by its own strides")
     assert (report.runs[1].memory[0].tensor, report.runs[1].memory[0].access) == ("dv", "store")
     said = "\n".join(text.plain for text in render(report_of(report), 200))
-    assert "lazy_dkdv_kernel touches what is not its own before the layout is refused" in said
+    assert "lazy_dkdv_kernel reads or writes outside a tensor before the layout is refused" in said
     assert "distinct       mismatch, then refused: ValueError: dO must be contiguous" in said
     (document,) = (run for run in document_of(report_of(report))["runs"] if run["layout"] == "distinct")
     assert (document["verdict"], document["memory"][0]["tensor"]) == ("mismatch", "dv")

@@ -68,7 +68,7 @@ def test_findings_of_the_layout_that_is_shown_come_before_those_of_others():
     lines = printed(results)
     said = [line for line in lines if "never written" in line or "loads outside" in line]
     assert said == [f"  with contiguous: {unwritten.sentence}", *(f"  with do=huge: {one.sentence}" for one in far[:3])]
-    assert "  and 1 finding more about memory, none worse, in --json FILE" in lines
+    assert "  and 1 more finding about memory, none worse: --json FILE has them" in lines
 
 
 def test_what_is_no_error_is_legible_on_white_and_on_black():

@@ -70,7 +70,7 @@ def test_what_follows_from_a_ranks_own_o_is_no_second_fault_of_its_backward(tmp_
 
 def test_shards_that_are_not_what_the_target_takes_them_for_are_named():
     report = checked(f"{EXAMPLE}:ring", shards="zigzag", causal=True)
-    assert report.causes[0].summary == "the mask takes shards that are zigzag for contiguous"
+    assert report.causes[0].summary == "the mask assumes contiguous shards, and they are zigzag"
 
 
 def test_a_row_tile_is_counted_in_the_shard_that_holds_it(tmp_path):

@@ -59,7 +59,7 @@ def _add_strided(kernels: Any, device: str) -> str:
     if words := _not_all(out, f"of {_PROGRAMS} atomic adds an element"):
         return words
     out.zero_()
-    return "it added to what lies between its elements" if bool(around.any()) else ""
+    return "it added to memory between its elements" if bool(around.any()) else ""
 
 
 def _not_all(out: Tensor, of: str) -> str:

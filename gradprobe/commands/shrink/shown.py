@@ -78,9 +78,9 @@ def _nothing(result: ShrinkResult, width: int) -> Iterator[Text]:
     yield from headed("MATCH", "bold green", words, width)
     for kept in result.still:
         line = command_line("check", kept.request.target, kept.request.options, {})
-        yield from folded(f"a case kept from before fails still: {line}", width)
+        yield from folded(f"a case kept from before still fails: {line}", width)
     if result.dropped:
-        yield from folded(f"{plural(result.dropped, 'case')} kept from before passes now, and is kept no longer", width)
+        yield from folded(f"{plural(result.dropped, 'case')} kept from before passes now and was dropped", width)
 
 
 def _sentences(result: ShrinkResult) -> Iterator[str]:

@@ -248,9 +248,9 @@ def _covered(coverage: Coverage, columns: int) -> Iterator[Text]:
         return
     for words, titles in (("alone", coverage.wrong_alone), ("together", coverage.wrong_together)):
         if titles:
-            yield from folded(f"wrong {words}, and all else is combined without: {', '.join(titles)}", columns)
-    every = f"every {name} of {coverage.properties} properties that it takes stands in a case: {coverage.held:,}"
-    some = f"{plural(coverage.held, name)} of {coverage.properties} properties stand in a case that it takes"
+            yield from folded(f"left out of later cases, since wrong {words}: {', '.join(titles)}", columns)
+    every = f"a case checks every {name} of {coverage.properties} properties that it takes: {coverage.held:,}"
+    some = f"{plural(coverage.held, name)} of {coverage.properties} properties are checked by a case"
     left = f"{plural(coverage.missing, name)} do not, and may be refused"
     yield from folded(f"{some}; {left}" if coverage.missing else every, columns)
 

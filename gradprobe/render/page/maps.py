@@ -173,7 +173,7 @@ def _told(one: Intermediate) -> str:
     if one.shown:
         of = f"one of the {len(_shown(one))} rows that were shown ({in_words(one.shown, 6)})"
         tile = f"A line is {of}, a tile {cols} of its entries; wrong rows are marked at the right of each map."
-    passed = " What is right passed the sieve: a tile there says how far its rows are off at most, in any tile."
+    passed = " Right results carry an upper bound per tile."
     return tile + (passed if one.bounded else "")
 
 

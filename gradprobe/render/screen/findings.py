@@ -10,7 +10,7 @@ from ...model.number import listed, plural
 from ...model.report import Report
 from ...model.run import Error
 from ..against import beside
-from ..console import coarse_words
+from ..console import coarse_words, unused
 from ..places import base_of, place_of
 from ..repeats import repeat_sentences
 
@@ -66,7 +66,7 @@ def in_short(sentence: str) -> str:
 
 def _shadows(report: Report) -> Iterator[str]:
     for shadow in report.target.shadows:
-        yield f"another file of the same module name was not used: {base_of(report).short(shadow)}"
+        yield unused(base_of(report), shadow)
 
 
 def _warned(report: Report) -> Iterator[str]:

@@ -67,6 +67,7 @@ def _tensors(report: Report) -> Iterator[str]:
 def _sentences(report: Report, wrong: list[Run]) -> list[str]:
     """What is told besides, the most important first."""
     causes = {cause.summary for cause in report.causes}
-    warned = [words for one in report.warnings for words in warning_told(report, one)]
+    told = [warning_told(report, one) for one in report.warnings]
+    warned = [words for warning, seen in told for words in (f"WARNING  {warning}", in_short(seen))]
     memory = [in_short(words) for words in memory_told(report, wrong) if words not in causes]
-    return [*(f"WARNING  {words}" for words in warned), *memory, *sentences_of(report)]
+    return [*warned, *memory, *sentences_of(report)]

@@ -39,7 +39,7 @@ def test_atomic_adds_that_reach_what_lies_between_are_red(monkeypatch):
         return right(self, op, ptr, *args)
 
     monkeypatch.setattr(shipped.InterpreterBuilder, "create_atomic_rmw", twice)
-    assert run_primitive("add_strided", False, "cpu") == "it added to what lies between its elements"
+    assert run_primitive("add_strided", False, "cpu") == "it added to memory between its elements"
 
 
 @pytest.mark.parametrize(("name", "off"), [(DOTS[0], 2.0**-14), (DOTS[1], 2.0**-9)])

@@ -201,7 +201,7 @@ def test_rows_of_a_black_box_are_a_line_each_and_what_passed_the_sieve_is_told_a
     chapter = found.get_element_by_id("map-dP")
     assert chapter.get("data-lines") == "0,1,40"
     assert "A line is one of the 3 rows that were shown (0-1, 40)" in text_of(chapter)
-    assert "how far its rows are off at most" in text_of(chapter)
+    assert "Right results carry an upper bound per tile" in text_of(chapter)
     (mark,) = chapter.xpath(".//button[@id='map-dP-0-1']//path[@class='rows']")
     assert mark.get("d") == "M1.5 2V3"
 

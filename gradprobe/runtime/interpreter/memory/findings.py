@@ -50,7 +50,7 @@ class Spot:
             "": f"at {_bracketed(self.index)}",
             "before": f"{_number(self.distance, 'element')}{off} before its start",
             "after": f"{_number(self.distance, 'element')}{off} after its end",
-            "between": f"between its elements, {_number(self.distance, 'element')}{off} after {_bracketed(self.index)}",
+            "between": f"{_number(self.distance, 'element')}{off} past {_bracketed(self.index)}, in a gap of it",
         }[self.side]
         words += f", where {self.holder} lies" if self.holder else ""
         words += f": the offset of {_bracketed(self.wrapped)}, wrapped around in 32 bits" if self.wrapped else ""

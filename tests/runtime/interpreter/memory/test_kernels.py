@@ -82,7 +82,7 @@ def test_a_view_with_gaps_is_copied_without_a_finding_and_each_gap_that_is_met_c
     finding = the_finding(wrong)
     assert (finding.lanes, finding.spot.side, finding.spot.index) == (64, "between", (0, 0))
     assert finding.sentence().startswith(
-        "copy_strided loads outside x: between its elements, 1 element after [0, 0] (program (0, 0, 0)), line "
+        "copy_strided loads outside x: 1 element past [0, 0], in a gap of it (program (0, 0, 0)), line "
     )
 
 
@@ -380,7 +380,7 @@ def test_a_wider_access_is_outside_where_any_part_of_it_is_and_where_it_is_misal
     )
     finding = the_finding(watched(lambda: kernels.load_wide[(1,)](x, out, 2, N=1), {"x": x}))
     assert (finding.lanes, finding.spot.bytes_off) == (1, 2)
-    assert "and 2 bytes after" in finding.sentence()
+    assert "and 2 bytes past" in finding.sentence()
 
 
 def test_programs_that_store_to_different_bytes_of_one_element_do_not_race():
