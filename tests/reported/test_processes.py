@@ -10,7 +10,7 @@ from tests.cli.command import run_process
 from tests.reported.conftest import SMALL
 
 
-@pytest.mark.parametrize("function", ["ignoring", "reaping"])
+@pytest.mark.parametrize("function", ["ignoring", pytest.param("reaping", marks=pytest.mark.nightly)])
 def test_what_a_right_target_does_about_its_children_is_no_failure(function):
     ran = run_process(f"check children.py:{function} {SMALL}")
     assert (ran.code, ran.out[:5]) == (0, "MATCH"), ran.err
@@ -25,8 +25,8 @@ def test_a_parameter_is_a_tensor(check):
     ("function", "code", "words"),
     [
         ("flattering", 1, ""),
-        ("dispatching", 1, ""),
-        ("shaped", 3, "dQ of the wrong shape"),
+        pytest.param("dispatching", 1, "", marks=pytest.mark.nightly),
+        pytest.param("shaped", 3, "dQ of the wrong shape", marks=pytest.mark.nightly),
         ("wrapping", 3, "Wrapping, a subclass of Tensor without values"),
     ],
 )
@@ -39,7 +39,7 @@ def test_a_result_is_what_lies_in_its_memory_whatever_its_class_says(check, func
         assert report["first_mismatch"]["intermediate"] == "dQ"
 
 
-@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("dies", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_process_that_is_left_behind_ends_with_the_check(dies):
     if dies:
         Path("dies").touch()

@@ -62,14 +62,17 @@ class Calls:
     @contextlib.contextmanager
     def noting(self, kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
         """Notes a launch that is made while it is open."""
-        call = described_call(kernel, args, kwargs)
+        called: dict[Any, KernelCall] = {}
+        with contextlib.suppress(Exception):  # of arguments of the user's own making
+            call = described_call(kernel, args, kwargs)
+            called[call.key] = call
         try:
             yield
         except Exception:
-            self.failed = call
+            self.failed = next(iter(called.values()), None)
             raise
         if not kwargs.get("warmup"):
-            self.by_key.setdefault(call.key, call)
+            self.by_key = called | self.by_key
 
 
 def described_call(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:

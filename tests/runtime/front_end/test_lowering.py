@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from gradprobe.processes.forks import Beside
-from gradprobe.runtime.front_end import described_call
+from gradprobe.runtime.front_end import Calls, described_call
 from gradprobe.runtime.front_end.lowering import compile_errors
 from gradprobe.runtime.interpreter import shipped_language
 from tests.runtime.front_end import asking, kernels, wrong_kernels
@@ -74,3 +74,14 @@ def test_descriptors_tuples_and_constants_can_be_told():
     call = described_call(described, (descriptor, (A, 3)), {"KIND": "sum"})
     (error,) = Beside(lambda: compile_errors([call]), is_short=True).answer(60) or ["no answer"]
     assert error is None
+
+
+def test_arguments_that_cannot_be_described_stop_no_launch():
+    class Unreadable:
+        def __repr__(self):
+            raise ZeroDivisionError
+
+    calls = Calls()
+    with calls.noting(kernels.reaching, (A, A, 1, Unreadable()), {"D": 16, "grid": (1,), "warmup": False}):
+        pass
+    assert calls.by_key == {}
