@@ -66,6 +66,12 @@ class Found:
         """How many edits were run."""
         return sum(hunt.tried for hunt in self.hunts)
 
+    @property
+    def has_what_is_said(self) -> bool:
+        """Whether an edit is certain that a cause says itself: no other is better."""
+        said = {edits for hunt in self.hunts for edits in hunt.cause.said}
+        return any(one.is_certain and one.candidate.edits in said for one in self.passed)
+
     def best(self, hunt: Hunt) -> Candidate | None:
         """What undoes its cause, or else comes closest to that."""
         mend = self.mends.get(hunt.cause.fault)

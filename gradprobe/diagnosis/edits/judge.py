@@ -33,6 +33,35 @@ class Judged:
     """What of the edited functions no right run came to, in words; and cases that came to no end even without it."""
 
 
+@dataclass
+class _Hearing:
+    """One edit, and what came of it so far."""
+
+    candidate: Candidate
+    reaches: tuple[Reach, ...]
+    """The functions that it changes."""
+    judged: Judged = field(default_factory=Judged)
+    reached: set[Goal] = field(default_factory=set)
+    is_broken: bool = False
+    """Whether it broke what is right, or runs, without it."""
+
+    @property
+    def left(self) -> list[str]:
+        """What of the functions no right run came to."""
+        return [words for each in self.reaches for words in each.left(self.reached)]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more cases may make it certain."""
+        return bool(self.left) and not self.judged.doubts
+
+    @property
+    def result(self) -> Judged:
+        """What came of it in the end."""
+        self.judged.not_run += (*self.left, *([] if self.judged.right else ["any other case"]))
+        return self.judged
+
+
 class Judge:
     """Puts edits of one target to other cases. The file as it is shows which of them the target takes."""
 
@@ -47,67 +76,56 @@ class Judge:
 
     def judged(self, candidate: Candidate) -> Judged | None:
         """What came of an edit; None where it breaks what is right, or runs, without it."""
-        reaches, judged, reached = edited_functions(candidate), Judged(), set[Goal]()
+        hearing = _Hearing(candidate, tuple(edited_functions(candidate)))
         for lengths in (TAILS, WHOLE):
             found = list(others(self._experiment.case, *self._takes, lengths, self._laid))
-            if not self._all_are_kept(candidate, found[:1], reaches, judged, reached):
-                return None
-            if judged.right:
+            if not self._all_are_kept(hearing, found[:1]) or hearing.judged.right:
                 break
-        if not self._all_are_kept(candidate, found[1:], reaches, judged, reached):
+        if not self._all_are_kept(hearing, found[1:]):
             return None
-        for other in further(self._experiment.case, self._takes[0], judged.right):
-            is_open = _left(reaches, reached) and not judged.doubts
-            if is_open and not self._all_are_kept(candidate, [other], reaches, judged, reached):
+        for other in further(self._experiment.case, self._takes[0], hearing.judged.right):
+            if hearing.is_open and not self._all_are_kept(hearing, [other]):
                 return None
-        judged.not_run += (*_left(reaches, reached), *([] if judged.right else ["any other case"]))
-        return judged
+        return hearing.result
 
     @property
     def _takes(self) -> tuple[Collection[str], Collection[str]]:
         target = self._experiment.target
         return target.takes.keys(), target.required
 
-    def _all_are_kept(
-        self,
-        candidate: Candidate,
-        cases: Sequence[Other],
-        reaches: Sequence[Reach],
-        judged: Judged,
-        reached: set[Goal],
-    ) -> bool:
-        """Runs an edit in some cases; whether none of them is broken by it."""
+    def _all_are_kept(self, hearing: _Hearing, cases: Sequence[Other]) -> bool:
+        """Runs an edit in some cases, until it breaks one; whether it breaks none."""
         waiting = list(cases)
-        while waiting:
-            came = self._run(candidate, [_trial(other, reaches) for other in waiting])
-            for other, one in zip(list(waiting), came, strict=True):
-                waiting.pop(0)
+        while waiting and not hearing.is_broken:
+            came = self._run(hearing.candidate, [_trial(other, hearing.reaches) for other in waiting])
+            for one in came:
+                other = waiting.pop(0)
                 if one is None or not one.matches:
-                    if not self._is_kept(candidate, other, one, judged):
-                        return False
+                    hearing.is_broken = not self._is_kept(hearing, other, one)
                     break
-                judged.right.append(other.feature)
-                reached |= one.reached
-                before = self._unedited(candidate, other) if one.of_dead_rows else None
-                if before is not None and before.of_dead_rows != one.of_dead_rows:
-                    judged.doubts.append(_DEAD_ROWS)
-        return True
+                self._keep(hearing, other, one)
+        return not hearing.is_broken
 
-    def _is_kept(self, candidate: Candidate, other: Other, came: Came | None, judged: Judged) -> bool:
+    def _keep(self, hearing: _Hearing, other: Other, came: Came) -> None:
+        """Notes a case in which all matches."""
+        hearing.judged.right.append(other.feature)
+        hearing.reached |= came.reached
+        before = self._unedited(hearing.candidate, other) if came.of_dead_rows else None
+        if before is not None and before.of_dead_rows != came.of_dead_rows:
+            hearing.judged.doubts.append(_DEAD_ROWS)
+
+    def _is_kept(self, hearing: _Hearing, other: Other, came: Came | None) -> bool:
         """Whether what does not match with an edit is no better without it."""
-        before = self._unedited(candidate, other)
+        before, judged = self._unedited(hearing.candidate, other), hearing.judged
         if before is None:  # it came to no end, or crashed: nothing is known of the case
-            judged.not_run = (*judged.not_run, other.feature)
+            judged.not_run += (other.feature,)
             return came is None
         if came is None or came.failure:
             return bool(before.failure)
-        if before.failure:
-            judged.doubts.append(other.feature)
-            return True
-        if not came.is_no_worse_than(before):
+        if not (before.failure or came.is_no_worse_than(before)):
             return False
         # A forward that is right in the check, and wrong here without the edit too, does not take the case.
-        if _FORWARD in self._spoilt or _FORWARD not in before.names:
+        if before.failure or _FORWARD in self._spoilt or _FORWARD not in before.names:
             judged.doubts.append(other.feature)
         return True
 
@@ -118,12 +136,8 @@ class Judge:
         return self._before[trial]
 
 
-def _trial(other: Other, reaches: Sequence[Reach]) -> Trial:
-    return Trial(other.case, other.assigned, other.feature, other.is_spread, tuple(reaches))
-
-
-def _left(reaches: Sequence[Reach], reached: Collection[Goal]) -> list[str]:
-    return [words for each in reaches for words in each.left(reached)]
+def _trial(other: Other, reaches: tuple[Reach, ...]) -> Trial:
+    return Trial(other.case, other.assigned, other.feature, other.is_spread, reaches)
 
 
 def edited_functions(candidate: Candidate) -> list[Reach]:

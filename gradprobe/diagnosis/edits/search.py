@@ -63,14 +63,8 @@ class Search:
                 helps = came is not None and self._helps(hunt, ground, candidate, came, found)
                 if helps and not found.passed:
                     self._try_together(found)
-                if found.passed:
-                    is_certain = any(one.is_certain for one in found.passed)
-                    # Each that passes is put to many cases.
-                    is_dear = is_certain or len(found.passed) > max(before, 1)
-                    left -= _AFTER_PART // _AFTER_ONE if is_dear else 1
-                if any(one.is_certain and one.candidate.edits in hunt.cause.said for one in found.passed):
-                    break  # what the cause says, and all shows: no other is better
-                if left <= 0 or all(hunt.is_over for hunt in found.hunts):
+                left -= _spent(found, before)
+                if left <= 0 or found.has_what_is_said or all(hunt.is_over for hunt in found.hunts):
                     break
         found.is_late = time.monotonic() > self._until
         return found
@@ -243,6 +237,15 @@ class Search:
         copy.parent.mkdir()
         copy.write_bytes(candidate.text.encode())
         return copy
+
+
+def _spent(found: Found, before: int) -> int:
+    """What of `_AFTER_PART` the last edit that was tried takes, where so many had passed before it.
+
+    Each that passes beside others takes more, since it is put to many cases.
+    """
+    is_dear = any(one.is_certain for one in found.passed) or len(found.passed) > max(before, 1)
+    return bool(found.passed) * (_AFTER_PART // _AFTER_ONE if is_dear else 1)
 
 
 def _likeliest(hunts: Sequence[Hunt]) -> Hunt | None:
