@@ -143,6 +143,17 @@ def test_a_report_of_an_older_version_is_told_from_the_folder_in_which_it_is_sho
     assert "\n  soft.py sha256 " in run("show made").out
 
 
+def test_without_a_file_all_of_the_last_check_is_shown(folder):
+    assert run("show").code == 2
+    short = run(f"check soft.py:wrong_delta {SMALL}", GRADPROBE_DETAILS="0")
+    assert short.out.splitlines()[-1].startswith("  more: gradprobe show")
+    whole = run("show", GRADPROBE_DETAILS="0")
+    assert (whole.code, whole.first_mismatches) == (1, short.first_mismatches)
+    details = run(f"check soft.py:wrong_delta {SMALL} --details", GRADPROBE_DETAILS="0")
+    assert IN_SECONDS.sub("", whole.out).splitlines()[:30] == IN_SECONDS.sub("", details.out).splitlines()[:30]
+    assert len(whole.out.splitlines()) > 30
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [(None, "cannot be read, No such file or directory"), ("", "no JSON"), ("{}", "expected a report of schema")],

@@ -62,11 +62,11 @@ def closed(
         is_again: whether the command that repeats the check is one of them.
     """
     again = [Text(f"  again: {report.reproduce}")] if is_again and report.reproduce else []
-    closing = rows_of(again, width) + 1
-    folded = [short(sentence, width) for sentence in sentences]
+    closing, rows = rows_of(again, width) + 1, 2 if is_again else 3
+    folded = [short(sentence, width, rows) for sentence in sentences]
     lines = fitted(sections, most - closing - len(folded[0] if folded else ()), width)
     room, taken = most - closing - rows_of(lines, width), list[Text]()
-    folded[:1] = [short(sentence, width, min(2, max(1, room))) for sentence in sentences[:1]]
+    folded[:1] = [short(sentence, width, min(rows, max(1, room))) for sentence in sentences[:1]]
     while folded and len(folded[0]) <= room:
         room -= len(folded[0])
         taken += folded.pop(0)
@@ -232,7 +232,7 @@ def _failed(report: Report, width: int, *, utf8: bool) -> list[Text]:
         return []
     layouts = Section(list(render_layouts(report, width, utf8=utf8)), 3, "line")
     again = Section([Text(f"  again: {report.reproduce}")])
-    head = Section(headed_in("ERROR ", f"bold {CAUTION}", report.error.message, width, 4))
+    head = Section(headed_in("ERROR ", f"bold {CAUTION}", report.error.message, width))
     # What gives way last stands first.
     lines = fitted([head, again, layouts], MOST, width)
     return [*lines[: len(head.lines)], *lines[len(head.lines) + 1 :], *again.lines]
