@@ -100,7 +100,7 @@ def _of_match(report: Report, width: int) -> list[Section]:
     return [
         Section([*verdict, *render_against(report, width)]),
         Section([*_worst(report), *short(sources(report.shown), width), *short(ran, width, 3)]),
-        Section(short(beyond_the_case(report), width)),
+        Section(short(beyond_the_case(report), width, 4), 3),
     ]
 
 
