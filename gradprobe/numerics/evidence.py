@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..runtime.trace import Trace
     from .coarser import Coarser, CoarserDots
     from .compare import Comparison
+    from .conventions import Convention
     from .identities import Invariant
     from .operands import Operand, OperandOfEach
     from .roundings import Roundings
@@ -40,11 +41,20 @@ class Measured:
     """What proves to be rounded further than the contract says: sums, an operand of the scores, or all of dots."""
     rows: tuple[SeenRow, ...] = ()
     """What its kernels were seen to hold, in the order in which it is shown."""
+    conventions: tuple[Convention, ...] = ()
+    """What it exports in other conventions; the trace has it as it is read by these, unless they count as wrong."""
+    unread: Trace | None = None
+    """The trace as it came, where it was read by those."""
 
     @cached_property
     def x(self) -> Attention:
         """The run's problem in float64, made where it is asked for: that is four times what 16-bit inputs take."""
         return self.problem()
+
+    @property
+    def raw(self) -> Trace:
+        """The trace as it came, which another call gives as well."""
+        return self.unread or self.trace
 
     @property
     def matches(self) -> bool:

@@ -24,6 +24,7 @@ from ..numerics.budget import Recovery
 from ..numerics.by_block import ByBlock
 from ..numerics.coarser import Coarser, CoarserDots, explained
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
+from ..numerics.conventions import Convention, in_other_conventions
 from ..numerics.evenness import Head, evenness, heads_by_result
 from ..numerics.evidence import Measured
 from ..numerics.float64 import Counts, multiplying
@@ -212,10 +213,15 @@ def measure(
     def fast() -> AbstractContextManager[None]:
         return multiplying(values["q"].device, precision, experiment.products)
 
-    def compared(evaluate: Evaluate, reference: Trace | None = None, held: Precision | None = None) -> Comparison:
-        x, held = problem(), held or (precision.coarser if coarse else precision)
+    def compared(
+        evaluate: Evaluate, reference: Trace | None = None, held: Precision | None = None, of: Trace | None = None
+    ) -> Comparison:
+        x, of, held = problem(), of or trace, held or (precision.coarser if coarse else precision)
         with fast():
-            return compare(case, x, trace, held, reference=reference, recovery=recovery, evaluate=evaluate, tick=tick)
+            return compare(case, x, of, held, reference=reference, recovery=recovery, evaluate=evaluate, tick=tick)
+
+    def of_trace(other: Trace) -> Comparison:
+        return compared(timed, of=other)
 
     if experiment.reference is None and recovery is None and not coarse:
         with stopwatch.timed("compare"), fast():
@@ -233,6 +239,12 @@ def measure(
         else:
             comparison = compared(timed, reference)
             invariants = tuple(identities(case, problem(), trace, comparison))
+        came, conventions = trace, tuple[Convention, ...]()
+        if not comparison.matches and reference is None:
+            read, found, conventions = in_other_conventions(case, problem(), trace, comparison, of_trace)
+            if conventions and not case.strict:
+                trace, comparison = read, found
+                invariants = tuple(identities(case, problem(), trace, comparison))
         heads = (
             {} if reference or coarse or by_block.is_worth_it else heads_by_result(case, problem(), trace, comparison)
         )
@@ -248,7 +260,8 @@ def measure(
         refuse_broken(experiment.reference, invariants)
         # Of the coarser arithmetic only whether it explains all is asked.
         first = None if comparison.matches or coarse else locate(problem(), trace, comparison)
-        return Measured(problem, trace, comparison, first, invariants, coarser)
+        unread = None if trace is came else came
+        return Measured(problem, trace, comparison, first, invariants, coarser, (), conventions, unread)
 
 
 def _judged_coarser(

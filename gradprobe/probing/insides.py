@@ -37,6 +37,11 @@ MOST_INTERPRETED = 1 << 18
 _MOST_SPANS = 12
 
 
+def _is_odd(measured: Measured) -> bool:
+    """Whether it exports P or dS, of which the others are read, in another convention."""
+    return any(one.name in ("P", "dS") for one in measured.conventions)
+
+
 def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
     """Looks into a black box under the first layout, and under the first that fails where that is another.
 
@@ -65,7 +70,13 @@ def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRe
 def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     """The run with a look inside the target, unless its layout repeats values, which leaves no one-hot rows."""
     case, run = experiment.case, record.run
-    if run is None or run.measured is None or not case.recover or not recoverable(run.measured.trace):
+    if (
+        run is None
+        or run.measured is None
+        or not case.recover
+        or not recoverable(run.measured.trace)
+        or _is_odd(run.measured)
+    ):
         return record
     if words := obstacle(case, experiment.values):
         return record.with_more(notes=[f"P and dS are not recovered: {words}"])

@@ -35,6 +35,12 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
             for one in executions
             for words in one.unwatched
         ),
+        *(
+            convention.words
+            for record in records
+            if record.run is not None and record.run.measured is not None
+            for convention in record.run.measured.conventions
+        ),
         *(note for record in records for note in record.notes),
         *(note for outcome in outcomes_of(records) for note in outcome.notes),
         *(f"{one.sentence}; no result shows it" for record in records for one in _unshown_shuffles(record)),

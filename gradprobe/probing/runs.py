@@ -189,7 +189,7 @@ def _in_other_orders(
     Raises:
         UsageFailure: the target has no kernels whose threads could be ordered.
     """
-    first, executions, differing = measured.trace, [], Counter[str]()
+    first, executions, differing = measured.raw, [], Counter[str]()
     for seed in range(1, experiment.case.schedules + 1):
         inputs = inputs_of(experiment, assigned)
         execution = execute(experiment, inputs, seed)
@@ -232,7 +232,7 @@ def _repeated(
     seen.add(again)
     worse = again if measured.matches and not again.matches else measured
     if summable(measured):
-        invariant = agreement("repeat", experiment.case, measured.trace, trace, measured.comparison)
+        invariant = agreement("repeat", experiment.case, measured.raw, trace, measured.comparison)
         worse = replace(worse, invariants=(*worse.invariants, invariant))
     return worse, execution.without_tensors()
 
@@ -271,7 +271,7 @@ def with_symmetries(
     for at, other, found in having:
         invariants = of_first if at == place else []
         if is_plain and other.layout.startswith("distinct"):
-            invariants = [agreement("I10", experiment.case, measured.trace, found.trace, measured.comparison)]
+            invariants = [agreement("I10", experiment.case, measured.raw, found.raw, measured.comparison)]
         having_all = replace(found, invariants=(*found.invariants, *invariants))
         records[at] = replace(records[at], run=replace(other, measured=having_all))
     records[place] = records[place].with_more(second.execution for second in seconds)
@@ -325,7 +325,7 @@ def _second(
     trace, execution = accepted(experiment, laid_out(), partial(beforehand.taken, other if is_begun else None))
     with experiment.stopwatch.timed("compare"):
         invariant = agreement(
-            key, experiment.case, first.trace, trace, first.comparison, factor=other.factor, reverse=other.reverse
+            key, experiment.case, first.raw, trace, first.comparison, factor=other.factor, reverse=other.reverse
         )
     if invariant.holds:
         return _Second(invariant, execution, lambda: None)

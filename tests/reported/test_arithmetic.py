@@ -42,3 +42,29 @@ def test_attention_in_operations_of_torch_is_right(check, words):
     ran, report = check(f"torch_16.py:{words}")
     assert (ran.code, report["verdict"]) == (0, "match"), report["first_mismatch"]
     assert all("rounds S to" in sentence for sentence in report["coarser"])
+
+
+CONVENTIONS = {
+    "negative_delta": "delta = -delta",
+    "scaled_delta": "delta = scale * delta",
+    "scaled_ds": "dS = scale * dS",
+    "transposed_p": "P = P^T",
+    "undivided_p": "P = exp(S - max S)",
+    "base_2": "LSE = LSE * log2(e)",
+    "less_the_maximum": "LSE = LSE - max S",
+}
+
+
+@pytest.mark.parametrize("name", CONVENTIONS)
+def test_an_export_in_other_units_is_a_note_where_all_that_is_made_of_it_is_right(check, name):
+    ran, report = check(f"conventions.py:{name} {SMALL}")
+    words = f"exported in another convention: {CONVENTIONS[name]}; what is made of it is right"
+    assert (ran.code, report["verdict"], report["diagnoses"]) == (0, "match", [])
+    assert words in report["notes"]
+
+
+@pytest.mark.parametrize("words", ["squared_delta", "misused_delta", "misused_ds", "negative_delta --strict"])
+def test_what_is_used_wrongly_or_has_no_simple_relation_stays_wrong(check, words):
+    ran, report = check(f"conventions.py:{words} {SMALL}")
+    assert (ran.code, report["verdict"]) == (1, "mismatch")
+    assert report["first_mismatch"]["intermediate"] in ("delta", "dS")
