@@ -8,12 +8,14 @@ from msgspec import structs
 
 from ..model.intermediates import GRADIENT_OF, lookup, steps
 from ..model.report import Diagnosis, causes_among
-from ..model.run import MISMATCH
+from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import LayoutRun
 from ..numerics.tally import Finding
 
 # What the fault of a diagnosis begins with that says: this is wrong, and what it is made of is right.
 VALUE = "value/"
+# What is said of a value that an operation makes wrong which should leave it as it is.
+SPOILT = "is right before it and wrong after it"
 # The intermediates of which these are steps; every other form is an intermediate itself, or a step to none.
 _STEPS: dict[str, tuple[str, ...]] = {
     "Q K^T": ("LSE", "P", "O"), "S": ("LSE", "P", "O"), "S - LSE": ("P",), "maximum of S so far": ("LSE", "O"),
@@ -84,11 +86,13 @@ class Table:
         )
 
     def _after_export(self, diagnosis: Diagnosis) -> Diagnosis:
-        """The diagnosis; of a value that was exported right, about what its kernel makes of it from there on."""
+        """The diagnosis; of a value that is right where it was seen last, about what its kernel makes of it later."""
         names = [name for name in diagnosis.says_wrong if name in self._findings]
+        is_right = all(one.status == MATCH for name in names for _, one in self._findings[name])
         is_seen = any(at for name in names for at, _ in self._findings[name])
+        is_right &= not is_seen or any(SPOILT in said for said in diagnosis.evidence)
         behind = [name for name in self._behind(names) if self._is_own(name)]
-        if is_seen or not behind or not self._denies(diagnosis.says_wrong):
+        if not names or not is_right or not behind:
             return diagnosis
         line = diagnosis.where[0]
         summary = f"{line.kernel} makes a wrong {' and '.join(behind)} from line {line.line} on: its inputs are right"

@@ -10,6 +10,7 @@ import numpy as np
 from ..model.number import in_words, spans
 from ..runtime.interpreter.dataflow import Flow, Lanes, Node, Site
 from ..runtime.interpreter.memory.findings import Line, places
+from .agreement import SPOILT
 from .factors import Factors
 from .follow import Followed
 from .misread import WORDS
@@ -296,7 +297,7 @@ def _rescales(run: Followed, node: Node) -> bool:
 def _of_value(node: Node, name: str) -> str:
     known = [operand.role for operand in node.operands if operand.role is not None and operand.role.name]
     if name and name in [role.name for role in known]:
-        return f"{name} is right before it and wrong after it"
+        return f"{name} {SPOILT}"
     right = " and ".join(dict.fromkeys(role.words for role in known))
     is_wrong = f"is not {name}" if name else "is no intermediate, nor a step to one"
     if not right:

@@ -96,12 +96,12 @@ class Roles:
         return self._parts[name]
 
     def gradient(self, name: str, ds: Array) -> Array:
-        """dQ or dK of some dS."""
-        other = self._inputs["k" if name == "dQ" else "q"]
+        """dQ or dK of some dS; dV of some P."""
+        other = self._inputs[{"dQ": "k", "dK": "q", "dV": "do"}[name]]
         group = self.case.heads // self.case.kv_heads
         if name == "dQ":
             return np.asarray(self.x.scale * ds @ np.repeat(other, group, 1))
-        of_heads = self.x.scale * ds.swapaxes(2, 3) @ other
+        of_heads = (1.0 if name == "dV" else self.x.scale) * ds.swapaxes(2, 3) @ other
         return np.asarray(of_heads.reshape(len(ds), -1, group, *of_heads.shape[2:]).sum(2))
 
     # --- what tiles are compared with
@@ -243,9 +243,11 @@ class Roles:
             return {}
         index, known = _index(lanes, tuple("bhmn"))
         seen, is_factor = self.valid[index], role.name.startswith("P")
-        want = self._parts["P" if is_factor else "S"][index][seen]
+        want, lse = self._parts["P" if is_factor else "S"][index][seen], self._parts["LSE"][index[:3]][seen]
         got = node.value[known][seen].astype(np.float64) / self.constants("S").get(role.factor, 1.0)
-        off = got / np.where(want == 0, np.nan, want) if is_factor else got - want
+        ways = [got / np.where(want == 0, np.nan, want)] if is_factor else [got - want, got - want + lse]
+        # LSE may be taken off already: what is left over is less then.
+        off = min(ways, key=lambda way: float(np.nanmax(np.abs(way))))
         rows = index[2][seen]
         return {int(row): float(np.nanmedian(off[rows == row])) for row in np.unique(rows)}
 

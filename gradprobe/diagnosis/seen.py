@@ -22,10 +22,11 @@ from .misread import culprits_of
 
 # What a dot makes of scores and an input, and what the scores are.
 _SUMMED = {"k": ("dQ", "dS"), "q": ("dK", "dS"), "do": ("dV", "P")}
+_SUMMED_AS = {gradient: name for gradient, name in _SUMMED.values()}
 _SCORES = ("P", "dP", "dS")
 # Operations that leave scores what they are, but for a constant or a mask.
 CASTS = ("fp_ext", "fp_trunc", "fp_to_fp")
-_THROUGH = (*CASTS, "select", "fmul", "fdiv", "precise_divf")
+_THROUGH = (*CASTS, "select", "fmul", "fdiv", "precise_divf", "fadd")
 # What is no intermediate and enters a dot in the place of one only by mistake.
 _UNFINISHED = ("dT", "dP - delta")
 # Of the known values at one site, the share that must be of one intermediate; the others are tiles of zeros.
@@ -110,7 +111,7 @@ class _Reading:
 
     def _read_difference(self, difference: Node) -> Iterator[Node]:
         rows = [one for one in difference.operands if _is_vector(one)]
-        scores = [one for one in difference.operands if _is_scores(one) and self._is_dp(_through(one))]
+        scores = [one for one in difference.operands if _is_scores(one) and self._is_dp(one)]
         if len(rows) == len(scores) == 1:
             self._name(scores[0], "dP")
             self._name(rows[0], "delta")
@@ -126,9 +127,15 @@ class _Reading:
                     yield scores, beside
 
     def _is_dp(self, node: Node) -> bool:
-        """Whether a dot of dO and v, and of nothing else, made it."""
-        inputs = {self._input(operand) for operand in node.operands}
-        return node.site.operation == "dot" and len(node.operands) == 2 and inputs == {"do", "v"}
+        """Whether a dot of dO and v, and no other, made it, whatever became of it since."""
+        pending, found = [node], list[bool]()
+        while pending:
+            one = pending.pop()
+            if one.site.operation == "dot":
+                found.append({self._input(operand) for operand in one.operands} == {"do", "v"})
+            else:
+                pending += [operand for operand in one.operands if _is_scores(operand)]
+        return bool(found) and all(found)
 
     def _input(self, node: Node) -> str:
         """The input that a tile is, by its value or by the load that it comes from."""
@@ -193,18 +200,49 @@ class _Reading:
                     yield Seen(name, kernel, into, values, any(map(_is_rounded, nodes)))
 
     def _put_together(self, name: str, into: frozenset[str], nodes: Sequence[Node]) -> Array | None:
-        """The last value of every element, without the constant that it is multiplied by; None where some lack."""
+        """The last value of every element, without the constant that it is multiplied by; None where some lack.
+
+        Of rows and keys that see nothing a kernel may hold anything, if it stores nothing of that: what it holds there
+        counts where the gradient that came is made of it.
+        """
+        values = self._without_constant(name, into, nodes)
+        gradient = next((one for one in ("dV", "dK", "dQ") if one in into and one in self._came), "")
+        if values is None or not gradient or name != _SUMMED_AS[gradient] or self._case.family != "softmax":
+            return values
+        whole = self._without_constant(name, into, nodes, keep_unseen=True)
+        if whole is None or np.array_equal(whole, values, equal_nan=True):
+            return values
+        return min((values, whole), key=lambda one: self._off(gradient, one))
+
+    def _off(self, gradient: str, values: Array) -> float:
+        """How far a gradient that is made of P or dS is from the one that came; what is NaN in both is no error."""
+        came, made = self._came[gradient], self._run.roles.gradient(gradient, values)
+        error = np.where(np.isnan(came) & np.isnan(made), 0.0, np.abs(made - came))
+        return float(np.where(np.isnan(error), np.inf, error).sum())
+
+    @cached_property
+    def _came(self) -> Mapping[str, Array]:
+        """The results of the run."""
+        trace = self._run.outcome.trace
+        return {} if trace is None else {name: one.double().cpu().numpy() for name, one in trace.values.items()}
+
+    def _without_constant(
+        self, name: str, into: frozenset[str], nodes: Sequence[Node], *, keep_unseen: bool = False
+    ) -> Array | None:
         constants = self._run.roles.constants(name)
         known = {node.site: constants[self._words[node.site]] for node in nodes if node.site in self._words}
-        raw = self._last_values(name, nodes, known)
+        raw = self._last_values(name, nodes, known, keep_unseen=keep_unseen)
         if raw is None or len(known) == len({node.site for node in nodes}):
             return raw
         # What is summed into one gradient has one constant.
         alike = [known[node.site] for node in nodes if node.number in self._summed and node.site in known]
         constant = alike[0] if alike else self._fitting(name, into, raw)
-        return self._last_values(name, nodes, {node.site: known.get(node.site, constant) for node in nodes})
+        known = {node.site: known.get(node.site, constant) for node in nodes}
+        return self._last_values(name, nodes, known, keep_unseen=keep_unseen)
 
-    def _last_values(self, name: str, nodes: Sequence[Node], constants: Mapping[Site, float]) -> Array | None:
+    def _last_values(
+        self, name: str, nodes: Sequence[Node], constants: Mapping[Site, float], *, keep_unseen: bool
+    ) -> Array | None:
         valid = self._run.roles.valid
         found = np.full(valid.shape if name != "delta" else valid.shape[:3], np.nan)
         seen = np.zeros(found.shape, bool)
@@ -216,8 +254,7 @@ class _Reading:
             values = values / constants.get(node.site, 1.0)
             if name != "delta" and node.number not in self._summed:
                 values = np.where(valid[index], values, 0.0)
-            elif name != "delta":
-                # Of rows and keys that see nothing a kernel may hold anything: it stores nothing of them.
+            elif name != "delta" and not keep_unseen:
                 b, h, m, n = index
                 values = np.where(valid.any(3)[b, h, m] & valid.any(2)[b, h, n], values, 0.0)
             found[index], seen[index] = values, True
@@ -226,10 +263,10 @@ class _Reading:
 
     def _fitting(self, name: str, into: frozenset[str], raw: Array) -> float:
         """The constant with which dS gives the gradient that came; of another the one that leaves the least error."""
-        roles, trace = self._run.roles, self._run.outcome.trace
-        gradient = next((one for one in ("dQ", "dK") if one in into and trace and one in trace.values), "")
-        if name == "dS" and gradient and trace:
-            came, given = trace.values[gradient].double().cpu().numpy(), roles.gradient(gradient, raw)
+        roles = self._run.roles
+        gradient = next((one for one in ("dQ", "dK") if one in into and one in self._came), "")
+        if name == "dS" and gradient:
+            came, given = self._came[gradient], roles.gradient(gradient, raw)
         else:
             came, given = roles.expected(name), raw
         return min(roles.constants(name).values(), key=lambda one: float(np.nansum(np.abs(given / one - came))))

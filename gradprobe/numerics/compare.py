@@ -268,6 +268,8 @@ class _Pass:
                 actual = self._came(name, tile)
                 judged = judge(actual, values, budget, name)
                 inherited = judge(actual, own, own_budget, name, poisoned=True).right if own_budget else None
+                if inherited is not None and name == "dS" and not bool((inherited | judged.right).all()):
+                    inherited = inherited | self._inherits_otherwise(actual, tile, shift, values)
                 self.tallies[name].add(tile, judged, inherited, values["valid"] if name in MATRICES else None)
                 if name in self.row_sums:
                     self.leaks[name] += int((judged.actual[~values["valid"]] != 0).sum())
@@ -293,6 +295,22 @@ class _Pass:
         budget = allowed_on(self.x, tile, implied | given, self.precision, self.recovery, shift)
         self.own.add(tile, implied, budget)
         return {**implied, OTHER_DELTA: _other_delta(self.x, tile, implied | given)}, budget
+
+    def _inherits_otherwise(
+        self, actual: Tensor, tile: Tile, shift: Mapping[str, Tensor] | None, values: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Where dS is what P gives with a delta that was right, and with a dP that no mask covers.
+
+        A kernel may be given delta, or O, and so not have it of a wrong P; and where P is not 0 in rows and keys that
+        see nothing, it meets dO V^T.
+        """
+        given = {name: self._came(name, tile).double() for name in PARENTS if name in self.trace.values}
+        implied = self.evaluate(self.x, tile, given)
+        given["dP"] = implied["dPE"].where(~values["valid"], given.get("dP", implied["dP"]))
+        given.setdefault("delta", values["delta"])
+        other = self.evaluate(self.x, tile, given)
+        budget = allowed_on(self.x, tile, other | given | {"dS": other["dS"]}, self.precision, self.recovery, shift)
+        return judge(actual, other, budget, "dS", poisoned=True).right
 
     def _summed(self) -> None:
         """Compares dK, dV, dBias and dTau, which are complete only after the last tile."""

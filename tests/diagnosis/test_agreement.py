@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from gradprobe.diagnosis.agreement import Table, intermediates_of, made_of
 from gradprobe.model.report import Diagnosis, Where
@@ -91,3 +92,9 @@ def test_a_hypothesis_about_what_was_exported_right_gives_way_to_one_that_agrees
     of_both = Diagnosis("factor/dQ", "A", "", 1.0, says_wrong=("dQ", "dK"))
     assert exported.agreeing([of_ds, of_both]) == [of_both]
     assert exported.agreeing([of_ds]) == [of_ds]
+
+
+def test_a_value_that_a_kernel_spoils_after_it_was_seen_is_told_with_what_that_makes_wrong():
+    spoilt = structs.replace(value("dP", "one"), evidence=("one, line 7: dP is right before it and wrong after it",))
+    (told,) = table({"dQ": MATCH}, one={"P": MATCH, "dP": MATCH, "dS": MISMATCH}).agreeing([spoilt])
+    assert (told.fault, told.says_wrong) == ("value/dS", ("dS",))

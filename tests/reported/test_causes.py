@@ -114,3 +114,36 @@ def test_the_telling_element_is_the_first_of_all_of_its_order(wrong):
     apart = Rising.of([*later, *(element(*one) for one in every[:half])])
     for rising in (Rising.of(element(*one) for one in every), apart):
         assert (rising.telling.row, rising.telling.col, rising.telling.ratio) == first
+
+
+def statuses(report):
+    """By name and kernel, the status of what the first run shows."""
+    return {(one["name"], one["kernel"]): one["status"] for one in report["runs"][0]["intermediates"]}
+
+
+def causes(report):
+    return [one for one in report["diagnoses"] if one["explained"] >= 0.9]
+
+
+def test_rows_that_see_nothing_are_part_of_what_is_inherited(check):
+    _, report = check(f"dead_rows.py:backward --mask dead-rows --fix-budget 0 {SMALL}")
+    shown = statuses(report)
+    assert shown["P", "keys_kernel"] == "mismatch"
+    assert {shown["dS", "keys_kernel"], shown["dK", None], shown["dV", None]} == {"inherited"}
+    assert report["first_mismatch"]["masked"] is True
+    assert [one["fault"] for one in causes(report)] == ["dead/uniform"]
+
+
+@pytest.mark.parametrize(
+    ("function", "first", "code"), [("heavier", "P", "more * (rows"), ("absolute", "dP", "tl.abs")]
+)
+def test_what_follows_of_a_wrong_value_inherits_where_delta_was_given(function, first, code, check):
+    _, report = check(f"odd_rows.py:{function} --implied causal --fix-budget 0 {SMALL}")
+    wrong = {name: status for (name, _), status in statuses(report).items() if status not in ("match", "not exposed")}
+    expected = {"P": {"P": "mismatch", "dS": "inherited", "dK": "inherited", "dV": "inherited"}}
+    expected["dP"] = {"dP": "mismatch", "dS": "inherited", "dK": "inherited"}
+    assert wrong == expected[first]
+    (cause,) = causes(report)
+    assert cause["fault"] == f"value/{first}"
+    assert cause["where"][0]["line"] == line_of("odd_rows.py", code)
+    assert cause["says_wrong"] == [first]
