@@ -29,6 +29,8 @@ CASTS = ("fp_ext", "fp_trunc", "fp_to_fp")
 _THROUGH = (*CASTS, "select", "fmul", "fdiv", "precise_divf", "fadd")
 # What is no intermediate and enters a dot in the place of one only by mistake.
 _UNFINISHED = ("dT", "dP - delta")
+# What a constant that fits may leave of the error without it.
+_EXPLAINED = 0.01
 # Of the known values at one site, the share that must be of one intermediate; the others are tiles of zeros.
 _MOSTLY = 0.5
 
@@ -269,7 +271,10 @@ class _Reading:
             came, given = self._came[gradient], roles.gradient(gradient, raw)
         else:
             came, given = roles.expected(name), raw
-        return min(roles.constants(name).values(), key=lambda one: float(np.nansum(np.abs(given / one - came))))
+        off = {one: float(np.nansum(np.abs(given / one - came))) for one in roles.constants(name).values()}
+        best = min(off, key=lambda one: off[one])
+        # What is wrong anyway is shown as it is.
+        return best if off[best] <= _EXPLAINED * off[1.0] else 1.0
 
     def _scores(self, node: Node) -> tuple[tuple[Array, ...], Array] | None:
         lanes = self._lanes(node)

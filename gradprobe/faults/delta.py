@@ -27,8 +27,10 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
         ("formula", "delta is the mean over the head dim, where the sum is meant", "delta", mean),
         ("from-unmasked", "delta sums dP before its mask", "delta", unmasked),
     )
+    of_delta = "delta = rowsum(P * dP)" if seen.x.family == "lazy" else "delta = rowsum(dO * O)"
     for name, summary, step, hook in ways:
-        yield making(f"delta/{name}", "A", summary, {step: hook}, also=("delta", "dS"), fix="dS = P * (dP - delta)")
+        fix = of_delta if name in ("formula", "from-unmasked") else "dS = P * (dP - delta)"
+        yield making(f"delta/{name}", "A", summary, {step: hook}, also=("delta", "dS"), fix=fix)
 
 
 def _unweighted(value: Tensor, scope: TileScope) -> Tensor:

@@ -36,12 +36,12 @@ def keys_kernel(
     tl.store(DV + at_keys, dv, mask=inside)
 
 
-def _backward(q, k, v, do, lse, delta, scale, more, is_abs):
+def _backward(q, k, v, do, lse, delta, scale, more, is_abs, of_delta=1.0):
     q, k, v, do, lse, delta = (one.contiguous() for one in (q, k, v, do, lse, delta))
     batch, heads, length, dim = q.shape
     dk, dv = torch.empty_like(k), torch.empty_like(v)
     grid = (triton.cdiv(length, 16), batch * heads)
-    keys_kernel[grid](q, k, v, do, lse, delta, dk, dv, scale, length, more, DIM=dim, TILE=16, ABS=is_abs)
+    keys_kernel[grid](q, k, v, do, lse, of_delta * delta, dk, dv, scale, length, more, DIM=dim, TILE=16, ABS=is_abs)
     p = torch.exp(q @ k.mT * scale - lse[..., None]).tril()
     return {"dQ": p * (do @ v.mT - delta[..., None]) @ k * scale, "dK": dk, "dV": dv}
 
@@ -52,3 +52,8 @@ def heavier(q, k, v, do, lse, delta, scale):
 
 def absolute(q, k, v, do, lse, delta, scale):
     return _backward(q, k, v, do, lse, delta, scale, 0.0, True)
+
+
+def averaged(q, k, v, do, lse, delta, scale):
+    """The kernel of dK and dV is given a delta that is a mean over the head dim."""
+    return _backward(q, k, v, do, lse, delta, scale, 0.0, False, 1 / q.shape[-1])
