@@ -28,7 +28,7 @@ _AT_ONCE, _BEGUN = 2, 3
 # Seconds of a processor for one run of one edit, which may never end.
 _LONGEST_TRIAL = 60
 # Scores of a case up to which an edit that is tried on it counts as one; of a larger one it counts as that many more.
-_OF_ONE = 1 << 15
+_OF_ONE = 1 << 13
 # How many more are tried once one is certain, since a smaller one may be too; and where others are not sure to be
 # worse: it passes in some cases alone, which may be all that the kernel takes, or by visiting tiles in which nothing is
 # seen.
@@ -183,10 +183,12 @@ class Search:
     def _needless(self, cause: Cause, candidate: Candidate, whole: Whole) -> int:
         """How many products of nothing an edit adds in the first layout; 0 where the file as it is makes some."""
         (run, came), *_ = whole
+        if came is None or not came.idle:
+            return 0
         nothing = Candidate(candidate.file, (), 0.0)
         (before,) = self._all(nothing, [Trial(self._experiment.case, run.assigned, run.layout)], cause.others)
         is_tight = before is not None and before.products > 0 and not before.idle
-        return came.idle if came is not None and is_tight else 0
+        return came.idle if is_tight else 0
 
     def _drawn_afresh(self, candidate: Candidate, run: LayoutRun) -> tuple[str, str]:
         """What fresh draw matches, "" where none does, and what is wrong with other lengths.
