@@ -185,6 +185,12 @@ def test_what_touches_memory_and_what_crashes_is_said_though_the_screen_is_full(
     )
 
 
+def test_without_a_cause_three_facts_are_shown_and_the_others_counted():
+    lines = screen(failing(diagnoses=(), known=tuple(f"fact {at}" for at in range(7))))
+    assert [line for line in lines if line.startswith("  fact")] == ["  fact 0", "  fact 1", "  fact 2"]
+    assert lines[-1] == "  more: the same with --details (4 notes)"
+
+
 def test_layouts_are_told_apart_into_wrong_and_right():
     assert "  wrong rows: 0-4 (5 of 72); wrong in distinct; right in contiguous" in screen(failing(runs=(_RIGHT,)))
 

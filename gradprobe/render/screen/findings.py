@@ -14,6 +14,14 @@ from ..console import coarse_words, unused
 from ..places import base_of, place_of
 from ..repeats import repeat_sentences
 
+FACTS = 3
+"""Sentences about an error without a cause that are shown."""
+
+
+def facts_of(report: Report) -> list[str]:
+    """What is known of an error without a cause: what was seen inside says more than what the results are."""
+    return [*(report.failing.inside if report.failing else ()), *report.known]
+
 
 def findings(report: Report) -> list[str]:
     """The sentences, the most important first."""
@@ -21,8 +29,9 @@ def findings(report: Report) -> list[str]:
 
 
 def unseen(report: Report) -> int:
-    """How many notes are only counted: what is 0 by design, what is on the ReLU's kink."""
-    return sum(_is_quiet(note) for note in report.notes) + bool(report.measured and report.shown.undecided)
+    """How many notes are only counted: what is 0 by design, what is on the ReLU's kink, further facts."""
+    facts = 0 if report.causes else max(0, len(facts_of(report)) - FACTS)
+    return sum(_is_quiet(note) for note in report.notes) + bool(report.measured and report.shown.undecided) + facts
 
 
 def _not_judged(report: Report) -> Iterator[str]:

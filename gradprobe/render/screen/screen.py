@@ -19,12 +19,10 @@ from ..identities import identity_table
 from ..places import base_of
 from ..text import ASCII, CAUTION, UTF8, Marks, blame, headed, lines_of, ratio, size_in_words
 from .code import changes, excerpt
-from .findings import findings, in_short, unseen
+from .findings import FACTS, facts_of, findings, in_short, unseen
 from .fitting import MOST, MOST_OF_A_MATCH, Section, fitted, rows_of
 from .table import head_table, legend
 
-# Sentences about an error without a cause.
-_KNOWN = 3
 _BAD, _GOOD = "bold red", "bold green"
 
 
@@ -171,7 +169,7 @@ def cause_lines(report: Report, width: int) -> Iterator[Text]:
     """The first cause and its line; else what is known."""
     named = report.causes or [one for one in report.diagnoses[:1] if one.explained >= CONSISTENT]
     if not named:
-        yield from _withoutcause_lines(report, width)
+        yield from _fact_lines(report, width)
         return
     first, head = named[0], "CAUSE" if report.causes else "CONSISTENT WITH"
     yield from _summary(head, first, width, 2)
@@ -188,13 +186,11 @@ def _summary(head: str, cause: Diagnosis, width: int, rows: int) -> list[Text]:
     return with_key if len(with_key) == len(alone) else alone
 
 
-def _withoutcause_lines(report: Report, width: int) -> Iterator[Text]:
+def _fact_lines(report: Report, width: int) -> Iterator[Text]:
     if report.diagnoses or report.known:
         words, more = ("NO HYPOTHESIS FITS", "; what is known:") if report.sought else ("NO CAUSE SOUGHT", ":")
         yield Text.assemble((words, f"bold {CAUTION}"), more)
-    # What was seen inside says more than what the results are.
-    inside = report.failing.inside if report.failing else ()
-    for sentence in [*inside, *report.known][:_KNOWN]:
+    for sentence in facts_of(report)[:FACTS]:
         yield from short(sentence, width)
 
 
