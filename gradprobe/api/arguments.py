@@ -10,6 +10,7 @@ from typing import Any
 from ..commands.configuration.environment import expected, word_of
 from ..inputs.history import CheckRequest
 from ..inputs.options import OPTIONS
+from ..targets.candidates import with_function
 from ..targets.naming import target_word
 
 _BY_NAME = {option.name: option for option in OPTIONS}
@@ -75,14 +76,14 @@ def _plain(value: Any) -> Any:
 
 
 def word_of_subject(subject: Subject) -> str:
-    """The word by which the command line would find a function; "" where none does.
+    """The word by which the command line would find a function; "" where none does. FILE.py is its one function.
 
     Raises:
         TypeError: it is neither a function nor a word.
     """
     __tracebackhide__ = True
     if isinstance(subject, str):
-        return subject
+        return with_function(subject)
     if not callable(subject):
         raise TypeError(f"gradprobe checks a function or the word of one, got {type(subject).__name__}")
     return target_word(subject)

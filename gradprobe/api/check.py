@@ -71,8 +71,9 @@ def checked(
     """
     parse(request.options)
     refuse_unknown_family(request.family)
-    for subject in (one for one in (target, reference) if isinstance(one, str)):
-        refuse_mistyped(subject)
+    for word in (request.target, request.reference):
+        if word:
+            refuse_mistyped(word)
     apart = _is_apart(target, reference, request, manner)
     sanitizer = None if manner.sanitize is None else (sanitizer_for(manner.sanitize), manner.sanitize)
     word = AUTO if manner.battery is True else manner.battery or None

@@ -2,6 +2,7 @@
 
 import pytest
 
+import gradprobe
 from gradprobe.targets.candidates import candidates, with_function
 from tests.cli.command import SMALL, run
 
@@ -65,3 +66,10 @@ def test_a_file_and_the_methods_of_an_autograd_function_lead_to_it(word, tmp_pat
     ran = run(f"check {word} {SMALL} --layout contiguous")
     assert ran.code == 0, ran.err
     assert f"MATCH  attend.py:{word.partition(':')[2] or 'Attend'}" in ran.out
+
+
+def test_from_python_a_file_stands_for_it_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "attend.py").write_text(AUTOGRAD)
+    report = gradprobe.check("attend.py", isolate=False, batch=1, heads=2, seqlen=20, head_dim=8, layout="contiguous")
+    assert (report.verdict, report.target.name) == ("match", "attend.py:Attend")
