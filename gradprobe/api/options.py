@@ -104,7 +104,7 @@ class Options(TypedDict, total=False):
     pattern: str | None
     """Pattern of the drawn values: normal, small, large, negative, positive, offset, lowrank, dyadic (default: ..."""
     dots: str | None
-    """Arithmetic of float32 dots: ieee, tf32 (default: what the backend does)."""
+    """Arithmetic of float32 dots: ieee, bf16x6, tf32x3, bf16x3, tf32 (default: what the backend does)."""
     oracle: str | None
     """What judges: reference, identities alone, at any length (default: reference)."""
     repeat: int | None
