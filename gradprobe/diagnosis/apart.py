@@ -11,7 +11,7 @@ import torch
 from msgspec import structs
 
 from ..model.case import Case
-from ..model.failures import Failure
+from ..model.failures import Failure, fault_words
 from ..model.intermediates import GRADIENT_OF, names
 from ..model.number import listed
 from ..model.run import MISMATCH, Element
@@ -53,7 +53,7 @@ def watched_of(experiment: Experiment, record: RunRecord) -> tuple[Watched, str]
     except Failure:
         return Watched(), ""
     except Exception as error:  # the diagnosis tells it
-        return Watched((), (f"{type(error).__name__}: {error}",), shown), note
+        return Watched((), (fault_words(error),), shown), note
 
 
 def with_intermediates(
@@ -104,7 +104,7 @@ def _shown(case: Case, measured: Measured, followed: Followed) -> tuple[Measured
     try:
         shown = shown_with(case, measured, seen_in(followed, case))
     except Exception as error:
-        fault = f"{type(error).__name__}: {error}"
+        fault = fault_words(error)
         return None, f"what the kernels hold could not be read, by a fault of gradprobe: {fault}"
     return shown, ""
 

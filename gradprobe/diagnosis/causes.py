@@ -9,6 +9,7 @@ from msgspec import structs
 
 from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.memory import axes_of
+from ..model.failures import fault_words
 from ..model.intermediates import TABLE
 from ..model.number import plural
 from ..model.report import CONSISTENT, NAMED, Diagnosis, Misread, causes_among
@@ -125,7 +126,7 @@ class CauseSearch:
             seen = [self._lines.of_access(one) for one in self._table(layout).agreeing(seen)]
             return [*with_dataflow(causes, seen, self._lines.read), *(one for one in found if one not in causes)]
         except Exception as error:
-            self._not_followed[f"{type(error).__name__}: {error}"] = None
+            self._not_followed[fault_words(error)] = None
             return found
 
     def _tell(self, layout: FailingLayout, found: Sequence[Diagnosis], predicted: Mapping[str, Hypothesis]) -> None:

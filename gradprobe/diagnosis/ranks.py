@@ -11,6 +11,7 @@ from torch import Tensor
 from ..faults.hypothesis import Observed
 from ..inputs.shards import Shards
 from ..model.case import Case
+from ..model.failures import fault_words
 from ..model.number import listed, ranks_in_words
 from ..model.report import NAMED, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
@@ -47,7 +48,7 @@ def reasons_on_ranks(experiment: Experiment, runs: Sequence[LayoutRun]) -> RankR
         seen = observed(experiment.case, run.measured, inputs_of(experiment, run.assigned).tensors)
         return _reasons(seen, shards)
     except Exception as error:
-        fault = f"{type(error).__name__}: {error}"
+        fault = fault_words(error)
         return RankReasons(Reasons((), (f"no reason could be sought, by a fault of gradprobe: {fault}",), sought=False))
 
 

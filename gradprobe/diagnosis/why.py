@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from ..faults.hypothesis import Hypothesis
+from ..model.failures import fault_words
 from ..model.report import NAMED, Diagnosis, causes_among
 from ..model.run import MISMATCH
 from ..numerics.evidence import LayoutRun
@@ -75,7 +76,7 @@ def reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], ahead: Ahead |
     try:
         return _reasons_of(experiment, runs, memory, ahead or Ahead())
     except Exception as error:
-        fault = f"{type(error).__name__}: {error}"
+        fault = fault_words(error)
         return Reasons(memory, (f"no reason could be sought, by a fault of gradprobe: {fault}",), sought=False)
 
 

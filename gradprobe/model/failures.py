@@ -72,6 +72,15 @@ def text_of(error: BaseException) -> str:
         return "its message cannot be read: its __str__ raises"
 
 
+def fault_words(error: BaseException) -> str:
+    """What an error of this tool is: its kind and its message, in the place of which an assertion has its line."""
+    words, trace = text_of(error), error.__traceback__
+    while not words and trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}" if trace is not None else ""
+    return f"{type(error).__name__}: {words or place}"
+
+
 def as_failure(error: BaseException) -> Failure:
     """Any error as a Failure: another Exception is a fault of gradprobe, and a SystemExit one of the target."""
     if isinstance(error, Failure):
@@ -79,9 +88,7 @@ def as_failure(error: BaseException) -> Failure:
     if not isinstance(error, Exception):
         words = f": {text_of(error)}" if text_of(error) else ""
         return TargetFailure(f"the target raised {type(error).__name__}{words}", "--traceback shows where")
-    return Failure(
-        f"gradprobe itself failed: {type(error).__name__}: {text_of(error)}", "run again with --traceback and report it"
-    )
+    return Failure(f"gradprobe itself failed: {fault_words(error)}", "run again with --traceback and report it")
 
 
 def did_you_mean(word: str, known: Iterable[str], listed: str = "known") -> str:

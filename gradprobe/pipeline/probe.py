@@ -21,7 +21,7 @@ from ..inputs.saved import Saved
 from ..model.allowance import NOTHING, Allowance
 from ..model.assignment import run_name
 from ..model.case import Case, ranked
-from ..model.failures import Refusal, TargetFailure
+from ..model.failures import Refusal, TargetFailure, fault_words
 from ..model.memory import Warned
 from ..model.report import NAMED
 from ..model.run import MATCH, MISMATCH
@@ -158,7 +158,7 @@ def reasons_with_edits(
     try:
         return with_edits(*failed, reasons, allowance)
     except Exception as error:
-        fault = f"{type(error).__name__}: {error}"
+        fault = fault_words(error)
         return replace(reasons, known=(*reasons.known, f"no edit could be tried, by a fault of gradprobe: {fault}"))
 
 
@@ -214,7 +214,7 @@ def _not_shown(experiment: Experiment, runs: Sequence[LayoutRun], given: Collect
             x = partial(getattr, measured, "x")
             return list(unshown(experiment.case, experiment.values, x, measured.trace, precision, given))
     except Exception as error:
-        fault = f"{type(error).__name__}: {error}"
+        fault = fault_words(error)
         return [f"which options this case shows could not be found out, by a fault of gradprobe: {fault}"]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ....inputs.memory import Array
+from ....model.failures import fault_words
 from ..memory.findings import Line, is_between
 from ..memory.views import Handle, View
 from ..memory.watch import Memory
@@ -217,7 +218,7 @@ class Flow:
         try:
             action(*args)
         except Exception as error:
-            self.failures[f"{type(error).__name__}: {error}"] = None
+            self.failures[fault_words(error)] = None
 
     def site(self, operation: str) -> Site:
         """The operation that is executing."""

@@ -13,6 +13,7 @@ import triton.language as tl
 from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array, Unwritten
+from ....model.failures import fault_words
 from ....source.text import SourceLine
 from ....targets.surroundings import replaced
 from ..bfloat16 import InterpreterNotKnown
@@ -227,7 +228,7 @@ class Memory:
         try:
             return action()
         except Exception as error:
-            self._failures[f"{type(error).__name__}: {error}"] = None
+            self._failures[fault_words(error)] = None
             return None
 
 
