@@ -60,6 +60,10 @@ class NoRoom(Failure):
     """A tensor does not fit into the memory that the command may take."""
 
 
+class InputsFailure(Failure):
+    """What a file of inputs holds contradicts itself."""
+
+
 class ReferenceFailure(Failure):
     """The reference failed its audit, so no verdict about a target may rest on it."""
 

@@ -81,10 +81,17 @@ def _convention(case: Case, x: Attention, trace: Trace, plain: Comparison, name:
     )
 
 
+def relation_of(case: Case, x: Attention, name: str, actual: Tensor) -> str:
+    """By which relation LSE or O comes near to what it should be, "LSE * log2(e)"; "" by none."""
+    values = _expected(case, x, name)
+    relations = _relations(case, name, actual, values)
+    return next((one.relation for one in relations if _is_near(one.read(actual), values[name])), "")
+
+
 def _expected(case: Case, x: Attention, name: str) -> dict[str, Tensor]:
     """What an intermediate should be, LSE, and "most", the largest score of each row; whole."""
     lengths = (x.n_batch, x.n_heads, x.n_query)
-    shape = (*lengths, x.n_key) if name in MATRICES else lengths
+    shape = (*lengths, x.n_key) if name in MATRICES else x.do.shape if name == "O" else lengths
     found = {"LSE": x.q.new_zeros(lengths), "most": x.q.new_zeros(lengths)} | {name: x.q.new_zeros(shape)}
     for tile in tiles_of(case, x):
         values = evaluate(x, tile)

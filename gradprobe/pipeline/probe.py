@@ -27,6 +27,7 @@ from ..model.report import NAMED
 from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.float64 import products_of
+from ..numerics.forward import refuse_wrong_forward
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.beforehand import Beforehand
 from ..probing.compilation import Compilation
@@ -83,11 +84,14 @@ def probe(
         UsageFailure: the case uses what the target does not take, a right kernel overflows on its values, or a tap
             does not show what it says.
         Refusal: the target raised on purpose under every layout, so that nothing could be compared.
+        InputsFailure: the O or LSE of a file is not that of its q, k and v.
         TargetFailure: the target could not be run.
         ReferenceFailure: the reference breaks an identity that it should keep.
     """
     experiment = experiment_of(case, target, reference, saved, tick=tick, command=reproduce)
     refuse_out_of_range(case, experiment.values)
+    if saved is not None:
+        refuse_wrong_forward(case, experiment.values, frozenset(saved.values.keys() & target.takes.keys()))
     records: list[RunRecord] = []
     with contextlib.ExitStack() as stack:
         ahead, beforehand = stack.enter_context(Ahead()), stack.enter_context(Beforehand())

@@ -44,7 +44,7 @@ _FAILURES = {
     "GP021": "Timeout",
     "GP022": "TargetFailure RanksFailure Refusal KernelStopped NoKernel",
     "GP023": "ReferenceFailure",
-    "GP025": "UsageFailure Untested",
+    "GP025": "UsageFailure Untested InputsFailure",
     "GP026": "Incomplete",
     "GP027": "CompileError",
 }

@@ -1,0 +1,63 @@
+"""Forward: whether the O and LSE that a file holds are those of its q, k and v, before a backward is judged on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor
+
+from ..model.case import Case
+from ..model.failures import InputsFailure
+from ..reference import Attention, evaluate
+from .budget import tile_budget
+from .compare import attention_of, judge, tiles_of
+from .conventions import relation_of
+from .precision import ROUNDED, Precision, precision_of, rounding_shift, with_roundings
+
+# Results of a forward, and how a file calls them.
+_KEYS = {"LSE": "lse", "O": "o"}
+
+
+def refuse_wrong_forward(case: Case, values: Mapping[str, Tensor], keys: frozenset[str]) -> None:
+    """Refuses a file of which the O or LSE is not that of its q, k and v in the coarsest arithmetic that is known.
+
+    Args:
+        keys: which of "o" and "lse" the file holds and the target takes.
+
+    Raises:
+        InputsFailure: one is not, saying how it is related to what it should be, where that is simple.
+    """
+    given = {name: values[key] for name, key in _KEYS.items() if key in keys}
+    if not given:
+        return
+    x = attention_of(case, values)
+    wrong = dict.fromkeys(given, 0)
+    for name, count in _wrong_rows(case, x, given):
+        wrong[name] += count
+    for name, count in wrong.items():
+        if count:
+            key, of = _KEYS[name], x.n_batch * x.n_heads * x.n_query
+            relation = relation_of(case, x, name, given[name].double())
+            words = f"it is {relation}" if relation else f"{count} of {of} rows differ"
+            raise InputsFailure(
+                f"{case.inputs}: its {key} is not the {name} of its q, k and v: {words}",
+                f"mend the file, say the options that it was made with, or leave {key} out: it is computed then",
+            )
+
+
+def _wrong_rows(case: Case, x: Attention, given: Mapping[str, Tensor]) -> Iterator[tuple[str, int]]:
+    """How many rows that see a key are wrong, tile by tile."""
+    precision = _coarsest(case)
+    for tile in tiles_of(case, x):
+        values = evaluate(x, tile)
+        budget = tile_budget(x, tile, values, precision, rounding_shift(x, tile, values, precision))
+        live = values["valid"].any(-1)
+        for name, whole in given.items():
+            right = judge(whole[tile.batch, tile.heads, tile.rows], values, budget, name).right
+            yield name, int((~right.reshape(*live.shape, -1).all(-1) & live).sum())
+
+
+def _coarsest(case: Case) -> Precision:
+    if case.dtype == "float32":
+        return precision_of(case.dtype, "tf32")
+    return with_roundings(precision_of(case.dtype, "ieee"), ROUNDED, 16)
