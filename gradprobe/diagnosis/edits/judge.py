@@ -141,14 +141,20 @@ def _trial(other: Other, reaches: tuple[Reach, ...]) -> Trial:
 
 
 def edited_functions(candidate: Candidate) -> list[Reach]:
-    """The kernels that an edit changes, by its own text, and those that are launched where it changes a launch."""
+    """The kernels that an edit changes, by its own text, and those whose launch it changes.
+
+    Of an edit of other host code those that the function launches: what it changes may come to each of them.
+    """
     text = candidate.text
     file = KernelFile(candidate.file.file, text, candidate.file.function)
     lines = set(_lines(candidate))
     inside = [each for each in file.functions if lines & _of(each)]
     kernels = {each.name for each in file.kernels}
     names = {each.name for each in inside} & kernels
-    names |= {kernel for kernel in kernels for call in calls_of(file, kernel) if lines & _of(file.statement(call))}
+    launches = [(kernel, file.statement(call)) for kernel in kernels for call in calls_of(file, kernel)]
+    launched = {kernel for kernel, at in launches if lines & _of(at)}
+    hosts = [_of(each) for each in inside if each.name not in kernels]
+    names |= launched or {kernel for kernel, at in launches for host in hosts if at.lineno in host}
     return reach_of(file, names, kernels, lines)
 
 
