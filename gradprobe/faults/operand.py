@@ -18,6 +18,7 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     yield from _other_operands(seen)
     yield from _not_transposed(seen)
     yield from _within_tiles(seen)
+    yield from _own_rows(seen)
     yield from _exchanged(seen)
 
 
@@ -129,6 +130,30 @@ def _own_tile(result: str, taken: str, size: int, value: Tensor, scope: TileScop
     rows = _operand(scope, taken)
     rows = torch.nn.functional.pad(rows, (0, 0, 0, -rows.shape[-2] % size)).unflatten(-2, (-1, size))
     found: Tensor = (summed @ rows).flatten(-3, -2)[..., : value.shape[-2], :]
+    return found if result == "dV" else scope.x.scale * found
+
+
+def _own_rows(seen: Observed) -> Iterator[Hypothesis]:
+    """Sums that read one row of each tile of the other operand throughout: of a thread's own number, not the loop's."""
+    whole = max(seen.x.n_query, seen.x.n_key)
+    for result, meant, made_of in (("dQ", "k", "key"), ("dK", "q", "row"), ("dV", "do", "row")):
+        own = "row" if result == "dQ" else "key"
+        for size in dict.fromkeys((seen.case.block_m, 8, 16, 32, 64, 128, whole)):
+            inside = f"in each tile of {size} {made_of}s" if size < whole else "throughout"
+            number = f"the number of its own {own} {inside}"
+            words = f"{result} reads {title(meant)} at {number}, not at each {made_of} of its sum"
+            fix = f"read {title(meant)} at the {made_of} of the loop, not at that of the thread"
+            yield making(f"operand/{result}-row", "A", words, {result: partial(_own_row, result, meant, size)}, fix=fix)
+
+
+def _own_row(result: str, meant: str, size: int, value: Tensor, scope: TileScope) -> Tensor:
+    """A gradient that multiplies what it sums of each tile by one row of the tile, that of its own number."""
+    tiles = _in_tiles(pe(scope) if result == "dV" else scope.used["dS"], size)
+    rows = _operand(scope, meant)
+    rows = torch.nn.functional.pad(rows, (0, 0, 0, -rows.shape[-2] % size)).unflatten(-2, (-1, size))
+    summed = tiles.sum(-1) if result == "dQ" else tiles.sum(-2)
+    found: Tensor = torch.einsum("hmnr,hnrd->hmrd" if result == "dQ" else "hmnr,hmrd->hnrd", summed, rows)
+    found = found.flatten(-3, -2)[..., : value.shape[-2], :]
     return found if result == "dV" else scope.x.scale * found
 
 
