@@ -204,7 +204,9 @@ def _summary(one: Suspect, names: Sequence[str]) -> str:
 
 
 def _inputs(one: Suspect) -> str:
-    """What is right there. Of a mask nothing says what it should be."""
+    """What is right there, or by how much it is off. Of a mask nothing says what it should be."""
+    if f"{one.name} is off by " in one.reason:
+        return one.reason
     return "it is right until that line masks it" if one.site.operation == "select" else "its inputs are right"
 
 

@@ -307,20 +307,25 @@ def _of_value(node: Node, name: str) -> str:
     return f"{right} {are} right{where}, and the value made of {them} {is_wrong}"
 
 
+# Rows that are off by less than this share of the worst are not told.
+_TOLD = 1e-3
+
+
 def _of_rows(run: Followed, nodes: Sequence[Node]) -> tuple[str, str]:
     """What has one factor too many in each row, or one number: its name, and by how much it is off where."""
     role = nodes[0].role
     assert role is not None
     name = role.name.split(",")[0]
-    off = dict(sorted(pair for node in nodes for pair in run.roles.by_row(node).items()))
-    values = [value for value in off.values() if np.isfinite(value)]
-    rows = f"rows {in_words(spans(sorted(off)), 4)}"
-    if not values:
+    none = 1.0 if name == "P" else 0.0
+    every = {row: value for node in nodes for row, value in run.roles.by_row(node).items() if np.isfinite(value)}
+    least = _TOLD * max((abs(value - none) for value in every.values()), default=0.0)
+    off = {row: value for row, value in sorted(every.items()) if abs(value - none) > least}
+    if not off:
         return name, f"{name} is off by one number in each row"
-    low, high = min(values), max(values)
+    low, high, rows = min(off.values()), max(off.values()), f"rows {in_words(spans(off), 4)}"
     number = f"{low:.4g}" if high - low <= 1e-3 * max(abs(low), abs(high)) else f"{low:.4g} to {high:.4g}"
-    by = "the factor " if name == "P" else ""
-    return name, f"{name} is off by {by}{number} in all of a row, in {rows}"
+    by, of_p = ("the factor ", "") if name == "P" else ("", ", and so P by a factor")
+    return name, f"{name} is off by {by}{number} in all of a row{of_p}, in {rows}"
 
 
 def _of_summed(node: Node, used_by: Node) -> str:

@@ -17,7 +17,7 @@ from .tally import ElementIndex, element_at
 
 
 def locate(x: Attention, trace: Trace, comparison: Comparison) -> Element | None:
-    """The first mismatch in dataflow order, then batch, head, row and column; None where everything matches."""
+    """The first intermediate that is wrong by itself, at the element that tells; None where everything matches."""
     for finding in comparison.findings.values():
         if finding.status == MISMATCH and finding.first is not None:
             return _with_window(x, trace, comparison, finding.first)

@@ -26,7 +26,8 @@ def test_a_factor_of_rows_is_blamed_where_it_arises_and_not_on_what_is_made_of_i
     (cause,) = [one for one in report["diagnoses"] if one["explained"] >= 0.9]
     assert cause["fault"] == "value/S"
     assert cause["where"][0]["line"] == line_of("shifted_rows.py", "0.25")
-    assert any("S is off by 0.25 in all of a row, in rows 16-31" in said for said in cause["evidence"])
+    off = "S is off by 0.25 in all of a row, and so P by a factor, in rows 16-31"
+    assert cause["summary"] == f"keys_kernel computes S wrongly at line {cause['where'][0]['line']}: {off}"
     assert not {"value/dV", "value/dS"} & {one["fault"] for one in report["diagnoses"]}
 
 
