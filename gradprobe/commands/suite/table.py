@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -39,7 +40,7 @@ class CheckTable:
         longest = max(map(len, titles), default=4)
         self._title = max(4, min(longest, look.columns // 2 - 10)) if look.rows is not None else longest
         self._listed = len(titles) <= (LISTED if look.details else FEW)
-        self._room = len(titles) if look.details else FEW
+        self._room = math.inf if look.details else FEW
 
     def head(self) -> list[Text]:
         """What stands above the lines, unless it comes with the first of them."""
