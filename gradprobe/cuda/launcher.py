@@ -72,13 +72,18 @@ class _Call:
         self._watch.given += [tensor for _, tensor in tensors]
 
     def launch(self, library: Library, launch: CLaunch) -> None:
-        is_on_gpu = self._device == "cuda"
-        unit = self._unit if is_on_gpu else replace(self._unit, has_host=True)
-        entry = entry_of(unit, launch.name.decode())
+        name = launch.name.decode()
+        entry = entry_of(replace(self._unit, has_host=True), name)
         grid, block = sizes_of(entry.name, [*launch.grid], [*launch.block])
         self._watch.launched(entry, self._device)
-        if is_on_gpu:
-            nvrtc.run(entry, grid, block, launch.shared_bytes, launch.arguments + ctypes.sizeof(ctypes.c_void_p))
+        if self._device == "cuda":
+            nvrtc.run(
+                entry_of(self._unit, name),
+                grid,
+                block,
+                launch.shared_bytes,
+                launch.arguments + ctypes.sizeof(ctypes.c_void_p),
+            )
         else:
             code = Code(library, launch.kernel, launch.arguments)
             run(entry, code, grid, block, launch.shared_bytes, self._tensors, self._watch)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gradprobe.cuda import load
+from gradprobe.cuda import Watch, load, watched
 from gradprobe.cuda.nvrtc import _compiled
 from gradprobe.model.failures import TargetFailure
 
@@ -26,6 +26,28 @@ extern "C" __global__ void all_types(
 template <int TIMES, class T>
 __global__ void times(T* out) {
     out[threadIdx.x] *= TIMES * FACTOR;
+}
+"""
+LAUNCHED = """
+#include <cuda_runtime.h>
+struct Problem { const float* in; float* out; float by; int n; };
+template <int TIMES> __global__ void times(float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] *= TIMES;
+}
+__global__ void add(Problem p) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < p.n) p.out[i] += p.in[i] * p.by;
+}
+cudaError_t thrice(const float* in, float* out, float by, int n, cudaStream_t stream) {
+    float* own;
+    cudaError_t failed = cudaMalloc(&own, n * sizeof(float));
+    if (failed != cudaSuccess) return failed;
+    cudaMemsetAsync(own, 0, n * sizeof(float), stream);
+    add<<<(n + 31) / 32, 32, 0, stream>>>({in, own, by, n});
+    times<3><<<(n + 31) / 32, 32, 0, stream>>>(own, n);
+    cudaMemcpyAsync(out, own, n * sizeof(float), cudaMemcpyDeviceToDevice, stream);
+    return cudaFree(own);
 }
 """
 HEADER = "__device__ float scaled(float x) { return 2.0f * x; }\n"
@@ -114,3 +136,13 @@ def test_what_does_not_fit_a_parameter_is_refused(source, arguments, words):
 def test_too_much_shared_memory_is_said(source):
     with pytest.raises(TargetFailure, match="this GPU has no 1,000,000 bytes of shared memory"):
         load(source, defines={"FACTOR": 1})["times<1, float>"](1, 32, 1_000_000, torch.ones(32, device="cuda"))
+
+
+def test_host_code_launches_on_a_gpu(tmp_path):
+    (tmp_path / "my.cu").write_text(LAUNCHED)
+    values, out = torch.arange(100.0, device="cuda"), torch.zeros(100, device="cuda")
+    with watched(Watch()) as watch:
+        load(tmp_path / "my.cu").thrice(values, out, 0.5, 100)
+    assert torch.equal(out, values * 1.5)
+    assert ([one.name for one in watch.launches], watch.backends) == (["add", "times<3>"], {"cuda"})
+    assert all(one.unit.has_host for one in watch.launches)
