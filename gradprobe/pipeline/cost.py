@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from time import perf_counter
 
-import torch
-
 from ..model.failures import Failure
 from ..probing.experiment import layouts_of
 from ..processes.limits import in_words, limit
@@ -26,6 +24,8 @@ _INPUTS = 4 * (1 + 2) + 3
 
 def cost_in_words(problem: Problem) -> str:
     """`8 GiB an input, 3 layouts, about 12 min`, and whether the memory is too little; "" of a check that is short."""
+    import torch
+
     case = problem.case
     if case.scores <= _SMALL or case.device != "cpu" or case.ranks:
         return ""
