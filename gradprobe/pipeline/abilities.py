@@ -15,6 +15,7 @@ from .resolve import Problem
 # A tile and a half of 16, less than one of 32, and a multiple of 8, which many kernels ask for.
 _SHORT, _LONGER = 24, 40
 _BATCHES, _HEADS = 3, 10
+_BATCH = "batch"
 # Elements of all score matrices of one small case: where its length may not be small, it is not run beyond.
 _MOST_SCORES = 1 << 20
 # Of parameters whose convention only the target knows: the option of a case, and its flag.
@@ -37,8 +38,10 @@ class Ability:
     """Whether the target's parameters say that it takes it, so that wrong results are a fault."""
     shown_by: tuple[str, ...] = ()
     """The results of which one that is right throughout shows that it is taken, where no parameter says so."""
-    is_of_size: bool = False
-    """Whether it is a number of batches or heads alone, for which nothing is compiled anew."""
+    compiles_nothing: bool = False
+    """Whether other numbers of the same types alone are given, for which no kernel is compiled anew."""
+    beside: str = ""
+    """The small case in which it may stand with others: where all of it is right, each is."""
 
     @property
     def sentence(self) -> str:
@@ -56,7 +59,9 @@ def unused_abilities(problem: Problem) -> list[Ability]:
     found = [*_counts(case, small), *_meanings(case, target, small)]
     if case.family == "softmax":
         found += [*_groups(case, small), *_lengths(case, target, small), *_value_dim(case, small)]
-    return [*found, *_conventions(case, target)]
+    # Of what no option says that it is left out, only what is run is told.
+    extremes = (one for one in _extremes(case, small) if one.options)
+    return [*found, *extremes, *_conventions(case, target)]
 
 
 def _small(problem: Problem, **options: Any) -> dict[str, Any]:
@@ -85,11 +90,12 @@ Small = Callable[..., dict[str, Any]]
 def _counts(case: Case, small: Small) -> Iterator[Ability]:
     """More batches and heads than the case has, as far as its tensors have axes for them."""
     if "b" in case.shapes and case.batch < _BATCHES:
-        yield Ability("a third batch", "--batch", small(batch=_BATCHES), is_plain=True, is_of_size=True)
+        options = small(batch=_BATCHES)
+        yield Ability("a third batch", "--batch", options, is_plain=True, compiles_nothing=True, beside=_BATCH)
     if "h" in case.shapes and case.heads < _HEADS:
         grouped = case.heads != case.kv_heads
         options = {} if grouped else small(heads=_HEADS)
-        yield Ability("a tenth head", "--heads", options, is_plain=True, is_of_size=True)
+        yield Ability("a tenth head", "--heads", options, is_plain=True, compiles_nothing=True)
 
 
 def _meanings(case: Case, target: Target, small: Small) -> Iterator[Ability]:
@@ -101,7 +107,8 @@ def _meanings(case: Case, target: Target, small: Small) -> Iterator[Ability]:
         # Of the case's own length: its loops begin or end at other tiles than the first.
         yield Ability(words, flag, small(causal=not case.causal, seqlen=case.seqlen_q), is_plain=True)
     if "scale" in target.takes and case.pattern != "dyadic":
-        yield Ability("another scale", "--scale", small(scale=round(1.5 * case.scale, 2) or 1.0), is_plain=True)
+        options = small(scale=round(1.5 * case.scale, 2) or 1.0)
+        yield Ability("another scale", "--scale", options, is_plain=True, beside=_BATCH)
     if softmax and "window" in target.takes and (case.window is None or min(case.window) <= 0):
         yield Ability("both sides of a window", "--window", small(window="5,3") if square else {})
 
@@ -133,6 +140,17 @@ def _lengths(case: Case, target: Target, small: Small) -> Iterator[Ability]:
 def _value_dim(case: Case, small: Small) -> Iterator[Ability]:
     if case.head_dim_v == case.head_dim:
         yield Ability("a head dim of v alone", "--head-dim-v", small(head_dim_v=16 if case.head_dim > 16 else 32))
+
+
+def _extremes(case: Case, small: Small) -> Iterator[Ability]:
+    """Logits far from 0, which no softmax without its maximum bears; a single row; a head dim that fills all lanes."""
+    if case.pattern == Case.pattern:
+        for words, pattern in (("large logits", "large"), ("logits near -120", "negative")):
+            yield Ability(words, f"--pattern {pattern}", small(pattern=pattern))
+    if small().get("seqlen") == _SHORT and case.seqlen_q == case.seqlen_k:
+        yield Ability("a single row and key", "--seqlen", small(seqlen=1), is_plain=True)
+    if case.head_dim == case.head_dim_v:
+        yield Ability("another head dim", "--head-dim", small(head_dim=32 if case.head_dim == 64 else 64))
 
 
 def _conventions(case: Case, target: Target) -> Iterator[Ability]:

@@ -8,10 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from ..inputs.draw import draw
 from ..inputs.options import flags, with_others
 from ..model.allowance import LAST_RESORT
 from ..model.failures import Failure, NoRoom, UsageFailure
+from ..model.memory import ERROR
+from ..model.number import LAMBDA
 from ..numerics.evidence import LayoutRun, Probed
+from ..numerics.range import out_of_range
 from ..numerics.tally import Finding
 from ..probing.experiment import Tick
 from ..processes.forks import Beside, may_fork
@@ -46,11 +50,11 @@ def second_cases(problem: Problem) -> SecondCases:
     """
     on_cpu = problem.case.device == "cpu"
     abilities = unused_abilities(problem)
-    tried_here = [one for one in abilities if one.options and one.is_plain and (on_cpu or one.is_of_size)]
+    tried_here = [one for one in abilities if one.options and one.is_plain and (on_cpu or one.compiles_nothing)]
     apart = [one for one in abilities if one.options and not one.is_plain and on_cpu]
     with ExitStack() as stack:
         fork = stack.enter_context(Beside(partial(_outcomes, problem, apart))) if apart and may_fork() else None
-        came = dict(zip(tried_here, _outcomes(problem, tried_here), strict=True))
+        came = _in_few_cases(problem, tried_here)
         others = (fork.answer(_PATIENCE) or _each_apart(problem, apart)) if fork else _outcomes(problem, apart)
     came |= dict(zip(apart, others, strict=True))
     wrong = next((one for one in abilities if came.get(one) == WRONG), None)
@@ -89,6 +93,18 @@ def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) 
     return replace(second, beyond=words, added=options), of
 
 
+def _in_few_cases(problem: Problem, abilities: Sequence[Ability]) -> dict[Ability, str]:
+    """What comes of each; those that may stand beside one another are tried apart only where they are not right so."""
+    found: dict[Ability, str] = {}
+    for name in dict.fromkeys(one.beside or one.words for one in abilities):
+        some = [one for one in abilities if (one.beside or one.words) == name]
+        # The first has the sizes.
+        options = {option: word for one in reversed(some) for option, word in one.options.items()}
+        together = len(some) > 1 and _outcome(problem, replace(some[0], options=options)) == RIGHT
+        found |= dict.fromkeys(some, RIGHT) if together else dict(zip(some, _outcomes(problem, some), strict=True))
+    return found
+
+
 def _each_apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
     """What comes of each in a fork of its own; what ends one of them is not tried."""
     found = []
@@ -109,10 +125,18 @@ def _outcome(problem: Problem, ability: Ability) -> str:
         if isinstance(came.failure, (UsageFailure, NoRoom)):
             return UNTRIED
         return REFUSED if refuses(came.failure) else WRONG if ability.is_plain else DOUBTFUL
-    if came.matches:
+    if came.matches or (came.run is not None and _is_coarse(came.run)):
         return RIGHT
+    if out_of_range(came.problem.case, draw(came.problem.case, came.problem.case.device)):
+        return UNTRIED
     right = {name for name, finding in _findings(came.run).items() if not finding.mismatched}
     return WRONG if ability.is_plain or right & set(ability.shown_by) else DOUBTFUL
+
+
+def _is_coarse(run: LayoutRun) -> bool:
+    """Whether all that is wrong may be a coarser arithmetic's: what is asked is whether an ability is taken at all."""
+    is_clean = all(finding.severity != ERROR for finding in run.memory)
+    return is_clean and all(finding.max_ratio <= LAMBDA for finding in _findings(run).values())
 
 
 def _findings(run: LayoutRun | None) -> Mapping[str, Finding]:

@@ -110,7 +110,7 @@ def beyond_the_case(report: Report) -> str:
         return f"right as it was asked for, wrong with {report.beyond}"
     if report.failing:
         return ""
-    left = {"not checked": report.not_checked, "wrong, but nothing says that it is taken": report.undeclared}
+    left = {"not checked": report.not_checked, "wrong, if it is meant to be taken so": report.undeclared}
     return "; ".join(f"{what}: {', '.join(names)}" for what, names in left.items() if names)
 
 

@@ -17,6 +17,7 @@ from tests.cli.command import run, run_process
         ("deaf_to_scale", "another scale"),
         ("first_of_a_group", "grouped heads"),
         ("more_rows_than_keys_declared", "more rows than keys"),
+        ("no_row_alone", "a single row and key"),
     ],
 )
 def test_what_the_case_does_not_use_is_checked_in_a_small_second_one(check, name, words):
@@ -41,6 +42,9 @@ def test_its_command_makes_the_same_check_and_diff_the_same_case(check):
         ("one_key_head_each", [], ["grouped heads (--kv-heads)"]),
         ("more_rows_than_keys", [], ["more rows than keys (--seqlen-q, --seqlen-k)"]),
         ("with_softcap", ["--softcap", "--bias"], []),
+        ("without_maximum", [], ["logits near -120 (--pattern negative)"]),
+        ("for_narrow_heads", [], ["another head dim (--head-dim)"]),
+        ("rounded_scores --dtype bfloat16", [], []),
     ],
 )
 def test_what_may_not_be_meant_to_be_taken_is_listed_and_no_mismatch(check, name, listed, undeclared):
