@@ -12,7 +12,7 @@ from ..runtime.front_end import KernelCall
 from .runs import RunRecord, outcomes_of
 
 # A last resort: a kernel takes some 50 ms.
-_PATIENCE = 120.0
+_PATIENCE = 60.0
 _ASKED: dict[Any, tuple[KernelCall, CompileError | None]] = {}
 """By its key: each launch that was asked about in this process, and what is wrong with it."""
 
@@ -30,13 +30,16 @@ class Compilation:
         waiting = {key: call for key, call in calls.items() if key not in self._keys and key not in _ASKED}
         self._keys |= dict.fromkeys(calls)
         if waiting and sys.platform == "linux":
-            self._forks.append((waiting, Beside(partial(_errors_of, list(waiting.values())), is_short=True)))
+            self._forks.append((waiting, _asking(waiting)))
 
     def result(self) -> tuple[tuple[CompileError, ...], tuple[str, ...]]:
         """The errors, each line once; and a sentence where the front end came to no end."""
         unknown: dict[str, None] = {}
         for calls, fork in self._forks:
             answers = fork.answer(_PATIENCE)
+            if answers is None:  # once more: a fork may end for want of memory, beside all that works meanwhile
+                with _asking(calls) as again:
+                    answers = again.answer(_PATIENCE)
             unknown |= {} if answers else {call.kernel.fn.__name__: None for call in calls.values()}
             _ASKED.update(zip(calls, zip(calls.values(), answers or (), strict=False), strict=False))
         found = [_ASKED[key][1] for key in self._keys if key in _ASKED]
@@ -50,6 +53,10 @@ class Compilation:
     def __exit__(self, *_: object) -> None:
         for _calls, fork in self._forks:
             fork.__exit__()
+
+
+def _asking(calls: dict[Any, KernelCall]) -> Beside[list[CompileError | None]]:
+    return Beside(partial(_errors_of, list(calls.values())), is_short=True)
 
 
 def _errors_of(calls: list[KernelCall]) -> list[CompileError | None]:

@@ -1,10 +1,12 @@
 """What Triton's compiler refuses and its interpreter runs, and what the interpreter alone refuses."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from gradprobe.probing import compilation
 from tests.reported.conftest import SMALL
 
 
@@ -79,3 +81,20 @@ def test_a_compile_error_is_no_failure_of_gradprobe_in_other_forms(check):
     (run,) = json.loads(Path("found.sarif").read_text())["runs"]
     assert {found["ruleId"] for found in run["results"]} == {"GP027"}
     assert report["error"]["kind"] == "CompileError"
+
+
+@pytest.mark.parametrize(("ends", "code"), [(1, 3), (2, 0)])
+def test_a_fork_of_the_front_end_that_ends_is_asked_once_more_and_then_told(check, monkeypatch, folder, ends, code):
+    ask = compilation._errors_of
+
+    def asked(calls):
+        with open("asked", "a") as file:
+            file.write(".")
+        if len(Path("asked").read_text()) <= ends:
+            os._exit(1)
+        return ask(calls)
+
+    monkeypatch.setattr(compilation, "_errors_of", asked)
+    ran, report = check(f"uncompiled.py:plain_global {SMALL} --layout all=contiguous")
+    told = [note for note in report["notes"] if "whether rows_kernel compiles is not known" in note]
+    assert (ran.code, bool(told)) == (code, code == 0)
