@@ -14,7 +14,7 @@ from ..model.case import Case
 from ..model.number import listed
 from .compare import Comparison
 from .evenness import Head, exceeds, excess
-from .precision import ROUNDED, Precision, with_roundings
+from .precision import ROUNDED, Precision, precision_of, with_roundings
 
 TILES = (0, 64, 16)
 """Terms between two roundings of a sum in 16 bits, from none to the smallest tile in use."""
@@ -45,8 +45,16 @@ class Roundings:
         sums = f", and its sums every {self.tile} terms or less often" if self.tile else ""
         return (
             f"coarser than its contract: rounds {self.name} to {self.dtype}{sums} "
-            "(all heads err as that makes them, and no element stands out)"
+            f"(all heads err as that makes them, and no element stands out){self._growth}"
         )
+
+    @property
+    def _growth(self) -> str:
+        """From which scores on one rounding of a score, u S, moves P by a tenth."""
+        if "S" not in self.names:
+            return ""
+        tenth = 0.1 / precision_of(self.dtype, "ieee").matrix
+        return f"; its errors grow with the scores: of scores of {tenth:.0f} and more, P is off by a tenth"
 
 
 def rounded_besides(
