@@ -93,9 +93,12 @@ def _outcome(name: str, report: Probed, seconds: float) -> Outcome:
     first = report.failing[1].first if report.failing else None
     if first is None:
         return outcome
-    return dataclasses.replace(
-        outcome, first=first.intermediate, batch=first.batch, head=first.head, row=first.row
-    )  # fmt: skip
+    # The first mismatch is wrong by the order of the worst; what is wrong at all begins here.
+    shown = next(run for run in report_of(report).runs if run.has_wrong_elements)
+    (of,) = [one for one in shown.compares if (one.name, one.kernel) == (first.intermediate, first.kernel)]
+    rows = next(head.rows for head in of.heads if (head.batch, head.head) == (first.batch, first.head))
+    row = rows[0][0] if rows else first.row
+    return dataclasses.replace(outcome, first=first.intermediate, batch=first.batch, head=first.head, row=row)
 
 
 @dataclass(frozen=True)
