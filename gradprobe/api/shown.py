@@ -10,6 +10,7 @@ from ..model.failures import UsageFailure
 from ..model.number import plural
 from ..model.report import Report
 from ..model.run import MISMATCH
+from ..model.writing import replace_file
 
 # What a file's name ends with, and the form that it holds.
 _FORMS = {".json": "--json", ".html": "--html", ".md": "--markdown", ".xml": "--junit", ".sarif": "--sarif"}
@@ -99,7 +100,7 @@ class ShownReports(Reports, frozen=True, kw_only=True):
 
 def _save(several: Reports, file: str | os.PathLike[str], evidence: str | os.PathLike[str] | None) -> None:
     from ..commands.suite.checked import code_of_reports
-    from ..render.files import maker_of, replace_file
+    from ..render.files import maker_of
 
     path, code = PurePath(os.fspath(file)), code_of_reports(several)
     flag = _FORMS.get(path.suffix.lower())

@@ -10,7 +10,7 @@ from ..commands.saved import read
 from ..inputs.options import command_line
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
-from ..render.files import replace_file
+from ..model.writing import replace_file
 from ..render.terminal import dump, show, width, write_stdout
 from .error_output import failures_told
 from .shared_options import JsonFile, Traceback

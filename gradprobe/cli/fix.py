@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ..commands.configuration.effective import effective_settings
-from ..commands.fix import apply, refuse_dirty
+from ..commands.fix import apply, refuse_dirty, refuse_link
 from ..commands.suite.checked import Checked, Planned
 from ..commands.suite.checking import Setting, check_each
 from ..inputs import history as last
@@ -20,6 +20,7 @@ from ..model.run import FAILED
 from ..render.console import headline
 from ..render.excerpt import render_reasons
 from ..render.terminal import Progress, show, width
+from ..targets.find import parts_of
 from . import shared_options as shared
 from .checks import say
 from .diff import like_the_last
@@ -83,6 +84,7 @@ def fix(
         if not is_meant:
             words = "; ".join(("the edit matches here and is not certain", *edit.reservations))
             raise UsageFailure(f"--apply: {words}", "read it, and add --plausible to write it")
+        refuse_link(Path(parts_of(request.target)[0]))
         _apply(edit, yes=yes, force=force)
         again, code = _checked(planned, replace(how, fix_budget=0))
         show(headline(again, width()))
@@ -114,6 +116,7 @@ def _checked(planned: Planned, how: Setting) -> tuple[Report, int]:
 def _apply(edit: TriedEdit, *, yes: bool, force: bool) -> None:
     """Writes the edit, once that is wanted."""
     file = Path(edit.file)
+    refuse_link(file)
     if not force:
         refuse_dirty(file)
     if not yes and not sys.stdin.isatty():

@@ -16,7 +16,8 @@ import typer
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.report import Report
-from ..render.files import FORMS, STDERR, keeps_changing, maker_of, replace_file
+from ..model.writing import open_in_place, replace_file
+from ..render.files import FORMS, STDERR, keeps_changing, maker_of
 from ..render.terminal import print_failure, rendered, show, terminal, write_stdout
 from .shared_options import parameter_of, written_as
 
@@ -208,8 +209,8 @@ def _summarize(several: Reports) -> UsageFailure | None:
     file = Path(summary)
     try:
         there = file.stat().st_size if file.exists() else 0
-        with file.open("a", encoding="utf-8") as stream:
-            stream.write(markdown.text(several, 0, markdown.MOST_BYTES - there))
+        with open_in_place(file, "ab") as stream:
+            stream.write(markdown.text(several, 0, markdown.MOST_BYTES - there).encode())
     except OSError as error:
         return UsageFailure(f"--github: the summary {summary} cannot be written, {error.strerror}")
     return None

@@ -13,8 +13,9 @@ import typer
 from ..commands.configuration.effective import effective_settings
 from ..inputs import history as last
 from ..model.failures import UsageFailure
+from ..model.writing import replace_file
 from ..processes import tell
-from ..render.files import document, keeps_changing, replace_file
+from ..render.files import document, keeps_changing
 from ..render.terminal import dump, show, width
 from . import shared_options as shared
 from .apart import Reached, apart

@@ -8,9 +8,20 @@ from pathlib import Path
 from ..model.diff import patched
 from ..model.failures import UsageFailure
 from ..model.report import TriedEdit
-from ..render.files import replace_file
+from ..model.writing import replace_file
 
 _GIT_SECONDS = 20
+
+
+def refuse_link(file: Path) -> None:
+    """Does nothing where the file is no symbolic link.
+
+    Raises:
+        UsageFailure: it is a link.
+    """
+    if file.is_symlink():
+        words = f"--apply: {file} is a symbolic link to {file.readlink()}, and no link is followed to write"
+        raise UsageFailure(words, f"name the file itself: {file.resolve()}")
 
 
 def refuse_dirty(file: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -15,6 +16,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from .. import __version__
 from ..inputs.options import refuse_unknown_family
 from ..model.failures import UsageFailure
+from ..model.writing import replace_file
 from ..targets.builtin import BUILTINS
 from ..targets.find import parts_of
 
@@ -150,8 +152,9 @@ def _write_new(path: Path, text: str, *, force: bool) -> None:
         UsageFailure: it exists without `force`, or cannot be written.
     """
     try:
-        with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
+        if os.path.lexists(path) and not force:
+            raise FileExistsError
+        replace_file(path, text)
     except FileExistsError:
         raise UsageFailure(f"{path} is there already", "name another file, or write over it with --force") from None
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -14,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..model.writing import replace_file
 from .options import OPTIONS, command_line
 
 if TYPE_CHECKING:
@@ -43,9 +45,15 @@ class CheckRequest:
 
 
 def make_folder() -> None:
-    """Makes the folder, which git is told to ignore."""
+    """Makes the folder, which git is told to ignore.
+
+    Raises:
+        OSError: it cannot be made, or is a link: what is written there would go where it leads.
+    """
+    if FOLDER.is_symlink():
+        raise NotADirectoryError(errno.ENOTDIR, "it is a symbolic link", str(FOLDER))
     FOLDER.mkdir(exist_ok=True)
-    (FOLDER / ".gitignore").write_text("*\n")
+    replace_file(FOLDER / ".gitignore", "*\n")
 
 
 def save(request: CheckRequest, report: Report | None = None) -> bool:
@@ -57,7 +65,7 @@ def save(request: CheckRequest, report: Report | None = None) -> bool:
     kept = {"report": document_of(report)} if report is not None else {}
     with contextlib.suppress(OSError):
         make_folder()
-        FILE.write_text(json.dumps(asdict(request) | kept, indent=2))
+        replace_file(FILE, json.dumps(asdict(request) | kept, indent=2))
         return True
     return False
 

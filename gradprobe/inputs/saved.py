@@ -8,10 +8,11 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ..model.case import flag_of
 from ..model.failures import UsageFailure
+from ..model.writing import replacing
 from . import contents
 from .contents import OPTIONS, REQUIRED, TENSORS
 from .draw import numbers_of
@@ -60,15 +61,11 @@ def save(path: Path, saved: Saved) -> None:
         if place is not None:
             content |= {f"{name}.strides": list(place.strides), f"{name}.offset": place.offset}
             content |= {f"{name}.buffer": place.buffer}
-    partial = path.with_name(f".{os.getpid()}-{path.name}")
-    try:
-        _write_npz(partial, content) if path.suffix == ".npz" else torch.save(content, partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as stream:
+        _write_npz(stream, content) if path.suffix == ".npz" else torch.save(content, stream)
 
 
-def _write_npz(path: Path, content: dict[str, Any]) -> None:
+def _write_npz(stream: IO[bytes], content: dict[str, Any]) -> None:
     import numpy as np
     import torch
 
@@ -78,8 +75,7 @@ def _write_npz(path: Path, content: dict[str, Any]) -> None:
             arrays |= {name: value.view(torch.int16).numpy().view(np.uint16), f"{name}.dtype": np.array("bfloat16")}
         else:
             arrays[name] = value.numpy() if isinstance(value, torch.Tensor) else np.array(value)
-    with path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+    np.savez(stream, allow_pickle=False, **arrays)
 
 
 def load(word: str) -> Saved:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,6 +10,7 @@ import numpy as np
 
 from ..model.failures import UsageFailure
 from ..model.heads import ABOUT, Evidence
+from ..model.writing import replacing
 from ..numerics.evidence import Probed
 from ..numerics.whole_heads import MOST_BYTES, whole_heads
 
@@ -25,15 +24,11 @@ def keep_heads(probed: Probed, file: str) -> Evidence:
     kept, arrays = whole_heads(probed)
     named: dict[str, Any] = {ABOUT: np.array(msgspec.json.encode(kept).decode())}
     named |= {name: values.numpy() for name, values in arrays.items()}
-    path = Path(file)
-    partial = path.with_name(f".{os.getpid()}-{path.name}")
     try:
-        with partial.open("wb") as stream:
+        with replacing(file) as stream:
             np.savez_compressed(stream, **named)
-        digest = hashlib.sha256(partial.read_bytes()).hexdigest()
-        partial.replace(path)
+            stream.seek(0)
+            digest = hashlib.sha256(stream.read()).hexdigest()
     except OSError as error:
         raise UsageFailure(f"--evidence {file}: cannot be written, {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return Evidence(file=file, sha256=digest, heads=len(kept.heads), left_out=kept.left_out, limit=MOST_BYTES)

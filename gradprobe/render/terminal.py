@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from ..model.failures import Failure, UsageFailure
-from .files import replace_file
+from ..model.writing import replace_file
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -51,6 +51,15 @@ def test_fix_refuses_a_file_with_changes_that_git_has_not(mine):
     assert mine.read_text() == RIGHT + "# changed\n"
 
 
+def test_fix_writes_through_no_link(mine):
+    real = mine.rename(mine.with_name("real.py"))
+    mine.symlink_to("real.py")
+    ran = run(f"fix {WORDS} --apply --yes --force")
+    assert (ran.code, real.read_text()) == (2, EXAMPLE)
+    assert "mine.py is a symbolic link to real.py, and no link is followed to write" in ran.err
+    assert str(real) in ran.err
+
+
 def test_an_edit_that_matches_here_alone_is_written_only_where_that_is_asked_for(mine):
     """A branch that no case comes to may need the edit too, or another one."""
     branch = "    if n_ctx > 5000:\n        o = o * 1.0\n"

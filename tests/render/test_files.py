@@ -1,12 +1,13 @@
-"""A file is written whole or not at all, keeps its permissions and links, and what is no file is not replaced."""
+"""A file is written whole or not at all, keeps its permissions, and a link is not followed."""
 
+import contextlib
 import os
 import stat
 import threading
 
 import pytest
 
-from gradprobe.render.files import replace_file
+from gradprobe.model.writing import open_in_place, replace_file, replacing
 
 
 def test_a_file_holds_the_text_and_nothing_is_left_beside_it(tmp_path):
@@ -39,12 +40,35 @@ def test_a_new_file_has_the_permissions_of_any_and_an_old_one_keeps_its_own(tmp_
     assert modes == {"new": 0o640, "old": 0o604}
 
 
-def test_a_link_is_followed(tmp_path):
-    (tmp_path / "real").write_text("")
-    (tmp_path / "link").symlink_to("real")
+@pytest.mark.parametrize("leads_to", ["real", "nowhere", "pipe", "folder", "link"])
+def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path, leads_to):
+    (tmp_path / "real").write_text("before")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(leads_to)
     replace_file(tmp_path / "link", "x")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real").read_text() == "x"
+    assert (tmp_path / "link").read_text() == "x"
+    assert not (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "before"
+    assert sorted(os.listdir(tmp_path)) == ["folder", "link", "pipe", "real"]
+
+
+def test_what_is_added_to_is_no_link(tmp_path):
+    (tmp_path / "real").write_text("before")
+    (tmp_path / "link").symlink_to("real")
+    with pytest.raises(OSError, match="symbolic link"):
+        open_in_place(tmp_path / "link", "ab")
+    with open_in_place(tmp_path / "real", "ab") as stream, open_in_place(f"/dev/fd/{stream.fileno()}", "ab") as same:
+        same.write(b" and after")
+    assert (tmp_path / "real").read_text() == "before and after"
+
+
+def test_bytes_that_cannot_be_made_leave_what_was_there(tmp_path):
+    (tmp_path / "out").write_text("before")
+    with contextlib.suppress(ZeroDivisionError), replacing(tmp_path / "out") as stream:
+        stream.write(b"half")
+        raise ZeroDivisionError
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"out": "before"}
 
 
 def test_a_pipe_is_written_into(tmp_path):

@@ -16,6 +16,7 @@ import msgspec
 from ...inputs.history import CheckRequest, is_sound
 from ...model.documents import document_of
 from ...model.failures import UsageFailure
+from ...model.writing import replace_file
 from ...pipeline.run_check import run_check
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def save(file: str, entries: Sequence[Entry]) -> None:
     text = re.sub(r"\[\n[^][{}]*\]", lambda found: re.sub(r"(?<=\[)\n\s*|\n\s*(?=\])", "", found[0]), text)
     text = re.sub(r",\n\s*(?=[-\d])", ", ", text)
     try:
-        Path(file).write_text(text + "\n", encoding="utf-8")
+        replace_file(file, text + "\n")
     except OSError as error:
         raise UsageFailure(f"--file {file}: cannot be written, {error.strerror}") from error
 

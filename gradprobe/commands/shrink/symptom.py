@@ -13,7 +13,7 @@ import msgspec
 
 from ...inputs.history import FOLDER, CheckRequest, is_sound, make_folder
 from ...model.run import MISMATCH
-from ...render.files import replace_file
+from ...model.writing import replace_file
 
 if TYPE_CHECKING:
     from ...numerics.evidence import LayoutRun, Measured, Probed

@@ -18,6 +18,7 @@ from ...inputs.history import FOLDER, CheckRequest, changed_since, is_sound, mak
 from ...model.documents import document_of, report_from
 from ...model.failures import UsageFailure
 from ...model.report import Report
+from ...model.writing import open_in_place
 
 SCHEMA = "gradprobe.sweep/1"
 DEFAULT = FOLDER / "sweep.jsonl"
@@ -142,7 +143,7 @@ def _named(file: str, mode: str) -> IO[bytes]:
 def _locked(file: str | Path, mode: str) -> IO[bytes]:
     """An open file that no other process has open so."""
     with contextlib.ExitStack() as stack:
-        stream: IO[bytes] = stack.enter_context(open(file, mode))
+        stream: IO[bytes] = stack.enter_context(open_in_place(file, mode))
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         stack.pop_all()
         return stream
