@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from markupsafe import Markup
 
@@ -63,7 +63,7 @@ def _picture(
             nodes.append(_node(one, at[one.title], ids.get(one.title)))
         top += _LANE + len(rows) * _STEP[1]
     # Boxes hide what runs behind them.
-    arrows = [_arrow(at[start], at[end]) for start, end in edges]
+    arrows = [_arrow(at[start], at[end], at.values()) for start, end in edges]
     return Markup('<svg class="graph" viewBox="-1 0 {} {}" role="group" aria-label="{}">{}</svg>').format(
         5 * _STEP[0] + _BOX[0] + 2,
         top,
@@ -106,18 +106,33 @@ def _lane(kernel: str, top: int) -> Markup:
     return Markup('<text class="lane" x="0" y="{}">{}</text>').format(top + 16, kernel) if kernel else Markup("")
 
 
-def _arrow(start: tuple[int, int], end: tuple[int, int]) -> Markup:
+def _arrow(start: tuple[int, int], end: tuple[int, int], boxes: Collection[tuple[int, int]]) -> Markup:
     """From one box to another: out of the right or the lower side, into the left or the upper one.
 
-    Into another lane below it leads past the boxes between, at their left.
+    On its way it runs at the height of its start, else of its end, else between rows: where it meets no other box. In a
+    column it leads past the boxes between, at their left.
     """
-    (width, height), is_below = _BOX, start[0] == end[0]
-    if is_below and end[1] - start[1] > _STEP[1]:
-        y1, y2 = (at[1] + height // 2 for at in (start, end))
-        return Markup('<path class="arrow" d="M{} {}h-20V{}h20"/>').format(start[0], y1, y2)
-    x1, y1 = (start[0] + width // 2, start[1] + height) if is_below else (start[0] + width, start[1] + height // 2)
-    x2, y2 = (end[0] + width // 2, end[1]) if is_below else (end[0], end[1] + height // 2)
-    return Markup('<path class="arrow" d="M{} {}L{} {}"/>').format(x1, y1, x2, y2)
+    (x1, y1), (x2, y2) = ((x, y + _BOX[1] // 2) for x, y in (start, end))
+    if x1 == x2 and y2 - y1 > _STEP[1]:
+        return _along(f"M{x1} {y1}H{x1 - 20}V{y2}L{x2} {y2}")
+    if x1 == x2:
+        return _along(f"M{x1 + _BOX[0] // 2} {start[1] + _BOX[1]}L{x2 + _BOX[0] // 2} {end[1]}")
+    x1 += _BOX[0]
+    between = [y for x, y in boxes if x1 < x < x2]
+    aisle = y2 + _STEP[1] // 2 if y1 > y2 else y2 - _STEP[1] // 2
+    free = (level for level in (y1, y2) if not any(y <= level <= y + _BOX[1] for y in between))
+    level, gap = next(free, aisle), _STEP[0] - _BOX[0]
+    leave = "" if level == y1 else _bend(x1, y1, x1 + gap, level)
+    return _along(f"M{x1} {y1}{leave}H{x2 - gap}{_bend(x2 - gap, level, x2, y2)}")
+
+
+def _bend(x1: int, y1: int, x2: int, y2: int) -> str:
+    middle = (x1 + x2) // 2
+    return f"C{middle} {y1} {middle} {y2} {x2} {y2}"
+
+
+def _along(path: str) -> Markup:
+    return Markup('<path class="arrow" d="{}" marker-end="url(#arrow)"/>').format(path)
 
 
 def _node(one: Intermediate, at: tuple[int, int], link: str | None) -> Markup:

@@ -18,7 +18,7 @@ TEXT = [
     *(("on-light", ground) for ground in ("r0", "r1", "w1", "w2")), ("on-dark", "w3"), ("on-dark", "w4"),
     ("page", "wrong"),
 ]  # fmt: skip
-PICTURES = [(mark, "page") for mark in ("wrong", "inherited", "soft", "w3", "w4", "link")]
+PICTURES = [(mark, "page") for mark in ("wrong", "inherited", "right", "soft", "w3", "w4", "link")]
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
 SEEN = {
     "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
@@ -119,6 +119,26 @@ def test_text_and_pictures_stand_out_from_their_ground(theme):
 @pytest.mark.parametrize("seen", SEEN)
 def test_classes_of_tiles_and_states_stay_apart_whatever_colours_are_seen(theme, seen):
     colours = {name: lab(value, seen) for name, value in themes()[theme].items()}
-    pairs = [*combinations(CLASSES, 2), ("wrong", "inherited"), ("wrong", "ink"), ("inherited", "ink"), ("w2", "link")]
+    states = combinations(("wrong", "inherited", "right", "ink"), 2)
+    pairs = [*combinations(CLASSES, 2), *states, ("w2", "link")]
     close = {pair: round(ciede2000(*(colours[name] for name in pair)), 1) for pair in pairs}
     assert {pair: distance for pair, distance in close.items() if distance < APART} == {}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_further_off_a_tile_is_the_more_it_stands_out_and_the_worst_is_not_pale(theme):
+    colours = themes()[theme]
+    wrong = [name for name in CLASSES if name.startswith("w")]
+    out = [contrast(colours[name], colours["page"]) for name in wrong]
+    full = [math.hypot(*lab(colours[name], "all colours")[1:]) for name in wrong]
+    assert out == sorted(out)
+    assert full[-1] > full[0]
+    assert theme == "light" or full == sorted(full)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_what_is_right_has_a_colour_the_fuller_the_nearer_it_is_to_what_is_allowed(theme):
+    colours = themes()[theme]
+    page, r0, r1, right = (math.hypot(*lab(colours[name], "all colours")[1:]) for name in ("page", "r0", "r1", "right"))
+    assert page + 5 < r0 < r1
+    assert right > 20

@@ -16,7 +16,7 @@ from gradprobe.render.page.maps import MOST_MAPS, drawn, pooled
 from gradprobe.render.page.page import page_of
 from gradprobe.render.page.scale import class_of, sign_of
 from tests.page.made import saved, seen_in_kernels
-from tests.render.written import faulty, many_heads
+from tests.render.written import document, entry, faulty, head, many_heads, run
 
 FAULTY = load(json.dumps(faulty()))
 LINES = tuple(f"    line {at}" for at in range(1, 10))
@@ -84,20 +84,27 @@ def test_every_intermediate_has_a_place_in_the_dataflow_of_its_own():
     assert len({*PLACES.values()}) == len(PLACES)
 
 
+def boxes_of(graph):
+    """By title: left, top, width and height."""
+    boxes = {}
+    for node in graph.xpath(".//a | .//g"):
+        (box,) = node.xpath("rect")
+        boxes[node.get("aria-label").partition(":")[0]] = [int(box.get(name)) for name in ("x", "y", "width", "height")]
+    return boxes
+
+
 def edges_of(*kernels):
     """Which titles are connected on the page of what was seen in these kernels: by where the arrows begin and end."""
     found = tree(seen_in_kernels(*kernels)).xpath("//svg[@class='graph']")[0]
-    boxes = {}
-    for node in found.xpath(".//a | .//g"):
-        (box,) = node.xpath("rect")
-        boxes[node.get("aria-label").partition(":")[0]] = [int(box.get(name)) for name in ("x", "y", "width", "height")]
+    boxes = boxes_of(found)
 
     def touched(x, y):
         return next(name for name, (left, top, w, h) in boxes.items() if left <= x <= left + w and top <= y <= top + h)
 
     for path in found.xpath("path[@class='arrow']"):
-        x1, y1, *rest = map(int, re.findall(r"-?\d+", path.get("d")))
-        yield touched(x1, y1), touched(*(rest if "L" in path.get("d") else (x1, rest[1])))
+        x1, y1, *_, x2, y2 = map(int, re.findall(r"-?\d+", path.get("d")))
+        assert path.get("marker-end") == "url(#arrow)"
+        yield touched(x1, y1), touched(x2, y2)
 
 
 def test_what_was_seen_in_one_kernel_is_connected_with_the_results():
@@ -105,6 +112,19 @@ def test_what_was_seen_in_one_kernel_is_connected_with_the_results():
     p, dp, delta, ds = (f"{name} in {kernel}" for name in ("P", "dP", "delta", "dS"))
     ends = {("LSE", p), ("O", delta), (p, ds), (dp, ds), (delta, ds), (p, "dV"), (ds, "dQ"), (ds, "dK")}
     assert {*edges_of(kernel)} == ends
+
+
+def test_no_arrow_runs_behind_a_box():
+    every = load(json.dumps(document(run("contiguous", *(entry(name, head(0)) for name in names())))))
+    families = (structs.replace(every, target=structs.replace(every.target, family=one)) for one in ("lazy", "softmax"))
+    for report in (*families, seen_in_kernels("one"), seen_in_kernels("bwd_dkdv", "bwd_dq")):
+        (graph,) = tree(report).xpath("//svg[@class='graph']")
+        assert graph.xpath("path[@class='arrow']")
+        boxes = boxes_of(graph).items()
+        for path in graph.xpath("path[@class='arrow']"):
+            for start, y, end in re.findall(r"(\d+) (\d+)[HL](\d+)", path.get("d")):
+                here = [name for name, (x, top, _, tall) in boxes if top <= int(y) <= top + tall and x > int(start)]
+                assert not [name for name in here if boxes_of(graph)[name][0] < int(end)], path.get("d")
 
 
 def test_of_several_kernels_a_gradient_is_connected_with_those_that_are_named_after_it():
