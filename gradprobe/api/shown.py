@@ -29,13 +29,13 @@ class ShownReport(Report, frozen=True, kw_only=True):
         return self._text(details=True)
 
     def _text(self, *, details: bool) -> str:
-        from ..render.terminal import Terminal, rendered, width
+        from ..render.terminal import Terminal, plain, rendered, width
 
         if not self.measured:
             told = (*self.error.details, self.error.way_out) if self.error else ()
             return "\n".join([repr(self), *(f"  {line}" for line in told if line)])
         look = Terminal(width(), None, utf8=True, details=details, rest="print(report.details)")
-        return "\n".join(line.plain for line in rendered(self, look))
+        return plain(rendered(self, look))
 
     def __repr__(self) -> str:
         """The verdict, in a line."""
@@ -77,10 +77,10 @@ class ShownReports(Reports, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """What `gradprobe check --battery` prints, without colours."""
         from ..commands.suite.table import render_several
-        from ..render.terminal import Terminal, width
+        from ..render.terminal import Terminal, plain, width
 
         look = Terminal(width(), None, utf8=True)
-        return "\n".join(line.plain for line in render_several(self, look, tracebacks=False))
+        return plain(list(render_several(self, look, tracebacks=False)))
 
     def __repr__(self) -> str:
         """The verdict, and how many there are."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from ..model.failures import TargetFailure
 from ..processes import run_each, tell
 from ..processes.child import heard_by
-from ..render.terminal import KEPT, Progress, Terminal, interrupted, print_failure, terminal, write_stdout
+from ..render.terminal import KEPT, Progress, Terminal, interrupted, print_failure, terminal, write_as_is, write_stderr
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
                 last[:] = [value]
                 tick(value.words, value.done / value.of)
             else:
-                tick.over(lambda: write_stdout(value))
+                tick.over(lambda: write_as_is(value))
 
         try:
             if not isolate:
@@ -66,7 +66,7 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
             tick.over(functools.partial(print_failure, interrupted(step.done, step.of, step.things, step.kept)))
             raise
     if ended.raised is not None and show_traceback:
-        sys.stderr.write(ended.raised.traceback)
+        write_stderr(ended.raised.traceback)
     if ended.raised is not None:
         raise ended.raised.failure
     if ended.crash is not None:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import typer
-
 from ..commands.suite.checked import Checked, Planned, code_of
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.several import Further, Several, growing
@@ -21,7 +19,7 @@ from ..model.documents import Reports, Untaken
 from ..model.failures import INTERRUPTED, Failure
 from ..model.report import Report
 from ..model.run import FAILED, MATCH
-from ..render.terminal import Progress, interrupted, print_failure, show, terminal
+from ..render.terminal import Progress, interrupted, note, print_failure, show, terminal, write_stderr
 from .forms import Forms
 
 SHOW = "gradprobe show"
@@ -94,7 +92,7 @@ def say(report: Report, tracebacks: bool) -> str:
     error = report.error
     if error is None:
         return ""
-    sys.stderr.write("".join(f"{line}\n" for line in error.trace(tracebacks)))
+    write_stderr("".join(f"{line}\n" for line in error.trace(tracebacks)))
     print_failure(Failure(error.message, error.way_out, error.details))
     return error.message
 
@@ -130,7 +128,7 @@ class _Lines:
             self.progress.over(functools.partial(show, lines))
         made, expected = len(self._several.checks), self._several.expected
         if not sys.stderr.isatty() and expected > LISTED and made % _BETWEEN == 0:
-            typer.echo(f"gradprobe: {made} of {expected} checked", err=True)
+            note(f"{made} of {expected} checked")
 
     def _live(self) -> list[Text]:
         """The latest that fail, the latest that match, and how many there are of each."""

@@ -10,6 +10,7 @@ from ..commands.saved import read
 from ..inputs.options import command_line
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
+from ..model.visible import IN_MARKUP, inert
 from ..model.writing import replace_file
 from ..render.terminal import dump, show, width, write_stdout
 from .error_output import failures_told
@@ -48,6 +49,6 @@ def _write(file: str, before: Reports, after: Reports) -> None:
 
     page = page_of_comparison(before, after)
     try:
-        write_stdout(page) if file == "-" else replace_file(file, page)
+        write_stdout(inert(page, IN_MARKUP)) if file == "-" else replace_file(file, page)
     except OSError as error:
         raise UsageFailure(f"--html {file}: cannot be written, {error.strerror}") from error

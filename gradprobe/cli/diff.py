@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -16,7 +15,7 @@ from ..model.failures import UsageFailure, did_you_mean
 from ..model.intermediates import lookup, names
 from ..model.report import Report
 from ..model.run import CloseUp
-from ..render.terminal import write_stdout
+from ..render.terminal import note, write_stderr, write_stdout
 from . import shared_options as shared
 from .checks import check_one, tell
 from .error_output import failures_told
@@ -50,7 +49,7 @@ def diff(
         if repeated:
             line = f"as in the last check here: {request.command()}\n"
             if forms.on_stdout:
-                sys.stderr.write(line)
+                write_stderr(line)
             else:
                 write_stdout(line)
         if request.options.get("oracle") == "identities":
@@ -61,7 +60,7 @@ def diff(
         views = [view for view in (kept.close_ups if kept else ()) if view.intermediate == row.name]
         view = next((view for view in views if place in (None, (view.batch or 0, view.head))), None)
         if repeated and request == last.load():
-            typer.echo(f"gradprobe: {_from_where(row.name, kept, view)}", err=True)
+            note(f"{_from_where(row.name, kept, view)}")
         if kept is not None and view is not None:
             report = structs.replace(kept, close_up=view, reproduce=planned.repro_command)
             raise typer.Exit(tell(report, code_of_report(report), forms, show_traceback))

@@ -12,8 +12,9 @@ import typer
 from typer.core import TyperGroup
 
 from ..model.failures import INTERRUPTED, Failure, UsageFailure, as_failure
+from ..model.visible import safe
 from ..render.files import FORMS, files_in
-from ..render.terminal import print_failure
+from ..render.terminal import note, print_failure, write_stderr
 from ..runtime.versions import refuse_untested
 from .forms import Forms
 from .shared_options import UNTESTED
@@ -56,7 +57,7 @@ def told(error: Exception, show_traceback: bool) -> Failure:
     """The failure that an error is, said on stderr."""
     failure = as_failure(error)
     if show_traceback:
-        traceback.print_exception(error)
+        write_stderr("".join(traceback.format_exception(error)))
     print_failure(failure)
     return failure
 
@@ -64,7 +65,7 @@ def told(error: Exception, show_traceback: bool) -> Failure:
 def print_settings(line: str | None) -> None:
     """Says which configuration is in force, where any is."""
     if line is not None:
-        typer.echo(f"gradprobe: {line}", err=True)
+        note(line)
 
 
 # What the parser raises: typer names only this kind of it.
@@ -84,6 +85,7 @@ class CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except _UsageError as error:
+            error.message = safe(error.message)
             options = self._options(words)
             forms = Forms(files_in(words, [flag for flag in FORMS if flag in options]))
             if forms.files:

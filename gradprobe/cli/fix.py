@@ -17,9 +17,10 @@ from ..inputs import history as last
 from ..model.failures import UsageFailure
 from ..model.report import Report, TriedEdit, passing_edit
 from ..model.run import FAILED
+from ..model.visible import visible
 from ..render.console import headline
 from ..render.excerpt import render_reasons
-from ..render.terminal import Progress, show, width
+from ..render.terminal import Progress, note, show, width
 from ..targets.find import parts_of
 from . import shared_options as shared
 from .checks import say
@@ -70,7 +71,7 @@ def fix(
         planned = Planned("", effective.over(request))
         kept = last.kept_report(planned.request) if repeated else None
         if kept is not None and passing_edit(kept) is not None:
-            typer.echo("gradprobe: the edit of the last check here, nothing was run", err=True)
+            note("the edit of the last check here, nothing was run")
             report, code = kept, 1
         else:
             report, code = _checked(planned, how)
@@ -121,7 +122,7 @@ def _apply(edit: TriedEdit, *, yes: bool, force: bool) -> None:
         refuse_dirty(file)
     if not yes and not sys.stdin.isatty():
         raise UsageFailure("--apply asks first, and nobody is there to answer", "add --yes")
-    if not yes and not typer.confirm(f"write it into {file}?", err=True):
+    if not yes and not typer.confirm(visible(f"write it into {file}?"), err=True):
         raise typer.Exit(1)
     apply(edit)
-    typer.echo(f"gradprobe: wrote {file}; checking again", err=True)
+    note(f"wrote {file}; checking again")

@@ -16,6 +16,7 @@ import typer
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.report import Report
+from ..model.visible import inert
 from ..model.writing import open_in_place, replace_file
 from ..render.files import FORMS, STDERR, keeps_changing, maker_of
 from ..render.terminal import print_failure, rendered, show, terminal, write_stdout
@@ -178,7 +179,7 @@ def _write(flag: str, file: str, text: str) -> UsageFailure | None:
     """Why the text could not be written, where it could not."""
     try:
         if file == "-":
-            write_stdout(text)
+            write_stdout(inert(text, FORMS[flag].escape))
         elif file == STDERR:
             print(text, end="", file=sys.stderr)
         else:

@@ -11,7 +11,7 @@ import typer
 from ..commands import init as scaffold
 from ..inputs.options import FAMILIES
 from ..model.failures import UsageFailure
-from ..render.terminal import write_stdout
+from ..render.terminal import note, write_stdout
 from .error_output import failures_told
 from .shared_options import Traceback
 
@@ -64,4 +64,4 @@ def init(
         write_stdout(f"wrote {path}\n" + "".join(f"next: {step}\n" for step in steps))
         if not Path(".git").exists():
             words = "GitHub reads workflows at the root of a repository, which this folder is not"
-            typer.echo(f"gradprobe: {words}", err=True)
+            note(words)

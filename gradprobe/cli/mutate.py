@@ -15,7 +15,7 @@ from ..inputs import history as last
 from ..model.coverage import AUTO, QUICK
 from ..model.failures import UsageFailure, did_you_mean
 from ..render.files import keeps_changing, unfinished
-from ..render.terminal import Progress, dump, interrupted, print_failure, show, width, write_stdout
+from ..render.terminal import Progress, dump, interrupted, note, print_failure, show, width, write_stdout
 from ..targets.builtin import has_driver
 from . import shared_options as shared
 from .error_output import failures_told
@@ -140,7 +140,7 @@ class _Told:
         done = len(found.outcomes)
         self.tick(f"fault {done} of {found.tried}", done / found.tried)
         if done % _BETWEEN == 0 and not sys.stderr.isatty():
-            typer.echo(f"gradprobe: {done} of {found.tried} tried", err=True)
+            note(f"{done} of {found.tried} tried")
         if self.json_file is not None and keeps_changing(self.json_file):
             dump(self.json_file, unfinished(self._document(found)))
 

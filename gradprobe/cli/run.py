@@ -16,7 +16,7 @@ from ..model.failures import UsageFailure
 from ..pipeline.run_check import run_check
 from ..processes import tell
 from ..render.files import keeps_changing, unfinished
-from ..render.terminal import dump, rendered, show
+from ..render.terminal import dump, note, rendered, show
 from . import shared_options as shared
 from .apart import Reached, apart
 from .error_output import failures_told
@@ -83,7 +83,8 @@ def _tell_each(ended: ProgramResult, request: last.CheckRequest, watch: str, jso
     from ..commands.record.replay import as_document, captures_as_json, check_inputs, line_of, summary_line
     from ..pipeline.reported import report_of
 
-    typer.echo("\n".join(f"gradprobe: {line}" for line in ended.sentences(watch)), err=True)
+    for line in ended.sentences(watch):
+        note(line)
 
     saved = {} if "runs" in request.options else {"layout": ["all=as-saved"]}
     asked = {file: replace(request, options={**saved, **request.options, "inputs": file}) for file in ended.files}

@@ -19,7 +19,7 @@ from ..model.coverage import AUTO, BATTERIES
 from ..model.failures import UsageFailure
 from ..processes.limits import bounded
 from ..render.files import FORMS
-from ..render.terminal import print_failure
+from ..render.terminal import note, print_failure
 from ..targets.builtin import BUILTINS, has_driver
 from ..targets.candidates import with_function
 from .short_help import HelpAll
@@ -193,7 +193,7 @@ def settle_default(target: str | None, effective: EffectiveSettings) -> None:
     """
     if target is None and not effective.top.targets:
         effective.refuse_misspelt()
-        typer.echo(f"gradprobe: {BUILT_IN}", err=True)
+        note(BUILT_IN)
 
 
 def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> None:

@@ -16,7 +16,7 @@ from ..model.failures import UsageFailure
 from ..model.writing import replace_file
 from ..processes import tell
 from ..render.files import document, keeps_changing
-from ..render.terminal import dump, show, width
+from ..render.terminal import dump, note, show, width
 from . import shared_options as shared
 from .apart import Reached, apart
 from .diff import like_the_last
@@ -60,7 +60,7 @@ def shrink(
         print_settings(effective.line(request.options, timeout))
         request = effective.over(request)
         if repeated:
-            typer.echo(f"gradprobe: as in the last check here: {request.command()}", err=True)
+            note(f"as in the last check here: {request.command()}")
         alone = bool(isolate) or seconds is not None
         budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
         how = _How(tries, alone, seconds, budget, {"script": script, "test": test}, json_file)
@@ -91,7 +91,7 @@ def _shrunken(request: last.CheckRequest, how: _How) -> int:
     def told(case: Case, step: Simplification | None, count: int, options: Mapping[str, Any]) -> None:
         repro_command = replace(request, options=options).command()
         what = "it fails" if step is None else f"still so {step.change}"
-        typer.echo(f"gradprobe: {count:>3} tried, {what}: {case_in_words(case)}", err=True)
+        note(f"{count:>3} tried, {what}: {case_in_words(case)}")
         kept = f"the smallest case so far: {repro_command}"
         tell(Reached(f"{count} cases tried, of at most {how.most}", count, how.most, "cases at most", kept))
         if how.json_file is not None and keeps_changing(how.json_file):

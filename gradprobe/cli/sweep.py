@@ -25,7 +25,7 @@ from ..inputs.options import OPTIONS, parse
 from ..model.failures import INTERRUPTED, UsageFailure
 from ..model.number import plural
 from ..processes.devices import gpus
-from ..render.terminal import Progress
+from ..render.terminal import Progress, note
 from . import shared_options as shared
 from .checks import check_several
 from .error_output import failures_told, print_settings
@@ -182,5 +182,5 @@ def _swept(asked: Asked, cases: Sweep, journal: Journal, forms: Forms, setting: 
         **(drawn if asked.is_drawn else {}),
     )
     if code == INTERRUPTED and journal.file:
-        typer.echo(f"gradprobe: it goes on with gradprobe sweep --resume {shlex.quote(journal.file)}", err=True)
+        note(f"it goes on with gradprobe sweep --resume {shlex.quote(journal.file)}")
     return code

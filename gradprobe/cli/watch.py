@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.text import Text
 
 from ..commands.configuration.effective import effective_settings
@@ -37,7 +36,7 @@ from ..model.report import Report
 from ..model.run import FAILED
 from ..processes.each import Abandoned, abandoned_when
 from ..render.since import since
-from ..render.terminal import Progress, print_failure, rendered, show, terminal, write_stdout
+from ..render.terminal import Progress, note, print_failure, rendered, show, terminal, write_as_is
 from . import shared_options as shared
 from .checks import say
 from .error_output import failures_told, print_settings
@@ -96,7 +95,7 @@ class _Loop:
         """The last that compared something."""
 
     def go_on(self) -> None:
-        _note(f"{self.planned.case_line}; Ctrl-C ends it")
+        note(f"{self.planned.case_line}; Ctrl-C ends it")
         while True:
             begun = time.time()
             try:
@@ -109,7 +108,7 @@ class _Loop:
                 saved = self._wait(checked, begun)
             self._sources = Sources.of(self._sources.digests)
             _clear()
-            _note(f"{time.strftime('%H:%M:%S')} {told_change(saved)}")
+            note(f"{time.strftime('%H:%M:%S')} {told_change(saved)}")
             if not of_settings(self.planned).isdisjoint(saved):
                 self._plan_anew()
 
@@ -121,7 +120,7 @@ class _Loop:
                 return
             except UsageFailure as failure:
                 print_failure(failure)
-                _note("waiting for it to be saved")
+                note("waiting for it to be saved")
                 self._sources.wait()
                 self._sources = Sources.of(self._sources.digests)
 
@@ -163,7 +162,7 @@ class _Loop:
         files |= of_settings(self.planned)
         self._sources = Sources({**Sources.of(files).digests, **{file: known[file] for file in files if file in known}})
         late = [file for file in files if file not in known and _saved_at(file) > begun]
-        _note(f"waiting for {told_files(sorted(files, key=self._is_not_the_target))} to be saved")
+        note(f"waiting for {told_files(sorted(files, key=self._is_not_the_target))} to be saved")
         return late or self._sources.wait()
 
     def _is_not_the_target(self, file: str) -> bool:
@@ -186,7 +185,7 @@ class _Answer:
         run, seconds = so_far.runs[0], time.monotonic() - self._start
         changes = [change for change in since(self._before, so_far) if not change.startswith(f"{run.layout}: ")]
         lines = [*changes, f"{run.layout}: {run.verdict} ({seconds:.1f} s), the rest follows"]
-        self._tick.over(lambda: _note("\ngradprobe: ".join(lines)))
+        self._tick.over(lambda: note("\ngradprobe: ".join(lines)))
 
 
 def _saved_at(file: str) -> float:
@@ -200,8 +199,4 @@ def _saved_at(file: str) -> float:
 def _clear() -> None:
     """A terminal begins anew; what stood there can be scrolled to."""
     if (rows := terminal().rows) is not None:
-        write_stdout("\n" * rows + "\x1b[H\x1b[J")
-
-
-def _note(words: str) -> None:
-    typer.echo(f"gradprobe: {words}", err=True)
+        write_as_is("\n" * rows + "\x1b[H\x1b[J")

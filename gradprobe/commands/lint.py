@@ -16,7 +16,7 @@ from ..lint.finding import LintFinding
 from ..lint.reading import Reading, read_views, views_of
 from ..model.failures import Failure, TargetFailure, UsageFailure
 from ..model.number import plural
-from ..render.text import visible
+from ..model.visible import visible
 
 if TYPE_CHECKING:
     from types import ModuleType

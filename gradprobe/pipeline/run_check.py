@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..inputs.history import CheckRequest
 from ..model.allowance import NOTHING, Allowance
+from ..model.visible import safe
 from ..runtime.versions import untested
 from .resolve import resolve_problem
 
@@ -62,7 +63,7 @@ def run_check(
             report = probe_by_identities(problem, repro_command, tick, told)
         else:
             if beyond and (words := cost_in_words(problem)):
-                sys.stderr.write(f"gradprobe: {words}\n")
+                sys.stderr.write(safe(f"gradprobe: {words}\n"))
             report, problem = probed(problem, repro_command, tick, told, budget)
             if beyond:
                 report, problem = with_second_cases(report, problem, tick, told, budget)

@@ -14,6 +14,7 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
+from ..model.visible import IN_JSON, IN_MARKUP
 from ..model.writing import replace_file
 
 TYPE_CHECKING = False
@@ -157,15 +158,16 @@ def _page(words: Sequence[str]) -> str:
 
 # Where a form goes that has no file of its own.
 STDERR = "/dev/stderr"
-Form = namedtuple("Form", ["help", "text", "unfinished"])  # noqa: PYI024 - typing takes long to import
-"""A form: its help, the function of render/ that makes it, and what its file holds until then; None without a file."""
+Form = namedtuple("Form", ["help", "text", "unfinished", "escape"])  # noqa: PYI024 - typing takes long to import
+"""A form: its help, the function of render/ that makes it, and what its file holds until then, None without a
+file; and how it writes a character by its number."""
 FORMS: Mapping[str, Form] = {
-    "--json": Form("Write the report as JSON; - for stdout", "files:as_json", _json),
-    "--junit": Form("Write JUnit XML; - for stdout", "junit:text", _junit),
-    "--sarif": Form("Write SARIF 2.1.0; - for stdout", "sarif:text", _sarif),
-    "--markdown": Form("Write a Markdown table; - for stdout", "markdown:text", _markdown),
-    "--html": Form("Write the report as a page; - for stdout", "page.page:text", _page),
-    "--github": Form("Annotate lines on GitHub, and add a table to the step's summary", "github:text", None),
+    "--json": Form("Write the report as JSON; - for stdout", "files:as_json", _json, IN_JSON),
+    "--junit": Form("Write JUnit XML; - for stdout", "junit:text", _junit, IN_MARKUP),
+    "--sarif": Form("Write SARIF 2.1.0; - for stdout", "sarif:text", _sarif, IN_JSON),
+    "--markdown": Form("Write a Markdown table; - for stdout", "markdown:text", _markdown, IN_MARKUP),
+    "--html": Form("Write the report as a page; - for stdout", "page.page:text", _page, IN_MARKUP),
+    "--github": Form("Annotate lines on GitHub, and add a table to the step's summary", "github:text", None, ""),
 }
 
 

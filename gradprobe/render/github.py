@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ..model.documents import Reports
 from ..model.number import plural
 from ..model.report import Report
+from ..model.visible import visible
 from .alerts import Alert, alerts_of
 from .places import Base, base_of
-from .text import visible
 
 # GitHub shows ten of each kind a step.
 MOST = 10
@@ -66,4 +66,4 @@ def _data(text: str) -> str:
 
 def _property(text: str) -> str:
     """Escaped as the runner undoes it in a property's value."""
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    return _data(visible(text)).replace(":", "%3A").replace(",", "%2C")

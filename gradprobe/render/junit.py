@@ -11,6 +11,7 @@ from ..model.documents import Reports
 from ..model.memory import WARNING, MemoryFinding
 from ..model.report import Report
 from ..model.run import INHERITED, MISMATCH, SKIPPED, Error, Head, Identity, Intermediate, Run
+from ..model.visible import visible
 from .excerpt import render_reasons
 from .places import Base, Place, base_of, place_of, places_of
 from .text import (
@@ -24,7 +25,6 @@ from .text import (
     residual,
     so_far,
     told_apart,
-    visible,
 )
 
 # Of what is told in the terminal's words.

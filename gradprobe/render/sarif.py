@@ -15,10 +15,11 @@ from ..model.documents import Reports, text_of
 from ..model.number import plural
 from ..model.report import Report, TriedEdit
 from ..model.run import MATCH, MISMATCH
+from ..model.visible import visible
 from .alerts import Alert, alerts_of
 from .places import Base, Place, base_of
 from .rules import RULES, USAGE, Rule
-from .text import errors_of, so_far, visible
+from .text import errors_of, so_far
 from .topics.shown import in_markdown
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

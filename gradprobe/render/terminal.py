@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from ..model.failures import Failure, UsageFailure
+from ..model.visible import IN_JSON, inert, safe, visible
 from ..model.writing import replace_file
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def print_failure(failure: Failure) -> None:
     columns = shutil.get_terminal_size().columns - 1 if sys.stderr.isatty() else 0
     for line, indent in ((f"gradprobe: {failure}", ""), *((one, "  ") for one in (*failure.details, failure.way_out))):
         if line:
-            print(_folded(indent + line, columns), file=sys.stderr, flush=True)
+            write_stderr(_folded(indent + visible(line), columns) + "\n")
 
 
 def _folded(text: str, columns: int) -> str:
@@ -48,7 +49,7 @@ def dump(json_file: str | None, document: dict[str, Any]) -> None:
         return
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     try:
-        write_stdout(text) if json_file == "-" else replace_file(json_file, text)
+        write_stdout(inert(text, IN_JSON)) if json_file == "-" else replace_file(json_file, text)
     except OSError as error:
         raise UsageFailure(f"--json {json_file}: cannot be written, {error.strerror}") from error
 
@@ -124,11 +125,19 @@ def utf8(stream: TextIO | None = None) -> bool:
 
 def show(lines: list[Text]) -> None:
     """Prints lines as they are: never folded again, in colour only on a terminal that wants it."""
-    write_stdout(painted(lines, terminal()))
+    write_as_is(painted(lines, terminal()))
+
+
+def plain(lines: list[Text]) -> str:
+    """Lines as a string that is shown, without colours."""
+    return safe("\n".join(line.plain for line in lines))
 
 
 def painted(lines: list[Text], on: Terminal) -> str:
-    """Lines as they are written, each with its end; with colours where that terminal wants them."""
+    """Lines as they are written, each with its end; with colours where that terminal wants them.
+
+    One that is not safe to show as it is has none.
+    """
     from rich.console import Console
 
     console = Console(
@@ -140,12 +149,37 @@ def painted(lines: list[Text], on: Terminal) -> str:
         color_system=None if os.environ.get("NO_COLOR") else "auto",
     )
     for line in lines:
-        console.print(line)
+        console.print(_safe(line))
     return cast(io.StringIO, console.file).getvalue()
 
 
+def _safe(line: Text) -> Text:
+    from rich.text import Text
+
+    return line if (shown := safe(line.plain)) == line.plain else Text(shown)
+
+
+def write_stderr(text: str) -> None:
+    """Writes to stderr, safely for a terminal and the log of a CI."""
+    sys.stderr.write(safe(text))
+    sys.stderr.flush()
+
+
+def note(words: str) -> None:
+    """Says what is no part of a report, on stderr."""
+    write_stderr(f"gradprobe: {words}\n")
+
+
 def write_stdout(text: str) -> None:
-    """Writes to stdout. The exit code stays the verdict where a reader leaves early (`| head -1`)."""
+    """Writes to stdout, safely for a terminal and the log of a CI."""
+    write_as_is(safe(text))
+
+
+def write_as_is(text: str) -> None:
+    """Writes what is safe already and has colours to stdout.
+
+    The exit code stays the verdict where a reader leaves early (`| head -1`).
+    """
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -230,7 +264,7 @@ class Progress:
             """With what stands above it."""
 
             def get_renderables(this) -> Any:  # noqa: N805
-                yield from self._above()
+                yield from map(_safe, self._above())
                 yield from super().get_renderables()
 
         with self._lock:
@@ -243,14 +277,14 @@ class Progress:
             name = TextColumn("{task.description}", table_column=narrow, markup=False)
             columns = (SpinnerColumn(), name, BarColumn(16), TimeElapsedColumn(), Left())
             self._bar = Bar(*columns, console=console, transient=True, redirect_stdout=False)
-            self._task = self._bar.add_task(self._stage, total=1.0)
+            self._task = self._bar.add_task(safe(self._stage), total=1.0)
             self._bar.start()
             self._update()
 
     def _update(self) -> None:
         if self._bar is not None and self._task is not None:
             total = None if self._fraction is None else 1.0
-            self._bar.update(self._task, description=self._stage, completed=self._fraction or 0.0, total=total)
+            self._bar.update(self._task, description=safe(self._stage), completed=self._fraction or 0.0, total=total)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -108,20 +107,6 @@ def _line(name: str, where: Sequence[int | None], tile: Sequence[int | None], st
 
 def _stood(actual: float | None, expected: float | None, times: float) -> str:
     return f"actual={value(actual)} expected={value(expected)} ratio={ratio(times)}x"
-
-
-# What XML 1.0 cannot hold or advises against, and what else ends a line: controls but tab and newline, separators,
-# halves of characters, and non-characters.
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff"
-    + "".join(f"{chr(plane << 16 | 0xFFFE)}{chr(plane << 16 | 0xFFFF)}" for plane in range(1, 17))
-    + "]"
-)
-
-
-def visible(text: str) -> str:
-    """The text with what no file of text should hold written as Python writes it: `\\x1b`, `\\ud800`."""
-    return _UNSEEN.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def errors_of(report: Report) -> Report:

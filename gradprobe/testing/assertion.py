@@ -84,9 +84,8 @@ def _seen_from_outside(error: BaseException | None) -> BaseException | None:
 def table_of(report: Probed) -> str:
     """What `gradprobe check` prints, without colour."""
     from ..pipeline.reported import report_of
-    from ..render.terminal import Terminal, rendered, utf8, width
+    from ..render.terminal import Terminal, plain, rendered, utf8, width
 
     # The real stream and not the one that captures: what a test runner captures, it shows on the real one.
     look = Terminal(width(), None, utf8=utf8(sys.__stdout__))
-    lines = [line.plain for line in rendered(report_of(report), look)]
-    return "\n".join([*lines, *([] if report.reproduce else [_ALONE])])
+    return "\n".join([plain(rendered(report_of(report), look)), *([] if report.reproduce else [_ALONE])])

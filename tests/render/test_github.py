@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from gradprobe.model.visible import visible
 from gradprobe.render.github import MOST, annotation_commands
 from gradprobe.render.markdown import MOST_BYTES, as_markdown
 from tests.render.written import (
@@ -96,7 +97,7 @@ def test_every_text_may_hold_every_character_and_stays_in_one_line():
     wrong = faulty(title=ODD)
     wrong["target"] = wrong["target"] | {"file": f"/repository/{ODD.replace('/', '')}.py"}
     found = commands(odd, wrong)
-    assert found[0][1]["file"] == BASE.relative(f"{ODD}.py")
+    assert found[0][1]["file"] == visible(BASE.relative(f"{ODD}.py"))
     assert r"\x1b" in found[0][2]
     assert "%0A %25 a|b `c` ::x::" in found[0][2]
     assert all(len(properties["title"]) <= 255 and len(message) < 20_000 for _, properties, message in found)

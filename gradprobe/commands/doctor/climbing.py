@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from ...inputs.history import CheckRequest
 from ...model.failures import Failure, NoRoom, Refusal, TargetFailure
 from ...model.run import FAILED, MATCH
+from ...model.visible import visible
 from ...processes import TaskResult, run_each, tell
 from ...processes.ended import TIMEOUT
 from ...render.console import first_line
-from ...render.text import visible
 from ..suite.checked import Checked
 from ..suite.checking import Checker, Setting
 from .ladder import narrower, target_rungs

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...model.failures import UsageFailure
 from ...model.number import plural
+from ...model.visible import safe
 from .watch import Keeping, WatchedFunction
 
 
@@ -77,4 +78,4 @@ def _tell(watch: WatchedFunction) -> None:
     else:
         words = [f"no inputs were kept: {watch.seen.why_nothing(watch.name)}"]
     for line in [*words, *watch.seen.troubles()]:
-        print(f"gradprobe: {line}", file=sys.stderr)
+        print(safe(f"gradprobe: {line}"), file=sys.stderr)

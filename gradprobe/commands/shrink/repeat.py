@@ -15,6 +15,7 @@ from ...model.assignment import run_name
 from ...model.case import Case
 from ...model.failures import UsageFailure
 from ...model.resolution import SOFTMAX_ALONE, resolve
+from ...model.visible import visible
 from ...probing.experiment import layouts_of
 from ...targets.builtin import BUILTINS
 from .ordering import settled
@@ -126,9 +127,8 @@ def pytest_source(request: CheckRequest, first: str, file: Path) -> str:
     here = "HERE = Path(__file__).resolve().parent\n\n\n" if needs_path else "\n"
     name = re.sub(r"\W+", "_", request.target.rpartition(":")[2] or request.target).lower()
     call = f"    assert_backward_matches(\n        {subject},\n{options}    )\n"
-    return (
-        _HEAD.format(first=first.replace('"""', "'''"), imports=imports) + here + f"def test_{name}_shrunk():\n{call}"
-    )
+    title = visible(first).replace("\\", r"\\").replace('"""', "'''")
+    return _HEAD.format(first=title, imports=imports) + here + f"def test_{name}_shrunk():\n{call}"
 
 
 def _subject(target: str, file: Path) -> tuple[str, bool]:
@@ -137,7 +137,7 @@ def _subject(target: str, file: Path) -> tuple[str, bool]:
     if target in BUILTINS or not place.endswith(".py"):
         return repr(target), False
     path = os.path.relpath(Path(place).resolve(), file.resolve().parent)
-    return f'f"{{(HERE / {path!r}).resolve()}}:{name}"', True
+    return f"str((HERE / {path!r}).resolve()) + {':' + name!r}", True
 
 
 def _values(words: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ...model.documents import Reports
 from ...model.number import plural
 from ...model.report import Report
+from ...model.visible import visible
 from ..places import base_of, with_origin
-from ..text import so_far, visible
+from ..text import so_far
 
 if TYPE_CHECKING:
     from jinja2 import Environment
