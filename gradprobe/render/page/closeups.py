@@ -8,13 +8,12 @@ from itertools import product
 
 from markupsafe import Markup
 
-from ...model.number import Number
 from ...model.run import LEVELS, CloseUp, Row
 from ..text import place_in_words, ratio
 from .scale import class_of, sign_of
 
 # Of a tile: wide ones hold their number. Left of them stand the rows.
-_WIDE, _NARROW, _LEFT, _MOST_WIDE = (54, 24), (18, 18), 64, 16
+WIDE, _NARROW, _LEFT, _MOST_WIDE = (54, 24), (18, 18), 64, 16
 _BAR = 120
 Opens = Callable[[str, tuple[int, int]], bool]
 """Whether a tile of a map, by the id of the map and its place there, opens to all of its values."""
@@ -80,14 +79,16 @@ def _spans(view: CloseUp, at: tuple[int, int]) -> str:
 
 def _map(head: str, view: CloseUp, kept: Collection[str], whole: Collection[str]) -> Markup:
     """The worst ratio of each tile. Those that values are kept of open: all of them, or the worst of each row."""
-    wide, tall = _WIDE if len(view.map[0]) <= _MOST_WIDE else _NARROW
+    wide, tall = WIDE if len(view.map[0]) <= _MOST_WIDE else _NARROW
     parts = list[Markup]()
     for y, (line, cells) in enumerate(zip(view.lines or range(len(view.map)), view.map, strict=True)):
         at = (_LEFT - 6, y * tall + tall * 0.7, f"row {line * view.tile[0]}")
         parts.append(Markup('<text class="axis" x="{}" y="{}">{}</text>').format(*at))
-        for x, cell in enumerate(cells):
-            shape, id = _cell(cell, (_LEFT + x * wide, y * tall, wide, tall)), f"{head}-tile-{line}-{x}"
-            told = f"{_spans(view, (line, x))}: worst {ratio(cell or 0.0)}x what is allowed; open its values"
+        for x, times in enumerate(cells):
+            figure = "" if times is None or wide != WIDE[0] else ratio(times)
+            shape = cell(sign_of(times), figure, (_LEFT + x * wide, y * tall, wide, tall))
+            id = f"{head}-tile-{line}-{x}"
+            told = f"{_spans(view, (line, x))}: worst {ratio(times or 0.0)}x what is allowed; open its values"
             if id in whole:
                 link = Markup('<a href="#{}" data-head="{}" data-from="{},{}" data-span="{},{}" aria-label="{}">{}</a>')
                 start = (line * view.tile[0], x * view.tile[1])
@@ -104,10 +105,10 @@ def _map(head: str, view: CloseUp, kept: Collection[str], whole: Collection[str]
     ).format(width, height, label, Markup("").join(parts))
 
 
-def _cell(times: Number | None, box: tuple[int, int, int, int]) -> Markup:
+def cell(sign: str, text: str, box: tuple[int, int, int, int]) -> Markup:
+    """A tile in the colour of its letter, with a figure in it."""
     x, y, wide, tall = box
-    kind = class_of(sign_of(times))
-    text = "" if times is None or box[2:] != _WIDE else ratio(times)
+    kind = class_of(sign)
     return Markup(
         '<rect class="{}" x="{}" y="{}" width="{}" height="{}"/><text class="in {}" x="{}" y="{}">{}</text>'
     ).format(kind, x, y, wide - 1, tall - 1, kind, x + wide / 2, y + tall * 0.7, text)
@@ -120,7 +121,7 @@ def _profile(view: CloseUp) -> Markup:
         sign = sign_of(row.ratio)
         long = _BAR * (LEVELS.index(sign) + 1) // len(LEVELS)
         bars.append(Markup('<path class="{}" d="M0 {}.5h{}"/>').format(class_of(sign), row.row, long))
-    tall = len(view.map) * (_WIDE if len(view.map[0]) <= _MOST_WIDE else _NARROW)[1]
+    tall = len(view.map) * (WIDE if len(view.map[0]) <= _MOST_WIDE else _NARROW)[1]
     return Markup(
         '<svg class="profile" viewBox="0 0 {0} {1}" width="{0}" height="{2}" preserveAspectRatio="none" role="img"'
         ' aria-label="The worst error of each wrong row; its numbers stand in the table">{3}</svg>'

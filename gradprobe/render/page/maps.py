@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 from markupsafe import Markup
 
-from ...model.number import in_words
-from ...model.run import MATCH, CloseUp, Head, Intermediate, Run
+from ...model.number import in_words, spans
+from ...model.run import MATCH, UNMEASURED, CloseUp, Head, Intermediate, Run
 from ..text import UTF8, ratio
-from .closeups import Opens, View, view_of
+from .closeups import WIDE, Opens, View, cell, view_of
 from .graph import WORDS
-from .scale import class_of, sign_of
+from .scale import class_of, figure_of, sign_of
 
 _MARKS = {"mismatch": UTF8.mismatch, "inherited": UTF8.inherited}
 # Of all maps of a page, of which what is wrong comes first, and of the tiles that are drawn of them: some 450 bytes
 # each and 26, of two megabytes.
 MOST_MAPS, MOST_TILES = 1500, 24_000
+# Tiles that hold a figure, of all maps of an intermediate, and beside one another: more are drawn small.
+_MOST_FIGURES, _MOST_BESIDE = 120, 8
+# How wide the marks of wrong rows are beside figures.
+_MARK = 8
 # Cells of the overview that lead each to its map; of more, a row leads to the first.
 MOST_LINKS = 2000
 
@@ -36,13 +41,35 @@ def drawn(signs: Sequence[str], wrong: Sequence[tuple[int, int]] = (), length: i
         for name, x, long in (*_runs(map(class_of, line)), *_runs(map(_overlay, line))):
             paths.setdefault(name, []).append(f"M{x} {y}h{long}v1h-{long}z")
     paths.pop("", None)
-    scaled = [[f"{at * height / length:.3g}" for at in (first, last + 1)] for first, last in wrong]
-    paths |= {"rows": [f"M{width}.5 {first}V{last}" for first, last in scaled]} if wrong else {}
+    if wrong:
+        paths["rows"] = [_row_marks(wrong, length, width, height)]
     order = sorted(paths, key=lambda name: name in _OVERLAYS)
     shapes = [Markup('<path class="{}" d="{}"/>').format(name, "".join(paths[name])) for name in order]
     return Markup('<svg class="map" viewBox="0 0 {} {}" aria-hidden="true">{}</svg>').format(
         width + 1, height, Markup("").join(shapes)
     )
+
+
+def numbered(signs: Sequence[str], wrong: Sequence[tuple[int, int]], length: int) -> Markup:
+    """The same in figures: of each tile the bound that its letter stands for, with a dot where 0 is expected."""
+    (wide, tall), (height, width) = WIDE, (len(signs), len(signs[0]))
+    cells = [
+        cell(sign, figure_of(sign) + (" ·" if sign.isupper() else ""), (x * wide, y * tall, wide, tall))
+        for y, line in enumerate(signs)
+        for x, sign in enumerate(line)
+    ]
+    marks = Markup('<path class="rows" transform="translate({} 0) scale({} {})" d="{}"/>').format(
+        width * (wide - _MARK), _MARK, tall, _row_marks(wrong, length, width, height)
+    )
+    return Markup('<svg class="map large" viewBox="0 0 {} {}" aria-hidden="true">{}{}</svg>').format(
+        width * wide + _MARK, height * tall, Markup("").join(cells), marks if wrong else ""
+    )
+
+
+def _row_marks(wrong: Sequence[tuple[int, int]], length: int, width: int, height: int) -> str:
+    """A path at the right of a map, in tiles."""
+    scaled = ((f"{at * height / length:.3g}" for at in (first, last + 1)) for first, last in wrong)
+    return "".join(f"M{width}.5 {first}V{last}" for first, last in scaled)
 
 
 def _runs(names: Iterable[str]) -> Iterator[tuple[str, int, int]]:
@@ -79,12 +106,14 @@ def _order(sign: str) -> tuple[str, bool]:
 
 @dataclass(frozen=True)
 class HeadMap:
-    """The map of one head."""
+    """The map of one head, or of several whose maps are drawn alike."""
 
     id: str
     name: str
-    """`batch 0, head 1`."""
+    """`batch 0, head 1`, `batch 0, heads 1-3, 6`."""
     short: str
+    count: int
+    """How many heads it is of."""
     status: str
     words: str
     """`✗ wrong by itself, worst 40x what is allowed`."""
@@ -127,13 +156,46 @@ def chapters(run: Run, close_ups: Sequence[CloseUp], opens: Opens) -> list[Chapt
     Args:
         opens: whether a tile of a map, by its id, opens to all of its values.
     """
-    every = [(head.status == MATCH, y, x) for y, one in enumerate(run.compares) for x, head in enumerate(one.heads)]
-    kept: dict[int, list[Head]] = {}
+    alike = [_alike(one, opens) for one in run.compares]
+    every = [(heads[0].status == MATCH, y, x) for y, those in enumerate(alike) for x, heads in enumerate(those)]
+    kept: dict[int, list[Alike]] = {}
     for _, y, x in sorted(every)[:MOST_MAPS]:
-        kept.setdefault(y, []).append(run.compares[y].heads[x])
-    tiles = sum(len(line) for heads in kept.values() for head in heads for line in head.tiles)
+        kept.setdefault(y, []).append(alike[y][x])
+    tiles = sum(len(line) for those in kept.values() for heads in those for line in heads[0].tiles)
     step = math.ceil(math.sqrt(max(1.0, tiles / MOST_TILES)))
-    return [_chapter(one, kept.get(y, ()), step, _of(run, one, close_ups), opens) for y, one in enumerate(run.compares)]
+    return [
+        _chapter(one, kept.get(y, ()), len(alike[y]), step, _of(run, one, close_ups), opens)
+        for y, one in enumerate(run.compares)
+    ]
+
+
+Alike = tuple[Head, ...]
+"""Heads whose maps are drawn alike."""
+
+
+def _alike(one: Intermediate, opens: Opens) -> list[Alike]:
+    """The heads of an intermediate in the order of the first of each; those of which a tile opens stand alone."""
+    found: dict[object, list[Head]] = {}
+    for head in one.heads:
+        found.setdefault(_map_id(one, head) if _opens(one, head, opens) else _drawing(head), []).append(head)
+    return [tuple(heads) for heads in found.values()]
+
+
+def _opens(one: Intermediate, head: Head, opens: Opens) -> bool:
+    places = ((y, x) for y, line in enumerate(head.tiles) for x in range(len(line)))
+    return any(opens(_map_id(one, head), place) for place in places)
+
+
+def _drawing(head: Head) -> object:
+    """All that a map shows."""
+    tiles = tuple(tuple((class_of(sign), _overlay(sign), sign == UNMEASURED) for sign in line) for line in head.tiles)
+    return head.status, head.rows, tiles
+
+
+def _worst(heads: Alike) -> tuple[str, ...]:
+    """One map for all of them: of each tile the letter of the head that is furthest off there."""
+    lines = zip(*(head.tiles for head in heads), strict=True)
+    return tuple("".join(max(signs, key=_order) for signs in zip(*line, strict=True)) for line in lines)
 
 
 def _of(run: Run, one: Intermediate, close_ups: Sequence[CloseUp]) -> list[CloseUp]:
@@ -141,8 +203,11 @@ def _of(run: Run, one: Intermediate, close_ups: Sequence[CloseUp]) -> list[Close
 
 
 def _chapter(
-    one: Intermediate, heads: Sequence[Head], step: int, close_ups: Sequence[CloseUp], opens: Opens
+    one: Intermediate, kept: Sequence[Alike], count: int, step: int, close_ups: Sequence[CloseUp], opens: Opens
 ) -> Chapter:
+    tiles = sum(len(line) for heads in kept for line in heads[0].tiles)
+    beside = max((len(heads[0].tiles[0]) for heads in kept if heads[0].tiles), default=0)
+    in_figures = step == 1 and tiles <= _MOST_FIGURES and beside <= _MOST_BESIDE
     return Chapter(
         id=id_of(one),
         title=one.title,
@@ -151,8 +216,8 @@ def _chapter(
         told=_told(one),
         tile=one.tile,
         lines=_shown(one),
-        heads=tuple(_head_map(one, head, step) for head in sorted(heads, key=one.heads.index)),
-        left_out=len(one.heads) - len(heads),
+        heads=tuple(_head_map(one, heads, step, in_figures=in_figures) for heads in kept),
+        left_out=count - len(kept),
         views=tuple(
             view_of(f"{id_of(one)}-{view.batch or 0}-{view.head}", view, one.tile, opens) for view in close_ups
         ),
@@ -177,6 +242,10 @@ def _told(one: Intermediate) -> str:
     return tile + (passed if one.bounded else "")
 
 
+def _map_id(one: Intermediate, head: Head) -> str:
+    return f"{id_of(one)}-{head.batch or 0}-{head.head}"
+
+
 def _shown(one: Intermediate) -> tuple[int, ...]:
     return tuple(row for first, last in one.shown for row in range(first, last + 1))
 
@@ -198,29 +267,65 @@ def _short(head: Head) -> str:
     return ("" if head.batch is None else f"{head.batch}.") + str(head.head)
 
 
-def _head_map(one: Intermediate, head: Head, step: int) -> HeadMap:
-    words = f"{WORDS[head.status]}, worst {ratio(head.ratio)}x"
-    if head.rows:
-        words += f", rows {in_words(head.rows, 4)}"
-    signs = pooled(head.tiles, step) if head.tiles else [""]
+def _places(heads: Alike) -> str:
+    """`batch 0, heads 0-2, 5; batch 1, head 3`."""
+    if len(heads) == 1:
+        return _place(heads[0])
+    found = list[str]()
+    for batch, those in groupby(heads, key=lambda head: head.batch):
+        ranges = in_words(spans(sorted(head.head for head in those)), len(heads))
+        found.append(("" if batch is None else f"batch {batch}, ") + f"head{'' if ranges.isdigit() else 's'} {ranges}")
+    return "; ".join(found)
+
+
+def _shorts(heads: Alike) -> str:
+    """`0.1`, `0.1, 0.2`, `0.0, 0.3 and 41 more`."""
+    shown = heads if len(heads) <= _NAMED + 1 else heads[:_NAMED]
+    rest = f" and {len(heads) - len(shown)} more" if len(heads) > len(shown) else ""
+    return ", ".join(map(_short, shown)) + rest
+
+
+def _head_map(one: Intermediate, heads: Alike, step: int, *, in_figures: bool) -> HeadMap:
+    first = heads[0]
+    words = f"{WORDS[first.status]}, worst {ratio(max(head.ratio for head in heads))}x"
+    if first.rows:
+        words += f", rows {in_words(first.rows, 4)}"
+    letters = _worst(heads)
+    signs, marked = pooled(letters, step) if letters else [""], _marked(one, first)
+    small = (len(signs[0]) + 1) * max(4, min(14, 112 // max(1, len(signs), len(signs[0]))))
     return HeadMap(
-        id=f"{id_of(one)}-{head.batch or 0}-{head.head}",
-        name=_place(head),
-        short=_short(head),
-        status=head.status,
+        id=_map_id(one, first),
+        name=_places(heads),
+        short=_shorts(heads),
+        count=len(heads),
+        status=first.status,
         words=words,
-        picture=drawn(signs, *_marked(one, head)) if head.tiles else None,
-        signs="|".join(head.tiles),
-        pixels=(len(signs[0]) + 1) * max(4, min(14, 112 // max(1, len(signs), len(signs[0])))),
+        picture=(numbered if in_figures else drawn)(signs, *marked) if letters else None,
+        signs="|".join(letters),
+        pixels=len(signs[0]) * WIDE[0] + _MARK if in_figures and letters else small,
     )
 
 
-def overview(run: Run) -> Markup:
-    """Heads against intermediates: a row an intermediate, a column a head of each batch."""
+def shared_ids(run: Run, opens: Opens) -> dict[tuple[str, int | None, int], str]:
+    """By title, batch and head: the id of the map that shows it."""
+    return {
+        (one.title, head.batch, head.head): _map_id(one, heads[0])
+        for one in run.compares
+        for heads in _alike(one, opens)
+        for head in heads
+    }
+
+
+def overview(run: Run, ids: Mapping[tuple[str, int | None, int], str]) -> Markup:
+    """Heads against intermediates: a row an intermediate, a column a head of each batch.
+
+    Args:
+        ids: of the map of each, by title, batch and head.
+    """
     heads, rows = max(len(one.heads) for one in run.compares), len(run.compares)
     step = max(4.0, min(_WIDE, 1040 / heads))
     left = round(_LETTER * max(6, *(len(one.title) for one in run.compares)))
-    row = _overview_row if heads * rows <= MOST_LINKS else _row_of_many
+    row = partial(_overview_row, ids) if heads * rows <= MOST_LINKS else _row_of_many
     parts = list(_columns(run, left, step))
     parts += [part for y, one in enumerate(run.compares, 1) for part in row(one, y * _TALL, left, step * heads)]
     label = "The worst error of each head: rows are intermediates, columns are heads"
@@ -229,6 +334,8 @@ def overview(run: Run) -> Markup:
     ).format(round(left + step * heads), (rows + 1) * _TALL, label, Markup("").join(parts))
 
 
+# Heads that are named below a map that more share.
+_NAMED = 2
 _TALL, _NAME = 22, 40
 # Cells that hold a number: a mark and five digits. A letter of a row's name, in bold, is this wide at most on average.
 _WIDE, _LETTER = 50.0, 8.2
@@ -242,7 +349,9 @@ def _columns(run: Run, left: int, step: float) -> Iterator[Markup]:
         yield Markup('<text class="column" x="{:.1f}" y="15">{}</text>').format(left + (at + 0.5) * step, _short(head))
 
 
-def _overview_row(one: Intermediate, y: int, left: int, width: float) -> Iterator[Markup]:
+def _overview_row(
+    ids: Mapping[tuple[str, int | None, int], str], one: Intermediate, y: int, left: int, width: float
+) -> Iterator[Markup]:
     """A cell a head, each of which leads to its map."""
     yield _row_name(one, y)
     step = width / max(1, len(one.heads))
@@ -253,7 +362,7 @@ def _overview_row(one: Intermediate, y: int, left: int, width: float) -> Iterato
         if text:
             middle = (kind, x + step / 2 - 0.5, y + 14, text)
             box += Markup('<text class="in {}" x="{:.1f}" y="{}">{}</text>').format(*middle)
-        id = f"{id_of(one)}-{head.batch or 0}-{head.head}"
+        id = ids[one.title, head.batch, head.head]
         label = f"{one.title}, {_place(head)}: {WORDS[head.status]}, {ratio(head.ratio)}x"
         yield Markup('<a href="#{}" aria-label="{}">{}</a>').format(id, label, box)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...model.documents import Reports
 from ...model.number import plural
 from ...model.report import Report
+from ...model.run import LEVELS
 from ...model.visible import visible
 from ..places import base_of, with_origin
 from ..text import so_far
@@ -124,11 +125,12 @@ def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     from ..text import cause_in_words, ratio, value
+    from .scale import figure_of
 
     made = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
     made.filters |= {"ratio": ratio, "value": value, "plural": plural, "cause": cause_in_words}
-    made.globals |= {"base_of": base_of}
+    made.globals |= {"base_of": base_of, "figures": [*map(figure_of, LEVELS)]}
     return made

@@ -12,7 +12,7 @@ from ..places import Base, base_of, places_of
 from ..terminal import Terminal, rendered
 from ..text import ratio, value
 from .graph import graph
-from .maps import chapters, id_of, overview
+from .maps import chapters, id_of, overview, shared_ids
 from .memory import parts_of_memory
 from .scale import SCALE
 from .sources import diff_lines, excerpts, whole_listings
@@ -50,7 +50,7 @@ def parts_of(
         "graph": graph(compared, report.target.family, {one.title: id_of(one) for one in compared.compares})
         if compared
         else "",
-        "overview": overview(compared) if compared else "",
+        "overview": overview(compared, shared_ids(compared, values.opens)) if compared else "",
         "chapters": chapters(compared, views, values.opens) if compared else [],
         "values": values,
         "scale": SCALE,

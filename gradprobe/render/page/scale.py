@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import ceil, floor, log10
+
 from ...model.run import HIDDEN, LEVELS, UNMEASURED, WITHIN
+from ..text import ratio
 
 SCALE = (
     ("r0", "at most half of what is allowed"), ("r1", "all of it"), ("w1", "up to 16 times"), ("w2", "up to 256 times"),
@@ -24,3 +28,19 @@ def sign_of(times: float | None) -> str:
         return HIDDEN
     beyond = (at for at, letter in enumerate(LEVELS) if times <= 2.0 ** (at - LEVELS.index(WITHIN)))
     return LEVELS[next(beyond, len(LEVELS) - 1)]
+
+
+def figure_of(sign: str) -> str:
+    """The bound that a letter stands for, written as ratios are: `≤0.25`, `≤16`, `≤2e5`; none where nothing is told."""
+    if sign in (HIDDEN, UNMEASURED):
+        return ""
+    level = LEVELS.index(sign.lower())
+    if level == len(LEVELS) - 1:
+        return ">" + _rounded(2.0 ** (level - 1 - LEVELS.index(WITHIN)), floor)
+    return "≤" + _rounded(2.0 ** (level - LEVELS.index(WITHIN)), ceil)
+
+
+def _rounded(times: float, towards: Callable[[float], int]) -> str:
+    """A ratio, of one digit where it has above five; rounded so that what it bounds stays bounded."""
+    digit = 10.0 ** floor(log10(times)) if len(f"{times:.0f}") > 5 else 0.0
+    return ratio(towards(times / digit) * digit if digit else times)

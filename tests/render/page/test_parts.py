@@ -11,11 +11,12 @@ from gradprobe.model.documents import load
 from gradprobe.model.intermediates import names
 from gradprobe.model.number import Number
 from gradprobe.model.report import Diagnosis, Listing, TriedEdit, Where
+from gradprobe.model.run import LEVELS
 from gradprobe.render.page.graph import PLACES
-from gradprobe.render.page.maps import MOST_MAPS, drawn, pooled
+from gradprobe.render.page.maps import MOST_MAPS, chapters, drawn, pooled, shared_ids
 from gradprobe.render.page.page import page_of
-from gradprobe.render.page.scale import class_of, sign_of
-from tests.page.made import saved, seen_in_kernels
+from gradprobe.render.page.scale import class_of, figure_of, sign_of
+from tests.page.made import heads_128, saved, seen_in_kernels
 from tests.render.written import document, entry, faulty, head, many_heads, run
 
 FAULTY = load(json.dumps(faulty()))
@@ -40,11 +41,12 @@ def text_of(node):
     return " ".join(node.text_content().split())
 
 
-def with_maps(report, *lines, name="dP"):
-    """The report with the same map of every head of an intermediate."""
+def with_maps(report, *lines, name="dP", of=None):
+    """The report with the same map of every head of an intermediate; else of each that of its number."""
+    of = of or (lambda _: lines)
 
     def drawn_of(one):
-        heads = tuple(structs.replace(head, tiles=lines) for head in one.heads)
+        heads = tuple(structs.replace(head, tiles=of(at)) for at, head in enumerate(one.heads))
         return structs.replace(one, heads=heads, tile=(32, 16)) if one.name == name else one
 
     runs = (structs.replace(run, intermediates=tuple(map(drawn_of, run.intermediates))) for run in report.runs)
@@ -170,11 +172,58 @@ def test_the_map_of_a_head_is_on_the_page_as_a_picture_and_as_its_letters():
 def test_128_heads_with_a_map_of_each_take_less_than_2_mb():
     report, lines = load(json.dumps(many_heads())), ("aZbyDxfwazayaxaw", "-aeiouxyzabcdefg") * 8
     for name in names():
-        report = with_maps(report, *lines, name=name)
+        report = with_maps(report, name=name, of=lambda at: (f"{at:016b}".translate({48: "a", 49: "z"}), *lines[1:]))
     page = page_of(report)
     assert len(page.encode()) < 2_000_000
     maps = sum(len(one.heads) for one in report.shown.compares)
     assert page.count('<svg class="map"') == min(maps, MOST_MAPS)
+
+
+def folded(*maps, opens=lambda id, tile: False):
+    """What is drawn of dP, whose heads are all right and have these maps."""
+    parts = entry("dP", *(head(at, tiles=lines) for at, lines in enumerate(maps))) | {"tile": [32, 16]}
+    (only,) = load(json.dumps(document(run("contiguous", parts)))).runs
+    (chapter,) = chapters(only, (), opens)
+    return only, chapter
+
+
+def test_heads_whose_maps_are_drawn_alike_share_one_that_holds_for_all_of_them():
+    only, chapter = folded(["ab"], ["ac"], ["ba"], ["A-"], ["bb"], ["a."])
+    assert [(one.name, one.short, one.signs) for one in chapter.heads] == [
+        ("batch 0, heads 0, 2, 4", "0.0, 0.2, 0.4", "bb"), ("batch 0, head 1", "0.1", "ac"),
+        ("batch 0, head 3", "0.3", "A-"), ("batch 0, head 5", "0.5", "a."),
+    ]  # fmt: skip
+    assert shared_ids(only, lambda id, tile: False)["dP", 0, 4] == chapter.heads[0].id
+
+
+def test_a_head_of_which_tiles_open_to_values_shares_no_map():
+    _, chapter = folded(["a"], ["a"], ["a"], opens=lambda id, tile: (id, tile) == ("map-dP-0-1", (0, 0)))
+    assert [one.name for one in chapter.heads] == ["batch 0, heads 0, 2", "batch 0, head 1"]
+
+
+def test_every_cell_of_the_overview_leads_to_a_map_that_is_there():
+    found = tree(heads_128())
+    leads = {one.get("href")[1:] for one in found.xpath("//svg[@class='overview']//a")}
+    assert leads
+    assert leads <= {*found.xpath("//@id")}
+    assert "128 heads, equal ones together" in found.text_content()
+
+
+def test_the_tiles_of_few_maps_hold_figures_as_a_close_up_has_them_and_those_of_many_are_small():
+    _, few = folded(["aC-"])
+    _, many = folded(*([f"{at:08b}".translate({48: "a", 49: "c"})] for at in range(16)))
+    assert {str(one.picture).count("<text") for one in many.heads} == {0}
+    (picture,) = (one.picture for one in few.heads)
+    assert re.findall(">([^<>]+)</text>", str(picture)) == ["≤0.25", "≤1.00 ·"]
+
+
+def test_figures_bound_what_their_letters_stand_for():
+    figures = {letter: figure_of(letter) for letter in LEVELS}
+    assert {figures[one] for one in "abcd"} == {"≤0.25", "≤0.50", "≤1.00", "≤2.00"}
+    assert (figures["g"], figures["s"], figures["t"], figures["z"]) == ("≤16", "≤65536", "≤2e5", ">4e6")
+    for at, letter in enumerate(LEVELS[:-1]):
+        assert float(figures[letter][1:]) >= 2.0 ** (at - 2)
+    assert figure_of("-") == figure_of(".") == ""
 
 
 class Balance(HTMLParser):

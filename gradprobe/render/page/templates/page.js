@@ -25,14 +25,12 @@ scheme.hidden = false;
 name();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", name);
 
-// The letters of a map as words: a is a quarter of the budget, each further one twice as much, and z all beyond y.
-const most = (2 ** 22).toLocaleString("en-US");
+// The letters of a map as words: each is a bound, and z all beyond it.
+const figures = at("head-dialog").dataset.figures.split(" ");
 function words(sign) {
   if (sign === "-") return "masked";
   if (sign === ".") return "right";
-  const level = sign.toLowerCase().charCodeAt(0) - 97, zero = sign < "a" ? " (0)" : "";
-  if (level === 25) return ">" + most + zero;
-  return (level < 2 ? ["≤¼", "≤½"][level] : "≤" + (2 ** (level - 2)).toLocaleString("en-US")) + zero;
+  return figures[sign.toLowerCase().charCodeAt(0) - 97] + (sign < "a" ? " (0)" : "");
 }
 function kindOf(level) {
   return level < 2 ? "t-r0" : level === 2 ? "t-r1" : "t-w" + Math.min(4, 1 + ((level - 3) >> 2));
@@ -123,7 +121,7 @@ function openHead(button) {
   const [rows, cols] = numbers(size), rowNames = numbers(lines), signs = tiles ? tiles.split("|") : [];
   const kept = headOf(button.id), opens = (y, x) => kept && kept.tiles[y + "," + x];
   at("head-title").textContent = title;
-  const beyond = /z/i.test(tiles) ? ` (>${most} is also what is not finite)` : "";
+  const beyond = /z/i.test(tiles) ? ` (${words("z")} is also what is not finite)` : "";
   at("head-words").textContent = told + "; each tile as a multiple of what is allowed" + beyond;
   at("head-values").replaceChildren();
   const cellOf = (sign, y, x) => {
