@@ -174,6 +174,28 @@ def test_names_and_numbers_of_every_head_stand_in_their_places(open_page):
             assert left < first < last < right
 
 
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_figures_stand_in_their_tiles_and_what_is_right_is_green(open_page, width, scheme):
+    from playwright.sync_api import expect
+
+    with open_page("evidence", width=width, scheme=scheme) as page:
+        tiles, figures = (
+            page.locator("#map-delta-0-1 svg.map " + kind).evaluate_all(
+                "(all) => all.map((one) => one.getBoundingClientRect()).map((box) => [box.left, box.right])"
+            )
+            for kind in ("rect", "text")
+        )
+        assert len(tiles) == len(figures) > 1
+        for (left, right), (first, last) in zip(tiles, figures, strict=True):
+            assert left < first < last < right
+    with open_page("right", width=width, scheme=scheme) as page:
+        green = {"light": "rgb(10, 102, 64)", "dark": "rgb(126, 226, 168)"}[scheme]
+        expect(page.locator("h1 .match")).to_have_css("color", green)
+        assert {*page.locator(".node").evaluate_all("(all) => all.map((one) => getComputedStyle(one).stroke)")} == {
+            green
+        }
+
+
 def test_an_intermediate_of_the_dataflow_leads_to_its_maps(open_page):
     with open_page("right") as page:
         page.locator(".graph a[aria-label^='dS']").press("Enter")

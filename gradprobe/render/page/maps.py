@@ -1,23 +1,21 @@
-"""Maps: the worst error of every head, and of every tile of a head, as pictures on one scale."""
+"""Maps: the worst error of every tile of a head as a picture, one for heads that are alike."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 
 from markupsafe import Markup
 
 from ...model.number import in_words, spans
 from ...model.run import MATCH, UNMEASURED, CloseUp, Head, Intermediate, Run
-from ..text import UTF8, ratio
+from ..text import ratio
 from .closeups import WIDE, Opens, View, cell, view_of
 from .graph import WORDS
-from .scale import class_of, figure_of, sign_of
+from .scale import class_of, figure_of
 
-_MARKS = {"mismatch": UTF8.mismatch, "inherited": UTF8.inherited}
 # Of all maps of a page, of which what is wrong comes first, and of the tiles that are drawn of them: some 450 bytes
 # each and 26, of two megabytes.
 MOST_MAPS, MOST_TILES = 1500, 24_000
@@ -25,8 +23,8 @@ MOST_MAPS, MOST_TILES = 1500, 24_000
 _MOST_FIGURES, _MOST_BESIDE = 120, 8
 # How wide the marks of wrong rows are beside figures.
 _MARK = 8
-# Cells of the overview that lead each to its map; of more, a row leads to the first.
-MOST_LINKS = 2000
+# Heads that are named where more stand together.
+_NAMED = 2
 
 
 def drawn(signs: Sequence[str], wrong: Sequence[tuple[int, int]] = (), length: int = 1) -> Markup:
@@ -182,8 +180,8 @@ def _alike(one: Intermediate, opens: Opens) -> list[Alike]:
 
 
 def _opens(one: Intermediate, head: Head, opens: Opens) -> bool:
-    places = ((y, x) for y, line in enumerate(head.tiles) for x in range(len(line)))
-    return any(opens(_map_id(one, head), place) for place in places)
+    tiles = ((y, x) for y, line in enumerate(head.tiles) for x in range(len(line)))
+    return any(opens(_map_id(one, head), tile) for tile in tiles)
 
 
 def _drawing(head: Head) -> object:
@@ -212,7 +210,7 @@ def _chapter(
         id=id_of(one),
         title=one.title,
         status=one.status,
-        words=_words(one),
+        words=words_of(one),
         told=_told(one),
         tile=one.tile,
         lines=_shown(one),
@@ -224,7 +222,8 @@ def _chapter(
     )
 
 
-def _words(one: Intermediate) -> str:
+def words_of(one: Intermediate) -> str:
+    """`✗ wrong by itself: 6 of 8 heads wrong, worst 40x what is allowed`."""
     wrong = sum(head.status != MATCH for head in one.heads)
     of = f"{wrong} of {len(one.heads)} heads wrong, " if wrong else ""
     return f"{WORDS[one.status]}: {of}worst {ratio(one.ratio)}x what is allowed"
@@ -267,7 +266,7 @@ def _short(head: Head) -> str:
     return ("" if head.batch is None else f"{head.batch}.") + str(head.head)
 
 
-def _places(heads: Alike) -> str:
+def places(heads: Alike) -> str:
     """`batch 0, heads 0-2, 5; batch 1, head 3`."""
     if len(heads) == 1:
         return _place(heads[0])
@@ -278,7 +277,7 @@ def _places(heads: Alike) -> str:
     return "; ".join(found)
 
 
-def _shorts(heads: Alike) -> str:
+def shorts(heads: Alike) -> str:
     """`0.1`, `0.1, 0.2`, `0.0, 0.3 and 41 more`."""
     shown = heads if len(heads) <= _NAMED + 1 else heads[:_NAMED]
     rest = f" and {len(heads) - len(shown)} more" if len(heads) > len(shown) else ""
@@ -295,8 +294,8 @@ def _head_map(one: Intermediate, heads: Alike, step: int, *, in_figures: bool) -
     small = (len(signs[0]) + 1) * max(4, min(14, 112 // max(1, len(signs), len(signs[0]))))
     return HeadMap(
         id=_map_id(one, first),
-        name=_places(heads),
-        short=_shorts(heads),
+        name=places(heads),
+        short=shorts(heads),
         count=len(heads),
         status=first.status,
         words=words,
@@ -314,71 +313,3 @@ def shared_ids(run: Run, opens: Opens) -> dict[tuple[str, int | None, int], str]
         for heads in _alike(one, opens)
         for head in heads
     }
-
-
-def overview(run: Run, ids: Mapping[tuple[str, int | None, int], str]) -> Markup:
-    """Heads against intermediates: a row an intermediate, a column a head of each batch.
-
-    Args:
-        ids: of the map of each, by title, batch and head.
-    """
-    heads, rows = max(len(one.heads) for one in run.compares), len(run.compares)
-    step = max(4.0, min(_WIDE, 1040 / heads))
-    left = round(_LETTER * max(6, *(len(one.title) for one in run.compares)))
-    row = partial(_overview_row, ids) if heads * rows <= MOST_LINKS else _row_of_many
-    parts = list(_columns(run, left, step))
-    parts += [part for y, one in enumerate(run.compares, 1) for part in row(one, y * _TALL, left, step * heads)]
-    label = "The worst error of each head: rows are intermediates, columns are heads"
-    return Markup(
-        '<svg class="overview" viewBox="0 0 {0} {1}" width="{0}" role="group" aria-label="{2}">{3}</svg>'
-    ).format(round(left + step * heads), (rows + 1) * _TALL, label, Markup("").join(parts))
-
-
-# Heads that are named below a map that more share.
-_NAMED = 2
-_TALL, _NAME = 22, 40
-# Cells that hold a number: a mark and five digits. A letter of a row's name, in bold, is this wide at most on average.
-_WIDE, _LETTER = 50.0, 8.2
-
-
-def _columns(run: Run, left: int, step: float) -> Iterator[Markup]:
-    """The names of the columns, batch and head, of as many as there is room for."""
-    longest = max(run.compares, key=lambda one: len(one.heads))
-    every = math.ceil(_NAME / step)
-    for at, head in list(enumerate(longest.heads))[::every]:
-        yield Markup('<text class="column" x="{:.1f}" y="15">{}</text>').format(left + (at + 0.5) * step, _short(head))
-
-
-def _overview_row(
-    ids: Mapping[tuple[str, int | None, int], str], one: Intermediate, y: int, left: int, width: float
-) -> Iterator[Markup]:
-    """A cell a head, each of which leads to its map."""
-    yield _row_name(one, y)
-    step = width / max(1, len(one.heads))
-    for at, head in enumerate(one.heads):
-        x, kind, mark = left + at * step, class_of(sign_of(head.ratio)), _MARKS.get(head.status, "")
-        text = f"{mark}{ratio(head.ratio)}" if step >= _WIDE else mark if step >= 12 else ""
-        box = Markup('<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="20"/>').format(kind, x, y, step - 1)
-        if text:
-            middle = (kind, x + step / 2 - 0.5, y + 14, text)
-            box += Markup('<text class="in {}" x="{:.1f}" y="{}">{}</text>').format(*middle)
-        id = ids[one.title, head.batch, head.head]
-        label = f"{one.title}, {_place(head)}: {WORDS[head.status]}, {ratio(head.ratio)}x"
-        yield Markup('<a href="#{}" aria-label="{}">{}</a>').format(id, label, box)
-
-
-def _row_of_many(one: Intermediate, y: int, left: int, width: float) -> Iterator[Markup]:
-    """A path a class; the whole row leads to the maps."""
-    yield _row_name(one, y)
-    step = width / max(1, len(one.heads))
-    paths: dict[str, list[str]] = {}
-    for at, head in enumerate(one.heads):
-        kind = class_of(sign_of(head.ratio))
-        paths.setdefault(kind, []).append(f"M{left + at * step:.1f} {y}h{step - 0.5:.1f}v20h-{step - 0.5:.1f}z")
-    shapes = [Markup('<path class="{}" d="{}"/>').format(kind, "".join(path)) for kind, path in paths.items()]
-    label = f"{one.title}: {_words(one)}, to its maps"
-    yield Markup('<a href="#{}" aria-label="{}">{}</a>').format(id_of(one), label, Markup("").join(shapes))
-
-
-def _row_name(one: Intermediate, y: int) -> Markup:
-    return Markup('<text class="name" x="0" y="{}">{}</text>').format(y + 15, one.title)

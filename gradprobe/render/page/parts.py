@@ -12,8 +12,9 @@ from ..places import Base, base_of, places_of
 from ..terminal import Terminal, rendered
 from ..text import ratio, value
 from .graph import graph
-from .maps import chapters, id_of, overview, shared_ids
+from .maps import chapters, id_of, shared_ids
 from .memory import parts_of_memory
+from .overview import overview
 from .scale import SCALE
 from .sources import diff_lines, excerpts, whole_listings
 from .values import Values

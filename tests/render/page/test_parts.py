@@ -14,6 +14,7 @@ from gradprobe.model.report import Diagnosis, Listing, TriedEdit, Where
 from gradprobe.model.run import LEVELS
 from gradprobe.render.page.graph import PLACES
 from gradprobe.render.page.maps import MOST_MAPS, chapters, drawn, pooled, shared_ids
+from gradprobe.render.page.overview import overview
 from gradprobe.render.page.page import page_of
 from gradprobe.render.page.scale import class_of, figure_of, sign_of
 from tests.page.made import heads_128, saved, seen_in_kernels
@@ -199,6 +200,30 @@ def test_heads_whose_maps_are_drawn_alike_share_one_that_holds_for_all_of_them()
 def test_a_head_of_which_tiles_open_to_values_shares_no_map():
     _, chapter = folded(["a"], ["a"], ["a"], opens=lambda id, tile: (id, tile) == ("map-dP-0-1", (0, 0)))
     assert [one.name for one in chapter.heads] == ["batch 0, heads 0, 2", "batch 0, head 1"]
+
+
+def overview_of(*parts):
+    (only,) = load(json.dumps(document(run("contiguous", *parts)))).runs
+    return html.fragment_fromstring(overview(only, shared_ids(only, lambda id, tile: False)))
+
+
+def test_heads_that_have_no_room_for_figures_stand_together_where_they_are_equal_in_every_row():
+    heads = [head(at, batch=batch, status=("match", "mismatch")[at % 3 == 0]) for batch in (0, 1) for at in range(24)]
+    grouped = [head(at, batch=batch) for batch in (0, 1) for at in range(8)]
+    sums = [head(at, batch=None, max_budget_ratio=at / 100) for at in range(24)]
+    parts = [entry(name, *those) for name, those in (("P", heads), ("dK", grouped), ("dBias", sums))]
+    picture = overview_of(*parts)
+    assert picture.xpath("text[@class='column']/text()") == ["0.0, 0.3 and 14 more", "0.1, 0.2 and 30 more"]
+    assert picture.xpath(".//text[starts-with(@class, 'in')]/text()") == ["✗51", "0.25", "0.25", "0.25", "0.21", "0.23"]
+    first, second, *_ = picture.xpath("a/@aria-label")
+    assert first.startswith("P, batch 0, heads 0, 3, 6, 9, 12, 15, 18, 21; batch 1, heads 0, 3,")
+    assert second.endswith("22-23: ✓ right, worst 0.25x")
+
+
+def test_heads_that_differ_each_in_its_own_way_have_a_column_each():
+    states = [[head(at, status=("match", "mismatch")[at >> bit & 1]) for at in range(24)] for bit in range(5)]
+    parts = [entry(name, *those) for name, those in zip(("P", "dP", "dS", "dQ", "dK"), states, strict=True)]
+    assert len(overview_of(*parts).xpath("a")) == 5 * 24
 
 
 def test_every_cell_of_the_overview_leads_to_a_map_that_is_there():
