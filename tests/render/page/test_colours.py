@@ -16,7 +16,7 @@ TEXT = [
     *((ink, ground) for ink in ("ink", "soft", "link", "wrong", "inherited", "right") for ground in ("page", "box")),
     *((ink, "wrong-box") for ink in ("ink", "soft", "wrong", "inherited")),
     *(("on-light", ground) for ground in ("r0", "r1", "w1", "w2")), ("on-dark", "w3"), ("on-dark", "w4"),
-    ("page", "wrong"),
+    ("page", "wrong"), ("right", "r0"),
 ]  # fmt: skip
 PICTURES = [(mark, "page") for mark in ("wrong", "inherited", "right", "soft", "w3", "w4", "link")]
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
