@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from markupsafe import Markup
 
 from ...model.number import in_words, spans
-from ...model.run import MATCH, UNMEASURED, CloseUp, Head, Intermediate, Run
+from ...model.run import LEVELS, MATCH, CloseUp, Head, Intermediate, Run
 from ..text import ratio
 from .closeups import WIDE, Opens, View, cell, view_of
 from .graph import WORDS
@@ -90,6 +90,11 @@ def _overlay(sign: str) -> str:
     return ("crossed" if kind in _FAR else "cross") if kind[0] == "w" else "zero" if sign.isupper() else ""
 
 
+# The letters of tiles that are drawn alike, as the first of them; what nobody measured is not among them.
+_FIRST: dict[tuple[str, str], str] = {}
+_LOOKS = {ord(sign): _FIRST.setdefault((class_of(sign), _overlay(sign)), sign) for sign in LEVELS + LEVELS.upper()}
+
+
 def pooled(signs: Sequence[str], step: int) -> list[str]:
     """The worst of so many neighbours along either side, by letter; masked where all of them are."""
     rows = (signs[at : at + step] for at in range(0, len(signs), step))
@@ -148,13 +153,13 @@ def id_of(one: Intermediate) -> str:
     )
 
 
-def chapters(run: Run, close_ups: Sequence[CloseUp], opens: Opens) -> list[Chapter]:
+def chapters(run: Run, alike: Sequence[Sequence[Alike]], close_ups: Sequence[CloseUp], opens: Opens) -> list[Chapter]:
     """Every intermediate that came, in dataflow order, with as many maps as the page has room for.
 
     Args:
+        alike: what `alike_heads` finds.
         opens: whether a tile of a map, by its id, opens to all of its values.
     """
-    alike = [_alike(one, opens) for one in run.compares]
     every = [(heads[0].status == MATCH, y, x) for y, those in enumerate(alike) for x, heads in enumerate(those)]
     kept: dict[int, list[Alike]] = {}
     for _, y, x in sorted(every)[:MOST_MAPS]:
@@ -171,23 +176,26 @@ Alike = tuple[Head, ...]
 """Heads whose maps are drawn alike."""
 
 
-def _alike(one: Intermediate, opens: Opens) -> list[Alike]:
-    """The heads of an intermediate in the order of the first of each; those of which a tile opens stand alone."""
+def alike_heads(run: Run, opened: Collection[str] = ()) -> list[list[Alike]]:
+    """Of each intermediate that came its heads, those that are drawn alike together, in the order of their first.
+
+    Args:
+        opened: the ids of maps that open to values: those stand alone.
+    """
+    return [_alike(one, opened) for one in run.compares]
+
+
+def _alike(one: Intermediate, opened: Collection[str]) -> list[Alike]:
     found: dict[object, list[Head]] = {}
     for head in one.heads:
-        found.setdefault(_map_id(one, head) if _opens(one, head, opens) else _drawing(head), []).append(head)
+        id = _map_id(one, head)
+        found.setdefault(id if id in opened else _drawing(head), []).append(head)
     return [tuple(heads) for heads in found.values()]
-
-
-def _opens(one: Intermediate, head: Head, opens: Opens) -> bool:
-    tiles = ((y, x) for y, line in enumerate(head.tiles) for x in range(len(line)))
-    return any(opens(_map_id(one, head), tile) for tile in tiles)
 
 
 def _drawing(head: Head) -> object:
     """All that a map shows."""
-    tiles = tuple(tuple((class_of(sign), _overlay(sign), sign == UNMEASURED) for sign in line) for line in head.tiles)
-    return head.status, head.rows, tiles
+    return head.status, head.rows, "|".join(head.tiles).translate(_LOOKS)
 
 
 def _worst(heads: Alike) -> tuple[str, ...]:
@@ -305,11 +313,11 @@ def _head_map(one: Intermediate, heads: Alike, step: int, *, in_figures: bool) -
     )
 
 
-def shared_ids(run: Run, opens: Opens) -> dict[tuple[str, int | None, int], str]:
+def shared_ids(run: Run, alike: Sequence[Sequence[Alike]]) -> dict[tuple[str, int | None, int], str]:
     """By title, batch and head: the id of the map that shows it."""
     return {
         (one.title, head.batch, head.head): _map_id(one, heads[0])
-        for one in run.compares
-        for heads in _alike(one, opens)
+        for one, those in zip(run.compares, alike, strict=True)
+        for heads in those
         for head in heads
     }

@@ -12,7 +12,7 @@ from ..places import Base, base_of, places_of
 from ..terminal import Terminal, rendered
 from ..text import ratio, value
 from .graph import graph
-from .maps import chapters, id_of, shared_ids
+from .maps import alike_heads, chapters, id_of, shared_ids
 from .memory import parts_of_memory
 from .overview import overview
 from .scale import SCALE
@@ -39,6 +39,7 @@ def parts_of(
     causes = told(report.diagnoses)
     asked = (report.close_up,) if report.close_up is not None else ()
     views = [*asked, *(view for view in report.close_ups if view not in asked)]
+    alike = alike_heads(compared, values.tiles.keys()) if compared else []
     return {
         "headline": verdict_words(report) if run is not None and report.error is None else "",
         "first_line": first_line(report) if run is not None else "",
@@ -51,8 +52,8 @@ def parts_of(
         "graph": graph(compared, report.target.family, {one.title: id_of(one) for one in compared.compares})
         if compared
         else "",
-        "overview": overview(compared, shared_ids(compared, values.opens)) if compared else "",
-        "chapters": chapters(compared, views, values.opens) if compared else [],
+        "overview": overview(compared, shared_ids(compared, alike)) if compared else "",
+        "chapters": chapters(compared, alike, views, values.opens) if compared else [],
         "values": values,
         "scale": SCALE,
         "memory": parts_of_memory(report),

@@ -13,7 +13,7 @@ from gradprobe.model.number import Number
 from gradprobe.model.report import Diagnosis, Listing, TriedEdit, Where
 from gradprobe.model.run import LEVELS
 from gradprobe.render.page.graph import PLACES
-from gradprobe.render.page.maps import MOST_MAPS, chapters, drawn, pooled, shared_ids
+from gradprobe.render.page.maps import MOST_MAPS, alike_heads, chapters, drawn, pooled, shared_ids
 from gradprobe.render.page.overview import overview
 from gradprobe.render.page.page import page_of
 from gradprobe.render.page.scale import class_of, figure_of, sign_of
@@ -180,11 +180,11 @@ def test_128_heads_with_a_map_of_each_take_less_than_2_mb():
     assert page.count('<svg class="map"') == min(maps, MOST_MAPS)
 
 
-def folded(*maps, opens=lambda id, tile: False):
+def folded(*maps, opened=()):
     """What is drawn of dP, whose heads are all right and have these maps."""
     parts = entry("dP", *(head(at, tiles=lines) for at, lines in enumerate(maps))) | {"tile": [32, 16]}
     (only,) = load(json.dumps(document(run("contiguous", parts)))).runs
-    (chapter,) = chapters(only, (), opens)
+    (chapter,) = chapters(only, alike_heads(only, opened), (), lambda id, tile: False)
     return only, chapter
 
 
@@ -194,17 +194,17 @@ def test_heads_whose_maps_are_drawn_alike_share_one_that_holds_for_all_of_them()
         ("batch 0, heads 0, 2, 4", "0.0, 0.2, 0.4", "bb"), ("batch 0, head 1", "0.1", "ac"),
         ("batch 0, head 3", "0.3", "A-"), ("batch 0, head 5", "0.5", "a."),
     ]  # fmt: skip
-    assert shared_ids(only, lambda id, tile: False)["dP", 0, 4] == chapter.heads[0].id
+    assert shared_ids(only, alike_heads(only))["dP", 0, 4] == chapter.heads[0].id
 
 
 def test_a_head_of_which_tiles_open_to_values_shares_no_map():
-    _, chapter = folded(["a"], ["a"], ["a"], opens=lambda id, tile: (id, tile) == ("map-dP-0-1", (0, 0)))
+    _, chapter = folded(["a"], ["a"], ["a"], opened={"map-dP-0-1"})
     assert [one.name for one in chapter.heads] == ["batch 0, heads 0, 2", "batch 0, head 1"]
 
 
 def overview_of(*parts):
     (only,) = load(json.dumps(document(run("contiguous", *parts)))).runs
-    return html.fragment_fromstring(overview(only, shared_ids(only, lambda id, tile: False)))
+    return html.fragment_fromstring(overview(only, shared_ids(only, alike_heads(only))))
 
 
 def test_heads_that_have_no_room_for_figures_stand_together_where_they_are_equal_in_every_row():
