@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 def exchange(tensors, rank, world_size, group):
     """Sends each tensor to the next rank, and returns what the one before sends."""
-    found = [torch.empty_like(tensor) for tensor in tensors]
+    found = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in tensors]
     # Ranks of the world: those of `group` may have other numbers there.
     after, before = (dist.get_global_rank(group, (rank + step) % world_size) for step in (1, -1))
     sent = [dist.P2POp(dist.isend, tensor.contiguous(), after, group) for tensor in tensors]

@@ -35,7 +35,7 @@ SUITE = {
         "tests/cli/test_cli_console.py::test_a_terminal_gets_colour_and_no_line_of_the_table_is_folded",
         "tests/runtime/interpreter/test_scalars.py",
         "tests/runtime/interpreter/test_plans.py",
-        "tests/cli/test_cli_init.py::test_a_workflow_goes_where_github_looks_and_the_next_step_is_said",
+        "tests/cli/test_cli_init.py::test_a_workflow_goes_where_github_looks_and_the_next_steps_are_said",
     ),
     "bfloat16": (
         "tests/runtime/interpreter/test_bfloat16.py",

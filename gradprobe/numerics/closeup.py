@@ -22,7 +22,7 @@ from .evidence import LayoutRun, Measured, Probed
 from .grid import tile_of
 from .locate import locate_at
 from .rows import Rows, rows_of
-from .tally import Judged
+from .tally import Judged, least_telling
 
 # Of a map and its rows together; what has more is not kept in a report: 100 kB of JSON each.
 MOST_CELLS = 2048
@@ -83,10 +83,13 @@ def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[i
     judged, masked, rows = whole_head(case, measured, name, batch, head)
     of = rows.case(case) if rows else case
     ratio, (n_rows, n_cols) = judged.ratio, judged.right.shape
+    at_rows = rows.at if rows else range(n_rows)
     tile, first = tile_of(case, finding.axes, n_cols), _first(ratio, judged.right)
+    if first_wrong and (first_wrong.batch or 0, first_wrong.head or 0) == (batch, head):
+        first = at_rows.index(first_wrong.row or 0), first_wrong.col or 0
     place, budget = (batch, head, *first), float(judged.bound[first])
     element = locate_at(of, measured.x, measured.trace, measured.comparison, name, place, budget)
-    at_rows, lines = (rows.at, [row // tile[0] for row in rows.at]) if rows else (range(n_rows), None)
+    lines = [row // tile[0] for row in rows.at] if rows else None
     return CloseUp(
         layout=layout,
         intermediate=name,
@@ -169,5 +172,7 @@ def _rows(judged: Judged, ratio: Tensor, at: Sequence[int]) -> tuple[Row, ...]:
 
 
 def _first(ratio: Tensor, right: Tensor) -> tuple[int, int]:
-    wrong = (~right).flatten().nonzero()
+    """The first element that is wrong by the order of the worst; the worst where none is wrong."""
+    least = least_telling(float(ratio.masked_fill(ratio.isinf(), 0.0).max()), float(ratio.max()))
+    wrong = (~right & (ratio >= least)).flatten().nonzero()
     return divmod(int(wrong[0]) if len(wrong) else int(ratio.argmax()), ratio.shape[1])

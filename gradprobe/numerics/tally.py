@@ -40,8 +40,19 @@ class Judged(NamedTuple):
         return Judged(*(part.reshape(shape) for part in self))
 
 
-# A wrong element whose error is no less than the worst one's by more than this is as wrong by order.
+# An element that is off by less than this may be what rounding moves. One that is off by the worst over this, or more,
+# is as wrong by order.
 _OF_ONE_ORDER = 10.0
+
+
+def least_telling(finite: float, worst: float) -> float:
+    """The least ratio that is of the order of the worst; NaN is no order of its own beside numbers that are far off.
+
+    Args:
+        finite: the largest finite ratio; 0 where there is none.
+        worst: the largest of all.
+    """
+    return (finite if finite >= _OF_ONE_ORDER else worst) / _OF_ONE_ORDER
 
 
 @dataclass(frozen=True)
@@ -53,8 +64,9 @@ class Rising:
     @property
     def telling(self) -> Element | None:
         """The first element that is wrong by the order of the worst: one that rounding moves as well tells nothing."""
-        worst = self.elements[-1].ratio if self.elements else 0.0
-        return next((one for one in self.elements if one.ratio >= worst / _OF_ONE_ORDER), None)
+        ratios = [one.ratio for one in self.elements]
+        least = least_telling(max(filter(math.isfinite, ratios), default=0.0), max(ratios, default=0.0))
+        return next((one for one in self.elements if one.ratio >= least), None)
 
     @staticmethod
     def of(elements: Iterable[Element]) -> Rising:

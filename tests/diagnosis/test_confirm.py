@@ -60,7 +60,7 @@ def test_values_of_a_file_are_drawn_once_more_as_the_same_rows_in_another_order(
         return doubled(q, k, v, do, scale=scale)
 
     cause = probe(softmax_case(**SMALL, inputs="real.pt"), target_of(watched), saved=saved).diagnoses[0]
-    assert cause.evidence[1] == "of the values in another order it explains 100%: 320 elements are wrong there"
+    assert cause.evidence[1] == "on the values in another order it explains 100% of 320 wrong elements"
     other = [q for q in seen if not torch.equal(q, FIRST) and torch.equal(q.sort(2).values, FIRST.sort(2).values)]
     assert len(other) == 1
 

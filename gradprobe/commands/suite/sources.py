@@ -34,7 +34,7 @@ def sources_of(report: Report, request: CheckRequest, before: Collection[str]) -
     named = {*map(os.path.abspath, _named(request))}
     files = named | {*_imported(before, {*named, *ran})}
     files |= {*_beside({*files, *ran})}
-    seen = {file: _FIRST_SEEN.setdefault(file, digest_of(file)) for file in files}
+    seen = {file: _FIRST_SEEN.setdefault(file, digest_of(file)) for file in files - {""}}
     # The target's own file is read anew for each check: what ran of it is what was hashed then.
     return dict(sorted((seen | ran).items()))
 
