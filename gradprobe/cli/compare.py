@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ..commands.saved import read
+from ..commands.saved import damage_told, read
 from ..inputs.options import command_line
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
@@ -35,12 +35,13 @@ def compare(
         from ..render.comparison import WORSE, changes_of, comparison_as_json, render_comparison, verdict_of
 
         before, after = read(old), read(new)
-        changes = changes_of(before, after)
-        dump(json_file, comparison_as_json(changes))
-        if html_file is not None:
-            _write(html_file, before, after)
-        if "-" not in (json_file, html_file):
-            show(list(render_comparison(changes, width())))
+        with damage_told(f"{old} or {new}"):
+            changes = changes_of(before, after)
+            dump(json_file, comparison_as_json(changes))
+            if html_file is not None:
+                _write(html_file, before, after)
+            if "-" not in (json_file, html_file):
+                show(list(render_comparison(changes, width())))
         raise typer.Exit(int(verdict_of(changes) == WORSE))
 
 

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from ..commands.saved import read
+from ..commands.saved import damage_told, read, refuse_contradictions
 from ..commands.suite.checked import code_of_reports
+from ..inputs.history import FILE as LAST
 from ..inputs.history import last_report
 from ..inputs.options import command_line
 from ..model.documents import Reports
@@ -46,9 +47,12 @@ def show(
     with failures_told(Forms(), command_line("show", file or "", {}), show_traceback, runs=False):
         forms.refuse_one_file_twice()
         several = with_origin(_last() if file is None else read(file))
+        refuse_contradictions(several)
         forms = _beside(evidence, several, forms)
-        _print(several, forms, show_traceback)
-        raise typer.Exit(forms.write(several, code_of_reports(several)))
+        with damage_told(file or str(LAST)):
+            _print(several, forms, show_traceback)
+            code = forms.write(several, code_of_reports(several))
+        raise typer.Exit(code)
 
 
 def _last() -> Reports:

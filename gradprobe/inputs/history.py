@@ -101,10 +101,18 @@ def last_report() -> Report | None:
     Raises:
         UsageFailure: what is kept is no report.
     """
-    from ..model.documents import report_from
+    from ..model.documents import parsed, report_from
+    from ..model.failures import UsageFailure
 
-    document = _document().get("report")
-    return None if document is None else report_from(document)
+    try:
+        document = parsed(FILE.read_bytes()).get("report")
+        return None if document is None else report_from(document)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageFailure(f"{FILE}: cannot be read, {error.strerror}") from error
+    except UsageFailure as failure:
+        raise UsageFailure(f"{FILE}: {failure}", failure.way_out) from failure
 
 
 def _document() -> dict[str, Any]:

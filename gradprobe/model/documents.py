@@ -93,7 +93,7 @@ def load(text: str | bytes) -> Report:
     Raises:
         UsageFailure: it is no report.
     """
-    return report_from(_parsed(text))
+    return report_from(parsed(text))
 
 
 def report_from(document: Mapping[str, Any]) -> Report:
@@ -102,25 +102,54 @@ def report_from(document: Mapping[str, Any]) -> Report:
     Raises:
         UsageFailure: it is none.
     """
-    if KNOWN.get(document.get("schema", "")) != 1:
+    if not isinstance(document, Mapping):
+        raise UsageFailure(f"expected a report, got a JSON {type(document).__name__}", _WAY_OUT)
+    if _reports_in(document) != 1:
         raise UsageFailure(f"expected a report of schema {SCHEMA}, got {document.get('schema')!r}", _WAY_OUT)
     try:
         return msgspec.convert(_as_today(document), Report, dec_hook=lambda _, plain: number_of(plain))
-    except (msgspec.ValidationError, UsageFailure, TypeError, ValueError, AttributeError) as error:
-        raise UsageFailure(f"a report of schema {document['schema']} is damaged: {error}", _WAY_OUT) from error
+    except _DAMAGE as error:
+        raise _damaged(document, error) from error
+
+
+def _reports_in(document: Mapping[str, Any]) -> int:
+    """1 of a report, 2 of several, 0 of what is neither."""
+    schema = document.get("schema")
+    return KNOWN.get(schema, 0) if isinstance(schema, str) else 0
+
+
+# What making a report of a document of other types comes to.
+_DAMAGE = (
+    msgspec.ValidationError, UsageFailure, TypeError, ValueError, AttributeError, LookupError, ArithmeticError,
+    RecursionError,
+)  # fmt: skip
+
+
+def _damaged(document: Mapping[str, Any], error: Exception | str) -> UsageFailure:
+    words = f"$: it has no {error}" if isinstance(error, KeyError) else error
+    return UsageFailure(f"a document of schema {document['schema']} is damaged: {words}", _WAY_OUT)
 
 
 _WAY_OUT = "gradprobe check --json FILE writes one"
 
 
-def _parsed(text: str | bytes) -> dict[str, Any]:
+def parsed(text: str | bytes) -> dict[str, Any]:
+    """The JSON object of a text.
+
+    Raises:
+        UsageFailure: it is none.
+    """
     try:
-        document = json.loads(text)
+        document = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise UsageFailure(f"expected a report, got what is no JSON: {error}", _WAY_OUT) from error
     if not isinstance(document, dict):
         raise UsageFailure(f"expected a report, got a JSON {type(document).__name__}", _WAY_OUT)
     return document
+
+
+def _refuse_constant(word: str) -> float:
+    raise ValueError(f"{word} is no number of JSON")
 
 
 def several_document(several: Reports) -> dict[str, Any]:
@@ -167,8 +196,8 @@ def load_several(text: str | bytes) -> Reports:
     Raises:
         UsageFailure: it is neither.
     """
-    document = _parsed(text)
-    if KNOWN.get(document.get("schema", "")) != 2:
+    document = parsed(text)
+    if _reports_in(document) != 2:
         report = report_from(document)
         return Reports(reports=(report,), origin=report.origin)
     try:
@@ -177,21 +206,28 @@ def load_several(text: str | bytes) -> Reports:
         parts = [*document["reports"], *(one for at, one in enumerate(mild) if one not in mild[:at])]
         untaken = msgspec.convert(document.get("not_taken"), tuple[Untaken, ...] | None)
         origin = msgspec.convert(document.get("origin"), Origin | None)
-        reports = tuple(map(report_from, parts))
+        reports = tuple(_part(one, at) for at, one in enumerate(parts))
         groups = tuple(map(_group_from, document.get("groups", ())))
         axes = msgspec.convert(document.get("axes", ()), tuple[AxisShare, ...])
         coverage = msgspec.convert(document.get("coverage"), Coverage | None)
         return Reports(
             reports=reports,
-            planned=document["planned"],
+            planned=msgspec.convert(document["planned"], int | None),
             not_taken=untaken,
             origin=origin,
             groups=groups,
             axes=axes,
             coverage=coverage,
         )
-    except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
-        raise UsageFailure(f"reports of schema {document['schema']} are damaged: {error!r}", _WAY_OUT) from error
+    except _DAMAGE as error:
+        raise _damaged(document, error) from error
+
+
+def _part(document: Any, at: int) -> Report:
+    try:
+        return report_from(document)
+    except UsageFailure as failure:
+        raise UsageFailure(f"$.reports[{at}]: {failure}", failure.way_out) from failure
 
 
 def _as_today(document: Mapping[str, Any]) -> dict[str, Any]:

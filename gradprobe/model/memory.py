@@ -93,8 +93,8 @@ class MemoryFinding:
 
 
 # What spoils memory before what only reads it, and what two programs leave to chance before what each does alone.
-_ACCESSES = ("atomic", "store", "", "load")
-_KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, CHANGED, BARRIER, SHUFFLE, UNWRITTEN, SHARED, DTYPE)
+ACCESSES = ("atomic", "store", "", "load")
+KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, CHANGED, BARRIER, SHUFFLE, UNWRITTEN, SHARED, DTYPE)
 
 
 def worst_first(memory: Iterable[MemoryFinding]) -> list[MemoryFinding]:
@@ -104,7 +104,7 @@ def worst_first(memory: Iterable[MemoryFinding]) -> list[MemoryFinding]:
 
     def order(one: MemoryFinding) -> tuple[bool, bool, int, int, int]:
         is_explained = one.kind == GUARD and one.tensor.lower() in explained
-        kind, access = _KINDS.index(one.kind), _ACCESSES.index(one.access)
+        kind, access = KINDS.index(one.kind), ACCESSES.index(one.access)
         return one.severity != ERROR, is_explained, access, kind, -one.lanes
 
     return sorted(memory, key=order)

@@ -30,7 +30,7 @@ def raw(text):
 
 # Words of a report that are no text but one of a few.
 CLOSED = {"schema", "verdict", "status", "kind", "access", "intermediate", "axes", "severity", "layout", "layouts"}
-CLOSED |= {"runs", "tiles"}
+CLOSED |= {"runs", "tiles", "along"}
 
 
 def spoiled(value, key=""):

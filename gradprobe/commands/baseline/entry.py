@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...inputs.history import CheckRequest, is_sound
-from ...model.documents import document_of
+from ...model.documents import document_of, parsed
 from ...model.failures import UsageFailure
 from ...model.writing import replace_file
 from ...pipeline.run_check import run_check
@@ -159,10 +159,10 @@ _ANEW = "write it anew: gradprobe baseline save"
 def load(file: str) -> tuple[Entry, ...]:
     """The entries of a file, in its order. Raises UsageFailure where there is no such file, or it is none of these."""
     try:
-        document = json.loads(Path(file).read_text(encoding="utf-8"))
+        document = parsed(Path(file).read_bytes())
     except FileNotFoundError as error:
         raise UsageFailure(f"--file {file}: there is no such file", _ANEW) from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, UsageFailure) as error:
         raise UsageFailure(f"--file {file}: cannot be read as JSON ({_in_short(error)})", _ANEW) from error
     try:
         if document["schema"] != SCHEMA:

@@ -15,7 +15,7 @@ import msgspec
 
 from ... import __version__
 from ...inputs.history import FOLDER, CheckRequest, changed_since, is_sound, make_folder
-from ...model.documents import document_of, report_from
+from ...model.documents import document_of, load, parsed
 from ...model.failures import UsageFailure
 from ...model.report import Report
 from ...model.writing import open_in_place
@@ -101,15 +101,25 @@ class Journal:
 def _read(stream: IO[bytes], file: str) -> tuple[dict[str, Any], Asked, tuple[Report, ...], int]:
     """The first line, what was asked for, the reports, and how many bytes at the end are no whole line."""
     *lines, torn = stream.read().split(b"\n")
+    number = 1
     try:
-        head, *others = map(json.loads, lines)
-        asked = msgspec.convert(head["asked"], Asked)
-        if head["schema"] != SCHEMA or not all(map(is_sound, asked.requests)):
-            raise UsageFailure("of another kind")
-        return head, asked, tuple(map(report_from, others)), len(torn)
-    except (ValueError, KeyError, TypeError, msgspec.MsgspecError, UsageFailure) as error:
-        way_out = "gradprobe sweep --journal FILE writes one"
-        raise UsageFailure(f"--resume {file}: it holds no sweep of this gradprobe", way_out) from error
+        if not lines:
+            raise UsageFailure("it has no whole line")
+        head = parsed(lines[0])
+        if head.get("schema") != SCHEMA:
+            raise UsageFailure(f"expected the schema {SCHEMA}, got {head.get('schema')!r}")
+        asked, _ = msgspec.convert(head["asked"], Asked), str(head["version"])
+        if not all(map(is_sound, asked.requests)):
+            raise UsageFailure("$.asked.requests: an option has no value of its type")
+        reports = []
+        for line in lines[1:]:
+            number += 1
+            reports.append(load(line))
+        return head, asked, tuple(reports), len(torn)
+    except (ValueError, KeyError, TypeError, AttributeError, msgspec.MsgspecError, UsageFailure) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        words = f"--resume {file}: it holds no sweep of this gradprobe, line {number}: {reason}"
+        raise UsageFailure(words, "gradprobe sweep --journal FILE writes one") from error
 
 
 def _write(stream: IO[bytes], document: Mapping[str, Any]) -> None:

@@ -1,0 +1,197 @@
+"""A damaged report, journal or baseline is exit 2, and the message says what is wrong where."""
+
+import json
+import os
+import random
+
+import pytest
+
+from gradprobe.commands.suite.journal import SCHEMA
+from tests.cli.command import ROOT, run
+from tests.sampling import sampled
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory):
+    """The text of the report of a mismatch with its place, cause, tried edit and findings about memory."""
+    folder = tmp_path_factory.mktemp("right")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        (folder / "mine.py").write_text((ROOT / "examples" / "delta.py").read_text())
+        assert run("check mine.py:delta --batch 1 --heads 2 --seqlen 16 --json right.json").code == 1
+        # A close-up has numbers of its own.
+        assert run("diff delta mine.py:delta --batch 1 --heads 2 --seqlen 16 --json close.json").code == 1
+    return (folder / "right.json").read_text(), (folder / "close.json").read_text()
+
+
+def refused(words, *, says):
+    ran = run(words)
+    assert (ran.code, ran.out) == (2, ""), ran
+    assert ran.err.startswith("gradprobe: ")
+    assert says in ran.err, ran.err
+    assert "itself failed" not in ran.err
+    return ran.err
+
+
+# The text of what is no report, of the text of one, and what is said of it.
+TEXTS = {
+    "empty": (lambda _: "", "no JSON: Expecting value: line 1 column 1"),
+    "one sign": (lambda text: text[:1], "no JSON"),
+    "half": (lambda text: text[: len(text) // 2], "no JSON"),
+    "all but the end": (lambda text: text[:-3], "no JSON"),
+    "twice": (lambda text: text * 2, "no JSON: Extra data"),
+    "a list": (lambda text: f"[{text}]", "got a JSON list"),
+    "a word": (lambda _: '"report"', "got a JSON str"),
+    "a number": (lambda _: "3", "got a JSON int"),
+    "null": (lambda _: "null", "got a JSON NoneType"),
+    "an empty object": (lambda _: "{}", "got None"),
+    "no text": (lambda _: "no report\n", "no JSON"),
+    "deep lists": (lambda _: "[" * 100_000, "no JSON"),
+    "deep objects": (lambda text: text.replace("{", '{"x":' * 50_000 + "{", 1), "no JSON"),
+    "many digits": (lambda text: text.replace("1,", "1" * 5000 + ",", 1), "no JSON"),
+    "NaN": (lambda text: text.replace('"seconds": {', '"seconds": {"x": NaN, ', 1), "NaN is no number of JSON"),
+    "Infinity": (lambda text: text.replace('"seconds": {', '"seconds": {"x": -Infinity, ', 1), "-Infinity is no"),
+}  # fmt: skip
+
+
+@sampled("kind", TEXTS, push=list(TEXTS))
+def test_a_text_that_is_no_report(right, tmp_path, kind):
+    damage, says = TEXTS[kind]
+    (tmp_path / "x.json").write_text(damage(right[0]))
+    assert "x.json" in refused(["show", str(tmp_path / "x.json")], says=says)
+    (tmp_path / "right.json").write_text(right[0])
+    assert "x.json" in refused(["compare", str(tmp_path / "right.json"), str(tmp_path / "x.json")], says=says)
+
+
+@pytest.mark.parametrize(("make", "says"), [
+    (lambda file: file.mkdir(), "Is a directory"), (lambda file: None, "No such file"),
+    (lambda file: file.write_bytes(os.urandom(64) + b"\xff"), "no JSON"),
+    (lambda file: file.write_bytes(b"\xff\xfe{\x00"), "no JSON"),
+    (lambda file: file.symlink_to(file), "symbolic links"),
+])  # fmt: skip
+def test_a_file_that_is_none(tmp_path, make, says):
+    make(tmp_path / "x.json")
+    refused(["show", str(tmp_path / "x.json")], says=says)
+
+
+# A part of a report, what stands there instead, and what is said.
+PARTS = [
+    ("schema", 7, "got 7"), ("schema", ["gradprobe.report/2"], "got ['gradprobe.report/2']"),
+    ("schema", "gradprobe.report/9", "gradprobe.report/9"), ("schema", {}, "got {}"),
+    ("runs", {}, "`$.runs`"), ("runs", None, "`$.runs`"), ("runs.0", [], "`$.runs[0]`"), ("runs.0", 1, "`$.runs[0]`"),
+    ("runs.0.verdict", "fine", "$.runs[0].verdict: expected one of match, mismatch"),
+    ("runs.0.verdict", 1, "runs[0].verdict"), ("target", "soft.py", "`$.target`"), ("origin", 3, "`$.origin`"),
+    ("case.heads", 10**30, "case"), ("case.heads", 10**9, "$.case.heads: expected 1 to 65,535"),
+    ("case.heads", -1, "$.case.heads"), ("case.heads", "2", "`$.case.heads`"), ("case.heads", ..., "heads"),
+    ("case.layouts", ..., "'layouts'"), ("case.layouts", ["q"], "damaged"), ("case.layouts", 3, "damaged"),
+    ("runs.1.memory.0.kind", "flood", "$.runs[1].memory[0].kind"),
+    ("runs.1.memory.0.line", 1.5, "`$.runs[1].memory[0].line`"),
+    ("runs.1.memory.0.access", "look", "$.runs[1].memory[0].access"),
+    ("runs.1.first_mismatch.window.cols", [], "$.runs[1].first_mismatch.window.cols: it is empty"),
+    ("runs.1.first_mismatch.window.actual.0", [], "$.runs[1].first_mismatch.window.actual[0]: it has 0 where cols has"),
+    ("runs.1.first_mismatch.window.expected", [], "$.runs[1].first_mismatch.window.expected: it has 0 where rows has"),
+    ("runs.1.first_mismatch.head", 10**6, "do not fit together"),
+    ("runs.1.first_mismatch.head", "1", "first_mismatch.head"),
+    ("runs.1.laid.0.strides", [], "$.runs[1].laid[0].strides: it has 0 where sizes has"),
+    ("diagnoses.0.misread.due", [], "$.diagnoses[0].misread.due: it has 0"),
+    ("diagnoses.0.misread.along", "z", "$.diagnoses[0].misread.along"), ("diagnoses", "none", "`$.diagnoses`"),
+    ("diagnoses.0.where.0.line", -3, "$.diagnoses[0].where[0].line: -3 is no place"),
+    ("diagnoses.0.where.0.margin", 10**7, "$.diagnoses[0].where[0].margin"),
+    ("diagnoses.0.edit.matches", "yes", "`$.diagnoses[0].edit.matches`"), ("seconds", [], "`$.seconds`"),
+]  # fmt: skip
+
+
+@sampled("part, instead, says", PARTS, push=12)
+def test_a_part_that_is_no_part_of_a_report(right, tmp_path, part, instead, says):
+    damaged = with_part(
+        json.loads(right[0]), tuple(int(one) if one.isdigit() else one for one in part.split(".")), instead
+    )
+    (tmp_path / "x.json").write_text(json.dumps(damaged))
+    refused(["show", str(tmp_path / "x.json")], says=says)
+    if part != "schema":
+        several = {"schema": "gradprobe.reports/2", "planned": 1, "warnings": [], "reports": [damaged]}
+        (tmp_path / "x.json").write_text(json.dumps(several))
+        refused(["show", str(tmp_path / "x.json")], says="damaged")
+
+
+def with_part(document, path, instead):
+    part = document
+    for step in path[:-1]:
+        part = part[step]
+    if instead is ...:
+        del part[path[-1]]
+    else:
+        part[path[-1]] = instead
+    return document
+
+
+def paths_of(value, path=()):
+    if path:
+        yield path
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from paths_of(part, (*path, key))
+
+
+@sampled("seed", range(60), push=10)
+def test_any_part_of_another_type_or_gone_is_shown_as_before_or_refused(right, tmp_path, seed):
+    """Also in the page: what a part that may be absent says is left out, and all else is damage."""
+    draw = random.Random(seed)
+    document = json.loads(draw.choice(right))
+    paths = list(paths_of(document))
+    for number in range(3):
+        path = draw.choice(paths)
+        instead = draw.choice([..., None, [], {}, "damaged", -1, 10**30, 1.5, True, [[]], {"damaged": {}}])
+        damaged = with_part(json.loads(json.dumps(document)), path, instead)
+        (tmp_path / f"{number}.json").write_text(json.dumps(damaged))
+        ran = run(["show", str(tmp_path / f"{number}.json"), "--html", str(tmp_path / "x.html")])
+        assert "itself failed" not in ran.err, (path, instead, ran.err)
+        assert ran.code in (0, 1, 2, 3), (path, instead)
+
+
+DAMAGED_SEVERAL = [
+    ({"planned": "many"}, "damaged"), ({"reports": 3}, "damaged"), ({"reports": [3]}, "$.reports[0]"),
+    ({"reports": [{}]}, "$.reports[0]"), ({"warnings": [3]}, "damaged"), ({"warnings": ...}, "it has no 'warnings'"),
+    ({"groups": {"a": 1}}, "damaged"), ({"axes": [1]}, "$[0]"), ({"coverage": []}, "damaged"),
+    ({"origin": 1}, "damaged"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "says"), DAMAGED_SEVERAL)
+def test_damaged_reports_of_several_checks(tmp_path, changes, says):
+    document = {"schema": "gradprobe.reports/2", "planned": 0, "warnings": [], "reports": [], **changes}
+    document = {name: part for name, part in document.items() if part is not ...}
+    (tmp_path / "x.json").write_text(json.dumps(document))
+    refused(["show", str(tmp_path / "x.json")], says=says)
+
+
+HEAD = {"schema": SCHEMA, "version": "0", "asked": {"requests": []}}
+JOURNALS = [
+    ("", "it has no whole line"), ("{", "it has no whole line"), ("[]\n", "line 1: expected a report, got a JSON list"),
+    ("\xff\n", "line 1"), ("{}\n", "line 1: expected the schema"),
+    (json.dumps({"schema": SCHEMA}) + "\n", "it has no 'asked'"),
+    (json.dumps({"schema": SCHEMA, "asked": 3}) + "\n", "line 1"), (json.dumps({**HEAD, "asked": []}) + "\n", "line 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "says"), JOURNALS)
+def test_a_journal_that_is_none(tmp_path, text, says):
+    (tmp_path / "x.jsonl").write_text(text)
+    assert "x.jsonl" in refused(["sweep", "--resume", str(tmp_path / "x.jsonl")], says=says)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "3", '{"report": 3}', '{"report": {}}', "[" * 10_000, "\x00"])
+def test_a_damaged_last_check_is_named(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".gradprobe").mkdir()
+    (tmp_path / ".gradprobe" / "last.json").write_text(text)
+    refused(["show"], says=".gradprobe/last.json: expected a report")
+
+
+@pytest.mark.parametrize("text", [
+    "", "[]", "{", "3", "{}", '{"schema": "gradprobe.baseline/1"}',
+    '{"schema": "gradprobe.baseline/1", "entries": [3]}',
+    '{"schema": "gradprobe.baseline/1", "entries": NaN}', '{"schema": [], "entries": []}', "[" * 10_000,
+])  # fmt: skip
+def test_a_baseline_that_is_none(tmp_path, text):
+    (tmp_path / "x.json").write_text(text)
+    assert "x.json" in refused(["baseline", "diff", "--file", str(tmp_path / "x.json")], says="--file")
