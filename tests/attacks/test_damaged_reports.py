@@ -82,7 +82,8 @@ PARTS = [
     ("runs.0.verdict", "fine", "$.runs[0].verdict: expected one of match, mismatch"),
     ("runs.0.verdict", 1, "runs[0].verdict"), ("target", "soft.py", "`$.target`"), ("origin", 3, "`$.origin`"),
     ("case.heads", 10**30, "case"), ("case.heads", 10**9, "$.case.heads: expected 1 to 65,535"),
-    ("case.heads", -1, "$.case.heads"), ("case.heads", "2", "`$.case.heads`"), ("case.heads", ..., "heads"),
+    ("case.heads", -1, "$.case.heads"), ("case.heads", "2", "`$.case.heads`"),
+    ("case.heads", ..., "do not fit together"),
     ("case.layouts", ..., "'layouts'"), ("case.layouts", ["q"], "damaged"), ("case.layouts", 3, "damaged"),
     ("runs.1.memory.0.kind", "flood", "$.runs[1].memory[0].kind"),
     ("runs.1.memory.0.line", 1.5, "`$.runs[1].memory[0].line`"),
@@ -97,7 +98,7 @@ PARTS = [
     ("diagnoses.0.misread.along", "z", "$.diagnoses[0].misread.along"), ("diagnoses", "none", "`$.diagnoses`"),
     ("diagnoses.0.where.0.line", -3, "$.diagnoses[0].where[0].line: -3 is no place"),
     ("diagnoses.0.where.0.margin", 10**7, "$.diagnoses[0].where[0].margin"),
-    ("diagnoses.0.edit.matches", "yes", "`$.diagnoses[0].edit.matches`"), ("seconds", [], "`$.seconds`"),
+    ("diagnoses.0.edit", "yes", "`$.diagnoses[0].edit`"), ("seconds", [], "`$.seconds`"),
 ]  # fmt: skip
 
 
