@@ -21,7 +21,7 @@ def checked(tmp_path_factory):
         folder = tmp_path_factory.mktemp("interpreted")
         (folder / "flash.py").write_text(FAULT.plant((KERNELS / "flash.py").read_text()))
         command = [sys.executable, "-m", "gradprobe", "check", "flash.py:flash_black_box", *SMALL, *words]
-        command += ["--json", "report.json"]
+        command += ["--json", "report.json", "--fix-budget", "10"]
         environment = {**os.environ, "TRITON_INTERPRET": "1"}
         ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         assert ended.returncode == 1, ended.stderr

@@ -68,3 +68,7 @@ def test_what_is_used_wrongly_or_has_no_simple_relation_stays_wrong(check, words
     ran, report = check(f"conventions.py:{words} {SMALL}")
     assert (ran.code, report["verdict"]) == (1, "mismatch")
     assert report["first_mismatch"]["intermediate"] in ("delta", "dS")
+
+
+def test_a_sum_of_a_row_may_keep_the_axis_that_it_was_summed_over(check):
+    assert check(f"conventions.py:delta_with_its_axis {SMALL} --runs contiguous")[1]["verdict"] == "match"

@@ -76,3 +76,8 @@ def misused_ds(q, k, v, do):
     held, _ = _right(q, k, v, do)
     ds = held["dS"] * held["scale"]
     return _gradients(q, k, do, held["scale"], held["P"], ds) | {"dS": ds}
+
+
+def delta_with_its_axis(q, k, v, do):
+    held, gradients = _right(q, k, v, do)
+    return gradients | {"delta": held["delta"][..., None]}
