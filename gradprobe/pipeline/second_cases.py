@@ -51,7 +51,8 @@ def second_cases(problem: Problem) -> SecondCases:
     on_cpu = problem.case.device == "cpu"
     abilities = unused_abilities(problem)
     tried_here = [one for one in abilities if one.options and one.is_plain and (on_cpu or one.compiles_nothing)]
-    apart = [one for one in abilities if one.options and not one.is_plain and on_cpu]
+    forks = on_cpu and not problem.target.surroundings.sets_threads
+    apart = [one for one in abilities if one.options and not one.is_plain and forks]
     with ExitStack() as stack:
         fork = stack.enter_context(Beside(partial(_outcomes, problem, apart))) if apart and may_fork() else None
         came = _in_few_cases(problem, tried_here)

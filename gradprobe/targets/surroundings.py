@@ -74,6 +74,11 @@ class Surroundings:
             _open_standard_streams()
 
     @property
+    def sets_threads(self) -> bool:
+        """Whether the target chose how many threads torch takes: in a fork it would wait for those that it has not."""
+        return "threads" in self._left
+
+    @property
     def words(self) -> str:
         """What the target left changed and could change a result; "" where there is nothing."""
         # torch replaces some of its own functions when parts of it are first used.

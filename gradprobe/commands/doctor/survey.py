@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...model.assignment import TENSORS
 from .files import LoadedFile, cuda_file, kernels_of, loaded_file, origin_of
@@ -95,9 +95,15 @@ def _tiles(launch: Launch) -> list[int]:
 def _tf32() -> str:
     import torch
 
-    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    words = f"torch: matmul {'on' if matmul else 'off'}, cuDNN {'on' if cudnn else 'off'}"
+    words = f"torch: matmul {_on(torch.backends.cuda.matmul)}, cuDNN {_on(torch.backends.cudnn)}"
     return f"{words}; compiled Triton: float32 dots are TF32 unless a kernel asks for another input_precision"
+
+
+def _on(of: Any) -> str:
+    try:
+        return "on" if of.allow_tf32 else "off"
+    except RuntimeError:  # both of torch's names for it were set, and it does not say which counts
+        return "set twice"
 
 
 def _gpu() -> str:
