@@ -33,6 +33,8 @@ _RUNTIME = ("-std=c++17", "-O2", "-fPIC", "-fno-omit-frame-pointer")
 MOST_SHARED = 227 << 10
 # The symbol of the dynamic shared memory, whatever its name in the source.
 ROOM = "gp_room"
+WRAPPER = "gradprobe_kernels.cpp"
+"""The file that includes a source and calls its kernels: its lines are nobody's."""
 # The bytes between two arrays, so that a store behind the end of one does not reach the next.
 _GAP = 4096
 _ZEROS = re.compile(r"^\t\.size\t(\S+), (\d+)\n\1:\n\t\.zero\t\2\n", re.MULTILINE)
@@ -82,7 +84,7 @@ def _wrapper(unit: Unit, instances: tuple[str, ...]) -> str:
     if unit.source.host:
         # With the file's own name and lines.
         text = with_launches(unit.source) if unit.has_host else unit.source.of_kernels
-        lines.append(f'#line 1 "{unit.source.path}"\n{text}\n#line 1 "kernels.cpp"')
+        lines.append(f'#line 1 "{unit.source.path}"\n{text}\n#line 1 "{WRAPPER}"')
     else:
         lines.append(f'#include "{unit.source.path}"')
     lines += (f"using namespace {name};" for name in unit.source.namespaces)
@@ -111,11 +113,11 @@ def _arrays(unit: Unit) -> str:
 
 
 def _build(unit: Unit, wrapper: str, arrays: str, folder: Path) -> Path:
-    (folder / "kernels.cpp").write_text(wrapper)
+    (folder / WRAPPER).write_text(wrapper)
     (folder / "arrays.cpp").write_text(arrays)
     include = [f"-iquote{unit.source.path.parent}", *(f"-I{entry}" for entry in unit.include)]
     exceptions = [] if unit.has_host else ["-fno-exceptions"]  # which no GPU knows
-    _compile(unit, [*_WATCHED, *exceptions, *include, "-S", "kernels.cpp", "-o", "kernels.s"], folder)
+    _compile(unit, [*_WATCHED, *exceptions, *include, "-S", WRAPPER, "-o", "kernels.s"], folder)
     # Shared arrays have no values: a gap follows each array of zeros.
     apart = _ZEROS.sub(rf"\g<0>\t.zero\t{_GAP}\n", (folder / "kernels.s").read_text())
     (folder / "kernels.s").write_text(apart)
@@ -145,7 +147,7 @@ def _errors(printed: str) -> str:
         file, line, words = match.groups()
         words = words.removeprefix("#error ").strip('"')
         # Instances that Python asks for stand in a file of ours.
-        place = "what is called from Python" if file == "kernels.cpp" else f"{Path(file).name}:{line}"
+        place = "what is called from Python" if file == WRAPPER else f"{Path(file).name}:{line}"
         found.append(words if words.startswith("gradprobe: ") else f"{place}: {words}")
     undefined = re.findall(r"undefined reference to `(.+)'", printed)
     found += [f"{name} is declared and nowhere defined" for name in undefined]

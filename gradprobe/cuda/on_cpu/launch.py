@@ -21,7 +21,7 @@ from ...source.text import SourceLine
 from ..kernel import KernelEntry, Sizes, c_values, compiled_for
 from ..recording import MOST_RECORDS, RECORD, Recorded, recording_now
 from ..watch import BARRIER, EQUAL, MISALIGNED, OUTSIDE, RACE, SHUFFLE, UNWRITTEN, CudaFinding, Site, Watch, told
-from .build import HERE, MOST_SHARED
+from .build import HERE, MOST_SHARED, WRAPPER
 from .library import CRegion, Library, Named, Regions, library_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ _LINES: dict[tuple[Path, int], tuple[SourceLine, ...]] = {}
 def _lines_among(places: Sequence[str]) -> Iterator[SourceLine]:
     for place in places:
         file, _, number = place.partition(" (")[0].rpartition(":")
-        if file and number.isdigit() and not Path(file).resolve().is_relative_to(HERE):
+        is_own = Path(file).name == WRAPPER or Path(file).resolve().is_relative_to(HERE)
+        if file and number.isdigit() and not is_own:
             linecache.checkcache(file)  # it may have changed since another library was compiled from it
             yield SourceLine(file, int(number), linecache.getline(file, int(number)).strip())
 
