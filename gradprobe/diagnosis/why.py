@@ -17,6 +17,7 @@ from ..probing.experiment import Experiment, inputs_of
 from .ahead import Ahead
 from .behaviour import Again, later_call_differs
 from .causes import CauseSearch
+from .exports import of_conventions, still_failing
 from .facts import known
 from .layouts import failing_layouts
 from .lines import of_strays
@@ -83,6 +84,8 @@ def reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], ahead: Ahead |
 def _reasons_of(
     experiment: Experiment, runs: Sequence[LayoutRun], memory: tuple[Diagnosis, ...], ahead: Ahead
 ) -> Reasons:
+    if exports := of_conventions(runs):
+        return _beside_exports(experiment, runs, memory, exports)
     failing = [run for run in runs if run.measured is not None and not run.measured.comparison.matches]
     if not failing:
         return Reasons(memory)
@@ -98,6 +101,20 @@ def _reasons_of(
     named = reasons.diagnoses and reasons.diagnoses[0].explained >= NAMED
     written = () if named else _written_over(of_results, plain[0])
     return replace(reasons, diagnoses=(*written, *reasons.diagnoses), known=() if written else reasons.known)
+
+
+def _beside_exports(
+    experiment: Experiment,
+    runs: Sequence[LayoutRun],
+    memory: tuple[Diagnosis, ...],
+    exports: Mapping[Diagnosis, tuple[str, ...]],
+) -> Reasons:
+    """What is exported in another convention, and why all else is wrong, which is sought as without --strict."""
+    lenient = replace(experiment, case=replace(experiment.case, strict=False))
+    reasons = _reasons_of(lenient, still_failing(runs), memory, Ahead())
+    others = (structs.replace(one, also=True) if one in reasons.causes else one for one in reasons.diagnoses)
+    shown = {**reasons.shown, **{one.fault: layouts for one, layouts in exports.items()}}
+    return replace(reasons, diagnoses=(*exports, *others), shown=shown, is_beyond_edits=not reasons.causes)
 
 
 def _of_a_smaller_case(experiment: Experiment, failing: Sequence[LayoutRun], memory: tuple[Diagnosis, ...]) -> Reasons:

@@ -45,6 +45,8 @@ class Measured:
     """What it exports in other conventions; the trace has it as it is read by these, unless they count as wrong."""
     unread: Trace | None = None
     """The trace as it came, where it was read by those."""
+    as_read: Measured | None = None
+    """Where they count as wrong: the run read by those."""
 
     @cached_property
     def x(self) -> Attention:

@@ -239,10 +239,13 @@ def measure(
         else:
             comparison = compared(timed, reference)
             invariants = tuple(identities(case, problem(), trace, comparison))
-        came, conventions = trace, tuple[Convention, ...]()
+        came, conventions, as_read = trace, tuple[Convention, ...](), None
         if not comparison.matches and reference is None:
             read, found, conventions = in_other_conventions(case, problem(), trace, comparison, of_trace)
-            if conventions and not case.strict:
+            if conventions and case.strict:
+                first = None if found.matches else locate(problem(), read, found)
+                as_read = Measured(problem, read, found, first, tuple(identities(case, problem(), read, found)))
+            elif conventions:
                 trace, comparison = read, found
                 invariants = tuple(identities(case, problem(), trace, comparison))
         heads = (
@@ -261,7 +264,7 @@ def measure(
         # Of the coarser arithmetic only whether it explains all is asked.
         first = None if comparison.matches or coarse else locate(problem(), trace, comparison)
         unread = None if trace is came else came
-        return Measured(problem, trace, comparison, first, invariants, coarser, (), conventions, unread)
+        return Measured(problem, trace, comparison, first, invariants, coarser, (), conventions, unread, as_read)
 
 
 def _judged_coarser(

@@ -38,7 +38,7 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
         *(
             convention.words
             for record in records
-            if record.run is not None and record.run.measured is not None
+            if record.run is not None and record.run.measured is not None and not experiment.case.strict
             for convention in record.run.measured.conventions
         ),
         *(note for record in records for note in record.notes),

@@ -63,6 +63,21 @@ def test_an_export_in_other_units_is_a_note_where_all_that_is_made_of_it_is_righ
     assert words in report["notes"]
 
 
+@pytest.mark.parametrize("name", ["negative_delta", "scaled_ds"])
+def test_strict_calls_such_an_export_wrong_and_no_gradient(check, name):
+    ran, report = check(f"conventions.py:{name} {SMALL} --strict")
+    wrong, _, relation = CONVENTIONS[name].partition(" = ")
+    (cause,) = report["diagnoses"]
+    assert (ran.code, report["first_mismatch"]["intermediate"]) == (1, wrong)
+    assert cause["summary"] == f"exports {relation} as {wrong}, another convention; the gradients made of it are right"
+    assert (cause["fix"], cause["edit"]) == (f"return {wrong} itself, or leave out --strict", None)
+
+
+def test_strict_looks_for_the_cause_of_what_else_is_wrong(check):
+    causes = check(f"conventions.py:negative_delta_and_doubled_dv {SMALL} --strict")[1]["diagnoses"]
+    assert [one["fault"] for one in causes[:2]] == ["convention/delta", "factor/dV"]
+
+
 @pytest.mark.parametrize("words", ["squared_delta", "misused_delta", "misused_ds", "negative_delta --strict"])
 def test_what_is_used_wrongly_or_has_no_simple_relation_stays_wrong(check, words):
     ran, report = check(f"conventions.py:{words} {SMALL}")

@@ -18,7 +18,7 @@ from gradprobe.render.topics.topic import BUDGET, FAULT, IDENTITY, topics, topic
 
 PACKAGE = Path(gradprobe.__file__).parent
 _LINK = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+(/(issues|pull)/\d+|/commit/[0-9a-f]{7,})?")
-_OWN = {"GP024", "GP025", "GP026", "GP027", "I11"}
+_OWN = {"GP024", "GP025", "GP026", "GP027", "I11", "convention"}
 # Of pieces of the source that give a diagnosis its word.
 _WORD = re.compile(r"""["']([a-z]+)/(?:[\w{-]|["'])""")
 
@@ -29,6 +29,7 @@ def _words_of_faults():
         *(PACKAGE / "faults").glob("*.py"),
         PACKAGE / "diagnosis" / "behaviour.py",
         PACKAGE / "diagnosis" / "compiled.py",
+        PACKAGE / "diagnosis" / "exports.py",
     ]
     found = {word for file in files for word in _WORD.findall(file.read_text())}
     told = [

@@ -29,6 +29,11 @@ def negative_delta(q, k, v, do):
     return gradients | {"delta": -held["delta"]}
 
 
+def negative_delta_and_doubled_dv(q, k, v, do):
+    gradients = negative_delta(q, k, v, do)
+    return gradients | {"dV": 2 * gradients["dV"]}
+
+
 def scaled_delta(q, k, v, do):
     held, gradients = _right(q, k, v, do)
     return gradients | {"delta": held["delta"] * held["scale"]}
