@@ -43,8 +43,8 @@ def check_one(planned: Planned, forms: Forms, setting: Setting) -> int:
     except KeyboardInterrupt:
         # What was measured is shown; the files hold it too, marked as incomplete.
         for checked in made:
-            forms.show(checked.report)
             say(checked.report, setting.tracebacks)
+            forms.show(checked.report)
             forms.write_so_far(Reports(reports=(checked.report,)))
         if not made:
             print_failure(interrupted(0, 0, ""))

@@ -19,7 +19,7 @@ from ..model.report import Report
 from ..model.visible import inert
 from ..model.writing import open_in_place, replace_file
 from ..render.files import FORMS, STDERR, keeps_changing, maker_of
-from ..render.terminal import print_failure, rendered, show, terminal, write_stdout
+from ..render.terminal import print_failure, rendered, show, takes_stderr, terminal, write_stdout
 from .shared_options import parameter_of, written_as
 
 DETAILS = "Show all of a report, and not one screen of it"
@@ -99,13 +99,14 @@ class Forms:
         return replace(self, evidence=evidence)
 
     def show(self, report: Report, rest: str = "") -> None:
-        """Shows a report, unless stdout is a document's.
+        """Shows a report, unless stdout is a document's. What ended it is said on stderr before.
 
         Args:
             rest: the command that shows all of it, where that is not the same one with --details.
         """
         if not self.on_stdout:
-            show(rendered(report, replace(terminal(), details=self.details, rest=rest)))
+            on = replace(terminal(), details=self.details, rest=rest, is_said=takes_stderr())
+            show(rendered(report, on))
 
     @property
     def on_stdout(self) -> bool:

@@ -67,13 +67,18 @@ _STRAYED = {
 COARSE = LAMBDA
 
 
-def render(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
-    """The report as lines; tables fit `width`, sentences are folded to it. Nothing where nothing was measured."""
+def render(report: Report, width: int, *, utf8: bool = True, is_said: bool = False) -> list[Text]:
+    """The report as lines; tables fit `width`, sentences are folded to it. Nothing where nothing was measured.
+
+    Args:
+        is_said: whether what ended it stands there already.
+    """
     layouts = render_layouts(report, width, utf8=utf8)
     if report.verdict == FAILED or not report.measured:
         if report.error is None or not report.runs:
             return []
-        return [Text(f"ERROR  {report.error.message}"), *layouts, Text(f"  again: {report.reproduce}")]
+        head = [] if is_said else [Text(f"ERROR  {report.error.message}")]
+        return [*head, *layouts, Text(f"  again: {report.reproduce}")]
     lines = [*_verdict(report, width), *render_against(report, width)]
     lines += [*_compile_errors(report, width), *_warnings(report, width)]
     if report.failing:

@@ -66,11 +66,21 @@ class Terminal:
     """Whether all of a report is to be shown."""
     rest: str = ""
     """The command that shows all of it, where that is not the same one with --details."""
+    is_said: bool = False
+    """Whether what ended a check stands there already."""
 
 
 def terminal() -> Terminal:
     """Of the stdout of this process."""
     return Terminal(width(), shutil.get_terminal_size().lines if sys.stdout.isatty() else None, utf8())
+
+
+def takes_stderr() -> bool:
+    """Whether stderr goes to the same terminal, file or pipe as stdout."""
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):  # closed, or no file at all
+        return False
 
 
 def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
@@ -86,7 +96,7 @@ def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
         return survey_screen(report, on.columns)
     if report.close_up is not None:
         return close_up_screen(report, report.close_up, on.columns, utf8=on.utf8)
-    return render_screen(report, on.columns, utf8=on.utf8, rest=on.rest)
+    return render_screen(report, on.columns, utf8=on.utf8, rest=on.rest, is_said=on.is_said)
 
 
 def _detailed(report: Report, on: Terminal) -> list[Text]:
@@ -108,7 +118,7 @@ def _detailed(report: Report, on: Terminal) -> list[Text]:
     if (view := report.close_up) is not None:
         why = list(render_reasons(report, on.columns)) if view.mismatched else []
         return [*render_close_up(view, on.columns, utf8=on.utf8), *([Text(), *why] if why else [])]
-    lines = render(report, on.columns, utf8=on.utf8)
+    lines = render(report, on.columns, utf8=on.utf8, is_said=on.is_said)
     scrolls = on.rows is not None and len(lines) >= on.rows
     return [*lines, *headline(report, on.columns)] if scrolls else lines
 

@@ -26,15 +26,18 @@ from .table import head_table, legend
 _BAD, _GOOD = "bold red", "bold green"
 
 
-def render_screen(report: Report, width: int, *, utf8: bool = True, rest: str = "") -> list[Text]:
+def render_screen(
+    report: Report, width: int, *, utf8: bool = True, rest: str = "", is_said: bool = False
+) -> list[Text]:
     """The report in at most 24 rows of 80 columns, a match in 10; nothing where nothing was measured.
 
     Args:
         rest: the command that shows all of it; "" for the same one with --details.
+        is_said: whether what ended the check stands there already.
     """
     marks = UTF8 if utf8 else ASCII
     if report.verdict == FAILED or not report.measured:
-        return _failed(report, width, utf8=utf8)
+        return _failed(report, width, utf8=utf8, is_said=is_said)
     fails = report.failing is not None
     sections = _of_mismatch(report, width, marks) if fails else _of_match(report, width)
     most = MOST if fails else MOST_OF_A_MATCH
@@ -222,13 +225,13 @@ def second_cause(report: Report, width: int) -> Iterator[Text]:
     yield from short(f"{where}{second.fix or (second.where[0].code if second.where else '')}{more}", width, 1)
 
 
-def _failed(report: Report, width: int, *, utf8: bool) -> list[Text]:
+def _failed(report: Report, width: int, *, utf8: bool, is_said: bool) -> list[Text]:
     """What ended it, and the layouts before that."""
     if report.error is None or not report.runs:
         return []
     layouts = Section(list(render_layouts(report, width, utf8=utf8)), 3, "line")
     again = Section([Text(f"  again: {report.reproduce}")])
-    head = Section(headed_in("ERROR ", f"bold {CAUTION}", report.error.message, width))
+    head = Section([] if is_said else headed_in("ERROR ", f"bold {CAUTION}", report.error.message, width))
     # What gives way last stands first.
     lines = fitted([head, again, layouts], MOST, width)
     return [*lines[: len(head.lines)], *lines[len(head.lines) + 1 :], *again.lines]
