@@ -39,7 +39,9 @@ def diff(
     options: dict[str, Any],
 ) -> None:
     """Show one intermediate close up: its error map over tiles and its wrong rows, actual beside expected."""
-    request, repeated = like_the_last(target, family, reference, options)
+    asked = shared.request_of(target, family, options, reference)
+    with failures_told(forms, asked.command(f"diff {name}", at=at), show_traceback):
+        request, repeated = like_the_last(asked, named=target is not None)
     with failures_told(forms, request.command(f"diff {name}", at=at), show_traceback):
         row = lookup(name)
         if row is None:
@@ -75,15 +77,26 @@ def _from_where(name: str, kept: Report | None, view: CloseUp | None) -> str:
     return f"ran again: the close-up of {name} is not in {of}" if kept else f"ran again: {of} is not of these sources"
 
 
-def like_the_last(
-    target: str | None, family: str | None, reference: str | None, options: dict[str, Any]
-) -> tuple[last.CheckRequest, bool]:
-    """What to run: the last check of this folder where its target is meant, under the options given now."""
-    before, asked = last.load(), shared.request_of(target, family, options, reference)
-    if before is None or (target is not None and asked.target != before.target):
+def like_the_last(asked: last.CheckRequest, *, named: bool) -> tuple[last.CheckRequest, bool]:
+    """What to run: the last check of this folder where its target is meant, under the options given now.
+
+    Args:
+        named: whether a target was given.
+
+    Raises:
+        UsageFailure: none was, and what is kept of the last check is damaged.
+    """
+    try:
+        before = last.load()
+    except UsageFailure as damage:
+        if not named:
+            raise
+        note(f"{damage}: none of its options is repeated")
         return asked, False
-    merged = {**before.options, **options}
-    return last.CheckRequest(before.target, family or before.family, reference or before.reference, merged), True
+    if before is None or (named and asked.target != before.target):
+        return asked, False
+    family, reference = asked.family or before.family, asked.reference or before.reference
+    return last.CheckRequest(before.target, family, reference, {**before.options, **asked.options}), True
 
 
 def _parse_at(word: str | None) -> tuple[int, int] | None:

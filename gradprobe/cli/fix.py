@@ -55,7 +55,9 @@ def fix(
     Without TARGET the last check in this folder is meant, and its report where that holds an edit; without any, nothing
     is. The file is written with --apply alone.
     """
-    request, repeated = like_the_last(target, family, reference, options)
+    asked = shared.request_of(target, family, options, reference)
+    with failures_told(json_file, asked.command("fix"), show_traceback, target):
+        request, repeated = like_the_last(asked, named=target is not None)
     with failures_told(json_file, request.command("fix"), show_traceback, request.target):
         if target is None and not repeated:
             raise UsageFailure("fix: no TARGET was given, and no check was made in this folder", "name a TARGET")

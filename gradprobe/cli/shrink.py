@@ -52,7 +52,9 @@ def shrink(
 
     It begins with the case that is given, else with that of the last check in this folder.
     """
-    request, repeated = like_the_last(target, family, reference, options)
+    asked = shared.request_of(target, family, options, reference)
+    with failures_told(json_file, asked.command("shrink"), show_traceback):
+        request, repeated = like_the_last(asked, named=target is not None)
     with failures_told(json_file, request.command("shrink"), show_traceback):
         shared.refuse_wrong_words(request)
         effective = effective_settings(Path.cwd())

@@ -19,6 +19,7 @@ from ..model.writing import replace_file
 from .options import OPTIONS, command_line
 
 if TYPE_CHECKING:
+    from ..model.failures import UsageFailure
     from ..model.report import Report
 
 FOLDER = Path(".gradprobe")
@@ -71,26 +72,22 @@ def save(request: CheckRequest, report: Report | None = None) -> bool:
 
 
 def load() -> CheckRequest | None:
-    """The last check; None where there is none, or what is there is not one."""
-    try:
-        words = {name: word for name, word in _document().items() if name != "report"}
-        request = CheckRequest(**words)
-    except (TypeError, AttributeError):
-        return None
-    return request if is_sound(request) else None
+    """The last check; None where none was made here.
+
+    Raises:
+        UsageFailure: what is kept of it is damaged.
+    """
+    document = _document()
+    return None if document is None else _request_in(document)
 
 
 def kept_report(request: CheckRequest) -> Report | None:
-    """The last report, where it is of this very check and nothing that made it has changed; else None."""
-    from ..model.documents import report_from
-    from ..model.failures import UsageFailure
+    """The last report, where it is of this very check and nothing that made it has changed; else None.
 
-    document = _document().get("report")
-    if document is None or load() != request:
-        return None
-    try:
-        report = report_from(document)
-    except UsageFailure:
+    Raises:
+        UsageFailure: it is damaged.
+    """
+    if load() != request or (report := last_report()) is None:
         return None
     return None if changed_since(report) else report
 
@@ -99,28 +96,52 @@ def last_report() -> Report | None:
     """The report of the last check, whatever it was of and whatever its files hold now; None where none is kept.
 
     Raises:
-        UsageFailure: what is kept is no report.
+        UsageFailure: it is damaged.
     """
-    from ..model.documents import parsed, report_from
+    from ..model.contradictions import contradiction
+    from ..model.documents import report_from
+    from ..model.failures import UsageFailure
+
+    document = _document()
+    if document is None or document.get("report") is None:
+        return None
+    try:
+        report = report_from(document["report"])
+    except UsageFailure as failure:
+        raise _damaged(str(failure)) from failure
+    if wrong := contradiction(report):
+        raise _damaged(wrong)
+    return report
+
+
+def _document() -> dict[str, Any] | None:
+    from ..model.documents import parsed
     from ..model.failures import UsageFailure
 
     try:
-        document = parsed(FILE.read_bytes()).get("report")
-        return None if document is None else report_from(document)
-    except FileNotFoundError:
+        return parsed(FILE.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise UsageFailure(f"{FILE}: cannot be read, {error.strerror}") from error
     except UsageFailure as failure:
-        raise UsageFailure(f"{FILE}: {failure}", failure.way_out) from failure
+        raise _damaged(str(failure)) from failure
 
 
-def _document() -> dict[str, Any]:
+def _request_in(document: Mapping[str, Any]) -> CheckRequest:
     try:
-        document = json.loads(FILE.read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
+        request = CheckRequest(**{name: word for name, word in document.items() if name != "report"})
+    except TypeError as error:
+        raise _damaged("it names no check of this version") from error
+    if not is_sound(request):
+        raise _damaged("a word of the check has another type than its option takes")
+    return request
+
+
+def _damaged(words: str) -> UsageFailure:
+    from ..model.failures import UsageFailure
+
+    return UsageFailure(f"{FILE} is damaged: {words}", "gradprobe check writes it anew")
 
 
 def changed_since(report: Report) -> list[str]:

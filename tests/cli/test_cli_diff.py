@@ -105,21 +105,36 @@ def test_diff_ds_works_with_no_other_word(last, elements):
         '{"target": 5, "family": null, "reference": null, "options": {}}',
         '{"target": "lazy", "family": 1, "reference": null, "options": {}}',
     ], push=5)  # fmt: skip
-def test_a_last_check_that_is_damaged_or_of_another_version_is_ignored(text, folder):
+def test_a_last_check_that_is_damaged_or_of_another_version_is_repeated_by_nobody(text, folder):
     run(FAILING)
     (folder / ".gradprobe" / "last.json").write_text(text)
     ran = run(f"diff dQ soft.py:backward {SMALL}")
-    assert (ran.code, ran.err) == (0, "")
+    assert ran.code == 0
+    assert re.fullmatch(r"gradprobe: \.gradprobe/last\.json is damaged: .*: none of its options is repeated\n", ran.err)
     assert "last check" not in ran.out
-    ran = run(f"diff dQ {SMALL} --heads 0")
-    assert "Traceback" not in ran.err
-    assert ran.err.startswith("gradprobe: --heads must be at least 1")
+    for command in ("diff dQ", "fix", "shrink"):
+        ran = run(f"{command} {SMALL}")
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith("gradprobe: .gradprobe/last.json is damaged: ")
 
 
-def test_a_last_check_that_is_not_text_is_ignored(folder):
+def test_a_last_check_that_is_not_text_is_damaged(folder):
     run(FAILING)
     (folder / ".gradprobe" / "last.json").write_bytes(b"\xff\xfe\x00")
-    assert "last check" not in run(f"diff dQ soft.py:backward {SMALL}").out
+    assert run("diff dQ --json damage.json").code == 2
+    assert "is damaged" in json.loads((folder / "damage.json").read_text())["error"]["message"]
+
+
+@pytest.mark.parametrize("damage", [{"runs": 3}, {"close_ups": [{}]}, {"schema": "gradprobe.report/9"}])
+def test_a_last_report_that_is_damaged_is_no_check_that_was_not_made(damage, folder):
+    run(FAILING)
+    file = folder / ".gradprobe" / "last.json"
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps(kept | {"report": kept["report"] | damage}))
+    ran = run("diff dQ")
+    assert (ran.code, ran.out.count("\n")) == (2, 1)
+    assert "gradprobe: .gradprobe/last.json is damaged: " in ran.err
+    assert "gradprobe check writes it anew" in ran.err
 
 
 def test_a_folder_that_cannot_be_written_fails_no_check(folder):
