@@ -61,6 +61,8 @@ class Options(TypedDict, total=False):
     """Number of axes of TARGET's mask, as --bias-rank."""
     mask_as: str | None
     """How TARGET takes the mask: boolean or additive, 0 where a key may be seen and -inf elsewhere (default: ..."""
+    lse_as: str | None
+    """The unit in which a TARGET takes LSE: natural or log2 (default: natural)."""
     sinks: bool | None
     """A learnable sink logit per head, and its gradient."""
     dropout: float | None

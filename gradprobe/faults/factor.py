@@ -102,7 +102,10 @@ def _reason(step: str, words: str, factor: float, seen: Observed) -> tuple[str, 
     if words == "scale" and step in ("dQ", "dK", "dS"):
         return ": the scale is applied twice", "apply the scale once"
     if words in _UNITS[:2]:
-        return ": units of log2 and of ln are mixed", ""
+        # What is given to be read may be meant so.
+        meant = "multiply LSE by log2(e) = 1.4427; if it is meant to come to base 2, check it with --lse-as log2"
+        is_given = step == "LSE" and words == "ln 2" and "lse" in seen.tensors
+        return ": units of log2 and of ln are mixed", meant if is_given else ""
     return (": its sign is the other", "") if words == "-1" else ("", "")
 
 

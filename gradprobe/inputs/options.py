@@ -16,6 +16,7 @@ from ..model.case import (
     DOTS,
     DTYPES,
     IMPLIED,
+    LSE_FORMS,
     MASK_FORMS,
     MASKS,
     ORACLES,
@@ -109,6 +110,7 @@ OPTIONS = (
     Option("mask_rank", int, "Number of axes of TARGET's mask, as --bias-rank"),
     Option("mask_as", str, f"How TARGET takes the mask: {' or '.join(MASK_FORMS)}, 0 where a key may be seen and -inf "
            "elsewhere (default: boolean)", "FORM"),
+    Option("lse_as", str, f"The unit in which a TARGET takes LSE: {' or '.join(LSE_FORMS)} (default: natural)", "FORM"),
     Option("sinks", bool, "A learnable sink logit per head, and its gradient"),
     Option("dropout", float, "Probability that dropout zeroes an entry of P; TARGET is given the mask"),
     _numbers("tau", float, "Lazy attention's tau, one number or one a head (default: both signs)", "T,..."),

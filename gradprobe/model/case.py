@@ -25,6 +25,8 @@ IMPLIED = ("causal", "window", "softcap", "scale")
 # The forms in which a target takes a mask: True, or 0, where a key may be seen; and a window: (LEFT, RIGHT), or LEFT.
 BOOLEAN, ADDITIVE = MASK_FORMS = ("boolean", "additive")
 PAIR, NUMBER = WINDOW_FORMS = ("pair", "number")
+# And an LSE: the natural logarithm, or that to base 2.
+NATURAL, LOG2 = LSE_FORMS = ("natural", "log2")
 
 _SIZES = {"b": "batch", "h": "heads", "g": "kv_heads", "m": "seqlen_q", "n": "seqlen_k"}
 _SIZES |= {"d": "head_dim", "e": "head_dim_v", "w": "bias_window"}
@@ -128,6 +130,8 @@ class Case:
     """How the target takes a window, one of WINDOW_FORMS; None for what its parameter says."""
     mask_as: str = BOOLEAN
     """How it takes a mask, one of MASK_FORMS."""
+    lse_as: str = NATURAL
+    """In which unit it takes LSE, one of LSE_FORMS."""
 
     def size(self, axis: str) -> int:
         """The length of an axis, by its letter in the table of intermediates."""
@@ -176,7 +180,7 @@ class Case:
 _HOW = (
     "device", "layouts", "runs", "block_m", "block_n", "dots", "repeat", "configs", "pinned", "schedules", "poison",
     "taps", "strict", "inplace", "recover", "oracle", "shapes", "implied", "as_cuda", "bias_rank", "mask_rank",
-    "ranks", "shards", "arch", "untested", "window_as", "mask_as",
+    "ranks", "shards", "arch", "untested", "window_as", "mask_as", "lse_as",
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from .case import (
     DTYPES,
     DYADIC_TAU,
     IDENTITIES,
+    LSE_FORMS,
     MASK_FORMS,
     MASKS,
     ORACLES,
@@ -48,7 +49,7 @@ MOST_RANKS = 64
 # The options that take one of several words.
 CHOICES = {"dtype": DTYPES, "pattern": PATTERNS, "dots": DOTS, "device": DEVICES}
 CHOICES |= {"align": ALIGNMENTS, "mask": MASKS, "configs": CONFIGS, "oracle": ORACLES}
-CHOICES |= {"arch": tuple(ARCHITECTURES), "window_as": WINDOW_FORMS, "mask_as": MASK_FORMS}
+CHOICES |= {"arch": tuple(ARCHITECTURES), "window_as": WINDOW_FORMS, "mask_as": MASK_FORMS, "lse_as": LSE_FORMS}
 
 
 def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs: bool = False) -> Case:

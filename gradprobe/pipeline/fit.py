@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from ..inputs.options import flags
 from ..model.assignment import in_words, missing
-from ..model.case import ADDITIVE, BOOLEAN, NUMBER, Case, ranked
+from ..model.case import ADDITIVE, BOOLEAN, LOG2, NUMBER, Case, ranked
 from ..model.failures import Failure, Refusal, TargetFailure, UsageFailure
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import experiment_of
@@ -92,13 +93,16 @@ def of_a_reading(case: Case, target: Target, given: Collection[str]) -> Iterator
     # On a GPU a kernel that takes heads for rows may leave its memory, and the process its device.
     shapes = [case.shapes, *([] if "shapes" in given or case.device == "cuda" else alike)]
     told = "causal" in target.takes or {"causal", "implied"} & set(given) or case.family != "softmax"
-    for order in shapes:
-        for causal in [False] if told else [False, True]:
-            options = ({"shapes": order} if order != case.shapes else {}) | ({"implied": "causal"} if causal else {})
-            words = [f"q, k and v are {in_words(order)}"] if order != case.shapes else []
-            words += ["it is always causal"] if causal else []
-            if options:
-                yield Adaptation(options, " and ".join(words))
+    # Triton's tutorial, which many start from, calls an LSE to base 2 so. By any other name it is natural.
+    is_open = target.takes.get("lse", "").lower() == "m" and "lse_as" not in given
+    for order, causal, log2 in product(shapes, (False, True)[: 1 + (not told)], (False, True)[: 1 + is_open]):
+        options = ({"shapes": order} if order != case.shapes else {}) | ({"implied": "causal"} if causal else {})
+        options |= {"lse_as": LOG2} if log2 else {}
+        words = [f"q, k and v are {in_words(order)}"] if order != case.shapes else []
+        words += ["it is always causal"] if causal else []
+        words += [f"its {target.takes['lse']} is an LSE to base 2"] if log2 else []
+        if options:
+            yield Adaptation(options, " and ".join(words))
     if case.mask is not None and "mask_as" not in given and case.mask_as == BOOLEAN:
         yield Adaptation({"mask_as": ADDITIVE}, "the mask is added to the scores")
     for adaptation in _of_a_rank(case, given):

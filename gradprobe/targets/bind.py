@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ..model.assignment import OUTPUTS, taken, without_broadcast
-from ..model.case import ADDITIVE, IMPLIED, NUMBER, Case, flag_of, ranked
+from ..model.case import ADDITIVE, IMPLIED, LOG2, NUMBER, Case, flag_of, ranked
 from ..model.failures import UsageFailure
 from .find import Target
 from .parameters import EITHER, WORLD
@@ -76,6 +77,8 @@ def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[
         offered["window"] = _one_number(target, case.window)
     if case.mask_as == ADDITIVE and case.mask is not None:
         tensors = {**tensors, "mask": _additive(tensors["mask"], tensors["q"])}
+    if case.lse_as == LOG2 and "lse" in tensors:
+        tensors = {**tensors, "lse": _to_base_2(tensors["lse"])}
     for name, tensor in tensors.items():
         rank = ranked(name, case)
         offered[name] = tensor if rank is None else without_broadcast(tensor, *rank)
@@ -90,6 +93,14 @@ def _additive(mask: Tensor, like: Tensor) -> Tensor:
     import torch
 
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(~mask, -torch.inf)
+
+
+def _to_base_2(lse: Tensor) -> Tensor:
+    """Times log2(e), in a storage as large and with the same strides."""
+    import torch
+
+    storage = lse.as_strided((lse.untyped_storage().nbytes() // lse.element_size(),), (1,), 0)
+    return torch.as_strided(storage * math.log2(math.e), lse.shape, lse.stride(), lse.storage_offset())
 
 
 def _one_number(target: Target, window: tuple[int, int]) -> int:

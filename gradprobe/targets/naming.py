@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 from ..processes.ended import is_edited
+from .schema import declared_signature, written_function
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,8 @@ def readable(function: Callable[..., Any]) -> Callable[..., Any]:
     owner = function if isinstance(function, type) else getattr(function, "__self__", None)
     if is_autograd_function(owner) and (owner is function or getattr(function, "__name__", "") == "apply"):
         return _applied(owner)
-    return function
+    declared = declared_signature(function)
+    return function if declared is None else _called(function, declared)
 
 
 def is_autograd_function(thing: object) -> TypeGuard[Any]:
@@ -170,6 +172,15 @@ def _applied(owner: Any) -> Callable[..., Any]:
         return owner.apply(*bound.args)
 
     return _naming(by_name, signature, owner.forward)
+
+
+def _called(function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+    """What torch calls by a schema, by the names that this gives its arguments."""
+
+    def by_name(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return _naming(by_name, signature, written_function(function))
 
 
 def _naming(

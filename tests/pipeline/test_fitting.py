@@ -98,6 +98,16 @@ def padded(q, k, v):
 def forgets_the_mask(q, k, v, causal):
     return attend(q, k, v)
 
+def of_base_2(q, k, v, do, lse):
+    s = q @ k.mT * (q.shape[-1] ** -0.5 * 1.4426950408889634)
+    p = torch.exp2(s - lse[..., None])
+    dp = do @ v.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+    return {"dQ": ds @ k, "dK": ds.mT @ q, "dV": p.mT @ do}
+
+def of_base_2_as_the_tutorial_calls_it(q, k, v, do, M):
+    return of_base_2(q, k, v, do, M)
+
 def counted(q, k, v, causal):
     with open("calls", "a") as file:
         file.write(".")
@@ -127,6 +137,7 @@ def checked(words):
         ("causal_blhd", "--shapes blhd --implied causal"),
         ("three_axes", "--shapes hld"),
         ("only_bfloat16", "--dtype bfloat16"),
+        ("of_base_2_as_the_tutorial_calls_it", "--lse-as log2"),
         ("fussy", "--as-cuda --head-dim 64 --dtype float16 --seqlen 128"),
     ],
 )
@@ -160,6 +171,12 @@ def test_a_meaning_is_not_found_against_what_was_given(given):
     code, report = checked(f"forms.py:causal_blhd {SMALL} --heads 2 --seqlen 20 --head-dim 8 {given}")
     assert (code, report["verdict"]) == (1, "mismatch")
     assert not any("found by trying" in note for note in report["notes"])
+
+
+def test_an_lse_to_base_2_is_a_fault_where_its_name_does_not_say_it_and_an_option_where_it_is_meant():
+    code, report = checked(f"forms.py:of_base_2 {SMALL} --heads 1")
+    assert (code, report["case"]["lse_as"]) == (1, "natural")
+    assert checked(f"forms.py:of_base_2 {SMALL} --heads 1 --lse-as log2")[0] == 0
 
 
 def test_a_fault_stays_one_under_the_meaning_that_was_found():

@@ -1,6 +1,9 @@
 """A case's tensors and options under a target's own names; what it cannot take is said, never dropped."""
 
+import math
+
 import pytest
+import torch
 
 from gradprobe.inputs.draw import draw, outputs_of
 from gradprobe.model.failures import UsageFailure
@@ -17,6 +20,9 @@ def bound(function, **options):
 
 
 def plain(q, k, v, do): ...
+
+
+def takes_lse(q, k, v, do, lse): ...
 
 
 def writes(q, k, v, dout, dq, dk, dv, dbias=None, dsinks=None, dtau=None): ...
@@ -154,3 +160,12 @@ def test_the_window_of_a_lazy_target_is_that_of_its_bias():
 )
 def test_the_axes_behind_a_tensors_name_are_no_part_of_it(parameter, meant):
     assert canonical_name(parameter) == meant
+
+
+def test_an_lse_to_base_2_lies_as_the_natural_one_does():
+    case = resolve({"lse_as": "log2"}, "softmax", takes_bias=False)
+    lse = torch.randn(2, 80, 3)[:, 8:].transpose(1, 2)
+    given = bind(find_target(f"{__name__}:takes_lse"), case, {**draw(case), "lse": lse})["lse"]
+    assert (given.stride(), given.storage_offset()) == (lse.stride(), lse.storage_offset())
+    assert given.untyped_storage().nbytes() == lse.untyped_storage().nbytes()
+    assert torch.equal(given, lse * math.log2(math.e))

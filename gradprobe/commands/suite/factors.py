@@ -253,7 +253,10 @@ def _excluded(*, two_lengths: bool) -> Iterator[dict[str, str]]:
 
 
 # What of a case says how a target takes its tensors, and is found by trying where nobody gave it.
-_HOW = ("shapes", "implied", "as_cuda", "window_as", "mask_as", "bias_axes", "bias_rank", "mask_axes", "mask_rank")
+_HOW = (
+    "shapes", "implied", "as_cuda", "window_as", "lse_as", "mask_as", "bias_axes", "bias_rank", "mask_axes",
+    "mask_rank",
+)  # fmt: skip
 
 
 def found_by_trying(case: Case) -> dict[str, Any]:

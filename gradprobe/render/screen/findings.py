@@ -28,6 +28,11 @@ def findings(report: Report) -> list[str]:
     return list(dict.fromkeys(sentence for kind, _ in _IMPORTANCE for sentence in kind(report)))
 
 
+def limits(report: Report) -> list[str]:
+    """The sentences without which a match would say too much."""
+    return [*_not_judged(report), *_readings(report)]
+
+
 def unseen(report: Report) -> int:
     """How many notes are only counted: what is 0 by design, what is on the ReLU's kink, further facts."""
     facts = 0 if report.causes else max(0, len(facts_of(report)) - FACTS)
@@ -51,6 +56,11 @@ def _not_judged(report: Report) -> Iterator[str]:
 
 def _article(verdict: str) -> str:
     return "a crash" if verdict == "crashed" else f"an {verdict}"
+
+
+def _readings(report: Report) -> Iterator[str]:
+    """In what other way its tensors were found to be meant."""
+    yield from (note for note in report.notes if "of its results are right so" in note)
 
 
 def _compile_errors(report: Report) -> Iterator[str]:
@@ -120,6 +130,7 @@ def _is_quiet(note: str) -> bool:
 
 _IMPORTANCE: Sequence[tuple[Callable[[Report], Iterator[str]], str]] = (
     (_not_judged, "the verdict does not hold where nothing was judged"),
+    (_readings, "the verdict is about the target as it was read"),
     (_compile_errors, "what is right here does not run on any GPU"),
     (_memory, "no comparison of results shows it"),
     (_shadows, "all else may be about another file than the one that is meant"),

@@ -19,7 +19,7 @@ from ..identities import identity_table
 from ..places import base_of
 from ..text import ASCII, CAUTION, UTF8, Marks, blame, headed, lines_of, ratio, size_in_words
 from .code import changes, excerpt
-from .findings import FACTS, facts_of, findings, in_short, unseen
+from .findings import FACTS, facts_of, findings, in_short, limits, unseen
 from .fitting import MOST, MOST_OF_A_MATCH, Section, fitted, rows_of
 from .table import head_table, legend
 
@@ -41,7 +41,8 @@ def render_screen(
     fails = report.failing is not None
     sections = _of_mismatch(report, width, marks) if fails else _of_match(report, width)
     most = MOST if fails else MOST_OF_A_MATCH
-    return closed(report, [*sections], findings(report), most, width, rest, unseen(report), is_again=fails)
+    kept = 1 if fails else max(1, len(limits(report)))
+    return closed(report, [*sections], findings(report), most, width, rest, unseen(report), is_again=fails, kept=kept)
 
 
 def closed(
@@ -54,6 +55,7 @@ def closed(
     left: int = 0,
     *,
     is_again: bool,
+    kept: int = 1,
 ) -> list[Text]:
     """Sections, as many sentences below them as there is room for, and the commands that go on.
 
@@ -61,11 +63,12 @@ def closed(
         rest: the command that shows all of it; "" for the same one with --details.
         left: how many more notes there are.
         is_again: whether the command that repeats the check is one of them.
+        kept: of how many sentences the sections make room.
     """
     again = [Text(f"  again: {report.reproduce}")] if is_again and report.reproduce else []
-    closing, rows = rows_of(again, width) + 1, 2 if is_again else 3
+    closing, rows = rows_of(again, width) + 1, 2 if is_again or kept > 1 else 3
     folded = [short(sentence, width, rows) for sentence in sentences]
-    lines = fitted(sections, most - closing - len(folded[0] if folded else ()), width)
+    lines = fitted(sections, most - closing - sum(map(len, folded[:kept])), width)
     room, taken = most - closing - rows_of(lines, width), list[Text]()
     folded[:1] = [short(sentence, width, min(rows, max(1, room))) for sentence in sentences[:1]]
     while folded and len(folded[0]) <= room:
@@ -100,7 +103,8 @@ def _of_match(report: Report, width: int) -> list[Section]:
     ran = f"{receipt(report)}; ran {backend} on {device} in {report.seconds.get('total', 0.0):.1f} s"
     return [
         Section([*verdict, *render_against(report, width)]),
-        Section([*_worst(report), *short(sources(report.shown), width), *short(ran, width, 3)]),
+        Section(list(_worst(report))),
+        Section([*short(sources(report.shown), width), *short(ran, width, 3)], 0, ""),
         Section(short(beyond_the_case(report), width, 4), 3),
     ]
 

@@ -204,6 +204,7 @@ def test_an_option_that_an_item_sets_says_which_and_one_that_none_sets_is_free()
         "untested",
         "window_as",
         "mask_as",
+        "lse_as",
         "bias_rank",
         "mask_axes",
         "mask_rank",

@@ -1,0 +1,42 @@
+"""What torch calls by a schema is called by the names that the schema has: custom operators and scripted functions."""
+
+import textwrap
+
+import pytest
+
+from tests.cli.command import run
+
+WRITTEN = """
+import torch
+
+def _back(q, k, v, do):
+    p = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1)
+    dp = do @ v.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+    return [ds @ k, ds.mT @ q, p.mT @ do]
+
+@torch.library.custom_op("gradprobe_tests::back", mutates_args=())
+def operator(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, n: int = 1) -> list[torch.Tensor]:
+    return _back(q, k, v, do)
+
+packet = torch.ops.gradprobe_tests.back
+overload = torch.ops.gradprobe_tests.back.default
+
+@torch.jit.script
+def scripted(q, k, v, do):
+    s = q @ k.mT * q.shape[-1] ** -0.5
+    p = torch.softmax(s, -1)
+    dp = do @ v.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+    return ds @ k, ds.mT @ q, p.mT @ do
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("name", ["operator", "packet", "overload", "scripted"])
+def test_it_is_checked_like_any_other_function(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "operators.py").write_text(textwrap.dedent(WRITTEN))
+    ran = run(f"check operators.py:{name} --batch 1 --heads 1 --seqlen 20 --head-dim 8 --runs contiguous")
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith(f"MATCH  operators.py:{name}")
