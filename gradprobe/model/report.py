@@ -382,6 +382,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """What is rounded further than the contract says, each once."""
     notes: tuple[str, ...] = ()
     """What is 0 by design, and what this case cannot show."""
+    target_warnings: tuple[str, ...] = ()
+    """What the target warned of by Python's warnings, each once: "attention.py:12: UserWarning: ..."."""
     hints: tuple[str, ...] = ()
     """What else may be done about it."""
     beyond: str = ""

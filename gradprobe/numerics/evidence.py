@@ -208,6 +208,8 @@ class Probed:
     """What is 0 by design."""
     reproduce: str
     """One command line that repeats this."""
+    warned: tuple[str, ...] = ()
+    """What the target warned of."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     diagnoses: tuple[Diagnosis, ...] = ()
     """Why, best first; empty where all matches, and where nothing is known."""

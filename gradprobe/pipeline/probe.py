@@ -32,7 +32,7 @@ from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.beforehand import Beforehand
 from ..probing.compilation import Compilation
 from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent
-from ..probing.receipt import environment, notes_of, provenance
+from ..probing.receipt import environment, notes_of, provenance, warned_in
 from ..probing.runs import RunRecord, outcomes_of, pinned, records_of, with_strays, with_symmetries
 from ..probing.tapped import proposal, refuse_wrong_taps
 from ..processes.forks import at_once
@@ -237,6 +237,7 @@ def _so_far(experiment: Experiment, records: Sequence[RunRecord]) -> Probed:
         runs=tuple(with_strays(records)),
         notes=(),
         reproduce=experiment.command,
+        warned=warned_in(records),
         seconds=experiment.stopwatch.seconds,
         products=products_of(experiment.products, experiment.values["q"].device),
     )

@@ -44,6 +44,7 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
         sought=probed.sought,
         coarser=tuple({one.name: one.words for _, found in probed.measured for one in found.coarser}.values()),
         notes=probed.notes,
+        target_warnings=probed.warned,
         beyond=probed.beyond,
         not_checked=probed.not_checked,
         undeclared=probed.undeclared,

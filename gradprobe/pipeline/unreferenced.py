@@ -26,7 +26,7 @@ from ..numerics.unreferenced import (
 )
 from ..probing.experiment import DERIVED, Experiment, Tick, dots_of, effective, experiment_of, layouts_of, silent
 from ..probing.observe import Execution, execute
-from ..probing.receipt import environment, notes_of, provenance
+from ..probing.receipt import environment, notes_of, provenance, warned_in
 from ..probing.runs import RunRecord, with_strays
 from ..reference import Attention
 from ..runtime.trace import Trace
@@ -182,6 +182,7 @@ def _report(experiment: Experiment, records: list[RunRecord]) -> Probed:
         runs=runs,
         notes=(*notes_of(experiment, records), *_untried(case), f"these identities do not see {BLIND}"),
         reproduce=experiment.command,
+        warned=warned_in(records),
         seconds=experiment.stopwatch.seconds,
         known=(f"the identities that are broken ({', '.join(sorted(broken))}) name the family: {family}",)
         if family

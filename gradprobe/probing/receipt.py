@@ -48,6 +48,11 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
     return tuple(dict.fromkeys(notes))
 
 
+def warned_in(records: Iterable[RunRecord]) -> tuple[str, ...]:
+    """What the target warned of, each once."""
+    return tuple(dict.fromkeys(words for outcome in outcomes_of(records) for words in outcome.warned))
+
+
 def _unshown_shuffles(record: RunRecord) -> list[MemoryFinding]:
     """What lanes without a value gave that came to nothing, as in the upper half of a warp that sums."""
     counted = {one.identity for one in record.run.memory} if record.run is not None else set()

@@ -346,6 +346,7 @@ def _sentences(report: Report) -> Iterator[str]:
         kept = sorted(tried, key=lambda key: (key == "repeat", len(key), key))
         yield from [f"identities hold: {' '.join(kept)}"] if kept else []
     yield from report.notes
+    yield from (f"the target warns: {words}" for words in report.target_warnings)
     if shown.undecided:
         yield f"{plural(shown.undecided, 'entry')} on the ReLU's kink, where rounding decides: either side is right"
     yield receipt(report)

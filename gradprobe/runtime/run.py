@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import sys
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -26,6 +24,7 @@ from ..targets.find import Target
 from ..targets.naming import LoadedSource, source_of
 from ..targets.returned import as_tensors, by_name
 from ..targets.stand_in import gpu_stood_in
+from ..targets.warned import kept_warnings, warned_once, warning_lines
 from .arithmetic import Dots, matmuls_watched, of_autograd, of_cuda, of_triton
 from .backend import interpreting
 from .changes import Shared, shared
@@ -84,6 +83,8 @@ class Outcome:
     """The faults of memory of CUDA kernels on the CPU."""
     shared: tuple[Shared, ...] = ()
     """The gradients that share memory with an input or with another gradient."""
+    warned: tuple[str, ...] = ()
+    """What the target warned of, in this run or before."""
     configurations: tuple[Configuration, ...] = ()
     """The configurations of autotuned kernels that ran, where none was chosen by time."""
     pointers: tuple[Pointer, ...] = ()
@@ -188,6 +189,7 @@ def run_target(
         cuda=max(watch.backends, default=""),
         findings=tuple(watch.findings),
         shared=tuple(shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
+        warned=kept_warnings(),
         configurations=tuple(dict.fromkeys(ran)),
         pointers=tuple(pointers),
         numbers=tuple(numbers),
@@ -199,28 +201,12 @@ def run_target(
 def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs, dots: list[Dots]) -> object:
     import numpy as np
 
-    # A target's warnings are its own affair: each is shown once, and none becomes an error. In the interpreter, numpy
-    # warns of numbers that no GPU would warn of.
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore" if "ignore" in sys.warnoptions else "once")
-        warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
-        # Python forgets what it has said as soon as filters change, so the same comes again in each run.
-        warnings.showwarning = functools.partial(_shown_once, warnings.showwarning)
+    with warned_once(), np.errstate(all="ignore"):
         on_gpu = inputs.tensors["q"].is_cuda
         with target.surroundings.inside(), matmuls_watched(dots) if on_gpu else nullcontext():
             if target.is_backward:
                 return target.function(**arguments)
             return _through_autograd(target, case, arguments, inputs.tensors["do"], dots)
-
-
-_SAID: set[tuple[str, str, int]] = set()
-
-
-def _shown_once(show: Callable[..., None], message: object, category: type, file: str, line: int, *more: Any) -> None:
-    """Shows a warning, unless this process has shown it already."""
-    if (said := (str(message), file, line)) not in _SAID:
-        _SAID.add(said)
-        show(message, category, file, line, *more)
 
 
 def _through_autograd(
@@ -346,7 +332,7 @@ def _raised(
     if failed is not None and is_limit(_in_the_kernel(error), failed):
         message = f"Triton's interpreter cannot run target {target.name!r}, which compiles ({inputs.layout}): {words}"
         way_out = limit_way_out(words)
-    return message, f"{made}{way_out}", stood_there(error, case)
+    return message, f"{made}{way_out}", (*stood_there(error, case), *warning_lines(kept_warnings()))
 
 
 def _words(error: BaseException) -> str:

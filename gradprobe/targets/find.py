@@ -25,6 +25,7 @@ from .naming import LoadedSource, is_autograd_function, name_of, readable, sourc
 from .parameters import CANONICAL, EITHER, canonical_name
 from .stand_in import gpu_stood_in
 from .surroundings import Surroundings
+from .warned import keeping_warnings, kept_warnings, warning_lines
 
 # What stands before the colon of a word, where it is a file.
 FILES = (".py", ".cu")
@@ -234,16 +235,15 @@ def _exists(name: str) -> bool:
 def _importing(load: Callable[[], Any], word: str, surroundings: Surroundings) -> Any:
     """Runs an import. Whatever a user's module may do at import, it ends here as a sentence."""
     try:
-        with gpu_stood_in(), surroundings.inside():
+        with gpu_stood_in(), surroundings.inside(), keeping_warnings():
             return load()
     except (Failure, KeyboardInterrupt):
         raise
     except BaseException as error:
         is_exit = isinstance(error, SystemExit) and error.code is None
         words = "it calls exit()" if is_exit else text_of(error) or _raised_at(error)
-        raise TargetFailure(
-            f"target {word!r} fails to import: {type(error).__name__}: {words}", "--traceback shows where"
-        ) from error
+        message = f"target {word!r} fails to import: {type(error).__name__}: {words}"
+        raise TargetFailure(message, "--traceback shows where", warning_lines(kept_warnings())) from error
 
 
 def _raised_at(error: BaseException) -> str:

@@ -1,5 +1,6 @@
 """The console report: the place in one greppable line, tables that fit, and nothing a terminal cannot show."""
 
+import json
 import re
 
 import pytest
@@ -75,15 +76,37 @@ def test_a_match_of_torch_alone_beside_kernels_says_so(folder):
         assert ran.out.splitlines()[0].endswith("; torch alone ran: no kernel of kernels.py was launched")
 
 
-def test_a_warning_of_the_target_is_shown_once_and_not_in_each_run(folder):
-    (folder / "warns.py").write_text(
-        "import warnings\n"
-        "def f(q, k, v, scale):\n"
-        "    warnings.warn('block pointers are deprecated')\n"
-        "    return (scale * q @ k.mT).softmax(-1) @ v\n"
-    )
-    ran = run_process(f"check warns.py:f {SMALL} --no-recover")
-    assert (ran.code, ran.err.count("block pointers are deprecated\n")) == (0, 1)
+WARNS = """
+import warnings
+warnings.warn('imported by an old name', stacklevel=1)
+def f(q, k, v, scale):
+    warnings.warn('block pointers are deprecated', DeprecationWarning)
+    return (scale * q @ k.mT).softmax(-1) @ v
+def raises(q, k, v, scale):
+    f(q, k, v, scale)
+    raise KeyError(0)
+"""
+WARNED = [
+    "warns.py:3: UserWarning: imported by an old name",
+    "warns.py:5: DeprecationWarning: block pointers are deprecated",
+]
+
+
+def test_what_a_target_warns_of_is_one_line_of_its_report_and_nothing_on_stderr(folder):
+    (folder / "warns.py").write_text(WARNS)
+    ran = run_process(f"check warns.py:f {SMALL} --no-recover --json report.json", GRADPROBE_DETAILS="")
+    assert (ran.code, ran.err) == (0, "")
+    assert "  2 warnings from the target: --details shows them\n" in ran.out
+    assert json.loads((folder / "report.json").read_text())["target_warnings"] == WARNED
+    shown = run("show report.json", COLUMNS="200").out
+    assert all(shown.count(f"  the target warns: {words}\n") == 1 for words in WARNED)
+
+
+def test_what_a_target_warns_of_stands_beside_its_failure(folder):
+    (folder / "warns.py").write_text(WARNS)
+    ran = run_process(f"check warns.py:raises {SMALL} --no-recover")
+    assert ran.code == 3
+    assert all(ran.err.count(f"  the target warns: {words}\n") == 1 for words in WARNED)
 
 
 @pytest.mark.parametrize("heads", [4, 128])

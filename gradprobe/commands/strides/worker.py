@@ -22,7 +22,7 @@ from ...pipeline.probe import reasons_with_edits
 from ...pipeline.reported import report_of
 from ...pipeline.resolve import Problem, resolve_problem
 from ...probing.experiment import Experiment, dots_of, experiment_of
-from ...probing.receipt import environment, notes_of, provenance
+from ...probing.receipt import environment, notes_of, provenance, warned_in
 from ...probing.runs import RunRecord, outcomes_of, records_of, with_strays
 from .bench import FIRST, Bench
 from .culprits import culprits
@@ -85,6 +85,7 @@ class Trials:
             environment=environment(experiment.case.device),
             runs=(run,),
             notes=(*found.sentences, *notes_of(experiment, records)),
+            warned=warned_in(records),
             reproduce=f"{self._setup.repro_command} {more}".rstrip(),
             seconds=experiment.stopwatch.seconds,
             products=products_of(experiment.products, experiment.values["q"].device),

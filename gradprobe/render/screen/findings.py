@@ -110,6 +110,12 @@ def _identities(report: Report) -> Iterator[str]:
     yield from [f"identities broken: {'; '.join(dict.fromkeys(broken))}"] if broken else []
 
 
+def target_warnings(report: Report) -> Iterator[str]:
+    """How many there are: --details has their words."""
+    if count := len(report.target_warnings):
+        yield f"{plural(count, 'warning')} from the target: --details shows {'it' if count == 1 else 'them'}"
+
+
 def _notes(report: Report) -> Iterator[str]:
     yield from sorted((note for note in report.notes if not _is_quiet(note)), key=_rank)
 
@@ -142,6 +148,7 @@ _IMPORTANCE: Sequence[tuple[Callable[[Report], Iterator[str]], str]] = (
     (lambda report: iter(report.known if report.causes else ()), "the cause does not explain all"),
     (_identities, "a sum is off though every element is within budget"),
     (_notes, "it says what the verdict is about"),
+    (target_warnings, "no number is wrong for it"),
     (lambda report: iter(report.hints), "it says what to do next"),
 )
 """Each kind of sentence, and why it stands where it does."""

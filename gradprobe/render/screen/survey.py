@@ -21,7 +21,7 @@ from ..survey import (
     warning_told,
     wrong_layouts,
 )
-from .findings import in_short
+from .findings import in_short, target_warnings
 from .fitting import MOST, MOST_OF_A_MATCH, Section
 from .screen import cause_lines, closed, edit_lines, headed_in, second_cause, short
 
@@ -70,4 +70,4 @@ def _sentences(report: Report, wrong: list[Run]) -> list[str]:
     told = [warning_told(report, one) for one in report.warnings]
     warned = [words for warning, seen in told for words in (f"WARNING  {warning}", in_short(seen))]
     memory = [in_short(words) for words in memory_told(report, wrong) if words not in causes]
-    return [*warned, *memory, *sentences_of(report)]
+    return [*warned, *memory, *sentences_of(report), *target_warnings(report)]

@@ -96,6 +96,7 @@ def _joined(case: Case, shards: Shards, answers: Sequence[Answer]) -> Together:
             launched=_each(one.launched for one in outcomes),
             taken=frozenset().union(*(one.taken for one in outcomes)),
             notes=_each(one.notes for one in outcomes),
+            warned=_each(one.warned for one in outcomes),
             cuda=max(one.cuda for one in outcomes),
             shared=_each(one.shared for one in outcomes),
             dots=_each(one.dots for one in outcomes),
