@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ..model.mechanisms import door
 from ..reference import Attention
 from ..source.expressions import Expression
 from .forms import DUE, PRODUCTS, Array, Form, Mistake, product_words, shown
@@ -86,6 +87,7 @@ class _Places:
     of_masks: dict[str, Expression] = field(default_factory=dict)
 
 
+@door("audit/explain", lambda x, values, results, wrong: Explanation(unexplained=tuple(wrong)))
 def explain(
     x: Attention,
     values: Sequence[Value],

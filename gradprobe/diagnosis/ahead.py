@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Collection, Sequence
 from functools import partial
 
+from ..model.mechanisms import is_on
 from ..model.report import Diagnosis
 from ..model.run import Visited
 from ..numerics.evidence import LayoutRun, Watched
@@ -92,7 +93,7 @@ def _is_followed(experiment: Experiment, record: RunRecord) -> bool:
     """Whether the diagnosis follows a run, should it be the first that fails."""
     first, case, run = experiment.first, experiment.case, record.run
     return (
-        first is not None and first.interpreted and bool(first.launched) and not experiment.cuda
+        is_on("ahead") and first is not None and first.interpreted and bool(first.launched) and not experiment.cuda
         and case.scores <= MOST_SCORES and not case.cu_seqlens_q
         and run is not None and run.is_plain and record.configuration is None
         and run.measured is not None and not run.measured.comparison.matches

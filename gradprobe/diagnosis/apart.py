@@ -13,6 +13,7 @@ from msgspec import structs
 from ..model.case import Case
 from ..model.failures import Failure, fault_words
 from ..model.intermediates import GRADIENT_OF, names
+from ..model.mechanisms import door
 from ..model.number import listed
 from ..model.run import MISMATCH, Element
 from ..numerics.black_box.recover import recoverable
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _MADE_OF = {"dQ": "dS", "dK": "dS", "dV": "P"}
 
 
+@door("dataflow", lambda experiment, record: (Watched(), ""))
 def watched_of(experiment: Experiment, record: RunRecord) -> tuple[Watched, str]:
     """What following a run shows, and a note where what kernels hold could not be read; no verdict depends on it."""
     # They import Triton, which only a run in the interpreter has surely done already.
@@ -97,6 +99,7 @@ def _is_watchable(experiment: Experiment, record: RunRecord) -> bool:
     )  # fmt: skip
 
 
+@door("dataflow/seen", lambda *args: (None, ""))
 def _shown(case: Case, measured: Measured, followed: Followed) -> tuple[Measured | None, str]:
     """What the kernels of a run hold, judged; and a note where it could not be read."""
     from .seen import seen_in

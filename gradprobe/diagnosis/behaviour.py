@@ -14,6 +14,7 @@ from ..faults.dead import FIX
 from ..faults.hypothesis import Observed
 from ..model.assignment import Assigned
 from ..model.failures import Failure
+from ..model.mechanisms import door
 from ..model.report import Diagnosis
 from ..probing.experiment import Experiment, inputs_of, measure
 from ..probing.observe import execute
@@ -119,6 +120,7 @@ def first_moved(moved: Mapping[str, Tensor]) -> str:
 _SCHEDULES = (1, 2)
 
 
+@door("behaviour/wrong_in_the_first_call_alone")
 def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
     """The first call is wrong; a second and a third are right."""
     second = again.call(0)
@@ -144,6 +146,7 @@ def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
     )
 
 
+@door("behaviour/later_call_differs")
 def later_call_differs(again: Again) -> Diagnosis | None:
     """The first call was right; another with the same values gives other results."""
     results = again.call(0)
@@ -162,6 +165,7 @@ def later_call_differs(again: Again) -> Diagnosis | None:
     )
 
 
+@door("behaviour/differs_from_run_to_run")
 def differs_from_run_to_run(again: Again) -> Diagnosis | None:
     """Repeated calls differ; where kernels run on the CPU, calls with other orders of threads."""
     on_cpu = again.experiment.cuda == "cuda-on-cpu"
@@ -187,6 +191,7 @@ def differs_from_run_to_run(again: Again) -> Diagnosis | None:
     )
 
 
+@door("behaviour/reads_what_was_never_written")
 def reads_what_was_never_written(again: Again) -> Diagnosis | None:
     """Two runs differ whose memory held NaN and 7.0 before them."""
     with_nan, with_seven = halved(lambda some: [again.run(unwritten=one) for one in some], (math.nan, 7.0))
@@ -208,6 +213,7 @@ def reads_what_was_never_written(again: Again) -> Diagnosis | None:
     )
 
 
+@door("behaviour/right_without_dead_rows")
 def right_without_dead_rows(again: Again) -> Diagnosis | None:
     """The same values right with a mask that shows every key to the rows from which it hides all."""
     mask = again.experiment.values.get("mask")

@@ -25,6 +25,7 @@ from ..model.allowance import Allowance
 from ..model.assignment import UNIT_RUN, Assigned, run_name
 from ..model.case import ALIGNMENTS, Case, fewer_heads, shortened
 from ..model.failures import Failure
+from ..model.mechanisms import door, gathered
 from ..model.memory import COINCIDENCE, OUTSIDE, Warned, telling
 from ..model.number import in_words, spans
 from ..model.report import Where
@@ -100,6 +101,7 @@ class Search:
         self._longest, self._then, self._since = allowance.seconds, then, time.monotonic()
         self._fork = Beside(partial(_sought_then, replace(experiment, tick=silent), runs, allowance.count, then))
 
+    @door("coincidence", lambda search: ((), ()))
     def result(self) -> tuple[tuple[Warned, ...], tuple[str, ...]]:
         """What is found, and the notes that the work after it returned: of a fork that came to no end, made here."""
         left = max(0.0, self._since + self._longest - time.monotonic())
@@ -307,7 +309,7 @@ def _warned(
     experiment: Experiment, assigned: Assigned, culprits: Sequence[_Culprit], with_case: str
 ) -> Iterator[Warned]:
     """A warning for each tensor: what `lint` says of its strides where they were other numbers, else what was seen."""
-    read = findings_of(experiment.target, experiment.case) if assigned else ()
+    read = gathered("lint", findings_of, experiment.target, experiment.case) if assigned else []
     for tensor, of_tensor in _by_tensor(culprits).items():
         found = [one for one in read if one.tensor == tensor and not one.by_name]
         reason = found[0].sentence if found else of_tensor[0].reason

@@ -15,6 +15,7 @@ from typing import Any
 from ..inputs.options import with_others
 from ..model.assignment import run_name
 from ..model.failures import Failure
+from ..model.mechanisms import door
 from ..model.report import Diagnosis, Where
 from ..numerics.compare import compare
 from ..numerics.precision import precision_of
@@ -31,6 +32,7 @@ from .lines import among, line_of
 _SECONDS = 600
 
 
+@door("behaviour/multiplies_coarser")
 def multiplies_coarser(again: Again) -> Diagnosis | None:
     """What came is within the budget of the dots that were read in its compiled code, and finer ones were asked for."""
     coarser, case, measured = arithmetic_of(again.experiment).coarser, again.experiment.case, again.seen.measured
@@ -56,6 +58,7 @@ def multiplies_coarser(again: Again) -> Diagnosis | None:
     )
 
 
+@door("behaviour/right_without_pipelining")
 def right_without_pipelining(again: Again) -> Diagnosis | None:
     """Compiled Triton kernels are right with one pipeline stage."""
     if not again.experiment.is_compiled:
@@ -74,6 +77,7 @@ def right_without_pipelining(again: Again) -> Diagnosis | None:
     )
 
 
+@door("behaviour/right_in_the_interpreter")
 def right_in_the_interpreter(again: Again) -> Diagnosis | None:
     """The same case in the same layout is right in Triton's interpreter, in a process of its own."""
     if not again.experiment.command or not again.experiment.is_compiled:
@@ -125,6 +129,7 @@ def _one_stage() -> Iterator[None]:
         kind.run = original
 
 
+@door("behaviour/right_in_another_file")
 def right_in_another_file(again: Again) -> Diagnosis | None:
     """Another file of the same module name is right; the one that ran is perhaps an older copy."""
     source = again.experiment.target.source

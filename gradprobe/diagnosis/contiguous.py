@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..faults.hypothesis import title
+from ..model.mechanisms import door
 from ..model.number import listed
 from ..model.report import Diagnosis
 from ..model.run import MATCH, MISMATCH
@@ -23,6 +24,7 @@ _TOLD = 2
 _FIX = "give the kernels the strides, or make tensors contiguous, or refuse others, before the first launch"
 
 
+@door("contiguous", lambda reasons, *args: reasons)
 def with_contiguous(reasons: Reasons, runs: Sequence[LayoutRun], numbers: Mapping[str, Sequence[Numbers]]) -> Reasons:
     """The reasons, where kernels are right in the first layout and misread tensors of which no stride reaches them.
 

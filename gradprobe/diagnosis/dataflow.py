@@ -17,6 +17,7 @@ from ..faults.hypothesis import title
 from ..faults.tile import OVERWRITTEN
 from ..lint.passed import passed_of_others
 from ..model.failures import Failure
+from ..model.mechanisms import door, gathered
 from ..model.number import listed
 from ..model.report import CONSISTENT, Diagnosis, Reached, Where
 from ..model.run import INHERITED, MISMATCH
@@ -37,6 +38,7 @@ _CLASSES = {"load": "S1", "masked": "M3", "store": "S3", "value": "A", "stored":
 _CLASSES |= {"grid": "S1"}
 
 
+@door("dataflow", lambda experiment, run: Watched())
 def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> Watched:
     """What goes wrong by itself in one failing run, and what it summed; nothing of packed sequences."""
     if experiment.case.cu_seqlens_q or run.measured is None:
@@ -44,7 +46,7 @@ def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> Watched:
     try:
         if experiment.cuda:
             visited = visited_run(experiment, run.assigned)
-            found = misread(visited, _wrong(run.measured)) if visited is not None else []
+            found = gathered("dataflow/cuda", misread, visited, _wrong(run.measured)) if visited is not None else []
             return Watched(tuple(_diagnoses(found, experiment.case.family)))
         followed = followed_run(experiment, run.assigned)
     except Failure:
@@ -54,8 +56,8 @@ def seen_in_dataflow(experiment: Experiment, run: LayoutRun) -> Watched:
 
 def watched_in(followed: Followed, measured: Measured) -> Watched:
     """What a run that was followed shows, but for what its kernels hold."""
-    seen, visited = seen_by(followed, measured), visited_in(followed, _wrong(measured))
-    return Watched(tuple(seen), tuple(followed.flow.failures), visited=visited)
+    seen, visited = seen_by(followed, measured), gathered("dataflow/visited", visited_in, followed, _wrong(measured))
+    return Watched(tuple(seen), tuple(followed.flow.failures), visited=tuple(visited))
 
 
 def seen_by(followed: Followed, measured: Measured) -> list[Diagnosis]:
@@ -140,7 +142,8 @@ def _beside(one: Suspect, place: Where) -> Iterator[Where]:
         lines += [(place.file, line, "the mask") for line in masks(place.file, place.line)]
     if one.kind in _OF_ACCESSES:
         lines += [(file, at, note) for file, line, _ in lines for at in aliases(file, line)]
-        lines += [(place.file, at, "passed here") for at in passed_of_others(place.file, one.site.kernel, one.name)]
+        passed = gathered("lint", passed_of_others, place.file, one.site.kernel, one.name)
+        lines += [(place.file, at, "passed here") for at in passed]
         masking = [line for chain in one.used if one.letter for line in places(chain)[-1:]]
         lines += [(line.file, at, LOOP) for line in masking for at in loops(line.file, line.line)]
         lines += [] if one.beside else [(place.file, line, note) for line in address(place.file, place.line)]

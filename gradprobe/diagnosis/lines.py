@@ -13,6 +13,7 @@ from ..faults.memory import in_words
 from ..lint.finding import FOREIGN, LintFinding, cast_at, computed_at, where_of
 from ..lint.reading import findings_of
 from ..model.intermediates import is_named_after, lookup
+from ..model.mechanisms import gathered
 from ..model.memory import (
     BARRIER,
     CHANGED,
@@ -53,7 +54,7 @@ class Lines:
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
-        self._findings: tuple[LintFinding, ...] | None = None
+        self._findings: list[LintFinding] | None = None
         self.read = set[str]()
         """The faults whose lines were read off the addresses in the source."""
 
@@ -84,7 +85,7 @@ class Lines:
 
     def _of(self, tensor: str) -> list[LintFinding]:
         if self._findings is None:
-            self._findings = findings_of(self._experiment.target, self._experiment.case)
+            self._findings = gathered("lint", findings_of, self._experiment.target, self._experiment.case)
         return [finding for finding in self._findings if finding.tensor == tensor]
 
     def _about(self, hypothesis: Hypothesis) -> list[LintFinding]:

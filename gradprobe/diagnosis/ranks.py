@@ -12,6 +12,7 @@ from ..faults.hypothesis import Observed
 from ..inputs.shards import Shards
 from ..model.case import Case
 from ..model.failures import fault_words
+from ..model.mechanisms import door
 from ..model.number import listed, ranks_in_words
 from ..model.report import NAMED, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
@@ -36,6 +37,7 @@ class RankReasons:
     """Of an intermediate's shard: the rank and the step at fault."""
 
 
+@door("ranks", lambda *args: RankReasons(Reasons()))
 def reasons_on_ranks(experiment: Experiment, runs: Sequence[LayoutRun]) -> RankReasons:
     """Why runs with a wrong element went wrong. What goes wrong in here is told, and no verdict depends on it."""
     failing = [run for run in runs if run.measured is not None and not run.measured.comparison.matches]

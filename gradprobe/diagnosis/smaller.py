@@ -12,6 +12,7 @@ from ..inputs.options import flags, with_others
 from ..model.assignment import Assigned
 from ..model.case import Case, fewer_heads, shortened
 from ..model.failures import Failure
+from ..model.mechanisms import door
 from ..model.run import MISMATCH
 from ..numerics.evidence import LayoutRun, Measured
 from ..probing.experiment import Experiment, experiment_of
@@ -53,6 +54,7 @@ class Smaller:
     """What is smaller."""
 
 
+@door("smaller")
 def smaller_failing(experiment: Experiment, failing: Sequence[LayoutRun]) -> Smaller | None:
     """The first of some smaller cases in which the same result is the first wrong one, in the first layout that failed.
 

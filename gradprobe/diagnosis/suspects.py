@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
+from ..model.mechanisms import gathered
 from .crossed import crossed
 from .elsewhere import masked_elsewhere
 from .first_wrong import wrong_values
@@ -24,20 +26,26 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
     Args:
         wrong: the results that are wrong.
     """
-    of_grids = [*beyond_heads(run.flow)]
+    of_grids = gathered("dataflow/programs", beyond_heads, run.flow)
     kernels = {one.site.kernel for one in of_grids}
-    found = [*transposed(run.flow)] or [*crossed(run.flow)] or [*misread(run.flow)] or [*masked_elsewhere(run)]
-    found = found or [*never_stored(run, wrong)]
+    found = gathered("dataflow/misread", transposed, run.flow) or gathered("dataflow/crossed", crossed, run.flow)
+    found = found or gathered("dataflow/misread", misread, run.flow)
+    found = found or gathered("dataflow/elsewhere", masked_elsewhere, run)
+    found = found or gathered("dataflow/unstored", never_stored, run, wrong)
     # Programs that belong to no head misread everything.
     found = [*of_grids, *(one for one in found if one.site.kernel not in kernels)]
     if not found and "O" in wrong and len(wrong) > 1 and (of_forward := suspects(run, ["O"])):
         # Gradients are made of O: what they show is no more than its doing, but for what is right and never masked.
         known = {one.site for one in of_forward}
-        return [*of_forward, *(one for one in wrong_values(run, wrong) if one.is_open and one.site not in known)]
-    found = found or [*unmade(run, wrong)] or [*not_numbers(run, wrong)]
-    found = found or [*wrong_values(run, wrong), *other_factors(run, wrong)]
+        values = gathered("dataflow/values", wrong_values, run, wrong)
+        return [*of_forward, *(one for one in values if one.is_open and one.site not in known)]
+    found = found or gathered("dataflow/unmade", unmade, run, wrong)
+    found = found or gathered("dataflow/stores", not_numbers, run, wrong)
+    if not found:
+        found = gathered("dataflow/values", wrong_values, run, wrong)
+        found += gathered("dataflow/stores", other_factors, run, wrong)
     found += _of_sums(run, wrong, is_explained=any(one.is_sure for one in found))
-    found = found or [*other_factors(run, wrong, of_host=True)]
+    found = found or gathered("dataflow/stores", partial(other_factors, of_host=True), run, wrong)
     # A value whose name is known says more than one that is nothing that is known.
     return sorted(found, key=lambda one: (not one.is_sure, not one.name))
 
@@ -45,5 +53,6 @@ def suspects(run: Followed, wrong: Sequence[str]) -> list[Suspect]:
 def _of_sums(run: Followed, wrong: Sequence[str], *, is_explained: bool) -> list[Suspect]:
     """What is left out of sums; beside another cause that is sure it is not, as long as no hypothesis predicts it."""
     if is_explained:
-        return [replace(one, is_sure=False) for one in pairs(run, wrong)]
-    return [*pairs(run, wrong), *nothing_summed(run, wrong)]
+        return [replace(one, is_sure=False) for one in gathered("dataflow/sums", pairs, run, wrong)]
+    left_out = gathered("dataflow/sums", pairs, run, wrong)
+    return left_out + gathered("dataflow/sums", nothing_summed, run, wrong)

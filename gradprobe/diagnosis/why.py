@@ -9,6 +9,7 @@ from msgspec import structs
 
 from ..faults.hypothesis import Hypothesis
 from ..model.failures import fault_words
+from ..model.mechanisms import spoken
 from ..model.report import NAMED, Diagnosis, causes_among
 from ..model.run import MISMATCH
 from ..numerics.evidence import LayoutRun
@@ -98,6 +99,8 @@ def _reasons_of(
     if not plain:
         return _of_other_values(experiment, runs, failing[0], memory)
     reasons = _of_failing(experiment, plain, memory, ahead)
+    told = {("fault", one.fault) for one in reasons.diagnoses}
+    spoken(told.__contains__)
     named = reasons.diagnoses and reasons.diagnoses[0].explained >= NAMED
     written = () if named else _written_over(of_results, plain[0])
     return replace(reasons, diagnoses=(*written, *reasons.diagnoses), known=() if written else reasons.known)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
+from ..model.mechanisms import gathered
 from . import (
     bias_window,
     dead,
@@ -37,4 +39,9 @@ _KINDS = (
 def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """All that may have made a run wrong by itself."""
     for kind in _KINDS:
-        yield from (one for one in kind(seen) if may_show(one.changes, seen))
+        name = f"faults/{kind.__module__.rpartition('.')[2]}"
+        yield from gathered(name, partial(_showing, kind), seen, credit=lambda one: ("fault", one.fault))
+
+
+def _showing(kind: Callable[[Observed], Iterable[Hypothesis]], seen: Observed) -> Iterator[Hypothesis]:
+    return (one for one in kind(seen) if may_show(one.changes, seen))

@@ -6,6 +6,7 @@ import math
 from time import perf_counter
 
 from ..model.failures import Failure
+from ..model.mechanisms import door
 from ..probing.experiment import layouts_of
 from ..processes.limits import in_words, limit
 from .fit import tried
@@ -22,6 +23,7 @@ _LENGTHS = (128, 256)
 _INPUTS = 4 * (1 + 2) + 3
 
 
+@door("cost", lambda problem: "")
 def cost_in_words(problem: Problem) -> str:
     """`8 GiB an input, 3 layouts, about 12 min`, and whether the memory is too little; "" of a check that is short."""
     import torch

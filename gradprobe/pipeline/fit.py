@@ -12,6 +12,7 @@ from ..inputs.options import flags
 from ..model.assignment import in_words, missing
 from ..model.case import ADDITIVE, BOOLEAN, LOG2, NUMBER, Case, ranked
 from ..model.failures import Failure, Refusal, TargetFailure, UsageFailure
+from ..model.mechanisms import door
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import experiment_of
 from ..probing.runs import records_of
@@ -190,6 +191,7 @@ class Fit:
         return tuple(sentence for _, sentence in self.found)
 
 
+@door("fit")
 def fit(problem: Problem, failure: Failure | None, wrong: float = 1.0) -> Fit | None:
     """The changes with which the target runs and reads its tensors rightly; None where none is needed or none helps.
 

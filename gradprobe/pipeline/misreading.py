@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ..inputs.saved import Saved
 from ..model.failures import TargetFailure
+from ..model.mechanisms import door
 from ..numerics.evidence import Measured
 from ..reference import Attention, Tile, evaluate
 from ..targets.find import Target
@@ -16,6 +17,7 @@ _ALIKE = 0.02
 _MOST_HEADS = 2
 
 
+@door("misreading")
 def refuse_misreading(measured: Measured | None, saved: Saved, target: Target) -> None:
     """Does nothing where O is right as the inputs were read, or wrong however they are read.
 

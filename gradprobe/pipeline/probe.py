@@ -22,6 +22,7 @@ from ..model.allowance import NOTHING, Allowance
 from ..model.assignment import run_name
 from ..model.case import Case, ranked
 from ..model.failures import Refusal, TargetFailure, fault_words
+from ..model.mechanisms import door, gathered
 from ..model.memory import Warned
 from ..model.report import NAMED
 from ..model.run import MATCH, MISMATCH
@@ -166,6 +167,7 @@ def reasons_with_edits(
         return replace(reasons, known=(*reasons.known, f"no edit could be tried, by a fault of gradprobe: {fault}"))
 
 
+@door("coincidence")
 def _search(
     experiment: Experiment, records: Sequence[RunRecord], allowance: Allowance, stack: contextlib.ExitStack
 ) -> Search | None:
@@ -194,7 +196,7 @@ def _beside(
 
 
 def _proposed(experiment: Experiment, runs: Sequence[LayoutRun], allowance: Allowance) -> tuple[str, ...]:
-    return tuple(proposal(experiment, runs, allowance))
+    return tuple(gathered("taps", proposal, experiment, runs, allowance))
 
 
 def _as_it_failed(
@@ -316,6 +318,7 @@ def _with_known(report: Probed, problem: Problem) -> Probed:
     return replace(report, known=(f"{report.runs[0].layout}, {words}", *report.known)) if words else report
 
 
+@door("length", lambda problem, first: "")
 def _right_at(problem: Problem, first: LayoutRun) -> str:
     """At which length of whole blocks the first layout is right, as an option; "" at none, or where one was given."""
     if set(OF_LENGTH) & problem.request.options.keys() or problem.saved is not None:
@@ -325,6 +328,7 @@ def _right_at(problem: Problem, first: LayoutRun) -> str:
     return next((f"--seqlen {length}" for length in lengths if tried(problem, {"seqlen": length}).matches), "")
 
 
+@door("groups", lambda problem: "")
 def _right_without_groups(problem: Problem) -> str:
     """Says that as many key heads as query heads are right in the first layout; "" where they are not."""
     case, heads = problem.case, problem.case.heads

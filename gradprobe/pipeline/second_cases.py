@@ -12,6 +12,7 @@ from ..inputs.draw import draw
 from ..inputs.options import flags, with_others
 from ..model.allowance import LAST_RESORT
 from ..model.failures import Failure, NoRoom, UsageFailure
+from ..model.mechanisms import door
 from ..model.memory import ERROR
 from ..model.number import LAMBDA
 from ..numerics.evidence import LayoutRun, Probed
@@ -66,6 +67,7 @@ def second_cases(problem: Problem) -> SecondCases:
     return SecondCases(wrong, not_checked, undeclared)
 
 
+@door("second-cases", lambda report, problem, *args: (report, problem))
 def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) -> tuple[Probed, Problem]:
     """The report of a problem with what it leaves unchecked; that of a small second case instead, where that is wrong.
 

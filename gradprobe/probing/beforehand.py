@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from ..inputs.layouts import Inputs
+from ..model.mechanisms import is_on
 from ..processes.forks import Beside, at_once, nothing_said
 from ..runtime.remembered import Remembered, remembered
 from .experiment import Experiment
@@ -99,7 +100,8 @@ def _may_be_apart(experiment: Experiment) -> bool:
     """Whether a run in a fork can be what it would be here: of kernels in Triton's interpreter, without a device."""
     case = experiment.case
     return (
-        case.device == "cpu" and interprets_triton() and case.ranks is None and not experiment.cuda
+        is_on("beforehand") and case.device == "cpu" and interprets_triton()
+        and case.ranks is None and not experiment.cuda
         and case.scores <= _MOST_SCORES and at_once() > 1
     )  # fmt: skip
 

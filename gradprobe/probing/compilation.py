@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from typing import Any
 
+from ..model.mechanisms import is_on
 from ..model.report import CompileError
 from ..processes.forks import Beside
 from ..runtime.front_end import KernelCall
@@ -29,7 +30,7 @@ class Compilation:
         calls = {key: call for outcome in outcomes_of([record]) for key, call in outcome.calls.items()}
         waiting = {key: call for key, call in calls.items() if key not in self._keys and key not in _ASKED}
         self._keys |= dict.fromkeys(calls)
-        if waiting and sys.platform == "linux":
+        if waiting and sys.platform == "linux" and is_on("front-end"):
             self._forks.append((waiting, _asking(waiting)))
 
     def result(self) -> tuple[tuple[CompileError, ...], tuple[str, ...]]:

@@ -20,6 +20,7 @@ from ..inputs.layouts import Inputs, effective_values, place
 from ..inputs.saved import Saved, values_of
 from ..model.assignment import OUTPUTS, PLAIN, Assigned, planned_runs
 from ..model.case import Case
+from ..model.mechanisms import gathered
 from ..numerics.budget import Recovery
 from ..numerics.by_block import ByBlock
 from ..numerics.coarser import Coarser, CoarserDots, explained
@@ -259,7 +260,7 @@ def measure(
                 comparison = lenient
                 invariants = tuple(identities(case, problem(), trace, comparison))
             coarser = (*proved, *coarser)
-        invariants = (*invariants, *(evenness(heads) if comparison.matches else ()))
+        invariants = (*invariants, *(gathered("evenness", evenness, heads) if comparison.matches else ()))
         refuse_broken(experiment.reference, invariants)
         # Of the coarser arithmetic only whether it explains all is asked.
         first = None if comparison.matches or coarse else locate(problem(), trace, comparison)

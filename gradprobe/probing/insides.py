@@ -15,6 +15,7 @@ from ..inputs.placement import for_more_batches, repeats
 from ..model.assignment import AS_SAVED, Assigned, run_name
 from ..model.case import Case
 from ..model.failures import TargetFailure
+from ..model.mechanisms import door
 from ..model.number import in_words, listed, plural, spans
 from ..model.run import MATCH, MISMATCH
 from ..numerics.black_box.look import Examiner, look_inside
@@ -42,6 +43,7 @@ def _is_odd(measured: Measured) -> bool:
     return any(one.name in ("P", "dS") for one in measured.conventions)
 
 
+@door("one-hot", lambda experiment, records: records)
 def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
     """Looks into a black box under the first layout, and under the first that fails where that is another.
 

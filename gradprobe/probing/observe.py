@@ -15,6 +15,7 @@ from ..inputs.layouts import Inputs
 from ..inputs.memory import Unwritten
 from ..model.assignment import OUTPUTS
 from ..model.failures import Failure, KernelStopped, TargetFailure
+from ..model.mechanisms import gathered
 from ..model.memory import MemoryFinding
 from ..numerics.memory import of_access, of_breach, of_change, of_cuda, of_dtypes, of_shared
 from ..runtime.allocations import Allocations
@@ -143,7 +144,8 @@ def observe(
         given.restore()
         seen = setting.run()
     breaches = [*guards.breaches(), *seen.breaches()]
-    memory = [*seen.accesses(), *map(of_cuda, seen.outcome.findings), *map(of_breach, breaches)]
+    memory = [*seen.accesses(), *gathered("memory/cuda", partial(map, of_cuda), seen.outcome.findings)]
+    memory += gathered("memory/bands", partial(map, of_breach), breaches)
     memory += map(of_shared, seen.outcome.shared)
     if seen.outcome.trace is not None:
         memory += of_dtypes(seen.outcome.trace, inputs.values)
@@ -181,7 +183,7 @@ class _WatchedRun:
     allocations: Allocations | None
 
     def accesses(self) -> tuple[MemoryFinding, ...]:
-        return tuple(map(of_access, self.memory.findings)) if self.memory else ()
+        return tuple(gathered("memory", partial(map, of_access), self.memory.findings)) if self.memory else ()
 
     def failures(self) -> tuple[str, ...]:
         return tuple(self.memory.failures) if self.memory else ()

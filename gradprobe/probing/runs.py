@@ -16,6 +16,7 @@ from ..inputs.layouts import Inputs, laid
 from ..model.assignment import AS_SAVED, ORDERED_RUN, UNIT_RUN, Assigned, run_name
 from ..model.case import Case
 from ..model.failures import TargetFailure, UsageFailure
+from ..model.mechanisms import door
 from ..model.memory import RACE, MemoryFinding, telling, worst_first
 from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import LayoutRun, Measured
@@ -253,6 +254,7 @@ class _Second:
     """Compares the second one with its own reference, where the identity is broken: it, where it is wrong by itself."""
 
 
+@door("symmetries", lambda experiment, records, *args: records)
 def with_symmetries(
     experiment: Experiment, records: list[RunRecord], beforehand: Beforehand | None = None
 ) -> list[RunRecord]:

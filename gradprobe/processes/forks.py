@@ -21,6 +21,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
+from ..model.mechanisms import is_on
 from .child import heard_by
 from .limits import cores
 
@@ -191,7 +192,7 @@ class Beside(Generic[Done]):
 
 def halved(work: Callable[[Sequence[Item]], list[Done]], items: Sequence[Item]) -> list[Done]:
     """What work makes of each item, in their order: of every second one in a fork beside this process."""
-    if len(items) < 2 or at_once() < 2:
+    if len(items) < 2 or at_once() < 2 or not is_on("halved"):
         return work(items)
     with Beside(partial(work, items[1::2])) as other:
         here = work(items[::2])

@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import structs
 
 from ...model.allowance import Allowance
+from ...model.mechanisms import door, spoken
 from ...model.number import plural
 from ...model.report import Diagnosis, TriedEdit, Where, causes_among
 from ...numerics.evidence import LayoutRun
@@ -35,6 +36,7 @@ _CLASS = "EDIT"
 _NOT_ALONE = ("other cases, while another cause is there",)
 
 
+@door("edits", lambda experiment, runs, reasons, allowance: reasons)
 def with_edits(experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reasons, allowance: Allowance) -> Reasons:
     """The reasons with the edits that were tried; with one more where an edit is of no cause that they name.
 
@@ -54,6 +56,9 @@ def with_edits(experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reaso
         if not (faults and search.wrong):
             return reasons
         found = search.run(causes_of(reasons, faults, search.wrong))
+    candidates = [*(one.candidate for one in found.passed), *(one.candidate for one in found.mends.values())]
+    told = {edit for one in candidates for edit in one.edits}
+    spoken(lambda thing: thing[0] == "edits" and told.issuperset(thing[1]))
     known = (*reasons.known, *([_late(found, allowance.seconds)] if found.is_late else []))
     if not found.tried:
         return replace(reasons, known=known)

@@ -10,6 +10,7 @@ from typing import Any
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
+from ...model.mechanisms import is_on
 from .plans import PLANS
 
 # Types, and plans, that are kept before all are forgotten: a kernel may make types, or count to a constant, each time.
@@ -65,7 +66,7 @@ class _Kept:
         core.tensor.__init__ = _method(self._init_tensor)
         self._semantic.broadcast_impl_value = self._broadcast_where_shapes_differ
         self._semantic.binary_op_type_checking_impl = self._check_once
-        PLANS.is_used = True
+        PLANS.is_used = is_on("plans")
 
     def _forget(self) -> None:
         for kept in (self._blocks, self._tensors, self._pointers, self._shapes, self._operands, self._written):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count, groupby, islice
 
+from ...model.mechanisms import gathered
 from ..kernel_file import KernelFile
 from ..operators.addresses import stride_of
 from ..text import Edit, edited
@@ -163,8 +164,14 @@ def _of_spots(
 @lru_cache(maxsize=1024)  # the values of several lines come the same ways
 def _of_spot(repairs: Repairs, spot: Spot) -> list[tuple[float, Edits]]:
     file = repairs.file
-    passed = [*stride_passed(file, spot), *owner_meant(file, spot), *strides_of_what_is_passed(file, spot)]
-    return [*passed, *of_siblings(file, spot), *undone(repairs, spot)]
+    ways = {"edits/stride_passed": stride_passed, "edits/owner_meant": owner_meant}
+    ways |= {"edits/strides_of_what_is_passed": strides_of_what_is_passed, "edits/of_siblings": of_siblings}
+    found = [one for name, way in ways.items() for one in gathered(name, way, file, spot, credit=_credit)]
+    return [*found, *undone(repairs, spot)]
+
+
+def _credit(one: tuple[float, Edits]) -> tuple[str, Edits]:
+    return "edits", one[1]
 
 
 def _is_foreign(spot: Spot, edits: Edits, file: KernelFile) -> bool:

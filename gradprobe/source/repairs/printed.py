@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from ...model.mechanisms import door
 from ..kernel_file import KernelFile
 from ..operators.addresses import parameters
 from ..text import Edit
@@ -20,6 +21,7 @@ Place = tuple[int, int, int]
 """A line from 1, the column of a piece in the stripped line, and its length."""
 
 
+@door("edits/printed", lambda *args: ())
 def edits_printed(file: KernelFile, fix: str, places: Iterable[Place]) -> tuple[Edit, ...]:
     """The edits of a file that the words of a cause say; none where one of them cannot be told from the words."""
     steps, found = fix.split("; "), set[Edit]()

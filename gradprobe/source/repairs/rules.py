@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...model.mechanisms import gathered
 from .alike import in_scope
 from .mask_rules import comparison_turned, mask_added
 from .place_rules import (
@@ -47,4 +48,4 @@ def undone(by: Repairs, spot: Spot) -> Undone:
     """The edits of one spot."""
     scope = in_scope(by.file, spot.function)
     for rule in RULES if spot.function in by.file.kernels else _OF_HOSTS:
-        yield from rule(by, spot, scope)
+        yield from gathered(f"edits/{rule.__name__}", rule, by, spot, scope, credit=lambda one: ("edits", one[1]))

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
+from ...model.mechanisms import door
 from ..kernel_file import KernelFile, called
 from ..operators.addresses import parameters, stride_of
 from ..text import Edit
@@ -15,6 +16,7 @@ from .spots import Spot
 
 
 @lru_cache(maxsize=256)
+@door("edits/unread", lambda function: frozenset())
 def unread(function: ast.FunctionDef) -> frozenset[str]:
     """The names of a function that nothing in it reads."""
     names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]

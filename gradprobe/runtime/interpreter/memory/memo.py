@@ -23,6 +23,7 @@ import triton.language as tl
 from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import MAPPED, Array, Elements, Unwritten
+from ....model.mechanisms import is_on
 from ....source.text import SourceLine
 from .accesses import Accesses, bits_at
 from .findings import Line, Program
@@ -44,7 +45,7 @@ def keep_in(folder: str) -> None:
 
     To be called before there is any target.
     """
-    _KEPT[:] = [(Path(folder), Language())]
+    _KEPT[:] = [(Path(folder), Language())] if is_on("memo") else []
 
 
 def may_recall() -> bool:

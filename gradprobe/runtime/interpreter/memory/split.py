@@ -22,6 +22,7 @@ import numpy as np
 from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array
+from ....model.mechanisms import is_on
 from ....processes.forks import Beside, at_once, nothing_said
 from ....source.text import SourceLine
 from .accesses import Accesses, Ahead, InSequence, bits_at
@@ -142,7 +143,7 @@ class Programs:
         """Whether what is left takes longer than forks cost. The first program shows that, and where it stores."""
         left = _many() - number
         return (
-            number > 0 and left > 1 and sum(self._seconds) / number * left > WORTH and at_once() > 1
+            is_on("split") and number > 0 and left > 1 and sum(self._seconds) / number * left > WORTH and at_once() > 1
             and threading.current_thread() is threading.main_thread()
         )  # fmt: skip
 

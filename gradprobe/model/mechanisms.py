@@ -1,0 +1,97 @@
+"""Mechanisms: what finds, places, names or tries, each behind a door that can be shut.
+
+One that is off behaves as one that had nothing to say. `GRADPROBE_WITHOUT=lint,faults/index` shuts doors, in this
+process and in those that it starts; `GRADPROBE_MECHANISMS=FILE` has each leave there what it took and whether it said
+anything. Both are for benchmarks/ledger.py, which weighs every mechanism against its lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, TypeVar
+
+_OFF = frozenset(filter(None, os.environ.get("GRADPROBE_WITHOUT", "").split(",")))
+_RECORD = os.environ.get("GRADPROBE_MECHANISMS", "")
+_CREDITED: dict[Hashable, dict[str, None]] = {}
+"""By what may be told or tried: the mechanisms that gave it."""
+Result = TypeVar("Result")
+
+
+def is_on(name: str) -> bool:
+    """Whether a mechanism may work; of `edits/siblings` also whether `edits` may."""
+    return not _OFF or (name not in _OFF and name.partition("/")[0] not in _OFF)
+
+
+def note(name: str, seconds: float = 0.0, *, spoke: bool = False) -> None:
+    """Leaves in the record that a mechanism worked. Of a fork too: a line is written at once and whole."""
+    if _RECORD:
+        with open(_RECORD, "a", encoding="utf-8") as record:
+            record.write(f"{name} {seconds:.4f} {int(spoke)}\n")
+
+
+@contextlib.contextmanager
+def timed(name: str) -> Iterator[None]:
+    """Notes the seconds of the processor that this process takes while it is open."""
+    start = time.process_time()
+    try:
+        yield
+    finally:
+        note(name, time.process_time() - start)
+
+
+def door(
+    name: str, nothing: Callable[..., Any] = lambda *args: None
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Makes a function the door of a mechanism: shut, it gives what `nothing` makes of its arguments.
+
+    It speaks where it gives another object than that.
+    """
+
+    def of(function: Callable[..., Result]) -> Callable[..., Result]:
+        @functools.wraps(function)
+        def opened(*args: Any, **kwargs: Any) -> Result:
+            if not is_on(name):
+                return nothing(*args)  # type: ignore[no-any-return]
+            with timed(name):
+                result = function(*args, **kwargs)
+            note(name, spoke=result is not nothing(*args))
+            return result
+
+        return opened
+
+    return of
+
+
+def gathered(
+    name: str,
+    work: Callable[..., Iterable[Result]],
+    *args: Any,
+    credit: Callable[[Result], Hashable] | None = None,
+) -> list[Result]:
+    """What a mechanism gives of some arguments, all of it; [] where it is off.
+
+    Args:
+        credit: by what it is known again, where a mechanism only speaks once that is told: see `spoken`.
+    """
+    if not is_on(name):
+        return []
+    with timed(name):
+        found = list(work(*args))
+    if _RECORD and credit is None:
+        note(name, spoke=bool(found))
+    elif _RECORD and credit is not None:
+        for one in found:
+            _CREDITED.setdefault(credit(one), {})[name] = None
+    return found
+
+
+def spoken(told: Callable[[Any], bool]) -> None:
+    """Notes of the mechanisms that gave what is told now, that they spoke."""
+    for thing, names in _CREDITED.items():
+        if told(thing):
+            for name in names:
+                note(name, spoke=True)
