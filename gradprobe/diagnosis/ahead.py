@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Collection, Sequence
 from functools import partial
 
-from ..model.mechanisms import is_on
+from ..model.mechanisms import is_on, note
 from ..model.report import Diagnosis
 from ..model.run import Visited
 from ..numerics.evidence import LayoutRun, Watched
@@ -37,6 +37,7 @@ class Ahead:
         """Has a fork follow a run, where it is the first that fails and its kernels were interpreted."""
         if not self._layout and _is_followed(experiment, record) and may_fork():
             assert record.run is not None
+            note("ahead", spoke=True)
             self._layout = record.run.layout
             self._fork = Beside(partial(watched_of, experiment, record))
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from ..inputs.layouts import Inputs
-from ..model.mechanisms import is_on
+from ..model.mechanisms import is_on, note
 from ..processes.forks import Beside, at_once, nothing_said
 from ..runtime.remembered import Remembered, remembered
 from .experiment import Experiment
@@ -68,6 +68,7 @@ class Beforehand:
         execution = fork.execution(key, experiment) if is_alike else None
         if execution is None:
             self.drop()
+        note("beforehand", spoke=execution is not None)
         return execution
 
     def drop(self) -> None:

@@ -18,6 +18,7 @@ from msgspec import structs
 
 from ...model.allowance import LAST_RESORT, NOTHING, Allowance
 from ...model.failures import TargetFailure
+from ...model.mechanisms import note
 from ...model.memory import MemoryFinding
 from ...model.run import FAILED, MISMATCH, add_counts
 from ...pipeline.run_check import run_check
@@ -124,6 +125,7 @@ class Checker:
                 raise  # by who sits before this process
             stack = traceback.format_exc() if self._setting.tracebacks else ""
             made = of_error(planned, error, heard, time.perf_counter() - start, stack)
+        note("check", time.process_time())
         return replace(
             made, report=structs.replace(made.report, sources=sources_of(made.report, planned.request, self._before))
         )

@@ -23,7 +23,7 @@ import triton.language as tl
 from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import MAPPED, Array, Elements, Unwritten
-from ....model.mechanisms import is_on
+from ....model.mechanisms import is_on, note
 from ....source.text import SourceLine
 from .accesses import Accesses, bits_at
 from .findings import Line, Program
@@ -108,6 +108,7 @@ class Memo:
         effect = _read(self._key)
         if effect is None:
             return False
+        note("memo", spoke=True)
         lows = list(self._storages)
         for one in effect.stores:
             units = one.units(lows[one.number])

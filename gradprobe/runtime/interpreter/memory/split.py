@@ -22,7 +22,7 @@ import numpy as np
 from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array
-from ....model.mechanisms import is_on
+from ....model.mechanisms import is_on, note
 from ....processes.forks import Beside, at_once, nothing_said
 from ....source.text import SourceLine
 from .accesses import Accesses, Ahead, InSequence, bits_at
@@ -149,6 +149,7 @@ class Programs:
 
     def _split(self, number: int, arguments: dict[str, Any]) -> None:
         """Begins a fork for each share of what is left but the first, which is this process's."""
+        note("split", spoke=True)
         many, self._event = _many(), self._accesses.running.stores.share()
         takes = np.cumsum(_SECONDS.get((self.__code__, _grid()), [1.0] * many)[number:])
         count = min(at_once(), many - number)

@@ -1,0 +1,114 @@
+"""Each mechanism has a door; shut, a check still comes to its end; each file belongs to one of them, or to the core."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradprobe.model import mechanisms
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="a checkout alone has the benchmarks")
+
+
+def _table():
+    if not (ROOT / "benchmarks").is_dir():
+        return None
+    spec = importlib.util.spec_from_file_location("mechanisms", ROOT / "benchmarks/mechanisms.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mechanisms"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+TABLE = _table()
+NAMES = [one.name for one in TABLE.MECHANISMS] if TABLE else []
+
+
+def test_every_file_belongs_to_one_mechanism_or_to_the_core():
+    entries = [*TABLE.CORE, *(file for one in TABLE.MECHANISMS for file in one.files)]
+    owned = [path for entry in entries for path in TABLE.paths_of(entry)]
+    there = {path for folder in TABLE.FOLDERS for path in (ROOT / "gradprobe" / folder).rglob("*.py")}
+    there -= {ROOT / "gradprobe" / folder / "__init__.py" for folder in TABLE.FOLDERS}
+    of_folders = [path for path in owned if path.relative_to(ROOT / "gradprobe").parts[0] in TABLE.FOLDERS]
+    assert not there - set(of_folders)
+    assert sorted(set(of_folders)) == sorted(of_folders), "a file belongs to two"
+    assert all(path.is_file() for path in owned)
+
+
+def test_every_door_asks_for_its_mechanism():
+    for one in TABLE.MECHANISMS:
+        text = (ROOT / "gradprobe" / f"{one.door}.py").read_text()
+        families = {"faults": 'f"faults/{', "edits": 'f"edits/{'}
+        asks = f'"{one.name}"' in text or families.get(one.name.partition("/")[0], "\0") in text
+        by_rule = (
+            one.functions and one.name.startswith("edits/") and re.search(rf"^def {one.functions[0]}\(", text, re.M)
+        )
+        assert asks or by_rule, one.name
+
+
+def test_every_rule_and_every_kind_of_hypothesis_is_in_the_table():
+    from gradprobe.faults.table import _KINDS
+    from gradprobe.source.repairs.rules import RULES
+
+    asked = {f"edits/{rule.__name__}" for rule in RULES}
+    asked |= {f"faults/{kind.__module__.rpartition('.')[2]}" for kind in _KINDS}
+    assert asked <= set(NAMES)
+    assert len(NAMES) == len(set(NAMES))
+
+
+def test_every_mechanism_has_lines_or_is_a_part_of_another():
+    for one in TABLE.MECHANISMS:
+        if one.files or one.functions:
+            assert one.lines > 0, one.name
+
+
+def test_a_family_is_off_as_a_whole(monkeypatch):
+    monkeypatch.setattr(mechanisms, "_OFF", frozenset({"faults", "edits/of_siblings"}))
+    assert not mechanisms.is_on("faults/index")
+    assert not mechanisms.is_on("edits/of_siblings")
+    assert mechanisms.is_on("edits/name_swapped")
+
+
+def test_what_is_off_says_nothing_and_what_ran_is_recorded(monkeypatch, tmp_path):
+    record = tmp_path / "record"
+    monkeypatch.setattr(mechanisms, "_RECORD", str(record))
+
+    @mechanisms.door("quiet", lambda given: given)
+    def mended(given):
+        return [*given, 1]
+
+    assert mended([2]) == [2, 1]
+    assert mechanisms.gathered("several", iter, [3, 4], credit=lambda one: one) == [3, 4]
+    mechanisms.spoken({4}.__contains__)
+    lines = [line.split() for line in record.read_text().splitlines()]
+    assert [(name, spoke) for name, _, spoke in lines] == [
+        ("quiet", "0"), ("quiet", "1"), ("several", "0"), ("several", "1"),
+    ]  # fmt: skip
+    monkeypatch.setattr(mechanisms, "_OFF", frozenset({"quiet", "several"}))
+    assert mended([2]) == [2]
+    assert mechanisms.gathered("several", iter, [3]) == []
+
+
+@pytest.mark.parametrize("is_wrong", [True, False], ids=["wrong", "right"])
+@pytest.mark.parametrize(
+    "names",
+    [pytest.param([name], id=name, marks=pytest.mark.nightly) for name in NAMES] + [pytest.param(NAMES, id="all")],
+)
+def test_a_check_without_it_comes_to_its_end(names, is_wrong, tmp_path):
+    kernel = (ROOT / "kernels/triton/lazy.py").read_text()
+    (tmp_path / "my_lazy.py").write_text(kernel.replace("h * stride_doh", "h * stride_qh") if is_wrong else kernel)
+    words = "check my_lazy.py:lazy_backward --batch 1 --heads 2 --seqlen 24 --head-dim 16 --json report --fix-budget 8"
+    ran = subprocess.run(
+        [sys.executable, "-m", "gradprobe", *words.split()], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=os.environ | {"GRADPROBE_WITHOUT": ",".join(names)},
+    )  # fmt: skip
+    assert ran.returncode == int(is_wrong), ran.stdout + ran.stderr
+    report = json.loads((tmp_path / "report").read_text())
+    assert report["verdict"] == ("mismatch" if is_wrong else "match")
+    assert "by a fault of gradprobe" not in json.dumps(report) + ran.stdout
