@@ -212,11 +212,14 @@ class CompileError(Struct, frozen=True, kw_only=True):
     """What the front end of the compiler says."""
     way_out: str = ""
     """What to change; "" where that is not known."""
+    arch: str = ""
+    """The one architecture that it was compiled for, where one was asked for."""
 
     @property
     def sentence(self) -> str:
         """`delta_kernel does not compile: attention.py:12: Cannot access global variable HALF ...`."""
-        return f"{self.kernel} does not compile: {PurePath(self.file).name}:{self.line}: {self.words}"
+        compiles = f"compile for {self.arch}" if self.arch else "compile"
+        return f"{self.kernel} does not {compiles}: {PurePath(self.file).name}:{self.line}: {self.words}"
 
 
 SCHEMA = "gradprobe.report/2"

@@ -10,6 +10,7 @@ from ..model.mechanisms import is_on
 from ..model.report import CompileError
 from ..processes.forks import Beside
 from ..runtime.front_end import KernelCall
+from ..targets.stand_in import architecture
 from .runs import RunRecord, outcomes_of
 
 # A last resort: a kernel takes some 50 ms.
@@ -27,7 +28,8 @@ class Compilation:
 
     def begin(self, record: RunRecord) -> None:
         """Has a fork ask about the launches of a run that nobody asked about yet."""
-        calls = {key: call for outcome in outcomes_of([record]) for key, call in outcome.calls.items()}
+        arch = architecture()
+        calls = {(arch, key): call for outcome in outcomes_of([record]) for key, call in outcome.calls.items()}
         waiting = {key: call for key, call in calls.items() if key not in self._keys and key not in _ASKED}
         self._keys |= dict.fromkeys(calls)
         if waiting and sys.platform == "linux" and is_on("front-end"):

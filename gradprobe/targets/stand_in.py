@@ -78,12 +78,18 @@ class _CallingBack:
 
 _DRIVER = "triton.runtime.driver"
 _stood_in = ARCHITECTURES[DEFAULT]
+_asked_for: str | None = None
 
 
 def stand_in_for(arch: str | None) -> None:
     """From now on the GPU that is not there is one of this architecture; None for the default."""
-    global _stood_in  # noqa: PLW0603 - a process has one GPU, which files ask for when they are imported
-    _stood_in = ARCHITECTURES[arch or DEFAULT]
+    global _stood_in, _asked_for  # noqa: PLW0603 - a process has one GPU, which files ask for when they are imported
+    _stood_in, _asked_for = ARCHITECTURES[arch or DEFAULT], arch
+
+
+def architecture() -> str | None:
+    """The architecture that was asked for; None where none was."""
+    return _asked_for
 
 
 @contextlib.contextmanager

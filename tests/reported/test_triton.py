@@ -38,6 +38,15 @@ def test_a_kernel_that_runs_here_and_compiles_nowhere_is_no_match(check, functio
     assert report["error"]["message"] in ran.out.replace("\n", " ")
 
 
+def test_a_kernel_is_compiled_for_the_architecture_that_is_asked_for(check):
+    assert check(f"uncompiled.py:eight_bits {SMALL} --arch sm_90")[0].code == 0
+    ran, report = check(f"uncompiled.py:eight_bits {SMALL} --arch sm_75")
+    (found,) = report["compile_errors"]
+    assert (ran.code, found["arch"]) == (3, "sm_75")
+    assert "float8e4nv" in found["code"]
+    assert "rows_kernel does not compile for sm_75: uncompiled.py:" in report["error"]["message"]
+
+
 def test_beside_a_mismatch_the_compile_error_is_told_and_the_code_stays_1(check):
     ran, report = check(f"uncompiled.py:wrong {SMALL} --fix-budget 0")
     assert (ran.code, report["verdict"]) == (1, "mismatch")

@@ -11,7 +11,6 @@ import linecache
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import triton
@@ -23,14 +22,16 @@ from triton.compiler.compiler import make_backend
 from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
 from triton.runtime.jit import create_function_from_signature
 
+from ...model.architectures import ARCHITECTURES, DEFAULT
 from ...model.report import CompileError
+from ...targets.stand_in import architecture
 from ..interpreter.bfloat16 import probe_kernel
 from ..raised import CompilerPlace, compiler_place
 from .calls import KernelCall, Pointed
 from .language import compilable, restore_language
 
-# A kernel that compiles for one of them is not at fault. The first is what the stand-in for a GPU says that it is.
-_TARGETS = (("cuda", 90, 32), ("cuda", 80, 32), ("cuda", 100, 32), ("hip", "gfx942", 64))
+# A kernel that compiles for one of them is not at fault, where nobody said which it is for.
+_USUAL = (DEFAULT, "sm_80", "sm_100", "gfx942")
 # Wrong whatever the sizes of a case are: a name, or a statement that the language does not have.
 _OF_TEXT = (NameError, UnsupportedLanguageConstruct)
 # Wrong only where a kernel stays so with larger blocks.
@@ -44,20 +45,28 @@ _LONGEST = 200
 
 
 def compile_errors(calls: Sequence[KernelCall]) -> list[CompileError | None]:
-    """Of each launch, what keeps its kernel from being compiled at any size and for any GPU; None where nothing does.
+    """Of each launch, what keeps its kernel from being compiled at any size; None where nothing does.
+
+    It is so for the architecture that was asked for, else for any GPU.
 
     Nothing is said where the front end does not even take a kernel of this tool's own: then it is not known here.
     """
     gc.disable()  # what it would go through is shared with the process before the fork
     restore_language()
     found = [_error_of(call) for call in calls]
-    return found if not any(found) or _error_in(_own_call(), _TARGETS[0]) is None else [None] * len(calls)
+    return found if not any(found) or _error_in(_own_call(), _targets()[0]) is None else [None] * len(calls)
 
 
 def is_taken(call: KernelCall) -> bool:
     """Whether the front end takes a launch."""
     restore_language()
-    return _error_in(call, _TARGETS[0]) is None
+    return _error_in(call, _targets()[0]) is None
+
+
+def _targets() -> list[GPUTarget]:
+    asked = architecture()
+    gpus = [ARCHITECTURES[name] for name in ([asked] if asked else _USUAL)]
+    return [GPUTarget("hip" if one.gfx else "cuda", one.triton_arch, one.warp) for one in gpus]
 
 
 def _own_call() -> KernelCall:
@@ -67,24 +76,26 @@ def _own_call() -> KernelCall:
 
 def _error_of(call: KernelCall) -> CompileError | None:
     """What is wrong with a kernel whatever the sizes and the GPU are; None where nothing is, or that is not sure."""
-    error = _error_in(call, _TARGETS[0])
+    first, *others = _targets()
+    error = _error_in(call, first)
     place = None if error is None else compiler_place(error)
     if error is None or place is None or not _is_sure(error, place):
         return None
     sizes = () if isinstance(_root(error), _OF_TEXT) else _with_larger_blocks(call)
-    for other, target in [*((call, target) for target in _TARGETS[1:]), *((other, _TARGETS[0]) for other in sizes)]:
+    for other, target in [*((call, target) for target in others), *((other, first) for other in sizes)]:
         again = _error_in(other, target)
         if again is None or not _is_same(error, again):
             return None
     return CompileError(
         kernel=call.kernel.fn.__name__, function=place.line.function, file=place.line.file, line=place.line.line,
         code=place.line.code, words=_first_sentence(place.words), way_out=_way_out(error),
+        arch=architecture() or "",
     )  # fmt: skip
 
 
-def _error_in(call: KernelCall, target: tuple[str, Any, int]) -> BaseException | None:
+def _error_in(call: KernelCall, target: GPUTarget) -> BaseException | None:
     try:
-        _lower(call, GPUTarget(*target))
+        _lower(call, target)
     except Exception as error:
         return error
     return None

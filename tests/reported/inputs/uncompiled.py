@@ -44,6 +44,9 @@ def rows_kernel(
         total = total * sum([1.0 for _ in (0,)])
     if KIND == "wrong":
         total = total * (2.0 * WEIGHT)
+    if KIND == "eight_bits":
+        if head < 0:
+            total = total.to(tl.float8e4nv).to(tl.float32)
     if KIND == "constant":
         total = total * SHARE * PLAIN
     tl.store(out_ptr + head * length + m, total, mask=m < length)
@@ -79,6 +82,10 @@ def branch(q, k, v, do, o):
 
 def comprehension(q, k, v, do, o):
     return _delta(o, do, "comprehension")
+
+
+def eight_bits(q, k, v, do, o):
+    return _delta(o, do, "eight_bits")
 
 
 def wrong(q, k, v, do, o):
