@@ -4,6 +4,7 @@ import compileall
 import ctypes
 import gc
 import os
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -40,6 +41,7 @@ def pytest_configure(config):
 
 def _prepare_tests(config):
     """Of a process that runs tests, and not of one that starts workers for them."""
+    heed_interrupts()
     prepare_backend("auto")
     import torch
 
@@ -50,6 +52,12 @@ def _prepare_tests(config):
     _keep_freed_pages()
     if _on_push(config) and not torch.cuda.is_available():  # which a fork cannot use
         zygote.install()
+
+
+def heed_interrupts():
+    """What a shell without job control starts in the background ignores Ctrl-C, and so does all that it starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _on_push(config):

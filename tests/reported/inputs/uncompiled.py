@@ -45,8 +45,7 @@ def rows_kernel(
     if KIND == "wrong":
         total = total * (2.0 * WEIGHT)
     if KIND == "eight_bits":
-        if head < 0:
-            total = total.to(tl.float8e4nv).to(tl.float32)
+        total = tl.where(head < 0, total.to(tl.float8e4nv).to(tl.float32), total)
     if KIND == "constant":
         total = total * SHARE * PLAIN
     tl.store(out_ptr + head * length + m, total, mask=m < length)
