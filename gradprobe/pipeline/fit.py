@@ -14,6 +14,7 @@ from ..model.case import ADDITIVE, BOOLEAN, LOG2, NUMBER, Case, ranked
 from ..model.failures import Failure, Refusal, TargetFailure, UsageFailure
 from ..model.mechanisms import door
 from ..numerics.evidence import LayoutRun
+from ..numerics.tally import Finding
 from ..probing.experiment import experiment_of
 from ..probing.runs import records_of
 from ..targets.find import Target
@@ -156,16 +157,26 @@ def _run(problem: Problem) -> LayoutRun:
 
 def share_wrong(run: LayoutRun) -> float:
     """The share of wrong elements in O, else in the gradients, else in all that came; 0 where nothing came."""
-    findings = run.measured.comparison.findings if run.measured is not None else {}
-    names = next((some for some in (_FORWARD, _GRADIENTS) if set(some) & findings.keys()), tuple(findings))
-    chosen = [findings[name] for name in names if name in findings]
+    chosen = _telling(run)
     total = sum(finding.total for finding in chosen)
     return sum(finding.mismatched for finding in chosen) / total if total else 0.0
 
 
+def _share_of_the_best(run: LayoutRun) -> float:
+    """The share of wrong elements in whichever of these has fewest."""
+    return min((finding.mismatched / finding.total for finding in _telling(run) if finding.total), default=1.0)
+
+
+def _telling(run: LayoutRun) -> list[Finding]:
+    """What tells most of a meaning."""
+    findings = run.measured.comparison.findings if run.measured is not None else {}
+    names = next((some for some in (_FORWARD, _GRADIENTS) if set(some) & findings.keys()), tuple(findings))
+    return [findings[name] for name in names if name in findings]
+
+
 # A share of wrong elements above which nothing is right but by chance, and one below which a meaning is the target's:
 # where it has a fault besides, that is in some heads, rows or tiles, and under another meaning nearly all is wrong.
-WRONG_THROUGHOUT, _RIGHT_MOSTLY = 0.9, 0.5
+WRONG_THROUGHOUT, _RIGHT_MOSTLY, _NONE_WRONG = 0.9, 0.5, 0.1
 # The options that give the numbers of a tensor another meaning.
 _MEANINGS = frozenset({"shapes", "bias_axes", "bias_rank", "mask_axes", "mask_rank"})
 # Runs of the target that a search may take; most of them end with a refusal, before any kernel has run.
@@ -297,17 +308,23 @@ class _Search:
         return fit
 
     def read(self, fit: Fit, wrong: float) -> Fit | None:
-        """The reading under which most elements are right, if there is one; the first of several that are as good."""
-        best: tuple[float, Fit] = (_RIGHT_MOSTLY, fit)
+        """The reading under which most elements are right, if there is one; the first of several that are as good.
+
+        One whole gradient that comes right is enough: a fault may have spoilt the others.
+        """
+        best: tuple[float, Fit] = (1.0, fit)
         for adaptation in of_a_reading(fit.problem.case, self._problem.target, self._given(Fit(self._problem))):
             if self._runs >= _MOST_RUNS:
                 break
             came = self._tried(fit, adaptation)
-            if came.wrong < best[0]:
+            is_right = came.wrong < _RIGHT_MOSTLY or (
+                came.run is not None and _share_of_the_best(came.run) < _NONE_WRONG
+            )
+            if is_right and came.wrong < best[0]:
                 right = f"{1 - came.wrong:.0%} of its results are right so, {1 - wrong:.0%} otherwise"
                 sentence = f"{adaptation.about}, found by trying ({adaptation.flags}): {right}"
                 best = (came.wrong, Fit(came.problem, (*fit.found, (adaptation, sentence))))
-            if came.wrong < 1 - WRONG_THROUGHOUT:
+            if came.wrong < _NONE_WRONG:
                 break
         return best[1] if best[1] is not fit else None
 

@@ -108,6 +108,11 @@ def of_base_2(q, k, v, do, lse):
 def of_base_2_as_the_tutorial_calls_it(q, k, v, do, M):
     return of_base_2(q, k, v, do, M)
 
+def causal_and_right_in_dq_alone(q, k, v, do):
+    inputs = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+    dq, dk, dv = torch.autograd.grad(attend(*inputs, causal=True), inputs, do)
+    return {"dQ": dq, "dK": 2 * dk, "dV": 2 * dv}
+
 def counted(q, k, v, causal):
     with open("calls", "a") as file:
         file.write(".")
@@ -171,6 +176,11 @@ def test_a_meaning_is_not_found_against_what_was_given(given):
     code, report = checked(f"forms.py:causal_blhd {SMALL} --heads 2 --seqlen 20 --head-dim 8 {given}")
     assert (code, report["verdict"]) == (1, "mismatch")
     assert not any("found by trying" in note for note in report["notes"])
+
+
+def test_one_gradient_that_comes_right_is_enough_to_find_a_meaning():
+    code, report = checked(f"forms.py:causal_and_right_in_dq_alone {SMALL} --heads 1")
+    assert (code, report["case"]["causal"], report["first_mismatch"]["intermediate"]) == (1, True, "dK")
 
 
 def test_an_lse_to_base_2_is_a_fault_where_its_name_does_not_say_it_and_an_option_where_it_is_meant():
