@@ -7,21 +7,18 @@ import random
 import pytest
 
 from gradprobe.commands.suite.journal import SCHEMA
-from tests.cli.command import ROOT, run
+from tests.attacks.conftest import CASE
+from tests.cli.command import run
 from tests.sampling import sampled
 
 
 @pytest.fixture(scope="module")
-def right(tmp_path_factory):
-    """The text of the report of a mismatch with its place, cause, tried edit and findings about memory."""
-    folder = tmp_path_factory.mktemp("right")
+def right(failing_folder):
+    """The text of the report of a mismatch, and that of its close-up, which has numbers of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        (folder / "mine.py").write_text((ROOT / "examples" / "delta.py").read_text())
-        assert run("check mine.py:delta --batch 1 --heads 2 --seqlen 16 --json right.json").code == 1
-        # A close-up has numbers of its own.
-        assert run("diff delta mine.py:delta --batch 1 --heads 2 --seqlen 16 --json close.json").code == 1
-    return (folder / "right.json").read_text(), (folder / "close.json").read_text()
+        patch.chdir(failing_folder)
+        assert run(f"diff delta {CASE} --json close.json").code == 1
+    return (failing_folder / "right.json").read_text(), (failing_folder / "close.json").read_text()
 
 
 def refused(words, *, says):

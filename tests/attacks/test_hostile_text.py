@@ -11,7 +11,7 @@ from gradprobe.commands.shrink.repeat import pytest_source
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.visible import IN_JSON, IN_MARKUP, inert, safe, visible
 from gradprobe.render.files import FORMS
-from tests.cli.command import ROOT, SMALL, run, run_on_terminal
+from tests.cli.command import SMALL, run, run_on_terminal
 from tests.cli.written_targets import write_targets
 
 # Ends a line, then commands a runner; moves a cursor by ESC and by CSI; turns the direction of what is read.
@@ -45,23 +45,18 @@ def spoiled(value, key=""):
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory):
+def hostile(failing_folder):
     """A folder with the report of a mismatch, its place, cause and tried edit, all of whose texts are evil."""
-    folder = tmp_path_factory.mktemp("hostile")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        (folder / "mine.py").write_text((ROOT / "examples" / "delta.py").read_text())
-        assert run("check mine.py:delta --batch 1 --heads 2 --seqlen 16 --json right.json").code == 1
-    document = spoiled(json.loads((folder / "right.json").read_text()))
-    (folder / "evil.json").write_text(json.dumps(document))
+    document = spoiled(json.loads((failing_folder / "right.json").read_text()))
+    (failing_folder / "evil.json").write_text(json.dumps(document))
     failed = document | {
         "verdict": "error",
         "runs": [],
         "error": spoiled({"message": "m", "way_out": "w", "stack": "s"}),
     }
     failed["error"] |= {"kind": "TargetFailure"}
-    (folder / "failed.json").write_text(json.dumps(failed))
-    return folder
+    (failing_folder / "failed.json").write_text(json.dumps(failed))
+    return failing_folder
 
 
 @pytest.mark.parametrize("file", ["evil.json", "failed.json"])

@@ -20,12 +20,12 @@ def line_of(name, code):
 
 
 def test_a_factor_of_rows_is_blamed_where_it_arises_and_not_on_what_is_made_of_it(check):
-    ran, report = check(f"shifted_rows.py:backward --fix-budget 0 {SMALL.replace('20', '40')}")
+    ran, report = check(f"keys_kernels.py:shifted --fix-budget 0 {SMALL.replace('20', '40')}")
     assert ran.code == 1
     assert report["first_mismatch"]["intermediate"] == "P"
     (cause,) = [one for one in report["diagnoses"] if one["explained"] >= 0.9]
     assert cause["fault"] == "value/S"
-    assert cause["where"][0]["line"] == line_of("shifted_rows.py", "0.25")
+    assert cause["where"][0]["line"] == line_of("keys_kernels.py", "0.25")
     off = "S is off by 0.25 in all of a row, and so P by a factor, in rows 16-31"
     assert cause["summary"] == f"keys_kernel computes S wrongly at line {cause['where'][0]['line']}: {off}"
     assert not {"value/dV", "value/dS"} & {one["fault"] for one in report["diagnoses"]}
@@ -128,7 +128,7 @@ def causes(report):
 
 
 def test_rows_that_see_nothing_are_part_of_what_is_inherited(check):
-    _, report = check(f"dead_rows.py:backward --mask dead-rows --fix-budget 0 {SMALL}")
+    _, report = check(f"keys_kernels.py:dead --mask dead-rows --fix-budget 0 {SMALL}")
     shown = statuses(report)
     assert shown["P", "keys_kernel"] == "mismatch"
     assert {shown["dS", "keys_kernel"], shown["dK", None], shown["dV", None]} == {"inherited"}
@@ -137,22 +137,22 @@ def test_rows_that_see_nothing_are_part_of_what_is_inherited(check):
 
 
 @pytest.mark.parametrize(
-    ("function", "first", "code"), [("heavier", "P", "more * (rows"), ("absolute", "dP", "tl.abs")]
+    ("function", "first", "code"), [("heavier", "P", "0.125 * (rows"), ("absolute", "dP", "tl.abs")]
 )
 def test_what_follows_of_a_wrong_value_inherits_where_delta_was_given(function, first, code, check):
-    _, report = check(f"odd_rows.py:{function} --implied causal --fix-budget 0 {SMALL}")
+    _, report = check(f"keys_kernels.py:{function} --implied causal --fix-budget 0 {SMALL}")
     wrong = {name: status for (name, _), status in statuses(report).items() if status not in ("match", "not exposed")}
     expected = {"P": {"P": "mismatch", "dS": "inherited", "dK": "inherited", "dV": "inherited"}}
     expected["dP"] = {"dP": "mismatch", "dS": "inherited", "dK": "inherited"}
     assert wrong == expected[first]
     (cause,) = causes(report)
     assert cause["fault"] == f"value/{first}"
-    assert cause["where"][0]["line"] == line_of("odd_rows.py", code)
+    assert cause["where"][0]["line"] == line_of("keys_kernels.py", code)
     assert cause["says_wrong"] == [first]
 
 
 def test_a_delta_that_is_off_by_a_factor_is_shown_as_it_is_and_what_follows_inherits(check):
-    _, report = check(f"odd_rows.py:averaged --implied causal --fix-budget 0 {SMALL}")
+    _, report = check(f"keys_kernels.py:averaged --implied causal --fix-budget 0 {SMALL}")
     wrong = {name: status for (name, _), status in statuses(report).items() if status not in ("match", "not exposed")}
     assert wrong == {"delta": "mismatch", "dS": "inherited", "dK": "inherited"}
     (cause,) = causes(report)
