@@ -21,6 +21,7 @@ from ..faults.hypothesis import title
 from ..inputs.memory import Array
 from ..model.assignment import OUTPUTS, Assigned
 from ..model.case import Case
+from ..model.intermediates import PRODUCTS
 from ..model.number import in_words, spans
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
@@ -39,9 +40,8 @@ _UNITS = ("thread", "warp", "block")
 _INPUTS = ("q", "k", "v", "do", "o")
 # What kernels make and read again is called as it is where it is an input.
 _CALLED = {"O": "o", "LSE": "lse"}
-# What a gradient sums over, and the input that it cannot do so without reading.
-_SUMMED = {"dQ": "k", "dK": "q", "dV": "do", "O": "v"}
-_ROW_AND_KEY = {"dQ": ("bhm", "bgn"), "O": ("bhm", "bgn"), "dK": ("bgn", "bhm"), "dV": ("bgn", "bhm")}
+# The axes of what is stored and of what is summed over.
+_ROW_AND_KEY = {name: ("bgn", "bhm") if of.is_transposed else ("bhm", "bgn") for name, of in PRODUCTS.items()}
 
 
 @dataclass(frozen=True)
@@ -327,7 +327,7 @@ def _left_out(run: Visited, wrong: Sequence[str]) -> Iterator[Suspect]:
     A unit reads them for all that it stores, so a pair may be left out though they are read: this tells no such one.
     """
     for name in wrong:
-        if name not in _SUMMED or (run.has_zeros and name in ("dV", "O")):
+        if name not in PRODUCTS or (run.has_zeros and name in ("dV", "O")):
             continue
         made: dict[Site, _Pairs] = {}
         for elements in (*run.launches, *run.by_thread):
@@ -355,8 +355,8 @@ def _pairs_of(elements: Elements, name: str, valid: Array) -> _Pairs | None:
     """Those of a launch that lacks some; None of any other."""
     stored, summed = _ROW_AND_KEY[name]
     stores = elements.sets(stored, lambda place: place.name == _CALLED.get(name, name) and not place.is_load)
-    loads = elements.sets(summed, lambda place: place.name == _SUMMED[name] and place.is_load)
-    of_name = [place for place in elements.places if place.name == _SUMMED[name] and place.is_load]
+    loads = elements.sets(summed, lambda place: place.name == PRODUCTS[name].other and place.is_load)
+    of_name = [place for place in elements.places if place.name == PRODUCTS[name].other and place.is_load]
     if not stores or not loads or elements.launch.one_of > 1:
         return None
     visited, whole = np.zeros_like(valid), np.zeros_like(valid)
@@ -375,7 +375,8 @@ def _lacking(name: str, pairs: _Pairs) -> Suspect:
     is_of_rows = _ROW_AND_KEY[name][0] == "bhm"
     read = np.flatnonzero(pairs.visited[b, h, m] if is_of_rows else pairs.visited[b, h, :, n]).tolist()
     one, others = (f"row {m}", "key") if is_of_rows else (f"key {n}", "row")
-    those = f"{title(_SUMMED[name])} at {_counted(others, read)}" if read else f"nothing of {title(_SUMMED[name])}"
+    summed = title(PRODUCTS[name].other)
+    those = f"{summed} at {_counted(others, read)}" if read else f"nothing of {summed}"
     reason = (
         f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} (batch {b}, "
         f"head {h}); what is stored for {one} reads {those}"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from msgspec import structs
 
-from ..model.intermediates import GRADIENT_OF, lookup, steps
+from ..model.intermediates import GRADIENT_OF, reached, steps
 from ..model.report import Diagnosis, causes_among
 from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import LayoutRun
@@ -16,41 +16,13 @@ from ..numerics.tally import Finding
 VALUE = "value/"
 # What is said of a value that an operation makes wrong which should leave it as it is.
 SPOILT = "is right before it and wrong after it"
-# The intermediates of which these are steps; every other form is an intermediate itself, or a step to none.
-_STEPS: dict[str, tuple[str, ...]] = {
-    "Q K^T": ("LSE", "P", "O"), "S": ("LSE", "P", "O"), "S - LSE": ("P",), "maximum of S so far": ("LSE", "O"),
-    "maximum of Q K^T so far": ("LSE", "O"), "sum of exp(S - maximum) so far": ("LSE", "O"),
-    "P after dropout": ("O", "dV"), "P + tau / (i + 1)": ("O", "dP", "dV"), "relu(P + tau / (i + 1))": ("O", "dV"),
-    "dP / (i + 1)": ("dTau", "delta"), "sum of dP / (i + 1)": ("dTau", "delta"), "P * dP": ("delta", "dS"),
-    "dP - delta": ("dS",), "dT": ("dS", "dBias"), "sum of dS": ("dBias",), "dS K": ("dQ",), "dS^T Q": ("dK",),
-}  # fmt: skip
-# What these are made of, where that is not all that their intermediates are.
-_MADE_OF: dict[str, tuple[str, ...]] = {
-    "Q K^T": (), "S": (), "S - LSE": ("LSE",), "maximum of S so far": (), "maximum of Q K^T so far": (),
-    "sum of exp(S - maximum) so far": (), "P after dropout": ("P",), "P + tau / (i + 1)": ("P",),
-    "relu(P + tau / (i + 1))": ("P",), "dP / (i + 1)": ("dP",), "sum of dP / (i + 1)": ("dP",), "P * dP": ("P", "dP"),
-    "dP - delta": ("dP", "delta"), "dT": ("P", "dP", "delta"),
-    "sum of dS": ("dS",), "dS K": ("dS",), "dS^T Q": ("dS",),
-}  # fmt: skip
-
-
-def intermediates_of(form: str) -> tuple[str, ...]:
-    """The intermediates of which one at least is wrong by itself where a form is; () of what is a step to none."""
-    return _STEPS.get(form, (form,) if lookup(form) is not None else ())
-
-
-def made_of(form: str, family: str) -> tuple[str, ...]:
-    """The intermediates that a form is made of at once."""
-    row = lookup(form)
-    step = row.step(family) if row is not None else None
-    return _MADE_OF.get(form, tuple(name for name in step.parents if lookup(name) is not None) if step else ())
 
 
 class Table:
     """What a run shows of each intermediate, in each kernel."""
 
     def __init__(self, family: str, run: LayoutRun) -> None:
-        self._parents = {row.name: step.parents for row, step in steps(family)}
+        self._family, self._parents = family, {row.name: step.parents for row, step in steps(family)}
         shown, self._findings = run.shown, dict[str, list[tuple[str, Finding]]]()
         for row in shown.rows if shown is not None else ():
             self._findings.setdefault(row.finding.name, []).append((row.kernel, row.finding))
@@ -91,20 +63,12 @@ class Table:
         is_right = all(one.status == MATCH for name in names for _, one in self._findings[name])
         is_seen = any(at for name in names for at, _ in self._findings[name])
         is_right &= not is_seen or any(SPOILT in said for said in diagnosis.evidence)
-        behind = [name for name in self._behind(names) if self._is_own(name)]
+        behind = [name for name in reached(names, self._family) if name not in names and self._is_own(name)]
         if not names or not is_right or not behind:
             return diagnosis
         line = diagnosis.where[0]
         summary = f"{line.kernel} makes a wrong {' and '.join(behind)} from line {line.line} on: its inputs are right"
         return structs.replace(diagnosis, fault=f"{VALUE}{behind[0]}", summary=summary, says_wrong=tuple(behind))
-
-    def _behind(self, names: Collection[str]) -> list[str]:
-        """What these enter, at once or by way of others, in dataflow order."""
-        found = dict.fromkeys(names)
-        for name, parents in self._parents.items():
-            if found.keys() & {*parents}:
-                found[name] = None
-        return [name for name in found if name not in names]
 
     def _is_own(self, name: str) -> bool:
         return any(finding.status == MISMATCH for _, finding in self._findings.get(name, []))

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from ..model.case import Case
 from ..model.failures import Failure, fault_words
-from ..model.intermediates import GRADIENT_OF, names
+from ..model.intermediates import GRADIENT_OF, MATRIX_OF, names
 from ..model.mechanisms import door
 from ..model.number import listed
 from ..model.run import MISMATCH, Element
@@ -29,9 +29,6 @@ from ..runtime.trace import Trace, expected_shapes
 if TYPE_CHECKING:
     from .follow import Followed
     from .seen import Seen
-
-# What each gradient is made of.
-_MADE_OF = {"dQ": "dS", "dK": "dS", "dV": "P"}
 
 
 @door("dataflow", lambda experiment, record: (Watched(), ""))
@@ -119,12 +116,12 @@ def shown_with(case: Case, own: Measured, seen: Sequence[Seen]) -> Measured | No
     """
     seen = [one for one in seen if one.name not in own.trace.values]
     wrong = {name for name, finding in own.comparison.findings.items() if finding.mismatched}
-    gradients = [name for name in _MADE_OF if name in own.trace.values]
+    gradients = [name for name in MATRIX_OF if name in own.trace.values]
     chains = {name: _chain(case, own, name, seen) for name in gradients}
     coarse = partial(_chain, case, own, seen=seen, coarse=True)
     rows = tuple(_held(row, coarse) for row in _rows(seen, chains))
     shown = {(one.finding.name, gradient) for one in rows for gradient in one.into}
-    needed = {(_MADE_OF[name], name) for name in (wrong & chains.keys() or gradients)}
+    needed = {(MATRIX_OF[name], name) for name in (wrong & chains.keys() or gradients)}
     needed = {pair for pair in needed if pair[0] not in own.trace.values}
     if not rows or not needed <= shown or not all(_is_proved(own, one) for one in rows):
         return None
@@ -137,7 +134,7 @@ def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[Seen], *, co
     Args:
         coarse: whether by an arithmetic that is coarser than the contract.
     """
-    values = {name: value for name, value in own.trace.values.items() if name not in _MADE_OF or name == gradient}
+    values = {name: value for name, value in own.trace.values.items() if name not in MATRIX_OF or name == gradient}
     for one in seen:
         if gradient in one.into:
             dtype = getattr(torch, case.dtype) if one.is_rounded else torch.float32

@@ -17,6 +17,7 @@ from ..faults.hypothesis import title
 from ..faults.tile import OVERWRITTEN
 from ..lint.passed import passed_of_others
 from ..model.failures import Failure
+from ..model.intermediates import entered_by, parents_of
 from ..model.mechanisms import door, gathered
 from ..model.number import listed
 from ..model.report import CONSISTENT, Diagnosis, Reached, Where
@@ -25,7 +26,6 @@ from ..numerics.evidence import LayoutRun, Measured, Watched
 from ..probing.experiment import Experiment
 from ..runtime.interpreter.memory.findings import Line, places
 from .addresses import misread, visited_run
-from .agreement import intermediates_of, made_of
 from .follow import Followed, followed_run
 from .lines import among
 from .misread import WORDS
@@ -95,8 +95,8 @@ def _diagnosis(group: Sequence[Suspect], family: str) -> Diagnosis:
         tuple({(place.file, place.line): place for place in (*made, *where, *beside, *where, *made)}.values()),
         reached=next(filter(None, map(_reached, group)), None),
         seen=f"seen in {where[0].kernel}, {first.extent}",
-        says_wrong=intermediates_of(first.name) if first.kind == "value" else (),
-        says_right=made_of(first.name, family) if first.kind == "value" else (),
+        says_wrong=entered_by(first.name) if first.kind == "value" else (),
+        says_right=parents_of(first.name, family) if first.kind == "value" else (),
     )
 
 
@@ -201,7 +201,7 @@ def _summary(one: Suspect, names: Sequence[str]) -> str:
         are = "are" if names[1:] else "is"
         over = "the rows that see each key" if set(names) <= {"dK", "dV"} else "the keys that each row sees"
         return f"{' and '.join(names)} {are} not summed over {over}, in {kernel}"
-    step = [other for other in intermediates_of(name) if other != name]
+    step = [other for other in entered_by(name) if other != name]
     named = f"{name}, and so {step[0]}," if len(step) == 1 else name or "a value"
     return f"{kernel} computes {named} wrongly at line {places(one.lines)[-1].line}: {_inputs(one)}"
 

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ..model.intermediates import PRODUCTS, unscaled
 from ..runtime.interpreter.dataflow import Node, Role, Site
 from .follow import Followed
 
 # What each result is stored as.
-STORED = {"dQ": "scale * dS K", "dK": "scale * dS^T Q", "dV": "dV", "O": "O", "LSE": "LSE", "delta": "delta"}
-_INPUTS, _SUMS = ("q", "k", "v", "do", "o"), ("dS K", "dS^T Q", "dV", "O")
+_SUMS = {name: unscaled(name) for name in PRODUCTS}
+STORED = {name: f"scale * {form}" if form != name else name for name, form in _SUMS.items()}
+STORED |= {name: name for name in ("LSE", "delta")}
+_INPUTS = ("q", "k", "v", "do", "o")
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def _terms(node: Node) -> Sequence[Node]:
     if node.site.operation == "fadd":
         is_one = len({_role(one).name for one in operands}) == 1
         return operands if is_one and all(_role(one).is_known for one in operands) else ()
-    added = [one for one in operands if _role(one).name in _SUMS]
+    added = [one for one in operands if _role(one).name in _SUMS.values()]
     made_of = [one for one in operands if one not in added and _role(one).is_known]
     scaled = [one for one in made_of if _role(one).factor]
     matrix = [one for one in made_of if _role(one).name not in _INPUTS]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ..model.intermediates import MATRIX_OF, PRODUCTS, in_place_of, made_of
 from ..model.number import in_words, spans
 from ..runtime.interpreter.dataflow import Flow, Lanes, Node, Site
 from ..runtime.interpreter.memory.findings import Line, places
@@ -213,7 +214,7 @@ def _is_yet_to_be_masked(node: Node, operand: Node) -> bool:
 
 
 # What a dot over rows or keys sums an input's rows with.
-_SUMMED = {"q": ("dS",), "k": ("dS",), "do": ("P", "P after dropout", "relu(P + tau / (i + 1))")}
+_SUMMED = {PRODUCTS[name].other: in_place_of(matrix) for name, matrix in MATRIX_OF.items()}
 
 
 def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
@@ -336,35 +337,9 @@ def _of_summed(node: Node, used_by: Node) -> str:
     return f"it is {node.role.words} and not yet what is due, and {sums}"
 
 
-# What an operation makes of right values.
-_MADE = {
-    ("P", "dP - delta"): "dS",
-    ("dP", "delta"): "dP - delta",
-    ("S", "LSE"): "S - LSE",
-    ("Q K^T", "LSE"): "S - LSE",
-    ("S - LSE",): "P",
-    ("q", "k"): "Q K^T",
-    ("do", "v"): "dP",
-    ("Q K^T",): "S",
-    ("dS", "k"): "dQ",
-    ("dS", "q"): "dK",
-    ("P", "do"): "dV",
-    ("P", "v"): "O",
-    ("do", "o"): "delta",
-    ("P", "dP"): "P * dP",
-    ("P",): "P",
-    ("dS",): "dS",
-    ("dP",): "dP",
-}
-
-
-_EXPECTED = {frozenset(made_of): name for made_of, name in _MADE.items()}
-
-
 def expected(node: Node, nodes: Sequence[Node]) -> str:
     """What a value should be: what it is where it is right, else what is made of such operands; "" if unknown."""
     elsewhere = Counter(one.role.name for one in nodes if one.site == node.site and one.role and one.role.is_known)
     if elsewhere:
         return elsewhere.most_common(1)[0][0]
-    made = frozenset(operand.role.name for operand in node.operands if operand.role is not None)
-    return _EXPECTED.get(made, "")
+    return made_of({operand.role.name for operand in node.operands if operand.role is not None})

@@ -9,7 +9,7 @@ from itertools import combinations
 
 from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.table import hypotheses
-from ..model.intermediates import lookup
+from ..model.intermediates import GRADIENT_OF, lookup
 from ..model.memory import GUARD, OUTSIDE, RACE, MemoryFinding
 from ..model.report import NAMED
 from ..numerics.evidence import LayoutRun
@@ -23,7 +23,7 @@ from .testing import Tester, merged
 # What a kernel does to the memory of a result that makes it wrong, whatever its numbers were.
 _SPOILING = (RACE, OUTSIDE, GUARD)
 # Nothing is made of these: without them the others come as before.
-_RESULTS = frozenset({"dQ", "dK", "dV", "dBias", "dTau", "dSink"})
+_RESULTS = frozenset(GRADIENT_OF.values())
 
 
 @dataclass(frozen=True)

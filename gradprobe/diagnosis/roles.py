@@ -13,6 +13,7 @@ import torch
 
 from ..inputs.memory import Array
 from ..model.case import Case
+from ..model.intermediates import PRODUCTS, SUBEXPRESSIONS, TABLE, unscaled
 from ..reference import Attention, Tile, evaluate
 from ..runtime.interpreter.dataflow import Lanes, Node, Role
 from .tolerances import rounded, tolerances
@@ -57,14 +58,10 @@ class Roles:
             of_scores |= {"scale / softcap": scale / x.softcap}
         kept = {"1 / (1 - p)": 1 / (1 - x.dropout), "(1 - p)": 1 - x.dropout} if x.dropout else {}
         of_products = of_scores | {"ln(2)": 1 / log2e, "log2(e)": log2e}
-        maxima = ("maximum of S so far", "maximum of Q K^T so far")
-        self._factors = {
-            **dict.fromkeys(("q", "k"), of_inputs),
-            **dict.fromkeys(("Q K^T", "S", "S - LSE", "LSE", *maxima), of_scores),
-            **dict.fromkeys(("dS", "dT", "dS K", "dS^T Q"), of_products),
-            **dict.fromkeys(("dP", "delta", "dP - delta", "do", "v", "o"), {"": 1.0, "scale": scale, **kept}),
-        }
+        of_kinds = {"scores": of_scores, "products": of_products, "gradients": {"": 1.0, "scale": scale, **kept}}
         self._of_others = {"": 1.0, **kept}
+        self._factors = {row.name: of_kinds.get(row.constants, self._of_others) for row in (*TABLE, *SUBEXPRESSIONS)}
+        self._factors |= dict.fromkeys(("q", "k"), of_inputs) | dict.fromkeys(("do", "v", "o"), of_kinds["gradients"])
         self._last: dict[tuple[str, ...], str] = {}
         self._of_inputs: dict[str, _Form] = {}
         self._most: dict[str, Array] = {}
@@ -97,11 +94,11 @@ class Roles:
 
     def gradient(self, name: str, ds: Array) -> Array:
         """dQ or dK of some dS; dV of some P."""
-        other = self._inputs[{"dQ": "k", "dK": "q", "dV": "do"}[name]]
-        group = self.case.heads // self.case.kv_heads
-        if name == "dQ":
-            return np.asarray(self.x.scale * ds @ np.repeat(other, group, 1))
-        of_heads = (1.0 if name == "dV" else self.x.scale) * ds.swapaxes(2, 3) @ other
+        product, group = PRODUCTS[name], self.case.heads // self.case.kv_heads
+        other, matrix = self._inputs[product.other], ds * self.x.scale if product.is_scaled else ds
+        if not product.is_transposed:
+            return np.asarray(matrix @ np.repeat(other, group, 1))
+        of_heads = matrix.swapaxes(2, 3) @ other
         return np.asarray(of_heads.reshape(len(ds), -1, group, *of_heads.shape[2:]).sum(2))
 
     # --- what tiles are compared with
@@ -262,17 +259,13 @@ class Roles:
     def _sums(self) -> dict[tuple[str, str], list[_Form]]:
         """By what is summed over and the letter of the columns: the matrices and inputs that products sum."""
         parts = self._parts
-        pe = parts.get("PE", parts["P"])
-        over_keys = {
-            "e": [_Form("O", pe, with_="v", per_row=True)],
-            "d": [_Form("dS K", parts["dS"], with_="k")],
-            "": [_Form("delta", parts["P"] * parts["dP"]), _Form("sum of dP / (i + 1)", parts["dP"] / self._count)],
-        }
-        over_rows = {
-            "e": [_Form("dV", pe, with_="do")], "d": [_Form("dS^T Q", parts["dS"], with_="q")],
-            "": [_Form("sum of dS", parts["dS"])],
-        }  # fmt: skip
-        return {("n", x): forms for x, forms in over_keys.items()} | {("m", x): forms for x, forms in over_rows.items()}
+        of_keys = [_Form("delta", parts["P"] * parts["dP"]), _Form("sum of dP / (i + 1)", parts["dP"] / self._count)]
+        found = {("n", ""): of_keys, ("m", ""): [_Form("sum of dS", parts["dS"])]}
+        for name, product in PRODUCTS.items():
+            matrix = parts.get("PE", parts["P"]) if product.matrix == "P" else parts[product.matrix]
+            form = _Form(unscaled(name), matrix, with_=product.other, per_row=name == "O")
+            found["m" if product.is_transposed else "n", self.case.axes(name)[-1]] = [form]
+        return found
 
     def _of_sum(self, data: Array, lanes: Lanes) -> Role | None:
         cover, at = lanes.cover, lanes.at

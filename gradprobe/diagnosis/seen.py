@@ -15,15 +15,14 @@ import numpy as np
 
 from ..inputs.memory import Array
 from ..model.case import Case
+from ..model.intermediates import MATRICES, MATRIX_OF, PRODUCTS
 from ..runtime.interpreter.dataflow import Lanes, Node, Site
 from ..runtime.interpreter.dataflow.lanes import along
 from .follow import Followed
 from .misread import culprits_of
 
 # What a dot makes of scores and an input, and what the scores are.
-_SUMMED = {"k": ("dQ", "dS"), "q": ("dK", "dS"), "do": ("dV", "P")}
-_SUMMED_AS = {gradient: name for gradient, name in _SUMMED.values()}
-_SCORES = ("P", "dP", "dS")
+_SUMMED = {PRODUCTS[gradient].other: (gradient, name) for gradient, name in MATRIX_OF.items()}
 # Operations that leave scores what they are, but for a constant or a mask.
 CASTS = ("fp_ext", "fp_trunc", "fp_to_fp")
 _THROUGH = (*CASTS, "select", "fmul", "fdiv", "precise_divf", "fadd")
@@ -193,7 +192,7 @@ class _Reading:
         for node in self._nodes:
             into = frozenset(self._into.get(node.number, ()))
             name = self._name_of(node) if into and node.value is not None else ""
-            if (name in _SCORES and _is_scores(node)) or (name == "delta" and node.number in self._of_rows):
+            if (name in MATRICES and _is_scores(node)) or (name == "delta" and node.number in self._of_rows):
                 parts[node.site.kernel, name][into].append(node)
         for (kernel, name), found in parts.items():
             for into, nodes in _merged(found):
@@ -209,7 +208,7 @@ class _Reading:
         """
         values = self._without_constant(name, into, nodes)
         gradient = next((one for one in ("dV", "dK", "dQ") if one in into and one in self._came), "")
-        if values is None or not gradient or name != _SUMMED_AS[gradient] or self._case.family != "softmax":
+        if values is None or not gradient or name != MATRIX_OF[gradient] or self._case.family != "softmax":
             return values
         whole = self._without_constant(name, into, nodes, keep_unseen=True)
         if whole is None or np.array_equal(whole, values, equal_nan=True):

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.intermediates import TABLE
+from ..model.intermediates import GRADIENT_OF, steps
 from ..model.number import listed
 from .hypothesis import Hypothesis, Observed, making
 from .variant import Hook, TileScope, Variant, finishing
@@ -34,7 +34,7 @@ def constants(case: Case) -> dict[str, float]:
     return kept
 
 
-_STEPS = ("P", "dP", "delta", "dS", "dQ", "dK", "dV", "dBias", "dSink", "dTau", "LSE", "O")
+_FORWARD = ("LSE", "O")
 _AT_ONCE = {"dQ": ("dQ", "dK"), "dK": ("dK", "dV")}
 _UNITS = ("ln 2", "log2 e", "-1")
 # How near a measured factor must be to a constant to be called by its name.
@@ -46,10 +46,8 @@ _FEWEST = 8
 def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """Every step, and the scores, times each usual constant; and times the factor that a step itself shows."""
     named = constants(seen.case)
-    existing = {row.name for row in TABLE if row.step(seen.case.family) is not None and seen.case.has(row.needs)}
-    for step in _STEPS:
-        if step not in existing:
-            continue
+    existing = [row.name for row, _ in steps(seen.case.family) if seen.case.has(row.needs)]
+    for step in sorted(existing, key=lambda name: name in _FORWARD):
         # LSE is no product of what backwards are off by, but it may be in other units.
         factors = {words: factor for words, factor in named.items() if step != "LSE" or words in _UNITS}
         measured = _measured(seen, step)
@@ -58,9 +56,9 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
         for words, factor in factors.items():
             yield _of_step(seen, step, words, factor)
     for words, factor in named.items():
-        for first, steps in _AT_ONCE.items():
-            if set(steps) <= set(seen.own):
-                yield _of_step(seen, first, words, factor, steps)
+        for first, both in _AT_ONCE.items():
+            if set(both) <= set(seen.own):
+                yield _of_step(seen, first, words, factor, both)
         yield _of_scores(seen, words, factor)
         if words in ("ln 2", "log2 e"):
             summary = f"P is raised to the power {factor:.5g} = {words}: exp and exp2, or their units, are mixed up"
@@ -151,10 +149,9 @@ def _scaled(factor: float, added: Mapping[str, Any], variant: Variant) -> Varian
 
 def zeros(seen: Observed) -> Iterator[Hypothesis]:
     """H1: gradients that are 0 throughout, together where there are several: one kernel may have left them."""
-    gradients = ("dQ", "dK", "dV", "dBias", "dSink", "dTau")
-    steps = [step for step in gradients if step in seen.own and not bool(seen.actual[step].any())]
-    if steps:
-        are, there = (" are", "in them") if len(steps) > 1 else (" is", "there")
-        summary = f"{listed(steps)}{are} 0 throughout: nothing was stored {there}, or None was returned"
-        finish = finishing(lambda values: {step: values[step] * 0 for step in steps if step in values})
-        yield Hypothesis(f"zero/{steps[0]}", "H1", summary, finish, frozenset(steps), is_plain=True)
+    found = [name for name in GRADIENT_OF.values() if name in seen.own and not bool(seen.actual[name].any())]
+    if found:
+        are, there = (" are", "in them") if len(found) > 1 else (" is", "there")
+        summary = f"{listed(found)}{are} 0 throughout: nothing was stored {there}, or None was returned"
+        finish = finishing(lambda values: {name: values[name] * 0 for name in found if name in values})
+        yield Hypothesis(f"zero/{found[0]}", "H1", summary, finish, frozenset(found), is_plain=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.intermediates import lookup, steps
+from ..model.intermediates import lookup, names, reached, steps
 from ..numerics.evidence import Measured
 from ..reference import Attention
 from .variant import Alter, Hook, hooking
@@ -102,11 +102,7 @@ def may_show(changes: frozenset[str], seen: Observed, names: Collection[str] | N
     Args:
         names: the intermediates in question; None for all that are wrong by themselves.
     """
-    reached = set(changes)
-    for row, step in steps(seen.case.family):
-        if reached & set(step.parents):
-            reached.add(row.name)
-    return bool(reached & set(seen.own if names is None else names))
+    return not set(reached(changes, seen.case.family)).isdisjoint(seen.own if names is None else names)
 
 
 def title(tensor: str) -> str:
@@ -119,19 +115,17 @@ def title(tensor: str) -> str:
 
 AXES = {"b": "batch", "h": "head", "g": "head", "m": "row", "n": "row", "d": "dim", "e": "dim", "w": "distance"}
 """Words for axes."""
-EVERYTHING = frozenset(row.name for row, _ in (*steps("softmax"), *steps("lazy")))
-# What each input enters first.
-ENTERS = {
-    "q": frozenset({"LSE", "P", "O", "dK"}), "k": frozenset({"LSE", "P", "O", "dQ"}), "v": frozenset({"O", "dP"}),
-    "do": frozenset({"dP", "delta", "dV"}), "o": frozenset({"delta"}), "lse": frozenset({"P", "dSink", "delta"}),
-    "delta": frozenset({"dS", "dSink"}), "bias": frozenset({"LSE", "P", "O"}), "alibi": frozenset({"LSE", "P", "O"}),
-    "mask": frozenset({"LSE", "P", "O", "dP"}), "sinks": frozenset({"LSE", "O", "dSink"}),
-    "tau": frozenset({"O", "dP", "dV", "delta"}), "keep": frozenset({"O", "dP", "dV"}),
-}  # fmt: skip
-# Recomputed from an input by kernels that keep nothing of another kernel's: in lazy, delta from P and dP.
-_IN_LAZY = {name: frozenset({"delta"}) for name in ("q", "k", "v", "bias")}
+EVERYTHING = frozenset(names())
 
 
 def entered(tensor: str, family: str) -> frozenset[str]:
-    """The intermediates that are wrong by themselves where an input is read wrongly."""
-    return ENTERS[tensor] | (_IN_LAZY.get(tensor, frozenset()) if family == "lazy" else frozenset())
+    """The intermediates that are wrong by themselves where an input is read wrongly.
+
+    The forward makes O of its own P, a backward may make delta of P and dP, and one in lazy does.
+    """
+    if tensor == "o":
+        return frozenset({"delta"})
+    found = {row.name for row, step in steps(family) if title(tensor) in step.parents or tensor in step.parents}
+    found |= {"O"} if "LSE" in found else set()
+    found |= {"delta"} if tensor == "lse" or (family == "lazy" and found & {"P", "dP"}) else set()
+    return frozenset(found)

@@ -9,11 +9,10 @@ from operator import methodcaller
 from torch import Tensor
 
 from ..reference import Attention, Tile, live_length
-from .hypothesis import Hypothesis, Observed
+from .hypothesis import EVERYTHING, Hypothesis, Observed
 
 _SIZES = (16, 32, 64, 128, 256)
 _SUMS = ("dQ", "dK", "dV", "O", "LSE", "delta")
-_CHANGES = frozenset({"LSE", "O", "P", "delta", "dP", "dS", "dQ", "dK", "dV", "dBias", "dTau", "dSink"})
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def _hypothesis(seen: Observed, name: str, fault_class: str, words: str, keep: K
     first = next((own for own in (*seen.own, *seen.wrong_names) if own in _SUMS), seen.own[0])
     fault = f"{kind}/{first}-{what}" if what else f"{kind}/{first}"
     alter = methodcaller("seeing", lambda valid, x, tile: valid & keep(positions(x, tile)))
-    return Hypothesis(fault, fault_class, words.format(first), alter, _CHANGES)
+    return Hypothesis(fault, fault_class, words.format(first), alter, EVERYTHING)
 
 
 def positions(x: Attention, tile: Tile) -> Positions:

@@ -140,9 +140,6 @@ def _of_rank_2(tensor: Tensor) -> Tensor:
 
 # The input whose gradient it is, where the two have one dtype; the others are sums in float32.
 _LIKE = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias"}
-# The input of whose dtype an intermediate must hold every number: a gradient is added to what it is the gradient of, O
-# is a mean of rows of v, and of LSE the backward makes P.
-_HOLDS = {"dQ": "q", "dK": "k", "dV": "v", "dBias": "bias", "dSink": "sinks", "dTau": "tau", "O": "v", "LSE": "q"}
 
 
 def outputs_of(
@@ -168,8 +165,9 @@ def coarser_than(name: str, dtype: torch.dtype, values: Mapping[str, Tensor]) ->
     """The input whose numbers an intermediate of a dtype cannot all hold; None where it can, or need not."""
     import torch
 
-    like = _HOLDS.get(name)
-    if like is None or like not in values or torch.promote_types(dtype, values[like].dtype) == dtype:
+    row = lookup(name)
+    like = "" if row is None else row.gradient_of or row.like
+    if like not in values or torch.promote_types(dtype, values[like].dtype) == dtype:
         return None
     return like
 

@@ -1,12 +1,13 @@
-"""The table of intermediates: name, axes, formula and parents in each family, in dataflow order.
+"""The one table of the formulas: each intermediate, and each subexpression on the way to one, in dataflow order.
 
-A row added here adds an intermediate everywhere: to traces, comparison, blame, tables and labels.
+What traces, comparison, blame, roles, the first wrong value, audit, pages and the reading of names know of an
+intermediate stands in its row. Its values stand in `reference/`, its budget in `numerics/`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 
@@ -23,59 +24,161 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Product:
+    """A matrix of scores times an input."""
+
+    matrix: str
+    other: str
+    is_transposed: bool = False
+    """Whether it sums over rows, and not over keys."""
+    is_scaled: bool = False
+    """Whether the result is the scale times it."""
+
+    @property
+    def words(self) -> str:
+        """dS^T Q."""
+        return f"{self.matrix}{'^T' * self.is_transposed} {symbol(self.other)}"
+
+
+@dataclass(frozen=True)
+class Names:
+    """What people call an intermediate besides its own name, in small letters and without underscores."""
+
+    kernels: tuple[str, ...] = ()
+    """Variables of kernels."""
+    references: tuple[str, ...] = ()
+    """Variables, and keys of results, of references in Python."""
+    parameters: tuple[str, ...] = ()
+    """Parameters into which targets write it, as they are spelt."""
+
+
+@dataclass(frozen=True)
 class Intermediate:
     """One row of the table."""
 
     name: str
-    needs: str
-    """The optional input without which this does not exist; "" where it always does."""
     softmax: Step | None
     lazy: Step | None
+    place: tuple[int, int]
+    """Column and row in the picture of the dataflow, so that every arrow runs to the right or down."""
+    needs: str = ""
+    """The optional input without which this does not exist; "" where it always does."""
+    gradient_of: str = ""
+    """The input whose gradient it is."""
+    like: str = ""
+    """Of no gradient: the input of whose dtype it must hold every number."""
+    product: Product | None = None
+    """What it is, with its scale: of P, whatever stands for it."""
+    operands: tuple[str, ...] = ()
+    """What one operation of a kernel makes it of, beside its product."""
+    constants: str = ""
+    """What kernels multiply it by: "scores", "products" or "gradients", as `Roles` has them; "" for nothing."""
+    called: Names = Names()
 
     def step(self, family: str) -> Step | None:
         """How `family` ("softmax" or "lazy") computes it; None where it does not exist."""
         return self.lazy if family == "lazy" else self.softmax
 
 
-def slots(axes: str) -> tuple[str, str, str, str]:
-    """The letters of an intermediate's batch, head, row and column axes; "" for one that is absent or broadcast."""
-    whole = (axes if axes[0] in "b1" else "1" + axes).ljust(4, "1")
-    batch, head, row, col = ("" if letter == "1" else letter for letter in whole)
-    return batch, head, row, col
+@dataclass(frozen=True)
+class Subexpression:
+    """What kernels make on the way to an intermediate."""
+
+    name: str
+    into: tuple[str, ...]
+    """The intermediates of which one at least is wrong by itself where this is."""
+    parents: tuple[str, ...] = ()
+    """The intermediates that it is made of at once."""
+    operands: tuple[tuple[str, ...], ...] = ()
+    """What one operation of a kernel makes it of, in each way that there is."""
+    constants: str = ""
+    stands_for: str = ""
+    """The matrix in whose place it is multiplied."""
+    called: Names = Names()
 
 
-def _both(name: str, axes: str, formula: str, *parents: str) -> Intermediate:
-    step = Step(axes, formula, parents)
-    return Intermediate(name, "", step, step)
-
+_SCORED = ("q", "k", "bias", "alibi", "mask")
+_LSE = Step("bhm", "log sum_j exp(S)", (*_SCORED, "sinks"))
+_P = Step("bhmn", "exp(S - LSE)", (*_SCORED, "LSE"))
+_DS = Step("bhmn", "P * (dP - delta)", ("P", "dP", "delta"))
+_DQ, _DK = Step("bhmd", "scale * dS K", ("dS", "k")), Step("bgnd", "scale * dS^T Q", ("dS", "q"))
+_ELASTIC = "relu(P + tau / (i + 1))"
 
 TABLE = (
-    _both("LSE", "bhm", "log sum_j exp(S)", "q", "k", "bias"),
-    _both("P", "bhmn", "exp(S - LSE)", "q", "k", "bias", "LSE"),
-    Intermediate(
-        "O", "", Step("bhme", "P V", ("P", "v")), Step("bhme", "relu(P + tau / (i + 1)) V", ("P", "v", "tau"))
+    Intermediate("LSE", _LSE, _LSE, (0, 1), like="q", constants="scores",
+                 called=Names((), ("logsumexp", "softmaxlse", "l"))),
+    Intermediate("P", _P, _P, (1, 1), operands=("S - LSE",),
+                 called=Names(("pij",), ("attn", "att", "probs", "attnweights"))),
+    Intermediate("O", Step("bhme", "P V", ("P", "v", "keep")), Step("bhme", f"{_ELASTIC} V", ("P", "v", "tau")), (2, 0),
+                 like="v", product=Product("P", "v"), called=Names(("acco",), ("output", "out"))),
+    Intermediate("dP", Step("bhmn", "dO V^T", ("do", "v", "mask", "keep")),
+                 Step("bhmn", "[Z > 0] * (dO V^T)", ("do", "v", "P", "tau")), (2, 2),
+                 operands=("do", "v"), constants="gradients", called=Names(("dpij",), ("dprobs", "dattn"))),
+    Intermediate("delta", Step("bhm", "rowsum(dO * O)", ("do", "O")), Step("bhm", "rowsum(P * dP)", ("P", "dP")),
+                 (3, 0), operands=("do", "o"), constants="gradients",
+                 called=Names(("di", "deltai", "dsum", "dpsum"), ("d",))),
+    Intermediate("dS", _DS, _DS, (4, 1), operands=("P", "dP - delta"), constants="products",
+                 called=Names(("dsij",), ("dlogits", "dscores"))),
+    # Not d_q, nor d_k and d_v: of parameters those are the field's names of head dims.
+    Intermediate("dQ", _DQ, _DQ, (5, 0), gradient_of="q", product=Product("dS", "k", is_scaled=True),
+                 called=Names(("dqacc", "accdq"), ("qgrad", "gq"), ("dquery", "grad_q", "grad_query"))),
+    Intermediate("dK", _DK, _DK, (5, 1), gradient_of="k",
+                 product=Product("dS", "q", is_transposed=True, is_scaled=True),
+                 called=Names(("dkacc", "accdk"), ("kgrad", "gk"), ("dkey", "grad_k", "grad_key"))),
+    Intermediate("dV", Step("bgne", "P^T dO", ("P", "do", "keep")),
+                 Step("bgne", f"{_ELASTIC}^T dO", ("P", "do", "tau")), (1, 2),
+                 gradient_of="v", product=Product("P", "do", is_transposed=True),
+                 called=Names(("dvacc", "accdv"), ("vgrad", "gv"), ("dvalue", "grad_v", "grad_value"))),
+    Intermediate("dBias", Step("1hmn", "dT, summed over what bias is broadcast along", ("dS",)),
+                 Step("hw", "sum over i - j = w of dS", ("dS",)), (5, 2), "bias", "bias",
+                 called=Names(("db",), (), ("d_bias", "grad_bias", "dattn_bias", "grad_attn_bias"))),
+    Intermediate("dSink", Step("h", "-sum exp(sink - LSE) * delta", ("LSE", "delta", "sinks")), None, (4, 0), "sinks",
+                 "sinks", called=Names((), (), ("dsinks", "d_sink", "d_sinks", "grad_sink", "grad_sinks"))),
+    Intermediate("dTau", None, Step("h", "sum of dP / (i + 1)", ("dP",)), (3, 2), "tau", "tau",
+                 called=Names((), (), ("d_tau", "grad_tau"))),
+)  # fmt: skip
+
+_SCORES, _LARGEST = ("LSE", "P", "O"), ("LSE", "O")
+SUBEXPRESSIONS = (
+    Subexpression("Q K^T", _SCORES, operands=(("q", "k"),), constants="scores"),
+    Subexpression(
+        "S", _SCORES, operands=(("Q K^T",),), constants="scores", called=Names(("qk",), ("scores", "logits"))
     ),
-    Intermediate(
-        "dP", "", Step("bhmn", "dO V^T", ("do", "v")), Step("bhmn", "[Z > 0] * (dO V^T)", ("do", "v", "P", "tau"))
-    ),
-    Intermediate("delta", "", Step("bhm", "rowsum(dO * O)", ("do", "O")), Step("bhm", "rowsum(P * dP)", ("P", "dP"))),
-    _both("dS", "bhmn", "P * (dP - delta)", "P", "dP", "delta"),
-    _both("dQ", "bhmd", "scale * dS K", "dS", "k"),
-    _both("dK", "bgnd", "scale * dS^T Q", "dS", "q"),
-    Intermediate(
-        "dV", "", Step("bgne", "P^T dO", ("P", "do")), Step("bgne", "relu(P + tau / (i + 1))^T dO", ("P", "do", "tau"))
-    ),
-    Intermediate(
-        "dBias",
-        "bias",
-        Step("1hmn", "dT, summed over what bias is broadcast along", ("dS",)),
-        Step("hw", "sum over i - j = w of dS", ("dS",)),
-    ),
-    Intermediate("dSink", "sinks", Step("h", "-sum exp(sink - LSE) * delta", ("LSE", "delta", "sinks")), None),
-    Intermediate("dTau", "tau", None, Step("h", "sum of dP / (i + 1)", ("dP",))),
+    Subexpression("S - LSE", ("P",), ("LSE",), (("S", "LSE"), ("Q K^T", "LSE")), "scores"),
+    Subexpression("maximum of S so far", _LARGEST, constants="scores", called=Names(("m", "mi"))),
+    Subexpression("maximum of Q K^T so far", _LARGEST, constants="scores"),
+    Subexpression("sum of exp(S - maximum) so far", _LARGEST, called=Names(("l", "li"))),
+    Subexpression("P after dropout", ("O", "dV"), ("P",), stands_for="P"),
+    Subexpression("P + tau / (i + 1)", ("O", "dP", "dV"), ("P",)),
+    Subexpression(_ELASTIC, ("O", "dV"), ("P",), stands_for="P", called=Names(("pe", "pelastic"))),
+    Subexpression("dP / (i + 1)", ("dTau", "delta"), ("dP",)),
+    Subexpression("sum of dP / (i + 1)", ("dTau", "delta"), ("dP",)),
+    Subexpression("P * dP", ("delta", "dS"), ("P", "dP"), (("P", "dP"),)),
+    Subexpression("dP - delta", ("dS",), ("dP", "delta"), (("dP", "delta"),), "gradients"),
+    Subexpression("dT", ("dS", "dBias"), ("P", "dP", "delta"), constants="products"),
+    Subexpression("sum of dS", ("dBias",), ("dS",)),
+    Subexpression("dS K", ("dQ",), ("dS",), constants="products"),
+    Subexpression("dS^T Q", ("dK",), ("dS",), constants="products"),
 )
 
-_BY_NAME = {row.name.lower(): row for row in TABLE} | {"out": TABLE[2]}
+_BY_NAME = {row.name.lower(): row for row in TABLE}
+_BY_NAME["out"] = _BY_NAME["o"]
+GRADIENT_OF = {row.gradient_of: row.name for row in TABLE if row.gradient_of}
+"""By input."""
+PRODUCTS = {row.name: row.product for row in TABLE if row.product is not None}
+"""By what they are, with their scale."""
+MATRICES = tuple(row.name for row in TABLE if row.softmax is not None and row.softmax.axes == "bhmn")
+"""What has a number for each row and key."""
+MATRIX_OF = {name: PRODUCTS[name].matrix for name in GRADIENT_OF.values() if name in PRODUCTS}
+"""By gradient: what it shows once the input is known that it multiplies."""
+_INTO = {row.name: row.into for row in SUBEXPRESSIONS}
+_PARENTS = {row.name: row.parents for row in SUBEXPRESSIONS}
+_MADE = {frozenset((one.matrix, one.other)): name for name, one in PRODUCTS.items()}
+_MADE |= {frozenset(way): row.name for row in SUBEXPRESSIONS for way in row.operands}
+_MADE |= {frozenset(row.operands): row.name for row in TABLE if row.operands}
+_MADE |= {frozenset((name,)): name for name in MATRICES}
+KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "w": "d"}
+"""Which axes stand for one another in different tensors: batches, heads, rows or keys, and innermost axes."""
 
 
 def names() -> tuple[str, ...]:
@@ -96,11 +199,73 @@ def steps(family: str) -> Iterator[tuple[Intermediate, Step]]:
             yield row, step
 
 
-GRADIENT_OF = {"q": "dQ", "k": "dK", "v": "dV", "bias": "dBias", "sinks": "dSink", "tau": "dTau"}
-"""By input."""
-KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "w": "d"}
-"""Which axes stand for one another in different tensors: batches, heads, rows or keys, and innermost axes."""
-_GRADIENTS = re.compile(r"(?:dbias|dsink|dtau|delta|lse|dq|dk|dv|dp|ds)+")
+def symbol(name: str) -> str:
+    """An input or intermediate as formulas write it: Q, dO, dS."""
+    return {"q": "Q", "k": "K", "v": "V", "do": "dO"}.get(name, name)
+
+
+def slots(axes: str) -> tuple[str, str, str, str]:
+    """The letters of an intermediate's batch, head, row and column axes; "" for one that is absent or broadcast."""
+    whole = (axes if axes[0] in "b1" else "1" + axes).ljust(4, "1")
+    batch, head, row, col = ("" if letter == "1" else letter for letter in whole)
+    return batch, head, row, col
+
+
+def reached(names: Collection[str], family: str) -> list[str]:
+    """Some inputs or intermediates, and what they enter, at once or by way of others, in dataflow order."""
+    found = dict.fromkeys(names)
+    for row, step in steps(family):
+        if found.keys() & {*step.parents}:
+            found[row.name] = None
+    return [*found]
+
+
+def entered_by(form: str) -> tuple[str, ...]:
+    """The intermediates of which one at least is wrong by itself where a form is; () of what is a step to none."""
+    return _INTO.get(form, (form,) if lookup(form) is not None else ())
+
+
+def parents_of(form: str, family: str) -> tuple[str, ...]:
+    """The intermediates that a form is made of at once."""
+    row = lookup(form)
+    step = row.step(family) if row is not None else None
+    return _PARENTS.get(form, tuple(name for name in step.parents if lookup(name) is not None) if step else ())
+
+
+def in_place_of(matrix: str) -> tuple[str, ...]:
+    """The forms that products take for a matrix: itself, and what has its dropout or tau in it."""
+    return (matrix, *(row.name for row in SUBEXPRESSIONS if row.stands_for == matrix))
+
+
+def unscaled(name: str) -> str:
+    """The form that a product is before its scale: dS K of dQ, and dV of itself."""
+    return PRODUCTS[name].words if PRODUCTS[name].is_scaled else name
+
+
+def made_of(operands: Collection[str]) -> str:
+    """What a kernel makes of right forms and inputs by one operation; "" where that is not known.
+
+    Of one matrix it makes the same, rounded, masked or times a constant.
+    """
+    return _MADE.get(frozenset(operands), "")
+
+
+def in_kernels(*rows: str) -> dict[str, str]:
+    """By what kernels call them, in small letters and without underscores: intermediates and subexpressions."""
+    return {
+        word: row.name
+        for row in (*TABLE, *SUBEXPRESSIONS)
+        if row.name in rows
+        for word in (row.name.lower(), *row.called.kernels)
+    }
+
+
+def plain(name: str) -> str:
+    """A name as `Names` have it."""
+    return name.lower().replace("_", "")
+
+
+_GRADIENTS = "|".join(sorted((name.lower() for name in names() if len(name) > 1), key=len, reverse=True))
 
 
 def is_named_after(kernel: str, intermediate: str) -> bool:
@@ -108,6 +273,5 @@ def is_named_after(kernel: str, intermediate: str) -> bool:
 
     Only words made up entirely of names of gradients count, and no letters inside other words.
     """
-    name = intermediate.lower()
-    words = [word for word in re.split(r"[^a-z]+", kernel.lower()) if _GRADIENTS.fullmatch(word)]
-    return any(name in re.findall(r"dbias|dsink|dtau|delta|lse|dq|dk|dv|dp|ds", word) for word in words)
+    words = [word for word in re.split(r"[^a-z]+", kernel.lower()) if re.fullmatch(f"(?:{_GRADIENTS})+", word)]
+    return any(intermediate.lower() in re.findall(_GRADIENTS, word) for word in words)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..model.case import Case
+from ..model.intermediates import names, reached
 from ..model.mechanisms import door
 from ..reference import Attention, tiles
 from ..reference.attention import BY_KEY, BY_ROW
@@ -35,7 +36,8 @@ REFERENCE_SHARE = 1 / 16
 REFERENCE_SHARE_OF_FLOAT32 = 2.0**-14
 
 # Of the intermediates, those that dO enters linearly; LSE, P and O do not see it.
-LINEAR_IN_DO = ("dP", "delta", "dS", "dQ", "dK", "dV", "dBias", "dSink", "dTau")
+_BEHIND_DO = {*reached(("do",), "softmax"), *reached(("do",), "lazy")}
+LINEAR_IN_DO = tuple(name for name in names() if name in _BEHIND_DO)
 
 NAMES = {
     "I1": "sum_j dV = sum of dO",

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..model.intermediates import names
 from ..model.number import LAMBDA
 from ..reference import Attention, Tile, evaluate
 from ..reference.lazy import sum_by_distance
@@ -174,8 +175,8 @@ def rounding_shift(
 def _moved(x: Attention, tile: Tile, values: Mapping[str, Tensor], narrow: Narrow) -> dict[str, Tensor]:
     coarse = replace(x, q=narrow(x.q), k=narrow(x.k), v=narrow(x.v), do=narrow(x.do))
     moved = evaluate(coarse, tile)
-    names = {"LSE", "P", "O", "dPE", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau", "dSink"} & values.keys()
-    return {name: (moved[name] - values[name]).abs().nan_to_num(0.0) for name in names}
+    known = ({*names()} - {"dP"} | {"dPE"}) & values.keys()
+    return {name: (moved[name] - values[name]).abs().nan_to_num(0.0) for name in known}
 
 
 def _shift_of_products(

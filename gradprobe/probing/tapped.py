@@ -14,7 +14,7 @@ from torch import Tensor
 from ..model.allowance import Allowance
 from ..model.assignment import Assigned
 from ..model.failures import Failure
-from ..model.intermediates import GRADIENT_OF, steps
+from ..model.intermediates import GRADIENT_OF, reached
 from ..model.number import in_words, spans
 from ..numerics.evidence import LayoutRun
 from ..numerics.tally import Finding
@@ -58,11 +58,7 @@ def _heads(of: Tensor) -> str:
 
 def _made_of(tap: Tap, family: str) -> set[str]:
     """The gradients of q, k and v that an intermediate goes into."""
-    found = {tap.intermediate}
-    for row, step in steps(family):  # in the order of the dataflow
-        if found & set(step.parents):
-            found.add(row.name)
-    return found & {GRADIENT_OF[name] for name in "qkv"}
+    return {*reached((tap.intermediate,), family)} & {GRADIENT_OF[name] for name in "qkv"}
 
 
 def _wrong_in_any(findings: Sequence[Finding], heads: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 from msgspec import structs
 
-from gradprobe.diagnosis.agreement import Table, intermediates_of, made_of
+from gradprobe.diagnosis.agreement import Table
+from gradprobe.model.intermediates import entered_by, parents_of
 from gradprobe.model.report import Diagnosis, Where
 from gradprobe.model.run import INHERITED, MATCH, MISMATCH
 
@@ -36,8 +37,8 @@ def value(form, *kernels):
         1.0,
         said,
         where,
-        says_wrong=intermediates_of(form),
-        says_right=made_of(form, "softmax"),
+        says_wrong=entered_by(form),
+        says_right=parents_of(form, "softmax"),
     )
 
 
@@ -64,7 +65,7 @@ def test_a_value_of_one_kernel_is_nothing_to_another():
 def test_dp_is_made_of_p_in_the_lazy_family_alone():
     shown = table({"dQ": MISMATCH}, one={"P": MISMATCH, "dP": MISMATCH})
     assert shown.agreeing([value("dP", "one")]) == [value("dP", "one")]
-    assert made_of("dP", "lazy") == ("P",)
+    assert parents_of("dP", "lazy") == ("P",)
 
 
 def test_what_nothing_was_shown_of_denies_nothing():
@@ -80,7 +81,7 @@ def test_a_hypothesis_about_what_is_right_everywhere_does_not_stand():
 
 def test_a_value_that_was_exported_right_is_spoilt_on_the_way_to_what_is_wrong():
     (told,) = table({"P": MATCH, "dS": MATCH, "dQ": MISMATCH, "dK": MATCH}).agreeing([value("dS", "one")])
-    assert (told.fault, told.says_wrong, told.says_right) == ("value/dQ", ("dQ",), made_of("dS", "softmax"))
+    assert (told.fault, told.says_wrong, told.says_right) == ("value/dQ", ("dQ",), parents_of("dS", "softmax"))
     assert told.summary == "one makes a wrong dQ from line 7 on: its inputs are right"
     assert table({"P": MISMATCH, "dS": MATCH, "dQ": MISMATCH}).agreeing([value("dS", "one")]) == []
     assert table({"dS": MATCH, "dQ": MATCH}).agreeing([value("dS", "one")]) == []

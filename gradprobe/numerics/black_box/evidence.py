@@ -12,7 +12,7 @@ from msgspec import structs
 from torch import Tensor
 
 from ...model.case import Case
-from ...model.intermediates import lookup, names
+from ...model.intermediates import MATRIX_OF, lookup, names
 from ...model.run import INHERITED, MISMATCH, Element
 from ...reference import Attention, evaluate
 from ...reference.attention import BY_ROW, add_tile
@@ -24,7 +24,7 @@ from ..identities import Invariant
 from ..locate import locate
 from ..rows import in_whole, rows_of
 from ..tally import Finding, Rising
-from .recover import SHOWN, Recovered
+from .recover import Recovered
 
 QUOTIENTS = ("dP", "delta")
 """What is read off P and dS."""
@@ -115,7 +115,7 @@ class Scales:
         """What each gradient shows of its intermediate."""
         found = []
         for name, value in recovered.by.items():
-            compared = findings if value is recovered.trace.values.get(SHOWN[name]) else {}
+            compared = findings if value is recovered.trace.values.get(MATRIX_OF[name]) else {}
             found.append(self.of(recovered, name, value, whole.get(name, RIGHT), compared))
         return found
 
@@ -129,7 +129,7 @@ class Scales:
             whole: the grade of the gradient itself.
             known: where the value was compared already.
         """
-        name = SHOWN[through]
+        name = MATRIX_OF[through]
         finding = known.get(name) or self._alone(recovered, name, value).findings[name]
         one = self._evidence(recovered, name, through, value, finding)
         return replace(one, whole=max(one.grade, whole))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...model.assignment import Assigned
 from ...model.case import Case
+from ...model.intermediates import MATRIX_OF
 from ...model.number import listed
 from ...model.run import MISMATCH
 from ...runtime.trace import Trace
@@ -17,7 +18,6 @@ from ..evidence import Inside, Measured
 from .evidence import QUOTIENTS, RIGHT, Evidence, Measure, Scales, beside, inseparable, reread_do, reread_for_dp
 from .onehot import Sample
 from .recover import (
-    SHOWN,
     SUMS,
     ZERO,
     Asked,
@@ -121,13 +121,13 @@ def _of_one_result(examiner: Examiner, recovered: Recovered, measured: Measured)
     A dS that is right but for its delta, one number a row, is no sum's doing.
     """
     name = next((name for name, one in measured.comparison.findings.items() if one.status == MISMATCH), "")
-    through = [one for one in recovered.by if SHOWN[one] == ("P" if name == "P" else "dS")]
+    through = [one for one in recovered.by if MATRIX_OF[one] == ("P" if name == "P" else "dS")]
     wrong = [one for one in recovered.by if examiner.own.comparison.findings[one].mismatched]
     if name not in ("P", "dP", "dS") or measured.trace.sources[name] != "recovered" or through != wrong or through[1:]:
         return measured, []
     (alone,) = wrong
-    words = f"{alone} alone shows {SHOWN[alone]}: either that is wrong, or the sum that makes {alone} of it"
-    return examiner.compared(_without(recovered, (SHOWN[alone], *QUOTIENTS))), [words]
+    words = f"{alone} alone shows {MATRIX_OF[alone]}: either that is wrong, or the sum that makes {alone} of it"
+    return examiner.compared(_without(recovered, (MATRIX_OF[alone], *QUOTIENTS))), [words]
 
 
 def _held(recovered: Recovered, evidence: Sequence[Evidence]) -> Recovered:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...model.case import Case
 from ...model.failures import TargetFailure
+from ...model.intermediates import GRADIENT_OF, MATRIX_OF, PRODUCTS
 from ...reference import Attention, evaluate, tiles
 from ...runtime.trace import Trace, expected_shapes
 from ..blocks import Block, blocks, key_heads_at_once
@@ -27,10 +28,8 @@ CALL_ELEMENTS = 1 << 22
 CALL_SCORES = 1 << 24
 # Scores of all probes together up to which everything is shown.
 WHOLE_SCORES = 1 << 24
-SHOWN = {"dQ": "dS", "dK": "dS", "dV": "P"}
-"""What each gradient shows."""
-GRADIENTS = tuple(SHOWN)
-SUMS = ("dBias", "dSink", "dTau")
+GRADIENTS = tuple(MATRIX_OF)
+SUMS = tuple(name for name in GRADIENT_OF.values() if name not in PRODUCTS)
 
 Answer = Callable[[Case, Mapping[str, Tensor], Mapping[str, Tensor]], Trace]
 """Runs the target on several probes, in the layout under examination; given the first of them alone as well."""
@@ -222,7 +221,7 @@ def _recovered(
         recovered = replace(recovered, by={**shown, "dQ": _as_expected_elsewhere(recovered, shown["dQ"])})
     # Some keys alone make no rows of dS.
     whole = [name for name in reversed(GRADIENTS) if name in shown and not (rows and name == "dQ")]
-    return with_matrices(recovered, case, {SHOWN[name]: shown[name] for name in whole})
+    return with_matrices(recovered, case, {MATRIX_OF[name]: shown[name] for name in whole})
 
 
 def _as_expected_elsewhere(recovered: Recovered, shown: Tensor) -> Tensor:

@@ -6,15 +6,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from markupsafe import Markup
 
-from ...model.intermediates import GRADIENT_OF, is_named_after, lookup
+from ...model.intermediates import GRADIENT_OF, TABLE, is_named_after, parents_of
 from ...model.number import listed
 from ...model.run import INHERITED, MATCH, MISMATCH, NOT_EXPOSED, Intermediate, Run
 
-# Column and row of each, so that every arrow runs to the right or down.
-PLACES = {
-    "LSE": (0, 1), "P": (1, 1), "dV": (1, 2), "O": (2, 0), "dP": (2, 2), "delta": (3, 0), "dTau": (3, 2),
-    "dSink": (4, 0), "dS": (4, 1), "dQ": (5, 0), "dK": (5, 1), "dBias": (5, 2),
-}  # fmt: skip
+PLACES = {row.name: row.place for row in TABLE}
 WORDS = {
     MISMATCH: "✗ wrong by itself",
     INHERITED: "↳ inherited",
@@ -76,7 +72,7 @@ def _edges(by_kernel: Mapping[str, Mapping[str, Intermediate]], family: str) -> 
     """What each intermediate is made of, by their titles."""
     for kernel, those in by_kernel.items():
         for name, one in those.items():
-            for parent in _parents(name, family):
+            for parent in parents_of(name, family):
                 having = [other for other, known in by_kernel.items() if parent in known]
                 yield from ((by_kernel[other][parent].title, one.title) for other in _sources(kernel, name, having))
 
@@ -94,12 +90,6 @@ def _sources(kernel: str, name: str, having: Sequence[str]) -> list[str]:
     saying = [other for other in having if is_named_after(other, name)]
     silent = [other for other in having if not any(is_named_after(other, each) for each in GRADIENT_OF.values())]
     return saying or (silent if len(silent) == 1 else [])
-
-
-def _parents(name: str, family: str) -> Iterator[str]:
-    row = lookup(name)
-    step = row.step(family) if row else None
-    yield from step.parents if step else ()
 
 
 def _lane(kernel: str, top: int) -> Markup:
