@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ..model.intermediates import PRODUCTS, Product, symbol
 from ..model.mechanisms import door
 from ..reference import Attention
 from ..source.expressions import Expression
-from .forms import DUE, PRODUCTS, Array, Form, Mistake, product_words, shown
+from .forms import DUE, Array, Form, Mistake
 from .library import HIDDEN, Library, Match
 from .names import role_of
 from .variants import Variants
@@ -82,7 +83,7 @@ class _Places:
 
     of_mistakes: list[tuple[frozenset[Mistake], Expression, Form | None]] = field(default_factory=list)
     of_factor: dict[tuple[str, str], Expression] = field(default_factory=dict)
-    of_product: dict[tuple[str, str, bool], Expression] = field(default_factory=dict)
+    of_product: dict[Product, Expression] = field(default_factory=dict)
     of_scores: list[tuple[float, Expression]] = field(default_factory=list)
     of_masks: dict[str, Expression] = field(default_factory=dict)
 
@@ -225,7 +226,7 @@ class _Explaining:
         form = match.form
         if form.kind in ("delta", "dP") and not form.mistakes and not _is(abs(match.factor), 1.0):
             by = self._factor_words(match.factor)
-            words = f"{shown(form.kind)} is {by} of what is due"
+            words = f"{symbol(form.kind)} is {by} of what is due"
             if form.kind == "delta" and match.factor < 1 and "1/" in by:
                 words = f"delta is a mean, {by} of the sum over the row"
             mistake = Mistake(form.kind, f"{form.kind.lower()}/factor", words)
@@ -296,14 +297,11 @@ class _Explaining:
             words = f"what is returned as {name} is {match.form.words}"
             made, at = Mistake(name, "order", words, "return it under its own name"), None
         else:
-            (matrix, other, transposed), came = due, product_words(product)
-            key = "operand"
-            if product[:2] == (matrix, other) and product[2] != transposed:
-                key = "transposed"
-            made = Mistake(name, key, f"{name} is made of {came}, not of {product_words(due)}")
+            key = "transposed" if product == due.turned else "operand"
+            made = Mistake(name, key, f"{name} is made of {product.words}, not of {due.words}")
             at = self._places.of_product.get(product)
-            named = (one.at for one in self._holdings if role_of(one.name) == matrix and one.kind == product[0])
-            at = at if product[0] == matrix else next(named, at)
+            named = (one.at for one in self._holdings if role_of(one.name) == due.matrix and one.kind == product.matrix)
+            at = at if product.matrix == due.matrix else next(named, at)
         if at is not None:
             self._places.of_mistakes.append((frozenset([made]), at, None))
         return made

@@ -8,21 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..model.intermediates import Product, steps
+
 Array = NDArray[np.float64]
-DUE = {
-    "S": "S = scale * Q K^T", "P": "P = exp(S - LSE), S masked with -inf", "O": "O = P V", "dP": "dP = dO V^T",
-    "delta": "delta = rowsum(dO * O) = rowsum(P * dP)", "dS": "dS = P * (dP - delta)", "dQ": "dQ = scale * dS K",
-    "dK": "dK = scale * dS^T Q", "dV": "dV = P^T dO", "LSE": "LSE = log sum_j exp(S)",
-}  # fmt: skip
-"""The formula of each intermediate in the softmax family."""
+_CHAIN = ("S", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV", "LSE")
+DUE = {row.name: f"{row.name} = {step.formula}" for row, step in steps("softmax")}
+DUE |= {"S": "S = scale * Q K^T", "P": f"{DUE['P']}, S masked with -inf", "delta": f"{DUE['delta']} = rowsum(P * dP)"}
+DUE = {name: DUE[name] for name in _CHAIN}
+"""The formula of each intermediate in the softmax family, those that results are made of first."""
 _LAZY = {
     "O": "O = PE V, PE = relu(P + tau / (i + 1)), 0 where it is masked", "dP": "dP = [PE > 0] * dO V^T",
     "delta": "delta = rowsum(P * dP)", "dV": "dV = PE^T dO",
 }  # fmt: skip
-PRODUCTS = {"O": ("P", "v", False), "dQ": ("dS", "k", False), "dK": ("dS", "q", True), "dV": ("P", "do", True)}
-"""Of each result: the matrix, whether it is transposed, and what it is multiplied by."""
 FEATURES = {"q": "bhmd", "k": "bhnd", "v": "bhne", "do": "bhme", "O": "bhme"}
-_SHOWN = {"q": "Q", "k": "K", "v": "V", "do": "dO"}
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,8 @@ class Form:
     values: Array
     words: str
     mistakes: tuple[Mistake, ...] = ()
-    product: tuple[str, str, bool] | None = None
-    """Of a product: the kind of the matrix, that of what it is multiplied by, and whether the matrix is transposed."""
+    product: Product | None = None
+    """Of a product: what it multiplies."""
 
 
 def due_in(family: str) -> Mapping[str, str]:
@@ -61,11 +59,8 @@ def due_in(family: str) -> Mapping[str, str]:
     return DUE | _LAZY if family == "lazy" else DUE
 
 
-def shown(kind: str) -> str:
-    """The name of an input or intermediate as people write it."""
-    return _SHOWN.get(kind, kind)
-
-
-def product_words(product: tuple[str, str, bool]) -> str:
-    matrix, other, transposed = product
-    return f"{shown(matrix)}{'^T' if transposed else ''} {shown(other)}"
+def multiplied(matrix: Form, product: Product, other: Array) -> Form:
+    """A matrix times an input, or O, without the scale."""
+    values = (matrix.values.swapaxes(-1, -2) if product.is_transposed else matrix.values) @ other
+    axes = "bh" + ("n" if product.is_transposed else "m") + FEATURES[product.other][-1]
+    return Form("", axes, values, product.words, matrix.mistakes, product)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..model.intermediates import PRODUCTS, symbol
 from ..reference import Attention, Tile
-from .forms import FEATURES, PRODUCTS, Array, Form, shown
+from .forms import FEATURES, Array, Form, multiplied
 
 
 class Formulas:
@@ -28,7 +29,7 @@ class Formulas:
 
     def right(self) -> list[Form]:
         """What a right function may hold."""
-        forms = [Form(name, FEATURES[name], self.inputs[name], shown(name)) for name in self.inputs]
+        forms = [Form(name, FEATURES[name], self.inputs[name], symbol(name)) for name in self.inputs]
         forms += [Form("S", "bhmn", self.raw, "Q K^T")]
         s = self.logits(self.scale)
         t = np.where(self.valid, s, -np.inf)
@@ -79,11 +80,9 @@ class Formulas:
         yield from (self._product(name, ds if name != "dV" else replace(p, values=held)) for name in ("dQ", "dK", "dV"))
 
     def _product(self, name: str, matrix: Form) -> Form:
-        kind, other, transposed = PRODUCTS[name]
-        values = (matrix.values.swapaxes(-1, -2) if transposed else matrix.values) @ self.inputs[other]
-        factor = self.scale if name in ("dQ", "dK") else 1.0
-        axes = {"dQ": "bhmd", "dK": "bhnd", "dV": "bhne", "O": "bhme"}[name]
-        return Form(name, axes, factor * values, name, matrix.mistakes, (kind, other, transposed))
+        product = PRODUCTS[name]
+        made = multiplied(matrix, product, self.inputs[product.other])
+        return replace(made, kind=name, values=(self.scale if product.is_scaled else 1.0) * made.values, words=name)
 
     def logits(self, factor: float) -> Array:
         """Scores before the mask, of another factor than the scale."""

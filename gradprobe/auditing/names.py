@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..model.intermediates import lookup
+from ..model.intermediates import SUBEXPRESSIONS, TABLE, plain
 from ..source.text import PythonSource
 from ..targets.parameters import canonical_name
 
@@ -17,12 +17,11 @@ _PARAMETERS = {"grad": "do", "g": "do", "dy": "do", "d_out": "do", "grad_outputs
 _SIZES = {"h": "h", "heads": "h", "n_heads": "h", "num_heads": "h", "nheads": "h", "b": "b", "batch": "b", "bs": "b",
           "batch_size": "b", "bsz": "b", "d": "d", "head_dim": "d", "d_head": "d", "d_k": "d", "dim_head": "d",
           "seq_len": "m", "seqlen": "m", "n_ctx": "m", "length": "m", "t": "m"}  # fmt: skip
-_RESULTS = {"dquery": "dQ", "grad_q": "dQ", "grad_query": "dQ", "d_q": "dQ", "q_grad": "dQ", "gq": "dQ", "dkey": "dK",
-            "grad_k": "dK", "grad_key": "dK", "d_k": "dK", "k_grad": "dK", "gk": "dK", "dvalue": "dV", "grad_v": "dV",
-            "grad_value": "dV", "d_v": "dV", "v_grad": "dV", "gv": "dV", "output": "O", "out": "O", "logsumexp": "LSE",
-            "softmax_lse": "LSE", "l": "LSE", "d": "delta", "attn": "P", "att": "P", "probs": "P", "attn_weights": "P",
-            "dlogits": "dS", "dscores": "dS", "ds_": "dS", "dprobs": "dP", "dattn": "dP", "scores": "S", "logits": "S",
-            "s": "S"}  # fmt: skip
+_RESULTS = {
+    word: row.name
+    for row in (*TABLE, *SUBEXPRESSIONS)
+    for word in (plain(row.name), *row.called.references, *map(plain, row.called.parameters))
+}
 
 
 # What stands behind the name of an input in much code.
@@ -31,9 +30,9 @@ _ENDINGS = ("_in", "_ref", "_np", "_t", "_f", "_mat", "_tensor")
 
 def parameter_named(name: str) -> str | None:
     """The canonical name of what a parameter is: of an input or option, or P for saved probabilities."""
-    plain = name.lower().strip("_")
-    plain = next((plain.removesuffix(ending) for ending in _ENDINGS if plain.endswith(ending)), plain)
-    return canonical_name(name) or canonical_name(plain) or _PARAMETERS.get(plain)
+    word = name.lower().strip("_")
+    word = next((word.removesuffix(ending) for ending in _ENDINGS if word.endswith(ending)), word)
+    return canonical_name(name) or canonical_name(word) or _PARAMETERS.get(word)
 
 
 def size_named(name: str) -> str | None:
@@ -43,14 +42,10 @@ def size_named(name: str) -> str | None:
 
 def role_of(name: str) -> str | None:
     """The intermediate that a variable or a key of a result is named after; None where its name says nothing."""
-    plain = name.lower().strip("_")
+    word = name.lower().strip("_")
     for ending in ("_ref", "_manual", "_torch", "_expected", "_np", "_hat", "_fp32", "_f32", "_f64"):
-        plain = plain.removesuffix(ending)
-    plain = plain.removeprefix("ref_")
-    row = lookup(plain)
-    if row is not None:
-        return row.name
-    return _RESULTS.get(plain) or _RESULTS.get(plain.replace("_", ""))
+        word = word.removesuffix(ending)
+    return _RESULTS.get(plain(word.removeprefix("ref_")))
 
 
 def returned_names(function: Callable[..., Any], source: PythonSource | None) -> list[list[str | None]]:

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..model.intermediates import symbol
 from ..model.number import listed
 from ..model.report import Diagnosis, Held, Where
 from ..source.expressions import Expression
 from ..targets.naming import plain_function
 from .audit import Audit
 from .explain import AT_USE, Holding, Located
-from .forms import Mistake, due_in, shown
+from .forms import Mistake, due_in
 from .names import line_of_role, return_line, role_of
 from .watching import Value
 
@@ -202,7 +203,7 @@ def held_of(audit: Audit) -> tuple[Held, ...]:
         takes = {own: name for name, own in audit.callee.takes.items()}
         pair = explanation.swapped
         return tuple(
-            Held(name=one, says=shown(takes[one]), holds=f"used as {shown(takes[other])}")
+            Held(name=one, says=symbol(takes[one]), holds=f"used as {symbol(takes[other])}")
             for one, other in (pair, pair[::-1])
         )
     return tuple(_conflicts(audit, explanation.holdings))[:_MOST_HELD]
@@ -221,7 +222,7 @@ def _conflicts(audit: Audit, holdings: tuple[Holding, ...]) -> Iterator[Held]:
         if wrong and says:
             rows = those if len(those) > 1 else wrong
             for one in {(one.line, one.words): one for one in rows}.values():
-                yield Held(name=name, says=shown(says), holds=_holds(one), line=one.line)
+                yield Held(name=name, says=symbol(says), holds=_holds(one), line=one.line)
 
 
 def _is_own(one: Holding) -> bool:

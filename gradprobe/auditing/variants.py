@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .forms import FEATURES, PRODUCTS, Array, Form, Mistake, product_words, shown
+from ..model.intermediates import PRODUCTS, Product, symbol
+from .forms import Array, Form, Mistake, multiplied
 from .formulas import Formulas
 
 
@@ -132,7 +133,7 @@ class Variants(Formulas):
             if {a, b} == {"do", "O"} and self._tau is None:
                 continue
             if features[a].shape == features[b].shape:
-                made = _row(f"rowsum({shown(a)} * {shown(b)})", (features[a] * features[b]).sum(-1))
+                made = _row(f"rowsum({symbol(a)} * {symbol(b)})", (features[a] * features[b]).sum(-1))
                 yield replace(made, mistakes=(*(o.mistakes if "O" in (a, b) else ()), *made.mistakes))
 
     def wrong_dp(self) -> Iterator[Form]:
@@ -142,7 +143,7 @@ class Variants(Formulas):
             if (a, b) not in (("do", "v"), ("q", "k"), ("v", "do"), ("k", "q")) and features[a].shape == features[
                 b
             ].shape:
-                words = f"{shown(a)} {shown(b)}^T"
+                words = f"{symbol(a)} {symbol(b)}^T"
                 mistake = Mistake("dP", "dp/operand", f"{words} stands for dP")
                 yield Form("dP", "bhmn", features[a] @ features[b].swapaxes(-1, -2), words, (mistake,))
 
@@ -230,11 +231,9 @@ class Variants(Formulas):
         made = []
         features = {**self.inputs, "O": self.alternates["O"][0].values}
         for other, transposed in itertools.product(features, (False, True)):
-            product = (matrix.kind, other, transposed)
+            product = Product(matrix.kind, other, transposed)
             if product not in PRODUCTS.values():
-                values = (matrix.values.swapaxes(-1, -2) if transposed else matrix.values) @ features[other]
-                axes = "bh" + ("n" if transposed else "m") + FEATURES[other][-1]
-                made.append(Form("", axes, values, product_words(product), matrix.mistakes, product))
+                made.append(multiplied(matrix, product, features[other]))
         return made
 
     def wrong(self) -> list[Form]:

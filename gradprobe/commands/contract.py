@@ -12,6 +12,7 @@ from ..inputs.history import CheckRequest
 from ..model.case import flag_of
 from ..model.contract import IEEE, Contract, Reading
 from ..model.failures import UsageFailure
+from ..model.intermediates import PRODUCTS
 from ..render.text import headed, lines_of, wrapped
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ DEFAULTS = {"batch": 1, "heads": 1, "head_dim": 64}
 SEQLEN = 512
 _LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens")
 _FOREIGN = ("inputs", "pattern", "layout", "runs", "repeat", "schedules", "poison", "tap", "recover", "strict")
-PRODUCTS = {"O": "P V", "dV": "P^T dO", "dQ": "dS K", "dK": "dS^T Q"}
 _COLUMN = 15
 # Of the words that fit a part alike, so many are shown.
 _SHOWN = 2
@@ -73,10 +73,10 @@ def render_contract(read: ReadContract, width: int) -> list[Text]:
     contract = read.contract
     verdict, style = ("CONTRACT", "bold green") if contract.is_read else ("NOT READ", "bold yellow")
     lines = [*headed(verdict, style, _headline(contract), width), Text("")]
-    for name, product in PRODUCTS.items():
+    for name in ("O", "dV", "dQ", "dK"):
         said = [line for one in contract.readings if one.of == name for line in _parts(one, width)]
         for number, line in enumerate(said):
-            title = f"{name} = {product}" if number == 0 else ""
+            title = f"{name} = {PRODUCTS[name].words}" if number == 0 else ""
             lines.append(Text.assemble((f"  {title:<{_COLUMN}}", "bold"), line))
     return [*lines, Text(""), *(Text(line, style="dim") for words in _notes(read) for line in wrapped(words, width))]
 

@@ -18,6 +18,7 @@ from ..inputs.options import OPTIONS, command_line
 from ..model.assignment import OUTPUTS
 from ..model.case import flag_of
 from ..model.failures import UsageFailure
+from ..model.intermediates import GRADIENT_OF, TABLE
 from ..model.number import plural
 from ..render.text import CAUTION, lines_of
 from ..targets.builtin import BUILTINS, Builtin
@@ -109,21 +110,20 @@ class FoundTarget:
 
 
 # Of a parameter without a default that no case has by itself: words with which a case has it.
-_GIVEN: Mapping[str, Mapping[str, Any]] = {
+_GIVEN: dict[str, Mapping[str, Any]] = {
     "bias": {"bias": True},
-    "dbias": {"bias": True},
     "window": {"window": "16,0"},
     "softcap": {"softcap": 5.0},
     "seqlens": {"seqlens": "72,40"},
     "alibi": {"alibi": True},
     "mask": {"mask": "random"},
     "sinks": {"sinks": True},
-    "dsink": {"sinks": True},
     "keep": {"dropout": 0.3},
     "dropout": {"dropout": 0.3},
     **dict.fromkeys(("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k"), {"cu_seqlens": "0,30,72"}),
     **dict.fromkeys(WORLD, {"ranks": 2}),
 }
+_GIVEN |= {row.name.lower(): _GIVEN[row.needs] for row in TABLE if row.needs in _GIVEN}
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,8 @@ def _listed(found: FoundFunction) -> FoundTarget:
         why = str(failure).removeprefix(f"target {word!r} ")
         known = set(map(canonical_name, inspect.signature(found.function).parameters))
         return FoundTarget(word, "", "", False, (), (), found.source.line, why, not {"q", "k", "v"} <= known)
-    lazy = {"tau", "bias", "window", "dbias", "dtau"} if target.family == "lazy" else set()
+    of_lazy = {"window", *(name for input in ("tau", "bias") for name in (input, GRADIENT_OF[input].lower()))}
+    lazy = of_lazy if target.family == "lazy" else set()
     masks = {"bias": "mask"} if target.takes.get("bias") in EITHER else {}
     required = {masks.get(name, name) for name in target.required - lazy}
     needed = [given for name, given in _GIVEN.items() if name in required]

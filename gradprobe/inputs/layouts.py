@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..model.assignment import AS_SAVED, ORDERED, OUTPUTS, PLAIN, SCALED, Assigned, memory_order, run_name
 from ..model.case import Case
 from ..model.failures import UsageFailure
+from ..model.intermediates import OF_HEADS
 from ..model.run import Laid
 from .guards import ORDINARY, guarded
 from .placement import Placement, spanned
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 # is written needs a place for every element.
 NEVER_EXPANDED = ("o", "lse", "delta", "mask", "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k", *OUTPUTS)
 # One number a head or a sequence. Programs hold them contiguous, and right kernels take them so.
-VECTORS = ("tau", "alibi", "sinks", "seqlens", "cu_seqlens_q", "cu_seqlens_k", "dtau", "dsink")
+VECTORS = ("tau", "alibi", "sinks", "seqlens", "cu_seqlens_q", "cu_seqlens_k", *(name.lower() for name in OF_HEADS))
 # What leaves them so, wherever it moves them.
 _FOR_VECTORS = ("contiguous", "offset", AS_SAVED)
 # Tensors that one buffer holds, side by side in every row, where all of them are packed and of one shape: what one

@@ -10,8 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from ..model.intermediates import in_kernels, in_place_of, names
 from ..model.report import Where
-from ..runtime.taps.propose import TILES, plain_name
+from ..runtime.taps.propose import plain_name
 from ..source.text import SourceLine, python_source
 from ..source.triton_source import Function, call_tree, is_jit
 
@@ -64,11 +65,9 @@ def where_of(finding: LintFinding) -> Where:
     return Where(*at, finding.kernel, finding.note)
 
 
-# Beside the tiles: what sums and vectors are called.
-_USUAL = TILES | {"dtau": "dTau", "lse": "LSE", "o": "O", "acco": "O"}
-_USUAL |= {name: f"d{x.upper()}" for x in "qkv" for name in (f"d{x}", f"d{x}acc", f"accd{x}")}
-# What is rounded: the inputs too, and in the lazy family P with tau.
-_CAST = _USUAL | {name: name for name in ("q", "k", "v", "do")} | {"pe": "P", "pelastic": "P"}
+_USUAL = in_kernels(*names())
+# What is rounded: the inputs too, and P with its dropout or tau.
+_CAST = {name: name for name in ("q", "k", "v", "do")} | dict.fromkeys(in_kernels(*in_place_of("P")), "P") | _USUAL
 _LOADS, _STARTS = frozenset({"load"}), frozenset({"zeros", "full", "zeros_like"})
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .failures import TargetFailure, UsageFailure, did_you_mean
+from .intermediates import GRADIENT_OF
 
 # What a target may be given to write its gradients into: the intermediate of each has the same name, in other letters.
-OUTPUTS = ("dq", "dk", "dv", "dbias", "dtau", "dsink")
+OUTPUTS = tuple(name.lower() for name in GRADIENT_OF.values())
 Assigned = tuple[tuple[str, str], ...]
 """(tensor or "all", layout); a later one wins over an earlier one."""
 LAYOUTS = ("contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit", "strided-last", "offset", "huge")

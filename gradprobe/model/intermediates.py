@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,18 @@ class Product:
     other: str
     is_transposed: bool = False
     """Whether it sums over rows, and not over keys."""
-    is_scaled: bool = False
+    is_scaled: bool = field(default=False, compare=False)
     """Whether the result is the scale times it."""
 
     @property
     def words(self) -> str:
         """dS^T Q."""
         return f"{self.matrix}{'^T' * self.is_transposed} {symbol(self.other)}"
+
+    @property
+    def turned(self) -> Product:
+        """That of the transpose."""
+        return replace(self, is_transposed=not self.is_transposed)
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ TABLE = (
                  called=Names(("dvacc", "accdv"), ("vgrad", "gv"), ("dvalue", "grad_v", "grad_value"))),
     Intermediate("dBias", Step("1hmn", "dT, summed over what bias is broadcast along", ("dS",)),
                  Step("hw", "sum over i - j = w of dS", ("dS",)), (5, 2), "bias", "bias",
-                 called=Names(("db",), (), ("d_bias", "grad_bias", "dattn_bias", "grad_attn_bias"))),
+                 called=Names((), (), ("d_bias", "grad_bias", "dattn_bias", "grad_attn_bias"))),
     Intermediate("dSink", Step("h", "-sum exp(sink - LSE) * delta", ("LSE", "delta", "sinks")), None, (4, 0), "sinks",
                  "sinks", called=Names((), (), ("dsinks", "d_sink", "d_sinks", "grad_sink", "grad_sinks"))),
     Intermediate("dTau", None, Step("h", "sum of dP / (i + 1)", ("dP",)), (3, 2), "tau", "tau",
@@ -142,7 +147,7 @@ _SCORES, _LARGEST = ("LSE", "P", "O"), ("LSE", "O")
 SUBEXPRESSIONS = (
     Subexpression("Q K^T", _SCORES, operands=(("q", "k"),), constants="scores"),
     Subexpression(
-        "S", _SCORES, operands=(("Q K^T",),), constants="scores", called=Names(("qk",), ("scores", "logits"))
+        "S", _SCORES, operands=(("Q K^T",),), constants="scores", called=Names(("qk", "scores"), ("scores", "logits"))
     ),
     Subexpression("S - LSE", ("P",), ("LSE",), (("S", "LSE"), ("Q K^T", "LSE")), "scores"),
     Subexpression("maximum of S so far", _LARGEST, constants="scores", called=Names(("m", "mi"))),
@@ -169,6 +174,8 @@ PRODUCTS = {row.name: row.product for row in TABLE if row.product is not None}
 """By what they are, with their scale."""
 MATRICES = tuple(row.name for row in TABLE if row.softmax is not None and row.softmax.axes == "bhmn")
 """What has a number for each row and key."""
+OF_HEADS = tuple(row.name for row in TABLE if "h" in {step.axes for step in (row.softmax, row.lazy) if step})
+"""What has one number for each head."""
 MATRIX_OF = {name: PRODUCTS[name].matrix for name in GRADIENT_OF.values() if name in PRODUCTS}
 """By gradient: what it shows once the input is known that it multiplies."""
 _INTO = {row.name: row.into for row in SUBEXPRESSIONS}

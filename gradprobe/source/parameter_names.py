@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from ..model.intermediates import TABLE, plain
+
 # What tensors are called in kernels, each with its name here. Single letters that are sizes as often are left out.
-_ITSELF = ("q", "k", "v", "o", "do", "lse", "delta", "dq", "dk", "dv", "bias", "dbias", "mask", "tau", "dtau", "alibi")
-_WORDS = {name: name for name in (*_ITSELF, "sinks", "dsink", "ds", "dp", "p", "seqlens")}
+_WORDS = {name: name for name in ("q", "k", "v", "do", "bias", "mask", "tau", "alibi", "sinks", "seqlens")}
+_WORDS |= {word: row.name.lower() for row in TABLE for word in (plain(row.name), *map(plain, row.called.parameters))}
 _WORDS |= {"query": "q", "key": "k", "value": "v", "out": "o", "output": "o", "db": "dbias"}
-_WORDS |= {"gradq": "dq", "gradk": "dk", "gradv": "dv"}
 _WORDS |= dict.fromkeys(("dout", "grado", "gradout", "gradoutput"), "do")
 # The ends of strides' names, with the axis that each is: batch, head, position (of rows or keys), dim.
 _AXES = dict.fromkeys(("b", "z", "bs", "bz", "batch", "0"), "b")

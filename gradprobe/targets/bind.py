@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..model.assignment import OUTPUTS, taken, without_broadcast
 from ..model.case import ADDITIVE, IMPLIED, LOG2, NUMBER, Case, flag_of, ranked
 from ..model.failures import UsageFailure
+from ..model.intermediates import TABLE
 from .find import Target
 from .parameters import EITHER, WORLD
 
@@ -22,7 +23,6 @@ _OPTIONS = (
     dict.fromkeys(_PACKED, "--cu-seqlens 0,N,...")
     | {
         "bias": "--bias",
-        "dbias": "--bias",
         "window": "--window LEFT,RIGHT",
         "softcap": "--softcap C",
         "tau": "--tau T",
@@ -30,11 +30,11 @@ _OPTIONS = (
         "alibi": "--alibi",
         "mask": "--mask KIND",
         "sinks": "--sinks",
-        "dsink": "--sinks",
         "keep": "--dropout P",
     }
     | dict.fromkeys(WORLD, "--ranks N")
 )
+_OPTIONS |= {row.name.lower(): _OPTIONS[row.needs] for row in TABLE if row.needs}
 _SCALARS = ("scale", "causal", "align", "window", "softcap", "dropout", "block_m", "block_n")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ..model.intermediates import TABLE
+
 # What each parameter may be called; the first is the name used everywhere here.
 _SYNONYMS = {
     "q": ("query", "query_states", "query_layer", "xq"),
@@ -25,19 +27,13 @@ _SYNONYMS = {
     "cu_seqlens_k": ("cu_seqlens_kv",),
     "max_seqlen_k": ("max_seqlen_kv",),
     "dots": ("input_precision",),
-    # Not d_q, d_k and d_v: those are the field's names of head dims.
-    "dq": ("dquery", "grad_q", "grad_query"),
-    "dk": ("dkey", "grad_k", "grad_key"),
-    "dv": ("dvalue", "grad_v", "grad_value"),
-    "dbias": ("d_bias", "grad_bias", "dattn_bias", "grad_attn_bias"),
-    "dtau": ("d_tau", "grad_tau"),
-    "dsink": ("dsinks", "d_sink", "d_sinks", "grad_sink", "grad_sinks"),
 }
 _WITHOUT_SYNONYM = ("delta", "tau", "softcap", "cu_seqlens", "cu_seqlens_q", "max_seqlen", "max_seqlen_q", "block_m")
 # What these are called by is a boolean mask or an additive bias, as in PyTorch; beside a bias, a mask alone.
 EITHER = ("attn_mask", "attention_mask")
 # Of a target that works in several ranks: its own among them, and how it reaches the others.
 WORLD = ("rank", "world_size", "group", "mesh")
+_SYNONYMS |= {row.name.lower(): row.called.parameters for row in TABLE if row.gradient_of}
 _SYNONYMS |= {"group": ("process_group",), "mesh": ("device_mesh",)}
 CANONICAL = {word: name for name, words in _SYNONYMS.items() for word in (name, *words)}
 CANONICAL |= {name: name for name in (*_WITHOUT_SYNONYM, "block_n", "rank", "world_size", "enable_gqa", "mask")}

@@ -9,6 +9,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from ...model.intermediates import in_kernels, plain
 from ...source.triton_source import Function, call_tree, is_jit
 from .axes import Found, Shape, order_of, shape_of, shapes_behind
 from .places import TapPlace, places
@@ -16,7 +17,7 @@ from .rewrite import can_be_given, sight
 from .tap import parse_tap
 
 # What kernels call tiles and delta: in lower case, without underscores and without the T of a transposed tile.
-TILES = {"p": "P", "pij": "P", "dp": "dP", "dpij": "dP", "ds": "dS", "dsij": "dS", "delta": "delta", "di": "delta"}
+TILES = in_kernels("P", "dP", "dS", "delta")
 # Before the names of tiles, as in b_ds.
 _TILE = "b_"
 _BATCH = ("b", "off_b", "off_z", "pid_b", "pid_z", "batch", "batch_id", "batch_idx", "bid", "idx_b", "z", "i_b")
@@ -49,7 +50,7 @@ def propose(kernels: Sequence[Any]) -> list[str]:
 
 def plain_name(variable: str, known: Container[str]) -> str:
     """A variable's name as a table of names has it: "ds" of b_dsT."""
-    word = variable.lower().removeprefix(_TILE).replace("_", "")
+    word = plain(variable.lower().removeprefix(_TILE))
     return word if word in known or not word.endswith("t") else word[:-1]
 
 
@@ -103,7 +104,7 @@ def _blocks(
     axes = [_candidates(function, shapes, tile, kind) for kind in ("rows", "columns")[:rank]]
     for blocks in itertools.product(*axes):
         order = order_of(tile, [shape_of(text, function, shapes) for text in blocks]) if rank == 2 else False
-        is_marked = plain_name(variable, TILES) != variable.lower().removeprefix(_TILE).replace("_", "")
+        is_marked = plain_name(variable, TILES) != plain(variable.lower().removeprefix(_TILE))
         yield list(blocks), is_marked if order is None else order
 
 

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ...model.intermediates import in_kernels, plain
 from ..kernel_file import Change, KernelFile, called
 from ..text import Edit
 
-_DELTA = {"delta", "di", "d_i", "dpsum", "dsum"}
+_DELTA = in_kernels("delta")
 _BASES = {"exp": "exp2", "exp2": "exp", "log": "log2", "log2": "log"}
 
 
@@ -30,7 +31,7 @@ def subtrahend_changed(file: KernelFile) -> Iterator[Change]:
     for node in file.inside_kernels(ast.BinOp):
         row = node.right.value if isinstance(node.right, ast.Subscript) else node.right
         name = row.id if isinstance(row, ast.Name) else ""
-        is_delta = name.lower() in _DELTA or (name == "D" and row is not node.right)
+        is_delta = plain(name) in _DELTA or (name == "D" and row is not node.right)
         if isinstance(node.op, ast.Sub) and is_delta:
             at = file.operator(node.left, "-")
             yield Change("A", node, (file.replaced(node, file.operands(node, "-")[0]),))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
+from ...model.intermediates import in_kernels, plain
 from ..kernel_file import KernelFile
 from ..operators.addresses import parameters, stride_of
 from ..triton_source import bound_in
@@ -14,8 +15,8 @@ from ..triton_source import bound_in
 # What kernels call the tensors and tiles that may be taken for one another.
 _KINDS: tuple[frozenset[str], ...] = (
     frozenset({"q", "k", "v", "do", "o", "dq", "dk", "dv", "dout", "out", "key", "query", "value"}),
-    frozenset({"lse", "m", "l", "delta", "di", "d", "dsum", "m_i", "l_i"}),
-    frozenset({"p", "dp", "ds", "s", "qk", "dpt", "dst", "qkt"}),
+    frozenset({*in_kernels("LSE", "delta", "maximum of S so far", "sum of exp(S - maximum) so far"), "d"}),
+    frozenset({*in_kernels("P", "dP", "dS", "S"), "dpt", "dst", "qkt"}),
     frozenset({"lo", "hi", "start", "end", "begin", "stop"}),
 )
 _FEW = 6
@@ -73,7 +74,7 @@ def _unlike(name: str, other: str, near: set[str]) -> float | None:
         if one[1] == two[1]:
             return here
         return 1.0 if one[0] == two[0] else (1.5 if here == 0.0 else None)
-    if any(core(name) in kind and core(other) in kind for kind in _KINDS) and _form(name) == _form(other):
+    if any({plain(core(name)), plain(core(other))} <= kind for kind in _KINDS) and _form(name) == _form(other):
         return 0.5
     if all("scale" in each.lower() for each in (name, other)):
         return 0.5

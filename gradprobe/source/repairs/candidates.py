@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count, groupby, islice
 
+from ...model.intermediates import in_kernels, plain
 from ...model.mechanisms import gathered
 from ..kernel_file import KernelFile
 from ..operators.addresses import stride_of
@@ -28,11 +29,6 @@ from .unrun import as_parsed
 # the line that is known to be wrong, for the words that the right text is likely to have, and for the same edit of the
 # same statement in all kernels.
 _STEP, _PIECE, _WANTED, _TOGETHER = 1.0, 0.7, 0.8, 0.5
-# How the field calls intermediates.
-_CALLED = {
-    "S": ("s", "qk", "scores"), "P": ("p",), "dP": ("dp",), "dS": ("ds",), "delta": ("delta", "di", "d_i", "dsum"),
-    "dQ": ("dq",), "dK": ("dk",), "dV": ("dv",),
-}  # fmt: skip
 _SIGNS = ("+", "-", "+=", "-=")
 # What is taken off where the statement makes the intermediate that is wrong.
 _OF = 1.0
@@ -208,9 +204,9 @@ def _has(edits: Sequence[Edit], words: Sequence[str]) -> bool:
 
 def _makes(spot: Spot, intermediate: str) -> bool:
     """Whether a statement assigns, or stores, what the field calls an intermediate."""
-    names = _CALLED.get(intermediate, ())
+    names = in_kernels(intermediate)
     made = [each.id for each in spot.names] if isinstance(spot.statement, ast.Expr) else bound_in([spot.statement])
-    return bool(names) and any(core(name) in names for name in made)
+    return bool(names) and any(plain(core(name)) in names for name in made)
 
 
 def _words(edits: Sequence[Edit]) -> set[str]:

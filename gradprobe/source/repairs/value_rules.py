@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
+from ...model.intermediates import in_kernels, plain
 from ..kernel_file import KernelFile, called
 from ..operators.addresses import parameters
 from ..triton_source import bound_in
@@ -17,7 +18,7 @@ from .spots import Spot
 
 _LOG2E, _LN2 = "1.4426950408889634", "0.6931471805599453"
 # What rows are called that are subtracted from dP.
-_ROWS = ("delta", "di", "d_i", "dsum", "dpsum", "delta_i")
+_ROWS = in_kernels("delta")
 
 
 def sign_changed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
@@ -140,7 +141,7 @@ def axis_given(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
             for side in (node.left, node.right):
                 words = by.file.words(side)
-                if isinstance(side, ast.Name) and words.lower().strip("_").removeprefix("b_") in (*_ROWS, "lse"):
+                if isinstance(side, ast.Name) and plain(words.lower().removeprefix("b_")) in (*_ROWS, "lse"):
                     yield 0.9, by.replaced(side, f"{words}[:, None]")
                 elif isinstance(side, ast.Subscript) and not has_strides(spot.statement):
                     yield from (
@@ -153,7 +154,7 @@ def delta_taken(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     value = value_of(by, spot)
     is_launched = any(called(node) == "program_id" for node in ast.walk(spot.function))
     own = set(parameters(spot.function)) if is_launched else set()
-    rows = [name for name in scope if name.lower().strip("_").removeprefix("b_") in _ROWS and name not in own]
+    rows = [name for name in scope if plain(name.lower().removeprefix("b_")) in _ROWS and name not in own]
     for node in ast.walk(value) if value is not None else ():
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             for side in (node.right, node.left):
