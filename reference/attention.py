@@ -15,7 +15,8 @@ FAMILIES = {"lazy": lazy.evaluate, "softmax": softmax.evaluate}
 MATRICES = ("P", "dP", "dS")
 BY_ROW = ("LSE", "P", "O", "dP", "delta", "dS", "dQ")
 BY_KEY = ("dK", "dV")
-BY_HEAD = ("dTau", "dSink")
+BY_HEAD = lazy.BY_HEAD | softmax.BY_HEAD
+"""By name, the input without which it does not exist."""
 
 
 def tiles(x: Attention, *, rows: int | None = None, heads: int | None = None) -> Iterator[Tile]:
@@ -32,7 +33,7 @@ def tiles(x: Attention, *, rows: int | None = None, heads: int | None = None) ->
 def evaluate(
     x: Attention, tile: Tile, given: Mapping[str, Tensor] | None = None, wanted: Collection[str] | None = None
 ) -> dict[str, Tensor]:
-    """Every intermediate on one tile; dK, dV, dBias, dTau and dSink hold what this tile adds to them.
+    """Every intermediate on one tile; dK, dV, dBias and those by head hold what this tile adds to them.
 
     Args:
         given: values to use in place of the computed ones, by intermediate, in the tile's shapes. Whatever depends on
@@ -43,7 +44,7 @@ def evaluate(
     Returns:
         By name, with h heads, m rows and n keys of the tile: LSE and delta [h, m]; P, dP, dS and the auxiliary S,
         PE, dPE, valid [h, m, n] (lazy also Z); O and dQ [h, m, D]; dK and dV [h, n, D], one for each *query* head;
-        dBias in the shape of `bias` cut to the tile; dTau and dSink [h].
+        dBias in the shape of `bias` cut to the tile; those by head [h].
     """
     return FAMILIES[x.family](x, tile, given or {}, wanted)
 
@@ -112,8 +113,8 @@ def manual_attention_backward(
         matrices: also keep P, dP and dS, each [B, H, M, N].
 
     Returns:
-        LSE and delta [B, H, M], O [B, H, M, Dv], dQ, dK, dV in the shapes of q, k, v, dBias, dTau and dSink where there
-        are bias, tau and sinks, and P, dP, dS with `matrices`.
+        LSE and delta [B, H, M], O [B, H, M, Dv], the gradients of q, k, v, and of bias, tau and sinks where there are
+        such, in their shapes, and P, dP, dS with `matrices`.
 
     Raises:
         ValueError: where shapes do not agree or an option does not exist in the family.
@@ -141,8 +142,7 @@ def _empty_results(x: Attention, matrices: bool) -> dict[str, Tensor]:
     shapes = {"LSE": rows, "O": (*rows, x.v.shape[-1]), "delta": rows}
     shapes |= {"dQ": x.q.shape, "dK": x.k.shape, "dV": x.v.shape}
     shapes |= {"dBias": x.bias.shape} if x.bias is not None else {}
-    shapes |= {"dTau": x.tau.shape} if x.tau is not None else {}
-    shapes |= {"dSink": x.sinks.shape} if x.sinks is not None else {}
+    shapes |= {name: rows[1:2] for name, needed in BY_HEAD.items() if getattr(x, needed) is not None}
     shapes |= dict.fromkeys(MATRICES, (*rows, x.k.shape[-2])) if matrices else {}
     return {name: x.q.new_zeros(shape) for name, shape in shapes.items()}
 

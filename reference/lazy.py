@@ -21,6 +21,8 @@ from torch import Tensor
 
 from .problem import Attention, Steps, Tile
 
+BY_HEAD = {"dTau": "tau"}
+
 
 def evaluate(
     x: Attention, tile: Tile, given: Mapping[str, Tensor], wanted: Collection[str] | None = None

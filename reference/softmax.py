@@ -30,6 +30,8 @@ from torch import Tensor
 
 from .problem import Attention, Steps, Tile, part
 
+BY_HEAD = {"dSink": "sinks"}
+
 
 def evaluate(
     x: Attention, tile: Tile, given: Mapping[str, Tensor], wanted: Collection[str] | None = None

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..model.failures import UsageFailure
-from ..model.intermediates import lookup
+from ..model.intermediates import MATRIX_OF, lookup
 from ..source.text import PythonSource
 from ..targets.find import FoundFunction
 from ..targets.naming import plain_function
@@ -24,7 +24,6 @@ from .forms import Array
 from .names import parameter_named, returned_names, role_of, size_named
 from .watching import Value, Watch, as_array, module_of, watched
 
-_GRADIENTS = {"dQ": "q", "dK": "k", "dV": "v"}
 _ORDERS = {
     1: (("O",), ("dQ",), ("dV",), ("dK",)), 2: (("O", "LSE"), ("dQ", "dK"), ("dK", "dV")),
     3: (("dQ", "dK", "dV"), ("dV", "dQ", "dK"), ("dK", "dV", "dQ"), ("dV", "dK", "dQ")),
@@ -312,4 +311,4 @@ def _through_autograd(
     if given.shape != output.shape:
         return {}
     gradients = torch.autograd.grad(output, list(leaves.values()), given, allow_unused=True, retain_graph=True)
-    return {name: one for name, one in zip(_GRADIENTS, gradients, strict=True) if one is not None}
+    return {name: one for name, one in zip(MATRIX_OF, gradients, strict=True) if one is not None}

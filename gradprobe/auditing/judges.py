@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..model.intermediates import GRADIENT_OF, MATRIX_OF
 from ..model.report import Opinion
 from ..targets.find import FoundFunction, callables
 from ..targets.naming import source_of
 from .calling import Callee, Convention, is_near
 from .watching import module_of
 
-GRADIENTS = {"dQ": "q", "dK": "k", "dV": "v"}
 # Central differences in float64 err by step^2 of the third derivative and 1e-16 / step of the loss: by 1e-8 here.
 _STEP, _NEAR, _NEAR_FLOAT32 = 1e-4, 1e-5, 2e-2
 _DIRECTIONS = 3
@@ -76,7 +76,7 @@ def by_autograd(
             made = torch.autograd.grad(output, list(leaves.values()), values["do"].to(output.dtype), allow_unused=True)
         except Exception:  # a stranger's function: whatever it raises, it is no forward of this call
             continue
-        found = {name: one.double() for name, one in zip(GRADIENTS, made, strict=True) if one is not None}
+        found = {name: one.double() for name, one in zip(MATRIX_OF, made, strict=True) if one is not None}
         judged = {name: is_near(results[name], found[name]) for name in found if name in results}
         if judged and (forward.name == OWN or is_near(output.detach(), due) or all(judged.values())):
             return opinion(f"autograd of {forward.name}", judged), forward
@@ -103,7 +103,7 @@ def by_differences(
     """What central differences of the loss sum(O * dO) say of each gradient, along a few drawn directions."""
     generator = torch.Generator().manual_seed(seed)
     judged = {}
-    for name, of in GRADIENTS.items():
+    for name, of in ((GRADIENT_OF[of], of) for of in "qkv"):
         if name not in results or results[name].shape != values[of].shape:
             continue
         near = _NEAR if results[name].dtype == torch.float64 else _NEAR_FLOAT32

@@ -21,7 +21,7 @@ from ..faults.hypothesis import title
 from ..inputs.memory import Array
 from ..model.assignment import OUTPUTS, Assigned
 from ..model.case import Case
-from ..model.intermediates import PRODUCTS
+from ..model.intermediates import DERIVED, PRODUCTS
 from ..model.number import in_words, spans
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
@@ -39,7 +39,7 @@ _LEVELS = ("b", "h", "g", "bh", "bg", "bhm", "bgn")
 _UNITS = ("thread", "warp", "block")
 _INPUTS = ("q", "k", "v", "do", "o")
 # What kernels make and read again is called as it is where it is an input.
-_CALLED = {"O": "o", "LSE": "lse"}
+_CALLED = {name: own for own, name in DERIVED.items()}
 # The axes of what is stored and of what is summed over.
 _ROW_AND_KEY = {name: ("bgn", "bhm") if of.is_transposed else ("bhm", "bgn") for name, of in PRODUCTS.items()}
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
+from ..model.intermediates import PRODUCTS, unscaled
 from ..runtime.interpreter.dataflow import Node, Role, Site, Stored
 from .factors import STORED
 from .follow import Followed
@@ -91,7 +92,7 @@ def _is_nothing(role: Role) -> bool:
 
 
 # What a store of it is the result of.
-_RESULTS = {"dS K": "dQ", "dS^T Q": "dK", "dV": "dV", "O": "O"}
+_RESULTS = {unscaled(name): name for name in PRODUCTS}
 
 
 def result_of(run: Followed, stored: Stored) -> str:

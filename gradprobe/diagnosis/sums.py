@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from ..inputs.memory import Array
+from ..model.intermediates import PRODUCTS
 from ..model.number import plural
 from ..model.run import ASKED, LACKING, MORE, NONE, TWICE, Visited
 from ..runtime.interpreter.dataflow import Flow, Node, Site, Stored
@@ -116,16 +117,12 @@ def visited_in(run: Followed, wrong: Collection[str]) -> tuple[Visited, ...]:
     for home, visits in visits_of(run).items():
         stored = next((one for one in run.flow.stores if one.home == home), None)
         name = run.outcome.storages.get(home, "")
-        if stored is not None and name in _SUMS:
+        if stored is not None and name in PRODUCTS:
             odd = (visits != 1) & run.roles.valid
             batch, head = (int(at) for at in np.argwhere(odd.any((2, 3)) | ~odd.any())[0])
             if not odd.any() or (is_read and name in wrong):
                 found.append(_tiles(run, name, stored.site.kernel, (batch, head), visits))
     return tuple(found)
-
-
-# What is summed over rows or keys.
-_SUMS = ("O", "dQ", "dK", "dV")
 
 
 def _tiles(run: Followed, name: str, kernel: str, at: tuple[int, int], visits: Array) -> Visited:

@@ -25,8 +25,8 @@ from ..numerics.precision import (
     dot_error,
     long_sum,
     precision_of,
-    rounding_shift,
 )
+from ..numerics.shift import rounding_shift
 from ..reference import Attention, Tile, evaluate
 
 

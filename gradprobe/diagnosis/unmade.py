@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ..model.intermediates import PRODUCTS
 from ..runtime.interpreter.dataflow import Node, Site
 from ..runtime.interpreter.memory.findings import Line, places
 from .follow import Followed
@@ -14,7 +15,7 @@ from .stores import wrong_stores
 from .suspect import Suspect, share
 
 # What an input is to be summed with.
-_PARTNERS = {"v": "P", "do": "P", "q": "dS", "k": "dS"}
+_PARTNERS = {of.other: of.matrix for of in PRODUCTS.values()}
 
 
 def unmade(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:

@@ -9,16 +9,17 @@ from operator import methodcaller
 import torch
 from torch import Tensor
 
-from ..reference.softmax import sink_weight
+from ..numerics.totals import totals_of
+from ..reference.attention import BY_HEAD
 from .hypothesis import Hypothesis, Observed, making
 from .variant import TileScope
 
 
 def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
-    """Sums over the heads of a group; and dTau and dSink as one program alone would leave them, stored, not added."""
+    """Sums over the heads of a group; and sums over a head as one program alone would leave them: not added."""
     yield from _of_groups(seen)
     case = seen.case
-    for name in ("dTau", "dSink"):
+    for name in BY_HEAD:
         for size in dict.fromkeys((case.block_m, 16, 32, 64, 128)) if name in seen.own else ():
             last = (case.seqlen_q - 1) // size
             for batch, tile in dict.fromkeys(((case.batch - 1, last), (case.batch - 1, 0), (0, last), (0, 0))):
@@ -31,9 +32,8 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
 def _of_one_program(name: str, batch: int, first: int, size: int, value: Tensor, scope: TileScope) -> Tensor:
     i, _ = scope.x.positions(scope.tile)
     own = ((i >= first) & (i < first + size)).double() * (scope.tile.batch == batch)
-    if name == "dTau":
-        return (own * scope.used["dP"] / (i + 1)).sum((-2, -1))
-    return -(own[:, 0] * sink_weight(scope.x, scope.tile, scope.used["LSE"]) * scope.used["delta"]).sum(-1)
+    given = {"dP": own * scope.used["dP"], "delta": -own[:, 0] * scope.used["delta"]}
+    return totals_of(scope.x, scope.tile, scope.used, given)[name]
 
 
 def _of_groups(seen: Observed) -> Iterator[Hypothesis]:

@@ -8,17 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..model.intermediates import KINDS
+from ..model.intermediates import DERIVED, KINDS, MATRIX_OF
 from .hypothesis import AXES, Hypothesis, Observed, entered
-from .variant import BUFFERS, USED, Alter, Hook, hooking
+from .variant import USED, Alter, Hook, hooking
 
 # Tensors that the reference's problem holds, by the same names.
 FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
-_BUFFER_OF = {"lse": "LSE", "o": "O", "delta": "delta"}
-assert set(_BUFFER_OF.values()) == set(BUFFERS)
 # Sets of axes whose strides kernels are known to mix up: one, those of a program's offset, those of a tile, or all.
 _SETS = ("b", "h", "m", "d", "bh", "md", "bhm", "bhmd")
-GRADIENTS = {"dq": "dQ", "dk": "dK", "dv": "dV"}
+GRADIENTS = {name.lower(): name for name in MATRIX_OF}
 """By the name of the output that a gradient is stored into."""
 
 
@@ -27,8 +25,8 @@ def readable(seen: Observed) -> dict[str, Tensor]:
 
     LSE, O and delta that were not handed in lie contiguous, as the wrapper allocates them, with nothing known behind.
     """
-    found = {name: tensor for name, tensor in seen.tensors.items() if name in FIELDS or name in _BUFFER_OF}
-    for name, intermediate in _BUFFER_OF.items():
+    found = {name: tensor for name, tensor in seen.tensors.items() if name in FIELDS or name in DERIVED}
+    for name, intermediate in DERIVED.items():
         if name not in found and intermediate in seen.expected:
             found[name] = seen.actual.get(intermediate, seen.expected[intermediate]).contiguous()
     return {name: tensor for name, tensor in found.items() if axes_of(name, seen)}
@@ -78,7 +76,7 @@ def reading(name: str, tensor: Tensor) -> Alter:
         return lambda variant: variant.reading(**{name: tensor})
     wide = tensor.double()
     found: Hook = lambda value, scope: wide[scope.tile.batch, scope.tile.heads, scope.tile.rows]  # noqa: E731
-    return hooking((USED + _BUFFER_OF[name], found))
+    return hooking((USED + DERIVED[name], found))
 
 
 def misreading(

@@ -9,8 +9,9 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from ..model.intermediates import PRODUCTS, steps
 from .hypothesis import Hypothesis, Observed, making, title
-from .variant import Alter, Hook, TileScope, finishing, pe
+from .variant import Alter, Hook, TileScope, finishing, operand, product
 
 
 def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
@@ -22,28 +23,22 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     yield from _exchanged(seen)
 
 
-def _operand(scope: TileScope, name: str) -> Tensor:
-    if name in ("O", "P", "dP", "dS"):
-        return scope.used[name]
-    return pe(scope) if name == "PE" else dict(zip(("q", "k", "v", "do"), scope.tensors, strict=True))[name]
+# (result, the operand meant, what may stand there)
+_OTHERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("dQ", "k", ("q", "v", "do")), ("dK", "q", ("k", "do", "v", "O")), ("dV", "do", ("O", "q", "v")),
+    ("dQ", "dS", ("P", "dP")), ("dK", "dS", ("P", "dP")), ("dV", "P", ("dS", "dP", "P")),
+    ("dP", "v", ("k",)), ("dP", "do", ("O", "q")), ("O", "v", ("k",)),
+)  # fmt: skip
 
 
 def _other_operands(seen: Observed) -> Iterator[Hypothesis]:
-    # (result, its formula, the operand meant, what may stand there)
-    products: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
-        ("dQ", "scale * dS K", "k", ("q", "v", "do")), ("dK", "scale * dS^T Q", "q", ("k", "do", "v", "O")),
-        ("dV", "P^T dO", "do", ("O", "q", "v")), ("dQ", "scale * dS K", "dS", ("P", "dP")),
-        ("dK", "scale * dS^T Q", "dS", ("P", "dP")), ("dV", "P^T dO", "PE", ("dS", "dP", "P")),
-        ("dP", "dO V^T", "v", ("k",)), ("dP", "dO V^T", "do", ("O", "q")), ("O", "P V", "v", ("k",)),
-    )  # fmt: skip
-    for result, formula, meant, others in products:
-        for other in others:
-            same = meant == "PE" and other == "P" and seen.x.family != "lazy" and seen.x.keep is None
-            if same or not _fits(seen, meant, other):
-                continue
-            words = f"{result} = {formula} is made with {title(other)} in place of {title(meant.replace('PE', 'P'))}"
-            hooks = {result: _made(result, meant, other)}
-            yield making(f"operand/{result}", "A", words, hooks, fix=f"{result} = {formula}")
+    formulas = {row.name: f"{row.name} = {step.formula}" for row, step in steps("softmax")}
+    for result, meant, other in ((result, meant, other) for result, meant, others in _OTHERS for other in others):
+        same = meant == other and seen.x.family != "lazy" and seen.x.keep is None  # nothing stands in the place of P
+        if not same and _fits(seen, meant, other):
+            words = f"{formulas[result]} is made with {title(other)} in place of {title(meant)}"
+            hooks = {result: partial(_made, result, meant, other)}
+            yield making(f"operand/{result}", "A", words, hooks, fix=formulas[result])
 
 
 def _fits(seen: Observed, meant: str, other: str) -> bool:
@@ -54,29 +49,20 @@ def _fits(seen: Observed, meant: str, other: str) -> bool:
     return shapes.get(meant) == shapes.get(other)
 
 
-def _made(result: str, meant: str, other: str) -> Hook:
+def _made(result: str, meant: str, other: str, value: Tensor, scope: TileScope) -> Tensor:
     """A result made with one operand in another's place."""
-
-    def of(scope: TileScope, name: str) -> Tensor:
-        return _operand(scope, other if name == meant else name)
-
-    made: Mapping[str, Hook] = {
-        "dQ": lambda value, scope: scope.x.scale * of(scope, "dS") @ of(scope, "k"),
-        "dK": lambda value, scope: scope.x.scale * of(scope, "dS").mT @ of(scope, "q"),
-        "dV": lambda value, scope: of(scope, "PE").mT @ of(scope, "do"),
-        "dP": lambda value, scope: (of(scope, "do") @ of(scope, "v").mT) * scope.valid,
-        "O": lambda value, scope: of(scope, "PE") @ of(scope, "v"),
-    }
-    return made[result]
+    taken = scope.used["P"] if other == "P" else operand(scope, other)
+    if result == "dP":
+        return (taken @ scope.v.mT if meant == "do" else scope.do @ taken.mT) * scope.valid
+    return product(result, scope, **{"matrix" if meant == PRODUCTS[result].matrix else "other": taken})
 
 
 def _not_transposed(seen: Observed) -> Iterator[Hypothesis]:
     if seen.x.n_query != seen.x.n_key:
         return
     ways: tuple[tuple[str, str, Hook], ...] = (
-        ("dV", "P dO, where P^T dO is meant", lambda value, scope: pe(scope) @ scope.do),
-        ("dK", "dS Q, where dS^T Q is meant", lambda value, scope: scope.x.scale * scope.used["dS"] @ scope.q),
-        ("dQ", "dS^T K, where dS K is meant", lambda value, scope: scope.x.scale * scope.used["dS"].mT @ scope.k),
+        *((name, f"{PRODUCTS[name].turned.words}, where {PRODUCTS[name].words} is meant", partial(_transposed, name))
+          for name in ("dV", "dK", "dQ")),
         ("dS", "P^T * (dP - delta)",
          lambda value, scope: scope.used["P"].mT * (scope.used["dP"] - scope.used["delta"][..., None])),
         ("dS", "P * (dP^T - delta)",
@@ -88,6 +74,10 @@ def _not_transposed(seen: Observed) -> Iterator[Hypothesis]:
     )  # fmt: skip
     for result, words, hook in ways:
         yield making(f"transposed/{result}", "A", f"{result} is {words}", {result: hook})
+
+
+def _transposed(result: str, value: Tensor, scope: TileScope) -> Tensor:
+    return product(result, scope, operand(scope, PRODUCTS[result].matrix).mT)
 
 
 def _within_tiles(seen: Observed) -> Iterator[Hypothesis]:
@@ -112,25 +102,21 @@ def _in_tiles(matrix: Tensor, size: int) -> Tensor:
 
 def _turned(result: str, size: int, value: Tensor, scope: TileScope) -> Tensor:
     """A gradient of a matrix each of whose tiles is transposed."""
-    matrix = pe(scope) if result == "dV" else scope.used["dS"]
-    tiles = _in_tiles(matrix, size).mT
+    matrix = operand(scope, PRODUCTS[result].matrix)
     rows, keys = matrix.shape[-2:]
-    turned: Tensor = tiles.transpose(-3, -2).flatten(-2, -1).flatten(-3, -2)[..., :rows, :keys]
-    if result == "dV":
-        return turned.mT @ scope.do
-    return scope.x.scale * (turned @ scope.k if result == "dQ" else turned.mT @ scope.q)
+    turned: Tensor = _in_tiles(matrix, size).mT.transpose(-3, -2).flatten(-2, -1).flatten(-3, -2)
+    return product(result, scope, turned[..., :rows, :keys])
 
 
 def _own_tile(result: str, taken: str, size: int, value: Tensor, scope: TileScope) -> Tensor:
     """A gradient whose second operand is the tile that is held already, in place of the one that the loop loads."""
-    matrix = pe(scope) if result == "dV" else scope.used["dS"]
-    tiles = _in_tiles(matrix, size)
+    tiles = _in_tiles(operand(scope, PRODUCTS[result].matrix), size)
     # [h, tiles of the result, size of the result, size of the sum]
     summed = tiles.sum(-3) if result == "dQ" else tiles.sum(-4).mT
-    rows = _operand(scope, taken)
+    rows = operand(scope, taken)
     rows = torch.nn.functional.pad(rows, (0, 0, 0, -rows.shape[-2] % size)).unflatten(-2, (-1, size))
     found: Tensor = (summed @ rows).flatten(-3, -2)[..., : value.shape[-2], :]
-    return found if result == "dV" else scope.x.scale * found
+    return scope.x.scale * found if PRODUCTS[result].is_scaled else found
 
 
 def _own_rows(seen: Observed) -> Iterator[Hypothesis]:
@@ -148,13 +134,13 @@ def _own_rows(seen: Observed) -> Iterator[Hypothesis]:
 
 def _own_row(result: str, meant: str, size: int, value: Tensor, scope: TileScope) -> Tensor:
     """A gradient that multiplies what it sums of each tile by one row of the tile, that of its own number."""
-    tiles = _in_tiles(pe(scope) if result == "dV" else scope.used["dS"], size)
-    rows = _operand(scope, meant)
+    tiles = _in_tiles(operand(scope, PRODUCTS[result].matrix), size)
+    rows = operand(scope, meant)
     rows = torch.nn.functional.pad(rows, (0, 0, 0, -rows.shape[-2] % size)).unflatten(-2, (-1, size))
     summed = tiles.sum(-1) if result == "dQ" else tiles.sum(-2)
     found: Tensor = torch.einsum("hmnr,hnrd->hmrd" if result == "dQ" else "hmnr,hmrd->hnrd", summed, rows)
     found = found.flatten(-3, -2)[..., : value.shape[-2], :]
-    return found if result == "dV" else scope.x.scale * found
+    return scope.x.scale * found if PRODUCTS[result].is_scaled else found
 
 
 def _exchanged(seen: Observed) -> Iterator[Hypothesis]:

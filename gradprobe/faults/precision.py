@@ -8,12 +8,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..model.intermediates import PRODUCTS
 from .hypothesis import Hypothesis, Observed, entered, title
-from .variant import Alter, Hook, TileScope, Variant, hooking, pe
+from .variant import Alter, Hook, TileScope, Variant, hooking, operand, product
 
 Narrow = Callable[[Tensor], Tensor]
 _CUT = "bfloat16, cut off"
-_OPERANDS = frozenset({"O", "dQ", "dK", "dV"})
 _ALL = frozenset({"LSE", "O", "P", "dP", "delta", "dQ", "dK", "dV"})
 _DTYPES = {"float32": ("bfloat16", "float16", "tf32", _CUT), "float16": ("bfloat16",), "bfloat16": ("float16",)}
 
@@ -27,8 +27,8 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
             yield _of(title(tensor), tensor, dtype, alter, entered(tensor, seen.case.family))
         inputs = partial(_read, ("q", "k", "v", "do"), narrow)
         yield _of("every input", "inputs", dtype, inputs, _ALL)
-        operands = hooking(*_of_p(narrow).items(), *_of_ds(narrow).items())
-        yield _of("each of P and dS", "P-dS", dtype, operands, _OPERANDS)
+        operands = hooking(*(hook for matrix in ("P", "dS") for hook in _of_matrix(matrix, narrow).items()))
+        yield _of("each of P and dS", "P-dS", dtype, operands, frozenset(PRODUCTS))
         every = partial(_both, inputs, operands)
         yield _of("every operand of a product", "operands", dtype, every, _ALL)
         for size in dict.fromkeys((seen.case.block_m, seen.case.block_n, 32, 64)):
@@ -46,25 +46,20 @@ def _of(words: str, word: str, dtype: str, alter: Alter, changes: frozenset[str]
 
 def _steps(narrow: Narrow) -> Iterator[tuple[str, str, dict[str, Hook]]]:
     """(word, in words, hooks) of what may be rounded: dS and P for their products alone, and each step."""
-    yield "dS", "dS", _of_ds(narrow)
-    yield "P", "P", _of_p(narrow)
+    yield "dS", "dS", _of_matrix("dS", narrow)
+    yield "P", "P", _of_matrix("P", narrow)
     for step in ("P", "dP", "dS", "delta", "LSE", "O", "dQ", "dK", "dV", "dBias"):
         words = f"{step}, on its way out," if step in ("dQ", "dK", "dV", "dBias") else step
         yield step, words, {step: lambda value, scope: narrow(value)}
 
 
-def _of_ds(narrow: Narrow) -> dict[str, Hook]:
-    return {
-        "dQ": lambda value, scope: scope.x.scale * narrow(scope.used["dS"]) @ scope.k,
-        "dK": lambda value, scope: scope.x.scale * narrow(scope.used["dS"]).mT @ scope.q,
-    }
+def _of_matrix(matrix: str, narrow: Narrow) -> dict[str, Hook]:
+    """The products of P, or of dS, with that rounded."""
+    return {name: partial(_narrowed, name, narrow) for name, of in PRODUCTS.items() if of.matrix == matrix}
 
 
-def _of_p(narrow: Narrow) -> dict[str, Hook]:
-    return {
-        "dV": lambda value, scope: narrow(pe(scope)).mT @ scope.do,
-        "O": lambda value, scope: narrow(pe(scope)) @ scope.v,
-    }
+def _narrowed(result: str, narrow: Narrow, value: Tensor, scope: TileScope) -> Tensor:
+    return product(result, scope, narrow(operand(scope, PRODUCTS[result].matrix)))
 
 
 def _both(one: Alter, other: Alter, variant: Variant) -> Variant:
@@ -73,13 +68,13 @@ def _both(one: Alter, other: Alter, variant: Variant) -> Variant:
 
 def _summed_by_tiles(gradient: str, size: int, narrow: Narrow, value: Tensor, scope: TileScope) -> Tensor:
     """A gradient whose sum is rounded after each tile that is added, before the scale."""
-    matrix = pe(scope) if gradient == "dV" else scope.used["dS"]
-    left, right = {"dQ": (matrix, scope.k), "dK": (matrix.mT, scope.q), "dV": (matrix.mT, scope.do)}[gradient]
-    total = value * 0
+    of, total = PRODUCTS[gradient], value * 0
+    left, right = operand(scope, of.matrix), operand(scope, of.other)
+    left = left.mT if of.is_transposed else left
     for first in range(0, right.shape[-2], size):
         part = slice(first, first + size)
         total = narrow(total + left[..., part] @ right[..., part, :])
-    return total if gradient == "dV" else scope.x.scale * total
+    return scope.x.scale * total if of.is_scaled else total
 
 
 def _to(dtype: str) -> Narrow:

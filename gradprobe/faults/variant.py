@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
+from ..model.intermediates import PRODUCTS
 from ..numerics.precision import softcap_slope
 from ..reference import Attention, Tile, evaluate
 from ..reference.softmax import kept_share
@@ -214,6 +215,20 @@ def pe(scope: TileScope) -> Tensor:
         return (p + floor).relu() * scope.valid
     share = kept_share(scope.x, scope.tile)
     return p if share is None else p * share
+
+
+def operand(scope: TileScope, name: str) -> Tensor:
+    """An input on a tile, or the intermediate that kernels multiply under a name: of P what stands in its place."""
+    inputs = dict(zip(("q", "k", "v", "do"), scope.tensors, strict=True))
+    return inputs[name] if name in inputs else pe(scope) if name == "P" else scope.used[name]
+
+
+def product(result: str, scope: TileScope, matrix: Tensor | None = None, other: Tensor | None = None) -> Tensor:
+    """O, dQ, dK or dV on a tile by its formula, of another matrix or operand where one is given."""
+    of = PRODUCTS[result]
+    matrix = operand(scope, of.matrix) if matrix is None else matrix
+    made = (matrix.mT if of.is_transposed else matrix) @ (operand(scope, of.other) if other is None else other)
+    return scope.x.scale * made if of.is_scaled else made
 
 
 def slope(scope: TileScope) -> Tensor | float:

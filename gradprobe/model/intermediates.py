@@ -184,6 +184,8 @@ _MADE = {frozenset((one.matrix, one.other)): name for name, one in PRODUCTS.item
 _MADE |= {frozenset(way): row.name for row in SUBEXPRESSIONS for way in row.operands}
 _MADE |= {frozenset(row.operands): row.name for row in TABLE if row.operands}
 _MADE |= {frozenset((name,)): name for name in MATRICES}
+DERIVED = {name.lower(): name for name in ("O", "LSE", "delta")}
+"""What a backward may be given of its forward, by its name there."""
 KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "w": "d"}
 """Which axes stand for one another in different tensors: batches, heads, rows or keys, and innermost axes."""
 

@@ -1,4 +1,4 @@
-"""The errors allowed to sums over rows (dK, dV, dBias, dTau, dSink), and to what is recovered from gradients."""
+"""The errors allowed to sums over rows, and to what is recovered from gradients."""
 
 from __future__ import annotations
 
@@ -11,22 +11,19 @@ from torch import Tensor
 from ..model.number import LAMBDA
 from ..reference import Attention, Tile
 from ..reference.attention import BY_KEY, BY_ROW, add_tile
-from ..reference.softmax import sink_weight
 from .bounds import Chain
 from .exact import companions, is_exact
 from .float64 import split_share
 from .own_error import own_error
-from .precision import TINY, U32, U_FUNCTION, Precision, like_bias, long_sum, softcap_slope
-
-Error = tuple[Tensor, Tensor]
-"""What a tile adds to the squares of independent errors, and what it adds as it is."""
+from .precision import TINY, U32, Precision, long_sum, softcap_slope
+from .totals import TOTALS, Error, by_row
 
 
 def _dk(of: Chain) -> Error:
     scale = abs(of.x.scale)
     cut = ((of.p * of.cut_delta).mT @ of.q).abs()
     sums = scale * (of.kink_ds.mT @ of.q.abs() + cut + _dot_over_rows(of, of.ds, of.q))
-    squares = _copies(of) * (_by_row(of, of.ds).mT @ of.q**2) + _tile_roundings(of, of.ds, of.q)
+    squares = _copies(of) * (by_row(of, of.ds).mT @ of.q**2) + _tile_roundings(of, of.ds, of.q)
     return scale**2 * squares, sums
 
 
@@ -58,62 +55,13 @@ def _copies(of: Chain) -> Tensor:
     return 1.0 + (alike[0] & alike[1])[:, None, None] * (of.x.n_query - 1.0)
 
 
-def _by_row(of: Chain, ds: Tensor) -> Tensor:
-    return of.i_ds + (of.p * of.i_delta) ** 2 + (ds * of.common) ** 2
-
-
 def _dot_over_rows(of: Chain, matrix: Tensor, b: Tensor) -> Tensor:
     terms = of.x.n_query * of.x.n_heads // of.x.k.shape[1]
     return of.precision.accumulate * long_sum(terms) * (matrix.abs().mT @ b.abs())
 
 
-def _dbias(of: Chain) -> Error:
-    """The sum of dT, which is dS before softcap's derivative."""
-    x = of.x
-    assert x.bias is not None
-    dt = of.ds if x.softcap is None else of.p * (of.dp - of.delta)
-    if x.family == "lazy":
-        addends, along_rows = x.n_batch * x.n_query, False
-    else:
-        addends = x.n_batch * x.n_heads * x.n_query * x.n_key // x.bias.numel()
-        along_rows = x.n_key > 1 and (x.bias.dim() == 0 or x.bias.shape[-1] == 1)
-    squares = _by_row(of, dt)
-    if along_rows:  # the errors of a row's delta and its LSE add up as they are
-        p, row = of.p.sum(-1, keepdim=True), dt.sum(-1, keepdim=True)
-        squares = of.i_ds.sum(-1, keepdim=True) + (p * of.i_delta) ** 2 + (row * of.common) ** 2
-    sums = of.kink_ds + U32 * long_sum(addends) * dt.abs()
-    cut = like_bias(x, of.tile, of.p * of.cut_delta).abs()
-    return like_bias(x, of.tile, squares), like_bias(x, of.tile, sums) + cut
-
-
-def _dtau(of: Chain) -> Error:
-    """Each row's sum errs on its own, by its terms; what adds the rows up errs by their sums."""
-    x, (i, _) = of.x, of.x.positions(of.tile)
-    rows = U32 * long_sum(x.n_batch * x.n_query)
-    of_terms = U32 * long_sum(x.n_key) * (of.dp.abs() + of.flip).sum(-1, keepdim=True) / (i + 1)
-    of_rows = rows * of.dp.sum(-1, keepdim=True).abs() / (i + 1)
-    squares = ((of.i_dp / (i + 1)) ** 2).sum(-1, keepdim=True) + of_terms**2
-    flips = (of.flip / (i + 1)).sum(-1, keepdim=True) * (1 + rows)
-    return squares.sum((-2, -1)), (of_rows + flips).sum((-2, -1))
-
-
-def _dsink(of: Chain) -> Error:
-    """-sum of w * delta with w = exp(sink - LSE), which errs by LSE's whole error and as an exponential does."""
-    x = of.x
-    assert x.sinks is not None
-    sink, lse, delta = x.sinks[of.tile.heads, None], of.values["LSE"], of.values["delta"]
-    weight = sink_weight(x, of.tile, lse)
-    argument = ((sink - lse).abs() + 2 * sink.abs()).nan_to_num(posinf=0.0)
-    # One rounding each: the product with delta, its sign or scale, and what sums a block of rows.
-    relative = of.e_lse[..., 0] + U32 * (argument + 3) + U_FUNCTION
-    share = (weight * delta).abs()
-    squares = (weight * of.e_delta[..., 0] + share * relative) ** 2
-    cut = (weight * of.cut_delta[..., 0]).sum(-1).abs()
-    return squares.sum(-1), U32 * long_sum(x.n_batch * x.n_query) * share.sum(-1) + cut
-
-
 # In the shapes of the tile's own shares. A row's delta and LSE err for all its entries at once.
-_SUMS = {"dK": _dk, "dV": _dv, "dBias": _dbias, "dTau": _dtau, "dSink": _dsink}
+_SUMS = {"dK": _dk, "dV": _dv} | {name: one.budget for name, one in TOTALS.items()}
 
 
 @dataclass(frozen=True)

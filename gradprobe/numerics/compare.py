@@ -22,7 +22,8 @@ from ..reference.attention import BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes
 from .blocks import Block
 from .budget import Recovery, TileBudget, Whole, tile_budget
-from .precision import Precision, ordinary, output_rounding, rounding_shift, stored
+from .precision import Precision, ordinary, output_rounding, stored
+from .shift import rounding_shift
 from .tally import Finding, Judged, Tally
 
 OTHER_DELTA = "delta, otherwise"
@@ -205,7 +206,7 @@ class _Pass:
         self.whole = Whole(x, {name: shape for name, shape in shapes.items() if name not in MATRICES})
         summed = {name: shape for name, shape in shapes.items() if name not in BY_ROW}
         self.own = Whole(x, summed) if blame else None
-        """dK, dV, dBias, dTau and dSink as the target's own P, dP, delta and dS imply them."""
+        """What is summed over rows, as the target's own P, dP, delta and dS imply it."""
         rows = [x.q.new_zeros(shapes["LSE"]) for _ in range(6)]
         sums = {"P": (rows[0], rows[1], rows[2]), "dS": (rows[3], rows[4], rows[5])}
         self.row_sums = {name: parts for name, parts in sums.items() if name in trace.values}
@@ -313,7 +314,7 @@ class _Pass:
         return judge(actual, other, budget, "dS", poisoned=True).right
 
     def _summed(self) -> None:
-        """Compares dK, dV, dBias and dTau, which are complete only after the last tile."""
+        """Compares what is summed over rows, which is complete only after the last tile."""
         whole, own = self.whole, self.own
         for name in whole.squares:
             whole.values[name] = self.replaced.get(name, whole.values[name]).double()
@@ -400,7 +401,7 @@ def _other_delta(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> Tens
 
 
 def judge_whole(actual: Tensor, expected: Tensor, bound: Tensor, *, exact: bool = False) -> Judged:
-    """An intermediate that is summed over rows (dK, dV, dBias, dTau, dSink), whole.
+    """An intermediate that is summed over rows, whole.
 
     Args:
         exact: whether nothing of it was rounded to 16 bits but itself.

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ..reference import Attention, Tile
 from ..reference.softmax import kept_share
-from .precision import EXACT, TINY, Precision, like_bias, nearest
+from .precision import EXACT, TINY, Precision, nearest
+from .totals import totals_of
 
 # Of what is 1 or more: far above float64's own roundings, and far below those that matter.
 _NOTHING = 2.0**-40
@@ -55,9 +56,5 @@ def companions(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> dict[s
     lse = values["LSE"].abs().nan_to_num(0.0, 0.0, 0.0)
     found = {"LSE": EXACT * (1 + lse), "P": of_p, "O": of_o, "dPE": EXACT * dpe, "dP": EXACT * dp, "delta": delta}
     found |= {"dS": ds, "dQ": abs(x.scale) * ds @ k, "dK": abs(x.scale) * ds.mT @ q, "dV": of_pe.mT @ do}
-    if x.bias is not None:
-        found["dBias"] = like_bias(x, tile, ds)
-    if x.tau is not None:
-        i, _ = x.positions(tile)
-        found["dTau"] = (EXACT * dp / (i + 1)).sum((-2, -1))
-    return found
+    of_sink = delta + found["LSE"] * values["delta"].abs()
+    return found | totals_of(x, tile, values, {"dT": ds, "dP": found["dP"], "delta": of_sink})

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.intermediates import names, reached
+from ..model.intermediates import GRADIENT_OF, names, reached
 from ..model.mechanisms import door
 from ..reference import Attention, tiles
 from ..reference.attention import BY_KEY, BY_ROW
@@ -79,7 +79,7 @@ class Invariant:
 
 
 # The input that each of these meets in an inner product.
-PARTNERS = {"dQ": "q", "dK": "k", "dV": "v", "O": "do"}
+PARTNERS = {GRADIENT_OF[name]: name for name in "qkv"} | {"O": "do"}
 Allowed = tuple[Tensor, Tensor]
 """A sum, and what the budgets of its terms add up to."""
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ..reference import Attention, Tile
-from ..reference.softmax import kept_share, sink_weight
+from ..reference.softmax import kept_share
 from .bounds import UNBOUNDED
-from .precision import Precision, like_bias, long_sum
+from .precision import Precision, long_sum
+from .totals import totals_of
 
 # The largest derivative of 1 - tanh^2, where tanh^2 is 1/3.
 STEEPEST = 4 / 3**1.5
@@ -53,12 +54,5 @@ def own_error(
     found["dQ"] = scale * (of_ds @ k + of_keys * (ds @ k))
     found["dK"] = scale * (of_ds.mT @ q + of_rows * (ds.mT @ q))
     found["dV"] = e_pe.mT @ do + of_rows * (pe.mT @ do)
-    if x.bias is not None:
-        found["dBias"] = like_bias(x, tile, dt)
-    if x.tau is not None:
-        i, _ = x.positions(tile)
-        found["dTau"] = (of_dp / (i + 1)).sum((-2, -1))
-    if x.sinks is not None:
-        weight = sink_weight(x, tile, values["LSE"])
-        found["dSink"] = (weight * (lse[..., 0] * values["delta"].abs() + delta[..., 0])).sum(-1)
-    return found
+    of_sink = delta[..., 0] + lse[..., 0] * values["delta"].abs()
+    return found | totals_of(x, tile, values, {"dT": dt, "dP": of_dp, "delta": of_sink})

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..model.intermediates import names
 from ..model.number import LAMBDA
-from ..reference import Attention, Tile, evaluate
-from ..reference.lazy import sum_by_distance
-from ..reference.softmax import sink_weight
+from ..reference import Attention
 
 # float32 arithmetic, a half unit in the last place.
 U32 = 2.0**-24
@@ -151,82 +147,6 @@ def stored(actual: Tensor, expected: Tensor, bound: Tensor, dtype: torch.dtype) 
     return (up - expected).where(actual >= expected, expected - down).maximum(bound)
 
 
-def rounding_shift(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
-) -> dict[str, Tensor] | None:
-    """By how much every value moves when operands are rounded as the contract says; None for IEEE float32.
-
-    Roundings are not independent where data repeats: TF32 truncates an element of q, k, v and dO in the same way
-    wherever it is used; and rows of P or dS that differ by less than a unit in the last place round to the same
-    numbers, which loses all that tells them apart. An evaluation with rounded operands shows how far that goes; twice
-    as much is allowed, on top of what is independent.
-    """
-    if not precision.matrix:
-        return None
-    shift = _shift_of_products(x, tile, values, precision)
-    if precision.operand:
-        cut = partial(truncated, precision.operand)
-        moved = [_moved(x, tile, values, narrow) for narrow in (cut, partial(cut, up=True))]
-        for name in moved[0]:
-            shift[name] = shift.get(name, 0.0) + 2 * moved[0][name].maximum(moved[1][name])
-    return shift
-
-
-def _moved(x: Attention, tile: Tile, values: Mapping[str, Tensor], narrow: Narrow) -> dict[str, Tensor]:
-    coarse = replace(x, q=narrow(x.q), k=narrow(x.k), v=narrow(x.v), do=narrow(x.do))
-    moved = evaluate(coarse, tile)
-    known = ({*names()} - {"dP"} | {"dPE"}) & values.keys()
-    return {name: (moved[name] - values[name]).abs().nan_to_num(0.0) for name in known}
-
-
-def _shift_of_products(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
-) -> dict[str, Tensor]:
-    """Twice what values move by when PE, dS and O are rounded, in whichever way a kernel comes by delta.
-
-    A kernel with dropout may round PE and dS before it divides what it sums of them by 1 - p: they round otherwise.
-    """
-    _, _, v, do = x.tensors(tile)
-    narrow: Narrow = partial(truncated, precision.operand) if precision.operand else partial(nearest, precision)
-    moved: dict[str, Tensor] = {}
-    for divisor in {1.0, 1.0 - x.dropout}:
-        rounded = partial(_divided, narrow, divisor)
-        by_pe = rounded(values["PE"]) - values["PE"]
-        by_o = by_pe @ v
-        stored = by_o if precision.operand else narrow(values["O"] + by_o) - values["O"]
-        ways = [{"O": by_o, "dV": by_pe.mT @ do}]
-        # delta from P and dP, from O as it is computed, and from O as it is stored: dS rounds differently in each.
-        for error_of_o in (torch.zeros_like(by_o), by_o, stored):
-            ways.append(_moved_by_delta(x, tile, values, (do * error_of_o).sum(-1), rounded))
-        for way in ways:
-            moved |= {name: value.abs().maximum(moved.get(name, value.abs())) for name, value in way.items()}
-    return {name: 2 * value for name, value in moved.items()}
-
-
-def _moved_by_delta(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], by_delta: Tensor, narrow: Narrow
-) -> dict[str, Tensor]:
-    """What an error of delta, and then the rounding of dS, moves."""
-    q, k, _, _ = x.tensors(tile)
-    by_dt = -values["P"] * by_delta[..., None]
-    by_ds = by_dt * softcap_slope(x, q, k)
-    by_product = narrow(values["dS"] + by_ds) - values["dS"]
-    moved = {"delta": by_delta, "dS": by_ds, "dQ": x.scale * by_product @ k, "dK": x.scale * by_product.mT @ q}
-    moved |= {"dBias": like_bias(x, tile, by_dt)} if "dBias" in values else {}
-    if "dSink" in values:
-        moved |= {"dSink": (sink_weight(x, tile, values["LSE"]) * by_delta).sum(-1)}
-    return moved
-
-
-def like_bias(x: Attention, tile: Tile, matrix: Tensor) -> Tensor:
-    """A matrix [h, m, N] summed as dBias sums dS, in the shape of the tile's part of the bias."""
-    assert x.bias is not None
-    if x.family == "lazy":
-        i, j = x.positions(tile)
-        return sum_by_distance(matrix, i - j, x.bias.shape[1])
-    return matrix.sum_to_size(x.bias_part(x.bias, tile).shape)
-
-
 def softcap_slope(x: Attention, q: Tensor, k: Tensor) -> Tensor | float:
     """The softcap's derivative."""
     return 1.0 if x.softcap is None else 1 - (x.scale * q @ k.mT / x.softcap).tanh() ** 2
@@ -237,11 +157,6 @@ def nearest(precision: Precision, matrix: Tensor) -> Tensor:
     _, exponent = torch.frexp(matrix)
     spacing = torch.ldexp(torch.full_like(matrix, precision.matrix), exponent).clamp(min=2 * precision.floor)
     return (matrix / spacing).round() * spacing
-
-
-def _divided(narrow: Narrow, factor: float, matrix: Tensor) -> Tensor:
-    """A multiple of a matrix rounded, and divided again."""
-    return narrow(matrix * factor) / factor
 
 
 def truncated(unit: float, tensor: Tensor, *, up: bool = False) -> Tensor:

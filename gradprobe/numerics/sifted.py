@@ -96,6 +96,6 @@ class Sifted:
 
 
 def came_within(case: Case, block: Block, trace: Trace) -> dict[str, Tensor]:
-    """A block's part of what came, of what is made within blocks: neither dBias, nor dSink, nor dTau."""
+    """A block's part of what came, of what is made within blocks: no total over rows and batches."""
     within = trace.values.keys() & {*BY_ROW, *BY_KEY}
     return {name: block.of(value, case.axes(name)) for name, value in trace.values.items() if name in within}

@@ -11,6 +11,7 @@ from ..inputs.layouts import Inputs
 from ..model.assignment import UNIT_RUN, Assigned, run_name
 from ..model.case import Case
 from ..model.failures import Refusal, TargetFailure, UsageFailure
+from ..model.intermediates import DERIVED
 from ..model.memory import telling
 from ..numerics.compare import Comparison, attention_of
 from ..numerics.evidence import LayoutRun, Measured, Probed
@@ -24,7 +25,7 @@ from ..numerics.unreferenced import (
     identities_alone,
     silenced,
 )
-from ..probing.experiment import DERIVED, Experiment, Tick, dots_of, effective, experiment_of, layouts_of, silent
+from ..probing.experiment import Experiment, Tick, dots_of, effective, experiment_of, layouts_of, silent
 from ..probing.observe import Execution, execute
 from ..probing.receipt import environment, notes_of, provenance, warned_in
 from ..probing.runs import RunRecord, with_strays

@@ -20,6 +20,7 @@ from ..inputs.layouts import Inputs, effective_values, place
 from ..inputs.saved import Saved, values_of
 from ..model.assignment import OUTPUTS, PLAIN, Assigned, planned_runs
 from ..model.case import Case
+from ..model.intermediates import DERIVED
 from ..model.mechanisms import gathered
 from ..numerics.budget import Recovery
 from ..numerics.by_block import ByBlock
@@ -45,8 +46,6 @@ from ..runtime.trace import Trace
 from ..targets.find import Target
 from .arithmetic import Arithmetic, in_words
 
-DERIVED = {"o": "O", "lse": "LSE", "delta": "delta"}
-"""What a backward may be given of its forward, and what that is."""
 STAGES = ("target", "reference", "compare", "diagnose")
 
 

@@ -251,7 +251,7 @@ def with_matrices(recovered: Recovered, case: Case, found: Mapping[str, Tensor])
 
 
 def with_sums(recovered: Recovered, case: Case, alone: Trace) -> Recovered:
-    """The same with dBias, dSink and dTau of the first probe run alone: of several at once they are one sum."""
+    """The same with the totals of the first probe run alone: of several at once they are one sum."""
     known = recovered.trace
     order = [name for name in expected_shapes(case) if name in known.values or (name in SUMS and name in alone.values)]
     values = {name: known.values[name] if name in known.values else alone.values[name] for name in order}
