@@ -35,7 +35,7 @@ from ..model.failures import UsageFailure
 from ..model.report import Report
 from ..model.run import FAILED
 from ..processes.each import Abandoned, abandoned_when
-from ..render.since import since
+from ..render.comparison import changes_since, sentences_of
 from ..render.terminal import Progress, note, print_failure, rendered, show, terminal, write_as_is
 from . import shared_options as shared
 from .checks import say
@@ -149,7 +149,8 @@ class _Loop:
         else:
             last.save(checked.request, report)
             was = f", was {self._before.verdict}" if self._before and self._before.verdict != report.verdict else ""
-            lines = [*since(self._before, report), f"now: {report.verdict}{was} ({seconds:.1f} s)"]
+            changes = sentences_of(changes_since(self._before, report))
+            lines = [*changes, f"now: {report.verdict}{was} ({seconds:.1f} s)"]
             if not self._forms.on_stdout:
                 show([*rendered(report), Text(), *(Text(line, "bold") for line in lines)])
             self._before = report
@@ -183,8 +184,8 @@ class _Answer:
             return
         self.is_given = True
         run, seconds = so_far.runs[0], time.monotonic() - self._start
-        changes = [change for change in since(self._before, so_far) if not change.startswith(f"{run.layout}: ")]
-        lines = [*changes, f"{run.layout}: {run.verdict} ({seconds:.1f} s), the rest follows"]
+        changes = [one for one in changes_since(self._before, so_far) if one.what != "verdict"]
+        lines = [*sentences_of(changes), f"{run.layout}: {run.verdict} ({seconds:.1f} s), the rest follows"]
         self._tick.over(lambda: note("\ngradprobe: ".join(lines)))
 
 

@@ -37,7 +37,7 @@ def _other_operands(seen: Observed) -> Iterator[Hypothesis]:
         same = meant == other and seen.x.family != "lazy" and seen.x.keep is None  # nothing stands in the place of P
         if not same and _fits(seen, meant, other):
             words = f"{formulas[result]} is made with {title(other)} in place of {title(meant)}"
-            hooks = {result: partial(_made, result, meant, other)}
+            hooks = {result: partial(_with_other, result, meant, other)}
             yield making(f"operand/{result}", "A", words, hooks, fix=formulas[result])
 
 
@@ -49,7 +49,7 @@ def _fits(seen: Observed, meant: str, other: str) -> bool:
     return shapes.get(meant) == shapes.get(other)
 
 
-def _made(result: str, meant: str, other: str, value: Tensor, scope: TileScope) -> Tensor:
+def _with_other(result: str, meant: str, other: str, value: Tensor, scope: TileScope) -> Tensor:
     """A result made with one operand in another's place."""
     taken = scope.used["P"] if other == "P" else operand(scope, other)
     if result == "dP":

@@ -20,6 +20,7 @@ SCHEMA = "gradprobe.comparison/1"
 WORSE, BETTER, SAME = "worse", "better", "same"
 # Errors within this factor of one another are the same: another seed or device moves them so far.
 MOVED = 2.0
+NOT_RUN = "not run"
 # What is worse than what: a layout that is refused, or not run, is not known to be wrong.
 _RANKS = {MATCH: 0, SKIPPED: 1, MISMATCH: 3}
 KINDS = {WORSE: WORSE, BETTER: BETTER, "": "other"}
@@ -53,6 +54,19 @@ def changes_of(before: Reports, after: Reports) -> list[ReportChange]:
         elif new is not None:
             found.append(ReportChange(name, "check", "not made", new.verdict, "" if new.verdict == MATCH else WORSE))
     return found
+
+
+def changes_since(before: Report | None, after: Report) -> list[ReportChange]:
+    """What the last save of a file changed: layouts and intermediates that both checks have, then causes.
+
+    Args:
+        before: None where nothing was compared before.
+    """
+    found = [] if before is None else [*_of_check(after.name, before, after)]
+    of_runs = [one for one in found if one.layout and not {one.before, one.after} & {NOT_EXPOSED, NOT_RUN}]
+    has_causes = before is not None and before.causes and after.causes  # what is right, or not over yet, has none
+    causes = [one for one in found if has_causes and one.what.startswith("cause ")]
+    return sorted(of_runs, key=lambda one: one.what == "verdict") + causes
 
 
 def pairs_of(before: Reports, after: Reports) -> list[tuple[str, Report | None, Report | None]]:
@@ -117,7 +131,7 @@ def _of_check(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
         if layout in before and layout in after:
             yield from _of_runs(name, before[layout], after[layout])
         else:
-            old_verdict, verdict = (runs[layout].verdict if layout in runs else "not run" for runs in (before, after))
+            old_verdict, verdict = (runs[layout].verdict if layout in runs else NOT_RUN for runs in (before, after))
             worse = layout in after and _rank(verdict) > _rank(MATCH)
             yield ReportChange(name, "verdict", old_verdict, verdict, WORSE if worse else "", layout)
 

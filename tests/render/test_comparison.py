@@ -6,7 +6,16 @@ import pytest
 
 from gradprobe.cli.compare import compare
 from gradprobe.model.documents import Reports, report_from
-from gradprobe.render.comparison import BETTER, SAME, WORSE, changes_of, render_comparison, verdict_of
+from gradprobe.render.comparison import (
+    BETTER,
+    SAME,
+    WORSE,
+    changes_of,
+    changes_since,
+    render_comparison,
+    sentences_of,
+    verdict_of,
+)
 from tests.render.written import document, entry, head, run
 
 
@@ -26,6 +35,10 @@ def told(before, after):
         (f"{change.what} in {change.layout}".removesuffix(" in "), change.before, change.after, change.became)
         for change in changes_of(before, after)
     ]
+
+
+def since(before, after):
+    return [*sentences_of(changes_since(before.reports[0] if before else None, after.reports[0]))]
 
 
 def test_heads_that_became_right_are_better_and_one_that_became_wrong_is_worse():
@@ -65,6 +78,23 @@ def test_a_cause_that_came_is_worse_and_one_that_went_is_better():
     without, having = reports(wrong_in(1)), reports(wrong_in(1), diagnoses=[cause])
     assert told(without, having) == [("cause stride/do-head", "none", "dO is misread", WORSE)]
     assert told(having, without) == [("cause stride/do-head", "dO is misread", "gone", BETTER)]
+
+
+def test_a_save_changes_only_what_both_checks_have_and_no_cause_of_what_is_right():
+    cause = {"fault": "stride/do-head", "class": "S1", "summary": "dO is misread", "explained": 1.0}
+    wrong = reports(wrong_in(), wrong_in(1, 2, layout="distinct"), wrong_in(3, layout="other"), diagnoses=[cause])
+    # Such as the layout that is tried first, beside all those of the last check.
+    assert since(wrong, reports(wrong_in(2, layout="distinct"))) == [
+        "dS in distinct: wrong in heads 1-2 -> wrong in head 2"
+    ]
+    assert since(reports(wrong_in(1, 2)), reports(wrong_in())) == [
+        "dS in contiguous: wrong in heads 1-2 -> right",
+        "verdict in contiguous: mismatch -> match",
+    ]
+    other = reports(wrong_in(3, layout="other"), diagnoses=[cause | {"fault": "mask/causal", "summary": "no mask"}])
+    assert since(wrong, other) == ["cause stride/do-head: dO is misread -> gone", "cause mask/causal: none -> no mask"]
+    assert since(None, wrong) == []
+    assert since(wrong, wrong) == []
 
 
 def test_a_check_that_is_no_longer_made_is_worse():

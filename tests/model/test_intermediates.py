@@ -1,0 +1,71 @@
+"""The table of the formulas agrees with itself."""
+
+import pytest
+
+from gradprobe.model.intermediates import (
+    GRADIENT_OF,
+    PRODUCTS,
+    SUBEXPRESSIONS,
+    TABLE,
+    entered_by,
+    in_kernels,
+    lookup,
+    made_of,
+    names,
+    parents_of,
+    reached,
+    steps,
+)
+from gradprobe.numerics.totals import TOTALS
+from gradprobe.reference.attention import BY_HEAD, BY_KEY, BY_ROW, MATRICES
+
+
+@pytest.mark.parametrize("family", ["softmax", "lazy"])
+def test_what_is_made_of_an_intermediate_comes_after_it_and_further_right_or_down(family):
+    seen = {}
+    for row, step in steps(family):
+        for parent in (name for name in step.parents if lookup(name)):
+            assert any(a < b for a, b in zip(seen[parent], row.place, strict=True)), (parent, row.name)
+        seen[row.name] = row.place
+
+
+def test_every_subexpression_is_on_the_way_from_and_to_intermediates():
+    for one in SUBEXPRESSIONS:
+        assert {*one.into, *one.parents} <= {*names()}
+        families = [family for family in ("softmax", "lazy") if {*one.into} <= {*reached(one.parents, family)}]
+        assert families or not one.parents, one.name
+        assert entered_by(one.name) == one.into
+    assert entered_by("tanh^2") == ()
+
+
+def test_no_word_of_kernels_means_two_things():
+    words = [word for row in (*TABLE, *SUBEXPRESSIONS) for word in in_kernels(row.name)]
+    assert len(words) == len({*words})
+
+
+def test_products_are_made_of_what_their_formulas_read_and_summed_over_rows_where_transposed():
+    for name, product in PRODUCTS.items():
+        step = lookup(name).softmax
+        assert {product.matrix, product.other} <= {*step.parents}
+        assert product.words in step.formula
+        assert product.is_scaled == step.formula.startswith("scale * ")
+        assert ("n" if product.is_transposed else "m") in step.axes
+        assert made_of((product.other, product.matrix)) == name
+
+
+def test_one_operation_makes_of_right_operands_what_the_formulas_say():
+    assert made_of(("P", "dP - delta")) == "dS"
+    assert made_of(("Q K^T", "LSE")) == "S - LSE"
+    assert made_of(("dS",)) == "dS"  # rounded or scaled
+    assert made_of(("q", "v")) == made_of(("S",)) == ""
+    assert parents_of("dP", "lazy") == ("P",)
+    assert parents_of("dP", "softmax") == ()
+
+
+def test_each_intermediate_has_its_place_in_the_reference_and_a_budget():
+    summed = {"dBias", *BY_KEY, *BY_HEAD}
+    assert {*BY_ROW, *summed} == {*names()}
+    assert {*TOTALS} == {"dBias", *BY_HEAD}
+    assert {*MATRICES} == {row.name for row in TABLE if row.softmax and row.softmax.axes == "bhmn"}
+    assert all(lookup(name).needs == needed == lookup(name).gradient_of for name, needed in BY_HEAD.items())
+    assert {*GRADIENT_OF.values()} == {"dQ", *summed}
