@@ -332,7 +332,7 @@ def parameters_of(signature: inspect.Signature, word: str) -> tuple[dict[str, st
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             raise UsageFailure(
                 f"target {word!r} takes {parameter}; arguments are passed by name",
-                "name its parameters, or wrap it in a function that does",
+                "wrap it in a function that names them: def attention(q, k, v): return f(q, k, v)",
             )
         canonical = "mask" if has_bias and name in EITHER else canonical_name(name)
         if canonical in takes:

@@ -1,4 +1,4 @@
-"""The signature of what torch knows by a schema: custom operators, `torch.ops` and scripted functions."""
+"""The signature of what torch calls: by a schema (custom operators, `torch.ops`, what is scripted), or a module's."""
 
 from __future__ import annotations
 
@@ -9,15 +9,32 @@ from typing import Any
 
 
 def declared_signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    """The signature that a function's schema declares; None of a function without one."""
-    schema = _schema_of(function)
-    return None if schema is None else inspect.Signature([_parameter(argument) for argument in schema.arguments])
+    """The signature that a function's schema declares, or a module's `forward` has; None of a function without one."""
+    forward = _forward_of(function)
+    if forward is not None and not hasattr(forward, "schema"):
+        return inspect.signature(forward)
+    schema = _schema_of(function if forward is None else forward)
+    return (
+        None
+        if schema is None
+        else inspect.Signature([_parameter(argument) for argument in schema.arguments if argument.name != "self"])
+    )
 
 
 def written_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The Python function that a custom operator was made of, where torch keeps it; else the function itself."""
-    written: Callable[..., Any] = getattr(function, "_init_fn", function)
+    """The Python function of a custom operator, where torch keeps it, or of a module; else the function itself."""
+    forward = _forward_of(function)
+    written: Callable[..., Any] = getattr(function, "_init_fn", function) if forward is None else forward
     return written
+
+
+def _forward_of(function: Any) -> Any:
+    """What the call of a module calls; None of what is no module."""
+    if "torch" not in sys.modules:
+        return None
+    import torch
+
+    return function.forward if isinstance(function, torch.nn.Module) else None
 
 
 def _schema_of(function: Any) -> Any:
@@ -31,7 +48,8 @@ def _schema_of(function: Any) -> Any:
         overload = getattr(overload, overload.overloads()[0])
     if isinstance(overload, torch._ops.OpOverload):
         return overload._schema
-    return function.schema if isinstance(function, torch.jit.ScriptFunction) else None
+    scripted = isinstance(function, (torch.jit.ScriptFunction, torch.ScriptMethod))
+    return function.schema if scripted else None
 
 
 def _parameter(argument: Any) -> inspect.Parameter:

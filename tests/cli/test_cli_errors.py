@@ -113,7 +113,7 @@ def test_of_a_long_message_of_a_target_the_first_paragraph_is_told(folder):
 
 # The text after `def f`, then pieces of the message.
 UNUSABLE_SIGNATURES = [
-    ("(*args): pass", ("takes *args; arguments are passed by name", "name its parameters")),
+    ("(*args): pass", ("takes *args; arguments are passed by name", "wrap it in a function that names them")),
     ("(q, k, v, /, do): pass", ("arguments are passed by name",)),
     ("(q, k, v, do, temperature): pass", ("needs a parameter 'temperature' that nothing can be passed for",
                                           "wrap it in a function")),
@@ -249,7 +249,7 @@ def test_a_gradient_that_never_comes_is_0_and_wrong(folder):
 @pytest.mark.parametrize(
     ("word", "pieces"),
     [
-        ("builtins:print", ("takes *args", "wrap it in a function that does")),
+        ("builtins:print", ("takes *args", "wrap it in a function that names them")),
         (
             "torch.nn:Linear",
             ("the class Linear is no torch.autograd.Function",),

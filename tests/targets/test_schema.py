@@ -29,14 +29,34 @@ def scripted(q, k, v, do):
     dp = do @ v.mT
     ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
     return ds @ k, ds.mT @ q, p.mT @ do
+
+class Attention(torch.nn.Module):
+    def forward(self, q, k, v):
+        return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
+
+class Positional(Attention):
+    def forward(self, *args):
+        return super().forward(*args)
+
+module, scripted_module, positional = Attention(), torch.jit.script(Attention()), Positional()
 """
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("name", ["operator", "packet", "overload", "scripted"])
+@pytest.mark.parametrize("name", ["operator", "packet", "overload", "scripted", "module", "scripted_module"])
 def test_it_is_checked_like_any_other_function(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "operators.py").write_text(textwrap.dedent(WRITTEN))
     ran = run(f"check operators.py:{name} --batch 1 --heads 1 --seqlen 20 --head-dim 8 --runs contiguous")
     assert ran.code == 0, ran.err
     assert ran.out.startswith(f"MATCH  operators.py:{name}")
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_a_module_without_names_is_refused_with_what_to_write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "operators.py").write_text(textwrap.dedent(WRITTEN))
+    ran = run("check operators.py:positional")
+    assert (ran.code, ran.out) == (2, "")
+    assert "takes *args; arguments are passed by name" in ran.err
+    assert "  wrap it in a function that names them: def attention(q, k, v): " in ran.err
