@@ -248,7 +248,7 @@ def _watched(inputs: Inputs, unwritten: Unwritten) -> AbstractContextManager[Any
     """Every access of Triton's interpreter, which imports Triton."""
     from ..runtime.interpreter.memory import watched_memory
 
-    return watched_memory(inputs.tensors, unwritten, is_split=True)
+    return watched_memory(inputs.tensors, unwritten, recalls=True)
 
 
 def interprets_triton() -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from triton.runtime import interpreter as shipped
 
-from ....inputs.memory import Array, Marks, Unwritten
+from ....inputs.memory import Array, Unwritten
 from ....model.assignment import OUTPUTS
 from ....model.memory import MISALIGNED, OUTSIDE, RACE, UNWRITTEN
 from .findings import AccessFinding, Earlier, Line, Program, Rest, executing, places
@@ -20,8 +20,6 @@ from .views import Origins, View
 
 _ORDER = (OUTSIDE, MISALIGNED, RACE, UNWRITTEN)
 _ACCESSES = ("store", "atomic", "load")
-# Bytes of atomics that a fork may keep for the process that takes it over.
-_MOST_KEPT = 1 << 28
 
 
 class Access(NamedTuple):
@@ -73,51 +71,6 @@ class LaneCounts:
     """Accesses at addresses in no storage that was known."""
 
 
-class InSequence(BaseException):
-    """A fork came to what only a sequence of programs can do or tell. The interpreter wraps what is an Exception."""
-
-
-class Ahead:
-    """What a fork keeps of programs that it runs ahead of others, besides what `Stores` does."""
-
-    def __init__(self, stored: frozenset[int]) -> None:
-        """`stored`: the addresses of storages in which the kernel stores. Of these alone it is kept where it loads."""
-        self._stored = stored
-        self._marks: dict[int, Marks] = {}
-        self.loaded: set[int] = set()
-        """The addresses of the other storages that were loaded from."""
-        self.atomics: list[tuple[Any, ...]] = []
-        """The arguments of each, in order."""
-        self._room = _MOST_KEPT
-        self.last: dict[int, tuple[Line, ...]] = {}
-        """By the address of a storage: the lines that stored there last."""
-
-    def load(self, view: View, addresses: Array, width: int) -> None:
-        """Notes a load."""
-        if view.low not in self._stored:
-            self.loaded.add(view.low)
-            return
-        if view.low not in self._marks:
-            self._marks[view.low] = Marks(view.high - view.low, min(width, view.elements.itemsize), np.uint8)
-        self._marks[view.low].write(view.in_bytes(addresses), width, 1)
-
-    @property
-    def loads(self) -> list[Units]:
-        """What was loaded of the storages in which the kernel stores."""
-        return [Units(low, marks.unit, marks.all_set()[0]) for low, marks in self._marks.items()]
-
-    def atomic(self, op: Any, pointers: Any, value: Any, *rest: Any) -> None:
-        """Notes an atomic.
-
-        Raises:
-            InSequence: there are too many to keep.
-        """
-        self._room -= pointers.data.nbytes + value.data.nbytes
-        if self._room < 0:
-            raise InSequence
-        self.atomics.append((op, pointers, value, *rest))
-
-
 class Accesses:
     """Judges the accesses of all launches."""
 
@@ -137,8 +90,6 @@ class Accesses:
         its tensor, and the line, so that no other code takes its id."""
         self._contests: list[Callable[[], None]] = []
         """What is to be judged once the atomic that comes next is done."""
-        self.ahead: Ahead | None = None
-        """In a fork that runs programs ahead of others. It tells nothing: where there is anything to tell it ends."""
 
     def look(
         self, kind: str, program: Program, pointers: Any, on: Array, width: int, values: Array | None = None
@@ -163,7 +114,7 @@ class Accesses:
         kept = None
         for view, some in launch.by_view(self.origins.of(pointers), addresses, lanes):
             if view is None or view.is_own:
-                self._telling()
+                self.running.is_plain = False
             elif not view.parameter:
                 launch.is_plain = False
             if view is None:
@@ -193,8 +144,6 @@ class Accesses:
             self._inside[_numbers(access.lines)] = access.launch, access.program, access.lines
         if access.width > view.elements.itemsize:  # an element by itself lies where its tensor does
             self._found(MISALIGNED, access, view, within, within % access.width != 0)
-        if self.ahead is not None and access.kind == "load":
-            self.ahead.load(view, addresses, access.width)
         if access.kind != "store":
             unread = self.unwritten.among(view.home, view.in_bytes(within), access.width)
             self._found(UNWRITTEN, access, view, within, unread)
@@ -210,7 +159,7 @@ class Accesses:
         if bits is None or (bits_at(addresses, access.width) != bits).any():
             self.running.is_plain = False
             if view.name not in self.writers:
-                self._telling()
+                self.running.is_plain = False
                 self.writers[view.name] = (self.running.kernel, access.lines)
 
     def _stored(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
@@ -220,12 +169,10 @@ class Accesses:
         self.unwritten.stored(view.home, view.in_bytes(addresses), access.width)
         if view.home in self.unwritten.places:
             self._storing[view.home] = self.running, access.lines
-        if self.ahead is not None:
-            self.ahead.last[view.low] = access.lines
         by_others = events != 0
         if not by_others.any():
             return
-        self._telling()
+        self.running.is_plain = False
         addresses, events = addresses[by_others], events[by_others]
         before = bits_at(addresses, access.width)
         contested = functools.partial(self._contested, access, view, addresses, events, before)
@@ -252,7 +199,7 @@ class Accesses:
         """Counts `which` of the addresses as a finding; only the first of its kind is described."""
         if which is None or not which.any():
             return
-        self._telling()
+        self.running.is_plain = False
         key = (kind, access.kind, view.name, access.kernel, access.lines)
         if key not in self._findings:
             spot = view.spot(int(addresses[which][0]), access.width, self.running.around)
@@ -283,17 +230,8 @@ class Accesses:
         found = [count.finding for count in self._findings.values()]
         return tuple(sorted(found, key=lambda one: (_ORDER.index(one.kind), _ACCESSES.index(one.access))))
 
-    def _telling(self) -> None:
-        """Called where there is more to an access than what it loads and stores.
-
-        Raises InSequence in a fork that runs programs ahead of others.
-        """
-        self.running.is_plain = False
-        if self.ahead is not None:
-            raise InSequence
-
-    def stored_ahead(self, view: View, units: Units, lines: tuple[Line, ...]) -> None:
-        """Notes that a fork has stored in a view's storage, last from these lines."""
+    def recall(self, view: View, units: Units, lines: tuple[Line, ...]) -> None:
+        """Notes what a launch of an earlier check has stored in a view's storage, last from these lines."""
         self.unwritten.stored(view.home, units.offsets, units.width)
         if view.home in self.unwritten.places:
             self._storing[view.home] = self.running, lines

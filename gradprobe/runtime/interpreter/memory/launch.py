@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
 import numpy as np
 
 from ....inputs.memory import Array, Marks
-from .findings import Earlier, Line, Program, places
+from .findings import Earlier, Line, Program
 from .views import NO_ORIGIN, View, argument_view
 
 
@@ -47,8 +47,6 @@ class Stores:
         self._marks: dict[int, Marks] = {}
         self._events: list[Earlier] = []
         """By their numbers, which begin at 1: a mark of 0 says that nothing has stored."""
-        self._added: dict[int, Marks] | None = None
-        """By the address of a storage: where atomics changed it since `share`, before which none is kept."""
         self._first = 1
         """The number of the first event of the program that runs."""
         self._program: Program | None = None
@@ -69,8 +67,6 @@ class Stores:
         marks = self._marks_of(view, width)
         offsets, event = view.in_bytes(addresses), self._event(lines, is_atomic)
         before = marks.read(offsets, width)
-        if is_atomic:
-            self._note_atomic(view, offsets, width)
         if not before.any():
             marks.write(offsets, width, -event if is_atomic else event)
             return before.max(1)
@@ -86,58 +82,10 @@ class Stores:
         """The event of that number."""
         return self._events[number - 1]
 
-    def share(self) -> int:
-        """From here on other processes run some of the programs. The number of the first event of what comes."""
-        self._added = {}
-        return len(self._events) + 1
-
-    @property
-    def stored(self) -> frozenset[int]:
-        """The addresses of the storages in which anything was stored."""
-        return frozenset(self._marks)
-
-    def since(self, event: int) -> Iterator[tuple[Units, Array]]:
-        """What was stored from an event on: units of each storage, and [N] marks, those of atomics negative."""
+    def units(self) -> Iterator[Units]:
+        """Where anything was stored, storage by storage."""
         for low, marks in self._marks.items():
-            units = Units(low, marks.unit, marks.all_set()[0])
-            found = self.marks_at(units, event)[:, 0]
-            if found.any():
-                yield replace(units, numbers=units.numbers[found != 0]), found[found != 0]
-
-    def marks_at(self, units: Units, event: int) -> Array:
-        """[N, M] the marks that events from one on left at these units; 0 where there are none."""
-        if units.low not in self._marks:
-            return np.zeros((len(units.numbers), 1), np.int32)
-        found = self._marks[units.low].read(units.offsets, units.width)
-        found = np.where(np.abs(found) >= event, found, 0)
-        if not self._added or units.low not in self._added:
-            return found
-        # An atomic leaves no mark where there was one.
-        added = self._added[units.low].read(units.offsets, units.width).any(1)
-        return np.where((found == 0) & added[:, None], -event, found)
-
-    def _note_atomic(self, view: View, offsets: Array, width: int) -> None:
-        if self._added is not None:
-            if view.low not in self._added:
-                self._added[view.low] = Marks(view.high - view.low, min(width, view.elements.itemsize), np.uint8)
-            self._added[view.low].write(offsets, width, 1)
-
-    def events_since(self, event: int) -> list[Earlier]:
-        """The events from one on, in words that another process can read."""
-        return [replace(one, lines=places(one.lines)) for one in self._events[event - 1 :]]
-
-    def add_ahead(self, view: View, units: Units, marks: Array, by: int) -> None:
-        """Notes what another process has stored in a view's storage, with this much added to its events' numbers."""
-        own = self._marks_of(view, units.width)
-        before, new = own.read(units.offsets, units.width), (marks + by * np.sign(marks))[:, None]
-        own.write(units.offsets, units.width, np.where(before == 0, new, before))
-        self._note_atomic(view, units.offsets[marks < 0], units.width)
-
-    def add_events(self, events: Sequence[Earlier], first: int) -> int:
-        """Adds events of another process, which numbered them from `first` on; what their numbers grow by."""
-        by = len(self._events) + 1 - first
-        self._events += events
-        return by
+            yield Units(low, marks.unit, marks.all_set()[0])
 
     def _marks_of(self, view: View, width: int) -> Marks:
         """The marks of a view's storage, fine enough to tell neighbours of this width in bytes apart."""
@@ -193,11 +141,6 @@ class Launch:
         """Notes that a program asked which one it is along an axis."""
         self.grid = grid
         self.asked.add(axis)
-
-    def learn_ahead(self, grid: Program | None, asked: set[int]) -> None:
-        """Takes what programs asked in another process."""
-        self.grid = self.grid or grid
-        self.asked |= asked
 
     def view_at(self, low: int) -> View:
         """A view of the storage at an address."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import inspect
+import math
 import os
 import pickle
 import tempfile
@@ -81,6 +84,37 @@ class Effect:
     its code, and how far it stands below that code's first line."""
 
 
+class Recalled:
+    """The kernel of one launch, which the interpreter calls for each program: none is run that an earlier check ran."""
+
+    def __init__(self, function: Any, accesses: Accesses, failures: Mapping[str, None]) -> None:
+        """`failures`: what went wrong in watching."""
+        functools.update_wrapper(self, function)
+        self.__signature__ = inspect.signature(function)
+        self.__globals__, self.__code__ = function.__globals__, function.__code__
+        self._function, self._accesses = function, accesses
+        self._failures, self._failed = failures, len(failures)
+        self._memo: Memo | None = None
+        self._left: int | None = None
+        """How many programs are to be run; None before the first is called."""
+
+    def __call__(self, **arguments: Any) -> None:
+        """Runs the next program of the grid."""
+        if self._left is None:
+            grid: Program = tuple(map(int, shipped.interpreter_builder.grid_dim))  # type: ignore[assignment]
+            self._memo, self._left = Memo.of(self._function, arguments, grid, self._accesses), math.prod(grid)
+            if self._memo is not None and self._memo.recalled(self._accesses):
+                self._memo, self._left = None, 0
+        if self._left:
+            self._function(**arguments)
+            self._left -= 1
+
+    def close(self) -> None:
+        """Keeps what the launch did, where all of it was run and seen."""
+        if self._memo is not None and self._left == 0 and len(self._failures) == self._failed:
+            self._memo.keep(self._accesses)
+
+
 class Memo:
     """One launch, told by its key."""
 
@@ -114,7 +148,7 @@ class Memo:
             units = one.units(lows[one.number])
             shipped._interpreter.store(units.addresses, one.bits, np.ones(len(one.bits), bool))
             lines = tuple(self._line(*each) for each in effect.last.get(one.number, ()))
-            accesses.stored_ahead(self._launch.view_at(units.low), units, lines)
+            accesses.recall(self._launch.view_at(units.low), units, lines)
         return True
 
     def keep(self, accesses: Accesses) -> None:
@@ -123,27 +157,22 @@ class Memo:
         if not launch.is_plain:
             return
         with contextlib.suppress(Unknown):
-            lows = [(units, self._storages[units.low]) for units, _ in launch.stores.since(1)]
+            lows = [(units, self._storages[units.low]) for units in launch.stores.units()]
             stores = tuple(_stored(numbers[units.low], units, size) for units, size in lows)
             last = {numbers[low]: tuple(map(self._relative, lines)) for low, lines in accesses.last_of(launch).items()}
             _write(self._key, Effect(stores, last))
 
     def _relative(self, line: Line) -> tuple[int, int]:
         """A line as far as it stays the same where its function is moved. Raises Unknown."""
-        at = [at for at, code in enumerate(self._codes) if _stands_in(line, code)]
+        if isinstance(line, SourceLine):  # of which only the words are left
+            raise Unknown(line)
+        at = [at for at, code in enumerate(self._codes) if line[0] is code]
         if len(at) != 1:
             raise Unknown(line)
-        number = line.line if isinstance(line, SourceLine) else line[1]
-        return at[0], number - self._codes[at[0]].co_firstlineno
+        return at[0], line[1] - self._codes[at[0]].co_firstlineno
 
     def _line(self, at: int, below: int) -> Line:
         return self._codes[at], self._codes[at].co_firstlineno + below
-
-
-def _stands_in(line: Line, code: CodeType) -> bool:
-    if isinstance(line, SourceLine):  # a fork told it
-        return (line.file, line.function) == (code.co_filename, code.co_name)
-    return line[0] is code
 
 
 def _stored(number: int, units: Units, size: int) -> Stored:

@@ -17,12 +17,11 @@ from ....model.failures import fault_words
 from ....source.text import SourceLine
 from ....targets.surroundings import replaced
 from ..bfloat16 import InterpreterNotKnown
-from .accesses import Accesses, InSequence
+from .accesses import Accesses
 from .findings import AccessFinding, places
 from .kernel_code import Language
 from .launch import Launch
-from .memo import may_recall
-from .split import Programs, Unknown
+from .memo import Recalled, may_recall
 from .views import BLOCKS, IN_PLACE, REARRANGING, Handle, Method, Origins, View, view_of
 
 if TYPE_CHECKING:
@@ -32,14 +31,13 @@ if TYPE_CHECKING:
 class Memory:
     """What was seen of the accesses of all kernels that ran while it was open."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], unwritten: Unwritten, is_split: bool = False) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], unwritten: Unwritten) -> None:
         self._known = tuple(view_of(tensor, tensor, name) for name, tensor in tensors.items())
         self._origins = Origins()
         self._accesses = Accesses(self._origins, unwritten)
         self.counts = self._accesses.counts
         self._failures: dict[str, None] = {}
         self._launches = 0
-        self._is_split = is_split
         self.is_open = True
         self.language: Language | None = None
         """That in which launches may be taken over from earlier checks; None where they may not."""
@@ -107,24 +105,26 @@ class Memory:
                 self._launches += 1
                 self._accesses.launch = Launch(self._launches, executor.fn, self._known)
             try:
-                with self._split(executor) if self._is_split and self.is_open else contextlib.nullcontext():
+                with self._recalled(executor) if self.is_open and self._may_recall else contextlib.nullcontext():
                     return original(executor, *args, **kwargs)
             finally:
                 self._accesses.launch = before
 
         return launch
 
+    @property
+    def _may_recall(self) -> bool:
+        return self.language is not None and self.language.is_same()
+
     @contextlib.contextmanager
-    def _split(self, executor: Any) -> Iterator[None]:
-        """Has forks run some of the programs of a launch."""
-        may_recall = self.language is not None and self.language.is_same()
-        how = (self._accesses, self._atomic, self._failures)
-        plain, programs = executor.fn, Programs(executor.fn, *how, may_recall=may_recall)
-        executor.fn = programs
+    def _recalled(self, executor: Any) -> Iterator[None]:
+        """Has a launch do at once what it did in an earlier check."""
+        plain, recalled = executor.fn, Recalled(executor.fn, self._accesses, self._failures)
+        executor.fn = recalled
         try:
             yield
         finally:
-            programs.close()
+            recalled.close()
             executor.fn = plain
 
     def _learning(self, original: Method) -> Method:
@@ -180,12 +180,8 @@ class Memory:
             mask = _narrowed(mask, pointers, keep)
             result = original(builder, op, pointers, value, mask, *args, **kwargs)
             self._watching(self._accesses.settle)
-            if self._accesses.ahead is None:
-                return result
-            self._accesses.ahead.atomic(op, pointers, value, mask, *args, *kwargs.values())
-            return Unknown(result.dtype)
+            return result
 
-        self._atomic = original
         return atomic
 
     def _comparing(self, original: Method) -> Method:
@@ -218,8 +214,6 @@ class Memory:
         """Notes an exchange, which locks are made of."""
         launch = self._accesses.launch
         if is_exchange and launch is not None:
-            if self._accesses.ahead is not None:
-                raise InSequence
             launch.stores.enter(builder.grid_idx)
             launch.stores.is_ordered = True
 
@@ -239,7 +233,7 @@ def _narrowed(mask: Any, pointers: Any, keep: Array | None) -> Any:
 
 @contextlib.contextmanager
 def watched_memory(
-    tensors: Mapping[str, Tensor], unwritten: Unwritten | None = None, *, is_split: bool = False
+    tensors: Mapping[str, Tensor], unwritten: Unwritten | None = None, *, recalls: bool = False
 ) -> Iterator[Memory]:
     """While open, every access of a kernel in Triton's interpreter is judged; results stay what they were.
 
@@ -251,18 +245,17 @@ def watched_memory(
     Args:
         tensors: those that the caller knows by name. Others are named after the kernel's parameter, without "ptr".
         unwritten: which memory has no value as yet; without it, no read is reported as one of unwritten memory.
-        is_split: whether forks run some of the programs of a launch, where cores are free; and whether launches are
-            taken over from earlier checks, where these are kept.
+        recalls: whether launches are taken over from earlier checks, where these are kept.
 
     Raises:
         InterpreterNotKnown: this release of Triton lacks something that has to be watched.
     """
-    memory = Memory(tensors, Unwritten() if unwritten is None else unwritten, is_split)
+    memory = Memory(tensors, Unwritten() if unwritten is None else unwritten)
     patches = memory.patches()
     missing = [f"{getattr(owner, '__name__', owner)}.{name}" for owner, name, _ in patches if not hasattr(owner, name)]
     if missing:
         raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {', '.join(missing)}")
-    is_plain = may_recall()
+    is_plain = recalls and may_recall()
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, memory, "is_open", False)
         for owner, name, watching in patches:

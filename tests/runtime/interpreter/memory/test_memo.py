@@ -17,8 +17,9 @@ from gradprobe.model.documents import document_of
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.processes import forks
-from gradprobe.runtime.interpreter.memory import Unwritten, memo, split, watched_memory
+from gradprobe.runtime.interpreter.memory import Unwritten, memo, watched_memory
 from gradprobe.runtime.interpreter.memory.accesses import Accesses
+from gradprobe.runtime.interpreter.memory.launch import Launch, Stores
 from gradprobe.runtime.interpreter.work import counted_work
 from tests.planted.planting import KERNELS
 from tests.runtime.interpreter.memory import joined_kernels as joined
@@ -48,24 +49,30 @@ def kept(monkeypatch, tmp_path):
 @pytest.fixture(autouse=True)
 def ran(monkeypatch):
     """The kernels of the programs that were run."""
-    names, run = [], split.Programs._run
+    names, begin, enter = [], Launch.__init__, Stores.enter
 
-    def noted(programs, arguments):
-        names.append(programs.__name__)
-        run(programs, arguments)
+    def begun(launch, *given):
+        begin(launch, *given)
+        launch.stores.kernel = launch.kernel
 
-    monkeypatch.setattr(split.Programs, "_run", noted)
+    def entered(stores, program):
+        if program != stores._program:
+            names.append(stores.kernel)
+        enter(stores, program)
+
+    monkeypatch.setattr(Launch, "__init__", begun)
+    monkeypatch.setattr(Stores, "enter", entered)
     return names
 
 
-def seen(launch, tensors, known=(), is_split=True):
+def seen(launch, tensors, known=(), recalls=True):
     """What a launch leaves in some tensors, what is found, and what is known to be unwritten, all as values."""
     unwritten = Unwritten()
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     for tensor in tensors.values():
         if tensor.isnan().all():
             unwritten.allocated(tensor, ("made.py", 3))
-    with watched_memory({name: tensors[name] for name in known}, unwritten, is_split=is_split) as memory:
+    with watched_memory({name: tensors[name] for name in known}, unwritten, recalls=recalls) as memory:
         launch(*tensors.values())
     bits = {name: tensor.contiguous().view(torch.uint8).tolist() for name, tensor in tensors.items()}
     left = {name: unwritten.by_granule(tensor.data_ptr(), 4) for name, tensor in tensors.items()}
@@ -106,7 +113,8 @@ TELLING = {
 def test_a_launch_that_is_the_same_is_not_run_again(name, ran):
     kernel, tensors, rest = PLAIN[name]
     launch = lambda *given: kernel[GRID](*given, *rest)  # noqa: E731
-    alone = seen(launch, tensors, is_split=False)
+    alone = seen(launch, tensors, recalls=False)
+    ran.clear()
     assert seen(launch, tensors) == alone
     assert ran == [kernel.fn.__name__] * 9
     assert seen(launch, tensors) == alone
@@ -117,7 +125,8 @@ def test_a_launch_that_is_the_same_is_not_run_again(name, ran):
 def test_one_with_something_to_tell_is(name, ran):
     kernel, tensors, rest = TELLING[name]
     launch = lambda *given: kernel[GRID](*given, *rest)  # noqa: E731
-    alone = seen(launch, tensors, is_split=False)
+    alone = seen(launch, tensors, recalls=False)
+    ran.clear()
     assert seen(launch, tensors) == seen(launch, tensors) == alone
     assert len(ran) == 18
 
@@ -159,7 +168,7 @@ def test_another_argument_is_another_launch(name, ran):
         unwritten = Unwritten()
         if arguments[1].isnan().all():
             unwritten.allocated(arguments[1])
-        with watched_memory({}, unwritten, is_split=True):
+        with watched_memory({}, unwritten, recalls=True):
             kernels.copy_all[GRID](*arguments)
     assert len(ran) == 18
 
@@ -178,8 +187,9 @@ def test_tensors_may_lie_in_any_way(is_unwritten, ran):
         kernels.copy_strided[(1,)](x.mT, out.mT, *x.mT.stride(), *out.mT.stride(), 8, 4)
 
     tensors = {"x": numbers(4, 8), "out": empty(4, 8) if is_unwritten else torch.zeros(4, 8)}
-    assert seen(launch, tensors) == seen(launch, tensors) == seen(launch, tensors, is_split=False)
+    once, again = seen(launch, tensors), seen(launch, tensors)
     assert ran == ["copy_strided"]
+    assert once == again == seen(launch, tensors, recalls=False)
 
 
 def test_zeros_that_were_written_are_others_than_what_was_not():
@@ -189,7 +199,7 @@ def test_zeros_that_were_written_are_others_than_what_was_not():
         unwritten.allocated(out)
         if is_written:
             unwritten.stored(out.data_ptr(), 4 * torch.arange(36).numpy(), 4)
-        with watched_memory({}, unwritten, is_split=True) as memory:
+        with watched_memory({}, unwritten, recalls=True) as memory:
             joined.add_to_its_own[GRID](out, 4)
         told.append(len(memory.findings))
     assert told == [0, 1]
@@ -204,14 +214,11 @@ def load_at(address, out_ptr, FIRST: tl.constexpr):
 
 
 @pytest.mark.parametrize("first", [0, 6])
-def test_what_no_argument_shows_is_read_again(first, monkeypatch):
-    monkeypatch.setattr(forks, "CROWDED", set())
-    monkeypatch.setattr(split, "WORTH", -1.0)
-    monkeypatch.setattr(split, "at_once", lambda: 3)
+def test_what_no_argument_shows_is_read_again(first):
     q, out = numbers(9), torch.zeros(9)
     for _ in range(2):
         q, out = q.add_(1.0), out.zero_()
-        with watched_memory({"q": q}, is_split=True) as memory:
+        with watched_memory({"q": q}, recalls=True) as memory:
             load_at[GRID](q.data_ptr(), out, first)
         assert memory.findings == ()
         assert torch.equal(out[first:], q[first:])
@@ -219,7 +226,7 @@ def test_what_no_argument_shows_is_read_again(first, monkeypatch):
 
 def test_another_grid_is_another_launch(ran):
     for many in (9, 8):
-        with watched_memory({}, is_split=True):
+        with watched_memory({}, recalls=True):
             kernels.copy_all[(many,)](X, torch.zeros(72), 8)
     assert len(ran) == 17
 
@@ -253,10 +260,11 @@ def test_lines_are_those_of_the_text_as_it_is_now(tmp_path, ran):
             space["second"][(1,)](half, out, 16)
 
         tensors = {"x": numbers(8), "half": empty(16), "out": empty(16)}
-        alone = seen(both, tensors, is_split=False)
+        alone = seen(both, tensors, recalls=False)
+        ran.clear()
         assert seen(both, tensors) == alone
         told += alone[2]
-    assert ran == ["first", "second", "second"]
+        assert ran == ["first", "second"][number:]
     assert "first stores the rest, line 8" in told[0]
     assert "first stores the rest, line 10" in told[1]
 
@@ -299,7 +307,7 @@ def test_who_counts_what_kernels_do_sees_all_of_it():
     q = numbers(1, 1, 32, 16)
     counted = []
     for _ in range(2):
-        with counted_work() as work, watched_memory({}, is_split=True):
+        with counted_work() as work, watched_memory({}, recalls=True):
             space["flash_forward"](q, q, q)
         counted.append(work.products)
     assert counted[0] == counted[1] > 0
