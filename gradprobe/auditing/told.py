@@ -113,10 +113,11 @@ def where_of(audit: Audit, at: Expression | None) -> Where | None:
     source = audit.callee.source
     if source is None or at is None:
         return None
-    return _where(source.file, source.text.splitlines(), at)
+    return where_in(source.file, source.text.splitlines(), at)
 
 
-def _where(file: str, lines: list[str], at: Expression) -> Where:
+def where_in(file: str, lines: list[str], at: Expression) -> Where:
+    """The line of an expression in a file of these lines, with what it is underlined."""
     line = lines[at.line - 1]
     start = len(line.encode()[: at.column].decode(errors="ignore"))
     ends = at.end_column if at.end_line == at.line else len(line.encode())

@@ -115,9 +115,11 @@ class CauseSearch:
 
         A fault in following it costs that alone.
         """
-        if not self._is_interpreted and self._experiment.cuda != "cuda-on-cpu":
-            return found
         try:
+            if not self._is_interpreted and self._experiment.cuda != "cuda-on-cpu":
+                from .plain_python import with_python_lines
+
+                return with_python_lines(self._experiment, layout.run, found)
             from .dataflow import with_dataflow
 
             seen, failures = dataflow()

@@ -44,6 +44,17 @@ def test_dp_and_delta_are_both_named_where_the_gradients_show_their_difference_a
     assert ran.first_mismatches[0].startswith("FIRST MISMATCH dP or delta batch=0")
     assert "wrong by itself too" not in ran.out
     assert "dP or delta is wrong: P and dS show their difference alone" in sentences(report)
+    (cause,) = causes(report)
+    assert (cause["fault"], cause["says_wrong"]) == ("formula/delta", ["delta"])
+    assert cause["where"][0]["line"] == line_of("torch_backwards.py", "(p * dp).sum(dim=2")
+
+
+@pytest.mark.parametrize("function", ["every_third_key", "twice"])
+def test_no_line_of_python_is_named_that_does_not_give_all_that_is_wrong(function, check):
+    """Of what holds no known mistake, and of what comes to something else in each call."""
+    _, report = check(f"torch_backwards.py:{function} {SMALL}")
+    assert report["verdict"] == "mismatch"
+    assert not [where for one in report["diagnoses"] for where in one["where"]]
 
 
 @pytest.mark.parametrize("function", ["every_third_key", "noisy_p", "warmer_rows"])

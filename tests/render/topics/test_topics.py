@@ -18,7 +18,7 @@ from gradprobe.render.topics.topic import BUDGET, FAULT, IDENTITY, topics, topic
 
 PACKAGE = Path(gradprobe.__file__).parent
 _LINK = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+(/(issues|pull)/\d+|/commit/[0-9a-f]{7,})?")
-_OWN = {"GP024", "GP025", "GP026", "GP027", "I11", "convention"}
+_OWN = {"GP024", "GP025", "GP026", "GP027", "I11", "convention", "formula"}
 # Of pieces of the source that give a diagnosis its word.
 _WORD = re.compile(r"""["']([a-z]+)/(?:[\w{-]|["'])""")
 
@@ -26,12 +26,13 @@ _WORD = re.compile(r"""["']([a-z]+)/(?:[\w{-]|["'])""")
 def _words_of_faults():
     """What stands before the slash in every fault that the source can name."""
     files = [
-        *(PACKAGE / "faults").glob("*.py"),
+        *(file for file in (PACKAGE / "faults").glob("*.py") if file.name != "table.py"),
         PACKAGE / "diagnosis" / "behaviour.py",
         PACKAGE / "diagnosis" / "compiled.py",
         PACKAGE / "diagnosis" / "exports.py",
+        PACKAGE / "diagnosis" / "plain_python.py",
     ]
-    found = {word for file in files for word in _WORD.findall(file.read_text())}
+    found = {word for file in files for word in _WORD.findall(re.sub(r'@door\(".*"\)', "", file.read_text()))}
     told = [
         (PACKAGE / file).read_text() for file in ("auditing/told.py", "diagnosis/ranks.py", "diagnosis/edits/tried.py")
     ]

@@ -1,0 +1,98 @@
+"""Plain Python followed: in a target without kernels, the expression in which the first mistake of a formula shows."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from msgspec import structs
+
+from ..auditing.explain import Explanation, Located, explain
+from ..auditing.forms import DUE, due_in
+from ..auditing.told import where_in
+from ..auditing.watching import watched
+from ..model.case import Case
+from ..model.number import listed
+from ..model.report import Diagnosis, Where, causes_among
+from ..numerics.evidence import LayoutRun
+from ..probing.experiment import Experiment, inputs_of
+from ..runtime.run import run_target
+from ..targets.naming import plain_function
+
+# Scores of a case up to which its expressions are copied: the library of forms has some hundreds of them.
+_MOST_SCORES = 1 << 16
+
+
+def with_python_lines(experiment: Experiment, run: LayoutRun, found: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """The diagnoses, the cause with its line; where there is none, the mistake that gives all that is wrong."""
+    causes = causes_among(found)
+    if not _is_taken(experiment, run) or any(one.where for one in causes) or len(causes) > 1:
+        return [*found]
+    places = [(one, where) for one in _mistakes(experiment, run) if (where := _where_of(experiment, one)) is not None]
+    if not places:
+        return [*found]
+    located, where = places[0]
+    if not causes:
+        return [_diagnosis(experiment.case, located, where), *found]
+    is_other = causes[0].says_wrong and located.mistake.of not in causes[0].says_wrong
+    return [*found] if is_other else [structs.replace(causes[0], where=(where,)), *found[1:]]
+
+
+def _is_taken(experiment: Experiment, run: LayoutRun) -> bool:
+    """Whether a target is plain Python, and its case one whose formulas are all in the library."""
+    case, first = experiment.case, experiment.first
+    is_plain = first is not None and not first.launched and not first.cuda and case.device == "cpu"
+    is_square = case.seqlen_q == case.seqlen_k and case.heads == case.kv_heads
+    others = case.sinks or case.dropout or case.alibi or case.seqlens or case.ranks or case.cu_seqlens_q
+    is_small = case.dtype == "float32" and case.scores <= _MOST_SCORES
+    return bool(is_plain and is_square and is_small and not others and run.layout == "contiguous")
+
+
+def _mistakes(experiment: Experiment, run: LayoutRun) -> tuple[Located, ...]:
+    """What makes all wrong results as they are, in the order of the formulas; nothing where a part is not known.
+
+    The target runs once more; nothing is known of one that then comes to other results.
+    """
+    assert run.measured is not None
+    target, x, came = experiment.target, run.measured.x, run.measured.raw.values
+    inputs = inputs_of(experiment, run.assigned)
+    with watched(target.function) as watch:
+        outcome = run_target(target, experiment.case, inputs, (), contextlib.nullcontext())
+    if outcome.trace is None or not _are_same(outcome.trace.values, came):
+        return ()
+    results = {name: value.detach().double().numpy() for name, value in came.items() if name in DUE}
+    findings = run.measured.comparison.findings
+    wrong = [name for name in results if name in findings and findings[name].mismatched]
+    explanation = explain(x, watch.last(), results, wrong, by_autograd=not target.is_backward)
+    return explanation.located if _is_whole(explanation, wrong) else ()
+
+
+def _are_same(values: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]) -> bool:
+    return all(name in values and torch.equal(values[name], other) for name, other in others.items())
+
+
+def _is_whole(explanation: Explanation, wrong: Sequence[str]) -> bool:
+    return bool(wrong) and not explanation.unexplained and {*wrong} <= {
+        name for one in explanation.located for name in one.results
+    }  # fmt: skip
+
+
+def _where_of(experiment: Experiment, located: Located) -> Where | None:
+    module = sys.modules.get(plain_function(experiment.target.function).__module__ or "")
+    file = getattr(module, "__file__", None)
+    if file is None or located.at is None:
+        return None
+    return where_in(file, Path(file).read_text(encoding="utf-8").splitlines(), located.at)
+
+
+def _diagnosis(case: Case, located: Located, where: Where) -> Diagnosis:
+    mistake, due = located.mistake, due_in(case.family).get(located.mistake.of)
+    evidence = (f"due: {due}",) if due else ()
+    said = f"with it every element of {listed(located.results)} is what came"
+    return Diagnosis(
+        f"formula/{mistake.of or 'precision'}", "A", mistake.came, 1.0, (*evidence, said), (where,), mistake.fix,
+        says_wrong=(mistake.of,) if mistake.of in DUE else (),
+    )  # fmt: skip
