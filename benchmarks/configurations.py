@@ -1,42 +1,101 @@
 """Configurations that the tool does not know, in which a mended kernel is held against the kernel as it was.
 
-They are drawn at random, with no regard to what the kernel takes: those count in which the kernel itself is right. A
-mended kernel is wrong where a result errs, in one of them, by over eight times what the kernel itself errs by there.
+They are drawn from what the kernel takes: first each option of its check is changed alone, to values drawn at random,
+and those are kept with which the kernel itself is right by the float64 judge; then combinations of these are drawn
+until there are so many in which it is right too. Nothing is asked of gradprobe but to call the kernel. A mended kernel
+is wrong where a result errs, in one of them, by over eight times what the kernel itself errs by there.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 # Of the largest right value: what a kernel may err by that is right in a dtype. Those of faults are far above.
 RIGHT = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 8e-2}
-# How many are drawn for one in which the kernel is to be right, and how many of these count.
-DRAWN, COUNTED = 4, 20
-# The options that are drawn. Of what the words of a kernel have, they take the place; a dtype and a head dim stay.
-_SIZES = ("batch", "heads", "kv_heads", "seqlen", "seqlen_q", "seqlen_k")
-_DRAWN = (*_SIZES, "causal", "no_causal", "window", "layout", "runs", "seed")
-_LAYOUTS = ("contiguous", "contiguous", "distinct", "distinct-unit", "q=blhd,k=blhd,v=blhd")
-_LENGTHS = (1, 7, 16, 31, 48, 64, 65, 96, 100, 128, 130, 160, 192, 200)
+# How many count, how many are drawn at once, and how often at most.
+COUNTED, AT_ONCE, ROUNDS = 20, 24, 5
+# Options of a check that are of an axis: what is drawn stands in place of them.
+_OF_AXIS = {
+    "lengths": ("seqlen", "seqlen_q", "seqlen_k"), "heads": ("heads", "kv_heads"), "batch": ("batch",),
+    "causal": ("causal",), "window": ("window",), "dtype": ("dtype",), "head_dim": ("head_dim",),
+    "layout": ("layout", "runs"),
+}  # fmt: skip
+_LAYOUTS = ("contiguous", "distinct", "distinct-unit", "q=blhd,k=blhd,v=blhd", "packed")
+_LONGEST = 300
+_NOT_CAUSAL = "without --causal"
+
+Words = tuple[str, ...]
+"""Some options of a command; () for what the check of a kernel has itself."""
+Errors = Mapping[str, Mapping[str, Sequence[float | None]]]
+Run = Callable[[Sequence[Sequence[str]]], Sequence[Errors]]
+"""What the judge finds of a kernel in some configurations; {} where it refuses one."""
 
 
-def drawn(words: Sequence[str], seed: int) -> list[list[str]]:
-    """The words of so many configurations of a kernel: those of its check with others in place of what is drawn."""
-    rng, kept = random.Random(seed), without(words, _DRAWN)
-    return [[*kept, *_options(words, rng)] for _ in range(DRAWN * COUNTED)]
+@dataclass(frozen=True)
+class Drawn:
+    """The configurations that count."""
+
+    words: list[list[str]] = field(default_factory=list)
+    errors: list[Errors] = field(default_factory=list)
+    """What the kernel itself errs by in each."""
+    possible: int = 0
+    """How many combinations of what it takes there are, of the values that were drawn."""
 
 
-def _options(words: Sequence[str], rng: random.Random) -> list[str]:
-    keys, group, rows = rng.choice((1, 2, 3)), rng.choice((1, 1, 1, 2, 3)), rng.choice(_LENGTHS)
-    columns = rows if rng.random() < 0.6 else rng.choice(_LENGTHS)
-    found = ["--batch", str(rng.choice((1, 2, 3))), "--heads", str(keys * group), "--kv-heads", str(keys)]
-    found += ["--seqlen-q", str(rows), "--seqlen-k", str(columns), "--seed", str(rng.randrange(1 << 16))]
-    found += ["--causal"] if rng.random() < 0.5 else []
-    found += ["--window", f"{rng.randrange(60)},{rng.choice((-1, 0, 5, 40))}"] if rng.random() < 0.15 else []
-    if not any(word.startswith("--dtype") for word in words):
-        found += ["--dtype", rng.choice(("float32", "float32", "float16", "bfloat16"))]
-    return [*found, "--runs", rng.choice(_LAYOUTS)]
+def drawn(words: Sequence[str], seed: int, run: Run) -> Drawn:
+    """Draws configurations of a kernel, in which it is right as it is, until there are enough or no more."""
+    rng = random.Random(seed)
+    axes = _axes(rng) | ({"causal": []} if "--implied" in words else {})
+    tried = [(axis, value) for axis, values in axes.items() for value in values]
+    alone = [_with(words, {axis: value}) for axis, value in tried]
+    right = [is_right(errors, each) for each, errors in zip(alone, run(alone), strict=True)]
+    taken = {axis: [value for (of, value), is_taken in zip(tried, right, strict=True) if of == axis and is_taken]
+             for axis in axes}  # fmt: skip
+    taken = {axis: values or [()] for axis, values in taken.items()}
+    found, asked = Drawn(possible=math.prod(map(len, taken.values()))), set[tuple[Words, ...]]()
+    while len(found.words) < COUNTED and len(asked) < min(found.possible, ROUNDS * AT_ONCE):
+        chosen = [tuple(map(rng.choice, taken.values())) for _ in range(4 * AT_ONCE)]
+        fresh = [one for one in dict.fromkeys(chosen) if one not in asked][:AT_ONCE]
+        asked.update(fresh)
+        each = [_with(words, dict(zip(taken, one, strict=True)), rng.randrange(1 << 16)) for one in fresh]
+        came = run(each)
+        is_counted = [is_right(errors, one) for one, errors in zip(each, came, strict=True)]
+        counted = list(itertools.compress(zip(each, came, strict=True), is_counted))[: COUNTED - len(found.words)]
+        found.words.extend(one for one, _ in counted)
+        found.errors.extend(errors for _, errors in counted)
+    return found
+
+
+def _axes(rng: random.Random) -> dict[str, list[Words]]:
+    """By axis, the values that are drawn: lengths of every kind, those of whole tiles too, equal and unequal."""
+    alike = [rng.randint(1, 15), *(rng.randint(16, _LONGEST) for _ in range(4))]
+    alike += [rng.choice((16, 48, 80, 112)), rng.choice((32, 96, 160)), rng.choice((64, 192)), 128, 256]
+    lengths = [(each, each) for each in alike]
+    lengths += [(rng.randint(1, _LONGEST), rng.randint(1, _LONGEST)) for _ in range(3)]
+    lengths += [(64, 128), (256, 128), (rng.randint(2, 40), 128)]
+    heads = [(keys * group, keys) for keys, group in ((1, 1), (2, 1), (3, 1), (1, 3), (2, 2))]
+    return {
+        "lengths": [("--seqlen-q", str(rows), "--seqlen-k", str(keys)) for rows, keys in lengths],
+        "heads": [("--heads", str(each), "--kv-heads", str(keys)) for each, keys in heads],
+        "batch": [("--batch", str(each)) for each in (1, 2, 3)],
+        "causal": [("--causal",), (_NOT_CAUSAL,)],
+        "window": [("--window", f"{rng.randrange(60)},{right}") for right in (-1, 0, rng.randint(1, 40))],
+        "dtype": [("--dtype", name) for name in RIGHT],
+        "head_dim": [("--head-dim", str(each)) for each in (16, 32, 64, 128, rng.choice((24, 40, 48, 80)))],
+        "layout": [("--runs", name) for name in _LAYOUTS],
+    }
+
+
+def _with(words: Sequence[str], values: Mapping[str, Words], seed: int = 0) -> list[str]:
+    """The words of a check with some values in place of those of their axes; it is run in one layout."""
+    values = {"layout": ("--runs", "contiguous")} | {axis: value for axis, value in values.items() if value}
+    kept = without(words, [name for axis in values for name in _OF_AXIS[axis]] + ["seed"])
+    found = [word for value in values.values() for word in value if word != _NOT_CAUSAL]
+    return [*kept, *found, "--seed", str(seed)]
 
 
 def without(words: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -50,15 +109,10 @@ def without(words: Sequence[str], names: Sequence[str]) -> list[str]:
     return kept
 
 
-def right(each: Sequence[Mapping[str, Any]], configurations: Sequence[Sequence[str]]) -> list[int]:
-    """The numbers of the first configurations in which a kernel ran and is right."""
-    found = [at for at, errors in enumerate(each) if errors and _worst(errors) <= RIGHT[_dtype(configurations[at])]]
-    return found[:COUNTED]
-
-
-def _worst(errors: Mapping[str, Mapping[str, Sequence[float | None]]]) -> float:
+def is_right(errors: Errors, words: Sequence[str]) -> bool:
+    """Whether a kernel ran in a configuration and is right."""
     heads = [one for results in errors.values() for of_heads in results.values() for one in of_heads]
-    return max((float("inf") if one is None else one for one in heads), default=0.0)
+    return bool(heads) and all(one is not None and one <= RIGHT[_dtype(words)] for one in heads)
 
 
 def _dtype(words: Sequence[str]) -> str:

@@ -220,20 +220,18 @@ def wrong_configurations(
     plain: Copy, mended: Mapping[Any, Copy], seed: int, workers: int
 ) -> tuple[dict[Any, tuple[str, ...]], int]:
     """By fault, the drawn configurations in which the kernel is wrong with the edit for it; and of how many."""
-    from configurations import drawn, right
+    from configurations import drawn
 
-    each = drawn(plain.words[1:], seed)
-    run([plain.judging_each(each)], 1)
-    own = plain.found_each()
-    taken = right(own, each)
-    chosen = [each[at] for at in taken]
-    run([copy.judging_each(chosen) for copy in mended.values()], workers)
-    found = {}
+    if not mended:
+        return {}, 0
+    found = drawn(plain.words[1:], seed, plain.judged_each)
+    print(f"  {len(found.words)} configurations, drawn of {found.possible} that it may take", flush=True)
+    run([copy.judging_each(found.words) for copy in mended.values()], workers)
+    wrong = {}
     for one, copy in mended.items():
-        came = [*copy.found_each(), *({} for _ in chosen)]
-        verdicts = [verdict(came[at], own[number]) for at, number in enumerate(taken)]
-        found[one] = tuple(shlex.join(chosen[at]) for at, word in enumerate(verdicts) if word in ("wrong", "not run"))
-    return found, len(taken)
+        both = zip(copy.found_each(len(found.words)), found.errors, found.words, strict=True)
+        wrong[one] = tuple(shlex.join(words) for came, own, words in both if verdict(came, own) in ("wrong", "not run"))
+    return wrong, len(found.words)
 
 
 def judged(planted: Mapping[Any, Copy], own: Errors, wanted: Mapping[str, int], workers: int) -> list[Any]:
@@ -292,12 +290,18 @@ class Copy:
         command = (sys.executable, str(JUDGE), str(self.folder / "each"), "--each", str(given), self.words[0])
         return Program(command, self.environment)
 
-    def found_each(self) -> list[dict[str, Any]]:
-        """What that program left there."""
+    def found_each(self, count: int) -> list[Errors]:
+        """What that program left there of so many; {} of those that it did not come to."""
         try:
-            return list(json.loads((self.folder / "each").read_text()))
+            found = list(json.loads((self.folder / "each").read_text()))
         except (OSError, ValueError):
-            return []
+            found = []
+        return [*found, *({} for _ in range(count - len(found)))]
+
+    def judged_each(self, configurations: Sequence[Sequence[str]]) -> list[Errors]:
+        """What the judge finds in each."""
+        run([self.judging_each(configurations)], 1)
+        return self.found_each(len(configurations))
 
     def found(self, name: str) -> dict[str, Any]:
         """What one of these programs left there."""

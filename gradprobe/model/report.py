@@ -84,6 +84,8 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
     """The same of cases that are wrong with it and without it, which the target perhaps does not take."""
     not_run: tuple[str, ...] = ()
     """What could tell it from another edit and was not run: a line, a side of a branch, a number of turns of a loop."""
+    beyond: tuple[str, ...] = ()
+    """What else of the edited functions no case comes to that the target takes: "is_causal = False"."""
     others: tuple[str, ...] = ()
     """Other edits with which everything matches, none of them smaller, each in a line."""
     tried: int = 0
@@ -100,6 +102,11 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
         """Why it is not certain, a sentence each: "not run: line 41 where its condition is false"."""
         found = (("not run", self.not_run), ("wrong with it and without it", self.doubts))
         return tuple(f"{words}: {_some(cases)}" for words, cases in found if cases)
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What the target never does, in one sentence or none."""
+        return (f"no case that it takes comes to {_some(self.beyond)}",) if self.beyond else ()
 
 
 # Of what was not run so many are named.

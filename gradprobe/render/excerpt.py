@@ -151,7 +151,7 @@ def render_edit(edit: TriedEdit, width: int) -> Iterator[Text]:
     yield from (Text(f"  {line}", _DIFF_STYLES.get(line[:1], "dim")) for line in lines[:_MOST_OF_A_DIFF])
     if len(lines) > _MOST_OF_A_DIFF:
         yield Text(f"  {plural(len(lines) - _MOST_OF_A_DIFF, 'line')} more of the diff, in --json FILE", "dim")
-    yield from (line for words in edit.reservations for line in folded(words, width))
+    yield from (line for words in (*edit.reservations, *edit.limits) for line in folded(words, width))
     yield from (line for other in edit.others for line in folded(f"so does another: {other}", width))
 
 

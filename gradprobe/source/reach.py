@@ -59,9 +59,7 @@ class Reach:
         """Each line of a statement, or of the head of one that holds others -> its first line."""
         found: dict[int, int] = {}
         for node in _statements(self.function.body):
-            body = getattr(node, "body", None)
-            last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
-            found |= dict.fromkeys(range(node.lineno, max(last, node.lineno) + 1), node.lineno)
+            found |= dict.fromkeys(_head(node), node.lineno)
         return found
 
     @cached_property
@@ -96,27 +94,67 @@ class Reach:
         for node in _statements(self.function.body, refusing=False):
             yield Goal(STATEMENT, node.lineno)
             if isinstance(node, ast.If) and not _refuses(node.body) and not _refuses(node.orelse):
-                sides = (1,) if self._only_adds(node) else (0, 1)
-                yield from (Goal(SIDE, node.lineno, side) for side in sides)
+                yield from (Goal(SIDE, node.lineno, side) for side in (0, 1))
             if isinstance(node, (ast.For, ast.While)) and not _is_constant(node, self.function):
-                yield from (Goal(TURNS, node.lineno, turns) for turns in (1, SEVERAL))
+                yield from (Goal(TURNS, node.lineno, turns) for turns in (0, 1, SEVERAL))
 
-    def _only_adds(self, branch: ast.If) -> bool:
-        """Whether a compiler's constant leaves out statements, none of them an edit's, and runs no others instead."""
-        names = {node.id for node in ast.walk(branch.test) if isinstance(node, ast.Name)}
-        constants = {each.arg for each in _arguments(self.function) if _is_constexpr(each)}
-        return not branch.orelse and names <= constants and not self.edited & set(_lines(branch.body))
-
-    def left(self, reached: Collection[Goal]) -> list[str]:
-        """What was not reached, in words; of a side of a branch not its statements too."""
+    def left(self, reached: Collection[Goal]) -> list[Goal]:
+        """What was not reached; of a side of a branch not its statements too."""
         left = sorted(self.goals - set(reached))
-        sides = {goal.line: goal.value for goal in left if goal.kind == SIDE}
-        hidden = {line for at, side in sides.items() for line in self._of_side(at, side)}
-        return [goal.words for goal in left if goal.kind in (FLAG, CALLER) or goal.line not in hidden]
+        hidden = {line for goal in left if goal.kind == SIDE for line in self._inside(goal)}
+        return [goal for goal in left if goal.kind in (FLAG, CALLER) or goal.line not in hidden]
 
-    def _of_side(self, at: int, side: int) -> range:
-        node = next(each for each in _statements(self.function.body) if each.lineno == at and isinstance(each, ast.If))
-        return _lines(node.body if side else node.orelse)
+    def tells(self, goal: Goal) -> bool:
+        """Whether what an edit does may differ there: it changes, or feeds, what runs there alone, or calls it.
+
+        What a compiler's constants leave out is another kernel: of that only what the edit changes.
+        """
+        if goal.kind in (CALLER, FLAG):
+            return goal.kind == CALLER or bool(self.edited & self._choosing(goal.name))
+        node = self._nodes[goal.line]
+        if goal.kind == TURNS:
+            return False  # The statements of a loop without a turn are goals of their own.
+        inside = self._inside(goal) if goal.kind == SIDE else _head(node)
+        if self.edited & {*inside, *_head(node)}:
+            return True
+        is_left_out = isinstance(node, ast.If) and goal.kind == SIDE and not self._varies(node.test)
+        return not is_left_out and any(self._is_fed(self._nodes[line]) for line in inside if line in self._nodes)
+
+    @cached_property
+    def _nodes(self) -> Mapping[int, ast.stmt]:
+        """The statements by their first lines."""
+        return {node.lineno: node for node in _statements(self.function.body)}
+
+    def _inside(self, goal: Goal) -> range:
+        """The lines of a side of a branch."""
+        node = self._nodes[goal.line]
+        return _lines(node.body if goal.value else node.orelse) if isinstance(node, ast.If) else range(0)
+
+    def _choosing(self, flag: str) -> set[int]:
+        """The lines on which a flag chooses between two expressions."""
+        nodes = [node for node in ast.walk(self.function) if isinstance(node, ast.IfExp) and flag in _read(node.test)]
+        return {line for node in nodes for line in _span(node)}
+
+    def _varies(self, test: ast.expr) -> bool:
+        """Whether a condition is of more than the compiler's constants."""
+        arguments = {each.arg for each in _arguments(self.function) if not _is_constexpr(each)}
+        plain = {name for node in self._nodes.values() if not _is_constexpr(node) for name in _assigned(node)}
+        return bool(_read(test) & (arguments | plain)) or any(isinstance(node, ast.Call) for node in ast.walk(test))
+
+    def _is_fed(self, node: ast.stmt) -> bool:
+        """Whether a statement reads what an edit changed: of one of a launch, or of a signature, all arguments."""
+        return not self.edited <= set(_lines(self.function.body)) or bool(_evaluated(node) & self._fed)
+
+    @cached_property
+    def _fed(self) -> frozenset[str]:
+        """The names whose values are made of what an edit changed, or chosen by it."""
+        nodes = self._nodes.values()
+        fed = [node for node in nodes if self.edited & {*_head(node)}]
+        found: set[str] = set()
+        while more := {name for node in fed for each in (node, *_within(node)) for name in _assigned(each)} - found:
+            found |= more
+            fed = [node for node in nodes if _evaluated(node) & more]
+        return frozenset(found)
 
 
 def reach_of(
@@ -184,8 +222,44 @@ def _arguments(function: ast.FunctionDef) -> list[ast.arg]:
     return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
 
 
-def _is_constexpr(argument: ast.arg) -> bool:
-    return argument.annotation is not None and "constexpr" in ast.unparse(argument.annotation)
+def _is_constexpr(node: ast.AST) -> bool:
+    annotation = getattr(node, "annotation", None)
+    return annotation is not None and "constexpr" in ast.unparse(annotation)
+
+
+def _read(node: ast.AST) -> set[str]:
+    """The names that stand in an expression or a statement, without those that it only assigns."""
+    is_only_set = isinstance(node, (ast.Assign, ast.AnnAssign))
+    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+    return {each.id for each in names if not (is_only_set and isinstance(each.ctx, ast.Store))}
+
+
+def _evaluated(node: ast.stmt) -> set[str]:
+    """The names that a statement itself reads: of one that holds others its condition, or what it goes over."""
+    parts = [getattr(node, "test", None), getattr(node, "iter", None)] if blocks(node) else [node]
+    return {name for part in parts if part is not None for name in _read(part)}
+
+
+def _within(node: ast.stmt) -> list[ast.stmt]:
+    """The statements that one holds, at any depth."""
+    return [each for block in blocks(node) for each in _statements(block)]
+
+
+def _assigned(node: ast.stmt) -> set[str]:
+    """The names that a statement itself assigns."""
+    targets = [node.target] if isinstance(node, ast.For) else [] if blocks(node) else [node]
+    names = (each for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
+    return {each.id for each in names if isinstance(each.ctx, ast.Store)}
+
+
+def _head(node: ast.stmt) -> range:
+    """The lines of a statement; of one that holds others those before them."""
+    body = getattr(node, "body", None)
+    return range(node.lineno, max(body[0].lineno, node.lineno + 1)) if body else _span(node)
+
+
+def _span(node: ast.stmt | ast.expr) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
 def _lines(body: Sequence[ast.stmt]) -> range:

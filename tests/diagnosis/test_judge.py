@@ -1,11 +1,16 @@
-"""Of which functions it is asked whether runs come to all of them, for an edit of a kernel, a launch and host code."""
+"""What of the edited functions runs are to come to, and what comes of an edit where the target never does."""
+
+from types import SimpleNamespace
 
 import pytest
 
-from gradprobe.diagnosis.edits.judge import edited_functions
+from gradprobe.diagnosis.edits.judge import Judge, edited_functions
+from gradprobe.diagnosis.edits.trial import Came
 from gradprobe.source.kernel_file import KernelFile
+from gradprobe.source.reach import FLAG, SIDE
 from gradprobe.source.repairs.candidates import Candidate
 from gradprobe.source.text import Edit
+from tests.cases import softmax_case
 
 TEXT = """import triton
 
@@ -37,3 +42,88 @@ def test_the_functions_that_an_edit_may_change_are_traced(old, names):
     at = TEXT.index(old)
     edit = Candidate(KernelFile("x.py", TEXT), (Edit(at, at + len(old), old.replace("q", "n").replace("2", "3")),), 0.0)
     assert {each.function.name: each.callers for each in edited_functions(edit)} == names
+
+
+KERNEL = """import triton
+import triton.language as tl
+
+@triton.jit
+def kernel(X, n, CAUSAL: tl.constexpr, T: tl.constexpr):
+    x = tl.load(X) * (2.0 if CAUSAL else 1.0)
+    if CAUSAL:
+        x = x + 1
+    tl.store(X, x)
+    if n > 4096:
+        tl.store(X + 1, T)
+
+def launch(q, n):
+    kernel[(1,)](q, n, True, 16)
+"""
+
+
+def judged(line, old, new, *, lengths=(), dims=(), wrong=(), spoilt=("dK",)):
+    """What comes of an edit where nothing comes to a causal flag that is off, and nothing to long sequences.
+
+    Args:
+        lengths: those that the target takes, and `dims` likewise; all others are refused. None for all.
+        wrong: what is wrong with and without the edit in what is laid apart.
+        spoilt: what is wrong in the check.
+    """
+    at = sum(map(len, KERNEL.splitlines(keepends=True)[: line - 1]))
+    at += KERNEL[at:].index(old)
+    candidate = Candidate(KernelFile("x.py", KERNEL), (Edit(at, at + len(old), new),), 0.0)
+
+    def came(trial):
+        if (lengths and trial.case.seqlen_q not in lengths) or (dims and trial.case.head_dim not in dims):
+            return Came({}, {}, 0, "refused", False)
+        if trial.is_spread and wrong:
+            return Came(dict.fromkeys(wrong, 5), {}, 0, "", False, dict.fromkeys(wrong, 0.25))
+        goals = {goal for reach in trial.traced for goal in reach.goals}
+        reached = {goal for goal in goals if goal.line != 11 and (goal.line, goal.value) != (10, 1)}
+        never = {goal for goal in reached if goal.kind in (FLAG, SIDE) and not goal.value and goal.line != 10}
+        return Came({}, {}, 0, "", True, reached=frozenset(reached - never))
+
+    target = SimpleNamespace(takes={"causal": "causal"}, required=())
+    experiment = SimpleNamespace(case=softmax_case(seqlen=96, head_dim=32, causal=True), target=target)
+    return Judge(experiment, lambda _, trials: list(map(came, trials)), set(spoilt), []).judged(candidate)
+
+
+def test_what_the_target_never_does_is_told_and_does_not_keep_an_edit_from_being_certain():
+    came = judged(9, "X, x", "X, x * 1")
+    assert (came.doubts, came.not_run) == ([], ())
+    assert came.beyond == (
+        "CAUSAL = False",
+        "line 7 where its condition is false",
+        "line 10 where its condition is true",
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "new", "not_run"),
+    [(6, "CAUSAL", "not CAUSAL", ("CAUSAL = False",)), (11, "T)", "T + 1)", ("line 10 where its condition is true",)),
+     (7, "CAUSAL", "CAUSAL > 0", ("line 7 where its condition is false",)),
+     (14, "16", "32", ("line 10 where its condition is true",))],
+)  # fmt: skip
+def test_an_edit_of_what_no_run_came_to_is_not_certain(line, old, new, not_run):
+    assert judged(line, old, new).not_run == not_run
+
+
+@pytest.mark.parametrize("lengths", [(64, 128), (128, 256), (96, 192), (96,)])
+def test_lengths_are_tried_until_the_target_takes_them_and_at_last_its_own(lengths):
+    came = judged(9, "X, x", "X, x * 1", lengths=lengths)
+    assert (came.doubts, came.not_run) == ([], ())
+    assert f"{lengths[0]} rows, other batches and heads" in came.right
+
+
+def test_a_target_that_takes_nothing_else_is_not_certain():
+    assert judged(9, "X, x", "X, x * 1", lengths=(97,)).not_run[-1] == "any other case"
+
+
+def test_other_head_dims_are_tried_as_far_as_they_are_taken():
+    assert {"head dim 64", "head dim 40", "head dim 128", "head dim 16"} <= set(judged(9, "X, x", "X, x * 1").right)
+    assert not [each for each in judged(9, "X, x", "X, x * 1", dims=(32,)).right if "head dim" in each]
+
+
+@pytest.mark.parametrize(("wrong", "doubts"), [(("dK",), ["what it allocates laid apart"]), (("dK", "dQ"), [])])
+def test_a_case_is_not_taken_where_what_is_right_in_the_check_is_as_wrong_without_the_edit(wrong, doubts):
+    assert judged(9, "X, x", "X, x * 1", wrong=wrong).doubts == doubts

@@ -2,9 +2,11 @@
 
 import importlib.util
 
+import pytest
+
 from gradprobe.runtime.reached import reached_goals
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.reach import reach_of
+from gradprobe.source.reach import CALLER, SIDE, STATEMENT, TURNS, Goal, reach_of
 
 TEXT = '''
 def kernel(n, flag, late):
@@ -43,7 +45,7 @@ def left(folder, *calls):
     with reached_goals(str(file), reaches) as reached:
         for name, *arguments in calls:
             getattr(module, name)(*arguments)
-    return [words for each in reaches for words in each.left(reached)]
+    return [goal.words for each in reaches for goal in each.left(reached)]
 
 
 def test_all_that_a_run_leaves_out_is_named_once(tmp_path):
@@ -53,6 +55,7 @@ def test_all_that_a_run_leaves_out_is_named_once(tmp_path):
         "line 14 where its condition is true",
         "line 16 where its condition is true",
         "line 23",
+        "the loop of line 13 with no turn",
         "the loop of line 13 with several turns",
         "the loop of line 22 with one turn",
         "the loop of line 22 with several turns",
@@ -61,4 +64,47 @@ def test_all_that_a_run_leaves_out_is_named_once(tmp_path):
 
 def test_nothing_is_left_once_each_was_come_to(tmp_path):
     calls = [("kernel", 1, False, 0), ("kernel", 50, True, 0), ("other", 5), ("kernel", 15, True, 0)]
+    calls += [("kernel", 0, True, 1)]
     assert left(tmp_path, *calls) == []
+
+
+KERNEL = """
+def kernel(X, n, first, CAUSAL: tl.constexpr, T: tl.constexpr):
+    scale = first * 2
+    x = tl.load(X) if T else 1.0
+    if CAUSAL:
+        x = x * scale
+    for i in range(first, n):
+        x = x + i
+    if n > 4096:
+        x = x / scale
+    tl.store(X, x)
+    tl.debug_barrier()
+    return
+"""
+CAUSAL_ALONE, LONG_ONES, ANY_TURN = Goal(SIDE, 5, 0), Goal(SIDE, 9, 1), Goal(STATEMENT, 8)
+
+
+@pytest.mark.parametrize(
+    ("edited", "tells"),
+    [(3, {ANY_TURN, LONG_ONES}), (4, {ANY_TURN, LONG_ONES}), (5, {CAUSAL_ALONE, ANY_TURN, LONG_ONES}),
+     (6, {ANY_TURN, LONG_ONES}), (7, {ANY_TURN, LONG_ONES}), (8, {ANY_TURN, LONG_ONES}), (9, {ANY_TURN, LONG_ONES}),
+     (10, {ANY_TURN, LONG_ONES}), (11, set()), (2, {ANY_TURN, LONG_ONES}), (99, {ANY_TURN, LONG_ONES})],
+)  # fmt: skip
+def test_what_no_run_came_to_tells_of_an_edit_that_changes_or_feeds_it(edited, tells):
+    """A line of the signature, and one of a launch, may feed all of it."""
+    (reach,) = reach_of(KernelFile("x.py", KERNEL), {"kernel"}, {"kernel"}, {edited})
+    left = set(reach.goals) - {Goal(SIDE, 5, 1), Goal(SIDE, 9, 0)}
+    sides_and_turns = {goal for goal in left if reach.tells(goal)} & {CAUSAL_ALONE, LONG_ONES, ANY_TURN}
+    assert sides_and_turns == tells
+
+
+def test_the_false_side_of_a_constant_and_a_loop_without_a_turn_are_asked_for():
+    (reach,) = reach_of(KernelFile("x.py", KERNEL), {"kernel"}, {"kernel"}, {3})
+    assert {CAUSAL_ALONE, Goal(TURNS, 7, 0)} <= reach.goals
+
+
+def test_another_kernel_that_calls_what_an_edit_changes_tells_and_a_number_of_turns_alone_does_not():
+    (reach,) = reach_of(KernelFile("x.py", TEXT), {"inner"}, {"other"}, {13})
+    told = {goal.kind: reach.tells(goal) for goal in reach.goals if goal.kind in (CALLER, TURNS)}
+    assert told == {CALLER: True, TURNS: False}

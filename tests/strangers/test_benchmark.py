@@ -16,14 +16,23 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="a checkout alone has the benchmarks")
 
 
-@pytest.fixture(scope="module")
-def strangers():
-    spec = importlib.util.spec_from_file_location("strangers", BENCHMARKS / "strangers.py")
+def loaded(name):
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules["strangers"] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     yield module
-    del sys.modules["strangers"]
+    del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def strangers():
+    yield from loaded("strangers")
+
+
+@pytest.fixture(scope="module")
+def configurations():
+    yield from loaded("configurations")
 
 
 OWN = {"contiguous": {"O": [1e-7, 2e-7], "dQ": [1e-7, 1e-7]}, "distinct": {"O": [1e-7, 2e-7], "dQ": [1e-7, 1e-7]}}
@@ -87,6 +96,53 @@ def test_the_edit_that_is_taken_is_one_with_which_all_is_said_to_match(strangers
     told = {"diagnoses": [{"edit": None}, {"edit": none}, {"edit": {"matches": True, "diff": diff}}]}
     assert strangers.mended_text(told, text) == "".join(other)
     assert strangers.mended_text({"diagnoses": [{"edit": none}]}, text) is None
+
+
+OWN_WORDS = ["--batch", "1", "--heads", "2", "--seqlen", "128", "--causal", "--runs", "distinct"]
+
+
+def judge_of(takes):
+    """A judge of a kernel that is always causal, and refuses what `takes` does not take."""
+
+    def run(each):
+        options = [dict(zip(words, [*words[1:], ""], strict=True)) for words in each]
+        errors = {"contiguous": {"O": [1e-7]}}
+        return [errors if takes(one) and "--causal" in one else {} for one in options]
+
+    return run
+
+
+def test_configurations_are_drawn_of_what_the_kernel_takes_until_there_are_enough(configurations):
+    def takes(options):
+        rows = int(options.get("--seqlen-q", options.get("--seqlen", 0)))
+        alike = rows % 16 == 0 and options.get("--seqlen-k", str(rows)) == str(rows)
+        return alike and options.get("--dtype") != "bfloat16" and options["--runs"] != "packed"
+
+    found = configurations.drawn(OWN_WORDS, 0, judge_of(takes))
+    assert len(found.words) == len(found.errors) == 20
+    assert len({tuple(configurations.without(words, ["seed"])) for words in found.words}) == 20
+    assert {words[words.index("--seqlen-q") + 1] for words in found.words} >= {"128", "256"}
+    assert all("--causal" in words and "--seqlen" not in words and "bfloat16" not in words for words in found.words)
+
+
+def test_of_a_kernel_that_takes_little_all_are_drawn_and_counted(configurations):
+    lists = ("--seqlen-q", "--dtype", "--head-dim", "--window", "--kv-heads")
+    found = configurations.drawn(OWN_WORDS, 0, judge_of(lambda options: not options.keys() & set(lists)))
+    assert (len(found.words), found.possible) == (15, 15)
+    assert {tuple(words[:2]) for words in found.words} == {("--heads", "2")}
+    batches = {words[words.index("--batch") + 1] for words in found.words}
+    layouts = {words[words.index("--runs") + 1] for words in found.words}
+    assert (batches, len(layouts)) == ({"1", "2", "3"}, 5)
+
+
+@pytest.mark.parametrize(
+    ("errors", "dtype", "is_right"),
+    [([1e-7], "float32", True), ([2e-4], "float32", False), ([2e-4], "float16", True), ([None], "float16", False)],
+)
+def test_a_configuration_counts_where_the_kernel_itself_is_right(configurations, errors, dtype, is_right):
+    words = ["--dtype", dtype]
+    assert configurations.is_right({"contiguous": {"O": [1e-7], "dQ": errors}}, words) == is_right
+    assert not configurations.is_right({}, words)
 
 
 @pytest.mark.nightly

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from ...model.case import Case
 from ...probing.experiment import Experiment
 from ...source.kernel_file import KernelFile
-from ...source.reach import Goal, Reach, reach_of
+from ...source.reach import SEVERAL, TURNS, Goal, Reach, reach_of
 from ...source.repairs.candidates import Candidate
 from ...source.repairs.spots import calls_of
-from .others import TAILS, WHOLE, Other, further, others
+from .others import TAILS, Other, further, ladder, others
 from .trial import Came, Trial
 
-_FORWARD = "O"
 # No budget holds it: kernels say it in several ways. An edit of something else leaves it as it is.
 _DEAD_ROWS = "the LSE of rows that see no key"
+# Rows that are few tiles of any size.
+_SHORT = 64
 Run = Callable[[Candidate, Sequence[Trial]], list[Came | None]]
 """What comes of an edit in each trial; None of those after one that does not match."""
 
@@ -30,7 +33,10 @@ class Judged:
     doubts: list[str] = field(default_factory=list)
     """The same of those that are wrong with it and without it, which the target perhaps does not take."""
     not_run: tuple[str, ...] = ()
-    """What of the edited functions no right run came to, in words; and cases that came to no end even without it."""
+    """What of the edited functions may tell it from another and no right run came to, in words; and cases that came to
+    no end even without it."""
+    beyond: tuple[str, ...] = ()
+    """What else of them no case comes to that the target takes."""
 
 
 @dataclass
@@ -45,27 +51,31 @@ class _Hearing:
     is_broken: bool = False
     """Whether it broke what is right, or runs, without it."""
 
-    @property
-    def left(self) -> list[str]:
-        """What of the functions no right run came to."""
-        return [words for each in self.reaches for words in each.left(self.reached)]
+    def is_open_to(self, case: Case) -> bool:
+        """Whether a case may come to more. Whatever makes no turn of a loop, or one, makes so many in a short case."""
+        left = [goal for each in self.reaches for goal in each.left(self.reached)]
+        is_long = min(case.seqlen_q, case.seqlen_k) > _SHORT
+        return not self.judged.doubts and any(
+            goal.kind != TURNS or goal.value == SEVERAL or not is_long for goal in left
+        )
 
-    @property
-    def is_open(self) -> bool:
-        """Whether more cases may make it certain."""
-        return bool(self.left) and not self.judged.doubts
+    def result(self, *, is_drawn_out: bool) -> Judged:
+        """What came of it in the end.
 
-    @property
-    def result(self) -> Judged:
-        """What came of it in the end."""
-        self.judged.not_run += (*self.left, *([] if self.judged.right else ["any other case"]))
+        Args:
+            is_drawn_out: whether there was a case for all that the target may take: what none came to, none can.
+        """
+        left = [(each, goal) for each in self.reaches for goal in each.left(self.reached)]
+        missing = [goal.words for each, goal in left if not is_drawn_out or each.tells(goal)]
+        self.judged.not_run += (*missing, *([] if self.judged.right else ["any other case"]))
+        self.judged.beyond = tuple(goal.words for _, goal in left if goal.words not in missing)
         return self.judged
 
 
 class Judge:
     """Puts edits of one target to other cases. The file as it is shows which of them the target takes."""
 
-    def __init__(self, experiment: Experiment, run: Run, spoilt: Collection[str], laid: Sequence[str]) -> None:
+    def __init__(self, experiment: Experiment, run: Run, spoilt: AbstractSet[str], laid: Sequence[str]) -> None:
         """Args:
         run: runs trials with an edit, in order, until one does not match.
         spoilt: the results that are wrong in the check.
@@ -77,16 +87,18 @@ class Judge:
     def judged(self, candidate: Candidate) -> Judged | None:
         """What came of an edit; None where it breaks what is right, or runs, without it."""
         hearing = _Hearing(candidate, tuple(edited_functions(candidate)))
-        for lengths in (TAILS, WHOLE):
-            found = list(others(self._experiment.case, *self._takes, lengths, self._laid))
-            if not self._all_are_kept(hearing, found[:1]) or hearing.judged.right:
+        right, case = hearing.judged.right, self._experiment.case
+        for lengths in ladder(case):
+            found = list(others(case, *self._takes, lengths, self._laid))
+            if self._all_are_kept(hearing, found[:1]) and found and found[0].feature in right:
+                self._all_are_kept(hearing, [other for other in found[1:] if other.feature not in right])
+            if hearing.is_broken or hearing.judged.doubts or (right and lengths is not TAILS):
                 break
-        if not self._all_are_kept(hearing, found[1:]):
-            return None
-        for other in further(self._experiment.case, self._takes[0], hearing.judged.right):
-            if hearing.is_open and not self._all_are_kept(hearing, [other]):
-                return None
-        return hearing.result
+        more = list(further(case, self._takes[0], right))
+        for other in more:
+            if hearing.is_open_to(other.case) and not hearing.is_broken:
+                self._all_are_kept(hearing, [other])
+        return None if hearing.is_broken else hearing.result(is_drawn_out=bool(more) and not hearing.judged.doubts)
 
     @property
     def _takes(self) -> tuple[Collection[str], Collection[str]]:
@@ -110,13 +122,13 @@ class Judge:
         """Notes a case in which all matches."""
         hearing.judged.right.append(other.feature)
         hearing.reached |= came.reached
-        before = self._unedited(hearing.candidate, other) if came.of_dead_rows else None
+        before = self._unedited(hearing.candidate, _trial(other, ())) if came.of_dead_rows else None
         if before is not None and before.of_dead_rows != came.of_dead_rows:
             hearing.judged.doubts.append(_DEAD_ROWS)
 
     def _is_kept(self, hearing: _Hearing, other: Other, came: Came | None) -> bool:
         """Whether what does not match with an edit is no better without it."""
-        before, judged = self._unedited(hearing.candidate, other), hearing.judged
+        before, judged = self._unedited(hearing.candidate, _trial(other, ())), hearing.judged
         if before is None:  # it came to no end, or crashed: nothing is known of the case
             judged.not_run += (other.feature,)
             return came is None
@@ -124,13 +136,21 @@ class Judge:
             return bool(before.failure)
         if not (before.failure or came.is_no_worse_than(before)):
             return False
-        # A forward that is right in the check, and wrong here without the edit too, does not take the case.
-        if before.failure or _FORWARD in self._spoilt or _FORWARD not in before.names:
+        if self._may_take(before, came):
             judged.doubts.append(other.feature)
         return True
 
-    def _unedited(self, candidate: Candidate, other: Other) -> Came | None:
-        trial = _trial(other, ())
+    def may_take(self, candidate: Candidate, trial: Trial, came: Came) -> bool:
+        """Whether the target may take a case that is wrong with an edit."""
+        before = self._unedited(candidate, trial)
+        return before is None or self._may_take(before, came)
+
+    def _may_take(self, before: Came, came: Came) -> bool:
+        """It does not where what is right in the check is as wrong with the edit as it is without it."""
+        as_wrong = {name for name in before.names if str(before.errors.get(name)) == str(came.errors.get(name))}
+        return not as_wrong - self._spoilt
+
+    def _unedited(self, candidate: Candidate, trial: Trial) -> Came | None:
         if trial not in self._before:
             (self._before[trial],) = self._run(Candidate(candidate.file, (), 0.0), [trial])
         return self._before[trial]

@@ -23,14 +23,23 @@ class Lengths:
 
 # Both end inside every usual tile, and the longer has more than one of 64; whole tiles where these are not taken.
 TAILS, WHOLE = Lengths(41, 70), Lengths(64, 128)
-# As many turns of loops as a tile of 128 has, one alone, and whole tiles: what is drawn for what was not reached.
-_MORE = ((13, 13), (139, 139), (128, 128), (139, 41), (41, 139), (256, 256))
+_LONGEST = Lengths(128, 256)
+# One tile alone of 16 to 128, whole tiles, an odd number of them, and ends inside one: drawn for what was not reached.
+_MORE = ((16, 16), (13, 13), (48, 48), (128, 128), (139, 139), (80, 80), (139, 41), (41, 139), (256, 256), (384, 384))
+_DIMS = (128, 16)
+# Of which half is another head dim, and not twice as much.
+_WIDE = 64
 _GROUPED, _EACH, _SEVERAL = (4, 2), (3, 3), 3
 # By parameter, the option of a case that is off by default, and what it is when it is on.
 _OPTIONS: dict[str, tuple[str, Any, Any]] = {
     "softcap": ("softcap", None, 1.5), "bias": ("bias", False, True), "alibi": ("alibi", False, True),
     "mask": ("mask", None, "dead-rows"), "sinks": ("sinks", False, True), "keep": ("dropout", 0.0, 0.3),
 }  # fmt: skip
+
+
+def ladder(case: Case) -> tuple[Lengths, ...]:
+    """The lengths with which cases are tried, until the target takes them; last the check's own."""
+    return TAILS, WHOLE, _LONGEST, Lengths(case.seqlen_q, 2 * case.seqlen_q)
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,10 @@ def others(
         if "bias" not in required:
             yield Other("no bias", replace(_few(base), bias=False))
     dtype = "float16" if case.dtype != "float16" else "bfloat16"
-    yield Other(dtype, replace(_few(_small(case, WHOLE)), dtype=dtype))
+    yield Other(dtype, replace(_few(_small(case, WHOLE if lengths is TAILS else lengths)), dtype=dtype))
+    if base.head_dim == base.head_dim_v:
+        yield _with_dim(base, 2 * base.head_dim if base.head_dim <= _WIDE else base.head_dim // 2)
+        yield _with_dim(base, base.head_dim + 8)
 
 
 def _of_family(base: Case, takes: Collection[str], lengths: Lengths) -> Iterator[Other]:
@@ -108,6 +120,10 @@ def further(case: Case, takes: Collection[str], taken: Collection[str]) -> Itera
     if case.inputs is not None or case.cu_seqlens_q or case.seqlens:
         return
     two = {"fewer rows than keys", "more rows than keys"} <= set(taken)
+    dims = [
+        dim for dim in _DIMS if dim != case.head_dim == case.head_dim_v and _with_dim(case, dim).feature not in taken
+    ]
+    yield from (_with_dim(_small(case, WHOLE), dim) for dim in dims)
     for rows, keys in _MORE:
         if rows == keys or two:
             few = _few(_small(case, TAILS)).with_lengths(rows, keys)
@@ -115,6 +131,12 @@ def further(case: Case, takes: Collection[str], taken: Collection[str]) -> Itera
                 size = f"{rows} rows" if rows == keys else f"{rows} rows and {keys} keys"
                 words = f"{size}{' and a causal mask' if causal and 'causal' in takes else ''}"
                 yield Other(words, replace(few, causal=causal))
+
+
+def _with_dim(case: Case, dim: int) -> Other:
+    """Few heads of another dim, with the scale that it has where none was asked for."""
+    scale = dim**-0.5 if case.scale == case.head_dim**-0.5 else case.scale
+    return Other(f"head dim {dim}", replace(_few(case), head_dim=dim, head_dim_v=dim, scale=scale))
 
 
 def _small(case: Case, lengths: Lengths) -> Case:

@@ -198,12 +198,15 @@ class Search:
         """
         at_others = ""
         for number, case in enumerate(fresh(self._experiment.case)):
-            (came,) = self._all(candidate, [Trial(case, run.assigned, "")])
-            if came is None or (came.names and number) or (at_others and number > 1):
+            (came,) = self._all(candidate, [trial := Trial(case, run.assigned, "")])
+            if came is None or (at_others and number > 1):
                 break
             if came.matches:
                 return f"a fresh draw ({in_words(case)})", at_others
-            at_others = f"{lengths_of(case)}: {' and '.join(sorted(came.names))} wrong" if came.names else ""
+            if came.names and self._judge.may_take(candidate, trial, came):
+                if number:
+                    break
+                at_others = f"{lengths_of(case)}: {' and '.join(sorted(came.names))} wrong"
         return "", ""
 
     def _all(

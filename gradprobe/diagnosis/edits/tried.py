@@ -106,6 +106,7 @@ def _passed(found: Found, seconds: float) -> tuple[Passed, TriedEdit]:
     edit = _edit(first.candidate, words, found.tried, seconds)
     doubts = [*first.judged.doubts, *([first.at_others] if first.at_others else [])]
     told = {"right": first.judged.right, "doubts": doubts, "not_run": first.judged.not_run}
+    told["beyond"] = first.judged.beyond
     of_cases = {name: tuple(dict.fromkeys(cases)) for name, cases in told.items()}
     return first, structs.replace(edit, matches=True, others=named, needless=first.needless, **of_cases)
 
