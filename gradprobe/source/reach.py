@@ -136,10 +136,11 @@ class Reach:
         return {line for node in nodes for line in _span(node)}
 
     def _varies(self, test: ast.expr) -> bool:
-        """Whether a condition is of more than the compiler's constants."""
+        """Whether a condition is of more than the compiler's constants, or a threshold of one: a length may be one."""
         arguments = {each.arg for each in _arguments(self.function) if not _is_constexpr(each)}
         plain = {name for node in self._nodes.values() if not _is_constexpr(node) for name in _assigned(node)}
-        return bool(_read(test) & (arguments | plain)) or any(isinstance(node, ast.Call) for node in ast.walk(test))
+        varying = (ast.Call, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+        return bool(_read(test) & (arguments | plain)) or any(isinstance(node, varying) for node in ast.walk(test))
 
     def _is_fed(self, node: ast.stmt) -> bool:
         """Whether a statement reads what an edit changed: of one of a launch, or of a signature, all arguments."""

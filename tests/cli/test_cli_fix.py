@@ -62,7 +62,7 @@ def test_fix_writes_through_no_link(mine):
 
 def test_an_edit_that_matches_here_alone_is_written_only_where_that_is_asked_for(mine):
     """A branch that no case comes to may need the edit too, or another one."""
-    branch = "    if n_ctx > 5000:\n        o = o * 1.0\n"
+    branch = "    if n_ctx > 5000:\n        do = do * 1.0\n"
     store = "    tl.store(delta_ptr"
     assert store in EXAMPLE
     mine.write_text(EXAMPLE.replace(store, branch + store))

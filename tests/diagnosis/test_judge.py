@@ -61,19 +61,28 @@ def launch(q, n):
 """
 
 
-def judged(line, old, new, *, lengths=(), dims=(), wrong=(), spoilt=("dK",)):
-    """What comes of an edit where nothing comes to a causal flag that is off, and nothing to long sequences.
+def edit(line, old, new):
+    at = sum(map(len, KERNEL.splitlines(keepends=True)[: line - 1]))
+    at += KERNEL[at:].index(old)
+    return Candidate(KernelFile("x.py", KERNEL), (Edit(at, at + len(old), new),), 0.0)
+
+
+def judged(line, old, new, **how):
+    return judge_of(**how).judged(edit(line, old, new))
+
+
+def judge_of(*, lengths=(), dims=(), wrong=(), run=None):
+    """A judge of edits of a target in which dK is wrong, and which is always causal and never of long sequences.
 
     Args:
         lengths: those that the target takes, and `dims` likewise; all others are refused. None for all.
-        wrong: what is wrong with and without the edit in what is laid apart.
-        spoilt: what is wrong in the check.
+        wrong: what is wrong with and without an edit in what is laid apart.
+        run: the list to which each trial is added.
     """
-    at = sum(map(len, KERNEL.splitlines(keepends=True)[: line - 1]))
-    at += KERNEL[at:].index(old)
-    candidate = Candidate(KernelFile("x.py", KERNEL), (Edit(at, at + len(old), new),), 0.0)
 
     def came(trial):
+        if run is not None:
+            run.append(trial)
         if (lengths and trial.case.seqlen_q not in lengths) or (dims and trial.case.head_dim not in dims):
             return Came({}, {}, 0, "refused", False)
         if trial.is_spread and wrong:
@@ -85,7 +94,7 @@ def judged(line, old, new, *, lengths=(), dims=(), wrong=(), spoilt=("dK",)):
 
     target = SimpleNamespace(takes={"causal": "causal"}, required=())
     experiment = SimpleNamespace(case=softmax_case(seqlen=96, head_dim=32, causal=True), target=target)
-    return Judge(experiment, lambda _, trials: list(map(came, trials)), set(spoilt), []).judged(candidate)
+    return Judge(experiment, lambda _, trials: list(map(came, trials)), {"dK"}, [])
 
 
 def test_what_the_target_never_does_is_told_and_does_not_keep_an_edit_from_being_certain():
@@ -127,3 +136,13 @@ def test_other_head_dims_are_tried_as_far_as_they_are_taken():
 @pytest.mark.parametrize(("wrong", "doubts"), [(("dK",), ["what it allocates laid apart"]), (("dK", "dQ"), [])])
 def test_a_case_is_not_taken_where_what_is_right_in_the_check_is_as_wrong_without_the_edit(wrong, doubts):
     assert judged(9, "X, x", "X, x * 1", wrong=wrong).doubts == doubts
+
+
+def test_what_no_case_came_to_with_one_edit_is_not_drawn_for_again():
+    run, drawn = [], []
+    judge = judge_of(run=run)
+    for text in ("x * 1", "x * 2"):
+        run.clear()
+        assert judge.judged(edit(9, "X, x", f"X, {text}")).not_run == ()
+        drawn.append([trial.title for trial in run])
+    assert {"16 rows", "384 rows"} <= {*drawn[0]} - {*drawn[1]}

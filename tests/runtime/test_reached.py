@@ -99,6 +99,16 @@ def test_what_no_run_came_to_tells_of_an_edit_that_changes_or_feeds_it(edited, t
     assert sides_and_turns == tells
 
 
+@pytest.mark.parametrize(
+    ("test", "tells"),
+    [("n > 4096", True), ("T > 64", True), ("tl.program_id(0)", True), ("T == 64", False), ("not CAUSAL", False),
+     ("T != 64 and CAUSAL", False)],
+)  # fmt: skip
+def test_what_constants_leave_out_is_another_kernel_and_what_a_length_leaves_out_is_not(test, tells):
+    (reach,) = reach_of(KernelFile("x.py", KERNEL.replace("n > 4096", test)), {"kernel"}, {"kernel"}, {3})
+    assert reach.tells(LONG_ONES) is tells
+
+
 def test_the_false_side_of_a_constant_and_a_loop_without_a_turn_are_asked_for():
     (reach,) = reach_of(KernelFile("x.py", KERNEL), {"kernel"}, {"kernel"}, {3})
     assert {CAUSAL_ALONE, Goal(TURNS, 7, 0)} <= reach.goals

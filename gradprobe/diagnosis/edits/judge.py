@@ -22,6 +22,8 @@ _DEAD_ROWS = "the LSE of rows that see no key"
 _SHORT = 64
 Run = Callable[[Candidate, Sequence[Trial]], list[Came | None]]
 """What comes of an edit in each trial; None of those after one that does not match."""
+_Place = tuple[str, str, str, int, str]
+"""The function and the text of the line of a goal, and the goal without its line."""
 
 
 @dataclass
@@ -51,13 +53,28 @@ class _Hearing:
     is_broken: bool = False
     """Whether it broke what is right, or runs, without it."""
 
-    def is_open_to(self, case: Case) -> bool:
-        """Whether a case may come to more. Whatever makes no turn of a loop, or one, makes so many in a short case."""
-        left = [goal for each in self.reaches for goal in each.left(self.reached)]
-        is_long = min(case.seqlen_q, case.seqlen_k) > _SHORT
-        return not self.judged.doubts and any(
-            goal.kind != TURNS or goal.value == SEVERAL or not is_long for goal in left
-        )
+    @property
+    def left(self) -> list[tuple[Reach, Goal]]:
+        """What of the functions no right run came to."""
+        return [(each, goal) for each in self.reaches for goal in each.left(self.reached)]
+
+    @property
+    def places(self) -> dict[_Place, Goal]:
+        """What is left, by the text of its line, which is the same with other edits."""
+        lines = self.candidate.text.splitlines()
+        return {
+            (each.function.name, lines[goal.line - 1].strip(), goal.kind, goal.value, goal.name): goal
+            for each, goal in self.left
+        }
+
+    def is_open_to(self, case: Case, never: Collection[_Place]) -> bool:
+        """Whether a case may come to more than what none came to with another edit.
+
+        Whatever makes no turn of a loop, or one, makes so many in a short case.
+        """
+        left = [goal for place, goal in self.places.items() if place not in never]
+        is_short = min(case.seqlen_q, case.seqlen_k) <= _SHORT
+        return not self.judged.doubts and any(is_short or goal.kind != TURNS or goal.value == SEVERAL for goal in left)
 
     def result(self, *, is_drawn_out: bool) -> Judged:
         """What came of it in the end.
@@ -65,10 +82,9 @@ class _Hearing:
         Args:
             is_drawn_out: whether there was a case for all that the target may take: what none came to, none can.
         """
-        left = [(each, goal) for each in self.reaches for goal in each.left(self.reached)]
-        missing = [goal.words for each, goal in left if not is_drawn_out or each.tells(goal)]
+        missing = [goal.words for each, goal in self.left if not is_drawn_out or each.tells(goal)]
         self.judged.not_run += (*missing, *([] if self.judged.right else ["any other case"]))
-        self.judged.beyond = tuple(goal.words for _, goal in left if goal.words not in missing)
+        self.judged.beyond = tuple(goal.words for _, goal in self.left if goal.words not in missing)
         return self.judged
 
 
@@ -83,6 +99,7 @@ class Judge:
         """
         self._experiment, self._run, self._spoilt, self._laid = experiment, run, spoilt, laid
         self._before: dict[Trial, Came | None] = {}
+        self._never: set[_Place] = set()
 
     def judged(self, candidate: Candidate) -> Judged | None:
         """What came of an edit; None where it breaks what is right, or runs, without it."""
@@ -96,9 +113,13 @@ class Judge:
                 break
         more = list(further(case, self._takes[0], right))
         for other in more:
-            if hearing.is_open_to(other.case) and not hearing.is_broken:
+            if hearing.is_open_to(other.case, self._never) and not hearing.is_broken:
                 self._all_are_kept(hearing, [other])
-        return None if hearing.is_broken else hearing.result(is_drawn_out=bool(more) and not hearing.judged.doubts)
+        if hearing.is_broken:
+            return None
+        is_drawn_out = bool(more) and not hearing.judged.doubts
+        self._never |= hearing.places.keys() if is_drawn_out else set()
+        return hearing.result(is_drawn_out=is_drawn_out)
 
     @property
     def _takes(self) -> tuple[Collection[str], Collection[str]]:
