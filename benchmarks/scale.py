@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.numerics.float64 import VARIABLE, WAYS, Counts, _measured, multiplying
+from gradprobe.numerics.float64 import VARIABLE, WAYS, SplitCounts, _measured, multiplying
 from gradprobe.numerics.precision import precision_of
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.reference import Attention, evaluate, tiles
@@ -232,7 +232,7 @@ def float64(_beside: float) -> None:
         way = _measured(torch.device("cuda", torch.cuda.current_device()))
         print(f"float64's own product takes {way.ratio:.2f} times as long as the split one; split: {way.is_split}")
     for dtype in ("bfloat16", "float32"):
-        case, counts, found = CASE | {"dtype": dtype}, Counts(), {}
+        case, counts, found = CASE | {"dtype": dtype}, SplitCounts(), {}
         x = Attention("softmax", *(t.double() for t in drawn(case)), case["head_dim"] ** -0.5, causal=True)
         for word in WAYS:
             os.environ[VARIABLE] = word

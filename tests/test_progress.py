@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from gradprobe.cli.apart import Reached, apart
+from gradprobe.cli.apart import ProgressNote, apart
 from gradprobe.processes import tell
 from gradprobe.render import terminal as progress
 
@@ -53,7 +53,7 @@ def stopped_after(done):
     for number in itertools.count():
         if number == done:
             raise KeyboardInterrupt
-        tell(Reached(f"draw {number + 1} of 5", number + 1, 5, "draws", "none is kept"))
+        tell(ProgressNote(f"draw {number + 1} of 5", number + 1, 5, "draws", "none is kept"))
 
 
 @pytest.mark.parametrize(

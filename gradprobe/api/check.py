@@ -12,7 +12,7 @@ from typing import Any
 
 from ..commands.suite.batteries import begun, refuse_set_by_it, refuse_unknown_battery
 from ..commands.suite.beside import report_beside
-from ..commands.suite.checked import Beside, Planned
+from ..commands.suite.checked import Counterpart, Planned
 from ..commands.suite.checking import Setting, check_each
 from ..inputs.history import CheckRequest
 from ..inputs.options import parse, refuse_unknown_family
@@ -150,14 +150,14 @@ def _made(planned: Planned, setting: Setting, other: Subject | Report | None) ->
     return made.report
 
 
-def _beside(planned: Planned, setting: Setting, other: Subject | Report, kept: str) -> Beside:
+def _beside(planned: Planned, setting: Setting, other: Subject | Report, kept: str) -> Counterpart:
     if isinstance(other, Report):
-        return Beside(other.name, other, "")
+        return Counterpart(other.name, other, "")
     function = None if setting.isolate else _function(other)
     word = word_of_subject(other) or getattr(function, "__name__", "")
     with contextlib.nullcontext() if setting.isolate else _ordinary_torch():
         report = report_beside(planned, word, kept, setting, function)
-    return Beside(word, report, kept if os.path.exists(kept) else "")
+    return Counterpart(word, report, kept if os.path.exists(kept) else "")
 
 
 def _ordinary_torch() -> contextlib.AbstractContextManager[None]:

@@ -19,8 +19,8 @@ from ..numerics.compare import attention_of
 from ..reference import Attention, manual_attention_backward
 from ..targets.naming import plain_function
 from .axes import AXES, MERGED, SHAPES, in_words
-from .calling import Called, Callee, Convention, is_near
-from .explain import Explanation, explain
+from .calling import CallConvention, Called, Callee, is_near
+from .explain import AuditExplanation, explain
 
 # A size for each axis that no other axis, and no product of two, has: values tell by their shapes what they are of.
 SMALL = {"batch": 2, "heads": 3, "seqlen": 7, "head_dim": 5}
@@ -42,7 +42,7 @@ _FEWER = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class ReferenceSetting:
     """What a reference does by itself."""
 
     causal: bool
@@ -68,8 +68,8 @@ class Drawn:
 class Attempt:
     """One way in which a reference was called, and how much of it came right."""
 
-    how: Convention
-    setting: Setting
+    how: CallConvention
+    setting: ReferenceSetting
     drawn: Drawn
     called: Called
     wrong: tuple[str, ...]
@@ -79,22 +79,22 @@ class Attempt:
         return len(self.called.results) - len(self.wrong)
 
 
-class Search:
+class ReferenceSearch:
     """Calls one reference in one way after another."""
 
     def __init__(self, callee: Callee, family: str, options: dict[str, Any]) -> None:
         self._callee, self._family, self._given = callee, family, options
-        self._raised: list[tuple[Convention, BaseException]] = []
+        self._raised: list[tuple[CallConvention, BaseException]] = []
         self._cases: dict[tuple[Any, ...], Drawn] = {}
-        self._explanations: dict[tuple[Convention, Case], Explanation] = {}
+        self._explanations: dict[tuple[CallConvention, Case], AuditExplanation] = {}
 
-    def _drawn(self, setting: Setting, seed: int, sizes: Mapping[str, int]) -> Drawn:
+    def _drawn(self, setting: ReferenceSetting, seed: int, sizes: Mapping[str, int]) -> Drawn:
         key = setting, seed, tuple(sizes.items())
         if key not in self._cases:
             self._cases[key] = self._drawn_anew(setting, seed, sizes)
         return self._cases[key]
 
-    def _drawn_anew(self, setting: Setting, seed: int, sizes: Mapping[str, int]) -> Drawn:
+    def _drawn_anew(self, setting: ReferenceSetting, seed: int, sizes: Mapping[str, int]) -> Drawn:
         options = {**sizes, **self._given, "seed": seed, "causal": setting.causal}
         if setting.scale is not None:
             options["scale"] = setting.scale
@@ -115,7 +115,7 @@ class Search:
         parameter = inspect.signature(self._callee.function).parameters[self._callee.takes[name]]
         return parameter.default is parameter.empty
 
-    def _call(self, how: Convention, drawn: Drawn, *, watch: bool = False) -> Called:
+    def _call(self, how: CallConvention, drawn: Drawn, *, watch: bool = False) -> Called:
         due = drawn.due
         saved = {"o": due["O"], "lse": due["LSE"], "delta": due["delta"], "P": due["P"]}
         values = {**drawn.values, **saved, **{f"due {name}": value for name, value in due.items()}}
@@ -125,23 +125,23 @@ class Search:
         return _with_conventions(self._callee.call(how, values, options, watch=watch), drawn)
 
     @staticmethod
-    def _as(how: Convention, tensor: Tensor | None) -> Any:
+    def _as(how: CallConvention, tensor: Tensor | None) -> Any:
         return tensor if tensor is None or how.library == "torch" else tensor.numpy()
 
-    def _settings(self, how: Convention) -> Iterator[Setting]:
+    def _settings(self, how: CallConvention) -> Iterator[ReferenceSetting]:
         """What it may do by itself, the likelier first: what its own text says of a mask, then the plain scale."""
         takes = self._callee.takes
         if self._family == "lazy":
-            yield Setting(True, None)
+            yield ReferenceSetting(True, None)
             return
         masked = [False, True]
         if self._callee.masks[0]:  # which shows what the mask means; without it none is laid
             masked = [bool(how.mask)]
         elif "causal" not in takes:
             masked = [True, False] if self._mentions_mask() else [False, True]
-        yield from (Setting(causal, None) for causal in masked)
+        yield from (ReferenceSetting(causal, None) for causal in masked)
         if "scale" not in takes:
-            yield from (Setting(causal, 1.0) for causal in masked)
+            yield from (ReferenceSetting(causal, 1.0) for causal in masked)
 
     def _mentions_mask(self) -> bool:
         return re.search(r"tril|triu|causal|mask", self._text()) is not None
@@ -167,14 +167,14 @@ class Search:
             failure, error = self._cannot_run()
             raise failure from error
         attempts = [one for one in attempts if self._is_meant(one, attempts)]
-        found: list[tuple[Explanation, Attempt]] = []
+        found: list[tuple[AuditExplanation, Attempt]] = []
         for shapes in dict.fromkeys(one.how.shapes for one in attempts):
             alike = [one for one in attempts if one.how.shapes == shapes]
             found += [(self._explained(one), one) for one in self._likeliest(alike)]
             if any(not explanation.unexplained for explanation, _ in found):
                 break
 
-        def rank(pair: tuple[Explanation, Attempt]) -> tuple[int, bool, int]:
+        def rank(pair: tuple[AuditExplanation, Attempt]) -> tuple[int, bool, int]:
             explanation, attempt = pair
             return len(explanation.unexplained), attempt.setting.scale is not None, len(explanation.located)
 
@@ -205,7 +205,7 @@ class Search:
             fitting = {**sizes, **{{"b": "batch", "h": "heads"}[letter]: size for letter, size in one.items()}}
             ran = False
             for mask in self._callee.masks:
-                plain = Convention(library, shapes, mask)
+                plain = CallConvention(library, shapes, mask)
                 ways = [plain, replace(plain, leaves=True)]
                 ways += [replace(plain, unknown=flag) for flag in (False, True) if self._callee.unknown]
                 for how in ways:
@@ -217,7 +217,7 @@ class Search:
             if ran and len(self._callee.libraries) > 1 and shapes == known[-1]:
                 return
 
-    def _with_settings(self, how: Convention, sizes: Mapping[str, int]) -> Iterator[Attempt]:
+    def _with_settings(self, how: CallConvention, sizes: Mapping[str, int]) -> Iterator[Attempt]:
         for setting in self._settings(how):
             drawn = self._drawn(setting, 0, sizes)
             try:
@@ -253,14 +253,14 @@ class Search:
         )
         return failure, error
 
-    def _explained(self, attempt: Attempt) -> Explanation:
+    def _explained(self, attempt: Attempt) -> AuditExplanation:
         """Why an attempt is wrong; the call is made once more and watched."""
         key = attempt.how, attempt.drawn.case
         if key not in self._explanations:
             self._explanations[key] = self._watched(attempt)
         return self._explanations[key]
 
-    def _watched(self, attempt: Attempt) -> Explanation:
+    def _watched(self, attempt: Attempt) -> AuditExplanation:
         try:
             called = self._call(attempt.how, attempt.drawn, watch=True)
         except Exception:  # its file is not what runs, as after an edit: then no line is known
@@ -269,7 +269,7 @@ class Search:
         if any(
             not one.allclose(before[name], equal_nan=True) for name, one in called.results.items() if name in before
         ):
-            return Explanation(unexplained=attempt.wrong, varies=True)
+            return AuditExplanation(unexplained=attempt.wrong, varies=True)
         results = {name: result.detach().double().numpy() for name, result in called.results.items()}
         text = self._text()
         by_autograd = not self._callee.is_backward or re.search(r"\.backward\(|autograd|\.grad\b|vjp", text) is not None

@@ -18,10 +18,10 @@ from ..numerics.precision import precision_of
 from ..reference import manual_attention_backward
 from ..runtime.trace import Trace
 from ..targets.find import family_of, find_function
-from .attempts import Attempt, Search, Setting, wrong_of
+from .attempts import Attempt, ReferenceSearch, ReferenceSetting, wrong_of
 from .axes import AXES, in_words
-from .calling import Callee, Convention
-from .explain import Explanation
+from .calling import CallConvention, Callee
+from .explain import AuditExplanation
 from .judges import by_autograd, by_differences, opinion, own_forwards
 
 _SEEDS = (0, 1, 2)
@@ -38,7 +38,7 @@ class Audit:
     attempt: Attempt
     """How it is called, in its first wrong run, else in the first."""
     runs: tuple[LayoutRun, ...]
-    explanation: Explanation | None
+    explanation: AuditExplanation | None
     """None where all is right."""
     opinions: tuple[Opinion, ...] = ()
     taken: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ def audit(
     return _Auditing(callee, family or family_of(callee.takes), dict(options or {})).audit(judges)
 
 
-class _Auditing(Search):
+class _Auditing(ReferenceSearch):
     def audit(self, judges: bool) -> Audit:
         best = self._best()
         swapped = self._swapped(best) if best.wrong else None
@@ -94,14 +94,14 @@ class _Auditing(Search):
         explanation = swapped or self._explained(attempt)
         return replace(made, explanation=explanation, opinions=opinions)
 
-    def _others(self, best: Attempt) -> list[Setting]:
+    def _others(self, best: Attempt) -> list[ReferenceSetting]:
         """Other settings that it takes: the other mask, another scale."""
         found = []
         takes = self._callee.takes
         if self._family != "lazy" and ("causal" in takes or best.how.mask):
-            found.append(Setting(not best.setting.causal, best.setting.scale))
+            found.append(ReferenceSetting(not best.setting.causal, best.setting.scale))
         if "scale" in takes:
-            found.append(Setting(best.setting.causal, _OTHER_SCALE))
+            found.append(ReferenceSetting(best.setting.causal, _OTHER_SCALE))
         return found
 
     def _taken(self, best: Attempt) -> tuple[str, ...]:
@@ -128,11 +128,11 @@ class _Auditing(Search):
             found.append(f"its parameters come in the order {given}: a call by position as q, k, v mixes them up")
         return tuple(found)
 
-    def _lacks_mask(self, how: Convention) -> bool:
+    def _lacks_mask(self, how: CallConvention) -> bool:
         return bool(self._callee.masks[0]) and not how.mask
 
     def _run(
-        self, best: Attempt, setting: Setting, seed: int
+        self, best: Attempt, setting: ReferenceSetting, seed: int
     ) -> tuple[Attempt, LayoutRun, dict[str, tuple[int, ...]]] | None:
         sizes = {name: getattr(best.drawn.case, name) for name in ("batch", "heads", "head_dim")}
         drawn = self._drawn(setting, seed, {**sizes, "seqlen": best.drawn.case.seqlen_q})
@@ -186,7 +186,7 @@ class _Auditing(Search):
             found += [own] if own is not None else []
         return tuple(found)
 
-    def _swapped(self, best: Attempt) -> Explanation | None:
+    def _swapped(self, best: Attempt) -> AuditExplanation | None:
         """Two parameters of which each is used as the other, if all is right then."""
         for pair in _SWAPS:
             if not set(pair) <= self._callee.takes.keys():
@@ -199,10 +199,10 @@ class _Auditing(Search):
             for names in ({}, renamed):
                 results = {names.get(name, name): result for name, result in called.results.items()}
                 if not wrong_of(replace(called, results=results), best.drawn):
-                    return Explanation(swapped=(self._callee.takes[pair[0]], self._callee.takes[pair[1]]))
+                    return AuditExplanation(swapped=(self._callee.takes[pair[0]], self._callee.takes[pair[1]]))
         return None
 
 
-def _name(setting: Setting) -> str:
+def _name(setting: ReferenceSetting) -> str:
     scaled = f" scale={setting.scale:g}" if setting.scale is not None else ""
     return ("causal" if setting.causal else "not causal") + scaled

@@ -22,7 +22,7 @@ from ..targets.naming import plain_function
 from .axes import AXES, LETTERS, fits, settled, shaped
 from .forms import Array
 from .names import parameter_named, returned_names, role_of, size_named
-from .watching import Value, Watch, as_array, module_of, watched
+from .watching import ReferenceWatch, Value, as_array, module_of, watched
 
 _ORDERS = {
     1: (("O",), ("dQ",), ("dV",), ("dK",)), 2: (("O", "LSE"), ("dQ", "dK"), ("dK", "dV")),
@@ -32,7 +32,7 @@ _ORDERS = {
 
 
 @dataclass(frozen=True)
-class Convention:
+class CallConvention:
     """How a reference is called, and what it does by itself."""
 
     library: str
@@ -137,7 +137,7 @@ class Callee:
         return ("keep", "hide", "additive", "") if takes_mask and "causal" not in self.takes else ("",)
 
     def call(
-        self, how: Convention, values: Mapping[str, Tensor], options: Mapping[str, Any], *, watch: bool = False
+        self, how: CallConvention, values: Mapping[str, Tensor], options: Mapping[str, Any], *, watch: bool = False
     ) -> Called:
         """Calls it.
 
@@ -151,7 +151,7 @@ class Callee:
         arguments = self._arguments(how, values, options)
         leaves = {name: arguments[self.takes[name]] for name in ("q", "k", "v")}
         before = _copies(arguments)
-        watching = watched(self.function) if watch else nullcontext(Watch())
+        watching = watched(self.function) if watch else nullcontext(ReferenceWatch())
         with warnings.catch_warnings(), np.errstate(all="ignore"), watching as seen:
             warnings.simplefilter("ignore")
             result = self.function(**arguments)
@@ -164,7 +164,7 @@ class Callee:
         changed = tuple(name for name in before if not np.array_equal(before[name], after[name], equal_nan=True))
         return Called(results, order, seen.last(), overwritten=changed, is_mapping=named)
 
-    def output(self, how: Convention, values: Mapping[str, Tensor], options: Mapping[str, Any]) -> Tensor:
+    def output(self, how: CallConvention, values: Mapping[str, Tensor], options: Mapping[str, Any]) -> Tensor:
         """O of a call whose inputs are leaves of autograd, or follow from some, in [B, H, L, D].
 
         Raises:
@@ -179,7 +179,7 @@ class Callee:
         return settled(found["O"], "O", how.shapes, values["q"])
 
     def _arguments(
-        self, how: Convention, values: Mapping[str, Tensor], options: Mapping[str, Any], *, in_place: bool = False
+        self, how: CallConvention, values: Mapping[str, Tensor], options: Mapping[str, Any], *, in_place: bool = False
     ) -> dict[str, Any]:
         """The arguments by the function's own names; with `in_place` they belong to the graph of the values."""
         given: dict[str, Any] = {}
@@ -203,7 +203,7 @@ class Callee:
                 given[name] = _ALWAYS[name] if name in _ALWAYS else sizes[axis] if axis else how.unknown
         return given
 
-    def _named(self, result: Any, how: Convention, values: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:
+    def _named(self, result: Any, how: CallConvention, values: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:
         """The results by name, and where the names come from."""
         if hasattr(result, "_asdict"):
             result = result._asdict()
@@ -259,7 +259,7 @@ def _other(name: str, swapped: tuple[str, str] | None) -> str:
     return swapped[1] if name == swapped[0] else swapped[0]
 
 
-def _mask(how: Convention, q: Tensor) -> Any:
+def _mask(how: CallConvention, q: Tensor) -> Any:
     keep = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
     mask = {
         "keep": keep,
@@ -283,7 +283,9 @@ def _flat(result: Any) -> Iterator[Any]:
         yield result
 
 
-def _count_right(tensors: list[Tensor], order: tuple[str, ...], how: Convention, values: Mapping[str, Tensor]) -> int:
+def _count_right(
+    tensors: list[Tensor], order: tuple[str, ...], how: CallConvention, values: Mapping[str, Tensor]
+) -> int:
     """How many of the results are those of their names; values hold what is due where it is known."""
     pairs = (
         (settled(one, name, how.shapes, values["q"]), values.get(f"due {name}"))
@@ -301,7 +303,7 @@ def is_near(tensor: Tensor, due: Tensor) -> bool:
 
 
 def _through_autograd(
-    found: dict[str, Tensor], leaves: Mapping[str, Any], do: Tensor, how: Convention
+    found: dict[str, Tensor], leaves: Mapping[str, Any], do: Tensor, how: CallConvention
 ) -> dict[str, Tensor]:
     """The gradients of a forward, where it is one of torch that can be differentiated."""
     output = found.get("O")

@@ -13,7 +13,7 @@ from ..model.mechanisms import door
 from ..reference import Attention
 from ..source.expressions import Expression
 from .forms import DUE, Array, Form, Mistake
-from .library import HIDDEN, Library, Match
+from .library import HIDDEN, FormLibrary, Match
 from .names import role_of
 from .variants import Variants
 from .watching import Value
@@ -60,7 +60,7 @@ class Holding:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class AuditExplanation:
     """Why a call gave wrong results."""
 
     located: tuple[Located, ...] = ()
@@ -88,7 +88,7 @@ class _Places:
     of_masks: dict[str, Expression] = field(default_factory=dict)
 
 
-@door("audit/explain", lambda x, values, results, wrong: Explanation(unexplained=tuple(wrong)))
+@door("audit/explain", lambda x, values, results, wrong: AuditExplanation(unexplained=tuple(wrong)))
 def explain(
     x: Attention,
     values: Sequence[Value],
@@ -97,7 +97,7 @@ def explain(
     *,
     by_autograd: bool = False,
     asks_for_mask: bool = True,
-) -> Explanation:
+) -> AuditExplanation:
     """Why some results are wrong.
 
     Args:
@@ -115,7 +115,7 @@ class _Explaining:
         self._formulas, self._by_autograd = Variants(x, asks_for_mask=asks_for_mask), by_autograd
         self._of_output: tuple[Mistake, ...] = ()
         b, h, m, d = x.q.shape
-        self._library = Library({"b": b, "h": h, "m": m, "n": x.n_key, "d": d, "e": x.v.shape[-1]})
+        self._library = FormLibrary({"b": b, "h": h, "m": m, "n": x.n_key, "d": d, "e": x.v.shape[-1]})
         self._library.add(self._formulas.right())
         self._library.add(self._formulas.wrong())
         self._places, self._expanded = _Places(), set[int]()
@@ -124,7 +124,7 @@ class _Explaining:
         self._latest: dict[tuple[str, str], Value] = {}
         self._unknown: list[Value] = []
 
-    def explain(self, values: Sequence[Value], results: Mapping[str, Array], wrong: list[str]) -> Explanation:
+    def explain(self, values: Sequence[Value], results: Mapping[str, Array], wrong: list[str]) -> AuditExplanation:
         for value in values:
             self._see(value)
         located: dict[Mistake, Located] = {}
@@ -141,7 +141,7 @@ class _Explaining:
         order = list(DUE)
         found = sorted(located.values(), key=lambda one: order.index(one.mistake.of) if one.mistake.of in order else 99)
         strange = self._strange() if unexplained else None
-        return Explanation(tuple(found), tuple(unexplained), tuple(self._holdings), strange=strange)
+        return AuditExplanation(tuple(found), tuple(unexplained), tuple(self._holdings), strange=strange)
 
     # --- values
 

@@ -13,7 +13,7 @@ from ..model.intermediates import GRADIENT_OF, MATRIX_OF
 from ..model.report import Opinion
 from ..targets.find import FoundFunction, callables
 from ..targets.naming import source_of
-from .calling import Callee, Convention, is_near
+from .calling import CallConvention, Callee, is_near
 from .watching import module_of
 
 # Central differences in float64 err by step^2 of the third derivative and 1e-16 / step of the loss: by 1e-8 here.
@@ -34,10 +34,10 @@ class OwnForward:
     output: Forward
 
 
-def own_forwards(callee: Callee, how: Convention, options: Mapping[str, Any]) -> Iterator[OwnForward]:
+def own_forwards(callee: Callee, how: CallConvention, options: Mapping[str, Any]) -> Iterator[OwnForward]:
     """What computes O in the reference's file: itself where it returns O, then each function without dO."""
 
-    def of(one: Callee, way: Convention) -> Forward:
+    def of(one: Callee, way: CallConvention) -> Forward:
         def output(values: Mapping[str, Tensor]) -> Tensor:
             return one.output(way, values, options)
 

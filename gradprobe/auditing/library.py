@@ -37,7 +37,7 @@ class _Shelf:
     """How many of the library's forms stand in it."""
 
 
-class Library:
+class FormLibrary:
     """Forms of one problem, and which of them an array is."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:

@@ -33,7 +33,7 @@ class Value:
 
 
 @dataclass
-class Watch:
+class ReferenceWatch:
     """What came so far."""
 
     values: list[Value] = field(default_factory=list)
@@ -76,9 +76,9 @@ def module_of(function: Callable[..., Any]) -> ModuleType | None:
 
 
 @contextmanager
-def watched(function: Callable[..., Any]) -> Iterator[Watch]:
+def watched(function: Callable[..., Any]) -> Iterator[ReferenceWatch]:
     """While open, a call of the function is watched, with the functions of its file that it calls."""
-    watch, module = Watch(), module_of(function)
+    watch, module = ReferenceWatch(), module_of(function)
     text = Path(module.__file__ or "").read_text(encoding="utf-8") if module is not None else ""
     if module is None:
         yield watch

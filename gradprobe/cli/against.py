@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..commands.suite.beside import report_beside
-from ..commands.suite.checked import Beside, Planned
+from ..commands.suite.checked import Counterpart, Planned
 from ..commands.suite.checking import Setting
 from ..render.terminal import Progress
 from .checks import check_one, say
@@ -26,5 +26,5 @@ def check_against(planned: Planned, word: str, forms: Forms, setting: Setting) -
             tick(f"checking {word}", None)
             report = report_beside(planned, word, str(kept), setting)
         say(report, setting.tracebacks)
-        beside = Beside(word, report, str(kept) if kept.exists() else "")
+        beside = Counterpart(word, report, str(kept) if kept.exists() else "")
         return check_one(replace(planned, against=beside), forms, setting)

@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Reached:
-    """How far the body of a command is; `tell(Reached(...))` shows it on the terminal of whoever typed the command."""
+class ProgressNote:
+    """How far the body of a command is; `tell(ProgressNote(...))` shows it."""
 
     words: str
     """What is done now."""
@@ -43,12 +43,12 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
     Raises:
         Failure: what the command raised there, or how the target ended it.
     """
-    last: list[Reached] = []
+    last: list[ProgressNote] = []
     with Progress() as tick:
         tick("importing torch and the target", None)
 
-        def told(_: int, value: str | Reached) -> None:
-            if isinstance(value, Reached):
+        def told(_: int, value: str | ProgressNote) -> None:
+            if isinstance(value, ProgressNote):
                 last[:] = [value]
                 tick(value.words, value.done / value.of)
             else:
@@ -62,7 +62,7 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
                 f"{__name__}:ApartBody", terminal(), [(body, arguments)], echo=sys.stderr.write, told=told
             )
         except KeyboardInterrupt:
-            step = last[0] if last else Reached("", 0, 0, "")
+            step = last[0] if last else ProgressNote("", 0, 0, "")
             tick.over(functools.partial(print_failure, interrupted(step.done, step.of, step.things, step.kept)))
             raise
     if ended.raised is not None and show_traceback:

@@ -23,7 +23,7 @@ from ..render.files import unfinished
 from ..render.terminal import dump, interrupted, print_failure, rendered, show, utf8, width, write_stdout
 from ..render.text import folded
 from . import shared_options as shared
-from .apart import Reached, apart
+from .apart import ProgressNote, apart
 from .error_output import failures_told, told
 
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ def _saved(request: last.CheckRequest, file: str, seeds: range) -> int:
 
 def _tell_draw(target: str, number: int, of: int) -> None:
     tell(
-        Reached(f"{target}, draw {number} of {of}", number - 1, of, "draws", "errors are kept of all draws or of none")
+        ProgressNote(
+            f"{target}, draw {number} of {of}", number - 1, of, "draws", "errors are kept of all draws or of none"
+        )
     )
 
 

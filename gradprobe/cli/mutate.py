@@ -21,7 +21,7 @@ from . import shared_options as shared
 from .error_output import failures_told
 
 if TYPE_CHECKING:
-    from ..commands.mutate.campaign import Campaign, Gate, Terms
+    from ..commands.mutate.campaign import Campaign, CampaignTerms, Gate
 
 SAMPLE = 40
 # How many lie between two words on stderr of how far it is, where there is no terminal.
@@ -191,12 +191,12 @@ def _gate(request: last.CheckRequest, gates: _Gates) -> Gate:
     return own_gate(request.command(battery=QUICK if gates.battery == AUTO else gates.battery))
 
 
-def _terms(workers: int | None, timeout: float | None) -> Terms:
-    from ..commands.mutate.campaign import Terms
+def _terms(workers: int | None, timeout: float | None) -> CampaignTerms:
+    from ..commands.mutate.campaign import CampaignTerms
 
     at_a_time = shared.count_of_workers(workers, unless_gpu=True)
     limit = seconds(timeout, "--timeout") if timeout is not None else None
-    return Terms(at_a_time, limit, watches_lines=not has_driver())
+    return CampaignTerms(at_a_time, limit, watches_lines=not has_driver())
 
 
 def _wanted(classes: str | None) -> set[str]:

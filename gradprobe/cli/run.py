@@ -18,7 +18,7 @@ from ..processes import tell
 from ..render.files import keeps_changing, unfinished
 from ..render.terminal import dump, note, rendered, show
 from . import shared_options as shared
-from .apart import Reached, apart
+from .apart import ProgressNote, apart
 from .error_output import failures_told
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ def _tell_each(ended: ProgramResult, request: last.CheckRequest, watch: str, jso
             show([line_of(number, checked)])
         if json_file is not None and keeps_changing(json_file):
             dump(json_file, unfinished(captures_as_json(ended, watch, documents)))
-        tell(Reached(f"set {number} of {len(ended.files)} checked", number, len(ended.files), "sets of real inputs"))
+        tell(
+            ProgressNote(f"set {number} of {len(ended.files)} checked", number, len(ended.files), "sets of real inputs")
+        )
         if checked.report is not None and (shown is None or (checked.code and not shown.code)):
             shown = checked
     dump(json_file, captures_as_json(ended, watch, documents))

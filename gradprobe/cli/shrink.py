@@ -18,7 +18,7 @@ from ..processes import tell
 from ..render.files import document, keeps_changing
 from ..render.terminal import dump, note, show, width
 from . import shared_options as shared
-from .apart import Reached, apart
+from .apart import ProgressNote, apart
 from .diff import like_the_last
 from .error_output import failures_told, print_settings
 
@@ -95,7 +95,7 @@ def _shrunken(request: last.CheckRequest, how: _How) -> int:
         what = "it fails" if step is None else f"still so {step.change}"
         note(f"{count:>3} tried, {what}: {case_in_words(case)}")
         kept = f"the smallest case so far: {repro_command}"
-        tell(Reached(f"{count} cases tried, of at most {how.most}", count, how.most, "cases at most", kept))
+        tell(ProgressNote(f"{count} cases tried, of at most {how.most}", count, how.most, "cases at most", kept))
         if how.json_file is not None and keeps_changing(how.json_file):
             dump(how.json_file, document(repro_command))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..inputs.options import parse
 from ..lint.finding import LintFinding
-from ..lint.reading import Reading, read_views, views_of
+from ..lint.reading import KernelReading, read_views, views_of
 from ..model.failures import Failure, TargetFailure, UsageFailure
 from ..model.number import plural
 from ..model.visible import visible
@@ -32,7 +32,7 @@ class Inquiry:
     """What was asked for, and what came of it."""
 
     word: str
-    reading: Reading
+    reading: KernelReading
     targets: tuple[str, ...]
     """The functions that were called."""
     refused: tuple[str, ...]

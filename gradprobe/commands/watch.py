@@ -82,12 +82,12 @@ def prepare(words: str) -> None:
     import torch
     import torch.fx.experimental.symbolic_shapes  # noqa: F401 - which torch imports at the first gradient
 
-    from ..processes.forks import Beside
+    from ..processes.forks import ParallelWork
 
     folder, case = json.loads(words)
     device, is_there = case.get("device", "auto"), False
     if device != "cpu" and has_driver():
-        with Beside(torch.cuda.is_available) as asked:  # not here: it would begin to use the device
+        with ParallelWork(torch.cuda.is_available) as asked:  # not here: it would begin to use the device
             is_there = asked.answer(seconds=60.0) or False
     is_interpreted = not is_there and device != "cuda"
     if is_interpreted:

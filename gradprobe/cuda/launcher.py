@@ -48,7 +48,9 @@ class Launcher:
             raise TargetFailure(f"{where} takes {len(taken)} arguments, got {len(arguments)}", takes)
         given = dict(zip(taken, arguments, strict=True))
         values = [self._value(where, one, given.get(one)) for one in self.function.parameters]
-        call = _Call(self.unit, [(one.name, each) for one, each in given.items() if hasattr(each, "data_ptr")], where)
+        call = _HostCall(
+            self.unit, [(one.name, each) for one, each in given.items() if hasattr(each, "data_ptr")], where
+        )
         python = on_cpu.Python(call.launch, call.allocate, call.fill, call.copy)
         code = on_cpu.call_host(replace(self.unit, has_host=True), self.function.name, values, python)
         if code:
@@ -63,7 +65,7 @@ class Launcher:
         return scalar(f"{where}: parameter {parameter.name!r}", known, argument)
 
 
-class _Call:
+class _HostCall:
     """One call, and the memory that is its own."""
 
     def __init__(self, unit: Unit, tensors: Sequence[tuple[str, Tensor]], where: str) -> None:

@@ -62,8 +62,8 @@ def host_code(text: str, plain: str) -> tuple[LeftOut, ...]:
         text: of the file.
         plain: the same from `without_comments`.
     """
-    pieces = [piece for piece in map(_Piece, _declarations(parse(plain))) if not piece.tokens & _ON_DEVICE]
-    found: list[_Piece] = []
+    pieces = [piece for piece in map(_Declaration, _declarations(parse(plain))) if not piece.tokens & _ON_DEVICE]
+    found: list[_Declaration] = []
     calls = {"main"}
     while new := [piece for piece in pieces if piece not in found and (piece.is_host or piece.tokens & calls)]:
         found += new
@@ -82,7 +82,7 @@ def needs_python(plain: str) -> bool:
     return bool(scopes & _NAMESPACES) or any(_BINDING.fullmatch(words(leaf)) for leaf in leaves(root))
 
 
-class _Piece:
+class _Declaration:
     """A declaration or definition of a file or of one of its namespaces."""
 
     def __init__(self, parts: Sequence[Node]) -> None:

@@ -36,7 +36,7 @@ _SENTENCES = {
 
 
 @dataclass(frozen=True)
-class Site:
+class CudaSite:
     """An access or a wait: its thread, its kind and its line."""
 
     line: SourceLine
@@ -68,8 +68,8 @@ class CudaFinding:
     is_shared: bool
     where: str
     """Which element: "[0, 1, 5, 3]", "[17]", or how far before or behind; of a shuffle which lanes do what."""
-    now: Site
-    before: Site | None
+    now: CudaSite
+    before: CudaSite | None
     """The other access of a race, or the other thread that a barrier waits for."""
     count: int
 

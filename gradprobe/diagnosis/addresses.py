@@ -28,7 +28,7 @@ from ..probing.experiment import Experiment, inputs_of
 from ..runtime.interpreter.dataflow import Site
 from ..runtime.run import run_target
 from ..runtime.trace import Trace
-from .elements import OUTSIDE, Elements, Known, Place
+from .elements import OUTSIDE, AccessedElements, KnownTensor, TensorLine
 from .follow import copied, in_shape, results_among
 from .misread import WORDS
 from .roles import Roles
@@ -45,12 +45,12 @@ _ROW_AND_KEY = {name: ("bgn", "bhm") if of.is_transposed else ("bhm", "bgn") for
 
 
 @dataclass(frozen=True)
-class Visited:
+class RecordedRun:
     """One run of a target whose CUDA kernels were recorded."""
 
-    launches: tuple[Elements, ...]
+    launches: tuple[AccessedElements, ...]
     """Those in which something known meets, in order."""
-    by_thread: tuple[Elements, ...]
+    by_thread: tuple[AccessedElements, ...]
     """Of those whose threads give each other nothing but copies of tensors, what each thread reads."""
     valid: Array
     """[B, H, M, N] bool."""
@@ -58,18 +58,18 @@ class Visited:
     """Whether P holds zeros where keys are seen: those of dropout and of lazy."""
 
 
-def visited_run(experiment: Experiment, assigned: Assigned) -> Visited | None:
+def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | None:
     """Runs the target once more in a layout and records its accesses; None where it refused the layout."""
     case, inputs = experiment.case, inputs_of(experiment, assigned)
     roles = Roles(case, attention_of(case, inputs.values), inputs.values)
     shapes = {value.shape for _, value in roles.whole()}
-    learnt: list[Known] = []
+    learnt: list[KnownTensor] = []
 
     def learn(tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items():
             for view in (view for shape in shapes for view in in_shape(tensor, shape)):
                 if letters := copied(view, inputs.tensors, roles, case):
-                    learnt.append(Known(name, letters, view, is_input=letters != "bhm"))
+                    learnt.append(KnownTensor(name, letters, view, is_input=letters != "bhm"))
 
     recording = Recording(learn)
     outcome = run_target(experiment.target, case, inputs, (), recorded(recording))
@@ -77,24 +77,24 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> Visited | None:
         return None
     # What is passed to be written into, dq, is called what it becomes, dQ.
     called = {name: title(name) if name in OUTPUTS else name for name in inputs.tensors}
-    given = [Known(called[x], case.input_axes(x), tensor, x in _INPUTS) for x, tensor in inputs.tensors.items()]
+    given = [KnownTensor(called[x], case.input_axes(x), tensor, x in _INPUTS) for x, tensor in inputs.tensors.items()]
     known = [one for one in given if one.letters and len(one.letters) == one.tensor.dim()]
     held = [tensor for launch in recording.launches for _, tensor in launch.tensors]
     known += _first([*_results(outcome.trace, held, case), *learnt], {one.home for one in known})
-    launches = [Elements(launch, known, case) for launch in recording.launches]
+    launches = [AccessedElements(launch, known, case) for launch in recording.launches]
     apart = (launch for launch in recording.launches if launch.copies is not None and launch.together == BLOCK)
-    by_thread = tuple(Elements(launch, known, case, by_thread=True) for launch in apart)
+    by_thread = tuple(AccessedElements(launch, known, case, by_thread=True) for launch in apart)
     has_zeros = bool(case.dropout) or case.family == "lazy"
-    return Visited(_of_attention(launches), by_thread, roles.valid, has_zeros)
+    return RecordedRun(_of_attention(launches), by_thread, roles.valid, has_zeros)
 
 
-def _results(trace: Trace, held: Sequence[Tensor], case: Case) -> Iterator[Known]:
+def _results(trace: Trace, held: Sequence[Tensor], case: Case) -> Iterator[KnownTensor]:
     """The tensors of kernels that hold what the target returned."""
     for name, view in results_among(held, trace):
-        yield Known(_CALLED.get(name, name), case.axes(name), view, is_input=False)
+        yield KnownTensor(_CALLED.get(name, name), case.axes(name), view, is_input=False)
 
 
-def _first(found: Sequence[Known], homes: set[int]) -> Iterator[Known]:
+def _first(found: Sequence[KnownTensor], homes: set[int]) -> Iterator[KnownTensor]:
     """The first of each storage that is not known already."""
     for one in found:
         if one.home not in homes:
@@ -102,7 +102,7 @@ def _first(found: Sequence[Known], homes: set[int]) -> Iterator[Known]:
             yield one
 
 
-def _of_attention(launches: Sequence[Elements]) -> tuple[Elements, ...]:
+def _of_attention(launches: Sequence[AccessedElements]) -> tuple[AccessedElements, ...]:
     """The launches that read two tensors and more than inputs, without stores that a later kernel writes over."""
     found = []
     for number, elements in enumerate(launches):
@@ -116,7 +116,7 @@ def _of_attention(launches: Sequence[Elements]) -> tuple[Elements, ...]:
     return tuple(found)
 
 
-def misread(run: Visited, wrong: Sequence[str]) -> list[Suspect]:
+def misread(run: RecordedRun, wrong: Sequence[str]) -> list[Suspect]:
     """The lines that touch other elements than they should; where there are none, what is left out.
 
     Args:
@@ -146,7 +146,7 @@ class _Stray:
 class _Judge:
     """Compares the places of one launch, unit by unit."""
 
-    def __init__(self, elements: Elements) -> None:
+    def __init__(self, elements: AccessedElements) -> None:
         self._elements, self._places = elements, elements.places
 
     def suspects(self, right: Sequence[Site]) -> list[Suspect]:
@@ -299,7 +299,7 @@ class _Judge:
         found = {(there[0], here[0] if here else -1) for of, here, there in sides if of == letter and there}
         return letter, tuple(sorted(pair for pair in found if pair[0] != pair[1]))
 
-    def _reason(self, place: Place, stray: _Stray) -> str:
+    def _reason(self, place: TensorLine, stray: _Stray) -> str:
         letter, here, there = self._apart(stray)
         word, verb = WORDS[letter], "read" if place.is_load else "written"
         does = f"at {_counted(word, here)}" if here else "outside its elements"
@@ -321,7 +321,7 @@ def _counted(word: str, numbers: Sequence[int]) -> str:
     return f"{word}{'s' if len(numbers) > 1 else ''} {in_words(spans(numbers), 4)}"
 
 
-def _left_out(run: Visited, wrong: Sequence[str]) -> Iterator[Suspect]:
+def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
     """The results whose units never read the rows or keys that a sum of some pairs needs.
 
     A unit reads them for all that it stores, so a pair may be left out though they are read: this tells no such one.
@@ -351,7 +351,7 @@ class _Pairs:
         return _Pairs(self.site, self.visited | other.visited, self.needed | other.needed)
 
 
-def _pairs_of(elements: Elements, name: str, valid: Array) -> _Pairs | None:
+def _pairs_of(elements: AccessedElements, name: str, valid: Array) -> _Pairs | None:
     """Those of a launch that lacks some; None of any other."""
     stored, summed = _ROW_AND_KEY[name]
     stores = elements.sets(stored, lambda place: place.name == _CALLED.get(name, name) and not place.is_load)
@@ -385,7 +385,7 @@ def _lacking(name: str, pairs: _Pairs) -> Suspect:
     return Suspect("pairs", name, pairs.site, pairs.site.lines[:1], reason, extent)
 
 
-def _site(elements: Elements, place: Place) -> Site:
+def _site(elements: AccessedElements, place: TensorLine) -> Site:
     return Site(elements.kernel, place.lines, "load" if place.is_load else "store", 0)
 
 

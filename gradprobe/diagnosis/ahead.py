@@ -14,7 +14,7 @@ from ..model.run import Visited
 from ..numerics.evidence import LayoutRun, Watched
 from ..probing.experiment import Experiment
 from ..probing.runs import RunRecord
-from ..processes.forks import Beside, may_fork
+from ..processes.forks import ParallelWork, may_fork
 from .apart import watched_of
 from .layouts import failing_layouts
 from .search import Tested, fitting
@@ -27,7 +27,7 @@ class Ahead:
     def __init__(self) -> None:
         self._layout = ""
         """The layout that a fork follows, "" before one does."""
-        self._fork: Beside[tuple[Watched, str]] | None = None
+        self._fork: ParallelWork[tuple[Watched, str]] | None = None
         self._watched: tuple[Watched, str] | None = None
         self._tested: list[Tested] | None = None
         self._visited: dict[str, tuple[Visited, ...]] = {}
@@ -39,7 +39,7 @@ class Ahead:
             assert record.run is not None
             note("ahead", spoke=True)
             self._layout = record.run.layout
-            self._fork = Beside(partial(watched_of, experiment, record))
+            self._fork = ParallelWork(partial(watched_of, experiment, record))
 
     def test(self, experiment: Experiment, records: Sequence[RunRecord]) -> None:
         """Tests hypotheses against that run. What goes wrong goes wrong in the diagnosis too, which tells it."""

@@ -28,7 +28,7 @@ from ..runtime.trace import Trace, expected_shapes
 
 if TYPE_CHECKING:
     from .follow import Followed
-    from .seen import Seen
+    from .seen import SeenValue
 
 
 @door("dataflow", lambda experiment, record: (Watched(), ""))
@@ -109,7 +109,7 @@ def _shown(case: Case, measured: Measured, followed: Followed) -> tuple[Measured
     return shown, ""
 
 
-def shown_with(case: Case, own: Measured, seen: Sequence[Seen]) -> Measured | None:
+def shown_with(case: Case, own: Measured, seen: Sequence[SeenValue]) -> Measured | None:
     """A run's results and what its kernels hold, judged; None where that does not show what they are made of.
 
     Each gradient is judged with what its own kernel holds, so that it is called inherited where it is right given that.
@@ -128,7 +128,7 @@ def shown_with(case: Case, own: Measured, seen: Sequence[Seen]) -> Measured | No
     return _beside(own, rows, {name: one.comparison.findings for name, one in chains.items()})
 
 
-def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[Seen], *, coarse: bool = False) -> Measured:
+def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[SeenValue], *, coarse: bool = False) -> Measured:
     """A gradient with what its kernel made it of, compared: each judged by the formulas and by its own inputs.
 
     Args:
@@ -147,7 +147,7 @@ def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[Seen], *, co
     return replace(own, trace=trace, comparison=comparison)
 
 
-def _rows(seen: Sequence[Seen], chains: Mapping[str, Measured]) -> list[SeenRow]:
+def _rows(seen: Sequence[SeenValue], chains: Mapping[str, Measured]) -> list[SeenRow]:
     """Each that was seen, judged: kernel by kernel, and in each in dataflow order."""
     found = []
     for one in seen:
@@ -159,7 +159,7 @@ def _rows(seen: Sequence[Seen], chains: Mapping[str, Measured]) -> list[SeenRow]
     return sorted(found, key=lambda row: (kernels.index(row.kernel), names().index(row.finding.name)))
 
 
-def _place(one: Seen, seen: Sequence[Seen]) -> str:
+def _place(one: SeenValue, seen: Sequence[SeenValue]) -> str:
     """The kernel, and what is computed for where the kernel computes it again for other gradients."""
     here = [other for other in seen if other.kernel == one.kernel]
     together = reduce(lambda known, other: known | other.into if known & other.into else known, 2 * here, one.into)

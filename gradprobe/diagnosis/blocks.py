@@ -17,7 +17,7 @@ from ..reference import Attention, Tile
 
 
 @dataclass(frozen=True, eq=False)
-class Change:
+class BlockFault:
     """What one rank does otherwise than it should in one step."""
 
     kind: str
@@ -82,18 +82,18 @@ class Blocks:
     def every(self) -> Tensor:
         return torch.arange(self.k.shape[0], device=self.q.device)
 
-    def right(self, rank: int) -> Change:
+    def right(self, rank: int) -> BlockFault:
         """What a rank should do."""
-        return Change("", "", None, self.every, self.every, self.every, self.valid[self.rows(rank)])
+        return BlockFault("", "", None, self.every, self.every, self.every, self.valid[self.rows(rank)])
 
-    def forward(self, rank: int, change: Change) -> dict[str, Tensor]:
+    def forward(self, rank: int, change: BlockFault) -> dict[str, Tensor]:
         """LSE [G, m] and O [G, m, E] of a rank's rows."""
         scores = self._scores(rank, change)
         lse = scores.logsumexp(-1)
         p = self._p(scores, lse)
         return {"LSE": lse, "O": (p if change.weight is None else p * change.weight) @ self.v[change.values]}
 
-    def backward(self, rank: int, change: Change, lse: Tensor, delta: Tensor) -> dict[str, Tensor]:
+    def backward(self, rank: int, change: BlockFault, lse: Tensor, delta: Tensor) -> dict[str, Tensor]:
         """dQ [G, m, D] of a rank's rows, and what they add to dK [N, D] and dV [N, E].
 
         Args:
@@ -108,7 +108,7 @@ class Blocks:
             name: whole[name].index_add(0, change.home, value) for name, value in added.items()
         }
 
-    def _scores(self, rank: int, change: Change) -> Tensor:
+    def _scores(self, rank: int, change: BlockFault) -> Tensor:
         s = self.scale * self.q[:, self.rows(rank)] @ self.k[change.keys].mT
         return s.masked_fill(~change.valid, -torch.inf)
 
@@ -116,18 +116,18 @@ class Blocks:
     def _p(scores: Tensor, lse: Tensor) -> Tensor:
         return (scores - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]).exp()
 
-    def changes(self, rank: int) -> Iterator[Change]:
+    def changes(self, rank: int) -> Iterator[BlockFault]:
         """All that is known of what goes wrong in one step, or in putting the steps together."""
         for step in range(self.ranks):
             yield from self.of_step(rank, step)
         yield from self._of_merging(rank)
 
-    def of_step(self, rank: int, step: int) -> Iterator[Change]:
+    def of_step(self, rank: int, step: int) -> Iterator[BlockFault]:
         """What of it is about the keys of one step."""
         yield from self._of_mask(rank, step)
         yield from self._of_buffers(rank, step)
 
-    def _of_mask(self, rank: int, step: int) -> Iterator[Change]:
+    def _of_mask(self, rank: int, step: int) -> Iterator[BlockFault]:
         owner, right = self.owner(rank, step), self.right(rank)
         at = self.keys(owner)
         local = torch.arange(len(self.rows(rank)), device=at.device)[:, None]
@@ -143,13 +143,15 @@ class Blocks:
             valid = right.valid.clone()
             valid[:, at] = seen
             if not torch.equal(valid, right.valid):
-                yield Change(kind, words, step, right.keys, right.values, right.home, valid)
+                yield BlockFault(kind, words, step, right.keys, right.values, right.home, valid)
         if bool(right.valid[:, at].any()):
             twice = torch.cat([self.every, at])
             valid = torch.cat([right.valid, right.valid[:, at]], 1)
-            yield Change("twice", "the keys of {whose} are counted twice by {ranks}", step, twice, twice, twice, valid)
+            yield BlockFault(
+                "twice", "the keys of {whose} are counted twice by {ranks}", step, twice, twice, twice, valid
+            )
 
-    def _of_buffers(self, rank: int, step: int) -> Iterator[Change]:
+    def _of_buffers(self, rank: int, step: int) -> Iterator[BlockFault]:
         owner, right = self.owner(rank, step), self.right(rank)
         at = self.keys(owner)
         for other in (one for one in range(self.ranks) if one != owner and len(self.keys(one)) == len(at)):
@@ -163,9 +165,9 @@ class Blocks:
             for name, (keys, values) in held.items():
                 before = (rank - other) % self.ranks
                 words = f"the {name} of step {before} are used by {{ranks}} in place of those of {{whose}}"
-                yield Change("stale", words, step, keys, values, self.every, right.valid)
+                yield BlockFault("stale", words, step, keys, values, self.every, right.valid)
 
-    def _of_merging(self, rank: int) -> Iterator[Change]:
+    def _of_merging(self, rank: int) -> Iterator[BlockFault]:
         """The parts of the steps before one are not scaled to the new maximum, in one step or in all."""
         right = self.right(rank)
         scores = self._scores(rank, right)
@@ -181,7 +183,7 @@ class Blocks:
             words = "what came before is added to O by {ranks} without being scaled to the new LSE"
             words += "" if len(steps) == 1 else ", in every step"
             at_fault = steps[0] if len(steps) == 1 else None
-            yield Change("rescale", words, at_fault, right.keys, right.values, right.home, right.valid, weight)
+            yield BlockFault("rescale", words, at_fault, right.keys, right.values, right.home, right.valid, weight)
 
     def contributions(self, lse: Tensor, delta: Tensor) -> Mapping[str, Tensor]:
         """What each rank's rows add to dK and dV, [ranks, N, ...]."""

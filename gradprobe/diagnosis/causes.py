@@ -14,7 +14,7 @@ from ..model.intermediates import TABLE
 from ..model.number import plural
 from ..model.report import CONSISTENT, NAMED, Diagnosis, Misread, causes_among
 from ..probing.experiment import Experiment
-from ..processes.forks import Beside, may_fork
+from ..processes.forks import ParallelWork, may_fork
 from .agreement import Table
 from .ahead import Ahead
 from .behaviour import (
@@ -70,7 +70,7 @@ class CauseSearch:
         dataflow = partial(self._ahead.seen, self._experiment, layout.run)
         if is_first and self._is_interpreted and may_fork() and not self._ahead.has(layout.run):
             # Its dataflow is told whatever fits: a fork follows it meanwhile.
-            with Beside(dataflow) as followed:
+            with ParallelWork(dataflow) as followed:
                 self._explain(layout, followed.result, is_first=True)
         else:
             self._explain(layout, dataflow, is_first=is_first)

@@ -33,7 +33,7 @@ from ..model.run import MATCH
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, experiment_of, inputs_of, measure, silent
 from ..probing.observe import execute
-from ..processes.forks import Beside
+from ..processes.forks import ParallelWork
 from ..runtime.interpreter.dataflow import Flow, Site
 from ..runtime.interpreter.memory.findings import places
 from ..source.text import SourceLine
@@ -84,7 +84,7 @@ class _Culprit:
     where: Where
 
 
-class Search:
+class CoincidenceSearch:
     """What is right only by coincidence in a check that matches, each line once.
 
     It is sought in a fork, since a case that the target does not take may end its process, or never end.
@@ -99,7 +99,7 @@ class Search:
     ) -> None:
         """`then`: what the fork does next."""
         self._longest, self._then, self._since = allowance.seconds, then, time.monotonic()
-        self._fork = Beside(partial(_sought_then, replace(experiment, tick=silent), runs, allowance.count, then))
+        self._fork = ParallelWork(partial(_sought_then, replace(experiment, tick=silent), runs, allowance.count, then))
 
     @door("coincidence", lambda search: ((), ()))
     def result(self) -> tuple[tuple[Warned, ...], tuple[str, ...]]:
@@ -111,7 +111,7 @@ class Search:
         late = f"what is right only by coincidence is not told: stopped after {self._longest:.0f} s"
         return (), (*([late] if is_late else []), *self._then())
 
-    def __enter__(self) -> Search:
+    def __enter__(self) -> CoincidenceSearch:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -127,7 +127,7 @@ def _sought_then(
 def sought(experiment: Experiment, runs: Sequence[LayoutRun], count: int) -> tuple[Warned, ...]:
     """What so many runs come to, made in this process."""
     found = dict[tuple[str, int | None], Warned]()
-    work, apart = _Work(experiment, count), variations(experiment.case, runs)
+    work, apart = _SmallRuns(experiment, count), variations(experiment.case, runs)
     # Most targets that take each of several cases take all at once, which is one run instead of several.
     if work.left > 0 and len(apart) > 1 and work.is_right(_together(apart)):
         return ()
@@ -207,7 +207,7 @@ def _corners(experiment: Experiment, variation: Variation) -> list[Variation]:
     ]
 
 
-class _Work:
+class _SmallRuns:
     """The runs of a target on small cases, as many as may be made."""
 
     def __init__(self, experiment: Experiment, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Elements: what each line of a CUDA kernel on the CPU reads and writes, as batch, head, row and dim.
+"""AccessedElements: what each line of a CUDA kernel on the CPU reads and writes, as batch, head, row and dim.
 
 An address is an element of a tensor through that tensor's own strides; what lies between or behind them is none.
 """
@@ -28,7 +28,7 @@ _MOST_THREADS, _LANES = 1024, 32
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownTensor:
     """A tensor whose axes are known."""
 
     name: str
@@ -44,7 +44,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorLine:
     """One line that reads one tensor, or writes it."""
 
     name: str
@@ -54,13 +54,13 @@ class Place:
     """The line in the kernel, then those in the functions that it called to get there."""
 
 
-class Elements:
+class AccessedElements:
     """What the threads of one launch read and wrote of tensors that are known, each element once a unit and epoch.
 
     A unit is what no other gives values to: a block, a warp or a thread of a kernel that shares nothing further.
     """
 
-    def __init__(self, launch: Recorded, known: Sequence[Known], case: Case, *, by_thread: bool = False) -> None:
+    def __init__(self, launch: Recorded, known: Sequence[KnownTensor], case: Case, *, by_thread: bool = False) -> None:
         """
         Args:
             by_thread: whether a unit is a thread, which reads what shared memory holds copies of where it reads those.
@@ -70,13 +70,13 @@ class Elements:
         self._records = launch.records
         if by_thread and launch.copies is not None:
             self._records = np.concatenate([launch.copies, launch.records[launch.records["is_copied"] == 0]])
-        self.places: list[Place] = []
+        self.places: list[TensorLine] = []
         parts = [part for home in {one.home for one in known} for part in self._of_home(home, known)]
         columns = list(np.concatenate(parts, 1) if parts else np.empty((3 + len(LETTERS), 0), np.int64))
         self.unit, self.epoch, self.place = columns[:3]
         self.at: dict[str, Array] = dict(zip(LETTERS, columns[3:], strict=True))
 
-    def _of_home(self, home: int, known: Sequence[Known]) -> Iterator[Array]:
+    def _of_home(self, home: int, known: Sequence[KnownTensor]) -> Iterator[Array]:
         """For each tensor of a storage: units, epochs, places, and the index of each letter."""
         here = [one for one in known if one.home == home]
         size = here[0].tensor.untyped_storage().nbytes()
@@ -95,7 +95,7 @@ class Elements:
             if own.any():
                 yield self._columns(one, records[own], [each[own] for each in found])
 
-    def _columns(self, one: Known, records: Array, found: Sequence[Array]) -> Array:
+    def _columns(self, one: KnownTensor, records: Array, found: Sequence[Array]) -> Array:
         is_load = records["access"] == 0
         chains = np.vstack([records["pc"].T, is_load]).astype(np.int64)
         _, first, chain = np.unique(_hashes(chains), return_index=True, return_inverse=True)
@@ -106,8 +106,8 @@ class Elements:
         rows = np.stack([unit, records["epoch"].astype(np.int64), np.array(numbers)[chain.reshape(-1)], *found])
         return _distinct(rows)
 
-    def _number(self, one: Known, chain: tuple[int, ...], *, is_load: bool) -> int:
-        place = Place(one.name, is_load, one.is_input, self._lines(chain))
+    def _number(self, one: KnownTensor, chain: tuple[int, ...], *, is_load: bool) -> int:
+        place = TensorLine(one.name, is_load, one.is_input, self._lines(chain))
         if place not in self.places:
             self.places.append(place)
         return self.places.index(place)
@@ -125,7 +125,7 @@ class Elements:
         source = self.launch.entry.unit.source
         return (source.path.name, *(path.name for path, _ in source.included))
 
-    def drop(self, places: Collection[Place]) -> None:
+    def drop(self, places: Collection[TensorLine]) -> None:
         """Forgets what some places touch."""
         kept = np.array([place not in places for place in self.places], bool)[self.place]
         self.unit, self.epoch, self.place = self.unit[kept], self.epoch[kept], self.place[kept]
@@ -134,7 +134,9 @@ class Elements:
     def size(self, letters: str) -> tuple[int, ...]:
         return tuple(self._case.size(letter) for letter in letters)
 
-    def sets(self, level: str, keeps: Callable[[Place], bool] = lambda place: True) -> dict[int, dict[int, set[int]]]:
+    def sets(
+        self, level: str, keeps: Callable[[TensorLine], bool] = lambda place: True
+    ) -> dict[int, dict[int, set[int]]]:
         """By unit and place: what is touched there, as numbers of the indices of some letters; OUTSIDE for no element.
 
         Args:
@@ -172,7 +174,7 @@ class Elements:
         return np.repeat(found, self._case.heads // self._case.kv_heads, 1) if "g" in level else found
 
 
-def _indices(one: Known, case: Case, address: Array) -> list[Array]:
+def _indices(one: KnownTensor, case: Case, address: Array) -> list[Array]:
     """By letter, the index of the element at each address."""
     tensor = one.tensor
     # Of an axis of stride 0 nothing is known.

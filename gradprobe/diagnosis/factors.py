@@ -1,4 +1,4 @@
-"""Factors: which operation gave an operand of a wrong value a constant factor that does not belong there."""
+"""ValueFactors: which operation gave an operand of a wrong value a constant factor that does not belong there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INPUTS = ("q", "k", "v", "do", "o")
 
 
 @dataclass(frozen=True)
-class Culprit:
+class FactorSource:
     """An operation that gave a value a factor, or left one out, for which what is made of the value is wrong."""
 
     node: Node
@@ -32,13 +32,13 @@ class Culprit:
         return _role(self.node).name
 
 
-class Factors:
+class ValueFactors:
     """The constant factors of the values of one run."""
 
     def __init__(self, run: Followed) -> None:
         self._run = run
 
-    def culprit(self, node: Node) -> Culprit | None:
+    def culprit(self, node: Node) -> FactorSource | None:
         """Of a wrong value whose operands are right: where one of them got a factor that does not belong there."""
         return self._of_sum(node) or self._of_operand(node)
 
@@ -46,7 +46,7 @@ class Factors:
         """Where the operands of a value got their factors."""
         yield from (entry.site for one in node.operands if (entry := _entry(one)) is not None)
 
-    def _of_sum(self, node: Node) -> Culprit | None:
+    def _of_sum(self, node: Node) -> FactorSource | None:
         """Of two terms with different factors the one that is scaled between rounds, or that no right result has."""
         terms = _terms(node)
         if len(terms) != 2 or _role(terms[0]).factor == _role(terms[1]).factor:
@@ -57,7 +57,7 @@ class Factors:
         odd = between.index(True) if any(between) else right.index(False) if right[0] != right[1] else None
         return None if odd is None else _found(entered[odd] or terms[odd], _role(terms[1 - odd]).factor)
 
-    def _of_operand(self, node: Node) -> Culprit | None:
+    def _of_operand(self, node: Node) -> FactorSource | None:
         """An operand that has another factor wherever the same operation comes to something right."""
         for at, operand in enumerate(node.operands):
             others = [one.operands[at] for one in self._right.get(node.site, ()) if len(one.operands) > at]
@@ -94,8 +94,8 @@ def _role(node: Node) -> Role:
     return node.role or Role("")
 
 
-def _found(odd: Node, factor: str) -> Culprit:
-    return Culprit(odd, _role(odd).words, replace(_role(odd), factor=factor).words)
+def _found(odd: Node, factor: str) -> FactorSource:
+    return FactorSource(odd, _role(odd).words, replace(_role(odd), factor=factor).words)
 
 
 def _terms(node: Node) -> Sequence[Node]:

@@ -12,7 +12,7 @@ from ..model.number import in_words, spans
 from ..runtime.interpreter.dataflow import Flow, Lanes, Node, Site
 from ..runtime.interpreter.memory.findings import Line, places
 from .agreement import SPOILT
-from .factors import Factors
+from .factors import ValueFactors
 from .follow import Followed
 from .misread import WORDS
 from .seen import CASTS
@@ -32,7 +32,7 @@ def wrong_values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     extents = {site: share(len(each), compared[site], "tile") for site, each in numbers.items()}
     explained = dict([*_by_masks(run.flow, found, extents), *_by_factors(run, found, extents)])
     yield from dict.fromkeys(explained.values())
-    right, fine, earlier, factors = _right(run.flow), _fine(run.flow.nodes), set[str](), Factors(run)
+    right, fine, earlier, factors = _right(run.flow), _fine(run.flow.nodes), set[str](), ValueFactors(run)
     lacking = {one.site.kernel for one in pairs(run, wrong)}
     for site in sorted(found, key=lambda site: found[site][0].number):
         node, used_by = found[site]
@@ -81,7 +81,7 @@ def _by_factors(
     run: Followed, found: Mapping[Site, tuple[Node, Node]], extents: Mapping[Site, str]
 ) -> Iterator[tuple[Site, Suspect]]:
     """What gave an operand of a wrong value an odd factor, by the site of that value."""
-    factors, told = Factors(run), dict[Site, Suspect]()
+    factors, told = ValueFactors(run), dict[Site, Suspect]()
     for site, (node, _) in found.items():
         culprit = None if _is_known(node) else factors.culprit(node)
         if culprit is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from msgspec import structs
 
-from ..auditing.explain import Explanation, Located, explain
+from ..auditing.explain import AuditExplanation, Located, explain
 from ..auditing.forms import DUE, due_in
 from ..auditing.told import where_in
 from ..auditing.watching import watched
@@ -74,7 +74,7 @@ def _are_same(values: Mapping[str, torch.Tensor], others: Mapping[str, torch.Ten
     return all(name in values and torch.equal(values[name], other) for name, other in others.items())
 
 
-def _is_whole(explanation: Explanation, wrong: Sequence[str]) -> bool:
+def _is_whole(explanation: AuditExplanation, wrong: Sequence[str]) -> bool:
     return bool(wrong) and not explanation.unexplained and {*wrong} <= {
         name for one in explanation.located for name in one.results
     }  # fmt: skip

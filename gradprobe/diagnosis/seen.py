@@ -35,7 +35,7 @@ _MOSTLY = 0.5
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenValue:
     """One intermediate as one kernel computed it, on the way to some gradients."""
 
     name: str
@@ -48,7 +48,7 @@ class Seen:
     """Whether some of it is what was rounded to 16 bits."""
 
 
-def seen_in(run: Followed, case: Case) -> list[Seen]:
+def seen_in(run: Followed, case: Case) -> list[SeenValue]:
     """What every kernel of a run computed of P, dP, delta and dS for every row and key that sees one another.
 
     In the order in which kernels began with it. What a kernel computed of a part alone is left out.
@@ -187,7 +187,7 @@ class _Reading:
 
     # --- the values
 
-    def all(self) -> Iterator[Seen]:
+    def all(self) -> Iterator[SeenValue]:
         parts: dict[tuple[str, str], dict[frozenset[str], list[Node]]] = defaultdict(lambda: defaultdict(list))
         for node in self._nodes:
             into = frozenset(self._into.get(node.number, ()))
@@ -198,7 +198,7 @@ class _Reading:
             for into, nodes in _merged(found):
                 values = self._put_together(name, into, nodes)
                 if values is not None:
-                    yield Seen(name, kernel, into, values, any(map(_is_rounded, nodes)))
+                    yield SeenValue(name, kernel, into, values, any(map(_is_rounded, nodes)))
 
     def _put_together(self, name: str, into: frozenset[str], nodes: Sequence[Node]) -> Array | None:
         """The last value of every element, without the constant that it is multiplied by; None where some lack.

@@ -19,7 +19,7 @@ from ..inputs.shards import TAKEN_FOR, Shards
 from ..model.number import LAMBDA, ranks_in_words
 from ..model.report import CONSISTENT, NAMED
 from ..reference import Tile, evaluate
-from .blocks import Blocks, Change
+from .blocks import BlockFault, Blocks
 
 POSITIONS = "positions"
 """The kind of fault that is all ranks' own."""
@@ -176,12 +176,12 @@ def _fitting(
     return sorted(found, key=lambda one: -one.explained)
 
 
-def nth(changes: Iterator[Change], number: int) -> Change:
+def nth(changes: Iterator[BlockFault], number: int) -> BlockFault:
     """One of several."""
     return next(islice(changes, number, None))
 
 
-def _add_rows(score: _Score, head: _Head, names: Sequence[str], rank: int, change: Change) -> None:
+def _add_rows(score: _Score, head: _Head, names: Sequence[str], rank: int, change: BlockFault) -> None:
     rows = head.blocks.rows(rank)
     given = dict[str, Tensor]()
     if set(names) & set(_FORWARD):

@@ -21,7 +21,7 @@ from ..runtime.launches import launching_through, one_configuration, storage_of
 from ..runtime.run import run_target
 from ..targets.find import Target
 from .cuda import kernel_of
-from .launch import Launch, host_frame, launch_of, line_of, tensor_in
+from .launch import HostLaunch, host_frame, launch_of, line_of, tensor_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -165,7 +165,7 @@ class Caught:
     """The launches of one call."""
 
     case: Case
-    launches: tuple[Launch, ...]
+    launches: tuple[HostLaunch, ...]
     inputs: Mapping[str, Tensor]
     """What the target was given, as it lay."""
     storages: Mapping[int, str] = field(default_factory=dict)
@@ -264,7 +264,7 @@ def _attempt(target: Target, case: Case, values: Mapping[str, Tensor], way: _Way
 
 
 def _called(target: Target, case: Case, values: Mapping[str, Tensor], way: _Way, strange: Strange) -> Caught | None:
-    launches: list[Launch] = []
+    launches: list[HostLaunch] = []
     storages: Mapping[int, str] = {}
     try:
         inputs = place(values, (), shapes=case.shapes) if way.unit is None else strange.placed(values)
@@ -282,7 +282,7 @@ def _called(target: Target, case: Case, values: Mapping[str, Tensor], way: _Way,
 
 
 @contextlib.contextmanager
-def _caught(launches: list[Launch], strange: Strange, way: _Way) -> Iterator[None]:
+def _caught(launches: list[HostLaunch], strange: Strange, way: _Way) -> Iterator[None]:
     """While open, launches are noted, and run only if `way` says so. Warnings of the target are not shown here."""
 
     def note(run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
@@ -303,7 +303,7 @@ def _caught(launches: list[Launch], strange: Strange, way: _Way) -> Iterator[Non
 
 
 @contextlib.contextmanager
-def _cuda(launches: list[Launch], way: _Way) -> Iterator[None]:
+def _cuda(launches: list[HostLaunch], way: _Way) -> Iterator[None]:
     """The same for CUDA kernels. Those that are not run are not compiled either."""
     from ..cuda.module import Kernel
 
@@ -313,7 +313,7 @@ def _cuda(launches: list[Launch], way: _Way) -> Iterator[None]:
         self.entry.check(arguments)
         kernel, frame = kernel_of(self.entry), host_frame()
         given = dict(zip(kernel.parameters, arguments, strict=True))
-        launches.append(Launch(kernel, given, frozenset(), line_of(frame) if frame is not None else None))
+        launches.append(HostLaunch(kernel, given, frozenset(), line_of(frame) if frame is not None else None))
         if way.runs:
             original(self, grid, block, shared_bytes, *arguments)
 

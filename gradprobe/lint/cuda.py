@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..cuda.kernel import KernelEntry
 from ..source.cuda_syntax import above, declared_name, nodes, words
 from ..source.text import SourceLine
-from .values import Advance, Factor, Record, Term
+from .values import Advance, Record, StrideFactor, Term
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -80,7 +80,7 @@ def read_cuda(kernel: CudaKernel, strides: frozenset[str], pointers: frozenset[s
     Args:
         strides, pointers: which of its parameters are strides, and which tensors.
     """
-    record, reader = Record(kernel), _Reader(kernel, strides, {name: name for name in pointers})
+    record, reader = Record(kernel), _CudaReader(kernel, strides, {name: name for name in pointers})
     for mention in kernel.mentions:
         base = reader.names.get(words(mention))
         if base is None:
@@ -96,7 +96,7 @@ def read_cuda(kernel: CudaKernel, strides: frozenset[str], pointers: frozenset[s
 
 
 @dataclass
-class _Reader:
+class _CudaReader:
     """One kernel as it is read."""
 
     kernel: CudaKernel
@@ -149,8 +149,8 @@ class _Reader:
             factors = [self._factor(name) for name in names if words(name) in self.strides]
             yield Term(tuple(factors), frozenset(words(name) for name in names) - self.strides)
 
-    def _factor(self, name: Node) -> Factor:
-        return Factor(words(name), (self.kernel.spot(name),))
+    def _factor(self, name: Node) -> StrideFactor:
+        return StrideFactor(words(name), (self.kernel.spot(name),))
 
 
 def _is_advanced(pointer: Node) -> bool:

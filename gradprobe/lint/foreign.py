@@ -11,12 +11,12 @@ from ..source.text import SourceLine
 from ..source.triton_source import call_tree
 from .cuda import CudaKernel
 from .finding import FOREIGN, LintFinding, finding_at
-from .launch import Given
-from .values import Advance, Factor
-from .view import Held, Stride, View
+from .launch import HostArgument
+from .values import Advance, StrideFactor
+from .view import KernelView, Stride, TensorViews
 
 
-def foreign(view: View) -> Iterator[LintFinding]:
+def foreign(view: KernelView) -> Iterator[LintFinding]:
     """The pointers of a launched kernel that advance by a stride of a tensor that is not theirs."""
     for advance in view.record.advances:
         held, factors = view.held(advance.base), advance.term.factors
@@ -32,10 +32,10 @@ def foreign(view: View) -> Iterator[LintFinding]:
 class Accused:
     """One advance by a foreign stride."""
 
-    view: View
+    view: KernelView
     advance: Advance
-    factor: Factor
-    held: Held
+    factor: StrideFactor
+    held: TensorViews
     """The tensor that the pointer starts from."""
     meanings: Sequence[Stride]
     """Whose stride it is."""
@@ -154,7 +154,7 @@ class Accused:
         return inner if is_inner and inner.function == advance.spot.function else spots[0]
 
 
-def axis_like(held: Held, kind: str) -> int | None:
+def axis_like(held: TensorViews, kind: str) -> int | None:
     """The axis of a tensor that is of a kind, or of its family where that is the only one: heads are heads."""
     if kind in held.kinds:
         return held.kinds.index(kind)
@@ -163,7 +163,7 @@ def axis_like(held: Held, kind: str) -> int | None:
     return found[0] if len(found) == 1 or (found and kind in "mn") else None
 
 
-def product_at(view: View, spot: SourceLine) -> str:
+def product_at(view: KernelView, spot: SourceLine) -> str:
     """The product that a name stands in, as it is written; the name alone where it stands in none."""
     function = view.function
     if isinstance(function, CudaKernel):
@@ -176,13 +176,13 @@ def product_at(view: View, spot: SourceLine) -> str:
     return spot.text
 
 
-def given_for(view: View, parameter: str) -> Given | None:
+def given_for(view: KernelView, parameter: str) -> HostArgument | None:
     """What the host gave for a parameter; None where its source does not tell."""
     site = view.launch.site
     return site.given.get(parameter.partition("[")[0]) if site is not None else None
 
 
-def host_name(view: View, base: str) -> str:
+def host_name(view: KernelView, base: str) -> str:
     """What the host calls the tensor of a pointer: a variable's name, else the tensor's."""
     given, held = given_for(view, base), view.held(base)
     if given is not None and given.text.isidentifier():

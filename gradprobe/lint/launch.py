@@ -1,4 +1,4 @@
-"""Site: where the host launched a kernel, and which piece of its source gave each argument."""
+"""LaunchSite: where the host launched a kernel, and which piece of its source gave each argument."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HOSTS = (PACKAGE / "kernels", PACKAGE / "targets")
 
 
 @dataclass(frozen=True)
-class Given:
+class HostArgument:
     """One argument of a launch in the host's source."""
 
     spot: SourceLine
@@ -37,12 +37,12 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Site:
+class LaunchSite:
     """One call that launches a kernel."""
 
     spot: SourceLine
     """Of the call's beginning."""
-    given: Mapping[str, Given]
+    given: Mapping[str, HostArgument]
     """The arguments by parameter, as far as the source tells them."""
 
 
@@ -63,7 +63,7 @@ def _is_host(name: str) -> bool:
     return not own and not foreign and not name.startswith("<") and os.path.exists(name)
 
 
-def site_of(frame: FrameType, parameters: Sequence[str], count: int) -> Site | None:
+def site_of(frame: FrameType, parameters: Sequence[str], count: int) -> LaunchSite | None:
     """The call of a frame's current line that launches a kernel.
 
     Args:
@@ -80,15 +80,17 @@ def site_of(frame: FrameType, parameters: Sequence[str], count: int) -> Site | N
     arguments = _Arguments(source, frame, call)
     given = {name: each for name, each in zip(parameters, arguments.by_position(count), strict=False) if each}
     given |= {word.arg: arguments.given(word.value) for word in call.keywords if word.arg}
-    return Site(arguments.given(call.func).spot, given)
+    return LaunchSite(arguments.given(call.func).spot, given)
 
 
-def line_of(frame: FrameType) -> Site:
+def line_of(frame: FrameType) -> LaunchSite:
     """A frame's current line, where nothing is asked of its arguments."""
     name = frame.f_code.co_filename
     linecache.checkcache(name)
     code = linecache.getline(name, frame.f_lineno).strip()
-    return Site(SourceLine(str(Path(name).resolve()), frame.f_lineno, code, 0, len(code), frame.f_code.co_name), {})
+    return LaunchSite(
+        SourceLine(str(Path(name).resolve()), frame.f_lineno, code, 0, len(code), frame.f_code.co_name), {}
+    )
 
 
 @lru_cache(maxsize=64)
@@ -106,10 +108,10 @@ class _Arguments:
     frame: FrameType
     call: ast.Call
 
-    def given(self, node: ast.expr, text: str = "") -> Given:
-        return Given(self.source.line_of(node, self.frame.f_code.co_name), text or ast.unparse(node))
+    def given(self, node: ast.expr, text: str = "") -> HostArgument:
+        return HostArgument(self.source.line_of(node, self.frame.f_code.co_name), text or ast.unparse(node))
 
-    def by_position(self, count: int) -> tuple[Given | None, ...]:
+    def by_position(self, count: int) -> tuple[HostArgument | None, ...]:
         """The positional arguments, of which those between starred ones of unknown lengths are None."""
         pieces = list(self._flat(self.call.args))
         unknown = [at for at, piece in enumerate(pieces) if piece is None]
@@ -118,7 +120,7 @@ class _Arguments:
         before, behind = pieces[: unknown[0]], pieces[unknown[-1] + 1 :]
         return (*before, *[None] * max(count - len(before) - len(behind), 0), *behind)
 
-    def _flat(self, nodes: Sequence[ast.expr]) -> Iterator[Given | None]:
+    def _flat(self, nodes: Sequence[ast.expr]) -> Iterator[HostArgument | None]:
         for node in nodes:
             starred = self._assigned(node.value) if isinstance(node, ast.Starred) else None
             if not isinstance(node, ast.Starred):
@@ -163,7 +165,7 @@ class _Arguments:
 
 
 @dataclass(frozen=True)
-class Launch:
+class HostLaunch:
     """One launch."""
 
     function: Function | CudaKernel
@@ -171,7 +173,7 @@ class Launch:
     """What each parameter was given, or has by default."""
     constants: frozenset[str]
     """The parameters under tl.constexpr."""
-    site: Site | None
+    site: LaunchSite | None
     """Where the host launched it; None where its source cannot be read."""
 
     @property
@@ -187,7 +189,7 @@ def tensor_in(value: Any) -> Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
-def launch_of(jit: Any, positional: tuple[Any, ...], words: Mapping[str, Any]) -> Launch | None:
+def launch_of(jit: Any, positional: tuple[Any, ...], words: Mapping[str, Any]) -> HostLaunch | None:
     """A launch of a Triton kernel from the innermost frame of the host; None where its source cannot be read."""
     frame = host_frame()
     try:
@@ -201,4 +203,4 @@ def launch_of(jit: Any, positional: tuple[Any, ...], words: Mapping[str, Any]) -
     arguments = {name: value for name, value in values.items() if value is not inspect.Parameter.empty}
     constants = frozenset(name for name, spec in specs.items() if "constexpr" in str(spec.annotation))
     site = site_of(frame, list(specs), len(positional)) if frame is not None else None
-    return Launch(function, arguments, constants, site)
+    return HostLaunch(function, arguments, constants, site)

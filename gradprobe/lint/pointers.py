@@ -12,12 +12,12 @@ from ..source.evaluation import DEPTH, Evaluator
 from ..source.triton_source import HINTS, Function
 from .values import (
     NOTHING,
+    AddressValue,
     Amount,
-    Factor,
-    Known,
+    LaunchConstant,
     Parts,
-    Pointer,
     Record,
+    StrideFactor,
     Term,
     Value,
     held_by,
@@ -64,7 +64,7 @@ class _Pointers(Evaluator[Value]):
     ) -> None:
         super().__init__(function, scope, depth, prefix)
         self._record = record
-        pointers = ((name, value) for name, value in scope.items() if isinstance(value, Pointer))
+        pointers = ((name, value) for name, value in scope.items() if isinstance(value, AddressValue))
         # What the kernel's pointers are called here.
         self._names = {base: name for name, value in pointers for base in value.bases}
 
@@ -72,14 +72,14 @@ class _Pointers(Evaluator[Value]):
         return _Pointers(function, scope, self._record, self.depth - 1, f"{self.prefix}{function.name}.")
 
     def constant(self, value: Any) -> Value:
-        return Known(value)
+        return LaunchConstant(value)
 
     def default(self, node: ast.expr | None) -> Value:
-        return Known(node.value) if isinstance(node, ast.Constant) else NOTHING
+        return LaunchConstant(node.value) if isinstance(node, ast.Constant) else NOTHING
 
     def truth(self, test: ast.expr) -> bool | None:
         value = self.visit(test)
-        return bool(value.value) if isinstance(value, Known) else None
+        return bool(value.value) if isinstance(value, LaunchConstant) else None
 
     def held(self, variable: ast.Name, value: Value, source: ast.AST) -> Value:
         """A computed number without a stride goes by the variable's name; a variable under another name does not."""
@@ -93,13 +93,13 @@ class _Pointers(Evaluator[Value]):
         return value.values if isinstance(value, Parts) and len(value.values) == count else [opaque(value)] * count
 
     def joined(self, name: str, values: Sequence[Value]) -> Value:
-        is_number = all(isinstance(value, (Known, Amount)) for value in values)
-        if is_number and any(isinstance(value, Known) for value in values) and len(set(map(repr, values))) > 1:
+        is_number = all(isinstance(value, (LaunchConstant, Amount)) for value in values)
+        if is_number and any(isinstance(value, LaunchConstant) for value in values) and len(set(map(repr, values))) > 1:
             return opaque(name=self.prefix + name)  # a constant that is another one, or none, on some of the ways
         return joined(values)
 
     def result(self, returned: Sequence[Value]) -> Value:
-        return joined(returned) if returned else Known(None)
+        return joined(returned) if returned else LaunchConstant(None)
 
     def lost(self, values: Sequence[Value]) -> Value:
         self._record.lose(*values)
@@ -113,7 +113,7 @@ class _Pointers(Evaluator[Value]):
         if value is None:
             found = self.function.first_scope.get(node.id)
             found = getattr(found, "value", found) if type(found).__name__ == "constexpr" else found
-            return Known(found) if isinstance(found, (int, float, str)) else NOTHING
+            return LaunchConstant(found) if isinstance(found, (int, float, str)) else NOTHING
         if isinstance(value, Amount) and any(term.factors for term in value.terms):
             return self._seen(value, node)
         return value
@@ -123,7 +123,7 @@ class _Pointers(Evaluator[Value]):
         spot = self.function.line_of(node)
         terms = []
         for term in value.terms:
-            factors = tuple(Factor(each.parameter, (*each.spots, spot)) for each in term.factors)
+            factors = tuple(StrideFactor(each.parameter, (*each.spots, spot)) for each in term.factors)
             is_alone = len(value.terms) == 1 and not term.index and term.via is None
             terms.append(replace(term, factors=factors) if is_alone else replace(term, via=spot))
         return Amount(tuple(terms))
@@ -142,7 +142,7 @@ class _Pointers(Evaluator[Value]):
         if not isinstance(value, Parts):
             return value
         at, count = self.visit(node.slice), len(value.values)
-        is_known = isinstance(at, Known) and isinstance(at.value, int) and -count <= at.value < count
+        is_known = isinstance(at, LaunchConstant) and isinstance(at.value, int) and -count <= at.value < count
         return value.values[at.value] if is_known else joined(value.values)  # type: ignore[union-attr]
 
     def visit_IfExp(self, node: ast.IfExp) -> Value:
@@ -153,30 +153,34 @@ class _Pointers(Evaluator[Value]):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Value:
         values = [self.visit(part) for part in node.values]
-        known = [value.value for value in values if isinstance(value, Known)]
+        known = [value.value for value in values if isinstance(value, LaunchConstant)]
         decides = any(known) if isinstance(node.op, ast.Or) else not all(known)
         if decides or len(known) == len(values):
-            return Known(decides if isinstance(node.op, ast.Or) else not decides)
+            return LaunchConstant(decides if isinstance(node.op, ast.Or) else not decides)
         return opaque(*values)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Value:
         value = self.visit(node.operand)
-        if isinstance(value, Known) and isinstance(node.op, (ast.Not, ast.USub)):
-            return Known(not value.value if isinstance(node.op, ast.Not) else -value.value)
+        if isinstance(value, LaunchConstant) and isinstance(node.op, (ast.Not, ast.USub)):
+            return LaunchConstant(not value.value if isinstance(node.op, ast.Not) else -value.value)
         return value if isinstance(node.op, (ast.USub, ast.UAdd)) else opaque(value)
 
     def visit_Compare(self, node: ast.Compare) -> Value:
         values, op = [self.visit(each) for each in (node.left, *node.comparators)], node.ops[0]
         if len(node.ops) > 1:
             return opaque(*values)
-        if isinstance(values[0], Pointer) and isinstance(values[1], Known) and isinstance(op, (ast.Is, ast.IsNot)):
-            return Known(isinstance(op, ast.IsNot))
+        if (
+            isinstance(values[0], AddressValue)
+            and isinstance(values[1], LaunchConstant)
+            and isinstance(op, (ast.Is, ast.IsNot))
+        ):
+            return LaunchConstant(isinstance(op, ast.IsNot))
         return _constant(values[0], values[1], op) or opaque(*values)
 
     def visit_BinOp(self, node: ast.BinOp) -> Value:
         left, right, op = self.visit(node.left), self.visit(node.right), node.op
-        if isinstance(left, Pointer) != isinstance(right, Pointer) and isinstance(op, _SUMS):
-            pointer, other = (left, right) if isinstance(left, Pointer) else (right, left)
+        if isinstance(left, AddressValue) != isinstance(right, AddressValue) and isinstance(op, _SUMS):
+            pointer, other = (left, right) if isinstance(left, AddressValue) else (right, left)
             return self._advanced(pointer, terms_of(other), node)
         if (known := _constant(left, right, op)) is not None:
             return known
@@ -184,12 +188,12 @@ class _Pointers(Evaluator[Value]):
             return multiplied(left, right)
         return Amount((*terms_of(left), *terms_of(right))) if isinstance(op, _SUMS) else opaque(left, right)
 
-    def _advanced(self, pointer: Value, terms: tuple[Term, ...], node: ast.AST) -> Pointer:
-        assert isinstance(pointer, Pointer)
+    def _advanced(self, pointer: Value, terms: tuple[Term, ...], node: ast.AST) -> AddressValue:
+        assert isinstance(pointer, AddressValue)
         spot = self.function.line_of(node)
         for term in terms:
             self._record.advance(pointer, term, spot, self._names)
-        return Pointer(pointer.bases, tuple(dict.fromkeys((*pointer.terms, *terms))))
+        return AddressValue(pointer.bases, tuple(dict.fromkeys((*pointer.terms, *terms))))
 
     def builtin(self, name: str, node: ast.Call, receiver: ast.expr | None) -> Value:
         words = {word.arg: self.visit(word.value) for word in node.keywords if word.arg}
@@ -212,7 +216,7 @@ class _Pointers(Evaluator[Value]):
         """A block pointer: each of its strides times the offset along that axis."""
         given = dict(zip(("base", "shape", "strides", "offsets"), values, strict=False)) | dict(words)
         base, strides, offsets = (given.get(name, NOTHING) for name in ("base", "strides", "offsets"))
-        if not isinstance(base, Pointer) or not isinstance(strides, Parts):
+        if not isinstance(base, AddressValue) or not isinstance(strides, Parts):
             self._record.lose(base)
             return base
         along = offsets.values if isinstance(offsets, Parts) and "block" in str(node.func.__dict__) else ()
@@ -225,11 +229,11 @@ def _is_cast(called: ast.expr) -> bool:
     return isinstance(called, ast.Attribute) and called.attr == "to"
 
 
-def _constant(left: Value, right: Value, op: ast.AST) -> Known | None:
+def _constant(left: Value, right: Value, op: ast.AST) -> LaunchConstant | None:
     """What an operation on constants gives; None where one is none, or it cannot be told."""
-    if not isinstance(left, Known) or not isinstance(right, Known) or type(op) not in _CONSTANT:
+    if not isinstance(left, LaunchConstant) or not isinstance(right, LaunchConstant) or type(op) not in _CONSTANT:
         return None
     try:
-        return Known(_CONSTANT[type(op)](left.value, right.value))
+        return LaunchConstant(_CONSTANT[type(op)](left.value, right.value))
     except (TypeError, ArithmeticError):
         return None

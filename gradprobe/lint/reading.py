@@ -14,7 +14,7 @@ from .finding import LintFinding
 from .foreign import foreign
 from .rules import functions_of, missing, siblings, swapped
 from .values import Record
-from .view import View, memory_of
+from .view import KernelView, memory_of
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ReadKernel:
 
 
 @dataclass(frozen=True)
-class Reading:
+class KernelReading:
     """What came of reading some kernels."""
 
     findings: tuple[LintFinding, ...]
@@ -53,27 +53,27 @@ def findings_of(target: Target, case: Case) -> tuple[LintFinding, ...]:
     return reading_of([target], [case]).findings
 
 
-def reading_of(targets: Sequence[Target], cases: Sequence[Case]) -> Reading:
+def reading_of(targets: Sequence[Target], cases: Sequence[Case]) -> KernelReading:
     """What can be read of the kernels of some targets, each in a case of its own."""
     views = [view for target, case in zip(targets, cases, strict=True) for view in views_of(target, case)]
     return read_views(views, [])
 
 
-def views_of(target: Target, case: Case) -> list[View]:
+def views_of(target: Target, case: Case) -> list[KernelView]:
     """The kernels that a target launches, as they are in each launch."""
     return [view for caught in catch(target, case) for view in _views(caught)]
 
 
-def _views(caught: Caught) -> list[View]:
+def _views(caught: Caught) -> list[KernelView]:
     memory, other, names = memory_of(caught), caught.ordinary, [launch.name for launch in caught.launches]
     if other is None or [launch.name for launch in other.launches] != names:
-        return [View(launch, memory) for launch in caught.launches]
+        return [KernelView(launch, memory) for launch in caught.launches]
     second = memory_of(other)
     pairs = zip(caught.launches, other.launches, strict=True)
-    return [View(launch, memory, (ordinary, second)) for launch, ordinary in pairs]
+    return [KernelView(launch, memory, (ordinary, second)) for launch, ordinary in pairs]
 
 
-def read_views(views: Sequence[View], scopes: Iterable[tuple[dict[str, object], str]]) -> Reading:
+def read_views(views: Sequence[KernelView], scopes: Iterable[tuple[dict[str, object], str]]) -> KernelReading:
     """What is found of launched kernels, and of those beside them.
 
     Args:
@@ -91,10 +91,10 @@ def read_views(views: Sequence[View], scopes: Iterable[tuple[dict[str, object], 
         kernels[kernel.name] = replace(kernel, expressions=most)
     alone = [_kernel(record.function, record, launched=False) for record, _ in read]
     ordered = sorted(findings.values(), key=lambda finding: (finding.by_name, finding.file, finding.line))
-    return Reading(tuple(ordered), (*kernels.values(), *alone))
+    return KernelReading(tuple(ordered), (*kernels.values(), *alone))
 
 
-def _findings(view: View) -> list[LintFinding]:
+def _findings(view: KernelView) -> list[LintFinding]:
     # A loop's variable in C++ may run along another axis in the next loop.
     found = [*foreign(view), *([] if isinstance(view.function, CudaKernel) else swapped(view))]
     return [*found, *missing(view, found)]

@@ -11,8 +11,8 @@ from ..source.parameter_names import is_stride, renamed, stride_of, tensor_of, w
 from ..source.triton_source import Function, kernel_below, read_once
 from .finding import FOREIGN, MISSING, SWAPPED, LintFinding, finding_at
 from .foreign import product_at
-from .values import Advance, Factor, Record
-from .view import Held, Stride, View, by_name
+from .values import Advance, Record, StrideFactor
+from .view import KernelView, Stride, TensorViews, by_name
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Use:
     """A tensor's own stride in a pointer of that tensor."""
 
     advance: Advance
-    factor: Factor
-    held: Held
+    factor: StrideFactor
+    held: TensorViews
     stride: Stride
 
     @property
@@ -40,7 +40,7 @@ class Use:
         return family(self.stride.kind)
 
 
-def uses_of(view: View) -> list[Use]:
+def uses_of(view: KernelView) -> list[Use]:
     """Every use in a kernel whose axis is known."""
     found = []
     for advance in view.record.advances:
@@ -62,7 +62,7 @@ def family(kind: str) -> str:
 _WITNESSES = 2
 
 
-def swapped(view: View) -> Iterator[LintFinding]:
+def swapped(view: KernelView) -> Iterator[LintFinding]:
     """The strides of a launched kernel that stand where another axis's stride of the same tensor is meant."""
     uses = uses_of(view)
     for use in uses:
@@ -94,7 +94,7 @@ def _runs_along(uses: Sequence[Use], use: Use) -> str:
     return families.pop() if len(families) == 1 and len(others) >= _WITNESSES else ""
 
 
-def _swapped(view: View, use: Use, meant: int) -> LintFinding:
+def _swapped(view: KernelView, use: Use, meant: int) -> LintFinding:
     spot, held = use.factor.spots[0], use.held
     own = next(iter(view.parameters_of(use.base, meant)), f"{held.name}.stride({meant})")
     sentence = (
@@ -110,7 +110,7 @@ def _swapped(view: View, use: Use, meant: int) -> LintFinding:
 _WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "column", "e": "column"}
 
 
-def missing(view: View, accused: Sequence[LintFinding]) -> Iterator[LintFinding]:
+def missing(view: KernelView, accused: Sequence[LintFinding]) -> Iterator[LintFinding]:
     """The axes of a launched kernel's tensors along which no pointer moves although the stride is there.
 
     Args:
@@ -127,7 +127,7 @@ def missing(view: View, accused: Sequence[LintFinding]) -> Iterator[LintFinding]
                 yield _missing(view, uses, base, held, axis)
 
 
-def _has_more_terms(view: View, base: str, held: Held) -> bool:
+def _has_more_terms(view: KernelView, base: str, held: TensorViews) -> bool:
     """Whether something is added to a pointer that may stand for an axis whose stride is taken for granted."""
     terms = [advance.term for advance in view.record.advances if advance.base == base]
     loose = {term.index for term in terms if term.index and not term.factors}
@@ -135,7 +135,7 @@ def _has_more_terms(view: View, base: str, held: Held) -> bool:
     return any(len(term.factors) > 1 for term in terms) or len(loose) > len(spare)
 
 
-def _is_missing(view: View, uses: Sequence[Use], base: str, held: Held, axis: int) -> bool:
+def _is_missing(view: KernelView, uses: Sequence[Use], base: str, held: TensorViews, axis: int) -> bool:
     own = view.parameters_of(base, axis)
     if not own or held.strides[axis] < 2 or not view.is_certain(own[0]):
         return False
@@ -150,7 +150,7 @@ def _is_missing(view: View, uses: Sequence[Use], base: str, held: Held, axis: in
     return held.is_given or _is_apart(uses, base, held, axis)
 
 
-def _is_apart(uses: Sequence[Use], base: str, held: Held, axis: int) -> bool:
+def _is_apart(uses: Sequence[Use], base: str, held: TensorViews, axis: int) -> bool:
     """Whether no other axis of a tensor can stand for this one too, as b * n_heads + h does where it is contiguous.
 
     The variable that runs along the next axis must run along such an axis of another tensor whose own axis of this kind
@@ -166,7 +166,7 @@ def _is_apart(uses: Sequence[Use], base: str, held: Held, axis: int) -> bool:
     return any(use.base in along and use.family == outer_kind for use in others)
 
 
-def _missing(view: View, uses: Sequence[Use], base: str, held: Held, axis: int) -> LintFinding:
+def _missing(view: KernelView, uses: Sequence[Use], base: str, held: TensorViews, axis: int) -> LintFinding:
     own, kind = view.parameters_of(base, axis)[0], held.kinds[axis] if held.kinds else ""
     word = _WORDS.get(kind, f"index of axis {axis}")
     sentence = (
@@ -182,7 +182,7 @@ def _missing(view: View, uses: Sequence[Use], base: str, held: Held, axis: int) 
     return finding_at(spot, MISSING, view.name, sentence, fix, held.name, axis=axis, kind=kind, note=note)
 
 
-def _product(view: View, uses: Sequence[Use], own: str, kind: str) -> str:
+def _product(view: KernelView, uses: Sequence[Use], own: str, kind: str) -> str:
     """The term that is lacking, after the way in which another tensor has it."""
     alike = [use for use in uses if kind and use.family == family(kind) and len(use.factor.spots) == 1]
     alike.sort(key=lambda use: use.stride.kind != kind)
@@ -197,7 +197,7 @@ def _product(view: View, uses: Sequence[Use], own: str, kind: str) -> str:
 _A_WAY = 2
 
 
-def siblings(functions: Sequence[Function], views: Sequence[View]) -> Iterator[tuple[Record, list[LintFinding]]]:
+def siblings(functions: Sequence[Function], views: Sequence[KernelView]) -> Iterator[tuple[Record, list[LintFinding]]]:
     """The kernels among functions that were never launched, as they are read by names, and what these contradict."""
     launched = {view.name for view in views}
     called = {id(jit) for function in functions for _, jit in function.calls}

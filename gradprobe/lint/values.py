@@ -15,7 +15,7 @@ _MOST = 24
 
 
 @dataclass(frozen=True)
-class Factor:
+class StrideFactor:
     """A stride's parameter of the kernel, where it stands in a product."""
 
     parameter: str
@@ -27,7 +27,7 @@ class Factor:
 class Term:
     """One product in a sum."""
 
-    factors: tuple[Factor, ...] = ()
+    factors: tuple[StrideFactor, ...] = ()
     index: frozenset[str] = frozenset()
     """The variables that it is a product of besides, each by the name under which it was computed."""
     via: SourceLine | None = None
@@ -42,7 +42,7 @@ class Amount:
 
 
 @dataclass(frozen=True)
-class Pointer:
+class AddressValue:
     """An address: one of some parameters, and what was added to it."""
 
     bases: frozenset[str]
@@ -50,7 +50,7 @@ class Pointer:
 
 
 @dataclass(frozen=True)
-class Known:
+class LaunchConstant:
     """A constant of this launch."""
 
     value: Any
@@ -63,7 +63,7 @@ class Parts:
     values: tuple[Value, ...]
 
 
-Value = Amount | Pointer | Known | Parts
+Value = Amount | AddressValue | LaunchConstant | Parts
 NOTHING = Amount()
 
 
@@ -77,12 +77,12 @@ def terms_of(value: Value) -> tuple[Term, ...]:
     """The products that a value adds to a pointer."""
     if isinstance(value, Amount):
         return value.terms
-    return () if isinstance(value, Known) else (Term(index=frozenset(_words(value))),)
+    return () if isinstance(value, LaunchConstant) else (Term(index=frozenset(_words(value))),)
 
 
 def multiplied(left: Value, right: Value) -> Amount:
     """The product of two numbers."""
-    if Known(0) in (left, right):
+    if LaunchConstant(0) in (left, right):
         return NOTHING
     first, second = (terms_of(value) or (Term(),) for value in (left, right))
     if len(first) * len(second) > _MOST:
@@ -95,11 +95,11 @@ def joined(values: Iterable[Value]) -> Value:
     found = list(dict.fromkeys(values))
     if len(found) == 1:
         return found[0]
-    pointers = [value for value in found if isinstance(value, Pointer)]
+    pointers = [value for value in found if isinstance(value, AddressValue)]
     if pointers:
         bases = frozenset(base for pointer in pointers for base in pointer.bases)
         terms = dict.fromkeys(term for pointer in pointers for term in pointer.terms)
-        return Pointer(bases, tuple(terms)[: 4 * _MOST])
+        return AddressValue(bases, tuple(terms)[: 4 * _MOST])
     parts = [value for value in found if isinstance(value, Parts)]
     if len(parts) == len(found) and found and len({len(part.values) for part in parts}) == 1:
         return Parts(tuple(joined(values) for values in zip(*(part.values for part in parts), strict=True)))
@@ -119,9 +119,9 @@ def held_by(value: Value, name: str, spot: SourceLine) -> Value:
 def _words(value: Value) -> list[str]:
     if isinstance(value, Parts):
         return [word for part in value.values for word in _words(part)]
-    if isinstance(value, Known):
+    if isinstance(value, LaunchConstant):
         return []
-    bases = list(value.bases) if isinstance(value, Pointer) else []
+    bases = list(value.bases) if isinstance(value, AddressValue) else []
     factors = [factor.parameter for term in value.terms for factor in term.factors]
     return [*bases, *factors, *(word for term in value.terms for word in term.index)]
 
@@ -153,7 +153,7 @@ class Record:
     lost: set[str] = field(default_factory=set)
     """The parameters of pointers that could not be followed everywhere."""
 
-    def advance(self, pointer: Pointer, term: Term, spot: SourceLine, names: Mapping[str, str]) -> None:
+    def advance(self, pointer: AddressValue, term: Term, spot: SourceLine, names: Mapping[str, str]) -> None:
         """Notes a product that is added to a pointer."""
         self.expressions.add(spot)
         if len(pointer.bases) > 1:  # which of them it is, a branch decides that is not known
@@ -164,7 +164,7 @@ class Record:
 
     def access(self, value: Value, function: Function, node: ast.AST) -> None:
         """Notes a load or a store."""
-        if isinstance(value, Pointer):
+        if isinstance(value, AddressValue):
             spot = function.line_of(node)
             self.expressions.add(spot)
             for base in value.bases:
@@ -173,7 +173,7 @@ class Record:
     def lose(self, *values: Value) -> None:
         """Notes that pointers went where they are not followed."""
         for value in values:
-            if isinstance(value, Pointer):
+            if isinstance(value, AddressValue):
                 self.lost |= value.bases
             elif isinstance(value, Parts):
                 self.lose(*value.values)

@@ -16,9 +16,9 @@ from ..source.parameter_names import is_stride, stride_of, word_of
 from ..source.triton_source import Function
 from .catching import Caught
 from .cuda import CudaKernel, read_cuda
-from .launch import Launch, tensor_in
+from .launch import HostLaunch, tensor_in
 from .pointers import read_kernel
-from .values import Amount, Factor, Known, Parts, Pointer, Record, Term, Value, opaque
+from .values import AddressValue, Amount, LaunchConstant, Parts, Record, StrideFactor, Term, Value, opaque
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +38,7 @@ class Stride:
 
 
 @dataclass(frozen=True)
-class Held:
+class TensorViews:
     """One tensor, whatever views of it there are."""
 
     name: str
@@ -56,28 +56,28 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Memory:
+class CallTensors:
     """The tensors of one call."""
 
-    held: Mapping[int, Held]
+    held: Mapping[int, TensorViews]
     """By the address of the storage."""
     meanings: Mapping[int, tuple[Stride, ...]]
     """The strides that are a number, those of axes longer than 1."""
     given: frozenset[int]
     """The numbers that are a stride and nothing else."""
 
-    def tensor(self, value: Any) -> Held | None:
+    def tensor(self, value: Any) -> TensorViews | None:
         """The tensor that an argument points into."""
         tensor = tensor_in(value)
         return None if tensor is None else self.held.get(storage_of(tensor))
 
-    def is_as_long_as(self, flat: Held, name: str) -> bool:
+    def is_as_long_as(self, flat: TensorViews, name: str) -> bool:
         """Whether a row of elements that the target allocated has room for a tensor as that lies: it lies so too."""
         others = [spanned(each.shape, each.strides) for each in self.held.values() if each.name == name]
         return not flat.is_given and len(flat.shape) == 1 and any(span <= flat.shape[0] for span in others)
 
 
-def memory_of(caught: Caught) -> Memory:
+def memory_of(caught: Caught) -> CallTensors:
     """The tensors of a call and their strides."""
     held = {storage_of(tensor): _held(caught, name, tensor, True) for name, tensor in caught.inputs.items()}
     for parameter, value in (pair for launch in caught.launches for pair in launch.arguments.items()):
@@ -92,10 +92,10 @@ def memory_of(caught: Caught) -> Memory:
         for axis, (size, step) in enumerate(zip(each.shape, each.strides, strict=True)):
             if size > 1 and step > 0:
                 meanings[step] = (*meanings.get(step, ()), each.stride(axis))
-    return Memory(held, meanings, caught.given)
+    return CallTensors(held, meanings, caught.given)
 
 
-def _held(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> Held:
+def _held(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> TensorViews:
     case, row, shape = caught.case, lookup(name), tuple(tensor.shape)
     kinds = case.input_axes(name)
     if not kinds and row is not None and row.step(case.family) is not None and case.has(row.needs):
@@ -104,16 +104,16 @@ def _held(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> Held:
     # What a target allocates may have its axes in another order than its name says.
     is_certain = expected == shape and (is_given or len(set(shape)) == len(shape))
     strides = tuple(tensor.stride())
-    return Held(name, shape, strides, kinds if is_certain else "", is_given, set(strides))
+    return TensorViews(name, shape, strides, kinds if is_certain else "", is_given, set(strides))
 
 
 @dataclass(frozen=True)
-class View:
+class KernelView:
     """One kernel in one launch."""
 
-    launch: Launch
-    memory: Memory
-    ordinary: tuple[Launch, Memory] | None = None
+    launch: HostLaunch
+    memory: CallTensors
+    ordinary: tuple[HostLaunch, CallTensors] | None = None
     """The same launch where what the target allocates lies as it asked for."""
 
     @cached_property
@@ -127,13 +127,13 @@ class View:
 
     def _value(self, name: str, value: Any, is_constant: bool) -> Value:
         if self.memory.tensor(value) is not None:
-            return Pointer(frozenset({name}))
+            return AddressValue(frozenset({name}))
         if isinstance(value, (tuple, list)):
             return Parts(tuple(self._value(f"{name}[{at}]", each, is_constant) for at, each in enumerate(value)))
         if self._may_be_stride(name, value):
             return stride_value(name)
         if value is None or is_constant or isinstance(value, (bool, str)):
-            return Known(value)
+            return LaunchConstant(value)
         return opaque(name=name)
 
     def _may_be_stride(self, name: str, value: Any) -> bool:
@@ -157,7 +157,7 @@ class View:
         """The number that a parameter is, also one of a tuple: "strides[1]"."""
         return _number(self.launch, parameter)
 
-    def held(self, base: str) -> Held | None:
+    def held(self, base: str) -> TensorViews | None:
         """The tensor of a pointer's parameter."""
         return self.memory.tensor(self.launch.arguments.get(base))
 
@@ -218,15 +218,15 @@ def by_name(function: Function, pointers: Mapping[str, Any]) -> Record:
     """
     given: dict[str, Value] = {name: opaque(name=name) for name in function.parameters}
     given |= {name: stride_value(name) for name in function.parameters if is_stride(name)}
-    return read_kernel(function, given | {name: Pointer(frozenset({name})) for name in pointers})
+    return read_kernel(function, given | {name: AddressValue(frozenset({name})) for name in pointers})
 
 
 def stride_value(parameter: str) -> Amount:
     """A parameter that is a stride."""
-    return Amount((Term((Factor(parameter, ()),)),))
+    return Amount((Term((StrideFactor(parameter, ()),)),))
 
 
-def _number(launch: Launch, parameter: str) -> int:
+def _number(launch: HostLaunch, parameter: str) -> int:
     name, bracket, at = parameter.partition("[")
     value = launch.arguments[name]
     return int(value[int(at[:-1])] if bracket else value)

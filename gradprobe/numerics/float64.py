@@ -38,7 +38,7 @@ _aten = torch.ops.aten
 
 
 @dataclass
-class Counts:
+class SplitCounts:
     """How many products of float64 were split, and how many of those that were tried could not be."""
 
     split: int = 0
@@ -96,7 +96,7 @@ _open: ContextVar[_Products | None] = ContextVar("_open", default=None)
 
 
 @contextmanager
-def multiplying(device: torch.device, precision: Precision, counts: Counts) -> Iterator[None]:
+def multiplying(device: torch.device, precision: Precision, counts: SplitCounts) -> Iterator[None]:
     """While open, products of float64 matrices are made as is faster on a device.
 
     Args:
@@ -123,7 +123,7 @@ def split_share() -> float:
     return 0.0 if products is None else products.share
 
 
-def products_of(counts: Counts, device: torch.device) -> SplitProducts | None:
+def products_of(counts: SplitCounts, device: torch.device) -> SplitProducts | None:
     """What a report says of it; None where nothing was split."""
     if not counts.split:
         return None
@@ -134,7 +134,7 @@ def products_of(counts: Counts, device: torch.device) -> SplitProducts | None:
 class _Products(TorchDispatchMode):
     """Answers the operations that all products of matrices come down to."""
 
-    def __init__(self, precision: Precision, counts: Counts, least: int) -> None:
+    def __init__(self, precision: Precision, counts: SplitCounts, least: int) -> None:
         super().__init__()
         self.unit, self.counts, self.least = precision.accumulate, counts, least
         self.share = SHARE if precision.matrix else SHARE_OF_FLOAT32

@@ -10,7 +10,7 @@ from ..inputs.draw import coarser_than
 from ..inputs.guards import Breach
 from ..model.intermediates import slots
 from ..model.memory import CHANGED, DTYPE, GUARD, OUTSIDE, SHARED, UNWRITTEN, MemoryFinding
-from ..runtime.changes import Change, Shared, Writer
+from ..runtime.changes import InputChange, Shared, Writer
 from ..runtime.trace import Trace, dtype_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def of_cuda(found: CudaFinding) -> MemoryFinding:
     )
 
 
-def of_change(change: Change, axes: str, writer: Writer | None) -> MemoryFinding:
+def of_change(change: InputChange, axes: str, writer: Writer | None) -> MemoryFinding:
     """An input that the target wrote over.
 
     Args:

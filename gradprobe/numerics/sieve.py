@@ -21,7 +21,7 @@ from ..reference.attention import MATRICES
 from ..runtime.trace import Trace
 from .precision import Precision
 from .sifted import Sifted
-from .walks import Again, First
+from .walks import First, PassedRun
 
 LEAST_SCORES = 1 << 22
 """Scores of a case below which the whole budget costs next to nothing."""
@@ -88,4 +88,4 @@ def _again(known: Sifted, trace: Trace) -> Sifted | None:
         return None
     if all(came[name].equal(value) for name, value in first.items()):
         return replace(known, trace=trace)
-    return Again(known, trace).run()
+    return PassedRun(known, trace).run()

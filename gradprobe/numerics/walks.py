@@ -143,7 +143,7 @@ class _Walk:
         return self.sifted if right else None
 
 
-class Again(_Walk):
+class PassedRun(_Walk):
     """A further run of values of which one has passed."""
 
     def __init__(self, known: Sifted, trace: Trace) -> None:

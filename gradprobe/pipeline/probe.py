@@ -43,7 +43,7 @@ from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, given_as, 
 from .resolve import Problem
 
 if TYPE_CHECKING:
-    from ..diagnosis.coincidence import Search
+    from ..diagnosis.coincidence import CoincidenceSearch
 
 # What work may go into beyond the check itself.
 EDITS, COINCIDENCES = "edits", "coincidences"
@@ -170,20 +170,22 @@ def reasons_with_edits(
 @door("coincidence")
 def _search(
     experiment: Experiment, records: Sequence[RunRecord], allowance: Allowance, stack: contextlib.ExitStack
-) -> Search | None:
+) -> CoincidenceSearch | None:
     """Begins to look for what is right only by coincidence, of kernels that Triton's interpreter ran and that match."""
     first, runs = experiment.first, [record.run for record in records if record.run]
     is_right = all(run.verdict == MATCH for run in with_strays(records) if run.measured is not None)
     if not allowance.count or first is None or not (first.interpreted and first.launched) or not is_right:
         return None
     # It imports Triton, which only a run in the interpreter has surely done already.
-    from ..diagnosis.coincidence import Search
+    from ..diagnosis.coincidence import CoincidenceSearch
 
-    return stack.enter_context(Search(experiment, runs, allowance, partial(_proposed, experiment, runs, allowance)))
+    return stack.enter_context(
+        CoincidenceSearch(experiment, runs, allowance, partial(_proposed, experiment, runs, allowance))
+    )
 
 
 def _beside(
-    experiment: Experiment, report: Probed, search: Search | None, allowance: Allowance
+    experiment: Experiment, report: Probed, search: CoincidenceSearch | None, allowance: Allowance
 ) -> tuple[tuple[Warned, ...], tuple[str, ...]]:
     """What is right only by coincidence in a check that matches, and the taps that show what it hides."""
     if report.failing is not None or experiment.case.ranks:
@@ -272,12 +274,12 @@ def probed(
     def look(run: LayoutRun) -> None:
         first.append(run)
         if share_wrong(run) > WRONG_THROUGHOUT and (found := fit(problem, None, share_wrong(run))) is not None:
-            raise _Otherwise(found)
+            raise _MeaningFound(found)
 
     found = Fit(problem)
     try:
         report = report_on(found, look)
-    except _Otherwise as otherwise:
+    except _MeaningFound as otherwise:
         (found,) = otherwise.args
         report = report_on(found, first.append)
     except TargetFailure as failure:
@@ -304,7 +306,7 @@ def _with_way_out(failure: TargetFailure, problem: Problem) -> TargetFailure:
     return failure
 
 
-class _Otherwise(Exception):
+class _MeaningFound(Exception):
     """The target takes its tensors for something else: its argument is the fit."""
 
 

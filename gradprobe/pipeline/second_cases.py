@@ -19,7 +19,7 @@ from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.range import out_of_range
 from ..numerics.tally import Finding
 from ..probing.experiment import Tick
-from ..processes.forks import Beside, may_fork
+from ..processes.forks import ParallelWork, may_fork
 from .abilities import Ability, unused_abilities
 from .fit import refuses, tried
 from .probe import probed
@@ -55,7 +55,7 @@ def second_cases(problem: Problem) -> SecondCases:
     forks = on_cpu and not problem.target.surroundings.sets_threads
     apart = [one for one in abilities if one.options and not one.is_plain and forks]
     with ExitStack() as stack:
-        fork = stack.enter_context(Beside(partial(_outcomes, problem, apart))) if apart and may_fork() else None
+        fork = stack.enter_context(ParallelWork(partial(_outcomes, problem, apart))) if apart and may_fork() else None
         came = _in_few_cases(problem, tried_here)
         others = (fork.answer(_PATIENCE) or _each_apart(problem, apart)) if fork else _outcomes(problem, apart)
     came |= dict(zip(apart, others, strict=True))
@@ -112,7 +112,7 @@ def _each_apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
     """What comes of each in a fork of its own; what ends one of them is not tried."""
     found = []
     for ability in abilities:
-        with Beside(partial(_outcomes, problem, [ability])) as fork:
+        with ParallelWork(partial(_outcomes, problem, [ability])) as fork:
             found += fork.answer(_PATIENCE) or [UNTRIED]
     return found
 

@@ -54,7 +54,7 @@ def probe_by_identities(
     _refuse(problem)
     experiment = experiment_of(case, target, None, problem.saved, tick=tick, command=command)
     records: list[RunRecord] = []
-    first: _Judged | None = None
+    first: _JudgedRun | None = None
     planned = list(layouts_of(case))
     for assigned in planned:
         record, judged = _record(experiment, assigned, first)
@@ -92,7 +92,7 @@ def _refuse(problem: Problem) -> None:
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _JudgedRun:
     """A run, its problem in float64, and its results."""
 
     assigned: Assigned
@@ -106,7 +106,9 @@ def _inputs(experiment: Experiment, values: Mapping[str, Tensor], assigned: Assi
     return experiment.placed({**values, **outputs}, assigned)
 
 
-def _record(experiment: Experiment, assigned: Assigned, first: _Judged | None) -> tuple[RunRecord, _Judged | None]:
+def _record(
+    experiment: Experiment, assigned: Assigned, first: _JudgedRun | None
+) -> tuple[RunRecord, _JudgedRun | None]:
     case, values = experiment.case, effective(experiment.values, assigned)
     inputs = _inputs(experiment, values, assigned)
     execution = execute(experiment, inputs)
@@ -133,10 +135,10 @@ def _record(experiment: Experiment, assigned: Assigned, first: _Judged | None) -
     measured = Measured(lambda: x, Trace({}, {}), comparison, None, tuple(found))
     memory = telling(execution.memory, any(not bool(value.isfinite().all()) for value in trace.values.values()))
     run = LayoutRun(inputs.layout, assigned, measured, None, memory=memory)
-    return RunRecord(run, (execution.without_tensors(),)), _Judged(assigned, values, x, trace)
+    return RunRecord(run, (execution.without_tensors(),)), _JudgedRun(assigned, values, x, trace)
 
 
-def _with_more_runs(experiment: Experiment, first: _Judged, record: RunRecord) -> RunRecord:
+def _with_more_runs(experiment: Experiment, first: _JudgedRun, record: RunRecord) -> RunRecord:
     """The first layout's record with what takes further runs of it: I8 and I9, I6, and repeats."""
     executions: list[Execution] = []
     # Values that were expanded are so already.
@@ -158,7 +160,7 @@ def _with_more_runs(experiment: Experiment, first: _Judged, record: RunRecord) -
 
 
 def _of_more_runs(
-    case: Case, first: _Judged, run: Callable[[Mapping[str, Tensor]], Trace], precision: Precision
+    case: Case, first: _JudgedRun, run: Callable[[Mapping[str, Tensor]], Trace], precision: Precision
 ) -> Iterator[Invariant]:
     x, trace = first.x, first.trace
     for _ in range(1, case.repeat):

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..inputs.layouts import Inputs
 from ..model.mechanisms import is_on, note
-from ..processes.forks import Beside, at_once, nothing_said
+from ..processes.forks import ParallelWork, at_once, nothing_said
 from ..runtime.remembered import Remembered, remembered
 from .experiment import Experiment
 from .observe import Execution, execution, interprets_triton
@@ -112,7 +112,9 @@ class _Fork:
 
     def __init__(self, runs: Mapping[Hashable, LaidOut], state: Remembered) -> None:
         self._state, self._keys = state, list(runs)
-        self._beside: Beside[bytes] | None = Beside(partial(_executions, list(runs.values()), state, random.getstate()))
+        self._beside: ParallelWork[bytes] | None = ParallelWork(
+            partial(_executions, list(runs.values()), state, random.getstate())
+        )
         self._made: list[Execution] | None = None
 
     def execution(self, key: Hashable, experiment: Experiment) -> Execution | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..model.mechanisms import is_on
 from ..model.report import CompileError
-from ..processes.forks import Beside
+from ..processes.forks import ParallelWork
 from ..runtime.front_end import KernelCall
 from ..targets.stand_in import architecture
 from .runs import RunRecord, outcomes_of
@@ -24,7 +24,7 @@ class Compilation:
 
     def __init__(self) -> None:
         self._keys: dict[Any, None] = {}
-        self._forks: list[tuple[dict[Any, KernelCall], Beside[list[CompileError | None]]]] = []
+        self._forks: list[tuple[dict[Any, KernelCall], ParallelWork[list[CompileError | None]]]] = []
 
     def begin(self, record: RunRecord) -> None:
         """Has a fork ask about the launches of a run that nobody asked about yet."""
@@ -58,8 +58,8 @@ class Compilation:
             fork.__exit__()
 
 
-def _asking(calls: dict[Any, KernelCall]) -> Beside[list[CompileError | None]]:
-    return Beside(partial(_errors_of, list(calls.values())), is_short=True)
+def _asking(calls: dict[Any, KernelCall]) -> ParallelWork[list[CompileError | None]]:
+    return ParallelWork(partial(_errors_of, list(calls.values())), is_short=True)
 
 
 def _errors_of(calls: list[KernelCall]) -> list[CompileError | None]:

@@ -29,7 +29,7 @@ from ..numerics.compare import Comparison, Evaluate, attention_of, compare
 from ..numerics.conventions import Convention, in_other_conventions
 from ..numerics.evenness import Head, evenness, heads_by_result
 from ..numerics.evidence import Measured
-from ..numerics.float64 import Counts, multiplying
+from ..numerics.float64 import SplitCounts, multiplying
 from ..numerics.identities import identities
 from ..numerics.locate import locate
 from ..numerics.operands import Operand, OperandOfEach, rounded_operand
@@ -105,7 +105,7 @@ class Experiment:
     dots: tuple[Dots, ...] = ()
     """How its dots were seen to multiply float32."""
     sieve: Sieve = field(default_factory=Sieve)
-    products: Counts = field(default_factory=Counts)
+    products: SplitCounts = field(default_factory=SplitCounts)
     """Of float64 matrices."""
 
     def after(self, outcomes: Iterable[Outcome]) -> Experiment:

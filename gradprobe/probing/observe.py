@@ -20,7 +20,7 @@ from ..model.memory import MemoryFinding
 from ..numerics.memory import of_access, of_breach, of_change, of_cuda, of_dtypes, of_shared
 from ..runtime.allocations import Allocations
 from ..runtime.backend import interpreting
-from ..runtime.changes import Given, Steps, Writer
+from ..runtime.changes import InputsBefore, Steps, Writer
 from ..runtime.ranks.sharded import run_on_ranks
 from ..runtime.run import Outcome, run_target
 from ..runtime.trace import Trace, expected_shapes
@@ -137,7 +137,7 @@ def observe(
         )  # fmt: skip
         return Execution(inputs, together.outcome, together.memory, together.unwatched)
     setting, case = _RunSetup(experiment, inputs, banded, copies, schedule), experiment.case
-    guards, given = Guards(inputs.tensors, inputs.fill), Given(inputs, case.inplace)
+    guards, given = Guards(inputs.tensors, inputs.fill), InputsBefore(inputs, case.inplace)
     was_there = interprets_triton()
     seen = setting.run()
     if interprets_triton() and not was_there:
@@ -153,7 +153,7 @@ def observe(
     return Execution(inputs, seen.outcome, tuple(memory), seen.failures())
 
 
-def _overwritten(setting: _RunSetup, given: Given, seen: _WatchedRun) -> list[MemoryFinding]:
+def _overwritten(setting: _RunSetup, given: InputsBefore, seen: _WatchedRun) -> list[MemoryFinding]:
     """The inputs that a run changed, each with the kernel or line that did.
 
     Where nothing saw that, the target runs once more and the inputs are compared after each of its steps.

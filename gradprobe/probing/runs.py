@@ -316,7 +316,7 @@ def _may_double(experiment: Experiment, first: Measured) -> bool:
 
 
 def _second(
-    experiment: Experiment, run: LayoutRun, first: Measured, beforehand: Beforehand, key: str, other: _Otherwise
+    experiment: Experiment, run: LayoutRun, first: Measured, beforehand: Beforehand, key: str, other: _SecondRun
 ) -> _Second:
     def laid_out() -> Inputs:
         """Made again where they are asked for: of a large case they take more memory than all else."""
@@ -341,7 +341,7 @@ def _second(
 
 
 @dataclass(frozen=True)
-class _Otherwise:
+class _SecondRun:
     """What a second run has in the place of a first one's values."""
 
     factor: float = 2.0
@@ -370,7 +370,7 @@ class _Otherwise:
 class _Implied(Mapping[str, Tensor]):
     """The values of a second run, each made when it is asked for; outputs and what is derived of them are held."""
 
-    def __init__(self, experiment: Experiment, assigned: Assigned, other: _Otherwise) -> None:
+    def __init__(self, experiment: Experiment, assigned: Assigned, other: _SecondRun) -> None:
         self._values, self._case, self._other = effective(experiment.values, assigned), experiment.case, other
         self.others: dict[str, Tensor] = {}
 
@@ -388,4 +388,4 @@ class _Implied(Mapping[str, Tensor]):
         return len({*self._values, *self.others})
 
 
-_SYMMETRIES = _Otherwise()
+_SYMMETRIES = _SecondRun()

@@ -63,7 +63,7 @@ class Crash:
     """Its stack, as Python writes it; "" where it could not be had."""
 
     @property
-    def last(self) -> Line | None:
+    def last(self) -> EndedLine | None:
         """The innermost line of the user's code that it was running."""
         return last_line(self.stack)
 
@@ -120,7 +120,7 @@ _TARGETS = tuple(os.path.join(_PACKAGE, *folder) for folder in (("kernels",), ("
 
 
 @dataclass(frozen=True)
-class Line:
+class EndedLine:
     """A line of source."""
 
     file: str
@@ -136,7 +136,7 @@ class Line:
         return f"{told}:{self.line} in {self.function}" + (f": {self.code}" if self.code else "")
 
 
-def last_line(written: str) -> Line | None:
+def last_line(written: str) -> EndedLine | None:
     """The innermost line that is not Python's, torch's, Triton's, numpy's or this tool's; None where there is none.
 
     Args:
@@ -148,7 +148,7 @@ def last_line(written: str) -> Line | None:
     for frames in (*reversed(at_fault), *(frames for _, frames in reversed(stacks))):
         for file, line, function in frames:
             if is_users(file):
-                return Line(file, line, function, linecache.getline(file, line).strip())
+                return EndedLine(file, line, function, linecache.getline(file, line).strip())
     return None
 
 

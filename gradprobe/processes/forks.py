@@ -151,7 +151,7 @@ CROWDED: set[int] = set()
 """The process, where others beside it have the cores: a fork, or one of several that run tests."""
 
 
-class Beside(Generic[Done]):
+class ParallelWork(Generic[Done]):
     """Work that a fork does while this process goes on."""
 
     def __init__(self, work: Callable[[], Done], *, is_short: bool = False) -> None:
@@ -182,7 +182,7 @@ class Beside(Generic[Done]):
                 fork.answer += piece
         return cast("tuple[Done] | None", _ended(fork))
 
-    def __enter__(self) -> Beside[Done]:
+    def __enter__(self) -> ParallelWork[Done]:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -194,7 +194,7 @@ def halved(work: Callable[[Sequence[Item]], list[Done]], items: Sequence[Item]) 
     """What work makes of each item, in their order: of every second one in a fork beside this process."""
     if len(items) < 2 or at_once() < 2 or not is_on("halved"):
         return work(items)
-    with Beside(partial(work, items[1::2])) as other:
+    with ParallelWork(partial(work, items[1::2])) as other:
         here = work(items[::2])
         there = other.result()
     return [done for pair in zip_longest(here, there) for done in pair][: len(items)]

@@ -12,7 +12,7 @@ from ..model.report import AuditSummary, Report
 from ..model.run import MATCH
 from .excerpt import render_reasons
 from .places import base_of
-from .text import ASCII, UTF8, Marks, element_line, folded, headed
+from .text import ASCII, UTF8, Signs, element_line, folded, headed
 
 _CELL, _JUDGE = 7, 38
 
@@ -60,7 +60,7 @@ def _held(audit: AuditSummary) -> Iterator[Text]:
         yield Text(f"  {one.name:<{width}}{one.says:<{says}}{one.holds}{place}")
 
 
-def _judges(report: Report, marks: Marks) -> Iterator[Text]:
+def _judges(report: Report, marks: Signs) -> Iterator[Text]:
     """A line for each judge, a column for each result."""
     audit = report.audit
     opinions = audit.opinions if audit is not None else ()

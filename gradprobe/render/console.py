@@ -36,7 +36,7 @@ from .text import (
     CAUTION,
     STYLES,
     UTF8,
-    Marks,
+    Signs,
     blame,
     folded,
     greppable,
@@ -191,7 +191,7 @@ def on_ranks(case: Case, element: Element) -> str:
     return f"{words}, from step {step} of rank {rank} (keys of rank {(rank - step) % case.ranks})"
 
 
-def _table(report: Report, run: Run, width: int, marks: Marks) -> Iterator[Text]:
+def _table(report: Report, run: Run, width: int, marks: Signs) -> Iterator[Text]:
     heads = report.case.heads if report.case else max(one.count for one in run.compares)
     states = [[status_in(one, heads, [head]) for one in run.compares] for head in range(heads)]
     groups = head_groups(states, max(1, (width - _NAME) // _CELL))
@@ -250,7 +250,7 @@ def head_groups(states: Sequence[object], columns: int) -> list[range]:
     return groups
 
 
-def _cells(one: Intermediate, groups: Sequence[range], heads: int, marks: Marks) -> Iterator[tuple[str, str]]:
+def _cells(one: Intermediate, groups: Sequence[range], heads: int, marks: Signs) -> Iterator[tuple[str, str]]:
     for group in groups:
         worst = worst_in(one, heads, group)
         status = status_in(one, heads, group)

@@ -13,7 +13,7 @@ from ..model.number import plural
 from ..model.report import Report
 from ..model.run import ALONE, BITS, FAILED, MATCH, MISMATCH, PROGRAM, SKIPPED, TOGETHER, Run, Tried
 from .excerpt import render_reasons, window
-from .text import ASCII, CAUTION, UTF8, Marks, blame, folded, greppable, headed, quoted, stray_line
+from .text import ASCII, CAUTION, UTF8, Signs, blame, folded, greppable, headed, quoted, stray_line
 
 _ROW, _CELL = 8, 9
 # Findings that are printed; the others are in the JSON.
@@ -158,7 +158,7 @@ def cells_of(report: Report) -> dict[str, list[Run | None]]:
     return {row: [at.get((row, layout)) for layout in LAYOUTS[1:]] for row in rows}
 
 
-def _matrix(report: Report, marks: Marks) -> Iterator[Text]:
+def _matrix(report: Report, marks: Signs) -> Iterator[Text]:
     yield Text("  one tensor in each layout, the others contiguous; then all at once", "dim")
     for part in (0, 1):
         heads = [layout.partition("-")[::2][part] for layout in LAYOUTS[1:]]
@@ -171,7 +171,7 @@ def _matrix(report: Report, marks: Marks) -> Iterator[Text]:
     yield Text("  " + "   ".join(f"{sign} {words}" for sign, words in legend(report, marks).items()), "dim")
 
 
-def legend(report: Report, marks: Marks) -> dict[str, str]:
+def legend(report: Report, marks: Signs) -> dict[str, str]:
     """What the signs mean that stand in the matrix."""
     meanings = {"=": "right, bit for bit", marks.about: "right, other bits", marks.mismatch: "wrong"}
     meanings |= {_WARNED: "wrong, a warning", "-": "refused", "crash": "not run"}
@@ -182,7 +182,7 @@ def legend(report: Report, marks: Marks) -> dict[str, str]:
     return {sign: words for sign, words in meanings.items() if sign in seen}
 
 
-def sign_of(run: Run, marks: Marks) -> str:
+def sign_of(run: Run, marks: Signs) -> str:
     if run.verdict == MATCH:
         return "=" if run.how == BITS else marks.about
     if run.severity == WARNING:
@@ -190,14 +190,14 @@ def sign_of(run: Run, marks: Marks) -> str:
     return {MISMATCH: marks.mismatch, SKIPPED: "-"}.get(run.verdict, "crash")
 
 
-def cell(run: Run | None, marks: Marks) -> tuple[str, str]:
+def cell(run: Run | None, marks: Signs) -> tuple[str, str]:
     """A cell of the matrix, and its style."""
     if run is None:
         return " " * _CELL, ""
     return f"{sign_of(run, marks):>{_CELL}}", _WARNING if run.severity == WARNING else _STYLES[run.verdict]
 
 
-def _programs(report: Report, marks: Marks) -> list[Text]:
+def _programs(report: Report, marks: Signs) -> list[Text]:
     programs = [run for run in report.runs if tried_as(run).kind == PROGRAM]
     signs = [(f"{sign_of(run, marks):>5}", _STYLES[run.verdict]) for run in programs]
     lines = [Text.assemble("  ", sign, f"  {run.layout}") for sign, run in zip(signs, programs, strict=True)]

@@ -19,7 +19,7 @@ from .files import document
 
 
 @dataclass(frozen=True)
-class Marks:
+class Signs:
     """The signs that carry meaning without colour."""
 
     mismatch: str
@@ -29,8 +29,8 @@ class Marks:
     improved: str
 
 
-UTF8 = Marks(mismatch="✗", inherited="↳", times="×", about="≈", improved="↓")
-ASCII = Marks(mismatch="!", inherited="~", times="x", about="~", improved="-")
+UTF8 = Signs(mismatch="✗", inherited="↳", times="×", about="≈", improved="↓")
+ASCII = Signs(mismatch="!", inherited="~", times="x", about="~", improved="-")
 
 # Legible on white and on black, with a contrast of 4.5 to each; a terminal's yellow has 1.7 to white.
 CAUTION = "color(130)"

@@ -24,7 +24,7 @@ _ITS_OWN = (*OUTPUTS, "delta")
 
 
 @dataclass(frozen=True)
-class Change:
+class InputChange:
     """An input that does not hold the bits that it held before."""
 
     tensor: str
@@ -50,7 +50,7 @@ class Writer:
     code: str = ""
 
 
-class Given:
+class InputsBefore:
     """The inputs of a run as they were when it began."""
 
     def __init__(self, inputs: Inputs, allowed: Collection[str]) -> None:
@@ -61,7 +61,7 @@ class Given:
         self._memory = {name: tensor.detach() for name, tensor in self._tensors.items()}
         self._values = inputs.values
 
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[InputChange, ...]:
         """The inputs that differ now, compared bit by bit, so that a NaN equals itself."""
         found = (look(name) for name in self._tensors for look in (self._bits, self._view))
         return tuple(change for change in found if change is not None)
@@ -78,18 +78,18 @@ class Given:
             write(tensor, self._values[name])
             self._tensors[name].data = tensor
 
-    def _bits(self, name: str) -> Change | None:
+    def _bits(self, name: str) -> InputChange | None:
         now, before = self._memory[name], self._values[name]
         differ = ~same_bits(now, before)
         if not bool(differ.any()):  # a sum would take eight bytes an element
             return None
         count, index = int(differ.sum()), tuple(differ.nonzero()[0].tolist())
-        return Change(name, index, _number(before[index]), _number(now[index]), count, now.numel())
+        return InputChange(name, index, _number(before[index]), _number(now[index]), count, now.numel())
 
-    def _view(self, name: str) -> Change | None:
+    def _view(self, name: str) -> InputChange | None:
         views = (self._tensors[name], self._memory[name])
         now, before = (f"shape {list(view.shape)} with strides {list(view.stride())}" for view in views)
-        return None if now == before else Change(name, None, before, now, 0, self._memory[name].numel())
+        return None if now == before else InputChange(name, None, before, now, 0, self._memory[name].numel())
 
 
 def _number(element: Tensor) -> str:
@@ -100,7 +100,7 @@ def _number(element: Tensor) -> str:
 class Steps:
     """Compares the inputs after every launch and every operation that writes into one, and notes the writer."""
 
-    given: Given
+    given: InputsBefore
     writers: dict[str, Writer] = field(default_factory=dict)
 
     def launched(self, kernel: str) -> None:

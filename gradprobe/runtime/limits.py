@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from ..processes.forks import Beside
+from ..processes.forks import ParallelWork
 from .front_end import KernelCall
 
 # What the interpreter raises of what it lacks. A kernel's own assertion is no limit.
@@ -21,7 +21,7 @@ def is_limit(error: BaseException, call: KernelCall) -> bool:
     """Whether what a kernel raised in the interpreter is not its fault: the compiler's front end takes the launch."""
     if not isinstance(error, _KINDS) or sys.platform != "linux":
         return False
-    with Beside(partial(_is_taken, call), is_short=True) as fork:
+    with ParallelWork(partial(_is_taken, call), is_short=True) as fork:
         return bool(fork.answer(_PATIENCE))
 
 

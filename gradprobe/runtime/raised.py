@@ -18,7 +18,7 @@ from typing import Any
 
 from ..model.case import Case
 from ..model.failures import text_of
-from ..processes.ended import Line, is_users
+from ..processes.ended import EndedLine, is_users
 from ..targets.surroundings import replaced
 from .backend import interpreting
 
@@ -30,7 +30,7 @@ _OUTER, _VARIABLES, _LETTERS, _CODE = 3, 8, 40, 100
 class _Step:
     """A line of the user's that was running, and what its names mean there."""
 
-    place: Line
+    place: EndedLine
     scope: Mapping[str, Any]
     is_compiled: bool = False
     """Whether it was being compiled, and its names have types and no values."""
@@ -46,7 +46,7 @@ def whole_tracebacks() -> AbstractContextManager[None]:
 class CompilerPlace:
     """Where a compiler refused a kernel, and what it said."""
 
-    line: Line
+    line: EndedLine
     words: str
 
 
@@ -131,11 +131,11 @@ def _of_compiler(generator: Any) -> Iterator[_Step]:
         yield _Step(place, ChainMap(generator.lscope, generator.gscope), is_compiled=True)
 
 
-def _line(file: str, line: int, function: str) -> Line:
-    return Line(file, line, function, _cut(linecache.getline(file, line).strip(), _CODE))
+def _line(file: str, line: int, function: str) -> EndedLine:
+    return EndedLine(file, line, function, _cut(linecache.getline(file, line).strip(), _CODE))
 
 
-def _names(place: Line) -> list[str]:
+def _names(place: EndedLine) -> list[str]:
     """The names of the statement at a line, as they are read; of one that holds others, those of the line alone."""
     try:
         tree = ast.parse("".join(linecache.getlines(place.file)))

@@ -2,7 +2,7 @@
 
 from gradprobe.commands.lint import Inquiry, render_lint
 from gradprobe.lint.finding import LintFinding
-from gradprobe.lint.reading import Reading, ReadKernel
+from gradprobe.lint.reading import KernelReading, ReadKernel
 
 
 def finding(line, code="do_ptr += h * stride_qh"):
@@ -12,7 +12,7 @@ def finding(line, code="do_ptr += h * stride_qh"):
 
 def shown(*findings, **more):
     kernels = tuple(ReadKernel(f"kernel_{at}", "/f.py", at, at < 2, 3, ("q_ptr", "k_ptr")) for at in range(30))
-    return [line.plain for line in render_lint(Inquiry("f.py", Reading(findings, kernels), (), ()), 80, **more)]
+    return [line.plain for line in render_lint(Inquiry("f.py", KernelReading(findings, kernels), (), ()), 80, **more)]
 
 
 def test_findings_in_lines_that_say_the_same_are_one():

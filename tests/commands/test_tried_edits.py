@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gradprobe.commands.shrink.attempts import TELL, Attempts
-from gradprobe.commands.strides.trials import Setup, Sought
+from gradprobe.commands.strides.trials import BenchSetup, Sought
 from gradprobe.commands.strides.worker import Trials
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.allowance import Allowance
@@ -22,7 +22,7 @@ def target(tmp_path):
 
 
 def of_survey(target, count):
-    trials = Trials(Setup(CheckRequest(target, None, None, OPTIONS), "again", True, frozenset()))
+    trials = Trials(BenchSetup(CheckRequest(target, None, None, OPTIONS), "again", True, frozenset()))
     diagnoses, known = trials(Sought("do=blhd", Allowance(count)))
     assert known == ()
     return diagnoses

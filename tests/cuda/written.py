@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gradprobe.cuda import CudaFinding, Module, Watch, load, watched
-from gradprobe.cuda.watch import Site
+from gradprobe.cuda.watch import CudaSite
 
 
 def loaded(folder: Path, source: str, **defines: object) -> Module:
@@ -27,7 +27,7 @@ def clean(module: Module, kernel: str, grid, block, shared_bytes: int, *argument
     assert not found, "\n".join(finding.sentence for finding in found)
 
 
-def at(site: Site | None, module: Module, mark: str) -> bool:
+def at(site: CudaSite | None, module: Module, mark: str) -> bool:
     """Whether a site is the one line that ends in `// mark`."""
     assert site is not None
     lines = [n for n, line in enumerate(module.unit.source.text.splitlines(), 1) if line.endswith(f"// {mark}")]

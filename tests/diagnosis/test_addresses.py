@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradprobe.diagnosis.addresses import Visited, misread, visited_run
+from gradprobe.diagnosis.addresses import RecordedRun, misread, visited_run
 from gradprobe.diagnosis.statements import address, loops
 from gradprobe.model.assignment import parse_layout
 from gradprobe.probing.experiment import experiment_of
@@ -39,7 +39,7 @@ RIGHT: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-def visited(of: str, layout: str, options: dict[str, Any], file: Path | None = None) -> Visited:
+def visited(of: str, layout: str, options: dict[str, Any], file: Path | None = None) -> RecordedRun:
     """One recorded run of a file's kernels."""
     case = lazy_case if of == "lazy-cuda" else softmax_case
     lengths = {name: value for name, value in LENGTHS[of].items() if not (name == "seqlen" and "seqlen_q" in options)}

@@ -10,7 +10,7 @@ from gradprobe.diagnosis import ahead
 from gradprobe.model.report import Report
 from gradprobe.pipeline.probe import probe
 from gradprobe.pipeline.reported import report_of
-from gradprobe.processes.forks import Beside
+from gradprobe.processes.forks import ParallelWork
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
 from tests.planted.flash_faults import NO_DELTA
@@ -29,7 +29,7 @@ def test_a_layout_that_a_fork_follows_ahead_is_told_as_one_that_is_followed_afte
     monkeypatch.setattr(ahead, "may_fork", lambda: False)
     afterwards = reported()
     monkeypatch.setattr(ahead, "may_fork", lambda: True)
-    monkeypatch.setattr(ahead, "Beside", lambda work: begun.append(work) or Beside(work))
+    monkeypatch.setattr(ahead, "ParallelWork", lambda work: begun.append(work) or ParallelWork(work))
     assert reported() == afterwards
     assert len(begun) == 1
     assert afterwards.diagnoses

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gradprobe.diagnosis.coincidence import _FOLLOWED, Variation, _culprits, _Work, sought, variations
+from gradprobe.diagnosis.coincidence import _FOLLOWED, Variation, _culprits, _SmallRuns, sought, variations
 from gradprobe.diagnosis.follow import followed_run
 from gradprobe.model.allowance import NOTHING, Allowance
 from gradprobe.model.assignment import DEFAULT_RUNS, Assigned
@@ -32,7 +32,7 @@ MANY = 40
 
 
 def warnings_in(experiment: Experiment, variation: Variation, count: int = MANY) -> list[Warned]:
-    return _Work(experiment, count).warnings_in(variation)
+    return _SmallRuns(experiment, count).warnings_in(variation)
 
 
 def source_of(name: str) -> tuple[Path, str]:
@@ -135,7 +135,7 @@ def grouped_with(folder: Path, *pairs: tuple[str, str]) -> tuple[Experiment, lis
 def test_of_a_kernel_with_its_diagonal_in_the_other_corner_nothing_is_told(tmp_path):
     experiment, runs = grouped_with(tmp_path, ("i[:, None] + n_k - n_q", "i[:, None]"))
     lengths = of(experiment, runs, LENGTHS)
-    assert _Work(experiment, MANY).is_right(lengths)
+    assert _SmallRuns(experiment, MANY).is_right(lengths)
     assert warnings_in(experiment, lengths) == []
 
 

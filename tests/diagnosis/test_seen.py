@@ -10,7 +10,7 @@ import pytest
 
 from gradprobe.diagnosis.apart import shown_with
 from gradprobe.diagnosis.follow import followed_run
-from gradprobe.diagnosis.seen import Seen, seen_in
+from gradprobe.diagnosis.seen import SeenValue, seen_in
 from gradprobe.model.case import Case
 from gradprobe.model.documents import document_of, report_from
 from gradprobe.model.run import INHERITED, MATCH, MISMATCH
@@ -34,7 +34,7 @@ GRADIENTS = ("dQ", "dK", "dV")
 NAMES = ("P", "dP", "delta", "dS")
 
 
-def held_by(target: str, case: Case, layout: str = "contiguous") -> tuple[Measured, list[Seen]]:
+def held_by(target: str, case: Case, layout: str = "contiguous") -> tuple[Measured, list[SeenValue]]:
     """The gradients of a run alone, compared, and what its kernels hold."""
     experiment, assigned = experiment_of(case, find_target(target)), (("all", layout),)
     run = followed_run(experiment, assigned)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradprobe.lint.reading import Reading, reading_of
+from gradprobe.lint.reading import KernelReading, reading_of
 from gradprobe.model.resolution import resolve
 from gradprobe.targets.find import find_target
 
@@ -60,7 +60,7 @@ def backward(q, k, v, do):
 """
 
 
-def reading(folder: Path, *edits: tuple[str, str], more: str = "") -> Reading:
+def reading(folder: Path, *edits: tuple[str, str], more: str = "") -> KernelReading:
     """What is found in the file with some replacements made in it, each of which must have one place.
 
     Args:
@@ -75,7 +75,7 @@ def reading(folder: Path, *edits: tuple[str, str], more: str = "") -> Reading:
     return reading_of_word(f"{path}:backward")
 
 
-def reading_of_word(word: str) -> Reading:
+def reading_of_word(word: str) -> KernelReading:
     """What is found of a target in its default case."""
     target = find_target(word)
     return reading_of([target], [resolve({"device": "cpu"}, target.family, takes_bias="bias" in target.takes)])

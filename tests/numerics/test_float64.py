@@ -14,7 +14,7 @@ from gradprobe.model.report import SplitProducts
 from gradprobe.numerics import float64, sieve
 from gradprobe.numerics.budget import tile_budget
 from gradprobe.numerics.compare import attention_of, compare
-from gradprobe.numerics.float64 import VARIABLE, Counts, Way, multiplying, products_of, way_on
+from gradprobe.numerics.float64 import VARIABLE, SplitCounts, Way, multiplying, products_of, way_on
 from gradprobe.numerics.own_error import own_error
 from gradprobe.numerics.precision import exactly, long_sum, precision_of
 from gradprobe.numerics.sieve import Sieve
@@ -50,7 +50,7 @@ def as_wrong_as_they_may_be(random):
 @given(random=DRAWS)
 def test_what_the_reference_errs_by_is_in_the_budget(random):
     case, x, tile, precision = problem_of(random)
-    true, counts = evaluate(x, tile), Counts()
+    true, counts = evaluate(x, tile), SplitCounts()
     with pytest.MonkeyPatch.context() as patch, multiplying(CPU, precision, counts):
         patch.setattr(float64, "split_product", as_wrong_as_they_may_be(random))
         came, share = evaluate(x, tile), float64.split_share()
@@ -105,7 +105,7 @@ def test_no_verdict_on_one_element_changes(random):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(VARIABLE, way)
             patch.setattr(sieve, "LEAST_SCORES", 0)
-            with multiplying(CPU, precision, Counts()):
+            with multiplying(CPU, precision, SplitCounts()):
                 by_sieve = Sieve().sift(case, values, spoilt_trace, precision)
                 whole = compare(case, x, spoilt_trace, precision)
         found.append((by_sieve is not None, {key: (one.status, one.mismatched) for key, one in whole.findings.items()}))
@@ -115,8 +115,8 @@ def test_no_verdict_on_one_element_changes(random):
 
 def test_every_product_inside_is_answered_and_none_outside():
     a, b = torch.rand(2, 5, 30, dtype=torch.double), torch.rand(2, 30, 4, dtype=torch.double)
-    counts, into = Counts(), torch.ones(2, 5, 4, dtype=torch.double)
-    with multiplying(CPU, FLOAT32, counts), multiplying(CPU, FLOAT32, Counts()):
+    counts, into = SplitCounts(), torch.ones(2, 5, 4, dtype=torch.double)
+    with multiplying(CPU, FLOAT32, counts), multiplying(CPU, FLOAT32, SplitCounts()):
         found = [a @ b, a[0] @ b[0], torch.einsum("bmk,bkn->bmn", a, b), into.baddbmm_(a, b, beta=0.5, alpha=2.0)]
         assert counts.split == 4
         empty = a[:, :, :0] @ b[:, :0]
@@ -132,7 +132,7 @@ def test_every_product_inside_is_answered_and_none_outside():
 
 
 def test_values_that_leave_nothing_to_round_stay_with_float64():
-    with multiplying(CPU, exactly(precision_of("float16", "ieee")), Counts()):
+    with multiplying(CPU, exactly(precision_of("float16", "ieee")), SplitCounts()):
         assert float64.split_share() == 0
 
 
@@ -147,8 +147,8 @@ def test_a_cpu_keeps_float64_and_another_device_what_is_faster(monkeypatch):
 
 def test_what_was_measured_is_told_and_nothing_where_nothing_was_split(monkeypatch):
     monkeypatch.setattr(float64, "way_on", lambda device: Way(True, ratio=5.25))
-    assert products_of(Counts(split=3, native=1), CPU) == SplitProducts(split=3, native=1, ratio=5.25)
-    assert products_of(Counts(native=7), CPU) is None
+    assert products_of(SplitCounts(split=3, native=1), CPU) == SplitProducts(split=3, native=1, ratio=5.25)
+    assert products_of(SplitCounts(native=7), CPU) is None
 
 
 def test_a_word_that_is_no_way_is_refused(monkeypatch):

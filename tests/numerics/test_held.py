@@ -15,7 +15,7 @@ from gradprobe.pipeline.probe import probe
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.render.console import first_line, render
-from gradprobe.runtime.changes import Given
+from gradprobe.runtime.changes import InputsBefore
 from gradprobe.runtime.trace import Trace
 from tests.cuda.written import loaded
 from tests.emulated import case_of, lazy, softmax, target_of
@@ -86,7 +86,7 @@ def test_an_input_that_may_be_written_over_is_no_finding_and_the_others_are():
 def held(change, value):
     """What one change of an input of some values, one NaN and one 0 among them, is told to be."""
     inputs = place({"q": torch.tensor([[1.0, value], [torch.nan, 0.0]])}, (("all", "distinct"),))
-    given = Given(inputs, ())
+    given = InputsBefore(inputs, ())
     change(inputs.tensors["q"])
     return [(one.tensor, one.index, one.before, one.after, one.count) for one in given.changes()]
 

@@ -9,7 +9,7 @@ import pytest
 
 from gradprobe.processes import forks
 from gradprobe.processes.child import heard_by, tell
-from gradprobe.processes.forks import Beside, Forks, halved
+from gradprobe.processes.forks import Forks, ParallelWork, halved
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def test_half_of_the_work_is_done_beside_and_all_is_answered_in_order():
     assert [one for one, _ in found] == [0, 1, 2, 3, 4]
     assert [process == os.getpid() for _, process in found] == [True, False, True, False, True]
     assert halved(lambda some: [os.getpid() for _ in some], [0]) == [os.getpid()]
-    with Beside(lambda: (os.getpid(), halved(lambda some: [os.getpid() for _ in some], [0, 1]))) as other:
+    with ParallelWork(lambda: (os.getpid(), halved(lambda some: [os.getpid() for _ in some], [0, 1]))) as other:
         process, done_in = other.result()
     assert done_in == [process, process] != [os.getpid(), os.getpid()]
 
@@ -91,13 +91,13 @@ def test_what_a_fork_cannot_do_or_say_is_done_here():
             ctypes.string_at(0)
         return lambda: "not to be pickled"
 
-    with Beside(only_here) as crashed, Beside(lambda: only_here) as unsaid:
+    with ParallelWork(only_here) as crashed, ParallelWork(lambda: only_here) as unsaid:
         assert (crashed.result()(), unsaid.result()()()) == ("not to be pickled",) * 2
 
 
 def test_work_that_nobody_waits_for_is_ended():
     start = time.monotonic()
-    with Beside(lambda: time.sleep(60)) as slow:
+    with ParallelWork(lambda: time.sleep(60)) as slow:
         process = slow._fork.process
     assert time.monotonic() - start < 10
     assert not os.path.exists(f"/proc/{process}")

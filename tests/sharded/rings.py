@@ -16,7 +16,7 @@ from gradprobe.model.report import Report
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.runtime.ranks import sharded, world
-from gradprobe.runtime.ranks.rank import Answer, Setup, Task
+from gradprobe.runtime.ranks.rank import Answer, RankSetup, Task
 from gradprobe.runtime.run import Outcome
 from gradprobe.runtime.trace import read_trace
 from gradprobe.targets.bind import bind
@@ -73,7 +73,7 @@ def checked(word: str, **options: Any) -> Report:
 class ThreadedWorld:
     """Ranks that are threads of this process, for a target whose module reaches others by its `exchange` alone."""
 
-    def __init__(self, setup: Setup, ranks: int) -> None:
+    def __init__(self, setup: RankSetup, ranks: int) -> None:
         self._target, self._ranks = find_target(setup.word, setup.family), ranks
         self._barrier, self._sent = threading.Barrier(ranks), dict[int, list[Any]]()
         self._target.function.__globals__["exchange"] = self._exchange
@@ -109,7 +109,7 @@ def in_threads(monkeypatch: Any) -> None:
     """Has ranks be threads from here on."""
     made: dict[str, ThreadedWorld] = {}
 
-    def world_of(setup: Setup, ranks: int) -> ThreadedWorld:
+    def world_of(setup: RankSetup, ranks: int) -> ThreadedWorld:
         return made.setdefault(setup.word, ThreadedWorld(setup, ranks))
 
     monkeypatch.setattr(sharded, "world_of", world_of)

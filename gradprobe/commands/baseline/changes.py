@@ -90,7 +90,7 @@ FIGURES = ("rms", "worst")
 
 
 @dataclass(frozen=True)
-class Cell:
+class BaselineCell:
     """One intermediate in one layout."""
 
     layout: str
@@ -111,7 +111,7 @@ class Changes:
 
     before: Entry
     after: Entry
-    cells: tuple[Cell, ...]
+    cells: tuple[BaselineCell, ...]
     gone: tuple[tuple[str, str], ...]
     """(layout, intermediate) that was saved and is not there any more; the intermediate "" for a whole layout."""
     new: tuple[tuple[str, str], ...]
@@ -119,7 +119,7 @@ class Changes:
     """What is now rounded more coarsely than its contract allows, and was not before."""
 
     @property
-    def grown(self) -> list[Cell]:
+    def grown(self) -> list[BaselineCell]:
         return [cell for cell in self.cells if cell.verdict == GROWN]
 
     @property
@@ -158,10 +158,10 @@ def changes(before: Entry, after: Entry, comparisons: int) -> Changes:
     )
 
 
-def _cell(before: Entry, after: Entry, at: tuple[str, str], comparisons: int) -> Cell:
+def _cell(before: Entry, after: Entry, at: tuple[str, str], comparisons: int) -> BaselineCell:
     old, now = (entry.errors[at[0]][at[1]] for entry in (before, after))
     rms, worst = (growth(getattr(old, figure), getattr(now, figure), comparisons) for figure in FIGURES)
-    return Cell(*at, rms, worst)
+    return BaselineCell(*at, rms, worst)
 
 
 def _without(entry: Entry, other: Entry) -> tuple[tuple[str, str], ...]:

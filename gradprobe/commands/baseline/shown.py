@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ...model.number import plural
 from ...render.text import ASCII, UTF8, headed
-from .changes import ALARMS, GROWN, IMPROVED, SAME, Cell, Changes, Growth
+from .changes import ALARMS, GROWN, IMPROVED, SAME, BaselineCell, Changes, Growth
 
 SCHEMA = "gradprobe.baseline.diff/1"
 _STYLES = {GROWN: "bold red", IMPROVED: "green", SAME: ""}
@@ -53,7 +53,7 @@ def _table(changes: Changes, width: int, utf8: bool) -> Iterator[Text]:
             yield Text.assemble(f"  {name:<{_NAME - 2}}", *(_factor(cell, utf8) for cell in row))
 
 
-def _factor(cell: Cell | None, utf8: bool) -> tuple[str, str]:
+def _factor(cell: BaselineCell | None, utf8: bool) -> tuple[str, str]:
     if cell is None:
         return f"{'-':>{_CELL}}", "dim"
     marks = UTF8 if utf8 else ASCII
@@ -61,7 +61,7 @@ def _factor(cell: Cell | None, utf8: bool) -> tuple[str, str]:
     return f"{mark + _written(cell.rms.factor) + marks.times:>{_CELL}}", _STYLES[cell.verdict]
 
 
-def _cell_words(cell: Cell) -> str:
+def _cell_words(cell: BaselineCell) -> str:
     """Whichever figure grew, with what draws alone may come to."""
     grown = [(word, one) for word, one in (("rms", cell.rms), ("largest", cell.worst)) if one.verdict == GROWN]
     words = [f"{word} error {_written(one.factor)}x, noise up to {_written(one.noise)}x" for word, one in grown]
@@ -90,7 +90,7 @@ def changes_as_json(changes: Changes) -> dict[str, Any]:
     }
 
 
-def _cell_as_json(changes: Changes, cell: Cell) -> dict[str, Any]:
+def _cell_as_json(changes: Changes, cell: BaselineCell) -> dict[str, Any]:
     old, now = (entry.errors[cell.layout][cell.name] for entry in (changes.before, changes.after))
     return {
         "layout": cell.layout,

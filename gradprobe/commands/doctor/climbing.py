@@ -22,7 +22,7 @@ from ..suite.checking import Checker, Setting
 from .ladder import narrower, target_rungs
 from .primitives import run_primitive
 from .rung import CUDA, FAILS, GREEN, RED, REFUSED, Climbed, Rung
-from .survey import Survey, survey_machine, survey_target
+from .survey import MachineSurvey, survey_machine, survey_target
 
 if TYPE_CHECKING:
     from ...model.report import Report
@@ -43,7 +43,7 @@ class Climber:
         self._device = prepare_backend(device)
         self._check = Checker(Setting())
 
-    def __call__(self, rung: Rung | None) -> Climbed | Survey:
+    def __call__(self, rung: Rung | None) -> Climbed | MachineSurvey:
         return survey_machine(self._device) if rung is None else self.tried(rung)
 
     def tried(self, rung: Rung) -> Climbed:
@@ -60,7 +60,7 @@ class Climber:
 
 
 @dataclass(frozen=True)
-class Step:
+class RungStep:
     """A rung of a target."""
 
     climbed: Climbed
@@ -68,7 +68,7 @@ class Step:
     """The same with one head, where it is bad and has several."""
 
 
-class _Seen(Exception):
+class _VerdictKnown(Exception):
     """Whether a check is right is known: its argument is the report so far."""
 
 
@@ -90,19 +90,19 @@ class TargetClimber:
         assert self._survey.built is not None
         self._rungs = target_rungs(request, self._survey.built)
 
-    def __call__(self, number: int) -> Step | None:
+    def __call__(self, number: int) -> RungStep | None:
         tell(self._survey)
         if number >= len(self._rungs):
             return None
         climbed = self._tried(self._rungs[number], lambda so_far: None)
         small = narrower(climbed.rung, self._rungs) if climbed.is_bad else None
-        return Step(climbed, None if small is None else self._tried(small, _stop))
+        return RungStep(climbed, None if small is None else self._tried(small, _stop))
 
     def _tried(self, rung: Rung, told: Callable[[Probed], object]) -> Climbed:
         start = time.perf_counter()
         try:
             state, words, report = self._checked(rung, told)
-        except _Seen as seen:
+        except _VerdictKnown as seen:
             state, words, report = RED if seen.args[0].failing else GREEN, "", None
         except Exception as error:
             state, words, report = REFUSED if isinstance(error, (Refusal, NoRoom)) else FAILS, _first(error), None
@@ -121,7 +121,7 @@ class TargetClimber:
 
 
 def _stop(so_far: Probed) -> None:
-    raise _Seen(so_far)
+    raise _VerdictKnown(so_far)
 
 
 def _silent(stage: str, fraction: float, layout: str = "") -> None:
@@ -133,7 +133,7 @@ _MACHINE, _TARGET = f"{__name__}:Climber", f"{__name__}:TargetClimber"
 
 def climb(
     rungs: Sequence[Rung | None], device: str, *, workers: int = 1, timeout: float | None = _LONGEST
-) -> Iterator[Climbed | Survey]:
+) -> Iterator[Climbed | MachineSurvey]:
     """Each rung, or survey, as it comes.
 
     Args:
@@ -145,7 +145,7 @@ def climb(
     for ended in run_each(_MACHINE, device, rungs, workers=workers, timeout=timeout):
         if ended.item is None and ended.result is None:
             raise _failure("torch", ended)
-        yield ended.result if isinstance(ended.result, Survey) else _ended(ended, ended.item, ended.result)
+        yield ended.result if isinstance(ended.result, MachineSurvey) else _ended(ended, ended.item, ended.result)
 
 
 def climbed_alone(rung: Rung, device: str, timeout: float | None = _LONGEST) -> Climbed:
@@ -155,7 +155,9 @@ def climbed_alone(rung: Rung, device: str, timeout: float | None = _LONGEST) -> 
     return one
 
 
-def climb_target(request: CheckRequest, timeout: float | None, surveys: Callable[[Survey], object]) -> Iterator[Step]:
+def climb_target(
+    request: CheckRequest, timeout: float | None, surveys: Callable[[MachineSurvey], object]
+) -> Iterator[RungStep]:
     """The rungs of a target in order.
 
     Args:
@@ -165,9 +167,9 @@ def climb_target(request: CheckRequest, timeout: float | None, surveys: Callable
     Raises:
         Failure: the target is not there, or its process does not get as far as a survey.
     """
-    found: list[Survey] = []
+    found: list[MachineSurvey] = []
 
-    def told(_: int, survey: Survey) -> None:
+    def told(_: int, survey: MachineSurvey) -> None:
         if not found:
             found.append(survey)
             surveys(survey)
@@ -180,8 +182,8 @@ def climb_target(request: CheckRequest, timeout: float | None, surveys: Callable
         if ended.index >= len(rungs):
             return
         step = ended.result
-        climbed = _ended(ended, rungs[ended.index], step.climbed if isinstance(step, Step) else None)
-        yield Step(climbed, step.closer if isinstance(step, Step) else None)
+        climbed = _ended(ended, rungs[ended.index], step.climbed if isinstance(step, RungStep) else None)
+        yield RungStep(climbed, step.closer if isinstance(step, RungStep) else None)
 
 
 # More rungs than any ladder has.

@@ -14,12 +14,12 @@ from ...model.failures import Failure
 from ...runtime.caches import TritonCache, fresh_caches, triton_cache
 from ...targets.builtin import has_driver
 from ..suite.checked import Planned
-from .climbing import Step, climb, climb_target, climbed_alone
+from .climbing import RungStep, climb, climb_target, climbed_alone
 from .files import LoadedFile
 from .ladder import machine_rungs, target_rungs
 from .machine import Machine, machine
 from .rung import COMPILED, CUDA, FAILS, GREEN, INTERPRETED, NOT_RUN, RED, Climbed, Rung
-from .survey import Survey
+from .survey import MachineSurvey
 
 Tick = Callable[[str, float | None], object]
 
@@ -31,7 +31,7 @@ class Examination:
     target: str
     """"" of the machine alone."""
     machine: Machine
-    survey: Survey
+    survey: MachineSurvey
     climbed: tuple[Climbed, ...]
     """Of a target up to the first that is bad, and those above it, which were not run."""
     closer: tuple[Climbed, ...]
@@ -87,9 +87,9 @@ def examine_machine(command: str, tick: Tick) -> Examination:
 
 def _all_climbed(
     rungs: Sequence[tuple[str, Rung]], tick: Tick
-) -> tuple[dict[tuple[str, str], Climbed], dict[str, Survey]]:
+) -> tuple[dict[tuple[str, str], Climbed], dict[str, MachineSurvey]]:
     """What came of each rung by its key, and a survey of each device."""
-    found, surveys = dict[tuple[str, str], Climbed](), dict[str, Survey]()
+    found, surveys = dict[tuple[str, str], Climbed](), dict[str, MachineSurvey]()
     for device in dict.fromkeys(device for device, _ in rungs):
         here = [rung for where, rung in rungs if where == device]
         # The first in CUDA C++ compiles for others: it begins at once, so that none of them does so beside it.
@@ -97,7 +97,7 @@ def _all_climbed(
         # Programs of several processes on one GPU wait for one another.
         workers = min(len(os.sched_getaffinity(0)), _WORKERS) if device == "cpu" else 1
         for one in climb([None, *here], device, workers=workers):
-            if isinstance(one, Survey):
+            if isinstance(one, MachineSurvey):
                 surveys[device] = one
             else:
                 found[one.rung.key] = one
@@ -115,11 +115,11 @@ def examine_target(request: CheckRequest, command: str, timeout: float | None, t
     Raises:
         Failure: the target is not there or cannot be imported.
     """
-    start, steps, surveys = time.perf_counter(), list[Step](), list[Survey]()
+    start, steps, surveys = time.perf_counter(), list[RungStep](), list[MachineSurvey]()
     tick("importing torch and the target", None)
     rungs: list[Rung] = []
 
-    def begin(survey: Survey) -> None:
+    def begin(survey: MachineSurvey) -> None:
         assert survey.built is not None
         surveys.append(survey)
         rungs.extend(target_rungs(request, survey.built))
@@ -144,7 +144,7 @@ def _backend() -> str:
     if not has_driver():
         return "cpu"
     (survey,) = climb([None], "auto")
-    assert isinstance(survey, Survey)
+    assert isinstance(survey, MachineSurvey)
     return survey.backend
 
 

@@ -1,4 +1,4 @@
-"""Survey: what a process that has imported torch, Triton and a target can tell of them, without running a kernel."""
+"""MachineSurvey: what a process with torch, Triton and a target imported tells of them, without running a kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .files import LoadedFile, cuda_file, kernels_of, loaded_file, origin_of
 from .ladder import Built
 
 if TYPE_CHECKING:
-    from ...lint.launch import Launch
+    from ...lint.launch import HostLaunch
     from ...pipeline.resolve import Problem
 
 _TILE = 32
@@ -23,7 +23,7 @@ _LIBRARIES = ("gradprobe", "torch", "triton", "numpy")
 
 
 @dataclass(frozen=True)
-class Survey:
+class MachineSurvey:
     """What was seen."""
 
     backend: str
@@ -39,16 +39,16 @@ class Survey:
     built: Built | None = None
 
 
-def survey_machine(device: str) -> Survey:
+def survey_machine(device: str) -> MachineSurvey:
     """The survey of this process, in which kernels run on "cpu" or "cuda"."""
-    return Survey(device, _tf32(), _gpu(), _mended() if device == "cpu" else (), _libraries())
+    return MachineSurvey(device, _tf32(), _gpu(), _mended() if device == "cpu" else (), _libraries())
 
 
-def survey_target(problem: Problem) -> Survey:
+def survey_target(problem: Problem) -> MachineSurvey:
     """The survey of this process, which has imported a target."""
     device = problem.case.device
     built, files = _of_target(problem)
-    return Survey(device, _tf32(), _gpu(), _mended() if device == "cpu" else (), files, built)
+    return MachineSurvey(device, _tf32(), _gpu(), _mended() if device == "cpu" else (), files, built)
 
 
 def _libraries() -> tuple[LoadedFile, ...]:
@@ -60,7 +60,7 @@ def _of_target(problem: Problem) -> tuple[Built, tuple[LoadedFile, ...]]:
     from ...lint.catching import catch, values_of
 
     target, case = problem.target, problem.case
-    launches: list[Launch] = []
+    launches: list[HostLaunch] = []
     with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):  # its rungs will tell what it takes
         launches = [launch for caught in catch(target, case) for launch in caught.launches]
     given = values_of(target, case)
@@ -69,7 +69,7 @@ def _of_target(problem: Problem) -> tuple[Built, tuple[LoadedFile, ...]]:
     return Built(target.family, tensors, max(tiles, default=_TILE)), tuple(_files(problem, launches))
 
 
-def _files(problem: Problem, launches: Sequence[Launch]) -> Iterator[LoadedFile]:
+def _files(problem: Problem, launches: Sequence[HostLaunch]) -> Iterator[LoadedFile]:
     """The target's file, then those of the kernels that it launches."""
     source, word = problem.target.source, problem.request.target.rpartition(":")[0]
     kernels, launched = kernels_of(list(sys.modules.values())), dict[str, dict[str, None]]()
@@ -85,7 +85,7 @@ def _files(problem: Problem, launches: Sequence[Launch]) -> Iterator[LoadedFile]
     yield from (cuda_file(file, tuple(names)) for file, names in launched.items() if not file.endswith(".py"))
 
 
-def _tiles(launch: Launch) -> list[int]:
+def _tiles(launch: HostLaunch) -> list[int]:
     """The sizes of a launch's tiles along rows and keys, as their names tell."""
     names = [name for name in launch.constants if re.match(r"BLOCK(?!.*(D$|DV$|DIM|DMODEL))", name.upper())]
     sizes = [launch.arguments.get(name) for name in names]

@@ -118,7 +118,7 @@ class Campaign:
 
 
 @dataclass(frozen=True)
-class Terms:
+class CampaignTerms:
     """How a campaign is run."""
 
     workers: int
@@ -134,7 +134,7 @@ def campaign(
     gate: Gate,
     mutants: Sequence[Mutant],
     chosen: Sequence[Mutant],
-    terms: Terms,
+    terms: CampaignTerms,
     told: Callable[[Campaign], None],
 ) -> Campaign:
     """Puts every chosen mutant to the gate.
@@ -174,7 +174,9 @@ def campaign(
     return so_far()
 
 
-def _on_the_file_as_it_is(gate: Gate, file: KernelFile, folder: Path, terms: Terms) -> tuple[Ran, frozenset[int]]:
+def _on_the_file_as_it_is(
+    gate: Gate, file: KernelFile, folder: Path, terms: CampaignTerms
+) -> tuple[Ran, frozenset[int]]:
     shadow = Shadow(file.path, folder / "as-it-is", terms.watches_lines)
     shadow.write(file.text)
     (plain,) = run_programs([_program(gate, shadow)], timeout=terms.timeout)

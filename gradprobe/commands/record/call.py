@@ -1,4 +1,4 @@
-"""Seen: counts what a watched function did, and says in a sentence why nothing was kept."""
+"""WatchedCalls: counts what a watched function did, and says in a sentence why nothing was kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Seen:
+class WatchedCalls:
     """What one process saw of a watched function, or several together."""
 
     imported: bool = False
@@ -101,9 +101,9 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
-def together(found: Iterable[Seen]) -> Seen:
+def together(found: Iterable[WatchedCalls]) -> WatchedCalls:
     """What several processes saw, as one."""
-    whole = Seen()
+    whole = WatchedCalls()
     for seen in found:
         whole.imported |= seen.imported
         whole.trouble = whole.trouble or seen.trouble
@@ -119,9 +119,9 @@ def together(found: Iterable[Seen]) -> Seen:
     return whole
 
 
-def read(folder: Path) -> list[Seen]:
+def read(folder: Path) -> list[WatchedCalls]:
     """What each process wrote."""
-    return [Seen(**json.loads(file.read_text())) for file in sorted(folder.glob("seen-*.json"))]
+    return [WatchedCalls(**json.loads(file.read_text())) for file in sorted(folder.glob("seen-*.json"))]
 
 
 # The orders of axes that a function may use.
@@ -134,7 +134,7 @@ class Unfit(Exception):
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """The arguments of one call."""
 
     tensors: Mapping[str, Tensor]
@@ -152,7 +152,7 @@ class Reader:
         self._signature = inspect.signature(readable(function))
         self._fixed = conventions(function)
 
-    def read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+    def read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RecordedCall:
         """A call's tensors and options.
 
         Raises:
@@ -173,7 +173,7 @@ class Reader:
             raise Unfit(f"a call of {self.name} inside a CUDA graph's capture was not kept")
         tensors |= {name: self.in_order(tensors[name]) for name in _ORDERED if name in tensors}
         options, more = self._options(given, tensors)
-        return Call(tensors, options, (*notes, *more))
+        return RecordedCall(tensors, options, (*notes, *more))
 
     def in_order(self, tensor: Tensor) -> Tensor:
         """A tensor of four axes as [B, H, L, D], in its own memory."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...model.failures import Failure
 from ...targets.stand_in import Awaiting
-from .call import Seen
+from .call import WatchedCalls
 
 if TYPE_CHECKING:
     from .watch import WatchedFunction
@@ -30,13 +30,13 @@ def enter() -> None:
 
 
 class Wrapping:
-    """Wraps the function in its module, and keeps the file of `Seen` up to date."""
+    """Wraps the function in its module, and keeps the file of `WatchedCalls` up to date."""
 
     def __init__(self) -> None:
         self.word = os.environ["GRADPROBE_WATCH"]
         self.folder = Path(os.environ["GRADPROBE_FOLDER"])
         self.watch: WatchedFunction | None = None
-        self.unwrapped = Seen(python=sys.executable, torch=importlib.util.find_spec("torch") is not None)
+        self.unwrapped = WatchedCalls(python=sys.executable, torch=importlib.util.find_spec("torch") is not None)
 
     def __call__(self, module: ModuleType) -> None:
         """Wraps the function. A failure is written down, and the program goes on."""

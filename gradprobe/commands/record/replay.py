@@ -27,7 +27,7 @@ from ...processes.startup import STARTUP
 from ...render.console import first_line
 from ...render.text import CAUTION
 from . import call as seen
-from .call import Seen
+from .call import WatchedCalls
 from .capturing import parted
 from .watch import ENDING, FOLDER, Keeping
 
@@ -44,7 +44,7 @@ class ProgramResult:
     """As Popen gives it: negative for a signal."""
     files: tuple[str, ...]
     """The sets that were kept, in the order of their calls."""
-    seen: Seen
+    seen: WatchedCalls
 
     @property
     def in_words(self) -> str:

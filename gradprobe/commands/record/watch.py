@@ -18,7 +18,7 @@ from ...inputs import history
 from ...inputs.placement import Placement, placements_of
 from ...inputs.saved import Saved, save
 from ...model.failures import UsageFailure
-from .call import ORDERS, Reader, Seen, Unfit
+from .call import ORDERS, Reader, Unfit, WatchedCalls
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +50,7 @@ class Keeping:
 
 
 @dataclass
-class _Form:
+class _CallForm:
     """All calls with one shape and layout of the inputs."""
 
     waiting: weakref.WeakSet[_Waiting] = field(default_factory=weakref.WeakSet)
@@ -65,7 +65,7 @@ class _Form:
 class _Waiting:
     """A call whose dO has not come yet. It lives as long as the graph behind the call's output."""
 
-    def __init__(self, form: _Form, key: tuple[Any, ...], copy: Saved | None) -> None:
+    def __init__(self, form: _CallForm, key: tuple[Any, ...], copy: Saved | None) -> None:
         self.form, self.key, self.copy = form, key, copy
 
 
@@ -80,15 +80,15 @@ class WatchedFunction:
         """`name` is what sentences call the function."""
         self.name, self.folder, self.keep = name, how.folder, how.keep
         self.files: list[Path] = []
-        self.seen = Seen(imported=True)
+        self.seen = WatchedCalls(imported=True)
         self.told: Callable[[], None] = lambda: None
-        self._forms: dict[tuple[Any, ...], _Form] = {}
+        self._forms: dict[tuple[Any, ...], _CallForm] = {}
         self._lock = threading.RLock()
         self._reader = Reader(function, name, how.order)
         self.wrapped = self._wrap(function)
 
         def begin_anew() -> None:
-            self.seen, self._lock = Seen(imported=True), threading.RLock()
+            self.seen, self._lock = WatchedCalls(imported=True), threading.RLock()
 
         os.register_at_fork(after_in_child=begin_anew)
 
@@ -141,7 +141,7 @@ class WatchedFunction:
             return None
         placements = placements_of(tensors)
         key = (_layout(tensors, placements), tuple(sorted(options.items())))
-        form = self._forms.setdefault(key, _Form())
+        form = self._forms.setdefault(key, _CallForm())
         enough = len(self.files) >= self.keep or (
             len(form.waiting) + form.idle >= PATIENCE
             if grad is None

@@ -21,7 +21,7 @@ from ...processes import TaskResult, run_each
 from ...processes.ended import DEVICE
 from ..suite.checked import for_the_interpreter
 from .culprits import Hazard, hazards
-from .trials import EXPANDED, NOT_RUN, Setup, Sought, SurveyPlan, TrialResult
+from .trials import EXPANDED, NOT_RUN, BenchSetup, Sought, SurveyPlan, TrialResult
 
 # More than any case has trials. Their true number comes with the plan.
 _MOST = 10_000
@@ -134,7 +134,7 @@ def survey(
     Raises:
         Failure: the target cannot be run contiguous.
     """
-    start, setup = time.perf_counter(), Setup(request, repro_command, fast, given)
+    start, setup = time.perf_counter(), BenchSetup(request, repro_command, fast, given)
     plan: SurveyPlan | None = None
     came: dict[int, TaskResult] = {}
     each = functools.partial(run_each, f"{__package__}.worker:Trials", timeout=timeout, echo=echo)

@@ -212,7 +212,7 @@ class Sought:
 
 
 @dataclass(frozen=True)
-class Setup:
+class BenchSetup:
     """What a bench is made from."""
 
     request: CheckRequest

@@ -26,7 +26,7 @@ from ...probing.receipt import environment, notes_of, provenance, warned_in
 from ...probing.runs import RunRecord, outcomes_of, records_of, with_strays
 from .bench import FIRST, Bench
 from .culprits import culprits
-from .trials import LayoutTrial, Setup, Sought, SurveyPlan, TrialResult, programs_of, trials_of
+from .trials import BenchSetup, LayoutTrial, Sought, SurveyPlan, TrialResult, programs_of, trials_of
 
 
 class Trials:
@@ -38,7 +38,7 @@ class Trials:
     trial and what is known.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: BenchSetup) -> None:
         self._setup = setup
         self._problem = replace(resolve_problem(setup.request), fixed=setup.given)
 

@@ -27,7 +27,7 @@ INTERRUPTED = "Interrupted"
 
 
 @dataclass(frozen=True)
-class Beside:
+class Counterpart:
     """A check that was made, to set another beside it."""
 
     name: str
@@ -50,7 +50,7 @@ class Planned:
     """The program and its tool, where it is made under one as well."""
     kept: str = ""
     """The file that what the target gave is written into, for a check that is set beside this one."""
-    against: Beside | None = None
+    against: Counterpart | None = None
     evidence: str = ""
     """The file that whole heads are to be kept in."""
     chosen: str = ""

@@ -50,7 +50,7 @@ def covering(space: Space, strength: int, given: Collection[Row] = (), seed: int
 
     Greedy, one row after another (Cohen, Dalal, Fredman and Patton, 1997), and the same for a seed on every machine.
     """
-    search = _Search(space, strength, random.Random(seed))
+    search = _CoveringSearch(space, strength, random.Random(seed))
     for row in given:
         search.cover(row)
     return list(search.rows())
@@ -82,7 +82,7 @@ def simplest(space: Space, held: Combination) -> Row | None:
     return tuple(row) if grows(space.bits(held)) else None
 
 
-class _Search:
+class _CoveringSearch:
     def __init__(self, space: Space, strength: int, rng: random.Random) -> None:
         self._space, self._strength, self._rng = space, min(strength, len(space.counts)), rng
         self._levels = [

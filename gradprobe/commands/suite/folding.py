@@ -47,7 +47,7 @@ def folded_by_cause(reports: Sequence[Report], in_full: Report | None = None) ->
             found.setdefault(_key(report), []).append(report)
     if in_full is not None and in_full.causes:
         found = _named(found, in_full)
-    seen = _Seen.of(numbered)
+    seen = _CheckedCases.of(numbered)
     groups = sorted(found.values(), key=lambda those: those[0].verdict != MISMATCH)
     return tuple(_group(those, seen) for those in groups)
 
@@ -81,7 +81,7 @@ def _first_wrong(report: Report) -> str:
     return f"{run.first_mismatch.title} first" if run.first_mismatch else f"breaks {run.broken[0].name}"
 
 
-def _group(reports: Sequence[Report], seen: _Seen) -> FailureGroup:
+def _group(reports: Sequence[Report], seen: _CheckedCases) -> FailureGroup:
     first = reports[0]
     cause = first.causes[0] if first.causes else None
     return FailureGroup(
@@ -111,7 +111,7 @@ def _raised(error: Error) -> str:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _CheckedCases:
     """The cases of all checks."""
 
     square: bool
@@ -121,7 +121,7 @@ class _Seen:
     """What matches, in each layout, with its target."""
 
     @classmethod
-    def of(cls, reports: Sequence[Report]) -> _Seen:
+    def of(cls, reports: Sequence[Report]) -> _CheckedCases:
         family = next((report.case.family for report in reports if report.case), "softmax")
         cases = [case for report in reports if (case := _case(report, family))]
         seen = cls(all(case.seqlen_q == case.seqlen_k for case in cases), family)
@@ -166,7 +166,7 @@ def by_axis(reports: Sequence[Report]) -> tuple[AxisShare, ...]:
     Of an axis with many values, classes of them are counted; of axes that part the cases alike, the first.
     """
     counted = [report for report in reports if not report.is_warning]
-    seen = _Seen.of(counted)
+    seen = _CheckedCases.of(counted)
     cases = [(case, report.verdict != MATCH) for report in counted if (case := _case(report, seen.family)) is not None]
     traits = [Instance.of(0, case, run_name(case.layouts), square=seen.square).traits for case, _ in cases]
     shares: dict[tuple[int, ...], list[AxisShare]] = {}

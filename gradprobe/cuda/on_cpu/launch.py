@@ -20,7 +20,7 @@ from ...processes.where import add_to_stack
 from ...source.text import SourceLine
 from ..kernel import KernelEntry, Sizes, c_values, compiled_for
 from ..recording import MOST_RECORDS, RECORD, Recorded, recording_now
-from ..watch import BARRIER, EQUAL, MISALIGNED, OUTSIDE, RACE, SHUFFLE, UNWRITTEN, CudaFinding, Site, Watch, told
+from ..watch import BARRIER, EQUAL, MISALIGNED, OUTSIDE, RACE, SHUFFLE, UNWRITTEN, CudaFinding, CudaSite, Watch, told
 from .build import HERE, MOST_SHARED, WRAPPER
 from .library import CRegion, Library, Named, Regions, library_of
 
@@ -279,11 +279,11 @@ def _lanes(bits: int, do: str = "") -> str:
     return f"lane {numbers} {do and f'{do}s'}".rstrip() if len(lanes) == 1 else f"lanes {numbers} {do}".rstrip()
 
 
-def _site(library: Library, site: _CSite, kind: str) -> Site:
+def _site(library: Library, site: _CSite, kind: str) -> CudaSite:
     ended = site.pc == _NONE or (kind == BARRIER and site.access == _ENDED)
     how = ("ended" if ended else "waits") if kind == BARRIER else _HOW[site.access]
     line = UNKNOWN if site.pc == _NONE else line_at(library.file, site.pc)
-    return Site(line, tuple(site.thread), tuple(site.block), how)
+    return CudaSite(line, tuple(site.thread), tuple(site.block), how)
 
 
 def _place(regions: Regions, found: _CFinding) -> tuple[Named, str]:

@@ -1,4 +1,4 @@
-"""Evidence: what each exported result of the one-hot problems says, and how it stands beside the ordinary run's."""
+"""ResultEvidence: what each exported result of the one-hot problems says, and how it stands beside the first run's."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Measure(Protocol):
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ResultEvidence:
     """What one exported result says of one intermediate: dV of P, dQ of dS, dK of dS, and each of itself.
 
     Every element of it came from the target, so it is exported as that of the ordinary run is. Only, its sums have one
@@ -93,7 +93,7 @@ class Scales:
         self._measure, self._own, self._values = measure, own, values
         self._beside: dict[str, int] = {}
 
-    def all(self, recovered: Recovered, measured: Measured) -> list[Evidence]:
+    def all(self, recovered: Recovered, measured: Measured) -> list[ResultEvidence]:
         """What every exported result says.
 
         Args:
@@ -111,7 +111,7 @@ class Scales:
 
     def shown(
         self, recovered: Recovered, whole: Mapping[str, int] = {}, findings: Mapping[str, Finding] = {}
-    ) -> list[Evidence]:
+    ) -> list[ResultEvidence]:
         """What each gradient shows of its intermediate."""
         found = []
         for name, value in recovered.by.items():
@@ -121,7 +121,7 @@ class Scales:
 
     def of(
         self, recovered: Recovered, through: str, value: Tensor, whole: int = RIGHT, known: Mapping[str, Finding] = {}
-    ) -> Evidence:
+    ) -> ResultEvidence:
         """What a gradient shows of its intermediate.
 
         Args:
@@ -134,11 +134,13 @@ class Scales:
         one = self._evidence(recovered, name, through, value, finding)
         return replace(one, whole=max(one.grade, whole))
 
-    def _evidence(self, recovered: Recovered, name: str, through: str, value: Tensor, finding: Finding) -> Evidence:
+    def _evidence(
+        self, recovered: Recovered, name: str, through: str, value: Tensor, finding: Finding
+    ) -> ResultEvidence:
         grade = RIGHT
         if finding.mismatched:
             grade = COARSE if self._alone(recovered, name, value, coarse=True).matches else WRONG
-        return Evidence(name, through, grade, self.beside(through), grade, finding.max_ratio)
+        return ResultEvidence(name, through, grade, self.beside(through), grade, finding.max_ratio)
 
     def beside(self, name: str) -> int:
         """The grade of a result of the ordinary run."""

@@ -15,7 +15,7 @@ from ...model.number import listed
 from ...model.run import MISMATCH
 from ...runtime.trace import Trace
 from ..evidence import Inside, Measured
-from .evidence import QUOTIENTS, RIGHT, Evidence, Measure, Scales, beside, inseparable, reread_do, reread_for_dp
+from .evidence import QUOTIENTS, RIGHT, Measure, ResultEvidence, Scales, beside, inseparable, reread_do, reread_for_dp
 from .onehot import Sample
 from .recover import (
     SUMS,
@@ -98,7 +98,7 @@ def look_inside(examiner: Examiner) -> Inside:
 
 
 def _with_a_fault(
-    examiner: Examiner, recovered: Recovered, scales: Scales, evidence: Sequence[Evidence]
+    examiner: Examiner, recovered: Recovered, scales: Scales, evidence: Sequence[ResultEvidence]
 ) -> tuple[Measured, list[str]]:
     """What the one-hot problems show of a fault, and which kernel has it."""
     words = [_ONLY_HERE] if examiner.own.comparison.matches else []
@@ -130,13 +130,15 @@ def _of_one_result(examiner: Examiner, recovered: Recovered, measured: Measured)
     return examiner.compared(_without(recovered, (MATRIX_OF[alone], *QUOTIENTS))), [words]
 
 
-def _held(recovered: Recovered, evidence: Sequence[Evidence]) -> Recovered:
+def _held(recovered: Recovered, evidence: Sequence[ResultEvidence]) -> Recovered:
     """The same, with what is coarse and not wrong held to the coarser arithmetic."""
     coarse = {one.name for one in evidence if one.is_coarse} - {one.name for one in evidence if one.is_wrong}
     return replace(recovered, recovery=replace(recovered.recovery, coarse=frozenset(coarse)))
 
 
-def _reached(examiner: Examiner, recovered: Recovered, evidence: Sequence[Evidence]) -> tuple[Recovered, list[str]]:
+def _reached(
+    examiner: Examiner, recovered: Recovered, evidence: Sequence[ResultEvidence]
+) -> tuple[Recovered, list[str]]:
     """Without what is right here through a gradient that is wrong in the ordinary run: it tells nothing of that run."""
     shown = [one for one in evidence if one.name != one.through]
     through = [one.through for one in shown if not one.is_reached]
@@ -197,7 +199,9 @@ def _right_p(examiner: Examiner, assigned: Assigned, recovered: Recovered, scale
     return None if scales.of(recovered, "dV", p).is_wrong else p
 
 
-def _either_ds(examiner: Examiner, recovered: Recovered, evidence: Sequence[Evidence]) -> tuple[Recovered, list[str]]:
+def _either_ds(
+    examiner: Examiner, recovered: Recovered, evidence: Sequence[ResultEvidence]
+) -> tuple[Recovered, list[str]]:
     """The dS to go on with, of the two that dQ and dK show; and which kernel is at fault where one is right.
 
     Where they differ neither stands for both kernels, and none is shown. A right dS convicts dV alone of a wrong P,

@@ -31,7 +31,7 @@ class TileView:
 
 
 @dataclass(frozen=True)
-class View:
+class CloseUpView:
     """A close-up."""
 
     name: str
@@ -41,7 +41,7 @@ class View:
     tiles: tuple[TileView, ...]
 
 
-def view_of(id: str, close_up: CloseUp, tile: tuple[int, int], opens: Opens) -> View:
+def view_of(id: str, close_up: CloseUp, tile: tuple[int, int], opens: Opens) -> CloseUpView:
     """A close-up as it is drawn.
 
     Args:
@@ -57,7 +57,7 @@ def view_of(id: str, close_up: CloseUp, tile: tuple[int, int], opens: Opens) -> 
         whole |= {f"{name}-{y}-{x}" for y, x in places if opens(id, (y * of[0] // tile[0], x * of[1] // tile[1]))}
     picture = _map(id, close_up, kept.keys(), whole)
     rest = tuple(one for one in kept.values() if one.id not in whole)
-    return View(place_in_words(close_up), close_up, picture, _profile(close_up), rest)
+    return CloseUpView(place_in_words(close_up), close_up, picture, _profile(close_up), rest)
 
 
 def _tiles(name: str, view: CloseUp) -> Iterator[TileView]:

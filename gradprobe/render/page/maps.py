@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ...model.number import in_words, spans
 from ...model.run import LEVELS, MATCH, CloseUp, Head, Intermediate, Run
 from ..text import ratio
-from .closeups import WIDE, Opens, View, cell, view_of
+from .closeups import WIDE, CloseUpView, Opens, cell, view_of
 from .graph import WORDS
 from .scale import class_of, figure_of
 
@@ -143,7 +143,7 @@ class Chapter:
     heads: tuple[HeadMap, ...]
     left_out: int
     """How many maps have no room on the page."""
-    views: tuple[View, ...]
+    views: tuple[CloseUpView, ...]
 
 
 def id_of(one: Intermediate) -> str:

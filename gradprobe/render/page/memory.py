@@ -40,7 +40,7 @@ class LaidTensor:
 
 
 @dataclass(frozen=True)
-class Access:
+class StrideStep:
     """One step along the axis of a stride that is another's."""
 
     at: str
@@ -120,18 +120,18 @@ def _joined(starts: Iterable[int], wide: int, pixel: float) -> list[list[float]]
     return found
 
 
-def accesses(read: Misread) -> list[Access]:
+def accesses(read: Misread) -> list[StrideStep]:
     """Each of the first steps along the axes that are misread: where it should read, and where it reads."""
     letters = [at for at, letter in enumerate(read.axes) if letter in read.along]
     count = min(_STEPS, max((read.sizes[at] for at in letters), default=0))
     return [_access(read, letters, step) for step in range(count)]
 
 
-def _access(read: Misread, letters: Sequence[int], step: int) -> Access:
+def _access(read: Misread, letters: Sequence[int], step: int) -> StrideStep:
     steps = {at: min(step, read.sizes[at] - 1) for at in letters}
     due, taken = (sum(strides[at] * steps[at] for at in letters) for strides in (read.due, read.taken))
     names = dict.fromkeys(_WORDS.get(read.axes[at], "axis") for at in letters)
-    return Access(f"{' and '.join(names)} {step}", due, taken, _lands(read, taken), due != taken)
+    return StrideStep(f"{' and '.join(names)} {step}", due, taken, _lands(read, taken), due != taken)
 
 
 def _lands(read: Misread, element: int) -> str:
@@ -154,12 +154,12 @@ def drawn(read: Misread) -> Markup:
     return _strip(steps, own, label)
 
 
-def reaches(found: Reached, laid: Sequence[Laid]) -> list[Access]:
+def reaches(found: Reached, laid: Sequence[Laid]) -> list[StrideStep]:
     """Each index that a load or a store should reach and does not, in elements where it is known how the tensor lay."""
     word, known = _WORDS.get(found.letter, "index"), {one.name: one for one in laid}.get(found.tensor)
     stride = dict(zip(known.axes, known.strides, strict=False)).get(found.letter, 1) if known else 1
     return [
-        Access(
+        StrideStep(
             f"{word} {due}", due * stride, None if does is None else does * stride,
             "outside its elements" if does is None else f"{word} {does}", is_wrong=True,
         )
@@ -167,7 +167,7 @@ def reaches(found: Reached, laid: Sequence[Laid]) -> list[Access]:
     ]  # fmt: skip
 
 
-def _strip(steps: Sequence[Access], own: int, label: str) -> Markup:
+def _strip(steps: Sequence[StrideStep], own: int, label: str) -> Markup:
     """Of so many elements of its own."""
     reach = max(1, *(one.due for one in steps), *(one.taken or 0 for one in steps)) * 1.05
     width = f"{min(own / reach, 1) * _WIDE:.1f}"

@@ -16,7 +16,7 @@ from .memory import LaidTensor, tensors
 
 
 @dataclass(frozen=True)
-class Line:
+class OpenedLine:
     """One intermediate of a run."""
 
     title: str
@@ -38,7 +38,7 @@ class Opened:
     """Why, in a sentence."""
     first_line: str = ""
     element: Element | None = None
-    lines: tuple[Line, ...] = ()
+    lines: tuple[OpenedLine, ...] = ()
     memory: tuple[MemoryFinding, ...] = ()
     runs: tuple[tuple[str, str], ...] = ()
     """Of a check: its layouts, and what each came to."""
@@ -88,11 +88,11 @@ def of_check(report: Report, id: str, cause: tuple[str, str] | None) -> Opened:
     )
 
 
-def _lines(run: Run) -> Iterator[Line]:
+def _lines(run: Run) -> Iterator[OpenedLine]:
     for one in run.compares:
         wrong = f"{one.mismatched:,} of {one.total:,}" if one.mismatched else ""
         heads = heads_in_words(one, one.status) if one.mismatched and one.heads else ""
-        yield Line(one.title, one.status, f"{ratio(one.ratio)}x", wrong, heads)
+        yield OpenedLine(one.title, one.status, f"{ratio(one.ratio)}x", wrong, heads)
 
 
 def _came(run: Run) -> str:

@@ -17,7 +17,7 @@ from ..console import beyond_the_case, first_line, on_ranks, receipt, render_lay
 from ..excerpt import edit_head
 from ..identities import identity_table
 from ..places import base_of
-from ..text import ASCII, CAUTION, UTF8, Marks, blame, headed, lines_of, ratio, size_in_words
+from ..text import ASCII, CAUTION, UTF8, Signs, blame, headed, lines_of, ratio, size_in_words
 from .code import changes, excerpt
 from .findings import FACTS, facts_of, findings, in_short, limits, unseen
 from .fitting import MOST, MOST_OF_A_MATCH, Section, fitted, rows_of
@@ -117,7 +117,7 @@ def _worst(report: Report) -> Iterator[Text]:
         yield Text(f"  the worst error is {ratio(times)} of what is allowed, in {title} ({layout})")
 
 
-def _of_mismatch(report: Report, width: int, marks: Marks) -> Iterator[Section]:
+def _of_mismatch(report: Report, width: int, marks: Signs) -> Iterator[Section]:
     beyond = short(beyond_the_case(report), width)
     yield Section([*_verdict(report, width), *beyond, Text(first_line(report), "bold")])
     yield Section(_place(report, width), 1, "")

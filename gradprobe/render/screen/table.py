@@ -10,7 +10,7 @@ from ...model.number import in_words, spans
 from ...model.report import Report
 from ...model.run import INHERITED, MATCH, MISMATCH, Intermediate, Run
 from ..console import status_in, worst_in
-from ..text import STYLES, Marks, ratio
+from ..text import STYLES, Signs, ratio
 
 _TITLE = "worst error / allowed, by head"
 _CELL, _LONGEST = 8, 40
@@ -19,7 +19,7 @@ _RANGES = 3
 _Alike = Sequence[Intermediate]
 
 
-def head_table(report: Report, run: Run, width: int, marks: Marks) -> Iterator[Text]:
+def head_table(report: Report, run: Run, width: int, marks: Signs) -> Iterator[Text]:
     """A header, then a row for intermediates that are wrong in the same heads."""
     heads = report.case.heads if report.case else max(one.count for one in run.compares)
     rows = _rows(run, heads)
@@ -39,7 +39,7 @@ def head_table(report: Report, run: Run, width: int, marks: Marks) -> Iterator[T
         yield line
 
 
-def legend(marks: Marks) -> Text:
+def legend(marks: Signs) -> Text:
     """What the marks in the table mean."""
     return Text(
         f"  {marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs", "dim"

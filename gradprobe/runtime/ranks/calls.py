@@ -21,7 +21,7 @@ _PAIRS = {"send": "sends", "recv": "receives"}
 
 
 @dataclass(frozen=True)
-class Call:
+class RankCall:
     """One of them."""
 
     rank: int
@@ -86,20 +86,20 @@ def _write(file: int, value: object) -> None:
     os.write(file, json.dumps(value).encode() + b"\n")
 
 
-def read(written: str) -> list[Call]:
+def read(written: str) -> list[RankCall]:
     """What one rank asked for since its run began."""
-    calls: list[Call] = []
+    calls: list[RankCall] = []
     for line in written.splitlines():
         value: Any = json.loads(line)
         if value is None:
             calls = []
         else:
             rank, name, shapes, ranks, peer, place = value
-            calls.append(Call(rank, name, tuple(shapes), tuple(ranks), peer, place))
+            calls.append(RankCall(rank, name, tuple(shapes), tuple(ranks), peer, place))
     return calls
 
 
-def disagreements(calls: Mapping[int, Sequence[Call]]) -> Iterator[str]:
+def disagreements(calls: Mapping[int, Sequence[RankCall]]) -> Iterator[str]:
     """Sentences about calls that should go together and do not: another operation, another shape, or one too few."""
     yield from _of_groups(calls)
     for sent, received in _pairs(calls):
@@ -109,7 +109,7 @@ def disagreements(calls: Mapping[int, Sequence[Call]]) -> Iterator[str]:
             yield f"rank {s.rank} sends {words}, which receives {', '.join(r.shapes)} at {r.place}"
 
 
-def unanswered(calls: Mapping[int, Sequence[Call]]) -> Iterator[str]:
+def unanswered(calls: Mapping[int, Sequence[RankCall]]) -> Iterator[str]:
     """Sentences about ranks that receive what nobody has sent, or make a collective call alone."""
     for ranks, asked in _collectives(calls):
         most, fewest = max(asked, key=len), min(asked, key=len)
@@ -120,7 +120,7 @@ def unanswered(calls: Mapping[int, Sequence[Call]]) -> Iterator[str]:
             yield f"rank {r.rank} receives from rank {r.peer} at {r.place}, which has sent it nothing more"
 
 
-def _of_groups(calls: Mapping[int, Sequence[Call]]) -> Iterator[str]:
+def _of_groups(calls: Mapping[int, Sequence[RankCall]]) -> Iterator[str]:
     for _, asked in _collectives(calls):
         for number, at_once in enumerate(zip(*asked, strict=False)):
             first = at_once[0]
@@ -133,18 +133,18 @@ def _of_groups(calls: Mapping[int, Sequence[Call]]) -> Iterator[str]:
                 break
 
 
-def _collectives(calls: Mapping[int, Sequence[Call]]) -> Iterator[tuple[tuple[int, ...], list[list[Call]]]]:
+def _collectives(calls: Mapping[int, Sequence[RankCall]]) -> Iterator[tuple[tuple[int, ...], list[list[RankCall]]]]:
     """Of each group its ranks, and what each of them asked it for together with the others."""
     for ranks in dict.fromkeys(call.ranks for own in calls.values() for call in own if call.name not in _PAIRS):
         own = [[call for call in calls.get(rank, ()) if call.ranks == ranks] for rank in ranks]
         yield ranks, [[call for call in each if call.name not in _PAIRS] for each in own]
 
 
-def _differs(one: Call, other: Call) -> bool:
+def _differs(one: RankCall, other: RankCall) -> bool:
     return one.name != other.name or (one.name in _OF_ONE_SHAPE and one.shapes != other.shapes)
 
 
-def _pairs(calls: Mapping[int, Sequence[Call]]) -> Iterator[tuple[list[Call], list[Call]]]:
+def _pairs(calls: Mapping[int, Sequence[RankCall]]) -> Iterator[tuple[list[RankCall], list[RankCall]]]:
     """Of each two ranks, what one sends to the other, and what that receives from it."""
     for source, to in permutations(calls, 2):
         sent = [call for call in calls[source] if call.name == "send" and call.peer == to]

@@ -38,7 +38,7 @@ SOCKET, CODE, PARENT, TAKEN, STACK, CALLS = "socket", "code", "parent", "taken",
 
 
 @dataclass(frozen=True)
-class Setup:
+class RankSetup:
     """What a rank needs to know before the first run."""
 
     word: str
@@ -133,7 +133,7 @@ def _answer(connection: Connection, rank: int, calls: int) -> None:
         calls: the descriptor that calls of torch.distributed are written to.
     """
     connection.send_bytes(pickle.dumps((rank, os.getpid())))
-    setup: Setup = pickle.loads(connection.recv_bytes())
+    setup: RankSetup = pickle.loads(connection.recv_bytes())
     sys.path[:] = [*setup.path, *(entry for entry in sys.path if entry not in setup.path)]
     try:
         run = _prepared(setup, rank, calls)
@@ -157,7 +157,7 @@ def _leave() -> None:
     dist.destroy_process_group()
 
 
-def _prepared(setup: Setup, rank: int, calls: int) -> Callable[[Task], Answer]:
+def _prepared(setup: RankSetup, rank: int, calls: int) -> Callable[[Task], Answer]:
     """Joins the group of all ranks, and imports the target."""
     import datetime
 

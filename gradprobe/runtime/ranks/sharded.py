@@ -17,7 +17,7 @@ from ...model.memory import MemoryFinding
 from ...targets.find import Target, find_function
 from ..run import Outcome
 from ..trace import Trace, expected_shapes
-from .rank import Answer, Setup, Task
+from .rank import Answer, RankSetup, Task
 from .world import world_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def run_on_ranks(
     """Gives each rank its shard, and puts together what comes.
 
     Args:
-        worker: what runs a shard, as `Setup.worker`.
+        worker: what runs a shard, as `RankSetup.worker`.
         fill, unwritten: what guard bands and outputs hold before the run.
         banded, copies: what of the target's own allocations lies in guard bands.
 
@@ -62,7 +62,7 @@ def run_on_ranks(
         Failure: from a rank's own run of its shard, or from `World.run`.
     """
     shards = division(case)
-    setup = Setup(target.name, target.family, case.device, case.arch, tuple(sys.path), worker)
+    setup = RankSetup(target.name, target.family, case.device, case.arch, tuple(sys.path), worker)
     keys = None if shards.are_heads else case.seqlen_k
     tasks = [
         Task(

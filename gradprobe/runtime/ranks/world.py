@@ -25,8 +25,8 @@ from ...model.failures import RanksFailure, UsageFailure
 from ...model.number import plural, ranks_in_words
 from ...processes.child import WHERE
 from ...processes.ended import last_line, words_of
-from .calls import Call, disagreements, read, unanswered
-from .rank import CALLS, FOLDER, SOCKET, STACK, TAKEN, Answer, Setup, Task, die_with_parent, serve, started
+from .calls import RankCall, disagreements, read, unanswered
+from .rank import CALLS, FOLDER, SOCKET, STACK, TAKEN, Answer, RankSetup, Task, die_with_parent, serve, started
 
 # Seconds: for all ranks to join; in which the others answer once one has; without a sign of work, before and after one
 # has answered; for a stack to be written; and between two looks.
@@ -55,7 +55,7 @@ class _Rank:
 class World:
     """Processes that work at one problem together."""
 
-    setup: Setup
+    setup: RankSetup
     ranks: int
     until: float | None = None
     """When the check is late, by `time.monotonic`."""
@@ -240,7 +240,7 @@ class World:
         words = [f"{ranks_in_words(own)} wait{'s' * (len(own) == 1)} {place}" for place, own in at.items()]
         return [*words, *([f"{ranks_in_words(done)} {'has' if len(done) == 1 else 'have'} ended"] if done else [])]
 
-    def _calls(self) -> Mapping[int, Sequence[Call]]:
+    def _calls(self) -> Mapping[int, Sequence[RankCall]]:
         return {member.number: read(member.calls.read()) for member in self._members}
 
     def _agent_ended(self) -> bool:
@@ -338,7 +338,7 @@ def launch(ranks: int, folder: str, method: str, telling: Connection) -> None:
 _worlds: dict[tuple[Any, ...], World] = {}
 
 
-def world_of(setup: Setup, ranks: int) -> World:
+def world_of(setup: RankSetup, ranks: int) -> World:
     """The ranks of a target: those of the last run, where they can go on, or new ones."""
     key = (setup.word, setup.family, setup.device, ranks)
     found = _worlds.get(key)

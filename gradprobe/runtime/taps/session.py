@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Reading:
+class TapReading:
     """What taps saw in a run."""
 
     values: Mapping[str, Tensor]
@@ -32,7 +32,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class _Launch:
+class _TappedLaunch:
     """A kernel that was launched."""
 
     tree: Sequence[Function]
@@ -50,14 +50,14 @@ class Session:
         self._taps = tuple(taps)
         self._shapes = shapes
         self._device = device
-        self._launches: dict[int, _Launch] = {}
+        self._launches: dict[int, _TappedLaunch] = {}
         self._chosen: dict[int, Function] = {}
         self._buffers: dict[tuple[int, Any], Buffer] = {}
         """By the number of the tap and the Python function that it taps."""
         self.failure: Failure | None = None
         """Why a tap made a launch fail."""
 
-    def read(self) -> Reading:
+    def read(self) -> TapReading:
         """What every tap saw. Where several tap one intermediate, the later given wins where both stored.
 
         Raises:
@@ -74,7 +74,7 @@ class Session:
             values[name] = new.values if below is None else new.values.where(new.stored, below)
             stored[name] = new.stored if below is None else new.stored | stored[name]
         unstored = {name: ~there.flatten(2).any(2).cpu() for name, there in stored.items() if there.dim() >= 3}
-        return Reading(values, tuple(note for tap, new in seen for note in sentences.notes(tap, new)), unstored)
+        return TapReading(values, tuple(note for tap, new in seen for note in sentences.notes(tap, new)), unstored)
 
     def _contents(self, number: int) -> Contents:
         tap = self._taps[number]
@@ -112,11 +112,11 @@ class Session:
             self.failure = self.failure or sentences.raised(error, self._taps, launch.sightings)
             raise
 
-    def _prepared(self, kernel: Any) -> _Launch:
+    def _prepared(self, kernel: Any) -> _TappedLaunch:
         try:
             tree = call_tree(kernel)
         except (OSError, SyntaxError):
-            return _Launch((), {}, None, {})
+            return _TappedLaunch((), {}, None, {})
         sightings = {number: found for number, tap in enumerate(self._taps) if (found := self._sighted(tree, tap))}
         storable = {number: found for number, found in sightings.items() if found.places and not found.stale}
         used = {number: found for number, found in storable.items() if self._is_chosen(number, found)}
@@ -125,7 +125,7 @@ class Session:
             key, shape = (number, sighting.function.plain), self._shapes[self._taps[number].intermediate]
             self._buffers[key] = self._buffers.get(key) or new_buffer(shape, self._device)
             arguments |= dict(zip(parameters(number), self._buffers[key].arguments(), strict=True))
-        return _Launch(tree, sightings, rewrite(tree, used, self._taps) if used else None, arguments)
+        return _TappedLaunch(tree, sightings, rewrite(tree, used, self._taps) if used else None, arguments)
 
     def _is_chosen(self, number: int, sighting: Sighting) -> bool:
         """One function only is tapped; if another has the variable too, `read` says so unless one has the very name."""

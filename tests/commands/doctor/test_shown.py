@@ -23,7 +23,7 @@ from gradprobe.commands.doctor.rung import (
     Rung,
 )
 from gradprobe.commands.doctor.shown import as_json, render_examination
-from gradprobe.commands.doctor.survey import Survey
+from gradprobe.commands.doctor.survey import MachineSurvey
 from gradprobe.runtime.caches import TritonCache
 from gradprobe.runtime.versions import InstalledPackage
 
@@ -32,7 +32,7 @@ FILE = LoadedFile(
     "mine", f"{HOME}/mine.py", "ab" * 32, 1.0, "the current folder, place 1 of 5 on the search path", (), ()
 )
 MACHINE = Machine({"torch": "2.13.0"}, (InstalledPackage("torch", "2.13.0", ">=2.11,<2.16", True),), {}, "")
-SURVEY = Survey("cpu", "off", "", (), (FILE,), Built("softmax", ("q",), 32))
+SURVEY = MachineSurvey("cpu", "off", "", (), (FILE,), Built("softmax", ("q",), 32))
 CACHE = TritonCache(f"{HOME}/.triton/cache", 0, 0, None, None, {})
 MADE = Examination("mine.py:f", MACHINE, SURVEY, (), (), CACHE, (), 1.0, "gradprobe doctor mine.py:f")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.mutate.campaign import Terms, campaign, other_gate, own_gate
+from gradprobe.commands.mutate.campaign import CampaignTerms, campaign, other_gate, own_gate
 from gradprobe.commands.mutate.operators import mutants_of
 from gradprobe.commands.mutate.subject import read_file
 from gradprobe.model.failures import TargetFailure, UsageFailure
@@ -30,7 +30,7 @@ def kernel(x, scale, FLAG):
 def run(x):
     return kernel(x, 3, False)
 """
-TERMS = Terms(workers=2, timeout=20.0, watches_lines=True)
+TERMS = CampaignTerms(workers=2, timeout=20.0, watches_lines=True)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_fault_that_the_gate_sees_is_killed_and_one_on_a_line_that_never_runs_
 
 def test_a_mutant_that_hangs_is_stopped_and_counts_as_killed(file):
     program = "import kernels, time; kernels.run(2) == 6 or time.sleep(600)"
-    found = made(file, gate_of(program), Terms(workers=1, timeout=2.0, watches_lines=False))
+    found = made(file, gate_of(program), CampaignTerms(workers=1, timeout=2.0, watches_lines=False))
     assert [outcome.words for outcome in found.having("killed")] == ["no answer within 2 s: stopped"]
 
 

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gradprobe.processes.forks import Beside
+from gradprobe.processes.forks import ParallelWork
 from gradprobe.runtime.front_end import Calls, described_call
 from gradprobe.runtime.front_end.lowering import compile_errors
 from gradprobe.runtime.interpreter import shipped_language
@@ -22,7 +22,7 @@ A = torch.zeros(4096)
 def errors(*launches):
     """What is wrong with each of some launches: (kernel, arguments by name)."""
     calls = [described_call(kernel, (A, A), named) for kernel, named in launches]
-    found = Beside(lambda: compile_errors(calls), is_short=True).answer(60)
+    found = ParallelWork(lambda: compile_errors(calls), is_short=True).answer(60)
     assert found is not None
     return [one and one.sentence.partition(": ")[2] for one in found]
 
@@ -72,7 +72,7 @@ def test_descriptors_tuples_and_constants_can_be_told():
 
     descriptor = TensorDescriptor.from_tensor(torch.zeros(64, 64), [16, 16])
     call = described_call(described, (descriptor, (A, 3)), {"KIND": "sum"})
-    (error,) = Beside(lambda: compile_errors([call]), is_short=True).answer(60) or ["no answer"]
+    (error,) = ParallelWork(lambda: compile_errors([call]), is_short=True).answer(60) or ["no answer"]
     assert error is None
 
 

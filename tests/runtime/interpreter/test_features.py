@@ -10,7 +10,7 @@ import torch
 import triton
 
 from gradprobe.model.case import Case
-from gradprobe.processes.forks import Beside
+from gradprobe.processes.forks import ParallelWork
 from gradprobe.runtime.backend import make_interpreter_right
 from gradprobe.runtime.front_end import described_call
 from gradprobe.runtime.front_end.lowering import compile_errors
@@ -40,6 +40,6 @@ def test_a_feature_gives_what_it_should(kernel):
 
 def test_the_compiler_takes_every_one_of_them():
     calls = [described_call(kernel, (X, Y, X, 16), {"D": 16}) for kernel in IN_THIS_RELEASE]
-    errors = Beside(lambda: compile_errors(calls), is_short=True).answer(60)
+    errors = ParallelWork(lambda: compile_errors(calls), is_short=True).answer(60)
     assert errors is not None
     assert [error.sentence for error in errors if error is not None] == []

@@ -5,7 +5,7 @@ Import only once TRITON_INTERPRET=1 is in the environment: triton is imported he
 
 from ....inputs.memory import Unwritten
 from .accesses import LaneCounts
-from .findings import AccessFinding, Earlier, Spot
+from .findings import AccessFinding, AddressSpot, Earlier
 from .watch import Memory, watched_memory
 
-__all__ = ["LaneCounts", "Earlier", "AccessFinding", "Memory", "Spot", "Unwritten", "watched_memory"]
+__all__ = ["LaneCounts", "Earlier", "AccessFinding", "Memory", "AddressSpot", "Unwritten", "watched_memory"]

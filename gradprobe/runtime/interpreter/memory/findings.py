@@ -22,7 +22,7 @@ _VERBS = {"load": "loads", "store": "stores", "atomic": "does an atomic"}
 
 
 @dataclass(frozen=True)
-class Spot:
+class AddressSpot:
     """Where an address lies, seen from a tensor."""
 
     offset: int
@@ -103,7 +103,7 @@ class AccessFinding:
     """The line in the kernel, then those in the functions that it called to get there."""
     program: Program
     """The first that did it; all that follows is about its first element."""
-    spot: Spot
+    spot: AddressSpot
     earlier: Earlier | None
     """Of a race: the other program."""
     width: int

@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import LISTED, Array, Elements, elements_of
-from .findings import Spot
+from .findings import AddressSpot
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -153,7 +153,7 @@ class View:
         index = None if off else self.elements.index(offset)
         return "" if index is None else f"{self.name}[{', '.join(map(str, index))}]"
 
-    def spot(self, address: int, width: int, others: Sequence[View]) -> Spot:
+    def spot(self, address: int, width: int, others: Sequence[View]) -> AddressSpot:
         """Where an access of `width` bytes lies, and of which of the other views it meets an element."""
         span, (offset, off) = self.elements.span, self._offset(address)
         beyond = not self.low <= address <= self.high - width
@@ -161,14 +161,14 @@ class View:
             side, distance, index = ("before", -offset, None) if offset < 0 else ("after", offset - span + 1, None)
         elif self.elements.hold(np.array([address - self.start]), width)[0]:
             known = self.known or self
-            return Spot(offset, off, "", 0, known.elements.index(known._offset(address)[0]))
+            return AddressSpot(offset, off, "", 0, known.elements.index(known._offset(address)[0]))
         else:
             last = self.elements.last_up_to(offset)
             side, distance = "between", 0 if last is None else offset - last
             index = None if last is None else self.elements.index(last)
         holder = next((word for other in others if other is not self and (word := other.element_at(address))), "")
         wrapped = None if off else self.elements.wrapped(offset)
-        return Spot(offset, off, side, distance, index, holder, wrapped, beyond)
+        return AddressSpot(offset, off, side, distance, index, holder, wrapped, beyond)
 
     def moved(self, by: int) -> View:
         """The same view where its storage lies so many bytes further."""
