@@ -11,10 +11,9 @@ from ..runtime.interpreter.dataflow import Node, Role, Site
 from .follow import Followed
 
 # What each result is stored as.
-_SUMS = {name: unscaled(name) for name in PRODUCTS}
-STORED = {name: f"scale * {form}" if form != name else name for name, form in _SUMS.items()}
+STORED = {name: f"scale * {unscaled(name)}" if unscaled(name) != name else name for name in PRODUCTS}
 STORED |= {name: name for name in ("LSE", "delta")}
-_INPUTS = ("q", "k", "v", "do", "o")
+_INPUTS, _SUMS = ("q", "k", "v", "do", "o"), frozenset(map(unscaled, PRODUCTS))
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def _terms(node: Node) -> Sequence[Node]:
     if node.site.operation == "fadd":
         is_one = len({_role(one).name for one in operands}) == 1
         return operands if is_one and all(_role(one).is_known for one in operands) else ()
-    added = [one for one in operands if _role(one).name in _SUMS.values()]
+    added = [one for one in operands if _role(one).name in _SUMS]
     made_of = [one for one in operands if one not in added and _role(one).is_known]
     scaled = [one for one in made_of if _role(one).factor]
     matrix = [one for one in made_of if _role(one).name not in _INPUTS]
