@@ -12,18 +12,12 @@ from dataclasses import dataclass
 
 from ..model.case import Case
 from ..model.number import listed
+from ..reference import Attention
+from ..runtime.trace import Trace
 from .compare import Comparison
-from .evenness import Head, exceeds, excess
+from .evenness import OFTEN, TILES, Head, exceeds, excess, scatter_of, stand_out
 from .precision import ROUNDED, Precision, precision_of, with_roundings
-
-TILES = (0, 64, 16)
-"""Terms between two roundings of a sum in 16 bits, from none to the smallest tile in use."""
-OFTEN = {"product": 5.0, "S": 4.0, "dP": 2.0, "delta": 2.0, "operand": 1.0, "stored": 1.0, "sums": 1 / min(TILES[1:])}
-"""How often each part is rounded at most: dP - delta, P, their product, that scaled, and the operand; q k, that
-scaled, with what is added, and less the row's maximum; dP, and what dropout makes of it; O and delta."""
-# Multiples of what a head's elements err by at which one stands out, without and with sums in 16 bits: of 1,000 right
-# heads the furthest are at 8 and 14. The budget of a kernel that rounds no more than its contract lies at 10 to 25.
-FURTHEST, FURTHEST_OF_SUMS = 10.0, 16.0
+from .spread import Scatter, rounding
 
 
 @dataclass(frozen=True)
@@ -59,6 +53,8 @@ class Roundings:
 
 def rounded_besides(
     case: Case,
+    x: Attention,
+    trace: Trace,
     plain: Comparison,
     heads: Mapping[str, Sequence[Head]],
     compared: Callable[[Precision], Comparison],
@@ -70,11 +66,7 @@ def rounded_besides(
         heads: how the heads of each result scatter.
         compared: compares the trace by another precision.
     """
-    if (
-        not heads
-        or any(one.non_finite for one in plain.findings.values())
-        or not all(map(_are_roundings, heads.values()))
-    ):
+    if not heads or any(one.non_finite for one in plain.findings.values()) or not _are_alike(heads, OFTEN):
         return None
     ways = [
         (names, tile)
@@ -86,17 +78,41 @@ def rounded_besides(
     found = {ways[-1]: compared(with_roundings(plain.precision, *ways[-1]))}
     if not found[ways[-1]].matches:
         return None
-    furthest = max((head.furthest for of_result in heads.values() for head in of_result), default=0.0)
+    scatter = scatter_of(case, x, plain.precision, by_element=True)
     for names, tile in ways:
-        if furthest <= (FURTHEST_OF_SUMS if tile else FURTHEST):
+        often = OFTEN if tile else OFTEN | {"sums": 0.0}
+        if _are_alike(heads, often) and not _any_stands_out(trace, plain, heads, scatter, often):
             comparison = found.get((names, tile)) or compared(with_roundings(plain.precision, names, tile))
             if comparison.matches:
                 return comparison, Roundings(names, case.dtype, tile)
     return None
 
 
-def _are_roundings(heads: Sequence[Head]) -> bool:
-    """Whether the errors of a result are as large as roundings are, alike in all heads."""
+def _are_alike(heads: Mapping[str, Sequence[Head]], often: Mapping[str, float]) -> bool:
+    """Whether the errors of each result are as large as so many roundings are, alike in all heads."""
+    checks = sum(map(len, heads.values()))
     return not any(
-        exceeds(head, OFTEN) or excess(head, [one for one in heads if one is not head]) > 1 for head in heads
+        exceeds(head, checks, often) or excess(head, [one for one in of_result if one is not head], checks, often) > 1
+        for of_result in heads.values()
+        for head in of_result
     )
+
+
+def _any_stands_out(
+    trace: Trace,
+    plain: Comparison,
+    heads: Mapping[str, Sequence[Head]],
+    scatter: Mapping[str, Scatter],
+    often: Mapping[str, float],
+) -> bool:
+    """Whether an element of a head errs more than roundings that make the head's errors can."""
+    checks = sum(map(len, heads.values()))
+    for result, of_result in heads.items():
+        expected = plain.expected[result]
+        parts = scatter[result].with_stored(rounding(plain.precision, expected))
+        squares = (trace.values[result].double() - expected).square()
+        for head in of_result:
+            of_head = {name: part[head.place] for name, part in parts.items()}
+            if bool(stand_out(head, of_head, squares[head.place], checks, often).any()):
+                return True
+    return False

@@ -1,24 +1,38 @@
 """Spread: how far roundings to 16 bits scatter the rows of O, dQ, dK and dV.
 
-One rounding of x has a variance of ROUNDING squares of u x (`evenness`). What it adds to a gradient follows by first
-order, as in `bounds`.
+A rounding errs by anything within half a spacing: its variance is a third of the square of that. What it adds to a
+gradient follows by first order, as in `bounds`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..reference import Attention, Tile
 from ..reference.attention import BY_KEY
+from .precision import TINY, Precision, nearest
 
 RESULTS = ("O", "dQ", "dK", "dV")
 
 Parts = dict[str, Tensor]
-"""By what is rounded: the squares that it adds to those of each row's errors, in squares of the unit roundoff."""
+"""By what is rounded: the variance that it adds to each row, summed over its elements, or to each element."""
+
+
+_EXPONENT = 0x7FF << 52
+"""The bits of float64 that hold the exponent: alone, they are the power of two below a number."""
+
+
+def rounding(precision: Precision, values: Tensor) -> Tensor:
+    """The variance of rounding values [float64] to 16 bits, whatever their last bits are: a third of the square of half
+    a spacing.
+    """
+    power = (values.contiguous().view(torch.int64) & _EXPONENT).view(torch.float64)
+    return (power * precision.matrix).clamp_(min=precision.floor).square_().mul_((power > 0) / 3)
 
 
 @dataclass
@@ -26,18 +40,21 @@ class OfTile:
     """A tile's share of what scatters one result."""
 
     parts: Parts
-    """[h, r] each. "product": the rounding of P or dS for the product; "operand": of q or k before the scores; "S" and
-    "dP": of these; "delta": of delta, O and P dP."""
+    """[h, r, 1] each, or [h, r, C] by element. "product": the rounding of P or dS for the product, whatever
+    their last bits are; "exactly": of just these P or dS (a P of nearly 1 rounds to 1), and "late": of P before it is
+    divided by the row's sum; "operand": of q or k before the scores; "S", "shifted", "P", "dP" and "spread": of
+    scores, of these less the row's maximum, of P, dP, and dP - delta; "delta": of delta, O and P dP."""
     terms: Tensor
     """[h, r] how many terms each row sums."""
     shared: Tensor | None = None
-    """[h, r] of dK and dV, the squares of what whole query rows have in common: errors of delta and of LSE."""
-    of_queries: Tensor | None = None
-    """[h, m] the same by query row."""
+    """[h, m, N] of dK and dV: the squares of what each query row adds by errors that it has for all keys, of delta and
+    LSE."""
 
 
-def tile_parts(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> dict[str, OfTile]:
-    """What scatters each of RESULTS on a tile.
+def tile_parts(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision, *, by_element: bool = False
+) -> dict[str, OfTile]:
+    """What scatters each of RESULTS on a tile, row by row or element by element.
 
     Args:
         values: what `reference.evaluate` gives.
@@ -45,38 +62,47 @@ def tile_parts(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> dict[s
     q, k, v, do = x.tensors(tile)
     p, pe, dp, ds = (values[name] for name in ("P", "PE", "dP", "dS"))
     delta, score = values["delta"][..., None], values["S"].masked_fill(~values["valid"], 0.0)
-    q2, k2, v2, do2 = (one.square().sum(-1) for one in (q, k, v, do))
+    q2, k2, do2 = (one.square().sum(-1, keepdim=True) for one in (q, k, do))
+    of_rounding = partial(rounding, precision)
     # What moves a score moves its own P, the whole row by LSE, and delta.
-    moved = {"S": score.square(), "operand": x.scale**2 * q2[..., None] * k2[..., None, :] / q.shape[-1]}
+    of_q, of_k = (of_rounding(one).sum(-1, keepdim=True) for one in (q, k))
+    shifted = (score - values["S"].amax(-1, keepdim=True)).masked_fill(~values["valid"], 0.0)
+    moved = {"S": of_rounding(score), "shifted": of_rounding(shifted)}
+    moved["operand"] = x.scale**2 * (of_q * k2.mT).maximum(q2 * of_k.mT) / q.shape[-1]
     by_lse = {name: (p**2 * one).sum(-1, keepdim=True) for name, one in moved.items()}
     by_delta = {name: ((p * (dp - delta)) ** 2 * one).sum(-1, keepdim=True) for name, one in moved.items()}
-    of_o = ((do * values["O"]) ** 2).sum(-1, keepdim=True)
-    by_delta["delta"] = ((p * dp) ** 2).sum(-1, keepdim=True) + of_o + delta**2
+    of_o = (do**2 * of_rounding(values["O"])).sum(-1, keepdim=True)
+    of_dp = p**2 * of_rounding(dp)
+    by_delta["delta"] = of_dp.sum(-1, keepdim=True) + of_o + of_rounding(delta)
 
-    def of(matrix: Tensor, other: Tensor, along: int, meets: Tensor | None = None, scale: float = 1.0) -> OfTile:
-        """Of a product with an operand whose rows have these squares; `meets` is what errors of delta are times."""
-        squares = {"product": matrix**2} | {name: matrix**2 * (one + by_lse[name]) for name, one in moved.items()}
-        parts = {name: (one * other).sum(along) for name, one in squares.items()}
-        in_common = matrix**2 * sum(by_lse.values()) * other
-        if meets is not None:
-            parts["dP"] = ((p * dp) ** 2 * other).sum(along)
-            for name, one in by_delta.items():
-                parts[name] = parts.get(name, 0.0) + (one * meets).sum(along)
-            in_common = in_common + sum(by_delta.values()) * meets
-        parts = {name: scale**2 * part for name, part in parts.items()}
-        terms = values["valid"].sum(along).expand_as(parts["product"]).double()
-        if along == -1:
-            return OfTile(parts, terms)
-        return OfTile(parts, terms, scale**2 * in_common.sum(-2), scale**2 * in_common.sum(-1))
+    def squares(rows: Tensor) -> Tensor:
+        return rows.square() if by_element else rows.square().sum(-1, keepdim=True)
 
-    # delta's error is one for the row, so of dQ it meets the row of P K.
-    row = (p @ k).square().sum(-1, keepdim=True)
+    def of(matrix: Tensor) -> Parts:
+        rounded = {"product": of_rounding(matrix), "exactly": (nearest(precision, matrix) - matrix) ** 2}
+        return rounded | {name: matrix**2 * (one + by_lse[name]) for name, one in moved.items()}
+
+    largest = pe.amax(-1, keepdim=True).clamp(min=TINY)
+    late = largest**2 * (nearest(precision, pe / largest) - pe / largest) ** 2
+    of_pe, of_ds = of(pe) | {"late": late}, of(ds) | {"dP": of_dp}
+    of_ds |= {"P": (dp - delta) ** 2 * of_rounding(p), "spread": p**2 * of_rounding(dp - delta)}
+    # delta's error is one for the row: of dQ it meets the row of P K, of dK each P.
+    by_keys = of_ds | {name: of_ds.get(name, 0.0) + p**2 * one for name, one in by_delta.items()}
+    dq, row = _times(of_ds, squares(k), x.scale), x.scale**2 * squares(p @ k)
+    dq |= {name: dq.get(name, 0.0) + row * one for name, one in by_delta.items()}
+    terms = {axis: values["valid"].sum(axis).expand(len(q), -1).double() for axis in (-1, -2)}
+    from_lse, from_delta = sum(by_lse.values()), sum(by_delta.values())
+    to_dk, to_dv = x.scale**2 * q2 * (ds**2 * from_lse + p**2 * from_delta), do2 * pe**2 * from_lse
     return {
-        "O": of(pe, v2[:, None], -1),
-        "dQ": of(ds, k2[:, None], -1, row, x.scale),
-        "dK": of(ds, q2[..., None], -2, p**2 * q2[..., None], x.scale),
-        "dV": of(pe, do2[..., None], -2),
+        "O": OfTile(_times(of_pe, squares(v)), terms[-1]),
+        "dQ": OfTile(dq, terms[-1]),
+        "dK": OfTile(_times({name: one.mT for name, one in by_keys.items()}, squares(q), x.scale), terms[-2], to_dk),
+        "dV": OfTile(_times({name: one.mT for name, one in of_pe.items()}, squares(do)), terms[-2], to_dv),
     }
+
+
+def _times(matrices: Parts, squares: Tensor, scale: float = 1.0) -> Parts:
+    return {name: scale**2 * one @ squares for name, one in matrices.items()}
 
 
 @dataclass
@@ -84,16 +110,17 @@ class Scatter:
     """What scatters one result of a problem, put together from tiles."""
 
     parts: Parts
-    """[B, H, R] each."""
+    """[B, H, R, 1] each, or [B, H, R, C] by element."""
     terms: Tensor
+    """[B, H, R]."""
     shared: Tensor
+    """[B, H, R] the squares of what query rows have in common."""
     queries: Tensor
-    """[2, B, H] the sum of what query rows have in common, and of its squares."""
+    """[2, B, H] these summed by query row, and the squares of that."""
 
-    def with_stored(self, expected: Tensor) -> Parts:
+    def with_stored(self, stored: Tensor) -> Parts:
         """All parts, with what storing the result adds, and what a sum that is kept in 16 bits."""
-        stored = expected.square().sum(-1)
-        return self.parts | {"stored": stored, "sums": (stored + self.parts["product"]) * self.terms}
+        return self.parts | {"stored": stored, "sums": (stored + self.parts["product"]) * self.terms[..., None]}
 
 
 class Spread:
@@ -109,15 +136,16 @@ class Spread:
             for name, part in one.parts.items():
                 self._add(result, scatter.parts[name], tile, part)
             self._add(result, scatter.terms, tile, one.terms)
-            if one.shared is not None and one.of_queries is not None:
-                self._add(result, scatter.shared, tile, one.shared)
-                of_heads = torch.stack([one.of_queries.sum(-1), one.of_queries.square().sum(-1)])
+            if one.shared is not None:
+                self._add(result, scatter.shared, tile, one.shared.sum(-2))
+                of_queries = one.shared.sum(-1)
+                of_heads = torch.stack([of_queries.sum(-1), of_queries.square().sum(-1)])
                 scatter.queries[:, tile.batch].index_add_(1, self.x.kv_heads(tile), of_heads)
 
     def _nothing(self, result: str, one: OfTile) -> Scatter:
         rows = (self.x.k if result in BY_KEY else self.x.q).shape[:-1]
         zeros = self.x.q.new_zeros
-        parts = {name: zeros(rows) for name in one.parts}
+        parts = {name: zeros(*rows, part.shape[-1]) for name, part in one.parts.items()}
         return Scatter(parts, zeros(rows), zeros(rows), zeros(2, *rows[:2]))
 
     def _add(self, result: str, whole: Tensor, tile: Tile, part: Tensor) -> None:

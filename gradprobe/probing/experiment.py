@@ -280,7 +280,9 @@ def _judged_coarser(
     if (by_operand := rounded_operand(case, x, trace, plain, compared)) is not None:
         return by_operand[0], (by_operand[1],)
     lenient, proved = explained(case, x, trace, plain)
-    if not lenient.matches and (found := rounded_besides(case, plain, heads, lambda held: by_precision(held=held))):
+    if not lenient.matches and (
+        found := rounded_besides(case, x, trace, plain, heads, lambda held: by_precision(held=held))
+    ):
         return found[0], (found[1],)
     return lenient, proved
 

@@ -11,7 +11,10 @@ from torch import Tensor
 
 from gradprobe.model.case import Case
 from gradprobe.model.resolution import resolve
+from gradprobe.numerics.evenness import most, student
 from gradprobe.numerics.evidence import Measured
+from gradprobe.numerics.precision import precision_of
+from gradprobe.numerics.spread import rounding
 from gradprobe.probing.experiment import experiment_of, inputs_of, measure
 from gradprobe.runtime.trace import Trace, read_trace
 from tests.emulated import target_of
@@ -19,7 +22,8 @@ from tests.numerics.drawn_kernels import Roundings, backward, drawn
 from tests.sampling import sampled
 
 # From so many rows on, and beside another head, twice the error is told from chance.
-TOLD = 64
+TOLD = 45
+LEAST = 1.5
 
 
 def case_of(random: Random, seed: int, least: int = 1, most: int = 600) -> Case:
@@ -67,6 +71,12 @@ class Judge:
         place.copy_((place.double() + 2 * errors.square().mean().sqrt() * noise).to(place.dtype))
         return results
 
+    def times_as_large(self, right: Measured, results: dict[str, Tensor], name: str, head: int) -> float:
+        """How many times as large the errors of a head are as they were."""
+        expected = right.comparison.expected[name][0, head]
+        after, before = (one[name][0, head].double() - expected for one in (results, self.results))
+        return float(after.square().mean().sqrt() / before.square().mean().sqrt().clamp(min=1e-300))
+
 
 @sampled("seed", range(300), (4, 18, 36, 44, 54, 94, 102, 126, 136, 204))
 def test_a_right_kernel_is_not_accused(seed):
@@ -87,8 +97,32 @@ def test_twice_the_error_in_one_head_is_found(seed):
     judge = Judge(case, how)
     right, name = judge(judge.results), random.choice(("dQ", "dK", "dV"))
     head = random.randrange(judge.results[name].shape[1])
-    assert not judge(judge.doubled(right, name, head)).matches, (how, case, name)
-    assert not judge(judge.scattered(right, name, head)).matches, (how, case, name)
+    for results in (judge.doubled(right, name, head), judge.scattered(right, name, head)):
+        # Twice the error of storing alone is stored as the same number again.
+        if judge.times_as_large(right, results, name, head) > LEAST:
+            assert not judge(results).matches, (how, case, name)
+
+
+@pytest.mark.parametrize(("rate", "freedom", "exceeded"), [(1e-3, 5, 5.893), (1e-4, 10, 5.694), (5e-7, 1e9, 4.892)])
+def test_how_often_chance_exceeds_is_students_t(rate, freedom, exceeded):
+    assert student(rate, freedom) == pytest.approx(exceeded, rel=0.02)
+
+
+def test_the_most_that_one_head_has_beside_another_is_a_knapsack():
+    of, held = (
+        {name: torch.tensor(one) for name, one in zip("abc", shares, strict=True)}
+        for shares in ((4.0, 3.0, 1.0), (1.0, 1.0, 2.0))
+    )
+    often = {"a": 1.0, "b": 2.0, "c": 9.0}
+    found = [float(most(torch.tensor(size), of, held, often)) for size in (0.5, 2.0, 5.0)]
+    assert found == [2.0, 4.0 + 3.0, 4.0 + 6.0 + 1.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_variance_of_a_rounding_is_that_of_many(dtype):
+    values = torch.rand(10_000, generator=torch.Generator().manual_seed(0), dtype=torch.double).exp()
+    predicted = rounding(precision_of(str(dtype).removeprefix("torch."), "ieee"), values).sum()
+    assert float((values.to(dtype) - values).square().sum() / predicted) == pytest.approx(1.0, abs=0.03)
 
 
 def test_the_head_is_named():
