@@ -16,6 +16,8 @@ from ..numerics.tally import Finding
 VALUE = "value/"
 # What is said of a value that an operation makes wrong which should leave it as it is.
 SPOILT = "is right before it and wrong after it"
+# What is said of a value that is right but for a factor where it is used.
+HERE = "here, and this is"
 
 
 class Table:
@@ -62,7 +64,7 @@ class Table:
         names = [name for name in diagnosis.says_wrong if name in self._findings]
         is_right = all(one.status == MATCH for name in names for _, one in self._findings[name])
         is_seen = any(at for name in names for at, _ in self._findings[name])
-        is_right &= not is_seen or any(SPOILT in said for said in diagnosis.evidence)
+        is_right &= not is_seen or any(sign in said for said in diagnosis.evidence for sign in (SPOILT, HERE))
         behind = [name for name in reached(names, self._family) if name not in names and self._is_own(name)]
         if not names or not is_right or not behind:
             return diagnosis

@@ -11,7 +11,7 @@ from ..model.intermediates import MATRIX_OF, PRODUCTS, in_place_of, made_of
 from ..model.number import in_words, spans
 from ..runtime.interpreter.dataflow import Flow, Lanes, Node, Site
 from ..runtime.interpreter.memory.findings import Line, places
-from .agreement import SPOILT
+from .agreement import HERE, SPOILT
 from .factors import ValueFactors
 from .follow import Followed
 from .misread import WORDS
@@ -85,7 +85,7 @@ def _by_factors(
     for site, (node, _) in found.items():
         culprit = None if _is_known(node) else factors.culprit(node)
         if culprit is not None:
-            reason = f"line {places(site.lines)[-1].line} needs {culprit.wanted} here, and this is {culprit.words}"
+            reason = f"line {places(site.lines)[-1].line} needs {culprit.wanted} {HERE} {culprit.words}"
             odd = culprit.node.site
             lines = blamed(odd, _right(run.flow) - {odd})
             told.setdefault(odd, Suspect("value", culprit.name, odd, lines, reason, extents[site], used=(site.lines,)))
