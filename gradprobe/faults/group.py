@@ -9,7 +9,7 @@ from operator import methodcaller
 import torch
 from torch import Tensor
 
-from ..numerics.totals import totals_of
+from ..numerics.totals import TOTALS
 from ..reference.attention import BY_HEAD
 from .hypothesis import Hypothesis, Observed, making
 from .variant import TileScope
@@ -32,8 +32,9 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
 def _of_one_program(name: str, batch: int, first: int, size: int, value: Tensor, scope: TileScope) -> Tensor:
     i, _ = scope.x.positions(scope.tile)
     own = ((i >= first) & (i < first + size)).double() * (scope.tile.batch == batch)
-    given = {"dP": own * scope.used["dP"], "delta": -own[:, 0] * scope.used["delta"]}
-    return totals_of(scope.x, scope.tile, scope.used, given)[name]
+    p, dp, delta = (scope.used[each] for each in ("P", "dP", "delta"))
+    given = {"dT": own * p * (dp - delta[..., None]), "dP": own * dp, "delta": own[:, 0] * delta}
+    return TOTALS[name].summed(scope.x, scope.tile, scope.used, given[TOTALS[name].of])
 
 
 def _of_groups(seen: Observed) -> Iterator[Hypothesis]:

@@ -144,7 +144,7 @@ class Case:
 
     def has(self, optional: str) -> bool:
         """Whether an optional input ("bias", "tau" or "" for none) takes part."""
-        return {"": True, "bias": self.bias, "sinks": self.sinks, "tau": self.tau is not None}[optional]
+        return not optional or getattr(self, optional) not in (False, None)
 
     def axes(self, name: str) -> str:
         """The axes of an intermediate, as in its table; of dBias, those of this case's bias."""

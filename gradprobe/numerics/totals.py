@@ -39,8 +39,8 @@ def _by_position(x: Attention, tile: Tile, values: Mapping[str, Tensor], matrix:
 
 
 def _by_sink(x: Attention, tile: Tile, values: Mapping[str, Tensor], rows: Tensor) -> Tensor:
-    """[h] numbers of rows [h, m] summed as dSink sums delta, without its sign."""
-    return (sink_weight(x, tile, values["LSE"]) * rows).sum(-1)
+    """[h] numbers of rows [h, m] summed as dSink sums delta."""
+    return -(sink_weight(x, tile, values["LSE"]) * rows).sum(-1)
 
 
 def by_row(of: Chain, ds: Tensor) -> Tensor:
@@ -175,9 +175,9 @@ TOTALS = {
 
 
 def totals_of(x: Attention, tile: Tile, values: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A tile's shares of the totals of a problem, without their signs, of some dT, dP and delta or their errors."""
+    """By how much errors of dT, dP and delta move a tile's shares of the totals that a problem has."""
     exist = {name: one for name, one in TOTALS.items() if one.of in given and getattr(x, one.needs) is not None}
-    return {name: one.summed(x, tile, values, given[one.of]) for name, one in exist.items()}
+    return {name: one.summed(x, tile, values, given[one.of]).abs() for name, one in exist.items()}
 
 
 class Totals:
