@@ -8,10 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..model.intermediates import steps
-
 FORWARD = ("O", "dQ", "dK", "dV")
-_OF_LAZY, _OF_SOFTMAX = (tuple(row.name for row, _ in steps(family)) for family in ("lazy", "softmax"))
+ALL = ("LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV", "dBias")
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,10 @@ _BIASED = (*FORWARD, "dBias")
 _ADAPTERS = "gradprobe.targets.adapters"
 _SDPA = f"{_ADAPTERS}.sdpa"
 _TABLE = (
-    Builtin("lazy", "gradprobe.kernels.triton.lazy:lazy_intermediates", "Lazy attention in Triton", _OF_LAZY),
-    Builtin("flash", "gradprobe.kernels.triton.flash:flash_intermediates", "FlashAttention in Triton", _OF_SOFTMAX),
-    Builtin("lazy-cuda", f"{_ADAPTERS}.lazy_cuda:lazy_cuda", "Lazy attention in CUDA C++", _OF_LAZY),
-    Builtin("flash-cuda", f"{_ADAPTERS}.flash_cuda:flash_cuda", "FlashAttention in CUDA C++", _OF_SOFTMAX[:-2]),
+    Builtin("lazy", "gradprobe.kernels.triton.lazy:lazy_intermediates", "Lazy attention in Triton", (*ALL, "dTau")),
+    Builtin("flash", "gradprobe.kernels.triton.flash:flash_intermediates", "FlashAttention in Triton", (*ALL, "dSink")),
+    Builtin("lazy-cuda", f"{_ADAPTERS}.lazy_cuda:lazy_cuda", "Lazy attention in CUDA C++", (*ALL, "dTau")),
+    Builtin("flash-cuda", f"{_ADAPTERS}.flash_cuda:flash_cuda", "FlashAttention in CUDA C++", ALL[:-1]),
     Builtin("sdpa", f"{_SDPA}:sdpa", "PyTorch's SDPA, the kernel that it chooses", _BIASED),
     Builtin("sdpa-math", f"{_SDPA}:sdpa_math", "PyTorch's SDPA of plain operations", _BIASED),
     Builtin("sdpa-flash", f"{_SDPA}:sdpa_flash", "PyTorch's SDPA by FlashAttention", FORWARD),
