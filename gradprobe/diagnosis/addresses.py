@@ -17,11 +17,10 @@ import numpy as np
 from torch import Tensor
 
 from ..cuda.recording import BLOCK, Recording, recorded
-from ..faults.hypothesis import title
 from ..inputs.memory import Array
 from ..model.assignment import OUTPUTS, Assigned
 from ..model.case import Case
-from ..model.intermediates import DERIVED, PRODUCTS
+from ..model.intermediates import DERIVED, PRODUCTS, title
 from ..model.number import in_words, spans
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of

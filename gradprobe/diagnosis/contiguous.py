@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..faults.hypothesis import title
+from ..model.intermediates import title
 from ..model.mechanisms import door
 from ..model.number import listed
 from ..model.report import Diagnosis

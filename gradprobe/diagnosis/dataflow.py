@@ -13,11 +13,10 @@ from collections.abc import Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from ..faults.hypothesis import title
 from ..faults.tile import OVERWRITTEN
 from ..lint.passed import passed_of_others
 from ..model.failures import Failure
-from ..model.intermediates import entered_by, parents_of
+from ..model.intermediates import entered_by, parents_of, title
 from ..model.mechanisms import door, gathered
 from ..model.number import listed
 from ..model.report import CONSISTENT, Diagnosis, Reached, Where

@@ -9,7 +9,7 @@ from itertools import combinations
 
 from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.table import hypotheses
-from ..model.intermediates import GRADIENT_OF, lookup
+from ..model.intermediates import GRADIENT_OF, title
 from ..model.memory import GUARD, OUTSIDE, RACE, MemoryFinding
 from ..model.report import NAMED
 from ..numerics.evidence import LayoutRun
@@ -40,8 +40,7 @@ class FailingLayout:
     @cached_property
     def spoilt(self) -> frozenset[str]:
         """The results that kernels were seen to store outside themselves, or race for, in this layout."""
-        rows = (lookup(one.tensor) for one in self.spoiling)
-        return frozenset(row.name for row in rows if row is not None) & _RESULTS
+        return frozenset(title(one.tensor) for one in self.spoiling) & _RESULTS
 
     @property
     def spoiling(self) -> tuple[MemoryFinding, ...]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..faults.hypothesis import Hypothesis, title
+from ..faults.hypothesis import Hypothesis
 from ..faults.memory import in_words
 from ..lint.finding import FOREIGN, LintFinding, cast_at, computed_at, where_of
 from ..lint.reading import findings_of
-from ..model.intermediates import is_named_after, lookup
+from ..model.intermediates import is_named_after, lookup, title
 from ..model.mechanisms import gathered
 from ..model.memory import (
     BARRIER,

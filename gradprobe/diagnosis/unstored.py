@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..faults.hypothesis import title
 from ..inputs.memory import Array
+from ..model.intermediates import title
 from ..model.number import plural
 from .follow import Followed
 from .misread import WORDS

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.intermediates import GRADIENT_OF, steps
+from ..model.intermediates import GRADIENT_OF, names
 from ..model.number import listed
 from .hypothesis import Hypothesis, Observed, making
 from .variant import Hook, TileScope, Variant, finishing
@@ -46,8 +46,7 @@ _FEWEST = 8
 def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """Every step, and the scores, times each usual constant; and times the factor that a step itself shows."""
     named = constants(seen.case)
-    existing = [row.name for row, _ in steps(seen.case.family) if seen.case.has(row.needs)]
-    for step in sorted(existing, key=lambda name: name in _FORWARD):
+    for step in sorted(filter(seen.case.exists, names()), key=lambda name: name in _FORWARD):
         # LSE is no product of what backwards are off by, but it may be in other units.
         factors = {words: factor for words, factor in named.items() if step != "LSE" or words in _UNITS}
         measured = _measured(seen, step)

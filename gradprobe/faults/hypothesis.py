@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.intermediates import lookup, names, reached, steps
+from ..model.intermediates import names, reached, steps, title
 from ..numerics.evidence import Measured
 from ..reference import Attention
 from .variant import Alter, Hook, hooking
@@ -103,14 +103,6 @@ def may_show(changes: frozenset[str], seen: Observed, names: Collection[str] | N
         names: the intermediates in question; None for all that are wrong by themselves.
     """
     return not set(reached(changes, seen.case.family)).isdisjoint(seen.own if names is None else names)
-
-
-def title(tensor: str) -> str:
-    """A tensor as the field writes it: dO, LSE, q."""
-    if tensor == "do":
-        return "dO"
-    row = lookup(tensor)
-    return row.name if row is not None else tensor
 
 
 AXES = {"b": "batch", "h": "head", "g": "head", "m": "row", "n": "row", "d": "dim", "e": "dim", "w": "distance"}

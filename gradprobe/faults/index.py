@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .hypothesis import AXES, Hypothesis, Observed, title
+from ..model.intermediates import title
+from .hypothesis import AXES, Hypothesis, Observed
 from .memory import axes_of, misreading, readable
 from .variant import Variant, wide
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from .hypothesis import Hypothesis, Observed, title
+from ..model.intermediates import title
+from .hypothesis import Hypothesis, Observed
 from .memory import axes_of, contiguous_strides, misreading, readable, through
 
 

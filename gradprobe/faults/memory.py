@@ -34,9 +34,7 @@ def readable(seen: Observed) -> dict[str, Tensor]:
 
 def axes_of(name: str, seen: Observed) -> str:
     """The axes of a tensor, one letter each; "" of one that has neither batches nor heads."""
-    known = {"lse": "bhm", "delta": "bhm", "o": "bhme", "dq": "bhmd", "dk": "bgnd", "dv": "bgne"}
-    axes = known.get(name) or seen.case.input_axes(name)
-    tensor = seen.tensors.get(name)
+    axes, tensor = seen.case.input_axes(name), seen.tensors.get(name)
     return axes if tensor is None or tensor.dim() == len(axes) else ""
 
 

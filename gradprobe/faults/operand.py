@@ -9,8 +9,8 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from ..model.intermediates import PRODUCTS, steps
-from .hypothesis import Hypothesis, Observed, making, title
+from ..model.intermediates import PRODUCTS, steps, title
+from .hypothesis import Hypothesis, Observed, making
 from .variant import Alter, Hook, TileScope, finishing, operand, product
 
 

@@ -8,8 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..model.intermediates import PRODUCTS
-from .hypothesis import Hypothesis, Observed, entered, title
+from ..model.intermediates import PRODUCTS, title
+from .hypothesis import Hypothesis, Observed, entered
 from .variant import Alter, Hook, TileScope, Variant, hooking, operand, product
 
 Narrow = Callable[[Tensor], Tensor]

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from .hypothesis import Hypothesis, Observed, title
+from ..model.intermediates import title
+from .hypothesis import Hypothesis, Observed
 from .memory import GRADIENTS, axes_of, contiguous_strides, in_words, offsets, whole_storage, with_strides_of, word
 from .variant import Alter, finishing
 

@@ -8,7 +8,8 @@ from itertools import combinations
 
 from torch import Tensor
 
-from .hypothesis import AXES, Hypothesis, Observed, title
+from ..model.intermediates import title
+from .hypothesis import AXES, Hypothesis, Observed
 from .memory import axes_of, in_words, misreading, readable, through, with_strides_of, word
 
 

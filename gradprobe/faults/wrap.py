@@ -7,8 +7,8 @@ from functools import partial
 
 from torch import Tensor
 
-from ..model.intermediates import KINDS
-from .hypothesis import EVERYTHING, Hypothesis, Observed, entered, title
+from ..model.intermediates import KINDS, title
+from .hypothesis import EVERYTHING, Hypothesis, Observed, entered
 from .memory import GRADIENTS, axes_of, offsets, readable, reading, whole_storage
 from .variant import Variant, finishing
 

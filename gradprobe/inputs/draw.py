@@ -154,7 +154,7 @@ def outputs_of(
     import torch
 
     found = {}
-    for name in (name for name in OUTPUTS if name in names and _exists(name, case)):
+    for name in (name for name in OUTPUTS if name in names and case.exists(name)):
         shape = [case.size(axis) for axis in case.input_axes(name)]
         dtype = values[_LIKE[name]].dtype if name in _LIKE else torch.float32
         found[name] = torch.full(shape, fill, dtype=dtype, device=values["q"].device)
@@ -170,8 +170,3 @@ def coarser_than(name: str, dtype: torch.dtype, values: Mapping[str, Tensor]) ->
     if like not in values or torch.promote_types(dtype, values[like].dtype) == dtype:
         return None
     return like
-
-
-def _exists(name: str, case: Case) -> bool:
-    row = lookup(name)
-    return row is not None and row.step(case.family) is not None and case.has(row.needs)

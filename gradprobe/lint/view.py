@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..inputs.placement import spanned
-from ..model.intermediates import lookup
 from ..runtime.launches import storage_of
 from ..source.parameter_names import is_stride, stride_of, word_of
 from ..source.triton_source import Function
@@ -96,10 +95,8 @@ def memory_of(caught: Caught) -> CallTensors:
 
 
 def _held(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> TensorViews:
-    case, row, shape = caught.case, lookup(name), tuple(tensor.shape)
-    kinds = case.input_axes(name)
-    if not kinds and row is not None and row.step(case.family) is not None and case.has(row.needs):
-        kinds = case.axes(name)
+    case, shape = caught.case, tuple(tensor.shape)
+    kinds = case.input_axes(name) or (case.axes(name) if case.exists(name) else "")
     expected = tuple(case.size(axis) for axis in kinds)
     # What a target allocates may have its axes in another order than its name says.
     is_certain = expected == shape and (is_given or len(set(shape)) == len(shape))

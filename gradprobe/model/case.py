@@ -142,9 +142,11 @@ class Case:
         """The elements of all its score matrices."""
         return self.batch * self.heads * self.seqlen_q * self.seqlen_k
 
-    def has(self, optional: str) -> bool:
-        """Whether an optional input ("bias", "tau" or "" for none) takes part."""
-        return not optional or getattr(self, optional) not in (False, None)
+    def exists(self, name: str) -> bool:
+        """Whether there is an intermediate of a name in the case's family and with its inputs."""
+        row = lookup(name)
+        has_input = row is not None and (not row.needs or getattr(self, row.needs) not in (False, None))
+        return row is not None and row.step(self.family) is not None and has_input
 
     def axes(self, name: str) -> str:
         """The axes of an intermediate, as in its table; of dBias, those of this case's bias."""

@@ -208,6 +208,11 @@ def steps(family: str) -> Iterator[tuple[Intermediate, Step]]:
             yield row, step
 
 
+def title(tensor: str) -> str:
+    """A tensor as the field writes it: dO, LSE, q."""
+    return _BY_NAME[tensor.lower()].name if tensor.lower() in _BY_NAME else "dO" if tensor == "do" else tensor
+
+
 def symbol(name: str) -> str:
     """An input or intermediate as formulas write it: Q, dO, dS."""
     return {"q": "Q", "k": "K", "v": "V", "do": "dO"}.get(name, name)

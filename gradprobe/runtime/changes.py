@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..inputs.guards import mapped, same_bits
 from ..inputs.layouts import Inputs, write
 from ..model.assignment import OUTPUTS
-from ..model.intermediates import lookup
+from ..model.intermediates import title
 from .allocations import asked_at, factory_mode
 from .launches import storage_of
 
@@ -143,10 +143,10 @@ def shared(
         given: what it was given, including the tensors to write into.
         allowed: the inputs that it may write over.
     """
-    held = {_intermediate(name): given[name] for name in OUTPUTS if name in given}
+    held = {title(name): given[name] for name in OUTPUTS if name in given}
     returned = result.items() if isinstance(result, Mapping) else ()
-    held |= {_intermediate(str(key)): tensor for key, tensor in returned if tensor is not None}
-    gradients = {name: held[name] for name in map(_intermediate, OUTPUTS) if name in held}
+    held |= {title(str(key)): tensor for key, tensor in returned if tensor is not None}
+    gradients = {name: held[name] for name in map(title, OUTPUTS) if name in held}
     apart = {*OUTPUTS, *allowed, *(["do"] if by_autograd else [])}
     inputs = {name: tensor for name, tensor in given.items() if name not in apart}
     pairs = itertools.product(gradients, inputs)
@@ -155,11 +155,6 @@ def shared(
     for name, other in itertools.chain(pairs, among):
         if count := _elements_of_both(every[name], every[other]):
             yield Shared(name, other, count)
-
-
-def _intermediate(name: str) -> str:
-    row = lookup(name)
-    return row.name if row is not None else name
 
 
 def _elements_of_both(one: Tensor, other: Tensor) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..model.assignment import given_back, sizes_taken, with_broadcast
 from ..model.case import Case, ranked
 from ..model.failures import TargetFailure
-from ..model.intermediates import lookup, names, steps
+from ..model.intermediates import TABLE, lookup, names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,11 +34,7 @@ def dtype_of(trace: Trace, name: str) -> str | None:
 
 def expected_shapes(case: Case) -> dict[str, tuple[int, ...]]:
     """The shape of every intermediate that exists in the case's family, in dataflow order."""
-    return {
-        row.name: tuple(case.size(axis) for axis in case.axes(row.name))
-        for row, _ in steps(case.family)
-        if case.has(row.needs)
-    }
+    return {row.name: tuple(case.size(axis) for axis in case.axes(row.name)) for row in TABLE if case.exists(row.name)}
 
 
 def read_trace(result: object, case: Case, subject: str, outputs: Mapping[str, Tensor] | None = None) -> Trace:
@@ -111,7 +107,7 @@ def _name(key: object, case: Case, subject: str) -> str:
     row = lookup(str(key))
     if row is None:
         raise TargetFailure(f"{subject} returned an unknown intermediate {key!r}", f"known: {', '.join(names())}")
-    if row.step(case.family) is None or not case.has(row.needs):
+    if not case.exists(row.name):
         raise TargetFailure(f"{subject} returned {row.name}, which does not exist in this case", "leave it out")
     return row.name
 

@@ -16,7 +16,7 @@ from ..cuda.host import HostFunction, HostParameter, launching_functions
 from ..cuda.launcher import STREAM, Launcher
 from ..cuda.source import Unit, read_source
 from ..model.failures import UsageFailure, did_you_mean
-from ..model.intermediates import lookup
+from ..model.intermediates import title
 from ..source.parameter_names import is_stride, stride_of, tensor_of, word_of
 from .parameters import canonical_name
 
@@ -175,7 +175,7 @@ class HostTarget:
         for batch, head in itertools.product(self._each("b", sizes), self._each("h", sizes)):
             passed = (self._argument(one, given, tensors, sizes, batch, head) for one in self.meanings.values())
             self.launcher(*(one for one in passed if one is not _NOTHING))
-        return {_title(name): tensors[name] for name in self._named("output")}
+        return {title(name): tensors[name] for name in self._named("output")}
 
     def _named(self, kind: str) -> list[str]:
         return [one.what for one in self.meanings.values() if one.kind == kind]
@@ -259,9 +259,3 @@ class HostTarget:
 
 
 _NOTHING = object()
-
-
-def _title(tensor: str) -> str:
-    row = lookup(tensor)
-    assert row is not None
-    return row.name

@@ -9,7 +9,7 @@ from typing import Any
 from ...inputs.history import CheckRequest
 from ...inputs.options import command_line
 from ...model.failures import UsageFailure
-from ...model.intermediates import lookup
+from ...model.intermediates import title
 from ...model.number import plural
 from ..suite.checked import Planned
 from .primitives import IN_CUDA, IN_TRITON
@@ -125,12 +125,12 @@ class _Ladder:
         # dO first: it comes from autograd, and nobody chose how it lies.
         for name in sorted(self._built.tensors, key=lambda tensor: tensor != "do"):
             run = f"{name}=distinct-unit"
-            yield self._rung(f"{self._name}, {told(name)} moved", f"strides of {told(name)}", run)
+            yield self._rung(f"{self._name}, {title(name)} moved", f"strides of {title(name)}", run)
         yield self._rung(f"{self._name}, dO expanded", "a dO as from .sum()", "do=expanded")
         yield self._rung(f"{self._name}, all moved, no unit stride", "last strides taken as 1", "distinct")
         if self._batch > 1 and not _per_batch(self._given):
-            title, blames = f"{self._batch} batches, all moved", "what tells batches apart"
-            yield self._rung(title, blames, "distinct-unit", batch=self._batch)
+            words, blames = f"{self._batch} batches, all moved", "what tells batches apart"
+            yield self._rung(words, blames, "distinct-unit", batch=self._batch)
 
     def rest(self) -> Iterator[Rung]:
         """What the lower rungs left out of the case."""
@@ -171,12 +171,6 @@ def _one(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _per_batch(given: Mapping[str, Any]) -> bool:
     return any(name in given for name in ("seqlens", "cu_seqlens", "cu_seqlens_k"))
-
-
-def told(tensor: str) -> str:
-    """A tensor as people write it: dO, q, dBias."""
-    row = lookup(tensor)
-    return "dO" if tensor == "do" else row.name if row and tensor != "o" else tensor
 
 
 def narrower(rung: Rung, rungs: Sequence[Rung]) -> Rung | None:

@@ -12,7 +12,7 @@ from msgspec import structs
 from torch import Tensor
 
 from ...model.case import Case
-from ...model.intermediates import MATRIX_OF, lookup, names
+from ...model.intermediates import MATRIX_OF, names, parents_of
 from ...model.run import INHERITED, MISMATCH, Element
 from ...reference import Attention, evaluate
 from ...reference.attention import BY_ROW, add_tile
@@ -228,9 +228,8 @@ def _blamed_by_some(case: Case, of_some: Mapping[str, Finding], own: Finding, in
     is summed over rows inherits where what it is made of is wrong in any of them: the others may hold more of the same.
     """
     wrong = {name for name, one in of_some.items() if one.mismatched}
-    row = lookup(own.name)
-    step = row.step(case.family) if row and own.name not in BY_ROW else None
-    inherits = bool(inner and inner.status == INHERITED) or bool(step and wrong & {*step.parents})
+    made_of_wrong = own.name not in BY_ROW and not wrong.isdisjoint(parents_of(own.name, case.family))
+    inherits = bool(inner and inner.status == INHERITED) or made_of_wrong
     return replace(own, own=own.own * 0, rising_own=Rising()) if own.mismatched and inherits else _blamed(own, inner)
 
 
