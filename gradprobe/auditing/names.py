@@ -20,7 +20,7 @@ _SIZES = {"h": "h", "heads": "h", "n_heads": "h", "num_heads": "h", "nheads": "h
 _RESULTS = {
     word: row.name
     for row in (*TABLE, *SUBEXPRESSIONS)
-    for word in (plain(row.name), *row.called.references, *map(plain, row.called.parameters))
+    for word in (plain(row.name), *row.called.references.split(), *plain(row.called.parameters).split())
 }
 
 

@@ -9,7 +9,7 @@ from ..model.intermediates import TABLE, plain
 
 # What tensors are called in kernels, each with its name here. Single letters that are sizes as often are left out.
 _WORDS = {name: name for name in ("q", "k", "v", "do", "bias", "mask", "tau", "alibi", "sinks", "seqlens")}
-_WORDS |= {word: row.name.lower() for row in TABLE for word in (plain(row.name), *map(plain, row.called.parameters))}
+_WORDS |= {word: row.name.lower() for row in TABLE for word in (plain(row.name), *plain(row.called.parameters).split())}
 _WORDS |= {"query": "q", "key": "k", "value": "v", "out": "o", "output": "o", "db": "dbias"}
 _WORDS |= dict.fromkeys(("dout", "grado", "gradout", "gradoutput"), "do")
 # The ends of strides' names, with the axis that each is: batch, head, position (of rows or keys), dim.

@@ -33,7 +33,7 @@ _WITHOUT_SYNONYM = ("delta", "tau", "softcap", "cu_seqlens", "cu_seqlens_q", "ma
 EITHER = ("attn_mask", "attention_mask")
 # Of a target that works in several ranks: its own among them, and how it reaches the others.
 WORLD = ("rank", "world_size", "group", "mesh")
-_SYNONYMS |= {row.name.lower(): row.called.parameters for row in TABLE if row.gradient_of}
+_SYNONYMS |= {row.name.lower(): tuple(row.called.parameters.split()) for row in TABLE if row.gradient_of}
 _SYNONYMS |= {"group": ("process_group",), "mesh": ("device_mesh",)}
 CANONICAL = {word: name for name, words in _SYNONYMS.items() for word in (name, *words)}
 CANONICAL |= {name: name for name in (*_WITHOUT_SYNONYM, "block_n", "rank", "world_size", "enable_gqa", "mask")}
