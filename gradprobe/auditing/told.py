@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..model.intermediates import symbol
+from ..model.intermediates import PRODUCTS, symbol
 from ..model.number import listed
 from ..model.report import Diagnosis, Held, Where
 from ..source.expressions import Expression
@@ -20,7 +20,6 @@ from .watching import Value
 _CLASS = "reference"
 _MOST_HELD = 6
 _INPUTS = ("q", "k", "v", "do")
-_RESULTS = ("O", "dQ", "dK", "dV")
 
 
 def diagnoses_of(audit: Audit) -> tuple[Diagnosis, ...]:
@@ -97,7 +96,7 @@ def _rebound(audit: Audit, before: Expression | None) -> Holding | None:
         return None
     for one in explanation.holdings:
         says = "O" if takes.get(one.name) == "o" else takes.get(one.name)
-        is_other = one.kind in (*_INPUTS, *_RESULTS) and one.kind != says
+        is_other = one.kind in (*_INPUTS, *PRODUCTS) and one.kind != says
         if says in (*_INPUTS, "O") and is_other and one.line <= before.line:
             return one
     return None
@@ -129,7 +128,7 @@ def where_in(file: str, lines: list[str], at: Expression) -> Where:
 def _is_inherited(one: Located) -> bool:
     """Whether it shows in results alone, and not where it is made."""
     is_made = one.mistake.of in ("P", "dP", "delta", "dS") and one.mistake.key not in AT_USE
-    return is_made and one.form is not None and one.form.kind in _RESULTS
+    return is_made and one.form is not None and one.form.kind in PRODUCTS
 
 
 def _elsewhere(audit: Audit, mistake: Mistake) -> tuple[Where, ...]:

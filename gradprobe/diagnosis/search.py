@@ -15,6 +15,7 @@ from ..inputs.draw import draw
 from ..model.assignment import Assigned
 from ..model.case import Case
 from ..model.failures import Failure
+from ..model.intermediates import DERIVED
 from ..model.report import NAMED
 from ..probing.experiment import Experiment, inputs_of, measure
 from ..probing.observe import execute
@@ -228,7 +229,7 @@ def _second(experiment: Experiment, assigned: Assigned) -> Tester | None:
 def _shuffled(case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """q, k, v and do, the rows of each shuffled by itself; without O and LSE, which belong to the old order."""
     generator = torch.Generator().manual_seed(case.seqlen_q)
-    left = {name: value for name, value in values.items() if name not in ("o", "lse", "delta")}
+    left = {name: value for name, value in values.items() if name not in DERIVED}
     for name in ("q", "k", "v", "do"):
         order = torch.randperm(left[name].shape[2], generator=generator)
         left[name] = left[name][:, :, order.to(left[name].device)]

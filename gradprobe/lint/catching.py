@@ -16,6 +16,7 @@ from ..inputs.layouts import VECTOR, Inputs, place
 from ..inputs.placement import spanned
 from ..model.case import Case
 from ..model.failures import Failure, NoRoom, Refusal
+from ..model.intermediates import DERIVED
 from ..runtime.allocations import factory_mode, is_plain
 from ..runtime.launches import launching_through, one_configuration, storage_of
 from ..runtime.run import run_target
@@ -75,7 +76,7 @@ def values_of(target: Target, case: Case) -> dict[str, Tensor]:
     import torch
 
     values = draw(case)
-    for name in ("o", "lse", "delta"):
+    for name in DERIVED:
         if name in target.takes:
             dtype = values["q"].dtype if name == "o" else torch.float32
             values[name] = torch.ones([case.size(axis) for axis in case.input_axes(name)], dtype=dtype)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..model.assignment import OUTPUTS
 from ..model.case import Case
+from ..model.intermediates import DERIVED
 from ..reference.attention import MATRICES
 from ..runtime.trace import Trace
 from .precision import Precision
@@ -26,7 +27,7 @@ from .walks import First, PassedRun
 LEAST_SCORES = 1 << 22
 """Scores of a case below which the whole budget costs next to nothing."""
 # What a run may be given beside the inputs of the reference.
-NO_INPUTS = ("o", "lse", "delta", *OUTPUTS)
+NO_INPUTS = (*DERIVED, *OUTPUTS)
 
 
 class Sieve:

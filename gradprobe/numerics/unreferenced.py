@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..model.case import Case
+from ..model.intermediates import PRODUCTS
 from ..model.number import LAMBDA
 from ..reference import Attention, Tile
 from ..reference.attention import MATRICES
@@ -24,7 +25,6 @@ from .identities import LINEAR_IN_DO, Invariant, reversed_in, worst
 from .precision import U32, U_FUNCTION, Precision, long_sum
 
 _NEEDS = {"I1": ("dV",), "I2": ("dK",), "I3": ("dQ", "dK"), "I4": ("dV", "O")}
-_RESULTS = ("O", "dQ", "dK", "dV")
 # Least share of a row's spread, where it is divided by.
 _LEAST = 2.0**-40
 # Rows after which PyTorch's 16-bit accumulators round, at the least.
@@ -120,7 +120,7 @@ class _Sums:
     def values(self) -> dict[str, Tensor]:
         """The results, with 0 for what is not finite."""
         given = self.trace.values
-        return {name: given[name].double().nan_to_num(0.0, 0.0, 0.0) for name in _RESULTS if name in given}
+        return {name: given[name].double().nan_to_num(0.0, 0.0, 0.0) for name in PRODUCTS if name in given}
 
     def told(self, key: str, left: Tensor) -> Tensor:
         """What an identity leaves; NaN where one of its results is not finite."""

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from ..model.case import Case
 from ..model.contract import Contract, Reading
 from ..model.failures import TargetFailure
+from ..model.intermediates import PRODUCTS
 from ..numerics.coarser import Model
 from ..numerics.compare import attention_of
 from ..numerics.readings import Draws, read, read_sums
@@ -21,7 +22,6 @@ from .experiment import experiment_of, inputs_of
 _MOST = 128
 # At most, while several ways fit.
 _DRAWS = 8
-_GRADIENTS = ("dQ", "dK", "dV")
 
 
 def contract_of(target: Target, case: Case) -> Contract:
@@ -38,7 +38,7 @@ def contract_of(target: Target, case: Case) -> Contract:
         TargetFailure: the target could not be run, or gives no gradient and no O.
     """
     even = _draws(target, replace(case, pattern="dyadic"))
-    given = [name for name in ("O", *_GRADIENTS) if name in even.at(0).trace.values]
+    given = [name for name in PRODUCTS if name in even.at(0).trace.values]
     if not given:
         raise TargetFailure(f"target {target.name!r} gives no O, dQ, dK or dV to read its arithmetic off")
     sums = {name: read_sums(even, name) for name in given if name != "O"}
@@ -52,7 +52,7 @@ def contract_of(target: Target, case: Case) -> Contract:
     if case.dtype == "float32":
         added = [_implied(reading, rounded) for reading in added]
     readings = (*rounded, *added)
-    absent = tuple(f"{name} is not given" for name in ("O", *_GRADIENTS) if name not in given)
+    absent = tuple(f"{name} is not given" for name in PRODUCTS if name not in given)
     return Contract(target.name, even.at(0).case, case.seed, readings, absent)
 
 
