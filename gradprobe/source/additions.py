@@ -7,8 +7,9 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from ..model.intermediates import lookup
+from ..model.intermediates import names, title
 from ..model.run import Line
+from .parameter_names import tensor_of
 from .triton_source import Function, read_function
 
 _OF_CUDA = re.compile(r"\batomic[A-Z]\w*\s*\(([^;]*)")
@@ -54,10 +55,6 @@ def cuda_atomics(file: str, text: str) -> Iterator[tuple[str, Line]]:
 
 def named_after(word: str) -> str:
     """The intermediate that a pointer is named after, as `dq_ptr`, `DQ`, `grad_query` and `p_dq`; "" of none."""
-    plain = re.sub("grad(?:ient)?", "d", word.lower())
-    plain = re.sub("query|key|value", lambda found: found[0][0], plain)
-    parts = [part for part in re.split(r"_|ptr|pointer", plain) if part]
-    for name in ("".join(parts), *parts):
-        if (row := lookup(name)) is not None and row.name.startswith("d"):
-            return row.name
-    return ""
+    word = word.lower().replace("gradient", "grad")
+    found = (title(tensor_of(part)) for part in (word, *re.split(r"_|ptr|pointer", word)) if part)
+    return next((name for name in found if name in names() and name.startswith("d")), "")
