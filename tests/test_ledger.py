@@ -1,0 +1,88 @@
+"""The ledger: what is left out where, what that loses, and a journal from which it goes on."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="a checkout alone has the benchmarks")
+ALL = {"found": True, "placed": True, "named": True, "line": True}
+
+
+@pytest.fixture(scope="module")
+def book():
+    before, loaded = list(sys.path), set(sys.modules)
+    sys.path.insert(0, str(BENCHMARKS))
+    import ledger
+
+    yield ledger
+    sys.path[:] = before
+    for name in {"ledger", "mechanisms", "strangers"} - loaded:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def journal(book, tmp_path):
+    journal = book.Journal(tmp_path / "journal.jsonl")
+    journal.add(book.Run("score/a", "", ALL, 10.0, {"lint": 0.1, "dataflow": 3.0}, ["lint"]))
+    journal.add(book.Run("score/b", "", {**ALL, "named": False}, 10.0, {"dataflow": 3.0}))
+    journal.add(book.Run("score/a", "lint", {**ALL, "line": False}, 9.0))
+    journal.add(book.Run("score/a", "dataflow", {**ALL, "placed": False}, 7.0))
+    journal.add(book.Run("score/b", "dataflow", ALL, 7.0))
+    return journal
+
+
+def test_a_mechanism_is_left_out_where_it_spoke_or_took_long(book, journal):
+    first, second = journal.runs(["score/a", "score/b"], "")
+    assert [first.concerns(name) for name in ("lint", "dataflow", "taps")] == [True, True, False]
+    assert [second.concerns(name) for name in ("lint", "dataflow")] == [False, True]
+
+
+def test_what_only_it_gives_counts_and_what_it_spoils_is_taken_off(book, journal):
+    rows = {row.of.name: row for row in book.rows_of(journal, ["score/a", "score/b"])}
+    assert rows["lint"].lost["line"] == 1
+    assert rows["lint"].worth == 100 / rows["lint"].of.lines
+    flow = rows["dataflow"]
+    assert (flow.cases, flow.lost["placed"], flow.gained["named"], flow.worth, flow.seconds) == (2, 1, 1, 0.0, 6.0)
+
+
+def test_it_goes_on_from_its_journal(book, journal, tmp_path):
+    again = book.Journal(tmp_path / "journal.jsonl")
+    assert ("score/a", "lint") in again
+    assert ("score/b", "lint") not in again
+    cases = ["score/a", "score/b"]
+    assert book.ledger(again, cases, ["score"]) == book.ledger(journal, cases, ["score"])
+
+
+def test_a_run_that_came_to_no_end_is_no_loss(book, journal):
+    journal.add(book.Run("score/b", "lint"))
+    assert next(row for row in book.rows_of(journal, ["score/a", "score/b"]) if row.of.name == "lint").cases == 1
+
+
+def test_a_table_takes_the_place_of_the_last_one(book, journal, tmp_path):
+    page = tmp_path / "ledger.md"
+    page.write_text("Before.\n<!-- ledger -->\nold\n<!-- end of the ledger -->\nAfter.\n")
+    book.written(page, "new")
+    assert page.read_text() == "Before.\n<!-- ledger -->\nnew\n<!-- end of the ledger -->\nAfter.\n"
+
+
+def test_a_record_is_added_up(book, tmp_path):
+    (tmp_path / "record").write_text("lint 0.5 0\nlint 0.25 0\nlint 0.0000 1\ntaps 0.1 0\n")
+    assert book.recorded(tmp_path / "record") == {"took": {"lint": 0.75, "taps": 0.1}, "spoke": ["lint"]}
+    assert book.recorded(tmp_path / "none") == {"took": {}, "spoke": []}
+
+
+def test_one_case_of_the_score_comes_to_its_figures(book, tmp_path):
+    came = book.figures_of(tmp_path, "score/flash/do_read_with_all_strides_of_o")
+    assert came["figures"] == ALL
+    assert came["seconds"] > 0
+
+
+def test_cases_are_drawn_alike(book):
+    given = argparse.Namespace(kernels=[])
+    cases = book.cases_of("score", given)
+    assert book.sampled(cases, 5, 0) == book.sampled(cases, 5, 0)
+    assert len(book.sampled(cases, None, 0)) == len(cases) == len(set(cases))
+    assert not set(cases) & set(book.cases_of("cuda", given))
