@@ -76,15 +76,16 @@ class _Hearing:
         is_short = min(case.seqlen_q, case.seqlen_k) <= _SHORT
         return not self.judged.doubts and any(is_short or goal.kind != TURNS or goal.value == SEVERAL for goal in left)
 
-    def result(self, *, is_drawn_out: bool) -> Judged:
+    def result(self, *, is_drawn: bool) -> Judged:
         """What came of it in the end.
 
         Args:
-            is_drawn_out: whether there was a case for all that the target may take: what none came to, none can.
+            is_drawn: whether cases could be drawn for all that the target may take: what none came to, none can.
         """
-        missing = [goal.words for each, goal in self.left if not is_drawn_out or each.tells(goal)]
+        missing = [goal.words for each, goal in self.left if not is_drawn or each.tells(goal)]
         self.judged.not_run += (*missing, *([] if self.judged.right else ["any other case"]))
-        self.judged.beyond = tuple(goal.words for _, goal in self.left if goal.words not in missing)
+        if not self.judged.doubts:  # with one no more were drawn
+            self.judged.beyond = tuple(goal.words for _, goal in self.left if goal.words not in missing)
         return self.judged
 
 
@@ -117,9 +118,8 @@ class Judge:
                 self._all_are_kept(hearing, [other])
         if hearing.is_broken:
             return None
-        is_drawn_out = bool(more) and not hearing.judged.doubts
-        self._never |= hearing.places.keys() if is_drawn_out else set()
-        return hearing.result(is_drawn_out=is_drawn_out)
+        self._never |= hearing.places.keys() if more and not hearing.judged.doubts else set()
+        return hearing.result(is_drawn=bool(more))
 
     @property
     def _takes(self) -> tuple[Collection[str], Collection[str]]:
