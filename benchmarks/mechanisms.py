@@ -99,6 +99,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _behaviour("right_without_dead_rows", "behaviour"), _behaviour("multiplies_coarser", "compiled"),
     _behaviour("right_without_pipelining", "compiled"), _behaviour("right_in_the_interpreter", "compiled"),
     _behaviour("right_in_another_file", "compiled"),
+    Mechanism("plain-python", "diagnosis/plain_python", ("diagnosis/plain_python",)),
     Mechanism("contiguous", "diagnosis/contiguous", ("diagnosis/contiguous",)),
     Mechanism("length", "pipeline/probe", ("diagnosis/length",)),
     Mechanism("groups", "pipeline/probe", functions=("_right_without_groups",)),

@@ -15,6 +15,7 @@ from ..auditing.forms import DUE, due_in
 from ..auditing.told import where_in
 from ..auditing.watching import watched
 from ..model.case import Case
+from ..model.mechanisms import door
 from ..model.number import listed
 from ..model.report import Diagnosis, Where, causes_among
 from ..numerics.evidence import LayoutRun
@@ -26,6 +27,7 @@ from ..targets.naming import plain_function
 _MOST_SCORES = 1 << 16
 
 
+@door("plain-python", lambda experiment, run, found: [*found])
 def with_python_lines(experiment: Experiment, run: LayoutRun, found: Sequence[Diagnosis]) -> list[Diagnosis]:
     """The diagnoses, the cause with its line; where there is none, the mistake that gives all that is wrong."""
     causes = causes_among(found)
