@@ -241,7 +241,7 @@ class ReferenceSearch:
         how, error = next(((how, one) for how, one in self._raised if not isinstance(one, TypeError)), self._raised[0])
         if unknown := self._callee.unknown:
             failure: Failure = UsageFailure(
-                f"reference {self._callee.word!r} needs a parameter {unknown[0]!r} that nothing can be passed for",
+                f"reference {self._callee.word!r} needs a parameter {unknown[0]!r} that gradprobe has no value for",
                 "name it as the field does: q, k, v, do, o, lse, scale, causal, mask; or give it a default",
             )
             return failure, error

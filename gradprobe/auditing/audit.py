@@ -109,7 +109,7 @@ class _Auditing(ReferenceSearch):
         what = "numpy arrays" if how.library == "numpy" else "torch tensors"
         found = [f"{what} of [{in_words(how.shapes)}]; its results are named by {best.called.order}"]
         if self._family != "lazy" and "causal" not in takes:
-            found += ["causal by itself: it takes no such parameter"] if setting.causal and not how.mask else []
+            found += ["it is always causal: it has no parameter for it"] if setting.causal and not how.mask else []
             meaning = {"keep": "True where a key is seen", "hide": "True where a key is hidden", "additive": "-inf"}
             found += [f"its mask is {meaning[how.mask]}"] if how.mask else []
             found += [
@@ -120,7 +120,7 @@ class _Auditing(ReferenceSearch):
         found += best.called.conventions
         if self._callee.unknown:
             found.append(
-                f"{', '.join(f'{name}={how.unknown}' for name in self._callee.unknown)}, of which nothing is known"
+                f"{', '.join(f'{name}={how.unknown}' for name in self._callee.unknown)}, whose meaning is not known"
             )
         order = [name for name in takes if name in ("q", "k", "v")]
         if order != ["q", "k", "v"]:

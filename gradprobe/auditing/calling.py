@@ -220,7 +220,7 @@ class Callee:
                 return {str(role): part for role, part in named.items()}, "the names in its return statement"
         tensors = [part for part in parts if part is not None]
         if not tensors:
-            raise TypeError(f"it returned {type(result).__name__}, and no tensor in it")
+            raise TypeError(f"it returned {type(result).__name__}, which holds no tensor")
         orders = (("O",),) if not self.is_backward and len(tensors) == 1 else _ORDERS.get(len(tensors), ())
         orders = tuple(("O", *order[1:]) for order in orders) if not self.is_backward else orders
         fitting = [

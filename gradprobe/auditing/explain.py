@@ -245,7 +245,7 @@ class _Explaining:
     def _mistakes(self, name: str, array: Array) -> tuple[Mistake, ...] | None:
         """What makes a result wrong; None where nothing known does."""
         if self._narrow is not None and self._is_coarse(name, array):
-            words = f"it computes in {self._narrow.dtype}, and errs by what that rounds"
+            words = f"it computes in {self._narrow.dtype}, and has its rounding errors"
             made = Mistake("", "precision", words, "compute in float64")
             self._places.of_mistakes.append((frozenset([made]), self._narrow.at, None))
             return (made,)

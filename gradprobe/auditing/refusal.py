@@ -19,8 +19,8 @@ from ..reference import Attention
 from ..runtime.trace import Trace
 from ..targets.find import Target
 
-_WAY_OUT = "a reference is judged before it judges; correct it, or do without --reference"
-_WIDER = "a reference is judged before it judges; compute it in float64"
+_WAY_OUT = "a reference is checked before it is used: correct it, or leave out --reference"
+_WIDER = "a reference is checked before it is used: compute it in float64"
 # How near a ratio of two numbers must be to a constant before that is tried as the reason.
 _NEAR = 1e-3
 
@@ -89,5 +89,5 @@ def refuse_broken(reference: Target | None, invariants: Iterable[Invariant]) -> 
             raise ReferenceFailure(
                 f"the verdict is about the reference: {name} breaks {invariant.name} "
                 f"(off by {invariant.residual:.3g}, allowed {invariant.budget:.3g})",
-                "a reference is judged before it judges; correct it, or compute it in float64",
+                "a reference is checked before it is used: correct it, or compute it in float64",
             )

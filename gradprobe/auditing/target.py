@@ -19,7 +19,7 @@ from .axes import LETTERS
 from .refusal import departure
 from .told import diagnoses_of, known_of
 
-_WAY_OUT = "gradprobe audit {} shows it; a reference is judged before it judges: correct it, or do without --reference"
+_WAY_OUT = "gradprobe audit {} shows it; a reference is checked before it is used: correct it, or leave out --reference"
 
 
 def audited_target(subject: str | Callable[..., Any], family: str | None) -> Target:

@@ -165,14 +165,14 @@ def known_of(audit: Audit) -> tuple[str, ...]:
     explanation = audit.explanation
     found = [f"what it returns as {name} has the shape {list(shape)}" for name, shape in audit.misshapen.items()]
     if explanation is not None and (names := audit.attempt.called.overwritten):
-        found.append(f"it writes over what it is given as {listed(list(names))}")
+        found.append(f"it overwrites its input {listed(list(names))}")
     if explanation is not None and explanation.varies:
-        found.append("its results differ from call to call: it reads what it never wrote, or draws numbers")
+        found.append("its results differ from call to call: it reads uninitialized memory, or draws random numbers")
     if explanation is None or explanation.swapped is not None or not explanation.unexplained:
         return tuple(found)
     if explanation.strange is not None:
         found += _rebinding(audit, _rebound(audit, explanation.strange.at))
-    found.append(f"no formula that people write gives its {listed(list(explanation.unexplained))}")
+    found.append(f"no known formula gives its {listed(list(explanation.unexplained))}")
     if (strange := explanation.strange) is not None:
         found.append(_strange_words(audit, strange))
     if any(
@@ -191,7 +191,7 @@ def _strange_words(audit: Audit, value: Value) -> str:
     formulas = due_in(audit.attempt.drawn.case.family)
     due = f", and {formulas[role]} is due" if role is not None and role in formulas else ""
     place = f" (line {where.line}: {where.code})" if where else ""
-    return f"the first variable that holds none of what the formulas have is {value.at.name}{place}{due}"
+    return f"the first variable that matches no formula is {value.at.name}{place}{due}"
 
 
 def held_of(audit: Audit) -> tuple[Held, ...]:

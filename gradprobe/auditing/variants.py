@@ -77,9 +77,9 @@ class Variants(Formulas):
             return
         if self.valid.all():
             i, j = np.arange(self.x.n_query)[:, None], np.arange(self.x.n_key)
-            undue, seen = "a causal mask is laid where none is asked for", np.broadcast_to(j <= i, self.valid.shape)
-            yield Mistake("P", "mask/undue", undue, "lay it where causal is true", mask="undue"), seen
-            yield Mistake("P", "mask/undue", f"{undue}, over P", "lay it where causal is true", mask="after"), seen
+            undue, seen = "it masks causally although causal is false", np.broadcast_to(j <= i, self.valid.shape)
+            yield Mistake("P", "mask/undue", undue, "mask only where causal is true", mask="undue"), seen
+            yield Mistake("P", "mask/undue", f"{undue}, over P", "mask only where causal is true", mask="after"), seen
             return
         words = {
             "left-out": ("P is made of scores without the mask", "mask the scores with -inf before the softmax"),
@@ -92,12 +92,12 @@ class Variants(Formulas):
             yield Mistake("P", f"mask/{name}", *words[name], mask=name), mask
         zero = "masked scores are 0 where they should be -inf, so masked keys keep a share"
         yield Mistake("P", "mask/zero", zero, "fill with -inf", mask="zero"), self.valid
-        after = "the mask is laid over P after the softmax, so rows do not sum to one"
+        after = "the mask is applied to P after the softmax, so rows do not sum to one"
         yield (
             Mistake("P", "mask/after", after, "mask the scores with -inf before the softmax", mask="after"),
             self.valid,
         )
-        lse = "P is made of scores without the mask, of which the masked LSE is subtracted"
+        lse = "P is exp(S - LSE) with unmasked scores and a masked LSE"
         yield Mistake("P", "mask/left-out", lse, "mask the scores with -inf again, or P with 0", mask="lse"), self.valid
 
     def wrong_rows(self) -> Iterator[Form]:

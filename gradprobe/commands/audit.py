@@ -25,7 +25,7 @@ def audited(request: CheckRequest) -> Report:
     """The report of an audit.
 
     Raises:
-        UsageFailure: there is no such function, a parameter that nothing can be passed for, or an option of checks.
+        UsageFailure: there is no such function, a parameter that gradprobe has no value for, or an option of checks.
         TargetFailure: it cannot be run.
     """
     start = time.perf_counter()

@@ -118,7 +118,7 @@ def _notes(read: ReadContract) -> Iterator[str]:
         yield f"each part gives all of {elements:,} elements, bit for bit, on up to {draws}; {ways} ways were tried"
     else:
         yield f"{ways} ways were tried on {elements:,} elements, up to {draws}"
-        yield "gradprobe check says whether the kernel is right: of a wrong one no arithmetic is known"
+        yield "gradprobe check says whether the kernel is right: the arithmetic of a wrong one cannot be read"
     if any(len(words) > 1 for one in readings for words in one.parts.values()):
         yield '"or": the ways give the same bits here'
     yield from contract.absent

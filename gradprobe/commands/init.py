@@ -111,7 +111,7 @@ def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = Fal
     words = {"target": target or "", "gradprobe": requirement(), "path": path.as_posix()}
     for name, word in words.items():
         if _EXPRESSION in word or not word.isprintable():
-            raise UsageFailure(f"{word!r} cannot stand in a workflow: GitHub would read more in it than a word")
+            raise UsageFailure(f"{word!r} cannot be written into a workflow: GitHub would not read it as one word")
         # A JSON string is a YAML scalar that quotes all that YAML or a shell would read.
         text = text.replace(f"<<{name}>>", json.dumps(word, ensure_ascii=False))
     try:
@@ -124,7 +124,7 @@ def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = Fal
 def _check_target(word: str) -> None:
     place = Path("" if word in BUILTINS else parts_of(word)[0])
     if place.suffix == ".py" and (place.is_absolute() or ".." in place.parts):
-        raise UsageFailure(f"--target {word}: a workflow knows no folder but the repository's", "name it from its root")
+        raise UsageFailure(f"--target {word}: a workflow only sees the repository", "name it from its root")
     if place.suffix == ".py" and not place.is_file():
         raise UsageFailure(f"--target {word}: there is no file {place}", "the path begins at the repository's root")
 
@@ -156,6 +156,6 @@ def _write_new(path: Path, text: str, *, force: bool) -> None:
             raise FileExistsError
         replace_file(path, text)
     except FileExistsError:
-        raise UsageFailure(f"{path} is there already", "name another file, or write over it with --force") from None
+        raise UsageFailure(f"{path} already exists", "name another file, or write over it with --force") from None
     except OSError as error:
         raise UsageFailure(f"{path}: cannot be written, {error.strerror}") from error

@@ -124,4 +124,4 @@ class _HostCall:
             if start >= 0 and start + size <= storage.nbytes():
                 whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
                 return whole[start : start + size]
-        raise TargetFailure(f"host code fills or copies {size:,} bytes that are in no tensor of its arguments")
+        raise TargetFailure(f"host code fills or copies {size:,} bytes outside the tensors of its arguments")

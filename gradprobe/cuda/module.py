@@ -89,7 +89,7 @@ def load(
     plain = {name: int(value) if isinstance(value, bool) else value for name, value in (defines or {}).items()}
     for name in plain:
         if not re.fullmatch(r"\w+(\([\w, ]*\))?", name):
-            raise TargetFailure(f"{name!r} is no name for a macro")
+            raise TargetFailure(f"{name!r} is not a valid macro name")
     beside = Path(sys._getframe(1).f_code.co_filename).resolve().parent / path
     source = read_source(beside if beside.is_file() else Path(path), folders)
     return Module(Unit(source, tuple(sorted((name, str(value)) for name, value in plain.items())), folders))

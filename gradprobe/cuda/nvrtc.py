@@ -107,7 +107,9 @@ def _allow(kernel: Any, shared_bytes: int, name: str) -> None:
     handle = driver.CUkernel(int(kernel.handle))
     (code,) = driver.cuKernelSetAttribute(attribute, shared_bytes, handle, torch.cuda.current_device())
     if code != driver.CUresult.CUDA_SUCCESS:
-        raise TargetFailure(f"kernel {name}: this GPU has no {shared_bytes:,} bytes of shared memory for a block")
+        raise TargetFailure(
+            f"kernel {name}: it needs {shared_bytes:,} bytes of shared memory a block, more than this GPU has"
+        )
 
 
 @functools.cache

@@ -130,7 +130,7 @@ def _name(node: Node) -> str:
 # As g++ calls it.
 _ANONYMOUS = "_GLOBAL__N_1"
 _LAUNCH = "a launch <<<...>>> is host code: leave it out here, and launch from Python"
-_PTX = "inline PTX means nothing to a CPU"
+_PTX = "inline PTX is not supported on a CPU"
 _GROUPS = "cooperative groups are not supported on a CPU"
 _MARKS = {"pointer_declarator": "*", "reference_declarator": "&", "array_declarator": "["}
 # What only nvcc or a GPU can make something of.
@@ -317,7 +317,7 @@ def read_source(path: Path, folders: Sequence[str | Path] = ()) -> CudaSource:
     except OSError as error:
         raise TargetFailure(f"cannot read the CUDA source {path}: {error}", "is the path right?") from error
     if chr(0) in text:
-        raise TargetFailure(f"cannot read the CUDA source {path}: it is no text", "g++ and NVRTC read UTF-8")
+        raise TargetFailure(f"cannot read the CUDA source {path}: it is not text", "g++ and NVRTC read UTF-8")
     return _as_before(CudaSource(path.resolve(), text, _included(path.resolve(), text, folders)))
 
 

@@ -105,7 +105,7 @@ def _shown(case: Case, measured: Measured, followed: Followed) -> tuple[Measured
         shown = shown_with(case, measured, seen_in(followed, case))
     except Exception as error:
         fault = fault_words(error)
-        return None, f"what the kernels hold could not be read, by a fault of gradprobe: {fault}"
+        return None, f"the kernels' values could not be read, by a fault of gradprobe: {fault}"
     return shown, ""
 
 

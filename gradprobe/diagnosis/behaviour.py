@@ -206,10 +206,10 @@ def reads_what_was_never_written(again: Again) -> Diagnosis | None:
     return Diagnosis(
         f"unwritten/{name}",
         "N2",
-        f"{name} depends on what memory held before the run: it, or scratch that it is made from, is read unwritten",
+        f"{name} depends on what memory held before the run: it, or its scratch, is read before it is written",
         again.share(wrong),
         (f"{count:,} elements of {name} differ between memory full of NaN and full of 7.0",),
-        fix="allocate with torch.zeros what is added to, and store every element of what torch.empty gave",
+        fix="use torch.zeros for what is added to, and store every element of a torch.empty",
     )
 
 

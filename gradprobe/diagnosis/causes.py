@@ -199,7 +199,7 @@ class CauseSearch:
             facts += sentences
         late = f"in {', '.join(self._late)} something else is wrong: causes were sought in {_MOST_LAYOUTS} layouts"
         faults = "; ".join(self._not_followed)
-        missed = f"what the dataflow of the kernels shows is not complete, by a fault of gradprobe: {faults}"
+        missed = f"the kernels' dataflow could not be followed to the end, by a fault of gradprobe: {faults}"
         return (*facts, *([late] if self._late else []), *([missed] if faults else []))
 
 

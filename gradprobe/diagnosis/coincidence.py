@@ -108,7 +108,7 @@ class CoincidenceSearch:
         if (found := self._fork.answer(left)) is not None:
             return found
         is_late = time.monotonic() - self._since >= self._longest
-        late = f"what is right only by coincidence is not told: stopped after {self._longest:.0f} s"
+        late = f"the search for coincidences was stopped after {self._longest:.0f} s"
         return (), (*([late] if is_late else []), *self._then())
 
     def __enter__(self) -> CoincidenceSearch:

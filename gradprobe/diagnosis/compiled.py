@@ -46,7 +46,7 @@ def multiplies_coarser(again: Again) -> Diagnosis | None:
     return Diagnosis(
         f"precision/{way}",
         "PREC",
-        f"dots are multiplied in {way}, and the check is of {declared} ones",
+        f"the dots multiply in {way}, and the check expects {declared}",
         1.0,
         (f"compiled: {in_words(coarser)}", f"every result is within the budget of {way} dots"),
         tuple(

@@ -21,7 +21,7 @@ _OF_ELEMENTS = ("load/", "store/", "masked/")
 _OF_ADDRESSES = (*_OF_ELEMENTS, "outside/", "race/")
 # How many of the accesses are told as evidence.
 _TOLD = 2
-_FIX = "give the kernels the strides, or make tensors contiguous, or refuse others, before the first launch"
+_FIX = "pass the strides to the kernels, or call .contiguous() or refuse other layouts before the first launch"
 
 
 @door("contiguous", lambda reasons, *args: reasons)
@@ -71,7 +71,7 @@ def _cause(misread: Sequence[Diagnosis], given: Sequence[Numbers], failing: Layo
     names = list(dict.fromkeys(tensor_of(one) for one in misread))
     titles, taken = listed(list(map(title, names))), "it is" if len(names) == 1 else "they are"
     lay = "; ".join(f"{title(name)} {listed(list(map(str, sorted(_strides(failing, name)))))}" for name in names)
-    said = f"no launch is given their longest strides in {failing.layout}: {lay}"
+    said = f"no launch gets their longest strides in {failing.layout}: {lay}"
     lines = {(where.file, where.line): where for one in misread for where in one.where[:1]}
     summary = f"no stride of {titles} reaches {listed(kernels)}: {taken} taken for contiguous"
     evidence = (said, *(one.summary for one in misread[:_TOLD]))

@@ -104,7 +104,7 @@ def _made(one: Suspect) -> Iterator[Where]:
     for number, chain in enumerate(one.index):
         line, note = (
             places(chain)[-1],
-            "the index of all of these is made here" if number == 0 else "it is made of this",
+            "the index of all of these is computed here" if number == 0 else "it is made of this",
         )
         yield among(Where(line.file, line.line, line.code.strip(), kernel=one.site.kernel, note=note))
 

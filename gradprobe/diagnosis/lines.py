@@ -224,15 +224,15 @@ _KINDS = {
     CHANGED: ("overwritten", "H1"), SHARED: ("shared", "H1"), DTYPE: ("dtype", "PREC"),
 }  # fmt: skip
 _FIX = {
-    RACE: "let one program alone write each element, or add to it by atomics",
+    RACE: "let one program alone write each element, or use atomic adds",
     UNWRITTEN: "write every element before it is read, or allocate with zeros",
     OUTSIDE: "mask the access by the lengths of the tensor",
     BARRIER: "let every thread of the block reach the barrier",
-    SHUFFLE: "name every lane that calls in the mask, and read lanes that are there: others give the neutral element",
-    CHANGED: "write into a tensor of its own; where it is meant, allow it: --inplace TENSOR",
-    SHARED: "return a tensor of its own",
+    SHUFFLE: "put every calling lane into the mask, and read only lanes that exist",
+    CHANGED: "write into another tensor; if it is meant, add --inplace TENSOR",
+    SHARED: "return a separate tensor",
     DTYPE: "return it in the dtype of that tensor, or in float32",
-    MISALIGNED: "load element by element where the stride or the offset is no multiple of what is loaded at once",
+    MISALIGNED: "load single elements where the stride or the offset is no multiple of the vector",
 }
 _FIX_IN_A_BLOCK = "put a barrier between the two: __syncthreads()"
 # Where the same access stays inside, and alone, as long as all is contiguous, no mask and no barrier is missing.
@@ -282,7 +282,7 @@ def _lines(memory: Sequence[MemoryFinding]) -> tuple[Where, ...]:
     lines = {(s.file, s.line): among(Where(s.file, s.line, s.code.strip(), kernel=s.kernel)) for s in memory if s.line}
     places = dict.fromkeys(s.allocated for s in memory if s.allocated[0])
     made = (
-        among(Where(file, line, line_of(file, line).strip(), note="allocated here, without values"))
+        among(Where(file, line, line_of(file, line).strip(), note="allocated here, uninitialized"))
         for file, line in places
     )
     launched = (

@@ -36,7 +36,7 @@ def _is_of_heads(flow: Flow, found: AccessFinding) -> bool:
 def _suspect(found: AccessFinding, words: str) -> Suspect:
     axis, first, many = found.beyond or (0, 0, 0)
     site, extent = Site(found.kernel, found.places, found.access, 0), share(many - first, many, "program")
-    reason = f"of its {many} programs along axis {axis} those from {first} on, and no others, go outside {words}"
+    reason = f"only the programs from {first} on, of {many} along axis {axis}, go outside {words}"
     asked = numbered(found.place.file, found.place.line, axis)
     beside = tuple((replace(found.place, line=line),) for line in asked)
     return Suspect("grid", found.kernel, site, found.places, reason, extent, beside=beside)

@@ -74,11 +74,11 @@ def _reasons(seen: Observed, shards: Shards) -> RankReasons:
 def _not_sought(seen: Observed, shards: Shards) -> str:
     x, most = seen.x, _MOST_ON_GPU if seen.x.q.is_cuda else _MOST
     if shards.are_heads:
-        return "ranks hold whole heads, so no step can be told from another"
+        return "each rank holds whole heads, so the step cannot be found"
     if x.softcap is not None or x.alibi is not None:
-        return "the step is sought of plain scores alone, without softcap and ALiBi"
+        return "the step can only be found without softcap and ALiBi"
     if x.q.shape[2] * x.k.shape[2] > most:
-        return f"the step is not sought among more than {most:,} scores of a head: a shorter case may show it"
+        return f"a head has more than {most:,} scores, too many to find the step: try a shorter case"
     return ""
 
 

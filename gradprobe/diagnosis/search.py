@@ -175,7 +175,7 @@ def _best_pair(tester: Tester, first: Tested, likely: Sequence[Hypothesis], rest
 
 # How many of those that explain the first draw are held against the second.
 _MOST = 8
-_NOT_TAKEN = "held against one draw of values alone: the target did not take another"
+_NOT_TAKEN = "tested on one draw of values only: the target refused another"
 
 
 def fitting(

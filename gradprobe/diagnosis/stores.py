@@ -39,7 +39,7 @@ def not_numbers(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     for site, count in found.items():
         if count:
             extent = share(count, tiles[site], "tile")
-            yield Suspect("value", "NaN", site, site.lines, "it makes NaN of numbers", extent)
+            yield Suspect("value", "NaN", site, site.lines, "it turns numbers into NaN", extent)
 
 
 def other_factors(run: Followed, wrong: Sequence[str], *, of_host: bool = False) -> Iterator[Suspect]:

@@ -175,5 +175,5 @@ def _of_other_values(
     assert failing.measured is not None
     rows = rows_of(experiment.case, failing.measured.comparison.recovery)
     facts = () if rows else known(observed(experiment.case, failing.measured, tensors))
-    words = () if failing.inside else ("right with the case's own values: what is wrong shows with others",)
+    words = () if failing.inside else ("right with the case's own values, wrong with others",)
     return Reasons(tuple(memory), (*words, *facts))

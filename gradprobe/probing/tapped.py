@@ -86,7 +86,7 @@ def proposal(experiment: Experiment, runs: Sequence[LayoutRun], allowance: Allow
         forks.add("", partial(_right, experiment, list(reversed(one_each.values())), measured[0].assigned))
         answers: list[list[str] | None] = [each for _, each in forks.answers(time.monotonic() + allowance.seconds)]
     if not answers:
-        yield f"which taps show what its kernels hold is not told: stopped after {allowance.seconds:.0f} s"
+        yield f"the search for taps was stopped after {allowance.seconds:.0f} s"
     if words := next(filter(None, answers), None):
         yield f"what its kernels hold can be seen: {' '.join(f'--tap {shlex.quote(word)}' for word in words)}"
 

@@ -17,7 +17,7 @@ class Evaluator(ast.NodeVisitor, Generic[V]):
     """Follows statements, branches, loops and calls. A subclass says what values are and what operations give."""
 
     unknown: V
-    """The value of which nothing is known."""
+    """The value whose meaning is not known."""
     counter: V
     """What the variable of a `for` holds."""
     turns = 1

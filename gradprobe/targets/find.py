@@ -79,7 +79,7 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
     may stand in the word's place.
 
     Raises:
-        UsageFailure: no such built-in, file, module or function, or a parameter that nothing can be passed for.
+        UsageFailure: no such built-in, file, module or function, or a parameter that gradprobe has no value for.
         TargetFailure: the module is there and fails to import, or the built-in lacks what it runs on.
     """
     return target_of(find_function(subject), family)
@@ -321,7 +321,7 @@ def parameters_of(signature: inspect.Signature, word: str) -> tuple[dict[str, st
     """The parameters of an attention by canonical name, and which of these have no default.
 
     Raises:
-        UsageFailure: q, k or v is not among them, or there is one that nothing can be passed for.
+        UsageFailure: q, k or v is not among them, or there is one that gradprobe has no value for.
     """
     takes: dict[str, str] = {}
     required = set()
@@ -342,7 +342,7 @@ def parameters_of(signature: inspect.Signature, word: str) -> tuple[dict[str, st
             takes[canonical] = name
             required |= {canonical} if parameter.default is parameter.empty else set()
         elif parameter.default is parameter.empty:
-            raise UsageFailure(f"target {word!r} needs a parameter {name!r} that nothing can be passed for", _known())
+            raise UsageFailure(f"target {word!r} needs a parameter {name!r} that gradprobe has no value for", _known())
     missing = [name for name in ("q", "k", "v") if name not in takes]
     if missing:
         raise UsageFailure(f"target {word!r} does not take {', '.join(missing)}", "an attention takes q, k and v")

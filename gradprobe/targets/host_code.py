@@ -109,7 +109,7 @@ def meanings(function: HostFunction, word: str) -> dict[str, Meaning]:
         meaning = _meaning(parameter, pointers)
         if meaning is None:
             raise UsageFailure(
-                f"target {word!r} needs a parameter {parameter.name!r} that nothing can be passed for",
+                f"target {word!r} needs a parameter {parameter.name!r} that gradprobe has no value for",
                 "call it from Python, through gradprobe.cuda.load",
             )
         made[parameter.name] = meaning

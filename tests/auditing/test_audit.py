@@ -87,7 +87,7 @@ def test_what_cannot_be_called_is_refused_with_what_it_raised():
 
     with pytest.raises(TargetFailure, match="KeyError: 'a table'"):
         audit(raising)
-    with pytest.raises(UsageFailure, match="needs a parameter 'table' that nothing can be passed for"):
+    with pytest.raises(UsageFailure, match="needs a parameter 'table' that gradprobe has no value for"):
         audit(lambda q, k, v, do, table: None)
     with pytest.raises(TargetFailure, match=r"TypeError: it returned nothing to compare$"):
         audit(lambda q, k, v, do: {})
@@ -149,7 +149,7 @@ def test_the_delta_of_lazy_attention_is_due_by_its_own_formula():
 CONVENTIONS = {
     "other_units_on_the_way": "its LSE is 1.443 times LSE",
     "whole_width": "torch tensors of [B, L, H*D]",
-    "with_flags": "use_exp2=None, M=None, of which nothing is known",
+    "with_flags": "use_exp2=None, M=None, whose meaning is not known",
 }
 
 

@@ -209,7 +209,7 @@ def test_another_version_is_a_note_and_no_failure(kernel):
     FILE.write_text(json.dumps(document))
     ran = run("baseline diff")
     assert ran.code == 0
-    assert "  the environment is another, and with it the noise may be: torch 1.0 -> " in ran.out
+    assert "  the environment has changed, and the noise may have: torch 1.0 -> " in ran.out
 
 
 @pytest.mark.parametrize(

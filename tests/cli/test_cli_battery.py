@@ -252,7 +252,7 @@ def test_a_target_that_is_none_is_told_once_before_any_item(target, message):
 
 def test_a_target_that_nothing_can_be_passed_to_is_told_once():
     ran = run("check forwards.py:unimportable --battery quick")
-    message = "needs a parameter 'colour' that nothing can be passed for"
+    message = "needs a parameter 'colour' that gradprobe has no value for"
     assert (ran.code, ran.out.count(message)) == (2, 2), "in its line and in full"
 
 

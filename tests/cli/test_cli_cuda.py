@@ -104,7 +104,7 @@ def test_orders_of_threads_of_a_target_that_has_none_are_refused(folder):
     [
         ("if (threadIdx.x) __syncthreads();", "waits at the barrier delta.cu:10"),
         ("__syncthreads(", "does not compile for the CPU: delta.cu:11"),
-        ('__syncthreads(); asm volatile("");', "delta.cu:10: inline PTX means nothing to a CPU"),
+        ('__syncthreads(); asm volatile("");', "delta.cu:10: inline PTX is not supported on a CPU"),
     ],
 )
 def test_what_cannot_run_to_its_end_exits_3_and_names_the_line(folder, barrier, words):

@@ -35,7 +35,7 @@ def test_a_table_that_is_nearly_this_tools_is_named(command, table):
     Path("pyproject.toml").write_text(f'{table}\ntargets = ["lazy"]\n')
     ran = run(f"{command} {SMALL}")
     assert (ran.code, ran.out) == (2, "")
-    assert "is read by nobody" in ran.err
+    assert "is no table of gradprobe's" in ran.err
     assert "did you mean [tool.gradprobe]?" in ran.err
 
 
@@ -43,7 +43,7 @@ def test_beside_a_target_a_misspelt_table_is_a_word_and_no_error():
     Path("pyproject.toml").write_text("[tool.gradprob]\nstrict = true\n")
     ran = run(f"check lazy {SMALL}")
     assert ran.code == 0
-    assert "[tool.gradprob] is read by nobody; did you mean [tool.gradprobe]?" in ran.err
+    assert "[tool.gradprob] is no table of gradprobe's; did you mean [tool.gradprobe]?" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_beside_a_target_a_misspelt_table_is_a_word_and_no_error():
 )
 def test_another_table_is_none_of_ours(content):
     Path("pyproject.toml").write_text(content)
-    assert "is read by nobody" not in run(f"check lazy {SMALL}").err
+    assert "is no table of gradprobe's" not in run(f"check lazy {SMALL}").err
 
 
 def test_fix_with_nothing_to_fix_is_a_wrong_command():

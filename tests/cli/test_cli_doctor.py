@@ -65,7 +65,7 @@ def test_stale_bytecode_and_another_copy_are_named_though_every_rung_is_green(fo
     ran = run_process(f"doctor {SMALL} --json -", PYTHONPATH=f"{ROOT}{os.pathsep}{folder / 'old'}")
     told = json.loads(ran.out)
     assert (ran.code, told["verdict"], told["first_bad"]) == (1, "stale", None)
-    assert "Python runs a stale compiled file, and not what soft.py holds by now" in told["stale"][0]
+    assert "Python runs a stale compiled file, not what soft.py holds now" in told["stale"][0]
     assert [copy["file"] for copy in told["files"][0]["copies"]] == [str(folder / "old" / "soft.py")]
 
 

@@ -115,7 +115,7 @@ def test_of_a_long_message_of_a_target_the_first_paragraph_is_told(folder):
 UNUSABLE_SIGNATURES = [
     ("(*args): pass", ("takes *args; arguments are passed by name", "wrap it in a function that names them")),
     ("(q, k, v, /, do): pass", ("arguments are passed by name",)),
-    ("(q, k, v, do, temperature): pass", ("needs a parameter 'temperature' that nothing can be passed for",
+    ("(q, k, v, do, temperature): pass", ("needs a parameter 'temperature' that gradprobe has no value for",
                                           "wrap it in a function")),
     ("(q, k, do): pass", ("does not take v", "an attention takes q, k and v")),
     ("(q, k, v, do, tau, window): pass", ("needs 'window', which this case does not have",)),
@@ -400,7 +400,7 @@ def test_a_required_parameter_called_d_is_not_taken_for_delta(folder):
     (folder / "dims.py").write_text("def f(q, k, v, do, scale, d):\n    return {}\n")
     ran = run(f"check dims.py:f {SMALL}")
     assert ran.code == 2
-    assert_message(ran, "needs a parameter 'd' that nothing can be passed for")
+    assert_message(ran, "needs a parameter 'd' that gradprobe has no value for")
 
 
 OTHER_NAMES = """

@@ -68,7 +68,7 @@ def test_a_file_that_is_there_is_left_as_it_is_and_exits_2(folder):
     (folder / "gradprobe_adapter.py").write_text("mine = 1\n")
     ran = run("init")
     assert ran.code == 2
-    assert_message(ran, "gradprobe_adapter.py is there already", "--force")
+    assert_message(ran, "gradprobe_adapter.py already exists", "--force")
     assert (folder / "gradprobe_adapter.py").read_text() == "mine = 1\n"
 
 
@@ -87,11 +87,11 @@ def test_force_writes_over_it(folder):
     ("init --ci github soft.py/a/w.yml", ("soft.py/a: cannot be made, Not a directory",)),
     ("init --ci github --target lazyy", ("target 'lazyy' is neither a built-in nor FILE.py:FUNCTION",)),
     ("init --ci github --target none.py:f", ("--target none.py:f: there is no file none.py", "the repository's root")),
-    ("init --ci github --target /none.py:f", ("knows no folder but the repository's", "name it from its root")),
-    ("init --ci github --target ../none.py:f", ("knows no folder but the repository's", "name it from its root")),
-    ("init --ci github --target ${{secrets.X}}:f", ("cannot stand in a workflow",)),
-    ("init --ci github --target a\u0007b:f", ("cannot stand in a workflow",)),
-    ("init --ci github a\u0007.yml", ("cannot stand in a workflow",)),
+    ("init --ci github --target /none.py:f", ("only sees the repository", "name it from its root")),
+    ("init --ci github --target ../none.py:f", ("only sees the repository", "name it from its root")),
+    ("init --ci github --target ${{secrets.X}}:f", ("cannot be written into a workflow",)),
+    ("init --ci github --target a\u0007b:f", ("cannot be written into a workflow",)),
+    ("init --ci github a\u0007.yml", ("cannot be written into a workflow",)),
     ("init --family flash", ("--family must be softmax or lazy, got 'flash'",)),
     ("init adapter.txt", ("init writes a Python file, got adapter.txt",)),
     ("init .", ("init writes a Python file, got .", "for example gradprobe_adapter.py")),
@@ -140,7 +140,7 @@ def test_a_workflow_that_is_there_is_left_as_it_is_without_force(folder):
     (folder / WORKFLOW).write_text("mine: 1\n")
     ran = run("init --ci github")
     assert ran.code == 2
-    assert_message(ran, f"{WORKFLOW} is there already", "--force")
+    assert_message(ran, f"{WORKFLOW} already exists", "--force")
     assert (folder / WORKFLOW).read_text() == "mine: 1\n"
     assert run("init --ci github --force").code == 0
     assert "gradprobe check" in (folder / WORKFLOW).read_text()

@@ -208,7 +208,7 @@ def test_a_failure_of_another_kind_on_the_way_is_told_and_not_followed():
     ran = run(f"shrink two.py:two {SMALL}", COLUMNS="200")
     assert ran.first_mismatches[0].startswith("FIRST MISMATCH dV ")
     assert "--seqlen 9" in ran.out
-    assert "  on the way another failure was seen: dQ first, wrong numbers (batch=1 heads=1 seqlen=" in ran.out
+    assert "  another failure was seen on the way: dQ first, wrong numbers (batch=1 heads=1 seqlen=" in ran.out
     assert "  seqlen 9: with seqlen 8 it fails in another way: dQ first, wrong numbers" in ran.out
 
 

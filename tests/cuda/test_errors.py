@@ -244,7 +244,7 @@ def test_files_and_macros(tmp_path):
     (tmp_path / "binary.cu").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(TargetFailure, match=r"cannot read the CUDA source .*binary\.cu"):
         load(tmp_path / "binary.cu")
-    with pytest.raises(TargetFailure, match="'A B' is no name for a macro"):
+    with pytest.raises(TargetFailure, match="'A B' is not a valid macro name"):
         loaded(tmp_path, SOURCE, **{"A B": 1})
 
 

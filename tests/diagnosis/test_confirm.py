@@ -68,4 +68,4 @@ def test_values_of_a_file_are_drawn_once_more_as_the_same_rows_in_another_order(
 def test_a_target_that_takes_no_other_values_has_a_cause_that_says_so():
     cause = probe(softmax_case(**SMALL), target_of(refusing_the_others)).diagnoses[0]
     assert cause.fault == "factor/dQ"
-    assert cause.evidence[1] == "held against one draw of values alone: the target did not take another"
+    assert cause.evidence[1] == "tested on one draw of values only: the target refused another"

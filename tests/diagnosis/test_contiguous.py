@@ -42,7 +42,7 @@ def test_the_kernels_that_misread_are_given_no_stride():
     (cause,) = made.causes
     assert cause.fault == "layout/contiguous"
     assert cause.summary == "no stride of k and dO reaches backward: they are taken for contiguous"
-    assert cause.evidence[0] == "no launch is given their longest strides in distinct: k 17 and 331; dO 17 and 331"
+    assert cause.evidence[0] == "no launch gets their longest strides in distinct: k 17 and 331; dO 17 and 331"
     assert [where.line for where in cause.where] == [9, 8]
     assert made.is_beyond_edits
     assert made.shown["layout/contiguous"] == ("distinct",)

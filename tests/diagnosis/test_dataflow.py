@@ -295,7 +295,7 @@ def test_a_fault_in_following_costs_the_dataflows_own_sentences_alone(
     assert (first.fault, first.is_named) == ("stride/do-head", True)
     assert not any("delta_kernel, line" in sentence for sentence in first.evidence)
     (note,) = report.known
-    assert note.startswith("what the dataflow of the kernels shows is not complete, by a fault of gradprobe")
+    assert note.startswith("the kernels' dataflow could not be followed to the end, by a fault of gradprobe")
     assert note.endswith("ZeroDivisionError: planted")
     monkeypatch.undo()
     assert probe(case, find_target(f"{file}:delta")).known == ()

@@ -40,4 +40,4 @@ def test_the_work_after_it_is_done_here_where_the_search_ends_its_process(monkey
 def test_a_search_that_is_stopped_says_so(monkeypatch):
     monkeypatch.setattr(coincidence, "sought", lambda *_: time.sleep(60))
     with coincidence.Search(Ticking(), [], Allowance(9, 0.2), worked) as search:
-        assert search.result() == ((), ("what is right only by coincidence is not told: stopped after 0 s", *worked()))
+        assert search.result() == ((), ("the search for coincidences was stopped after 0 s", *worked()))

@@ -336,7 +336,7 @@ def test_a_target_that_is_neither_a_function_nor_a_word_is_a_type_error(target):
     (lambda *args: None, {}, UsageFailure, ["test_assertion.py:<lambda>' takes *args", "\n  wrap it"]),
     (torch.nn.functional.scaled_dot_product_attention, {"heads": 0}, UsageFailure, ["--heads must be at least 1"]),
     (print, {}, UsageFailure, ["target 'print' takes *args", "\n  wrap it"]),
-    (torch.nn.Identity(), {}, UsageFailure, ["needs a parameter 'input' that nothing can be passed for"]),
+    (torch.nn.Identity(), {}, UsageFailure, ["needs a parameter 'input' that gradprobe has no value for"]),
     ("soft.py:nothing", {}, TargetFailure, ["must return a dict of named intermediates, got NoneType"]),
     ("soft.py:leaving", {}, TargetFailure, ["raised SystemExit (contiguous)"]),
     (lambda q, k, v: pytest.skip("not today"), {}, TargetFailure, ["raised Skipped (contiguous): not today"]),

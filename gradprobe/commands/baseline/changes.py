@@ -131,7 +131,7 @@ class Changes:
         """What else differs, so that errors may have changed for other reasons than the kernel."""
         old, now = self.before.environment, self.after.environment
         changed = [f"{name} {old.get(name)} -> {now[name]}" for name in now if old.get(name) != now[name]]
-        notes = [f"the environment is another, and with it the noise may be: {', '.join(changed)}"] if changed else []
+        notes = [f"the environment has changed, and the noise may have: {', '.join(changed)}"] if changed else []
         kernels = [name for name, digest in self.after.kernels.items() if self.before.kernels.get(name) != digest]
         return notes + ([f"its kernels' file changed: {', '.join(kernels)}"] if kernels else [])
 
@@ -178,7 +178,7 @@ def refuse_other(before: Entry, ran: str, case: Mapping[str, object]) -> None:
     """
     if ran != before.ran:
         raise UsageFailure(
-            f"baseline of {before.words}: saved of {before.ran}, and this is {ran}, whose errors are others",
+            f"baseline of {before.words}: it was saved by {before.ran}, and {ran} has other errors",
             "run it where it was saved (--device cpu runs Triton's interpreter), or keep a --file for each",
         )
     names = [name for name in {**before.case, **case} if before.case.get(name) != case.get(name)]

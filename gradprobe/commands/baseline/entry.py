@@ -203,7 +203,7 @@ def _plain(entry: Entry) -> dict[str, Any]:
 def _entry(content: Mapping[str, Any]) -> Entry:
     entry = msgspec.convert({**content, "request": content}, Entry)
     if not is_sound(entry.request) or len(entry.seeds) < FEWEST:
-        raise ValueError(f"the words or seeds of an entry are none: {entry.request.target}, {list(entry.seeds)}")
+        raise ValueError(f"an entry has wrong words or seeds: {entry.request.target}, {list(entry.seeds)}")
     for numbers in (numbers for layout, name in entry.cells for numbers in astuple(entry.errors[layout][name])):
         if len(numbers) != len(entry.seeds) or not all(0 <= number < math.inf for number in numbers):
             raise ValueError(f"{list(numbers)} are not {len(entry.seeds)} errors")

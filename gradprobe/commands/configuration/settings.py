@@ -79,7 +79,7 @@ def misspelt_table(folder: Path) -> str:
         with contextlib.suppress(OSError):
             text = file.read_text(encoding="utf-8", errors="replace")
             if close := difflib.get_close_matches("gradprobe", _TOOLS.findall(text), cutoff=_NEARLY):
-                return f"{file}: [tool.{close[0]}] is read by nobody"
+                return f"{file}: [tool.{close[0]}] is no table of gradprobe's"
     return ""
 
 
@@ -96,7 +96,7 @@ def _content(file: Path, text: str) -> dict[str, Any] | None:
         if not _MEANT.search(text):
             return None
         if isinstance(error, RecursionError):
-            way_out = "no option needs more than 3 levels"
+            way_out = "3 levels are enough for any option"
             raise UsageFailure(f"{file}: its values are nested too deeply to be read", way_out) from None
         raise UsageFailure(f"{file} is not valid TOML: {error}") from None
 
@@ -174,7 +174,7 @@ class _Reader:
                 way_out = did_you_mean(name, known, "") or did_you_mean(name, known)
                 raise UsageFailure(f"unknown key {key!r} {place}", way_out)
             if name in found:
-                raise UsageFailure(f"{key!r} stands twice {place}, once with - and once with _", "keep one of them")
+                raise UsageFailure(f"{key!r} is set twice {place}, with - and with _", "keep one of them")
             found[name] = known[name](value, f"{key} {place}")
         return found
 

@@ -203,7 +203,7 @@ def _ended(ended: TaskResult, rung: Rung, climbed: object) -> Climbed:
     if (crash := ended.crash) is not None:
         how = "" if crash.kind == TIMEOUT else "it ended its process: "
         return Climbed(rung, FAILS, f"{how}{crash.words}{crash.where}", crash.seconds)
-    return Climbed(rung, FAILS, ended.raised.message if ended.raised else "it gave nothing")
+    return Climbed(rung, FAILS, ended.raised.message if ended.raised else "it sent no answer")
 
 
 def _of_check(rung: Rung, checked: Checked) -> Climbed:

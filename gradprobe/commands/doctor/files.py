@@ -101,7 +101,7 @@ def why_imported(module: str, file: Path) -> str:
         if found_in(entry or os.getcwd(), module) == file:
             return f"{_entry(Path(entry).resolve())}, place {number} of {len(sys.path)} on the search path"
     finder = _finder(module)
-    return f"an import hook, {finder}" if finder else "no entry of the search path leads there"
+    return f"an import hook, {finder}" if finder else "it is not on the search path"
 
 
 def _entry(root: Path) -> str:
@@ -154,7 +154,7 @@ def stale_bytecode(file: Path) -> Iterator[str]:
         return
     if runs != stands:
         place = _near(kept.parent)
-        yield f"Python runs a stale compiled file, and not what {file.name} holds by now: delete it in {place}"
+        yield f"Python runs a stale compiled file, not what {file.name} holds now: delete it in {place}"
 
 
 def _is_of_this_python(kept: Path) -> bool:
@@ -216,7 +216,7 @@ def _stale_kernels(file: Path, kernels: Iterable[Any]) -> Iterator[str]:
         stand = {ast.dump(node) for node in functions if node.name == kernel.fn.__code__.co_name}
         if not _is_among(_taken_text(kernel), stand):
             yield (
-                f"{kernel.fn.__name__} is made from another text than {file.name} holds now: "
+                f"{kernel.fn.__name__} was made from other text than {file.name} holds now: "
                 "the file has changed since it was imported, or something else made the kernel"
             )
 

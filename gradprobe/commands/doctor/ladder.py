@@ -141,7 +141,7 @@ class _Ladder:
             yield self._rung(f"{self._name}, a short bias", "the window of the bias", bias_window=_SHORT_BIAS)
         if is_lazy and "tau" not in given:
             yield self._rung(f"{self._name}, a tau of each sign", "what tau does to the mask", tau=None)
-        yield Rung("the case of gradprobe check", "what is in no rung below", "", Planned("", self._request))
+        yield Rung("the case of gradprobe check", "what no rung below covers", "", Planned("", self._request))
 
     def _rung(self, title: str, blames: str, run: str = "contiguous", **options: Any) -> Rung:
         words = {**self._given, **self._plain(), **self._options, **options}

@@ -91,10 +91,10 @@ def _sentences(result: ShrinkResult) -> Iterator[str]:
     if not result.shrunk.complete:
         yield f"not every simpler case was tried: --tries {result.tries} are used up"
     for case, symptom in result.shrunk.others:
-        yield f"on the way another failure was seen: {symptom.words} ({case_in_words(case)})"
+        yield f"another failure was seen on the way: {symptom.words} ({case_in_words(case)})"
     was, now = result.looked.symptom, result.told.symptom if result.told else None
     if was and now and not now.is_like(was):
-        yield f"the case asked for showed {was.words}; the small one shows {now.words}"
+        yield f"the case you gave shows {was.words}; the small one {now.words}"
     if result.told is None:
         yield "no script and no test: they would end as the target does"
     elif result.told.no_program:

@@ -223,7 +223,7 @@ def weighed(checked: Checked, item: Item, made: Callable[[Mapping[str, Any]], Ch
         return checked.as_warning(warned) if is_right else checked
     error = checked.report.error if checked.verdict == FAILED else None
     if item.beyond and error is not None and error.kind == TargetFailure.__name__:
-        words = f"given {item.beyond}, which no parameter of it tells: {words_of(checked.report)}"
+        words = f"given {item.beyond}, which none of its parameters says: {words_of(checked.report)}"
         return checked.as_warning(Warned(UNDECLARED, checked.title, words, ()))
     return checked
 
@@ -232,5 +232,5 @@ def hinted(checked: Checked, item: Item) -> Checked:
     """The check; of wrong numbers where nothing says that the target takes such a case, with the way out."""
     if checked.verdict != "mismatch" or not item.beyond:
         return checked
-    way = f"not meant to take {item.beyond}? let it raise a ValueError: what a target refuses counts nowhere"
+    way = f"not meant to take {item.beyond}? let it raise a ValueError: a refused case does not count"
     return replace(checked, report=structs.replace(checked.report, hints=(*checked.report.hints, way)))

@@ -349,7 +349,7 @@ def _with_rest(planned: Planned, checked: Checked, setting: Setting, echo: Calla
     return checked
 
 
-_UNSEEN = "what the same case shows in Triton's interpreter is not told: stopped after {:.0f} s"
+_UNSEEN = "the same case in Triton's interpreter was stopped after {:.0f} s"
 
 
 def with_interpreter(planned: Planned, checked: Checked, setting: Setting) -> Checked:

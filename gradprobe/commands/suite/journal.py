@@ -82,7 +82,7 @@ class Journal:
             changed = [] if head["version"] == __version__ else ["gradprobe"]
             if changed := [*changed, *(name for report in reports for name in changed_since(report))]:
                 name = os.path.relpath(changed[0]) if os.path.isabs(changed[0]) else changed[0]
-                words = f"--resume {file}: {name} is not what it was then"
+                words = f"--resume {file}: {name} has changed since"
                 raise UsageFailure(words, "sweep again, from the beginning")
             stack.pop_all()
             return cls(asked, file, stream, reports)

@@ -121,7 +121,9 @@ def is_partial(checked: Checked) -> bool:
 
 def _from_journal(planned: Planned, report: Report) -> Checked:
     if report.title != planned.title:
-        raise UsageFailure("--resume: it holds other cases than are drawn today", "sweep again, from the beginning")
+        raise UsageFailure(
+            "--resume: the file holds other cases than this command draws", "sweep again, from the beginning"
+        )
     return Checked(planned.request, report, code_of_report(report))
 
 

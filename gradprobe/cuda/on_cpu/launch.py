@@ -204,8 +204,8 @@ def run(
 
 
 _SIGNALS = {
-    signal.SIGFPE: "divides an integer by 0, of which a GPU makes any number,",
-    signal.SIGILL: "comes to an end that returns nothing, or to a trap,",
+    signal.SIGFPE: "divides an integer by 0, which a GPU leaves undefined,",
+    signal.SIGILL: "reaches the end without a return value, or a trap,",
     signal.SIGABRT: "aborts",
     signal.SIGUSR1: "has not ended",
 }
@@ -215,7 +215,7 @@ def _of_signal(entry: KernelEntry, library: Library, launch: _CLaunch) -> str:
     """What a thread did that a CPU ends a program for, and where; its line is where this process says that it is."""
     lines = [line for at in launch.calls if at for line in lines_of(library.file, (at,))[at] if line.line]
     site = replace(_site(library, launch.stopped, RACE), line=next(iter(lines), UNKNOWN))
-    does = _SIGNALS.get(signal.Signals(launch.signal), "touches memory that is nobody's")
+    does = _SIGNALS.get(signal.Signals(launch.signal), "accesses memory that is not mapped")
     if launch.stopped.access and launch.signal == signal.SIGSEGV:
         does = "needs more than the 512 KiB of local memory that a GPU has for a thread"
     if lines:

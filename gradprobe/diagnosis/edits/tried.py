@@ -96,8 +96,8 @@ def _hunted(diagnosis: Diagnosis, hunt: Hunt, found: Found, seconds: float) -> D
 def _passed(found: Found, seconds: float) -> tuple[Passed, TriedEdit]:
     """The smallest edit with which everything matches, and what is told of it."""
     first, *others = sorted(found.passed, key=_rank)
-    left = f"; other lengths, which it may not take, are not right ({first.at_others})" if first.at_others else ""
-    left += f"; {plural(first.needless, 'product')} of nothing with it, without it none" if first.needless else ""
+    left = f"; other lengths, if it takes them, stay wrong ({first.at_others})" if first.at_others else ""
+    left += f"; {plural(first.needless, 'product')} of tiles that nothing is seen in with it" if first.needless else ""
     parts = [f"{_in_lines(candidate)} for {cause.fault}" for cause, candidate in first.parts]
     of = f"; of it {', '.join(parts)}" if parts else ""
     words = f"with it all matches: {', '.join(first.titles[:-1])} and {first.titles[-1]}{left}{of}"
@@ -116,7 +116,7 @@ def _part(
 ) -> Diagnosis:
     """A diagnosis with what of an edit with which everything matches undoes it."""
     mend = found.mends.get(cause.fault)
-    words = _what_is_mended(mend) if mend is not None else "it is the part for this cause of what makes all match"
+    words = _what_is_mended(mend) if mend is not None else "it is this cause's part of the edit with which all matches"
     edit = structs.replace(_edit(candidate, words, found.tried, seconds), mends=True)
     edit = structs.replace(edit, not_run=() if first.is_certain else _NOT_ALONE)
     return structs.replace(diagnosis, edit=edit, where=_proved(diagnosis.where, candidate))

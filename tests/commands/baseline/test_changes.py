@@ -57,7 +57,7 @@ def test_another_version_and_another_kernel_file_are_told():
     environment = {"gradprobe": "0.1.0", "torch": "2.14.0", "triton": "3.7.1", "device": "cpu"}
     notes = became(None, environment=environment, kernels={"lazy_dq_kernel": "000000000000"}).notes
     assert notes == [
-        "the environment is another, and with it the noise may be: torch 2.13.0 -> 2.14.0",
+        "the environment has changed, and the noise may have: torch 2.13.0 -> 2.14.0",
         "its kernels' file changed: lazy_dq_kernel",
     ]
 
@@ -68,7 +68,7 @@ def test_a_figure_is_compared_in_every_cell_and_twice():
 
 def test_another_backend_and_another_case_are_refused_with_a_way_out():
     refuse_other(entry(), "triton-interpreter on cpu", {"family": "lazy", "seqlen_q": 72})
-    with pytest.raises(UsageFailure, match="saved of triton-interpreter on cpu, and this is triton on cuda") as told:
+    with pytest.raises(UsageFailure, match="it was saved by triton-interpreter on cpu, and triton on cuda has other errors") as told:
         refuse_other(entry(), "triton on cuda", {"family": "lazy", "seqlen_q": 72})
     assert "--device cpu" in told.value.way_out
     with pytest.raises(UsageFailure, match="seqlen_q 72 -> 80, softcap None -> 2.0") as told:

@@ -146,7 +146,7 @@ ERRORS = [
     ("[tool.gradprobe.cases.gqa]\nkv-head = 2", ("'kv-head' in [tool.gradprobe.cases.gqa] of ", "'kv_heads'?")),
     ("[tool.gradprobe.cases.c]\ntimeout = 2", ("unknown key 'timeout' in [tool.gradprobe.cases.c] of ",)),
     ("[tool.gradprobe.cases.c]\nruns = ['distinct']", ("unknown key 'runs'",)),
-    ("[tool.gradprobe.cases.c]\nhead-dim = 8\nhead_dim = 9", ("'head_dim' stands twice", "keep one")),
+    ("[tool.gradprobe.cases.c]\nhead-dim = 8\nhead_dim = 9", ("'head_dim' is set twice", "keep one")),
     ("[tool.gradprobe]\nstrict = 1", ("strict in [tool.gradprobe] of ", "must be true or false, got the number 1")),
     ("[tool.gradprobe]\nstrict = 'yes'", ("must be true or false, got the string 'yes'",)),
     ("[tool.gradprobe]\ntargets = 'a.py:f'", ("must be an array of at least one string, got the string 'a.py:f'",)),

@@ -100,7 +100,7 @@ def test_bytecode_that_python_takes_unchecked_and_is_of_an_older_text_is_stale(h
     assert imported("planted_unchecked", here).f(0) == 1  # the old text runs
     (words,) = stale_bytecode(file)
     assert words == (
-        "Python runs a stale compiled file, and not what planted_unchecked.py holds by now: delete it in __pycache__"
+        "Python runs a stale compiled file, not what planted_unchecked.py holds now: delete it in __pycache__"
     )
 
 
@@ -149,7 +149,7 @@ def test_a_kernel_whose_file_was_edited_after_its_import_is_named_and_an_unedite
     # Interpreted, Triton reads the text only now; compiled it has the old one.
     monkeypatch.setattr(kernels[0], "raw_src", KERNEL.splitlines(keepends=True)[4:], raising=False)
     (words,) = loaded_file("planted_kernel", str(file), kernels=kernels).stale
-    assert words.startswith("doubled_kernel is made from another text than planted_kernel.py holds now")
+    assert words.startswith("doubled_kernel was made from other text than planted_kernel.py holds now")
     file.write_text("# a line more\n" + KERNEL.replace("2.0", "2.0  # twice"))
     assert not loaded_file("planted_kernel", str(file), kernels=kernels).stale
 

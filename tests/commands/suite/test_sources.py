@@ -54,7 +54,7 @@ def test_a_sweep_of_what_was_mended_is_not_resumed(word, file):
     _mend(file)
     resumed = run_process("sweep --resume j.jsonl")
     assert (resumed.code, resumed.out) == (2, "")
-    assert f"{file} is not what it was then" in resumed.err
+    assert f"{file} has changed since" in resumed.err
 
 
 def test_what_a_dead_process_came_to_is_made_again():

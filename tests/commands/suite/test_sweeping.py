@@ -121,7 +121,7 @@ def test_what_is_no_journal_or_of_another_source_is_refused(folder):
         with pytest.raises(UsageFailure, match="another sweep writes it"):
             Journal.begun(DRAWN, "a.jsonl")
     (folder / "soft.py").write_text((folder / "soft.py").read_text() + "\n")
-    with pytest.raises(UsageFailure, match="soft.py is not what it was then"):
+    with pytest.raises(UsageFailure, match="soft.py has changed since"):
         Journal.reopened("a.jsonl")
     for text in ("", "{}\n", '{"schema": "gradprobe.report/2"}\n', "no JSON\n"):
         (folder / "b.jsonl").write_text(text)
