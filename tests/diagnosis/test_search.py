@@ -24,7 +24,7 @@ def worked():
 
 def test_the_work_after_it_is_done_in_the_fork(monkeypatch):
     monkeypatch.setattr(coincidence, "sought", lambda *_: ("a line",))
-    with coincidence.Search(Ticking(), [], Allowance(9, 30.0), worked) as search:
+    with coincidence.CoincidenceSearch(Ticking(), [], Allowance(9, 30.0), worked) as search:
         found, done = search.result()
     assert found == ("a line",)
     assert len(done) == 1
@@ -33,11 +33,11 @@ def test_the_work_after_it_is_done_in_the_fork(monkeypatch):
 
 def test_the_work_after_it_is_done_here_where_the_search_ends_its_process(monkeypatch):
     monkeypatch.setattr(coincidence, "sought", lambda *_: os._exit(1))
-    with coincidence.Search(Ticking(), [], Allowance(9, 30.0), worked) as search:
+    with coincidence.CoincidenceSearch(Ticking(), [], Allowance(9, 30.0), worked) as search:
         assert search.result() == ((), worked())
 
 
 def test_a_search_that_is_stopped_says_so(monkeypatch):
     monkeypatch.setattr(coincidence, "sought", lambda *_: time.sleep(60))
-    with coincidence.Search(Ticking(), [], Allowance(9, 0.2), worked) as search:
+    with coincidence.CoincidenceSearch(Ticking(), [], Allowance(9, 0.2), worked) as search:
         assert search.result() == ((), ("the search for coincidences was stopped after 0 s", *worked()))

@@ -68,7 +68,8 @@ def test_a_figure_is_compared_in_every_cell_and_twice():
 
 def test_another_backend_and_another_case_are_refused_with_a_way_out():
     refuse_other(entry(), "triton-interpreter on cpu", {"family": "lazy", "seqlen_q": 72})
-    with pytest.raises(UsageFailure, match="it was saved by triton-interpreter on cpu, and triton on cuda has other errors") as told:
+    words = "it was saved by triton-interpreter on cpu, and triton on cuda has other errors"
+    with pytest.raises(UsageFailure, match=words) as told:
         refuse_other(entry(), "triton on cuda", {"family": "lazy", "seqlen_q": 72})
     assert "--device cpu" in told.value.way_out
     with pytest.raises(UsageFailure, match="seqlen_q 72 -> 80, softcap None -> 2.0") as told:
