@@ -22,18 +22,18 @@ def test_the_time_left_is_that_of_what_is_done_and_counts_down_and_imports_do_no
         tick("importing", None)
         clock(100)
         tick("layout 0 of 4", 0.0)
-        assert tick.left == ""
+        assert tick.time_left == ""
         clock(20)
         tick("layout 0 of 4, compared", 0.0)
         clock(10)
         tick("layout 1 of 4", 1 / 4)
-        assert tick.left == "about 1:30 left"
+        assert tick.time_left == "about 1:30 left"
         clock(10)
-        assert tick.left == "about 1:20 left"
+        assert tick.time_left == "about 1:20 left"
         clock(1000)
-        assert tick.left == "about 0:00 left"
+        assert tick.time_left == "about 0:00 left"
         tick("layout 4 of 4", 1.0)
-        assert tick.left == ""
+        assert tick.time_left == ""
 
 
 def test_a_stage_that_begins_anew_has_a_time_of_its_own(clock):
@@ -43,10 +43,10 @@ def test_a_stage_that_begins_anew_has_a_time_of_its_own(clock):
             clock(100)
             tick("comparing", done / 4)
         tick("comparing another", 0.5)
-        assert tick.left == ""
+        assert tick.time_left == ""
         clock(2)
         tick("comparing another", 0.75)
-        assert tick.left == "about 0:02 left"
+        assert tick.time_left == "about 0:02 left"
 
 
 def stopped_after(done):

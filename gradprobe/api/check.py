@@ -97,7 +97,7 @@ def checked(
     with bounded(manner.max_memory), fresh_caches() if manner.fresh else contextlib.nullcontext():
         if word is not None:
             return ShownReports.of(_battery(word, request, setting))
-        return shown(_made(planned, setting, manner.against))
+        return shown(report_of_plan(planned, setting, manner.against))
 
 
 def _is_apart(target: Subject, reference: Subject | None, request: CheckRequest, manner: Manner) -> bool:
@@ -131,14 +131,14 @@ def _is_apart(target: Subject, reference: Subject | None, request: CheckRequest,
 def _battery(word: str, request: CheckRequest, setting: Setting) -> Reports:
     refuse_unknown_battery(word)
     refuse_set_by_it(word, request.options)
-    return begun(word, request, setting).made()
+    return begun(word, request, setting).reports()
 
 
 def _function(subject: Subject | None) -> Callable[..., Any] | None:
     return None if isinstance(subject, str) else subject
 
 
-def _made(planned: Planned, setting: Setting, other: Subject | Report | None) -> Report:
+def report_of_plan(planned: Planned, setting: Setting, other: Subject | Report | None) -> Report:
     with tempfile.TemporaryDirectory(prefix="gradprobe-") as folder:
         if other is not None:
             planned = replace(planned, against=_beside(planned, setting, other, os.path.join(folder, "given.pt")))

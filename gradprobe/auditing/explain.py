@@ -181,12 +181,12 @@ class _Explaining:
                 self._unknown.append(value)
             return
         match = matches[0]
-        words = self._words(match)
+        words = self._in_words(match)
         held = Holding(value.at, words, match.form.kind, match.form.mistakes)
         if held not in self._holdings:
             self._holdings.append(held)
 
-    def _words(self, match: Match) -> str:
+    def _in_words(self, match: Match) -> str:
         factor = self._factor_words(match.factor)
         return f"{factor} * {match.form.words}" if factor else match.form.words
 
@@ -298,7 +298,7 @@ class _Explaining:
             made, at = Mistake(name, "order", words, "return it under its own name"), None
         else:
             key = "transposed" if product == due.turned else "operand"
-            made = Mistake(name, key, f"{name} is made of {product.words}, not of {due.words}")
+            made = Mistake(name, key, f"{name} is made of {product.formula}, not of {due.formula}")
             at = self._places.of_product.get(product)
             named = (one.at for one in self._holdings if role_of(one.name) == due.matrix and one.kind == product.matrix)
             at = at if product.matrix == due.matrix else next(named, at)

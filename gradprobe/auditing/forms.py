@@ -63,4 +63,4 @@ def multiplied(matrix: Form, product: Product, other: Array) -> Form:
     """A matrix times an input, or O, without the scale."""
     values = (matrix.values.swapaxes(-1, -2) if product.is_transposed else matrix.values) @ other
     axes = "bh" + ("n" if product.is_transposed else "m") + FEATURES[product.other][-1]
-    return Form("", axes, values, product.words, matrix.mistakes, product)
+    return Form("", axes, values, product.formula, matrix.mistakes, product)

@@ -55,7 +55,7 @@ class Formulas:
 
     def _chain(self, p: Form) -> Iterator[Form]:
         """What is right from P on."""
-        held = self.held(p.values)
+        held = self.weighting_v(p.values)
         o = Form("O", "bhme", held @ self.inputs["v"], "O", product=PRODUCTS["O"])
         open_dp = self.inputs["do"] @ self.inputs["v"].swapaxes(-1, -2)
         dp = Form("dP", "bhmn", np.where(self.passes(p.values), open_dp, 0), "dP")
@@ -100,7 +100,7 @@ class Formulas:
         inside = (distance >= 0) & (distance < bias.shape[1])
         return np.where(inside, bias[:, np.clip(distance, 0, bias.shape[1] - 1)], 0)[None]
 
-    def held(self, p: Array) -> Array:
+    def weighting_v(self, p: Array) -> Array:
         """What is multiplied by V: P itself, or of the lazy family relu(P + tau / (i + 1))."""
         return p if self._tau is None else np.where(self.valid, np.maximum(p + self._tau, 0), 0)
 

@@ -36,7 +36,9 @@ def audited_target(subject: str | Callable[..., Any], family: str | None) -> Tar
     except Failure:
         return find_target(subject, family)
     if not made.is_right:
-        raise ReferenceFailure(f"the verdict is about the reference: {_words(made)}", _WAY_OUT.format(made.callee.word))
+        raise ReferenceFailure(
+            f"the verdict is about the reference: {_describe(made)}", _WAY_OUT.format(made.callee.word)
+        )
     try:
         plain = find_target(subject, family)
     except UsageFailure:
@@ -70,7 +72,7 @@ def on_the_cpu_if_need_be(reference: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _words(made: Audit) -> str:
+def _describe(made: Audit) -> str:
     name, found, known = made.callee.word, diagnoses_of(made), known_of(made)
     first = next((run.measured.first for run in made.runs if run.measured and run.measured.first), None)
     if not found:

@@ -127,7 +127,7 @@ class Variants(Formulas):
             yield from (self._product(name, ds) for name in ("dQ", "dK"))
 
     def _rows_of_features(self, o: Form) -> Iterator[Form]:
-        dv = self.held(self.alternates["P"][0].values).swapaxes(-1, -2) @ self.inputs["do"]
+        dv = self.weighting_v(self.alternates["P"][0].values).swapaxes(-1, -2) @ self.inputs["do"]
         features = {**self.inputs, "O": o.values, "dV": dv}
         for a, b in itertools.combinations_with_replacement(features, 2):
             if {a, b} == {"do", "O"} and self._tau is None:
@@ -174,7 +174,7 @@ class Variants(Formulas):
         self.alternates[found.kind].append(found)
         made: list[Form] = []
         if found.kind == "P":
-            made += [self._product(name, replace(found, values=self.held(found.values))) for name in ("O", "dV")]
+            made += [self._product(name, replace(found, values=self.weighting_v(found.values))) for name in ("O", "dV")]
         if found.kind == "O":
             values = (self.inputs["do"] * found.values).sum(-1)
             made += [Form("delta", "bhm", values, "delta", found.mistakes), *self._rows_of_features(found)]
@@ -221,7 +221,7 @@ class Variants(Formulas):
                   "the gradients are those of O.mean()": np.full_like(o, 1 / o.size)}  # fmt: skip
         for words, do in others.items():
             mistake = Mistake("dP", "do/other", f"dO is not used: {words}", "hand dO to the backward")
-            yield Form("dV", "bhne", self.held(p.values).swapaxes(-1, -2) @ do, "dV", (mistake,))
+            yield Form("dV", "bhne", self.weighting_v(p.values).swapaxes(-1, -2) @ do, "dV", (mistake,))
             dp = np.where(self.passes(p.values), do @ self.inputs["v"].swapaxes(-1, -2), 0)
             ds = p.values * (dp - (p.values * dp).sum(-1, keepdims=True))
             yield from (self._product(name, Form("dS", "bhmn", ds, "dS", (mistake,))) for name in ("dQ", "dK"))

@@ -39,7 +39,7 @@ class ReferenceWatch:
     values: list[Value] = field(default_factory=list)
     _counts: dict[int, int] = field(default_factory=dict)
 
-    def told(self, at: Expression, value: Any) -> None:
+    def record(self, at: Expression, value: Any) -> None:
         array = as_array(value)
         if array is None or array.ndim == 0 or array.size > _LARGEST:
             return
@@ -83,5 +83,5 @@ def watched(function: Callable[..., Any]) -> Iterator[ReferenceWatch]:
     if module is None:
         yield watch
         return
-    with telling(module, text, watch.told):
+    with telling(module, text, watch.record):
         yield watch

@@ -47,7 +47,7 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
     with Progress() as tick:
         tick("importing torch and the target", None)
 
-        def told(_: int, value: str | ProgressNote) -> None:
+        def show(_: int, value: str | ProgressNote) -> None:
             if isinstance(value, ProgressNote):
                 last[:] = [value]
                 tick(value.words, value.done / value.of)
@@ -56,10 +56,10 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
 
         try:
             if not isolate:
-                with heard_by(lambda value: told(0, value)):
+                with heard_by(lambda value: show(0, value)):
                     return body(*arguments)
             (ended,) = run_each(
-                f"{__name__}:ApartBody", terminal(), [(body, arguments)], echo=sys.stderr.write, told=told
+                f"{__name__}:ApartBody", terminal(), [(body, arguments)], echo=sys.stderr.write, told=show
             )
         except KeyboardInterrupt:
             step = last[0] if last else ProgressNote("", 0, 0, "")

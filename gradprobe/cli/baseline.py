@@ -75,7 +75,7 @@ def _saved(request: last.CheckRequest, file: str, seeds: range) -> int:
         write_stdout(f"not saved: seed {found.case.seed} is a mismatch, whose errors are no baseline\n")
         return 1
     kept.save(file, kept.with_entry(entries, found))
-    write_stdout(f"saved {found.words} in {file}\n")
+    write_stdout(f"saved {found.command_words} in {file}\n")
     show(folded(_extent(found), width()))
     return 0
 

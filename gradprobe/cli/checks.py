@@ -75,7 +75,7 @@ def _by_layout(planned: Planned, tick: Progress) -> Callable[[str, float, str], 
     """Tells how many of the layouts are done; of a single one, how far its comparison is."""
     begun, of = list[str](), len(planned.layouts)
 
-    def told(stage: str, fraction: float, layout: str) -> None:
+    def show(stage: str, fraction: float, layout: str) -> None:
         name = layout.partition(", ")[0]
         if name and name not in begun:
             begun.append(name)
@@ -84,7 +84,7 @@ def _by_layout(planned: Planned, tick: Progress) -> Callable[[str, float, str], 
         else:
             tick(f"layout {len(begun)} of {of}: {stage}", (len(begun) - 1) / of)
 
-    return told
+    return show
 
 
 def say(report: Report, tracebacks: bool) -> str:

@@ -90,7 +90,7 @@ def _shrunken(request: last.CheckRequest, how: _How) -> int:
     from ..commands.shrink.shown import case_in_words, document_of, rendered
     from ..commands.shrink.shrinking import shrink as shrunken
 
-    def told(case: Case, step: Simplification | None, count: int, options: Mapping[str, Any]) -> None:
+    def show_step(case: Case, step: Simplification | None, count: int, options: Mapping[str, Any]) -> None:
         repro_command = replace(request, options=options).command()
         what = "it fails" if step is None else f"still so {step.change}"
         note(f"{count:>3} tried, {what}: {case_in_words(case)}")
@@ -105,7 +105,7 @@ def _shrunken(request: last.CheckRequest, how: _How) -> int:
         alone=how.alone,
         timeout=how.timeout,
         fix_budget=how.fix_budget,
-        told=told,
+        told=show_step,
         echo=sys.stderr.write,
     )
     files = _written(result, how.files)

@@ -164,11 +164,11 @@ def _cases(asked: Asked, setting: Setting) -> Sweep:
 def _swept(asked: Asked, cases: Sweep, journal: Journal, forms: Forms, setting: Setting, on: OnRay | None) -> int:
     """Makes the checks of a sweep; their exit code."""
 
-    def made(plan: Sequence[Planned]) -> Iterator[Checked]:
+    def check(plan: Sequence[Planned]) -> Iterator[Checked]:
         return check_each(plan, setting) if on is None else check_each_on_ray(plan, setting, on)
 
     def results(tick: Progress) -> Iterator[Checked]:
-        return cases.results(journal, made, 2 * setting.workers, tick)
+        return cases.results(journal, check, 2 * setting.workers, tick)
 
     # Of cases that nobody asked for by name, what the target refuses is no error.
     drawn: dict[str, Any] = {"untaken": (), "closer": functools.partial(looked_into, setting=setting)}

@@ -76,7 +76,7 @@ def render_contract(read: ReadContract, width: int) -> list[Text]:
     for name in ("O", "dV", "dQ", "dK"):
         said = [line for one in contract.readings if one.of == name for line in _parts(one, width)]
         for number, line in enumerate(said):
-            title = f"{name} = {PRODUCTS[name].words}" if number == 0 else ""
+            title = f"{name} = {PRODUCTS[name].formula}" if number == 0 else ""
             lines.append(Text.assemble((f"  {title:<{_COLUMN}}", "bold"), line))
     return [*lines, Text(""), *(Text(line, style="dim") for words in _notes(read) for line in wrapped(words, width))]
 

@@ -57,7 +57,7 @@ class Ahead:
         self._watched = self._watched or self._fork.result()
         return self._watched
 
-    def seen(self, experiment: Experiment, run: LayoutRun) -> tuple[list[Diagnosis], Collection[str]]:
+    def dataflow(self, experiment: Experiment, run: LayoutRun) -> tuple[list[Diagnosis], Collection[str]]:
         """What the dataflow of a run shows, and what kept operations from being followed."""
         watched = run.watched
         if watched is None and self.has(run):

@@ -119,7 +119,7 @@ def shown_with(case: Case, own: Measured, seen: Sequence[SeenValue]) -> Measured
     gradients = [name for name in MATRIX_OF if name in own.trace.values]
     chains = {name: _chain(case, own, name, seen) for name in gradients}
     coarse = partial(_chain, case, own, seen=seen, coarse=True)
-    rows = tuple(_held(row, coarse) for row in _rows(seen, chains))
+    rows = tuple(_held_to_coarser(row, coarse) for row in _rows(seen, chains))
     shown = {(one.finding.name, gradient) for one in rows for gradient in one.into}
     needed = {(MATRIX_OF[name], name) for name in (wrong & chains.keys() or gradients)}
     needed = {pair for pair in needed if pair[0] not in own.trace.values}
@@ -170,7 +170,7 @@ def _place(one: SeenValue, seen: Sequence[SeenValue]) -> str:
     return f"{one.kernel} for {listed([name for name in names() if name in together])}"
 
 
-def _held(row: SeenRow, coarse: Callable[[str], Measured]) -> SeenRow:
+def _held_to_coarser(row: SeenRow, coarse: Callable[[str], Measured]) -> SeenRow:
     """A row that a coarser arithmetic explains, held to that: what it goes into may be right all the same."""
     if not row.finding.mismatched:
         return row

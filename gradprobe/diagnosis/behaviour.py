@@ -96,7 +96,7 @@ class Again:
         return sum(int((where & ~self.seen.right[name]).sum()) for name, where in moved.items()) / self._wrong
 
     @property
-    def came(self) -> Results:
+    def actual(self) -> Results:
         """What the run gave that went wrong."""
         return self.seen.actual
 
@@ -129,9 +129,9 @@ def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
     third = again.call(1)
     if third is None or not again.is_right(third):
         return None
-    name = first_moved(again.moved(again.came, second))
+    name = first_moved(again.moved(again.actual, second))
     # The one factor by which the first call was wrong.
-    actual, expected = again.came[name], again.seen.expected[name]
+    actual, expected = again.actual[name], again.seen.expected[name]
     squares = float((expected**2).sum())
     ratio = float((actual * expected).sum()) / squares if squares else 0.0
     is_one = bool(((actual - ratio * expected).abs() <= 1e-4 * expected.abs().max()).all())
@@ -150,7 +150,7 @@ def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
 def later_call_differs(again: Again) -> Diagnosis | None:
     """The first call was right; another with the same values gives other results."""
     results = again.call(0)
-    moved = {} if results is None else again.moved(again.came, results)
+    moved = {} if results is None else again.moved(again.actual, results)
     name = first_moved(moved)
     if not name:
         return None
@@ -170,8 +170,8 @@ def differs_from_run_to_run(again: Again) -> Diagnosis | None:
     """Repeated calls differ; where kernels run on the CPU, calls with other orders of threads."""
     on_cpu = again.experiment.cuda == "cuda-on-cpu"
     runs = [again.run(schedule=one) for one in _SCHEDULES] if on_cpu else [again.call(number) for number in range(3)]
-    results = [again.came, *(run for run in runs if run is not None)]
-    moved = {name: again.seen.right[name] & False for name in again.came}
+    results = [again.actual, *(run for run in runs if run is not None)]
+    moved = {name: again.seen.right[name] & False for name in again.actual}
     for run in results[1:]:
         moved = {name: moved[name] | where for name, where in again.moved(results[0], run).items()}
     name = first_moved(moved)
@@ -201,7 +201,7 @@ def reads_what_was_never_written(again: Again) -> Diagnosis | None:
     name = first_moved(moved)
     if not name:
         return None
-    wrong = {each: where | ~again.seen.right[each] & ~again.came[each].isfinite() for each, where in moved.items()}
+    wrong = {each: where | ~again.seen.right[each] & ~again.actual[each].isfinite() for each, where in moved.items()}
     count = int(moved[name].sum())
     return Diagnosis(
         f"unwritten/{name}",

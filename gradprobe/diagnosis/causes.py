@@ -67,7 +67,7 @@ class CauseSearch:
             self._late.append(layout.name)
             return
         self._searched += 1
-        dataflow = partial(self._ahead.seen, self._experiment, layout.run)
+        dataflow = partial(self._ahead.dataflow, self._experiment, layout.run)
         if is_first and self._is_interpreted and may_fork() and not self._ahead.has(layout.run):
             # Its dataflow is told whatever fits: a fork follows it meanwhile.
             with ParallelWork(dataflow) as followed:
@@ -167,7 +167,7 @@ class CauseSearch:
         return False
 
     @property
-    def told(self) -> list[Diagnosis]:
+    def diagnoses(self) -> list[Diagnosis]:
         """The diagnoses; a cause that explains several layouts says so."""
         several = {fault: ", ".join(names) for fault, names in self._shown.items() if len(names) > 1}
         return [
@@ -236,7 +236,7 @@ def _tried_first(again: Again, tested: Sequence[Tested]) -> list[Diagnosis]:
     best = tested[0].hypotheses[0].fault if tested and tested[0].explained >= NAMED else ""
     found = None
     # What is stored elsewhere leaves its own place unwritten.
-    if not best.startswith(("store/", "wrap/")) and any(not bool(v.isfinite().all()) for v in again.came.values()):
+    if not best.startswith(("store/", "wrap/")) and any(not bool(v.isfinite().all()) for v in again.actual.values()):
         found = reads_what_was_never_written(again)
     if found is None and best.startswith(("factor/", "accumulation/")):
         found = wrong_in_the_first_call_alone(again)

@@ -68,7 +68,7 @@ class Variation:
     layouts: tuple[Assigned, ...] = ((),)
     """The first that the target takes is meant."""
 
-    def words(self, assigned: Assigned) -> str:
+    def flags(self, assigned: Assigned) -> str:
         """`--layout distinct`"""
         layout = {"layout": run_name(assigned)} if assigned else {}
         return " ".join(flags({**self.options, **layout}))
@@ -230,7 +230,7 @@ class _SmallRuns:
                 continue
             self.left -= _FOLLOWED
             if culprits := _slips(ran, run):
-                return list(_warned(ran, run.assigned, culprits, variation.words(run.assigned)))
+                return list(_warned(ran, run.assigned, culprits, variation.flags(run.assigned)))
         return []
 
     def _taken(self, variation: Variation) -> Iterator[tuple[Experiment, LayoutRun | None]]:

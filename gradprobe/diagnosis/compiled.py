@@ -66,7 +66,7 @@ def right_without_pipelining(again: Again) -> Diagnosis | None:
     results = again.run(instrumentation=_one_stage)
     if results is None or not again.is_right(results):
         return None
-    name = first_moved(again.moved(again.came, results))
+    name = first_moved(again.moved(again.actual, results))
     return Diagnosis(
         f"compiler/{name}",
         "COMP",

@@ -24,11 +24,11 @@ def crossed(flow: Flow) -> Iterator[Suspect]:
         if one.site.kernel not in unsure:
             seen = sum(other.site == one.site for other in flow.crossings)
             name = expected(Node(one.site, (one.scores, one.vector)), flow.nodes)
-            yield Suspect("value", name, one.site, one.site.lines, _words(one), share(seen, times[one.site], "tile"))
+            yield Suspect("value", name, one.site, one.site.lines, _describe(one), share(seen, times[one.site], "tile"))
 
 
-def _words(one: Crossing) -> str:
-    vector, scores = (node.role.words if node.role and node.role.name else "" for node in (one.vector, one.scores))
+def _describe(one: Crossing) -> str:
+    vector, scores = (node.role.formula if node.role and node.role.name else "" for node in (one.vector, one.scores))
     own, other = ("row", "key") if one.letter == "m" else ("key", "row")
     made = f"{vector or 'a vector'}, one number a {own},"
     return f"{made} goes along the {other}s of {scores or 'the scores'} here"

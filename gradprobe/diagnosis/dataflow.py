@@ -84,7 +84,7 @@ def _diagnoses(found: Sequence[Suspect], family: str = "softmax") -> list[Diagno
 def _diagnosis(group: Sequence[Suspect], family: str) -> Diagnosis:
     first, where = group[0], tuple(map(_where, group))
     beside = (other for one, place in zip(group, where, strict=True) for other in _beside(one, place))
-    made = tuple(_made(first))
+    made = tuple(_index_lines(first))
     return Diagnosis(
         f"{first.kind}/{_slug(first.name) or 'result'}",
         _CLASSES[first.kind],
@@ -99,7 +99,7 @@ def _diagnosis(group: Sequence[Suspect], family: str) -> Diagnosis:
     )
 
 
-def _made(one: Suspect) -> Iterator[Where]:
+def _index_lines(one: Suspect) -> Iterator[Where]:
     """The lines of the index that misleads several accesses."""
     for number, chain in enumerate(one.index):
         line, note = (

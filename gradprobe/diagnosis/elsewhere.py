@@ -27,7 +27,7 @@ def masked_elsewhere(run: Followed) -> Iterator[Suspect]:
     for site, nodes in masked.items():
         by = _by(run, nodes) if added[site] in (0, len(nodes)) else {}
         if by:
-            yield from _told(run, site, nodes, by)
+            yield from _suspects_of(run, site, nodes, by)
 
 
 def _scores(node: Node) -> Node | None:
@@ -104,7 +104,7 @@ def _fits(run: Followed, node: Node, by: int) -> bool | None:
     return None if not np.array_equal(valid, kept) else bool(kept.any() and not kept.all())
 
 
-def _told(run: Followed, site: Site, nodes: Sequence[Node], by: Mapping[Node, int]) -> Iterator[Suspect]:
+def _suspects_of(run: Followed, site: Site, nodes: Sequence[Node], by: Mapping[Node, int]) -> Iterator[Suspect]:
     flow, first = run.flow, next(iter(by))
     letter = "m" if _goes_over_rows(nodes) else "n"
     load, at = _load(first, letter), _place(first)

@@ -78,7 +78,7 @@ class ValueFactors:
         """The numbers of what right results were made of."""
         names = self._run.outcome.storages
         pending = [
-            one.node for one in self._run.flow.stores if STORED.get(names.get(one.home, "")) == _role(one.node).words
+            one.node for one in self._run.flow.stores if STORED.get(names.get(one.home, "")) == _role(one.node).formula
         ]
         found: set[int] = set()
         while pending:
@@ -94,7 +94,7 @@ def _role(node: Node) -> Role:
 
 
 def _found(odd: Node, factor: str) -> FactorSource:
-    return FactorSource(odd, _role(odd).words, replace(_role(odd), factor=factor).words)
+    return FactorSource(odd, _role(odd).formula, replace(_role(odd), factor=factor).formula)
 
 
 def _terms(node: Node) -> Sequence[Node]:

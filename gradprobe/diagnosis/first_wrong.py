@@ -299,7 +299,7 @@ def _of_value(node: Node, name: str) -> str:
     known = [operand.role for operand in node.operands if operand.role is not None and operand.role.name]
     if name and name in [role.name for role in known]:
         return f"{name} {SPOILT}"
-    right = " and ".join(dict.fromkeys(role.words for role in known))
+    right = " and ".join(dict.fromkeys(role.formula for role in known))
     is_wrong = f"is not {name}" if name else "is no intermediate, nor a step to one"
     if not right:
         return f"what is made here {is_wrong}"
@@ -333,8 +333,8 @@ def _of_summed(node: Node, used_by: Node) -> str:
     assert node.role is not None
     sums = f"line {places(used_by.site.lines)[-1].line} sums over it"
     if node.role.is_open:
-        return f"{node.role.words} is not masked where rows see no keys, and {sums}"
-    return f"it is {node.role.words} and not yet what is due, and {sums}"
+        return f"{node.role.formula} is not masked where rows see no keys, and {sums}"
+    return f"it is {node.role.formula} and not yet what is due, and {sums}"
 
 
 def expected(node: Node, nodes: Sequence[Node]) -> str:

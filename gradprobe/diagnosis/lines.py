@@ -68,7 +68,7 @@ class Lines:
         if findings:
             self.read.add(hypothesis.fault)
             return _with_findings(diagnosis, hypothesis, findings)
-        return replace(diagnosis, where=tuple(map(among, self._made(hypothesis, active))))
+        return replace(diagnosis, where=tuple(map(among, self._making(hypothesis, active))))
 
     def of_access(self, seen: Diagnosis) -> Diagnosis:
         """A diagnosis of an access that was seen, with the wrong strides of its tensor that the source shows.
@@ -96,7 +96,7 @@ class Lines:
         of_axes = [finding for finding in found if not finding.kind or finding.kind in hypothesis.axes]
         return sorted(of_axes or found, key=lambda finding: finding.by_name)
 
-    def _made(self, hypothesis: Hypothesis, active: Collection[str]) -> tuple[Where, ...]:
+    def _making(self, hypothesis: Hypothesis, active: Collection[str]) -> tuple[Where, ...]:
         """Where the kernels at fault make the value that is wrong; else where those kernels begin."""
         launched = self._experiment.first.launched if self._experiment.first else ()
         if hypothesis.fault in _OF_FORWARD:

@@ -39,7 +39,7 @@ class Part:
         group = case.heads // case.kv_heads
         return tuple(key_head * group + member for key_head in self.key_heads for member in range(group))
 
-    def words(self, case: Case) -> str:
+    def in_words(self, case: Case) -> str:
         """What it is, in the numbers of the whole."""
         kept = {"batch": self.batches, "head": self.heads(case), "row": self.rows, "key": self.keys}
         return ", ".join(f"{name} {in_words(spans(numbers))}" for name, numbers in kept.items())

@@ -57,7 +57,7 @@ def reasons_on_ranks(experiment: Experiment, runs: Sequence[LayoutRun]) -> RankR
 def _reasons(seen: Observed, shards: Shards) -> RankReasons:
     facts, why_not = tuple(_where(seen, shards)), _not_sought(seen, shards)
     found = [] if why_not else explanations(seen, shards)
-    told = tuple(_told(found, seen.case, shards.ranks))
+    told = tuple(_joined(found, seen.case, shards.ranks))
     named = [one for one in found if one.explained >= NAMED]
     if not named and seen.case.scores <= MOST_SCORES:
         # What all ranks compute alike is a fault of the formula, as anybody's.
@@ -113,7 +113,7 @@ def _of_shard(tensor: Tensor, axes: str, letter: str, shards: Shards, rank: int)
     return tensor.index_select(axes.index(letter), held)
 
 
-def _told(found: Sequence[Explained], case: Case, ranks: int) -> Iterator[Diagnosis]:
+def _joined(found: Sequence[Explained], case: Case, ranks: int) -> Iterator[Diagnosis]:
     """A diagnosis of each fault; of several ranks that do the same, or of several results that show it, one."""
     groups: dict[tuple[str, int | None, str], list[Explained]] = {}
     for one in found:

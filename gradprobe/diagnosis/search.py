@@ -188,14 +188,14 @@ def fitting(
     """
     tested = ranked(seen, known)
     named = [one for one in tested if one.explained >= NAMED]
-    held = _held(experiment, assigned, named[:_MOST]) if named else []
+    held = _tested_again(experiment, assigned, named[:_MOST]) if named else []
     # What was not held against the second draw stands behind what was, or is not told where nothing held.
     others = [one for one in tested if one not in named[: len(held) if any(map(_is_sure, held)) else None]]
     found = [one for one in (*held, *others) if not one.is_by_chance]
     return sorted(found, key=lambda one: -round(one.explained, 3))
 
 
-def _held(experiment: Experiment, assigned: Assigned, named: list[Tested]) -> list[Tested]:
+def _tested_again(experiment: Experiment, assigned: Assigned, named: list[Tested]) -> list[Tested]:
     """Those tested on a second draw, until none that is left can explain more than one that holds."""
     second, held = _second(experiment, assigned), list[Tested]()
     for one in named:

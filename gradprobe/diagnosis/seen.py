@@ -207,7 +207,7 @@ class _Reading:
         counts where the gradient that came is made of it.
         """
         values = self._without_constant(name, into, nodes)
-        gradient = next((one for one in ("dV", "dK", "dQ") if one in into and one in self._came), "")
+        gradient = next((one for one in ("dV", "dK", "dQ") if one in into and one in self._results), "")
         if values is None or not gradient or name != MATRIX_OF[gradient] or self._case.family != "softmax":
             return values
         whole = self._without_constant(name, into, nodes, keep_unseen=True)
@@ -217,12 +217,12 @@ class _Reading:
 
     def _off(self, gradient: str, values: Array) -> float:
         """How far a gradient that is made of P or dS is from the one that came; what is NaN in both is no error."""
-        came, made = self._came[gradient], self._run.roles.gradient(gradient, values)
+        came, made = self._results[gradient], self._run.roles.gradient(gradient, values)
         error = np.where(np.isnan(came) & np.isnan(made), 0.0, np.abs(made - came))
         return float(np.where(np.isnan(error), np.inf, error).sum())
 
     @cached_property
-    def _came(self) -> Mapping[str, Array]:
+    def _results(self) -> Mapping[str, Array]:
         """The results of the run."""
         trace = self._run.outcome.trace
         return {} if trace is None else {name: one.double().cpu().numpy() for name, one in trace.values.items()}
@@ -231,7 +231,11 @@ class _Reading:
         self, name: str, into: frozenset[str], nodes: Sequence[Node], *, keep_unseen: bool = False
     ) -> Array | None:
         constants = self._run.roles.constants(name)
-        known = {node.site: constants[self._words[node.site]] for node in nodes if node.site in self._words}
+        known = {
+            node.site: constants[self._factors_in_words[node.site]]
+            for node in nodes
+            if node.site in self._factors_in_words
+        }
         raw = self._last_values(name, nodes, known, keep_unseen=keep_unseen)
         if raw is None or len(known) == len({node.site for node in nodes}):
             return raw
@@ -265,9 +269,9 @@ class _Reading:
     def _fitting(self, name: str, into: frozenset[str], raw: Array) -> float:
         """The constant with which dS gives the gradient that came; of another the one that leaves the least error."""
         roles = self._run.roles
-        gradient = next((one for one in ("dQ", "dK") if one in into and one in self._came), "")
+        gradient = next((one for one in ("dQ", "dK") if one in into and one in self._results), "")
         if name == "dS" and gradient:
-            came, given = self._came[gradient], roles.gradient(gradient, raw)
+            came, given = self._results[gradient], roles.gradient(gradient, raw)
         else:
             came, given = roles.expected(name), raw
         off = {one: float(np.nansum(np.abs(given / one - came))) for one in roles.constants(name).values()}
@@ -298,7 +302,7 @@ class _Reading:
         return tuple(one[known] for one in at), node.value.reshape(-1)[known].astype(np.float64)
 
     @cached_property
-    def _words(self) -> dict[Site, str]:
+    def _factors_in_words(self) -> dict[Site, str]:
         """By site, what its values are multiplied by where they are right."""
         counts: dict[Site, Counter[str]] = defaultdict(Counter)
         for node in self._nodes:

@@ -121,7 +121,7 @@ def _smaller(experiment: Experiment, failing: LayoutRun) -> Iterator[tuple[Exper
         for part in parts(experiment.case, first, span, counts):
             if part.case(experiment.case).scores <= MOST_SCORES and part not in tried:
                 tried.add(part)
-                yield part_of(experiment, part), f"a part of it that fails alike: {part.words(experiment.case)}"
+                yield part_of(experiment, part), f"a part of it that fails alike: {part.in_words(experiment.case)}"
 
 
 def size_in_words(case: Case) -> str:

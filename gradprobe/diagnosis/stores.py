@@ -53,9 +53,9 @@ def other_factors(run: Followed, wrong: Sequence[str], *, of_host: bool = False)
     for stored in run.flow.stores:
         role = stored.node.role
         name = result_of(run, stored) if of_host else run.outcome.storages.get(stored.home, "")
-        if name not in wrong or name not in STORED or role is None or not role.is_known or role.words == STORED[name]:
+        if name not in wrong or name not in STORED or role is None or not role.is_known or role.formula == STORED[name]:
             continue
-        found.setdefault(stored.site, []).append((name, role.words))
+        found.setdefault(stored.site, []).append((name, role.formula))
         nodes.setdefault(stored.site, stored.node)
     tiles = Counter(stored.site for stored in run.flow.stores)
     for site, ((name, words), *others) in found.items():

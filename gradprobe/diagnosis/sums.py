@@ -155,7 +155,7 @@ def partly(node: Node, extent: str) -> Suspect:
     """What is stored is right as far as it was summed, and does not hold all that it should."""
     assert node.role is not None
     site, *_ = _summing(node)
-    reason = f"{node.role.words} is stored before all keys are in it"
+    reason = f"{node.role.formula} is stored before all keys are in it"
     return Suspect("pairs", node.role.name, site, site.lines, reason, extent)
 
 

@@ -158,7 +158,7 @@ def _of_failing(
             spoilt.setdefault(one, []).append(layout.name)
     memory = [structs.replace(one, also=True) if one in spoilt else one for one in memory]
     shown = {one.fault: tuple(names) for one, names in spoilt.items()}
-    found = in_order(*told_once(search.told, memory), first.seen, here)
+    found = in_order(*told_once(search.diagnoses, memory), first.seen, here)
     return Reasons(tuple(found), search.facts, shown={**shown, **search.shown}, predicted=search.predicted)
 
 

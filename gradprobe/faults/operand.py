@@ -61,8 +61,8 @@ def _not_transposed(seen: Observed) -> Iterator[Hypothesis]:
     if seen.x.n_query != seen.x.n_key:
         return
     ways: tuple[tuple[str, str, Hook], ...] = (
-        *((name, f"{PRODUCTS[name].turned.words}, where {PRODUCTS[name].words} is meant", partial(_transposed, name))
-          for name in ("dV", "dK", "dQ")),
+        *((name, f"{product.turned.formula}, where {product.formula} is meant", partial(_transposed, name))
+          for name in ("dV", "dK", "dQ") for product in [PRODUCTS[name]]),
         ("dS", "P^T * (dP - delta)",
          lambda value, scope: scope.used["P"].mT * (scope.used["dP"] - scope.used["delta"][..., None])),
         ("dS", "P * (dP^T - delta)",

@@ -41,9 +41,9 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     Each once: in a short problem many sizes of tiles leave the same, and some leave everything.
     """
     shown = _shown(seen)
-    met = {_left(shown, lambda at: at.j >= 0)}
+    met = {_kept_entries(shown, lambda at: at.j >= 0)}
     for name, fault_class, words, keep in _every(seen):
-        left = _left(shown, keep)
+        left = _kept_entries(shown, keep)
         if left not in met:
             met.add(left)
             yield _hypothesis(seen, name, fault_class, words, keep)
@@ -57,7 +57,7 @@ def _shown(seen: Observed) -> list[tuple[Tensor, Positions]]:
     return [(x.valid(tile)[0], positions(x, tile)) for tile in every]
 
 
-def _left(shown: Sequence[tuple[Tensor, Positions]], keep: Keep) -> bytes:
+def _kept_entries(shown: Sequence[tuple[Tensor, Positions]], keep: Keep) -> bytes:
     """Which entries are kept of those that are shown."""
     return b"".join((valid & keep(at)).cpu().numpy().tobytes() for valid, at in shown)
 

@@ -132,7 +132,7 @@ class Breach:
     """Elements written there."""
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """One sentence."""
         where = {"before": "before its first element", "after": "after its last element"}
         place = where.get(self.side, "from its first element, between its own")

@@ -19,7 +19,7 @@ from .view import KernelView, Stride, TensorViews
 def foreign(view: KernelView) -> Iterator[LintFinding]:
     """The pointers of a launched kernel that advance by a stride of a tensor that is not theirs."""
     for advance in view.record.advances:
-        held, factors = view.held(advance.base), advance.term.factors
+        held, factors = view.tensor_of(advance.base), advance.term.factors
         if held is None or len(factors) != 1 or view.owns(advance.base, factors[0].parameter):
             continue
         meanings = view.meanings(factors[0].parameter) if view.is_certain(factors[0].parameter) else ()
@@ -60,7 +60,7 @@ class Accused:
         if view.named(parameter) != self.held.name or site is None:
             return None
         name, other = host_name(view, self.advance.base), self.meanings[0]
-        _, letter = stride_of(parameter, set(view.words.values()))
+        _, letter = stride_of(parameter, set(view.plain_names.values()))
         found = axis_like(self.held, letter) if letter and self.held.kinds else None
         axis = self.axis if found is None else found
         sentence = (
@@ -109,8 +109,8 @@ class Accused:
 
     def _new_name(self) -> str:
         """What a parameter for the right stride is to be called; "" where something else is called so."""
-        view, word = self.view, self.view.words.get(self.advance.base, self.held.name)
-        other, _ = stride_of(self.factor.parameter, set(view.words.values()))
+        view, word = self.view, self.view.plain_names.get(self.advance.base, self.held.name)
+        other, _ = stride_of(self.factor.parameter, set(view.plain_names.values()))
         letter = self.held.kinds[self.axis] if self.axis is not None and self.held.kinds else f"_{self.axis}"
         name = renamed(self.factor.parameter, other, word) if other else f"stride_{word}{letter}"
         return "" if name in view.mentioned or name in view.function.parameters else name
@@ -184,7 +184,7 @@ def given_for(view: KernelView, parameter: str) -> HostArgument | None:
 
 def host_name(view: KernelView, base: str) -> str:
     """What the host calls the tensor of a pointer: a variable's name, else the tensor's."""
-    given, held = given_for(view, base), view.held(base)
+    given, held = given_for(view, base), view.tensor_of(base)
     if given is not None and given.text.isidentifier():
         return given.text
     return held.name if held is not None else base

@@ -81,7 +81,7 @@ class _Pointers(Evaluator[Value]):
         value = self.visit(test)
         return bool(value.value) if isinstance(value, LaunchConstant) else None
 
-    def held(self, variable: ast.Name, value: Value, source: ast.AST) -> Value:
+    def assigned(self, variable: ast.Name, value: Value, source: ast.AST) -> Value:
         """A computed number without a stride goes by the variable's name; a variable under another name does not."""
         while isinstance(source, ast.Subscript) or (isinstance(source, ast.Call) and _is_cast(source.func)):
             source = source.value if isinstance(source, ast.Subscript) else source.func.value  # type: ignore[attr-defined]
@@ -115,10 +115,10 @@ class _Pointers(Evaluator[Value]):
             found = getattr(found, "value", found) if type(found).__name__ == "constexpr" else found
             return LaunchConstant(found) if isinstance(found, (int, float, str)) else NOTHING
         if isinstance(value, Amount) and any(term.factors for term in value.terms):
-            return self._seen(value, node)
+            return self._renamed_strides(value, node)
         return value
 
-    def _seen(self, value: Amount, node: ast.Name) -> Amount:
+    def _renamed_strides(self, value: Amount, node: ast.Name) -> Amount:
         """Strides under this name: a parameter stands here too, and a variable is what holds them."""
         spot = self.function.line_of(node)
         terms = []

@@ -44,7 +44,7 @@ def uses_of(view: KernelView) -> list[Use]:
     """Every use in a kernel whose axis is known."""
     found = []
     for advance in view.record.advances:
-        held, factors = view.held(advance.base), advance.term.factors
+        held, factors = view.tensor_of(advance.base), advance.term.factors
         if held is not None and len(factors) == 1:
             number = view.number(factors[0].parameter)
             axes = [at for at, step in enumerate(held.strides) if step == number and held.shape[at] > 1]
@@ -119,7 +119,7 @@ def missing(view: KernelView, accused: Sequence[LintFinding]) -> Iterator[LintFi
     uses = uses_of(view)
     told = {(finding.tensor, finding.axis) for finding in accused}
     for base in view.record.accesses:
-        held = view.held(base)
+        held = view.tensor_of(base)
         if held is None or base in view.record.lost or _has_more_terms(view, base, held):
             continue
         for axis in range(len(held.shape)):
@@ -201,7 +201,7 @@ def siblings(functions: Sequence[Function], views: Sequence[KernelView]) -> Iter
     """The kernels among functions that were never launched, as they are read by names, and what these contradict."""
     launched = {view.name for view in views}
     called = {id(jit) for function in functions for _, jit in function.calls}
-    given = [(name, view.held(name)) for view in views for name in view.words]
+    given = [(name, view.tensor_of(name)) for view in views for name in view.plain_names]
     told = {name: {held.name if held else "" for each, held in given if each == name} for name, _ in given}
     # What the parameters of pointers were given in every launch that has them.
     tensors = {name: next(iter(each)) for name, each in told.items() if len(each) == 1}

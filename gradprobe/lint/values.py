@@ -69,7 +69,7 @@ NOTHING = Amount()
 
 def opaque(*values: Value, name: str = "") -> Amount:
     """A number of which no more is known than what it was computed from; under a name, that alone."""
-    index = frozenset({name}) if name else frozenset(word for value in values for word in _words(value))
+    index = frozenset({name}) if name else frozenset(word for value in values for word in _names_of(value))
     return Amount((Term(index=index),))
 
 
@@ -77,7 +77,7 @@ def terms_of(value: Value) -> tuple[Term, ...]:
     """The products that a value adds to a pointer."""
     if isinstance(value, Amount):
         return value.terms
-    return () if isinstance(value, LaunchConstant) else (Term(index=frozenset(_words(value))),)
+    return () if isinstance(value, LaunchConstant) else (Term(index=frozenset(_names_of(value))),)
 
 
 def multiplied(left: Value, right: Value) -> Amount:
@@ -116,9 +116,9 @@ def held_by(value: Value, name: str, spot: SourceLine) -> Value:
     return Amount(tuple(replace(term, via=spot) if term.factors else term for term in value.terms))
 
 
-def _words(value: Value) -> list[str]:
+def _names_of(value: Value) -> list[str]:
     if isinstance(value, Parts):
-        return [word for part in value.values for word in _words(part)]
+        return [word for part in value.values for word in _names_of(part)]
     if isinstance(value, LaunchConstant):
         return []
     bases = list(value.bases) if isinstance(value, AddressValue) else []

@@ -78,13 +78,13 @@ class CallTensors:
 
 def memory_of(caught: Caught) -> CallTensors:
     """The tensors of a call and their strides."""
-    held = {storage_of(tensor): _held(caught, name, tensor, True) for name, tensor in caught.inputs.items()}
+    held = {storage_of(tensor): _views_of(caught, name, tensor, True) for name, tensor in caught.inputs.items()}
     for parameter, value in (pair for launch in caught.launches for pair in launch.arguments.items()):
         if (tensor := tensor_in(value)) is not None:
             address = storage_of(tensor)
             if address not in held:
                 name = caught.storages.get(address, "").lower() or word_of(parameter)
-                held[address] = _held(caught, name, tensor, False)
+                held[address] = _views_of(caught, name, tensor, False)
             held[address].own.update(tensor.stride())
     meanings: dict[int, tuple[Stride, ...]] = {}
     for each in held.values():
@@ -94,7 +94,7 @@ def memory_of(caught: Caught) -> CallTensors:
     return CallTensors(held, meanings, caught.given)
 
 
-def _held(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> TensorViews:
+def _views_of(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> TensorViews:
     case, shape = caught.case, tuple(tensor.shape)
     kinds = case.input_axes(name) or (case.axes(name) if case.exists(name) else "")
     expected = tuple(case.size(axis) for axis in kinds)
@@ -118,7 +118,7 @@ class KernelView:
         """What its pointers do. What the constants of the launch rule out is not followed."""
         function, launch = self.function, self.launch
         if isinstance(function, CudaKernel):
-            return read_cuda(function, frozenset(self.strides), frozenset(self.words))
+            return read_cuda(function, frozenset(self.strides), frozenset(self.plain_names))
         values = {name: self._value(name, value, name in launch.constants) for name, value in launch.arguments.items()}
         return read_kernel(function, values)
 
@@ -146,7 +146,7 @@ class KernelView:
         return self.launch.name
 
     @cached_property
-    def words(self) -> dict[str, str]:
+    def plain_names(self) -> dict[str, str]:
         """What the parameters of pointers are called without what says that they are pointers."""
         return {name: word_of(name) for name, value in self.launch.arguments.items() if self.memory.tensor(value)}
 
@@ -154,7 +154,7 @@ class KernelView:
         """The number that a parameter is, also one of a tuple: "strides[1]"."""
         return _number(self.launch, parameter)
 
-    def held(self, base: str) -> TensorViews | None:
+    def tensor_of(self, base: str) -> TensorViews | None:
         """The tensor of a pointer's parameter."""
         return self.memory.tensor(self.launch.arguments.get(base))
 
@@ -180,13 +180,13 @@ class KernelView:
 
     def named(self, parameter: str) -> str:
         """The tensor of whose stride a parameter's name speaks; "" where it does not tell."""
-        word, _ = stride_of(parameter, set(self.words.values()))
-        held = [self.held(name) for name, own in self.words.items() if word and own == word]
+        word, _ = stride_of(parameter, set(self.plain_names.values()))
+        held = [self.tensor_of(name) for name, own in self.plain_names.items() if word and own == word]
         return held[0].name if held and held[0] is not None else ""
 
     def parameters_of(self, base: str, axis: int) -> list[str]:
         """The parameters that are a tensor's own stride along an axis, first those that are called so."""
-        held = self.held(base)
+        held = self.tensor_of(base)
         if held is None or held.shape[axis] < 2:
             return []
         found = [name for name in self.strides if self.number(name) == held.strides[axis]]

@@ -137,9 +137,9 @@ def taken(tensor: Tensor, name: str, shapes: str) -> Tensor:
         return tensor
     if any(size != 1 for letter, size in zip(letters, tensor.shape, strict=False) if letter not in shapes):
         raise TargetFailure(f"{name} of shape {list(tensor.shape)} cannot be passed as {in_words(shapes)}")
-    kept = [letter for letter in shapes if letter in letters] if letters == PLAIN else _left(letters, shapes)
+    kept = [letter for letter in shapes if letter in letters] if letters == PLAIN else _axes_left(letters, shapes)
     left = tensor[tuple(slice(None) if letter in shapes else 0 for letter in letters)]
-    return left.permute([_left(letters, shapes).index(letter) for letter in kept])
+    return left.permute([_axes_left(letters, shapes).index(letter) for letter in kept])
 
 
 def given_back(tensor: Tensor, name: str, shapes: str) -> Tensor:
@@ -148,7 +148,7 @@ def given_back(tensor: Tensor, name: str, shapes: str) -> Tensor:
     LSE and delta may also have rows before heads, as q does.
     """
     letters = _letters(name)
-    left = _left(letters, shapes)
+    left = _axes_left(letters, shapes)
     if shapes == PLAIN or not letters or tensor.dim() != len(left):
         return tensor
     if letters == PLAIN:
@@ -181,7 +181,7 @@ def sizes_taken(sizes: tuple[int, ...], name: str, shapes: str) -> tuple[int, ..
     letters = _letters(name)
     if shapes == PLAIN or not letters:
         return sizes
-    kept = shapes if letters == PLAIN else "".join(_left(letters, shapes))
+    kept = shapes if letters == PLAIN else "".join(_axes_left(letters, shapes))
     return tuple(sizes[letters.index(letter)] for letter in kept)
 
 
@@ -189,5 +189,5 @@ def _letters(name: str) -> str:
     return PLAIN if name.lower() in _ROWS else "bhl" if name.lower() in _NUMBERS else ""
 
 
-def _left(letters: str, shapes: str) -> list[str]:
+def _axes_left(letters: str, shapes: str) -> list[str]:
     return [letter for letter in letters if letter in shapes]

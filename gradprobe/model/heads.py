@@ -57,7 +57,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """How many bytes of values it holds at most."""
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """`12 whole heads; 3 more had no room in 320 MiB`."""
         left = f"; {self.left_out} more had no room in {self.limit >> 20} MiB" if self.left_out else ""
         return plural(self.heads, "whole head") + left

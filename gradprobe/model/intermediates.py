@@ -35,7 +35,7 @@ class Product:
     """Whether the result is the scale times it."""
 
     @property
-    def words(self) -> str:
+    def formula(self) -> str:
         """dS^T Q."""
         return f"{self.matrix}{'^T' * self.is_transposed} {symbol(self.other)}"
 
@@ -248,7 +248,7 @@ def in_place_of(matrix: str) -> tuple[str, ...]:
 
 def unscaled(name: str) -> str:
     """The form that a product is before its scale: dS K of dQ, and dV of itself."""
-    return PRODUCTS[name].words if PRODUCTS[name].is_scaled else name
+    return PRODUCTS[name].formula if PRODUCTS[name].is_scaled else name
 
 
 def made_of(operands: Collection[str]) -> str:

@@ -101,15 +101,15 @@ def tile_budget(
     share = split_share()
     # What the reference errs by may move an entry over the ReLU's kink, as what the kernel errs by may.
     chain = Chain(x, tile, values, replace(precision, accumulate=(1 + share) * precision.accumulate))
-    rows = {name: _known(bound) for name, bound in chain.rows().items()}
+    rows = {name: _finite_or_unbounded(bound) for name, bound in chain.rows().items()}
     errors = {name: step(chain) for name, step in _SUMS.items() if name in chain.values}
-    squares, sums = ({name: _known(error[which]) for name, error in errors.items()} for which in (0, 1))
+    squares, sums = ({name: _finite_or_unbounded(error[which]) for name, error in errors.items()} for which in (0, 1))
     budget = TileBudget(rows, squares, sums, chain.unmasked_dp, chain.undecided)
     budget = _widened(budget, shift) if shift else budget
     if not share:
         return budget
     own = own_error(x, tile, values, precision, share)
-    return _widened(budget, {name: _known(error) for name, error in own.items()})
+    return _widened(budget, {name: _finite_or_unbounded(error) for name, error in own.items()})
 
 
 def _exact_budget(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> TileBudget:
@@ -120,7 +120,7 @@ def _exact_budget(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> Til
     return TileBudget(rows, squares, sums, bounds["dPE"], torch.zeros_like(values["valid"]), exact=True)
 
 
-def _known(bound: Tensor) -> Tensor:
+def _finite_or_unbounded(bound: Tensor) -> Tensor:
     """A bound, infinite where it is not known: scores of 1e30 may err by more than float64 squares. In place."""
     return bound.nan_to_num_(float("inf"), float("inf"))
 

@@ -69,7 +69,7 @@ class Coarser:
     """Those with the bits of a sum in float32."""
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """The finding in one sentence."""
         along = "keys" if self.name == "dQ" else "query rows"
         how = f"accumulates {self.name} in {self.dtype}, rounding every {self.model.tile} {along}"
@@ -307,6 +307,6 @@ class CoarserDots:
     name = "dots"
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """The finding in one sentence."""
         return f"coarser than its contract: {self.declared} dots are declared, and compiled were {self.read}"

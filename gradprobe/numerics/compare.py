@@ -250,7 +250,7 @@ class _Pass:
                 return tile
         return seen
 
-    def _came(self, name: str, tile: Tile) -> Tensor:
+    def _actual(self, name: str, tile: Tile) -> Tensor:
         rows = self.trace.values[name][tile.batch, tile.heads, tile.rows]
         return rows[..., tile.keys] if name in MATRICES else rows
 
@@ -266,7 +266,7 @@ class _Pass:
         own, own_budget = self._own_tile(tile, shift)
         for name in BY_ROW:
             if name in self.tallies:
-                actual = self._came(name, tile)
+                actual = self._actual(name, tile)
                 judged = judge(actual, values, budget, name)
                 inherited = judge(actual, own, own_budget, name, poisoned=True).right if own_budget else None
                 if inherited is not None and name == "dS" and not bool((inherited | judged.right).all()):
@@ -291,7 +291,7 @@ class _Pass:
         """What the target's own parents imply for each intermediate, and the errors allowed to that."""
         if self.own is None:
             return {}, None
-        given = {name: self._came(name, tile).double() for name in PARENTS if name in self.trace.values}
+        given = {name: self._actual(name, tile).double() for name in PARENTS if name in self.trace.values}
         implied = self.evaluate(self.x, tile, given)
         budget = allowed_on(self.x, tile, implied | given, self.precision, self.recovery, shift)
         self.own.add(tile, implied, budget)
@@ -305,7 +305,7 @@ class _Pass:
         A kernel may be given delta, or O, and so not have it of a wrong P; and where P is not 0 in rows and keys that
         see nothing, it meets dO V^T.
         """
-        given = {name: self._came(name, tile).double() for name in PARENTS if name in self.trace.values}
+        given = {name: self._actual(name, tile).double() for name in PARENTS if name in self.trace.values}
         implied = self.evaluate(self.x, tile, given)
         given["dP"] = implied["dPE"].where(~values["valid"], given.get("dP", implied["dP"]))
         given.setdefault("delta", values["delta"])

@@ -42,7 +42,7 @@ class Convention:
     """From what is exported to what it is."""
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """The note in one sentence."""
         return f"exported in another convention: {self.name} = {self.relation}; what is made of it is right"
 

@@ -163,18 +163,18 @@ def allowed(comparison: Comparison, dtypes: Mapping[str, torch.dtype]) -> dict[s
 
 def worst(key: str, of: str, residual: Tensor, budget: Tensor) -> Invariant:
     """The entry of an identity with the largest ratio of residual to budget."""
-    residual, budget = residual.abs().flatten(), _known(budget.flatten())
+    residual, budget = residual.abs().flatten(), _finite_or_unbounded(budget.flatten())
     at = int(_ratios(residual, budget).argmax())
     return Invariant(key, of, float(residual[at].nan_to_num(float("inf"))), float(budget[at]))
 
 
-def _known(budget: Tensor) -> Tensor:
+def _finite_or_unbounded(budget: Tensor) -> Tensor:
     """An allowance that is not known, as 0 times one without bound, allows all."""
     return budget.nan_to_num(float("inf"), float("inf"))
 
 
 def _ratios(residual: Tensor, budget: Tensor) -> Tensor:
-    ratio = (residual.abs() / _known(budget)).nan_to_num(float("inf")).masked_fill(residual == 0, 0.0)
+    ratio = (residual.abs() / _finite_or_unbounded(budget)).nan_to_num(float("inf")).masked_fill(residual == 0, 0.0)
     return ratio.flatten()
 
 

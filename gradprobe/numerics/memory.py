@@ -24,7 +24,7 @@ _CUDA_ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
 
 def of_breach(breach: Breach) -> MemoryFinding:
     """A guard band that was written."""
-    return MemoryFinding(GUARD, breach.tensor, breach.words, access="store", lanes=breach.count)
+    return MemoryFinding(GUARD, breach.tensor, breach.sentence, access="store", lanes=breach.count)
 
 
 def of_access(found: AccessFinding) -> MemoryFinding:

@@ -46,7 +46,7 @@ class Operand:
         return f"{both} to {self.dtype}"
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """The finding in one sentence."""
         where = "" if self.in_forward else " of its backward"
         return f"coarser than its contract: rounds {self.product} before the scores{where}"
@@ -64,7 +64,7 @@ class OperandOfEach:
     name = "q and k"
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """The finding in one sentence."""
         of_queries, of_keys = self.of_queries.product, self.of_keys.product
         return (

@@ -106,7 +106,7 @@ class _Rows:
     def exact(self) -> int | None:
         """How many digits hold all of every element; None where MOST - 1 do not."""
         some = self.scaled[:, :: max(1, self.scaled.shape[1] // 4)]
-        return next((n for n in range(1, MOST) if _held(some, n) and _held(self.scaled, n)), None)
+        return next((n for n in range(1, MOST) if _fits(some, n) and _fits(self.scaled, n)), None)
 
     def digits(self, count: int, *, falling: bool) -> Tensor:
         """[g * chunks, r, count * chunk] float32: of each chunk of a row the digits, from the first or the last on."""
@@ -123,7 +123,7 @@ class _Rows:
         return made.view(groups * chunks, rows, count * chunk)
 
 
-def _held(scaled: Tensor, count: int) -> bool:
+def _fits(scaled: Tensor, count: int) -> bool:
     return bool((scaled * 2.0 ** (BITS * count)).frac().eq(0).all())
 
 

@@ -29,9 +29,9 @@ def read(draws: Draws) -> list[Reading]:
     """What is rounded on the way to each result: the ways that give it on every draw, until there is one or no more."""
     every = scores_of(draws.at(0).case.dtype)
     of_forward = _read(draws, "O", lambda problem, exp: of_o(problem, _with(exp, every)))
-    forward = _known(of_forward, every)[0]
+    forward = _readings_of(of_forward, every)[0]
     of_backward = _read(draws, "dV", lambda problem, exp: of_dv(problem, forward, _with(exp, every)))
-    backward = list(dict.fromkeys(_with(U_FUNCTION, _known(of_backward, every))))
+    backward = list(dict.fromkeys(_with(U_FUNCTION, _readings_of(of_backward, every))))
 
     def of_product(name: str) -> Reading | None:
         return _read(draws, name, lambda problem, exp: of_ds(problem, name, forward, _with(exp, backward)))
@@ -44,7 +44,7 @@ def _with(exp: float, ways: Iterable[Scores]) -> list[Scores]:
     return [replace(way, exp=exp) for way in ways]
 
 
-def _known(reading: Reading | None, every: Iterable[Scores]) -> list[Scores]:
+def _readings_of(reading: Reading | None, every: Iterable[Scores]) -> list[Scores]:
     """How scores were come by where that was read; else every way."""
     if reading is None or not reading.fits:
         return list(every)
@@ -100,7 +100,7 @@ def read_sums(draws: Draws, name: str, rounded: Reading | None = None) -> tuple[
     Args:
         rounded: what was read of roundings on the way to it, where its q or k is one that was rounded for the scores.
     """
-    scores = _known(rounded, scores_of(draws.at(0).case.dtype))[0] if rounded else None
+    scores = _readings_of(rounded, scores_of(draws.at(0).case.dtype))[0] if rounded else None
 
     @cache
     def sums_of(problem: Problem) -> Accumulation:

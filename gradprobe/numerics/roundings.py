@@ -34,7 +34,7 @@ class Roundings:
         return listed(self.names)
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """The finding in one sentence."""
         sums = f", and its sums every {self.tile} terms or less often" if self.tile else ""
         return (

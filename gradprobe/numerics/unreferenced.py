@@ -34,7 +34,7 @@ _ROUNDED_EVERY = 64
 def identities_alone(case: Case, x: Attention, trace: Trace, precision: Precision) -> list[Invariant]:
     """I1 to I4, as far as the target gave what they need and the options leave them true."""
     sums = _Sums(case, without_padding(x), trace, precision)
-    return [worst(key, "target", sums.told(key, left), allowed) for key, left, allowed in sums.all()]
+    return [worst(key, "target", sums.residual(key, left), allowed) for key, left, allowed in sums.all()]
 
 
 def without_padding(x: Attention) -> Attention:
@@ -122,7 +122,7 @@ class _Sums:
         given = self.trace.values
         return {name: given[name].double().nan_to_num(0.0, 0.0, 0.0) for name in PRODUCTS if name in given}
 
-    def told(self, key: str, left: Tensor) -> Tensor:
+    def residual(self, key: str, left: Tensor) -> Tensor:
         """What an identity leaves; NaN where one of its results is not finite."""
         is_finite = all(bool(self.trace.values[name].isfinite().all()) for name in _NEEDS[key])
         return left if is_finite else left * torch.nan

@@ -42,7 +42,7 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
         compile_errors=probed.compile_errors,
         error=_compile_failure(probed),
         sought=probed.sought,
-        coarser=tuple({one.name: one.words for _, found in probed.measured for one in found.coarser}.values()),
+        coarser=tuple({one.name: one.sentence for _, found in probed.measured for one in found.coarser}.values()),
         notes=probed.notes,
         target_warnings=probed.warned,
         beyond=probed.beyond,
@@ -99,7 +99,7 @@ def run_of(case: Case, run: verdict.LayoutRun, steps: Steps = MappingProxyType({
         skipped=run.skipped,
         precision=measured.comparison.precision.name,
         undecided=measured.comparison.undecided,
-        coarser=tuple(coarser.words for coarser in measured.coarser),
+        coarser=tuple(coarser.sentence for coarser in measured.coarser),
         memory=run.memory,
         inside=run.inside.sentences if run.inside else (),
         intermediates=tuple(_intermediates(case, measured)),
@@ -152,7 +152,7 @@ def _intermediates(case: Case, measured: Measured) -> Iterator[Intermediate]:
     seen = {one.finding.name for one in measured.rows}
     for row, _ in steps(case.family):
         if row.name == "dQ":
-            yield from map(_seen, measured.rows)
+            yield from map(_kernel_row, measured.rows)
         if row.name in findings and row.name not in seen:
             yield _intermediate(findings[row.name], measured)
         elif row.name in absent:
@@ -180,7 +180,7 @@ def _intermediate(finding: Finding, measured: Measured) -> Intermediate:
     )
 
 
-def _seen(row: SeenRow) -> Intermediate:
+def _kernel_row(row: SeenRow) -> Intermediate:
     return structs.replace(_intermediate(row.finding, row.measured), source="seen", kernel=row.kernel, dtype=None)
 
 

@@ -23,7 +23,7 @@ from .runs import RunRecord, outcomes_of
 def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str, ...]:
     """Sentences about the case, what was skipped, and the taps, each once."""
     executions = [execution for record in records for execution in record.executions]
-    changed = experiment.target.surroundings.words
+    changed = experiment.target.surroundings.sentence
     notes = (
         *_of_case(experiment.case),
         *arithmetic_of(experiment).sentences(),
@@ -36,7 +36,7 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
             for words in one.unwatched
         ),
         *(
-            convention.words
+            convention.sentence
             for record in records
             if record.run is not None and record.run.measured is not None and not experiment.case.strict
             for convention in record.run.measured.conventions

@@ -334,7 +334,7 @@ def _second(
 
     def wrong() -> LayoutRun | None:
         measured = measure(experiment, laid_out(), trace)
-        second = LayoutRun(f"{run.layout}, {other.words}", other.laid(run.assigned), measured, None)
+        second = LayoutRun(f"{run.layout}, {other.sentence}", other.laid(run.assigned), measured, None)
         return second if second.verdict == MISMATCH else None
 
     return _Second(invariant, execution, wrong)
@@ -350,7 +350,7 @@ class _SecondRun:
     """Whether heads and batches stand the other way round."""
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         doubled = ["dO doubled"] if self.factor != 1.0 else []
         return " and ".join(doubled + (["heads reversed"] if self.reverse else []))
 

@@ -50,7 +50,7 @@ def main(descriptor: int, stacks: int, dies_with_parent: bool, early: Sequence[s
     threading.Thread(target=_receive, args=(stream, received), daemon=True).start()
     one_for_numpy()
     gc.disable()  # importing torch makes a million objects and no garbage
-    worker = _made(stream, received, early)
+    worker = _worker(stream, received, early)
     gc.freeze()
     gc.enable()
     with heard_by(lambda value: send(stream, TOLD, pickle.dumps(value))):
@@ -86,7 +86,7 @@ def _receive(stream: socket.socket, received: queue.SimpleQueue[bytes]) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _made(stream: socket.socket, received: queue.SimpleQueue[bytes], early: Sequence[str]) -> Callable[[Any], Any]:
+def _worker(stream: socket.socket, received: queue.SimpleQueue[bytes], early: Sequence[str]) -> Callable[[Any], Any]:
     """Makes the worker and reports it to the parent. Where that fails, this process ends."""
     try:
         _import(list(filter(None, early)))

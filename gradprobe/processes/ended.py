@@ -70,7 +70,7 @@ class Crash:
     @property
     def where(self) -> str:
         """`, last at attention.py:37 in kernel: x = tl.load(ptr)`; "" where that is not known."""
-        return f", last at {self.last.words}" if self.last else ""
+        return f", last at {self.last.sentence}" if self.last else ""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class EndedLine:
     """Its text; "" where the file cannot be read."""
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """`attention.py:37 in kernel: x = tl.load(ptr)`."""
         told = min(os.path.relpath(self.file), self.file, key=len)
         return f"{told}:{self.line} in {self.function}" + (f": {self.code}" if self.code else "")

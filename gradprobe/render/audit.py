@@ -25,7 +25,7 @@ def render_audit(report: Report, width: int, *, utf8: bool = True) -> list[Text]
         lines.append(Text(element_line(report.first_mismatch), "bold"))
     if report.verdict != MATCH:
         lines += render_reasons(report, width)
-    lines += [*_held(report.audit), *_judges(report, UTF8 if utf8 else ASCII)]
+    lines += [*_misnamed(report.audit), *_judges(report, UTF8 if utf8 else ASCII)]
     lines += [line for sentence in _sentences(report) for line in folded(sentence, width)]
     return [*lines, Text(f"  again: {report.reproduce}", overflow="ignore")]
 
@@ -48,7 +48,7 @@ def _wrong(report: Report) -> list[str]:
     return list(audit.opinions[0].wrong) if audit is not None and audit.opinions else []
 
 
-def _held(audit: AuditSummary) -> Iterator[Text]:
+def _misnamed(audit: AuditSummary) -> Iterator[Text]:
     """What a name says beside what it holds."""
     if not audit.held:
         return

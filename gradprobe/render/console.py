@@ -133,7 +133,7 @@ def verdict_words(report: Report) -> str:
 
 def _idle(report: Report) -> str:
     """Says of a match that is none of the kernels that stand beside the target."""
-    idle = [base_of(report).told(Place(file, None)) for file in report.target.idle]
+    idle = [base_of(report).shorten(Place(file, None)) for file in report.target.idle]
     files = " and ".join(idle) if len(idle) < 3 else f"{len(idle)} files"
     return f"; torch alone ran: no kernel of {files} was launched" if idle else ""
 
@@ -150,7 +150,7 @@ def _warnings(report: Report, width: int) -> Iterator[Text]:
     for warned in report.warnings:
         if warned.kind == COINCIDENCE:
             yield from headed("WARNING", CAUTION, warned.words, width)
-            yield Text(f"  {base_of(report).told(place_of(warned))}  {warned.code}", overflow="ignore")
+            yield Text(f"  {base_of(report).shorten(place_of(warned))}  {warned.code}", overflow="ignore")
 
 
 def _blame_of(run: Run) -> str:
@@ -406,6 +406,6 @@ def _provenance(report: Report, width: int) -> Iterator[Text]:
     if cache := report.environment.get("triton_cache"):
         yield Text(f"  Triton's cache: {base.short(cache)}", "dim")
     if (kept := report.evidence) is not None:
-        yield from folded(f"evidence: {base.short(kept.file)} holds {kept.words}", width)
+        yield from folded(f"evidence: {base.short(kept.file)} holds {kept.sentence}", width)
     if report.failing and report.reproduce:
         yield Text(f"  again: {report.reproduce}")

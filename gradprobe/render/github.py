@@ -53,7 +53,7 @@ def _command(kind: str, alert: Alert, base: Base, left_out: int) -> str:
 def _message(alert: Alert, base: Base, left_out: int) -> str:
     sentences = [f"{alert.check}: {alert.sentences[0]}", *alert.sentences[1:]]
     if alert.places:
-        places = (f"{base.told(place)} {place.name}".rstrip() for place in alert.places[:8])
+        places = (f"{base.shorten(place)} {place.name}".rstrip() for place in alert.places[:8])
         sentences.append(f"Where: {', '.join(places)}")
     text = visible("\n".join(sentences))[:LONGEST_MESSAGE]
     return f"{text}\nAnd {plural(left_out, 'more finding')} of this kind, not shown here." if left_out > 0 else text

@@ -95,7 +95,7 @@ def _add_properties(suite: Xml.Element, report: Report, base: Base) -> None:
     properties |= {"title": report.title, "reproduce": report.reproduce}
     if places:
         properties |= {"file": base.relative(places[0].file) or places[0].file, "line": places[0].line}
-    properties |= {f"kernel {place.name}": base.told(place) for place in places[1:]}
+    properties |= {f"kernel {place.name}": base.shorten(place) for place in places[1:]}
     element = Xml.SubElement(suite, "properties")
     for name, value in properties.items():
         if value:
@@ -185,7 +185,7 @@ def _causes(report: Report, base: Base) -> Iterator[str]:
     """A line for each cause and for each line of source that it names."""
     for cause in report.causes:
         yield cause_in_words(cause)
-        yield from (f"at: {base.told(place)} {place.name}".rstrip() for place in map(place_of, cause.where))
+        yield from (f"at: {base.shorten(place)} {place.name}".rstrip() for place in map(place_of, cause.where))
 
 
 def _of_memory(report: Report, finding: MemoryFinding, base: Base) -> TestCase:
@@ -198,7 +198,7 @@ def _of_memory(report: Report, finding: MemoryFinding, base: Base) -> TestCase:
 
 
 def _at(places: Sequence[Place], base: Base) -> tuple[str, ...]:
-    return (f"at: {base.told(places[0])} {places[0].name}".rstrip(),) if places else ()
+    return (f"at: {base.shorten(places[0])} {places[0].name}".rstrip(),) if places else ()
 
 
 def _unique(cases: Iterable[TestCase]) -> list[TestCase]:

@@ -95,9 +95,9 @@ def _rows(report: Report, base: Base) -> Iterator[TableRow]:
 def _parts(report: Report, base: Base) -> Iterator[tuple[TableRow, Report | Run | MemoryFinding | Warned]]:
     """Each row with the part of the report that it tells."""
     place = next(iter(places_of(report)), None)
-    where = base.told(place) if place else ""
+    where = base.shorten(place) if place else ""
     for warned in report.warnings:
-        line = base.told(place_of(warned)) if warned.file else where
+        line = base.shorten(place_of(warned)) if warned.file else where
         cells = (report.name, "; ".join(warned.layouts), "", "", "", warned.words, line)
         yield TableRow(WARNING, float("inf"), cells), warned
     if error := report.own_error:
@@ -106,7 +106,7 @@ def _parts(report: Report, base: Base) -> Iterator[tuple[TableRow, Report | Run 
     for run in report.runs:
         yield _of_run(run, report.name, where), run
     for finding in report.memory:
-        line = base.told(Place(finding.file, finding.line)) if finding.file else ""
+        line = base.shorten(Place(finding.file, finding.line)) if finding.file else ""
         seen = (report.name, finding.kind, finding.tensor, "", "", finding.sentence, line)
         yield TableRow(MISMATCH, float("inf"), seen), finding
 

@@ -78,7 +78,7 @@ class Base:
         root = type(path)(os.path.normpath(self.root))
         return path.relative_to(root).as_posix() if path.is_relative_to(root) else None
 
-    def told(self, place: Place) -> str:
+    def shorten(self, place: Place) -> str:
         """`kernels/lazy.py:120`."""
         file = self.relative(place.file) or place.file
         return f"{file}:{place.line}" if place.line else file

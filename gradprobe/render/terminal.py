@@ -249,7 +249,7 @@ class Progress:
                 self._bar.start()
 
     @property
-    def left(self) -> str:
+    def time_left(self) -> str:
         """Such as `about 2:05 left`; "" where that cannot be known."""
         since, before = self._begun
         if self._fraction is None or not before < self._fraction < 1.0:
@@ -268,7 +268,7 @@ class Progress:
             """Written anew at each look of rich, and not at each tick alone."""
 
             def render(this, task: Any) -> Text:  # noqa: N805
-                return Text(self.left, no_wrap=True)
+                return Text(self.time_left, no_wrap=True)
 
         class Bar(Progress):
             """With what stands above it."""

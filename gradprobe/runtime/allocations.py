@@ -86,7 +86,7 @@ class Allocations:
         inside = storage.as_strided(shape, strides, BAND)
         inside.copy_(tensor) if has_values else inside.fill_(self._unwritten)
         if self._spread:
-            self._spread.made(place, inside)
+            self._spread.allocated(place, inside)
         self.made.append((inside, place, Guards({"": inside}, self._fill)))
         if not has_values:
             self._register.allocated(inside, (file, line))

@@ -74,22 +74,22 @@ def stood_there(error: BaseException, case: Case) -> tuple[str, ...]:
     Nothing where no line of the user's is known, or where a variable of it breaks whoever looks at it.
     """
     try:
-        return tuple(_told(error, case))
+        return tuple(_explanation(error, case))
     except Exception:  # of objects of the target's own making; the message stands without
         return ()
 
 
-def _told(error: BaseException, case: Case) -> Sequence[str]:
+def _explanation(error: BaseException, case: Case) -> Sequence[str]:
     steps = list(_steps(error))
     if not steps:
         return ()
     *outer, inner = steps
     place, names = inner.place, _names(inner.place)
     values = [told for name in names if name in inner.scope and (told := _value(name, inner.scope[name], case))]
-    called = [step.place.words for step in reversed(outer)]
+    called = [step.place.sentence for step in reversed(outer)]
     code = [f"    {place.code}"] if place.code else []
     variables = [f"    {told}" for told in values[:_VARIABLES]]
-    head = f"{place.words.removesuffix(f': {place.code}')}{_program(error)}"
+    head = f"{place.sentence.removesuffix(f': {place.code}')}{_program(error)}"
     return head, *code, *variables, *called[:_OUTER], *_remarks(error, inner, case)
 
 

@@ -157,7 +157,7 @@ def run_target(
             if inputs.layout in ("contiguous", AS_SAVED):
                 raise Refusal(*_raised(target, case, inputs, error)) from error
             kernels = _sources(launches, watch.launches)
-            return Outcome(None, _words(error), kernels, interpreting(), tuple(launches), frozenset(taken))
+            return Outcome(None, _error_in_words(error), kernels, interpreting(), tuple(launches), frozenset(taken))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, and what test runners fail and skip by
@@ -322,11 +322,13 @@ def _raised(
     Args:
         failed: the launch that raised, of a kernel in the interpreter.
     """
-    kind, _, words = _words(error).partition(": ")
+    kind, _, words = _error_in_words(error).partition(": ")
     if isinstance(_in_the_kernel(error), TypeError) and case.window is not None and "window" in target.takes:
         pair = f"{target.takes['window']}={case.window}"
         words += f"; it was passed the pair {pair}, which --window says"
-    made = f"it changes, for all of its process, {target.surroundings.words}; " if target.surroundings.words else ""
+    made = (
+        f"it changes, for all of its process, {target.surroundings.sentence}; " if target.surroundings.sentence else ""
+    )
     message = f"target {target.name!r} raised {kind} ({inputs.layout}): {words}"
     way_out = "--traceback shows where"
     if failed is not None and is_limit(_in_the_kernel(error), failed):
@@ -335,7 +337,7 @@ def _raised(
     return message, f"{made}{way_out}", (*stood_there(error, case), *warning_lines(kept_warnings()))
 
 
-def _words(error: BaseException) -> str:
+def _error_in_words(error: BaseException) -> str:
     """One line for an exception. The line of code is added where there is no message, or where a kernel raised it."""
     inner = _in_the_kernel(error)
     if told := compiler_words(error):

@@ -62,7 +62,7 @@ class Spread:
             span = strides[axis] * max(shape[axis], 1)
         return tuple(strides)
 
-    def made(self, place: str, tensor: Tensor) -> None:
+    def allocated(self, place: str, tensor: Tensor) -> None:
         """Notes what was allocated, which is kept so that no other has its address."""
         self._made[tensor.untyped_storage().data_ptr()] = (place, tensor)
 

@@ -38,7 +38,7 @@ class Evaluator(ast.NodeVisitor, Generic[V]):
         """The value of a constant."""
         raise NotImplementedError
 
-    def held(self, variable: ast.Name, value: V, source: ast.AST) -> V:
+    def assigned(self, variable: ast.Name, value: V, source: ast.AST) -> V:
         """What a variable holds after a value is assigned to it."""
         raise NotImplementedError
 
@@ -146,7 +146,7 @@ class Evaluator(ast.NodeVisitor, Generic[V]):
 
     def _assign(self, target: ast.AST, value: V, source: ast.AST) -> None:
         if isinstance(target, ast.Name):
-            self.scope[target.id] = self.held(target, value, source)
+            self.scope[target.id] = self.assigned(target, value, source)
         elif isinstance(target, (ast.Tuple, ast.List)):
             count = len(target.elts)
             sources = source.elts if isinstance(source, (ast.Tuple, ast.List)) else [source] * count

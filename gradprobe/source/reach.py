@@ -33,7 +33,7 @@ class Goal:
     """Of a flag or a function."""
 
     @property
-    def words(self) -> str:
+    def in_words(self) -> str:
         """As what was not run."""
         if self.kind == SIDE:
             return f"line {self.line} where its condition is {'true' if self.value else 'false'}"
@@ -98,7 +98,7 @@ class Reach:
             if isinstance(node, (ast.For, ast.While)) and not _is_constant(node, self.function):
                 yield from (Goal(TURNS, node.lineno, turns) for turns in (0, 1, SEVERAL))
 
-    def left(self, reached: Collection[Goal]) -> list[Goal]:
+    def unreached(self, reached: Collection[Goal]) -> list[Goal]:
         """What was not reached; of a side of a branch not its statements too."""
         left = sorted(self.goals - set(reached))
         hidden = {line for goal in left if goal.kind == SIDE for line in self._inside(goal)}

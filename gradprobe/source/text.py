@@ -97,7 +97,7 @@ class PythonSource:
         text = self.lines[line - 1]
         return self._starts[line - 1] + (column if text.isascii() else len(text.encode()[:column].decode()))
 
-    def words(self, node: ast.AST) -> str:
+    def text_of(self, node: ast.AST) -> str:
         """A node as it is written."""
         return self.text[slice(*self.span(node))]
 

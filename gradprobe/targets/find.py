@@ -311,7 +311,7 @@ def _window_form(parameter: inspect.Parameter) -> str:
     return NUMBER if is_int or has_int else PAIR
 
 
-def _known() -> str:
+def _known_parameters() -> str:
     """What to do about a parameter that means nothing, and what parameters may be called, each by one of its names."""
     names = ", ".join(dict.fromkeys(CANONICAL.values()))
     return f"wrap it in a function that passes it, as gradprobe init writes one; known, with synonyms: {names}"
@@ -342,7 +342,9 @@ def parameters_of(signature: inspect.Signature, word: str) -> tuple[dict[str, st
             takes[canonical] = name
             required |= {canonical} if parameter.default is parameter.empty else set()
         elif parameter.default is parameter.empty:
-            raise UsageFailure(f"target {word!r} needs a parameter {name!r} that gradprobe has no value for", _known())
+            raise UsageFailure(
+                f"target {word!r} needs a parameter {name!r} that gradprobe has no value for", _known_parameters()
+            )
     missing = [name for name in ("q", "k", "v") if name not in takes]
     if missing:
         raise UsageFailure(f"target {word!r} does not take {', '.join(missing)}", "an attention takes q, k and v")

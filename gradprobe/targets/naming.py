@@ -226,11 +226,11 @@ def _attribute(module: types.ModuleType, function: Callable[..., Any]) -> str | 
     for name in sorted(vars(module), key=lambda name: name != own):
         value = vars(module)[name]
         if value is function or (bound and isinstance(value, types.MethodType) and value == function):
-            return name if name in _made(module) else None
+            return name if name in _imported_names(module) else None
     return None
 
 
-def _made(module: types.ModuleType) -> set[str]:
+def _imported_names(module: types.ModuleType) -> set[str]:
     """The names that every import of the module binds: not those of a loop, nor of code that runs only as a script."""
     try:
         return set(_bound(ast.parse(_file(module).read_bytes()).body))

@@ -79,7 +79,7 @@ class Surroundings:
         return "threads" in self._left
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """What the target left changed and could change a result; "" where there is nothing."""
         # torch replaces some of its own functions when parts of it are first used.
         named = sorted(

@@ -50,7 +50,7 @@ def test_in_a_right_kernel_nothing_disagrees_and_every_result_is_what_it_is_call
     stored = [(run.outcome.storages.get(one.home, ""), one.node.role) for one in run.flow.stores]
     for name, words in {"O": "O", "dQ": "scale * dS K", "dK": "scale * dS^T Q", "dV": "dV"}.items():
         # None of a tile that is too small to tell.
-        known = [role.words for of, role in stored if of == name and role is not None]
+        known = [role.formula for of, role in stored if of == name and role is not None]
         assert known
         assert all(each.startswith(words) for each in known)
     visits = {run.outcome.storages.get(home, ""): counts for home, counts in run.flow.visits.items()}

@@ -87,7 +87,7 @@ def test_a_value_that_is_further_off_in_one_element_is_no_intermediate(dtype):
     tiles, lanes = tile_of(roles, 1)
     for form in roles._matrices:
         tile = tiles[form.name]
-        assert roles(tile, lanes).words in (form.name, "scale * Q K^T")
+        assert roles(tile, lanes).formula in (form.name, "scale * Q K^T")
         tile[3, 5] += 2 * roles._allowed(form.name, float(np.abs(form.values).max()))
         assert not roles(tile, lanes).is_known
 

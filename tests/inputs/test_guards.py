@@ -67,9 +67,9 @@ def test_a_store_of_the_number_that_stood_there_changes_nothing_and_one_of_anoth
 
 
 def test_the_words_name_tensor_side_offset_and_count():
-    words = Breach("dV", "after", 12, 48).words
+    words = Breach("dV", "after", 12, 48).sentence
     assert words == "a store outside dV: 48 elements were written, the nearest 12 after its last element"
-    assert Breach("q", "before", 1, 1).words.startswith(
+    assert Breach("q", "before", 1, 1).sentence.startswith(
         "a store outside q: 1 element was written, the nearest 1 before"
     )
 

@@ -47,7 +47,7 @@ def test_products_are_made_of_what_their_formulas_read_and_summed_over_rows_wher
     for name, product in PRODUCTS.items():
         step = lookup(name).softmax
         assert {product.matrix, product.other} <= {*step.parents}
-        assert product.words in step.formula
+        assert product.formula in step.formula
         assert product.is_scaled == step.formula.startswith("scale * ")
         assert ("n" if product.is_transposed else "m") in step.axes
         assert made_of((product.other, product.matrix)) == name

@@ -57,7 +57,7 @@ def test_dk_and_dv_kept_in_bfloat16_are_proven_with_the_tile_and_the_order(tile,
     for one in coarser:
         assert (one.dtype, one.model.tile, one.model.backwards) == ("bfloat16", tile, backwards)
         assert one.share > 0.95
-        assert f"accumulates {one.name} in bfloat16, rounding every {tile} query rows" in one.words
+        assert f"accumulates {one.name} in bfloat16, rounding every {tile} query rows" in one.sentence
 
 
 FAR = CASE | {"dtype": "float16", "pattern": "negative", "seqlen": 160}

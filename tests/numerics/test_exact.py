@@ -141,4 +141,4 @@ def test_a_sum_that_is_kept_in_16_bits_is_beyond_the_bound_and_proved(tile):
     lenient, coarser = explained(case, x, trace, comparison)
     assert lenient.matches
     words = "rounding every 32 query rows" if tile else "rounds each query head's dK to bfloat16 before a group's"
-    assert words in coarser[0].words
+    assert words in coarser[0].sentence

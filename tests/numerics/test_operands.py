@@ -72,7 +72,7 @@ def test_a_rounded_operand_of_the_scores_is_told_and_matches_and_fails_when_stri
     factor = "scale * log2(e)" if log2e else "scale"
     words = f"rounds {factor} * {rounds} to {dtype} before the scores{'' if forward else ' of its backward'}"
     assert report.verdict == "match"
-    assert [one.words for one in report.measured[0][1].coarser] == [f"coarser than its contract: {words}"]
+    assert [one.sentence for one in report.measured[0][1].coarser] == [f"coarser than its contract: {words}"]
     assert probed({"dtype": dtype, "strict": True}, **how).verdict == "mismatch"
 
 
@@ -85,7 +85,7 @@ def test_a_factor_that_is_rounded_before_is_told_too(rounds, dtype):
     report = probed({"dtype": dtype}, rounds=rounds, alone=True)
     words = f"rounds {FACTOR}, and {rounds} times that, to {dtype} before the scores of its backward"
     assert report.verdict == "match"
-    assert [one.words for one in report.measured[0][1].coarser] == [f"coarser than its contract: {words}"]
+    assert [one.sentence for one in report.measured[0][1].coarser] == [f"coarser than its contract: {words}"]
 
 
 @sampled("alone, dtype", product([False, True], ["float16", "bfloat16"]), push=2)
@@ -94,7 +94,7 @@ def test_two_kernels_may_round_another_operand_each(alone, dtype):
     q, k = (f"{FACTOR}, and {one} times that," if alone else f"{FACTOR} * {one}" for one in "qk")
     words = f"rounds {q} to {dtype} before the scores of dQ, and {k} to {dtype} before those of dK and dV"
     assert report.verdict == "match"
-    assert [one.words for one in report.measured[0][1].coarser] == [f"coarser than its contract: {words}"]
+    assert [one.sentence for one in report.measured[0][1].coarser] == [f"coarser than its contract: {words}"]
 
 
 @pytest.mark.parametrize("name", ["P", "dS", "dQ", "dK"])

@@ -142,8 +142,8 @@ def test_what_was_needed_is_named():
     )  # fmt: skip
     judge = Judge(case, Roundings(frozenset(names), delta="P dP"))
     (found,) = judge(judge.results).coarser
-    assert found.words.startswith("coarser than its contract: rounds S to bfloat16 ")
-    assert found.words.endswith("grow with the scores: of scores of 26 and more, P is off by a tenth")
+    assert found.sentence.startswith("coarser than its contract: rounds S to bfloat16 ")
+    assert found.sentence.endswith("grow with the scores: of scores of 26 and more, P is off by a tenth")
     strict = Judge(replace(case, strict=True), Roundings(frozenset(names), delta="P dP"))
     assert not strict(strict.results).matches
 

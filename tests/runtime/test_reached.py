@@ -45,7 +45,7 @@ def left(folder, *calls):
     with reached_goals(str(file), reaches) as reached:
         for name, *arguments in calls:
             getattr(module, name)(*arguments)
-    return [goal.words for each in reaches for goal in each.left(reached)]
+    return [goal.in_words for each in reaches for goal in each.unreached(reached)]
 
 
 def test_all_that_a_run_leaves_out_is_named_once(tmp_path):

@@ -20,10 +20,10 @@ NODES = [node for node in ast.walk(SOURCE.tree) if isinstance(node, (ast.expr, a
 
 @pytest.mark.parametrize("node", NODES, ids=lambda node: f"{type(node).__name__}-{node.lineno}-{node.col_offset}")
 def test_a_node_stands_where_python_itself_says(node):
-    assert SOURCE.words(node) == ast.get_source_segment(TEXT, node)
+    assert SOURCE.text_of(node) == ast.get_source_segment(TEXT, node)
     found = SOURCE.line_of(node, "größe")
     assert found.code == TEXT.splitlines()[node.lineno - 1].strip()
-    assert found.text == SOURCE.words(node).splitlines()[0]
+    assert found.text == SOURCE.text_of(node).splitlines()[0]
 
 
 def test_signs_and_brackets_are_tokens_and_not_what_a_comment_or_a_string_holds():

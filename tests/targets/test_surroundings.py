@@ -13,7 +13,7 @@ def test_a_target_that_chooses_the_number_of_threads_is_known_to(more):
         torch.set_num_threads(before + more)
     assert torch.get_num_threads() == before
     assert surroundings.sets_threads is bool(more)
-    assert surroundings.words == ""  # it changes no result
+    assert surroundings.sentence == ""  # it changes no result
 
 
 def test_its_threads_are_its_own_in_the_next_call():

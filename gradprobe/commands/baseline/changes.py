@@ -178,13 +178,13 @@ def refuse_other(before: Entry, ran: str, case: Mapping[str, object]) -> None:
     """
     if ran != before.ran:
         raise UsageFailure(
-            f"baseline of {before.words}: it was saved by {before.ran}, and {ran} has other errors",
+            f"baseline of {before.command_words}: it was saved by {before.ran}, and {ran} has other errors",
             "run it where it was saved (--device cpu runs Triton's interpreter), or keep a --file for each",
         )
     names = [name for name in {**before.case, **case} if before.case.get(name) != case.get(name)]
     if names:
         what = ", ".join(f"{name} {before.case.get(name)} -> {case.get(name)}" for name in names)
         raise UsageFailure(
-            f"baseline of {before.words}: its case is another one now ({what})",
-            f"save it anew: gradprobe baseline save {before.words}",
+            f"baseline of {before.command_words}: its case is another one now ({what})",
+            f"save it anew: gradprobe baseline save {before.command_words}",
         )

@@ -57,7 +57,7 @@ class Entry:
     """By layout and intermediate."""
 
     @property
-    def words(self) -> str:
+    def command_words(self) -> str:
         """Target and options, as on the command line."""
         return self.request.command().removeprefix("gradprobe check ")
 
@@ -179,8 +179,8 @@ def _in_short(error: Exception) -> str:
 
 def with_entry(entries: Sequence[Entry], entry: Entry) -> tuple[Entry, ...]:
     """The entries with one added, in place of that of the same target and options; sorted."""
-    others = [other for other in entries if other.words != entry.words]
-    return tuple(sorted([*others, entry], key=lambda one: one.words))
+    others = [other for other in entries if other.command_words != entry.command_words]
+    return tuple(sorted([*others, entry], key=lambda one: one.command_words))
 
 
 def save(file: str, entries: Sequence[Entry]) -> None:

@@ -35,7 +35,7 @@ def _headline(changes: Changes, width: int) -> Iterator[Text]:
     words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count or verdict == GROWN)
     words += f", {len(changes.gone)} gone" if changes.gone else ""
     verdict, style = ("GROWN", "bold red") if changes.fails else ("NO GROWTH", "bold green")
-    words = f"{changes.before.words}: {words}, over {plural(len(changes.before.seeds), 'draw')}"
+    words = f"{changes.before.command_words}: {words}, over {plural(len(changes.before.seeds), 'draw')}"
     return headed(verdict, style, words, width)
 
 

@@ -199,10 +199,10 @@ class _Reader:
 
 
 def _layouts(value: Any, where: str) -> Any:
-    return from_toml(_LAYOUTS, _words(value, where), where)
+    return from_toml(_LAYOUTS, _as_strings(value, where), where)
 
 
-def _words(value: Any, where: str) -> list[str]:
+def _as_strings(value: Any, where: str) -> list[str]:
     if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
         raise UsageFailure(f"{where} must be an array of at least one string, got {told(value)}")
     return value
@@ -227,6 +227,6 @@ def _tables(value: Any, where: str) -> Mapping[str, Any]:
 
 
 _OPTIONS = {name: functools.partial(from_toml, option) for name, option in _BY_NAME.items()}
-_OF_BOTH: Readers = {"targets": _words, "layouts": _layouts, "family": _family, "reference": _word}
+_OF_BOTH: Readers = {"targets": _as_strings, "layouts": _layouts, "family": _family, "reference": _word}
 _AT_THE_TOP: Readers = {**_OF_BOTH, "strict": _OPTIONS["strict"], "timeout": seconds, "cases": _tables}
 _OF_A_CASE: Readers = {**_OF_BOTH, **_OPTIONS}

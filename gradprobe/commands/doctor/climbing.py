@@ -169,12 +169,12 @@ def climb_target(
     """
     found: list[MachineSurvey] = []
 
-    def told(_: int, survey: MachineSurvey) -> None:
+    def keep(_: int, survey: MachineSurvey) -> None:
         if not found:
             found.append(survey)
             surveys(survey)
 
-    for ended in run_each(_TARGET, request, range(_MOST), timeout=timeout, told=told):
+    for ended in run_each(_TARGET, request, range(_MOST), timeout=timeout, told=keep):
         if not found:
             raise _failure(f"target {request.target!r}", ended)
         assert found[0].built is not None

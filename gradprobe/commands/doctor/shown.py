@@ -113,7 +113,7 @@ def _why(made: Examination, width: int) -> Iterator[Text]:
     for cause in bad.report.causes:
         yield from headed("CAUSE", "bold", f"{cause.summary} ({cause.extent})", width)
         for where in cause.where[:_MOST_LINES]:
-            line = f"  {base_of(bad.report).told(place_of(where))}  {where.code}"
+            line = f"  {base_of(bad.report).shorten(place_of(where))}  {where.code}"
             yield Text(line if len(line) <= width else f"{line[: width - 4]} ...")
     if bad.rung.in_full:
         yield Text(f"  in full: {bad.rung.in_full}")

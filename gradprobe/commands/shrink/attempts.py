@@ -95,7 +95,7 @@ class ShrinkWorker:
             return self._facts()
         if order.what == LOOK:
             return _looked(self._probed(order))
-        return self._told(order) if order.what == TELL else self._seen(order)
+        return self._tell_step(order) if order.what == TELL else self._tried_case(order)
 
     @functools.cached_property
     def _problem(self) -> Problem:
@@ -119,7 +119,7 @@ class ShrinkWorker:
         choose_threads(case)
         return case
 
-    def _seen(self, order: Order) -> TriedCase:
+    def _tried_case(self, order: Order) -> TriedCase:
         try:
             return TriedCase(self._tried(order) if order.what == TRY else symptom_of(self._probed(order)))
         except Failure as failure:
@@ -143,7 +143,7 @@ class ShrinkWorker:
         request = replace(self._asked, options=order.options)
         return run_check(request, request.command(), budget=lambda of: order.edits if of == EDITS else NOTHING)
 
-    def _told(self, order: Order) -> Told:
+    def _tell_step(self, order: Order) -> Told:
         probed = self._probed(order)
         report, case, target = report_of(probed), self._case(order), self._problem.target
         why = no_program(probed, case, target) if order.scripted else "none is asked for"
@@ -208,7 +208,7 @@ class Attempts:
             raise TargetCrashed(f"target {self.request.target!r} crashed: {result.words}")
         return result
 
-    def seen(
+    def outcomes(
         self, steps: Sequence[Simplification], facts: Facts, kept: Mapping[str, Any], wanted: Symptom, *, in_full: bool
     ) -> Iterator[tuple[Simplification, TriedCase]]:
         """The outcome of each step, in order. A case seen before takes no try; once `is_over` none is made.

@@ -29,7 +29,7 @@ def formula(case: Case) -> str:
     It reads VALUES, the contiguous values by name.
     """
     body = _lazy(case) if case.family == "lazy" else _softmax(case)
-    lines = [*_positions(case), *_seen(case), *body, *_gradients(case)]
+    lines = [*_positions(case), *_visible_keys(case), *body, *_gradients(case)]
     return f"GRADIENTS = {GRADIENT_OF!r}\n\n{_INTRO}" + "".join(f"    {line}\n" for line in lines)
 
 
@@ -45,7 +45,7 @@ def _positions(case: Case) -> Iterator[str]:
         yield f"diagonal = i + {shift}" if shift else "diagonal = i"
 
 
-def _seen(case: Case) -> Iterator[str]:
+def _visible_keys(case: Case) -> Iterator[str]:
     """Which keys each row sees, [B or 1, H or 1, M, N]."""
     yield "seen = ((i >= 0) & (j >= 0))[None, None]"
     left, right = case.window or (-1, -1)

@@ -59,7 +59,7 @@ def rendered(result: ShrinkResult, files: Mapping[str, str], width: int) -> Iter
     words += f", in {plural(result.tries, 'try')} and {result.seconds:.1f} s"
     yield from headed("SHRUNK", "bold red", words, width)
     yield from [Text(line, "bold")] if line else []
-    yield from folded(f"fails in the same way: {shrunk.symptom.words}", width)
+    yield from folded(f"fails in the same way: {shrunk.symptom.sentence}", width)
     explained = [told.report for told in (result.told, result.looked) if told and told.report and told.report.causes]
     yield from render_reasons(explained[0], width) if explained else ()
     for sentence in _sentences(result):
@@ -91,10 +91,10 @@ def _sentences(result: ShrinkResult) -> Iterator[str]:
     if not result.shrunk.complete:
         yield f"not every simpler case was tried: --tries {result.tries} are used up"
     for case, symptom in result.shrunk.others:
-        yield f"another failure was seen on the way: {symptom.words} ({case_in_words(case)})"
+        yield f"another failure was seen on the way: {symptom.sentence} ({case_in_words(case)})"
     was, now = result.looked.symptom, result.told.symptom if result.told else None
     if was and now and not now.is_like(was):
-        yield f"the case you gave shows {was.words}; the small one {now.words}"
+        yield f"the case you gave shows {was.sentence}; the small one {now.sentence}"
     if result.told is None:
         yield "no script and no test: they would end as the target does"
     elif result.told.no_program:

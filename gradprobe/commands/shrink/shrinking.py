@@ -68,7 +68,7 @@ class ShrinkSearch:
 
     def _taken(self, steps: Sequence[Simplification]) -> Case | None:
         """The first of the cases that fails in the same way; None where none does."""
-        for step, seen in self.attempts.seen(steps, self.facts, self.kept, self.wanted, in_full=self.in_full):
+        for step, seen in self.attempts.outcomes(steps, self.facts, self.kept, self.wanted, in_full=self.in_full):
             if self._is_it(seen):
                 self.told(step, self.attempts.count)
                 return step.case
@@ -98,7 +98,7 @@ def _needs(seen: Sequence[tuple[Simplification, TriedCase]]) -> Iterator[str]:
         nearest[step.subject] = (step, found)  # the steps of a subject come simplest first
     for subject, (step, found) in nearest.items():
         if not found.is_usage and subject != ALL_OPTIONS:
-            yield f"{subject}: {step.change} {found.words}"
+            yield f"{subject}: {step.change} {found.sentence}"
 
 
 # Words that are no part of a case, and stand in every try as they were asked for.
@@ -243,7 +243,7 @@ class _Before:
                 cases[self.facts.resolved({**one.request.options, **self.words})] = one
         steps = [Simplification("", "", case) for case in sorted(cases, key=key)]
         found = []
-        for step, seen in self.attempts.seen(steps, self.facts, self.words, wanted, in_full=in_full):
+        for step, seen in self.attempts.outcomes(steps, self.facts, self.words, wanted, in_full=in_full):
             if seen.symptom is None and not seen.why_not:
                 self.dropped += 1
                 keeping.save([one for one in keeping.load() if one != cases[step.case]])

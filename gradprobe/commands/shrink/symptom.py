@@ -56,7 +56,7 @@ class Symptom:
         return other.fault is None or other.fault in (self.fault, *self.alike)
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """ "dP first, wrong numbers; by itself too: dV"."""
         if self.kind == CRASH:
             return "the process that runs the target ends"
@@ -80,10 +80,10 @@ class TriedCase:
     """Whether the words of the case were refused before anything ran."""
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """What follows "with 1 head": "it matches"."""
         if self.symptom is not None:
-            return f"it fails in another way: {self.symptom.words}"
+            return f"it fails in another way: {self.symptom.sentence}"
         return f"it does not run: {self.why_not}" if self.why_not else "it matches"
 
 

@@ -61,7 +61,7 @@ class Begun:
     battery: Battery
     setting: Setting
 
-    def made(self) -> Reports:
+    def reports(self) -> Reports:
         """All of its checks, folded by cause, with the simplest failing one in full."""
         several = Several(self.planned, self.untaken, False, self.battery)
         checks = check_each(self.planned, self.setting, alike=self.battery.alike)
@@ -127,9 +127,9 @@ class Battery(Further):
     def weighed(self, checked: Checked) -> Checked:
         item = self._items[checked.title]
         is_strict = self._request.options.get("strict")
-        return hinted(checked if is_strict else judged(checked, item, self._made), item)
+        return hinted(checked if is_strict else judged(checked, item, self._checked), item)
 
-    def _made(self, options: Mapping[str, Any]) -> Checked:
+    def _checked(self, options: Mapping[str, Any]) -> Checked:
         (again,) = check_each([Planned("", replace(self._request, options=options))], self._setting)
         return again
 

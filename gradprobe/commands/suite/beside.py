@@ -38,7 +38,7 @@ def report_beside(
         raise UsageFailure(f"--against {word}: there is no such target", way_out)
     if function is None and word.endswith(".json"):
         return _saved(word)
-    return _made(_other(planned, word, setting, function), word, kept, setting)
+    return _counterpart(_other(planned, word, setting, function), word, kept, setting)
 
 
 def _saved(file: str) -> Report:
@@ -62,7 +62,7 @@ def _other(planned: Planned, word: str, setting: Setting, function: Callable[...
     return made
 
 
-def _made(other: Planned, word: str, kept: str, setting: Setting) -> Report:
+def _counterpart(other: Planned, word: str, kept: str, setting: Setting) -> Report:
     plain = replace(setting, fix_budget=0, coincidence_budget=0, beyond=False)
     (checked,) = check_each([replace(other, kept=kept)], plain, echo=sys.stderr.write)
     error = checked.report.error

@@ -110,7 +110,7 @@ class Checker:
             heard.take(value)
             tell(value)
 
-        def told(so_far: Probed) -> None:
+        def pass_on(so_far: Probed) -> None:
             say(report_of(so_far))
             beside.take(so_far.case, so_far.runs)
 
@@ -118,8 +118,8 @@ class Checker:
             beside = SideBySide(planned.kept, *((other.kept, other.report.case) if other else ()))
             budget = functools.partial(_allowance, self._setting, start)
             with late_after(self._setting.timeout):
-                probed = probed_as(planned, _Ticks(say), told, budget, beyond=self._setting.beyond)
-                made = _made(planned, probed, beside.differences)
+                probed = probed_as(planned, _Ticks(say), pass_on, budget, beyond=self._setting.beyond)
+                made = _checked_as(planned, probed, beside.differences)
         except BaseException as error:
             if not (self._setting.isolate or isinstance(error, Exception)):
                 raise  # by who sits before this process
@@ -135,7 +135,7 @@ def _allowance(setting: Setting, start: float, of: str) -> Allowance:
     return setting.allowance_at(time.perf_counter() - start, of)
 
 
-def _made(planned: Planned, probed: Probed, differences: Sequence[Difference]) -> Checked:
+def _checked_as(planned: Planned, probed: Probed, differences: Sequence[Difference]) -> Checked:
     from ...model.report import Against
     from ...numerics.closeup import close_up_of, kept_close_ups
     from ...pipeline.reported import report_of

@@ -94,7 +94,7 @@ class Combining:
         space = self._factors.space
         levels = [frozenset([(at, level)]) for at, count in enumerate(space.counts) for level in range(count)]
         rows = {one: row for one in levels if (row := simplest(space, one)) is not None}
-        came = yield from self._made(dict.fromkeys([self._simplest_row, *rows.values()]), self._beside())
+        came = yield from self._combinations(dict.fromkeys([self._simplest_row, *rows.values()]), self._beside())
         found = {}
         for one, row in rows.items():
             checked = came[self._name(row)]
@@ -107,7 +107,7 @@ class Combining:
 
     def _array(self) -> Round:
         """What stands in no right row yet, in few rows."""
-        yield from self._made(covering(self._space, self._strength, self._right))
+        yield from self._combinations(covering(self._space, self._strength, self._right))
 
     @property
     def _right(self) -> list[Row]:
@@ -118,7 +118,7 @@ class Combining:
         found = False
         for _ in range(_TIMES):
             rows = self._suspects(size)
-            yield from self._made(row for row in dict.fromkeys(rows.values()) if row not in self._came)
+            yield from self._combinations(row for row in dict.fromkeys(rows.values()) if row not in self._came)
             for one, row in rows.items():
                 self._out |= {one} if self._came.get(row) != RIGHT else set()
                 self._wrong_together += [self._factors.title(row)] if self._came.get(row) == WRONG else []
@@ -137,7 +137,7 @@ class Combining:
         asked = [one for one, _ in counts.most_common() if one not in right]
         return {one: row for one in asked[:_AT_ONCE] if (row := simplest(space, one)) is not None}
 
-    def _made(
+    def _combinations(
         self, rows: Iterable[Row], beside: Sequence[Item] = ()
     ) -> Generator[list[Item], Mapping[str, Checked], Mapping[str, Checked]]:
         rows = list(rows)

@@ -86,7 +86,7 @@ def _group(reports: Sequence[Report], seen: _CheckedCases) -> FailureGroup:
     cause = first.causes[0] if first.causes else None
     return FailureGroup(
         verdict=first.verdict,
-        cause=_words(first, cause),
+        cause=_describe(first, cause),
         summary=cause.summary if cause else "",
         titles=tuple(report.title for report in reports),
         numbers=tuple(report.number for report in reports),
@@ -94,7 +94,7 @@ def _group(reports: Sequence[Report], seen: _CheckedCases) -> FailureGroup:
     )
 
 
-def _words(report: Report, cause: Diagnosis | None) -> str:
+def _describe(report: Report, cause: Diagnosis | None) -> str:
     if cause is not None:
         at = f" at {os.path.basename(cause.where[0].file)}:{cause.where[0].line}" if cause.where else ""
         return f"{cause.fault}{at}"

@@ -60,7 +60,7 @@ def with_causes_of(report: Report, planned: Planned, small: Report) -> Report:
     if not small.causes or not there or there[0] not in here:
         return report
     first, *others = map(_as_interpreted, small.diagnoses)
-    seen = f"seen in Triton's interpreter, where {_words(planned)} goes wrong in the same way"
+    seen = f"seen in Triton's interpreter, where {_size_in_words(planned)} goes wrong in the same way"
     first = structs.replace(first, evidence=(*first.evidence, seen))
     told = {one.fault for one in small.diagnoses}
     is_all = set(here) <= set(there)
@@ -83,7 +83,7 @@ def _as_interpreted(one: Diagnosis) -> Diagnosis:
     return structs.replace(one, edit=structs.replace(one.edit, words=f"in Triton's interpreter, {one.edit.words}"))
 
 
-def _words(planned: Planned) -> str:
+def _size_in_words(planned: Planned) -> str:
     """What is smaller there."""
     options = for_the_interpreter(planned.request).options
     smaller = {name: word for name, word in options.items() if planned.request.options.get(name) != word}

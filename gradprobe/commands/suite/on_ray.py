@@ -174,7 +174,7 @@ class _Bench:
         self._kind: object = None
         self._ends = check_each((), setting)
 
-    def made(self, planned: Planned) -> Checked:
+    def check(self, planned: Planned) -> Checked:
         kind = shares(planned), os.environ.get(VISIBLE)  # Ray may give a worker another GPU for each task
         if kind != self._kind:
             self._ends.close()
@@ -207,4 +207,4 @@ def made_in_task(version: str, planned: Planned, setting: Setting, folder: str) 
         os.environ[limits.SHARE] = str(max(limits.LEAST, limits.limit() // cores))
         os.environ[limits.SHARED_BY] = str(cores)
     bench = _benches.setdefault(setting, _Bench(setting))
-    return os.getcwd(), bench.made(planned)
+    return os.getcwd(), bench.check(planned)

@@ -63,7 +63,7 @@ class Ground:
             self.small, self.best, again = larger, None, [due, *([self.best[0]] if self.best else [])]
             self.joined.extend(again)
 
-    def told(self, candidate: Candidate, came: Came) -> bool:
+    def weigh(self, candidate: Candidate, came: Came) -> bool:
         """Keeps what helps. Two edits that help differently are tried together.
 
         Returns:
@@ -123,13 +123,13 @@ class Hunt:
         if len(self._grounds) <= _MOST:
             self._grounds.append(Ground(self.cause, failing, base, small))
 
-    def told(self, ground: Ground, candidate: Candidate, came: Came) -> bool:
+    def weigh(self, ground: Ground, candidate: Candidate, came: Came) -> bool:
         """Keeps what helps; once nothing better comes, more is sought on top of that.
 
         Returns:
             Whether this is the best so far on its ground.
         """
-        is_better = ground.told(candidate, came)
+        is_better = ground.weigh(candidate, came)
         assert ground.small is not None
         self.moves |= bool(came.failure) or came.errors != ground.small[1].errors
         if is_better and (self.closest is None or ground.base is not None or came.is_better_than(self.closest[1])):

@@ -54,9 +54,9 @@ class _Hearing:
     """Whether it broke what is right, or runs, without it."""
 
     @property
-    def left(self) -> list[tuple[Reach, Goal]]:
+    def unreached(self) -> list[tuple[Reach, Goal]]:
         """What of the functions no right run came to."""
-        return [(each, goal) for each in self.reaches for goal in each.left(self.reached)]
+        return [(each, goal) for each in self.reaches for goal in each.unreached(self.reached)]
 
     @property
     def places(self) -> dict[_Place, Goal]:
@@ -64,7 +64,7 @@ class _Hearing:
         lines = self.candidate.text.splitlines()
         return {
             (each.function.name, lines[goal.line - 1].strip(), goal.kind, goal.value, goal.name): goal
-            for each, goal in self.left
+            for each, goal in self.unreached
         }
 
     def is_open_to(self, case: Case, never: Collection[_Place]) -> bool:
@@ -82,10 +82,10 @@ class _Hearing:
         Args:
             is_drawn: whether cases could be drawn for all that the target may take: what none came to, none can.
         """
-        missing = [goal.words for each, goal in self.left if not is_drawn or each.tells(goal)]
+        missing = [goal.in_words for each, goal in self.unreached if not is_drawn or each.tells(goal)]
         self.judged.not_run += (*missing, *([] if self.judged.right else ["any other case"]))
         if not self.judged.doubts:  # with one no more were drawn
-            self.judged.beyond = tuple(goal.words for _, goal in self.left if goal.words not in missing)
+            self.judged.beyond = tuple(goal.in_words for _, goal in self.unreached if goal.in_words not in missing)
         return self.judged
 
 

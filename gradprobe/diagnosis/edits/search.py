@@ -41,7 +41,7 @@ class Search:
     """One search, of so many edits."""
 
     def __init__(self, experiment: Experiment, runs: Sequence[LayoutRun], folder: Path, allowance: Allowance) -> None:
-        self._experiment, self._folder, self._left = experiment, folder, allowance.count
+        self._experiment, self._folder, self._no_worse = experiment, folder, allowance.count
         self._until = time.monotonic() + allowance.seconds
         self._plain = [run for run in runs if run.is_plain and run.measured is not None]
         self.wrong = [run for run in self._plain if not run.matches]
@@ -80,7 +80,7 @@ class Search:
         """Each candidate with what came of it on the small case of its cause, in the order in which they were begun."""
         while True:
             # The next one is made ready while forks work.
-            while (hunt := _likeliest(hunts)) is not None and len(forks) < _BEGUN and self._left > 0:
+            while (hunt := _likeliest(hunts)) is not None and len(forks) < _BEGUN and self._no_worse > 0:
                 ground = hunt.likeliest
                 if ground.small is None:
                     self._begin(hunt, ground)
@@ -88,7 +88,7 @@ class Search:
                 candidate, (trial, before) = ground.take(), ground.small
                 work = partial(self._tried, trial, candidate, self._written(candidate), hunt.cause.others, before)
                 forks.add((hunt, ground, trial, candidate), work)
-                self._left -= max(1, trial.case.scores // _OF_ONE)
+                self._no_worse -= max(1, trial.case.scores // _OF_ONE)
             for (hunt, ground, trial, candidate), came in forks.answers(self._until):
                 hunt.tried += 1
                 hunt.untried.discard(candidate)
@@ -106,7 +106,7 @@ class Search:
     def _helps(self, hunt: Hunt, ground: Ground, candidate: Candidate, came: Came, found: Found) -> bool:
         """Whether a cause is undone by an edit, or more of it than before."""
         if not hunt.cause.is_undone(came):
-            return hunt.told(ground, candidate, came)
+            return hunt.weigh(ground, candidate, came)
         titles, at_others, whole = self._confirmed(hunt.cause, candidate)
         if titles:
             judged = self._judge.judged(candidate)
@@ -119,7 +119,7 @@ class Search:
         if mend is None:
             self._go_on(hunt, ground, candidate, came, whole)
             return False
-        hunt.told(ground, candidate, came)
+        hunt.weigh(ground, candidate, came)
         if mend.is_sure:
             found.mends[hunt.cause.fault] = mend
         hunt.is_over = mend.is_sure or came.matches
@@ -133,7 +133,7 @@ class Search:
         wrong = next((run for run, other in whole if other is not None and not hunt.cause.is_undone(other)), None)
         if wrong is not None and wrong.layout == ground.failing.layout:
             ground.enlarge(candidate)
-        elif hunt.cause.is_all and (left := _left(whole)) is not None:
+        elif hunt.cause.is_all and (left := _no_worse(whole)) is not None:
             hunt.keep(ground, candidate, came)
             hunt.build_on(candidate, left)
 
@@ -259,7 +259,7 @@ def _likeliest(hunts: Sequence[Hunt]) -> Hunt | None:
     return min(waiting, key=lambda hunt: hunt.cost, default=None)
 
 
-def _left(whole: Whole) -> LayoutRun | None:
+def _no_worse(whole: Whole) -> LayoutRun | None:
     """The layout that failed before and fails no worse, where that is all that keeps an edit from passing."""
     run, came = next(((run, came) for run, came in whole if came is not None and not came.matches), (None, None))
     if run is None or came is None or run.matches or not came.is_no_worse_than(came_of(run)):

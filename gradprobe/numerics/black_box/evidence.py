@@ -262,7 +262,7 @@ class Rereading:
     """The gradient that it explains."""
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         name = "dO" if self.tensor == "do" else self.tensor
         return f"{name} is read {self.how}: so read it gives the {self.gives} that came"
 

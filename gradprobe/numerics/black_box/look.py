@@ -89,7 +89,7 @@ def look_inside(examiner: Examiner) -> Inside:
         measured, words = _with_a_fault(examiner, recovered, scales, evidence)
     elif any(one.is_coarse or not one.is_reached for one in evidence):
         # What is wrong in the one-hot problems, if anything, is no more than a coarser arithmetic makes.
-        recovered, unreached = _reached(examiner, _held(recovered, evidence), evidence)
+        recovered, unreached = _reached(examiner, _held_to_coarser(recovered, evidence), evidence)
         notes = {one.through: one.note for one in evidence if one.is_coarse and one.beside == RIGHT}
         measured, words = examiner.compared(recovered), [*notes.values(), *unreached]
     if inseparable(measured.trace, measured.comparison.findings):
@@ -106,7 +106,7 @@ def _with_a_fault(
     # A P of another layout shows what is right; that dV is wrong was reached in this one.
     whole = {one.through: one.whole for one in evidence if one.name != one.through}
     evidence = [*(one for one in evidence if one.name == one.through), *scales.shown(recovered, whole)]
-    recovered, unreached = _reached(examiner, _held(recovered, evidence), evidence)
+    recovered, unreached = _reached(examiner, _held_to_coarser(recovered, evidence), evidence)
     recovered, of_ds = _either_ds(examiner, recovered, [one for one in evidence if one.is_reached])
     recovered = _with_sums(examiner, recovered)
     measured, of_dp = _inseparable(examiner, recovered, examiner.compared(recovered))
@@ -130,7 +130,7 @@ def _of_one_result(examiner: Examiner, recovered: Recovered, measured: Measured)
     return examiner.compared(_without(recovered, (MATRIX_OF[alone], *QUOTIENTS))), [words]
 
 
-def _held(recovered: Recovered, evidence: Sequence[ResultEvidence]) -> Recovered:
+def _held_to_coarser(recovered: Recovered, evidence: Sequence[ResultEvidence]) -> Recovered:
     """The same, with what is coarse and not wrong held to the coarser arithmetic."""
     coarse = {one.name for one in evidence if one.is_coarse} - {one.name for one in evidence if one.is_wrong}
     return replace(recovered, recovery=replace(recovered.recovery, coarse=frozenset(coarse)))
@@ -185,7 +185,7 @@ def _p_without_do(examiner: Examiner, recovered: Recovered, scales: Scales) -> t
         reading = reread_do(examiner.case, own.x, own.trace.values["dV"], examiner.tensors())
         if reading is None:
             return recovered, []
-        p, words = _right_p(examiner, (), recovered, scales), reading.words
+        p, words = _right_p(examiner, (), recovered, scales), reading.sentence
     if p is None:  # several query heads share the dV that would show each one's P
         return _without(recovered, ("P", *QUOTIENTS)), [words]
     # What is read in dO's place must be the same in every probe: no one-hot rows, and no other neighbours.
@@ -243,7 +243,7 @@ def _of_dp(examiner: Examiner, name: str) -> list[str]:
     if name not in own.trace.values or own.matches:
         return []
     reading = reread_for_dp(examiner.case, own.x, name, own.trace.values[name], examiner.tensors())
-    return [reading.words] if reading else []
+    return [reading.sentence] if reading else []
 
 
 def _of_kernels(

@@ -219,7 +219,7 @@ def _chapter(
         title=one.title,
         status=one.status,
         words=words_of(one),
-        told=_told(one),
+        told=_describe(one),
         tile=one.tile,
         lines=_shown(one),
         heads=tuple(_head_map(one, heads, step, in_figures=in_figures) for heads in kept),
@@ -237,7 +237,7 @@ def words_of(one: Intermediate) -> str:
     return f"{WORDS[one.status]}: {of}worst {ratio(one.ratio)}x what is allowed"
 
 
-def _told(one: Intermediate) -> str:
+def _describe(one: Intermediate) -> str:
     rows, cols = one.tile
     if not rows or not any(head.tiles for head in one.heads):
         return ""

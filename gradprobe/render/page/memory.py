@@ -221,7 +221,7 @@ def _tiles(one: Visited) -> Markup:
     ).format(width, height, f"{one.name}: the tiles that were visited", Markup("").join(parts))
 
 
-def _told(found: Reached) -> str:
+def _describe(found: Reached) -> str:
     word, does = _WORDS.get(found.letter, "index"), "written" if found.is_store else "read"
     return f"{found.tensor}: above each {word} that should be {does}, below the one that is"
 
@@ -239,7 +239,7 @@ def parts_of_memory(report: Report) -> dict[str, object]:
         "strip": drawn(read) if read else "",
         "reached": reached,
         "reaches": reads,
-        "reach": _strip(reads, max(one.due for one in reads) + 1, _told(reached)) if reached else "",
+        "reach": _strip(reads, max(one.due for one in reads) + 1, _describe(reached)) if reached else "",
         "visited": pairs(shown.visited) if shown else [],
         "sign_words": _IN_A_WORD,
         "visited_signs": [(_SHAPES[sign], words) for sign, words in SIGNS.items()],

@@ -82,7 +82,7 @@ def of_check(report: Report, id: str, cause: tuple[str, str] | None) -> Opened:
         element=None if run is None else run.first_mismatch,
         lines=tuple(_lines(report.shown)) if report.measured and run is not None else (),
         memory=report.memory,
-        runs=tuple((one.layout, _came(one)) for one in report.runs),
+        runs=tuple((one.layout, _outcome(one)) for one in report.runs),
         cause=cause,
         again=report.reproduce,
     )
@@ -95,7 +95,7 @@ def _lines(run: Run) -> Iterator[OpenedLine]:
         yield OpenedLine(one.title, one.status, f"{ratio(one.ratio)}x", wrong, heads)
 
 
-def _came(run: Run) -> str:
+def _outcome(run: Run) -> str:
     worst = max(run.compares, key=lambda one: one.ratio, default=None)
     if run.verdict == MISMATCH and worst is not None:
         return f"{run.verdict}, worst {ratio(worst.ratio)}x in {worst.title}"

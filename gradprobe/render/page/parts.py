@@ -84,7 +84,7 @@ def _line(report: Report, base: Base) -> Iterator[tuple[str, str]]:
         where = causes[0].where[0]
         yield "line", f"{base.short(where.file)}:{where.place}"
     elif place := next(iter(places_of(report)), None):
-        yield "target", base.told(place)
+        yield "target", base.shorten(place)
 
 
 def _tile(report: Report, element: Element) -> str:

@@ -57,7 +57,7 @@ def _block(listings: Sequence[Listing], wheres: Sequence[Where], base: Base) -> 
         number: replace(line, notes=tuple(note for note in line.notes if noted[note] == number))
         for number, line in named.items()
     }
-    found = _near(listings, wheres[0]) | _made(listings, wheres) | firsts
+    found = _near(listings, wheres[0]) | _setting_lines(listings, wheres) | firsts
     in_order, lines = sorted(found), list[CodeLine]()
     for number in in_order:
         if lines and number - 1 not in found:
@@ -91,7 +91,7 @@ def _plain(number: int, line: str, *notes: str) -> CodeLine:
     return CodeLine(number, ((line, False),), notes)
 
 
-def _made(listings: Sequence[Listing], wheres: Sequence[Where]) -> dict[int, CodeLine]:
+def _setting_lines(listings: Sequence[Listing], wheres: Sequence[Where]) -> dict[int, CodeLine]:
     """Where what is wrong in a line is a name: the last line above that sets it."""
     found = dict[int, CodeLine]()
     for where in wheres:

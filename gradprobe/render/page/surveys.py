@@ -126,11 +126,11 @@ def parts_of_comparison(before: Reports, after: Reports) -> dict[str, Any]:
         "verdict": verdict_of_changes(changes),
         "words": counts_in_words(changes),
         "told": told,
-        "pairs": [(name, _told(old), _told(new), *_sides(old, new)) for name, old, new in pairs],
+        "pairs": [(name, _opened(old), _opened(new), *_sides(old, new)) for name, old, new in pairs],
     }
 
 
-def _told(report: Report | None) -> Opened | None:
+def _opened(report: Report | None) -> Opened | None:
     if report is None:
         return None
     return of_check(report, "", next((("", cause_in_words(one)) for one in report.causes), None))

@@ -70,7 +70,7 @@ def chosen(file: str, report: Report, room: int) -> Values:
     words = f"{plural(count, 'tile')} of {len(found)} open to every value: a button in the table of a map."
     if count < len(found):
         words += " The page has room for no more, the wrong ones first."
-    words += f" {Path(file).name} holds {report.evidence.words}." if report.evidence else ""
+    words += f" {Path(file).name} holds {report.evidence.sentence}." if report.evidence else ""
     return Values(json.dumps(heads), {id: frozenset(of) for id, of in opened.items()}, words)
 
 

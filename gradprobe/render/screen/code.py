@@ -87,7 +87,7 @@ class _Change:
     """The lines at which the same is replaced."""
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def unindented(self) -> tuple[str, ...]:
         """The same for the same edit, however far it is indented."""
         return (*(f"-{line.strip()}" for line in self.dropped), *(f"+{line.strip()}" for line in self.added))
 
@@ -118,7 +118,7 @@ def _folded(diff: str) -> list[_Change]:
     """The changes of a unified diff, those that say the same as one."""
     found: dict[tuple[str, ...], _Change] = {}
     for change in _changes(diff):
-        first = found.setdefault(change.words, change)
+        first = found.setdefault(change.unindented, change)
         if first is not change:
             first.others.append(change.line)
     return list(found.values())
@@ -129,7 +129,7 @@ def _changes(diff: str) -> Iterator[_Change]:
     for text in diff.splitlines():
         sign, code = text[:1], text[1:]
         if sign not in ("-", "+") or text.startswith(("--- ", "+++ ")):
-            if change.words:
+            if change.unindented:
                 yield change
             begins = re.match(r"@@ -(\d+)", text)
             line = int(begins[1]) if begins else line + (sign == " ")
@@ -139,7 +139,7 @@ def _changes(diff: str) -> Iterator[_Change]:
             line += 1
         else:
             change.added.append(code)
-    if change.words:
+    if change.unindented:
         yield change
 
 

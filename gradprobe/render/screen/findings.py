@@ -90,7 +90,7 @@ def _shadows(report: Report) -> Iterator[str]:
 
 def _warned(report: Report) -> Iterator[str]:
     for one in report.warnings:
-        at = f" ({base_of(report).told(place_of(one))})" if one.kind == COINCIDENCE else ""
+        at = f" ({base_of(report).shorten(place_of(one))})" if one.kind == COINCIDENCE else ""
         yield f"WARNING  {one.words}{at}"
 
 
@@ -101,7 +101,7 @@ def _arithmetic(report: Report) -> Iterator[str]:
 
 def _evidence(report: Report) -> Iterator[str]:
     if (kept := report.evidence) is not None:
-        yield f"evidence: {base_of(report).short(kept.file)} holds {kept.words}"
+        yield f"evidence: {base_of(report).short(kept.file)} holds {kept.sentence}"
 
 
 def _identities(report: Report) -> Iterator[str]:

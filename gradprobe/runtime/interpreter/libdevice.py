@@ -76,9 +76,9 @@ def _function(name: str) -> Callable[..., Any]:
     def call(*args: Any, _semantic: Any = None) -> Any:
         operands = [semantic.to_tensor(arg) for arg in args]
         if name in _TESTS:
-            return _made(operands[0], lambda one: _TESTS[name](one).astype(np.int32), tl.int32)
+            return _computed(operands[0], lambda one: _TESTS[name](one).astype(np.int32), tl.int32)
         if name in _UNARY:
-            return _made(operands[0], _UNARY[name])
+            return _computed(operands[0], _UNARY[name])
         if name not in _BINARY:
             raise NotImplementedError(f"libdevice.{name} is not supported in interpreter mode")
         one, other = semantic.binary_op_type_checking_impl(*operands, False, False, True, True)
@@ -88,7 +88,7 @@ def _function(name: str) -> Callable[..., Any]:
     return call
 
 
-def _made(operand: Any, function: Callable[[Array], Array], dtype: Any = None) -> Any:
+def _computed(operand: Any, function: Callable[[Array], Array], dtype: Any = None) -> Any:
     scalar = dtype or operand.type.scalar
     values = function(operand.handle.data).astype(shipped._get_np_dtype(scalar))
     made = operand.type.with_element_ty(scalar) if operand.type.is_block() else scalar

@@ -36,7 +36,7 @@ class RankCall:
     """`ring.py:41`."""
 
     @property
-    def words(self) -> str:
+    def in_words(self) -> str:
         return f"{self.name.strip('_')}{' of ' * bool(self.shapes)}{', '.join(self.shapes)} at {self.place}"
 
 
@@ -114,7 +114,7 @@ def unanswered(calls: Mapping[int, Sequence[RankCall]]) -> Iterator[str]:
     for ranks, asked in _collectives(calls):
         most, fewest = max(asked, key=len), min(asked, key=len)
         for call in most[len(fewest) : len(fewest) + 1]:
-            yield f"rank {call.rank} calls {call.words}, which rank {ranks[asked.index(fewest)]} has not done"
+            yield f"rank {call.rank} calls {call.in_words}, which rank {ranks[asked.index(fewest)]} has not done"
     for sent, received in _pairs(calls):
         for r in received[len(sent) : len(sent) + 1]:
             yield f"rank {r.rank} receives from rank {r.peer} at {r.place}, which has sent it nothing more"

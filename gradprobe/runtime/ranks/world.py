@@ -222,7 +222,7 @@ class World:
         for member in (member for member in self._members if member.gone):
             code, line = self._failures.get(member.number), last_line(_own(member.stack))
             how = "its process ended" if code is None else words_of(code)
-            told.append(f"rank {member.number} died: {how}{f', last at {line.words}' if line else ''}")
+            told.append(f"rank {member.number} died: {how}{f', last at {line.sentence}' if line else ''}")
         return told
 
     def _of_raised(self) -> list[str]:
@@ -235,7 +235,7 @@ class World:
         at: dict[str, list[int]] = {}
         for member in waiting:
             line = last_line(_own(member.stack))
-            at.setdefault(f"at {line.words}" if line else "outside the target", []).append(member.number)
+            at.setdefault(f"at {line.sentence}" if line else "outside the target", []).append(member.number)
         done = [member.number for member in self._members if member.answer and not member.answer.raised]
         words = [f"{ranks_in_words(own)} wait{'s' * (len(own) == 1)} {place}" for place, own in at.items()]
         return [*words, *([f"{ranks_in_words(done)} {'has' if len(done) == 1 else 'have'} ended"] if done else [])]

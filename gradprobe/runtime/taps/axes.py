@@ -119,7 +119,7 @@ class _Axes(Evaluator[Found]):
     def default(self, node: ast.expr | None) -> Found:
         return ()
 
-    def held(self, variable: ast.Name, value: Found, source: ast.AST) -> Found:
+    def assigned(self, variable: ast.Name, value: Found, source: ast.AST) -> Found:
         # A block made on the spot is called by the variable that holds it.
         return (self.prefix + variable.id,) if value == (_FRESH,) else value
 

@@ -127,7 +127,7 @@ def _is_one_assignment(function: Function, statement: ast.stmt, variable: str, i
         return True
     leaves = any(isinstance(node, (ast.Return, ast.Break, ast.Continue)) for node in ast.walk(statement))
     # Nothing can be written behind an `elif` alone.
-    is_elif = isinstance(statement, ast.If) and function.source.words(statement).startswith("elif")
+    is_elif = isinstance(statement, ast.If) and function.source.text_of(statement).startswith("elif")
     if leaves or is_elif or index & set(bound_in([statement])):
         return False
     if isinstance(statement, LOOPS) and not carries(statement, variable):

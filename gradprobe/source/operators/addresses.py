@@ -121,10 +121,10 @@ def range_cut(file: KernelFile) -> Iterator[Change]:
     for loop in file.calls("range", "static_range"):
         if len(loop.args) == 3:
             start, stop, step = loop.args
-            size = file.words(step)
+            size = file.text_of(step)
             yield Change("M3", stop, (file.replaced(stop, f"{_whole(file, stop)} // {size} * {size}"),))
             from_zero = isinstance(start, ast.Constant) and start.value == 0
-            behind = size if from_zero else f"{file.words(start)} + {size}"
+            behind = size if from_zero else f"{file.text_of(start)} + {size}"
             yield Change("M2", start, (file.replaced(start, behind),))
 
 
@@ -151,7 +151,7 @@ def blocks_mixed_up(file: KernelFile) -> Iterator[Change]:
 
 def _whole(file: KernelFile, node: ast.expr) -> str:
     """Words that may stand beside any operator."""
-    words = file.words(node)
+    words = file.text_of(node)
     return words if isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)) else f"({words})"
 
 
@@ -181,7 +181,7 @@ def zeros_not_written(file: KernelFile) -> Iterator[Change]:
         for node in ast.walk(host):
             if isinstance(node, ast.Call) and called(node) in _EMPTY:
                 zeros = called(node)
-                words = file.words(node.func).removesuffix(zeros) + _EMPTY[zeros]
+                words = file.text_of(node.func).removesuffix(zeros) + _EMPTY[zeros]
                 yield Change("N2", node, (file.replaced(node.func, words),))
 
 

@@ -42,7 +42,7 @@ def other_base(file: KernelFile) -> Iterator[Change]:
     """exp2 for exp, log2 for log, and the reverse, without the factor that belongs to it."""
     for node in file.calls(*_BASES):
         if isinstance(node.func, ast.Attribute):
-            base = file.words(node.func.value)
+            base = file.text_of(node.func.value)
             yield Change("A", node, (file.replaced(node.func, f"{base}.{_BASES[node.func.attr]}"),))
 
 
@@ -51,9 +51,9 @@ def transpose_dropped(file: KernelFile) -> Iterator[Change]:
     for node in file.inside_kernels(ast.Call, ast.Attribute):
         if isinstance(node, ast.Call) and called(node) == "trans":
             inner = node.args[0] if node.args else node.func.value  # type: ignore[attr-defined]
-            yield Change("A", node, (file.replaced(node, file.words(inner)),))
+            yield Change("A", node, (file.replaced(node, file.text_of(inner)),))
         elif isinstance(node, ast.Attribute) and node.attr == "T":
-            yield Change("A", node, (file.replaced(node, file.words(node.value)),))
+            yield Change("A", node, (file.replaced(node, file.text_of(node.value)),))
 
 
 _ROUNDED = ("dot", "exp", "exp2")
@@ -75,7 +75,7 @@ def rounded_early(file: KernelFile) -> Iterator[Change]:
     """A product or P rounded to bfloat16 as it is made."""
     for call in file.calls(*_ROUNDED):
         if isinstance(next(file.above(call)), (ast.Assign, ast.AugAssign)):
-            yield Change("PREC", call, (file.replaced(call, f"{file.words(call)}.to(tl.bfloat16).to(tl.float32)"),))
+            yield Change("PREC", call, (file.replaced(call, f"{file.text_of(call)}.to(tl.bfloat16).to(tl.float32)"),))
 
 
 def _is_int64(node: ast.expr) -> bool:
@@ -92,7 +92,9 @@ def sum_overwritten(file: KernelFile) -> Iterator[Change]:
         targets = [target for node in assigned if called(node.value) in ("zeros", "full") for target in node.targets]
         sums = {target.id for target in targets if isinstance(target, ast.Name)}
         for node in ast.walk(kernel):
-            adds = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and file.words(node.target) in sums
+            adds = (
+                isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and file.text_of(node.target) in sums
+            )
             if adds and any(isinstance(above, ast.For) for above in file.above(node)):
                 yield Change("ACC", node, (replace(file.operator(node.target, "+="), text="="),))  # type: ignore[attr-defined]
 
@@ -101,7 +103,7 @@ def atomic_stored(file: KernelFile) -> Iterator[Change]:
     """`tl.store` for `tl.atomic_add`: the last program's share is all that is left."""
     for call in file.calls("atomic_add"):
         if isinstance(next(file.above(call)), ast.Expr):
-            words = file.words(call.func).replace("atomic_add", "store")
+            words = file.text_of(call.func).replace("atomic_add", "store")
             yield Change("ACC", call, (file.replaced(call.func, words),))
 
 
@@ -167,9 +169,9 @@ def guard_dropped(file: KernelFile) -> Iterator[Change]:
             test, one, other = node.args
             if isinstance(test, ast.Compare) and any(_is_infinite(side) for side in (test.left, *test.comparators)):
                 kept = other if isinstance(test.ops[0], ast.Eq) else one
-                yield Change("N1", node, (file.replaced(node, file.words(kept)),))
+                yield Change("N1", node, (file.replaced(node, file.text_of(kept)),))
             elif _is_infinite(other) or _is_zero(other):
-                yield Change("M1", node, (file.replaced(node, file.words(one)),))
+                yield Change("M1", node, (file.replaced(node, file.text_of(one)),))
 
 
 def _class_of(file: KernelFile, node: ast.expr) -> str:
@@ -177,8 +179,8 @@ def _class_of(file: KernelFile, node: ast.expr) -> str:
     if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Lt, ast.LtE)):
         return "M1"
     bound = node.comparators[0]
-    among_positions = isinstance(bound, ast.Subscript) or "offs" in file.words(bound)
-    return "M1" if among_positions or _SEEN.search(file.words(node)) else "M3"
+    among_positions = isinstance(bound, ast.Subscript) or "offs" in file.text_of(bound)
+    return "M1" if among_positions or _SEEN.search(file.text_of(node)) else "M3"
 
 
 def _without(file: KernelFile, call: ast.Call, word: ast.keyword) -> Edit:

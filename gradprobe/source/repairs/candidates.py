@@ -143,7 +143,7 @@ def _of_spots(
             is_wanted = _has(edits, words) or (fault.is_turned and all(edit.text in _SIGNS for edit in edits))
             cost = rank + _STEP * spot.distance - (_WANTED if is_wanted else 0.0)
             cost -= _OF if _makes(spot, fault.of) else 0.0
-            cost -= _UNREAD if idle and not idle.isdisjoint(_words(edits)) else 0.0
+            cost -= _UNREAD if idle and not idle.isdisjoint(_words_of(edits)) else 0.0
             cost += _SUMMED if fault.is_summed else 0.0
             cost += _FOREIGN if _is_foreign(spot, edits, file) else 0.0
             cost += _SAME if contiguous and _are_the_same(edits, file) else 0.0
@@ -209,7 +209,7 @@ def _makes(spot: Spot, intermediate: str) -> bool:
     return bool(names) and any(plain(core(name)) in names for name in made)
 
 
-def _words(edits: Sequence[Edit]) -> set[str]:
+def _words_of(edits: Sequence[Edit]) -> set[str]:
     return {word for edit in edits for word in re.findall(r"\w+", edit.text)}
 
 
@@ -217,7 +217,7 @@ def _relative(file: KernelFile, spot: Spot, edits: Edits) -> tuple[str, Edits]:
     """An edit by its place in the statement's text: the same in every kernel that has that statement."""
     start, end = file.span(spot.statement)
     inside = [edit for edit in edits if start <= edit.start <= end]
-    return file.words(spot.statement), tuple(Edit(one.start - start, one.end - start, one.text) for one in inside)
+    return file.text_of(spot.statement), tuple(Edit(one.start - start, one.end - start, one.text) for one in inside)
 
 
 def _joined(several: Sequence[Edits]) -> Edits | None:

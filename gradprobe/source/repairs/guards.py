@@ -26,10 +26,10 @@ def guarded(file: KernelFile, spot: Spot, value: ast.expr, scope: list[str]) -> 
     """`tl.where(rows >= keys, qk, float("-inf"))` for `qk`; none of what has one, is a test or is loaded."""
     if isinstance(value, ast.Compare) or any(called(node) in ("where", "load") for node in ast.walk(spot.statement)):
         return
-    words, targets = file.words(value), set(bound_in([spot.statement]))
+    words, targets = file.text_of(value), set(bound_in([spot.statement]))
     # A value that is assigned to itself, or a mere number, is what is left of a guard.
     is_left = isinstance(value, ast.Name) and value.id in targets
-    sure = -1.0 if is_left or file.words(value) in ("0.0", "float(0.0)") else 0.0
+    sure = -1.0 if is_left or file.text_of(value) in ("0.0", "float(0.0)") else 0.0
     known = {*scope, "tl", "float"}
     for test, hidden, of in _others(file):
         if _names(test) <= known:
@@ -49,7 +49,7 @@ def _others(file: KernelFile) -> list[tuple[str, str, frozenset[str]]]:
     """The guards of a file: the test, what stands where it fails, and the names that it is assigned to."""
     calls = [node for node in ast.walk(file.tree) if isinstance(node, ast.Call) and called(node) == "where"]
     guards = [each for each in calls if len(each.args) == 3]
-    found = [(file.words(each.args[0]), file.words(each.args[2]), file.statement(each)) for each in guards]
+    found = [(file.text_of(each.args[0]), file.text_of(each.args[2]), file.statement(each)) for each in guards]
     return list(dict.fromkeys((test, hidden, frozenset(bound_in([of]))) for test, hidden, of in found))
 
 
@@ -57,8 +57,8 @@ def _others(file: KernelFile) -> list[tuple[str, str, frozenset[str]]]:
 def hiding(file: KernelFile, function: ast.FunctionDef) -> tuple[tuple[float, str], ...]:
     """(rank, test) of those of a function that hide keys from rows: where they fail scores are -inf."""
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and called(node) == "where"]
-    hidden = [each for each in calls if len(each.args) == 3 and "inf" in file.words(each.args[2])]
-    tests = dict.fromkeys(file.words(each.args[0]) for each in hidden)
+    hidden = [each for each in calls if len(each.args) == 3 and "inf" in file.text_of(each.args[2])]
+    tests = dict.fromkeys(file.text_of(each.args[0]) for each in hidden)
     return tuple((0.6 + 0.2 * number, test) for number, test in enumerate(tests))
 
 
@@ -73,7 +73,7 @@ def _tests(file: KernelFile, spot: Spot) -> Iterator[str]:
     rows, keys = ([name for name in _vectors(spot.function) if kind.search(name)] for kind in (_ROWS, _KEYS))
     for row, key in product(rows[-_FEW:], keys[-_FEW:]):
         down, across = ("[:, None]", "[None, :]")
-        if f"{row}{across}" in file.words(spot.function) and f"{row}{down}" not in file.words(spot.function):
+        if f"{row}{across}" in file.text_of(spot.function) and f"{row}{down}" not in file.text_of(spot.function):
             down, across = across, down
         yield f"{row}{down} >= {key}{across}"
         for start in starts:

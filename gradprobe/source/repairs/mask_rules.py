@@ -27,17 +27,17 @@ def comparison_turned(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
             sign, other = _SIGNS[type(node.ops[0])]
             yield 2.0, (replace(by.file.operator(node.left, sign), text=other),)
             for step in ("+ 1", "- 1"):
-                yield 2.5, by.replaced(node.comparators[0], f"{by.words(node.comparators[0])} {step}")
+                yield 2.5, by.replaced(node.comparators[0], f"{by.bracketed_text(node.comparators[0])} {step}")
 
 
 def mask_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     """One more term in a mask; a mask on an access that has none; what is hidden set to 0 or left out of the scores."""
-    terms = [*_held(by, spot, scope), *_terms(by, scope)]
+    terms = [*_named_masks(by, spot, scope), *_terms(by, scope)]
     for mask in _masks(by, spot):
-        words = by.file.words(mask)
+        words = by.file.text_of(mask)
         yield from ((1.5, by.replaced(mask, f"({words}) & ({term})")) for term in terms if term not in words)
     for start, head, test in _tests(by, spot):
-        held, end = by.file.words(test), by.file.span(test)[1]
+        held, end = by.file.text_of(test), by.file.span(test)[1]
         others = ((rank, other) for rank, other in hiding(by.file, spot.function) if other not in held)
         yield from ((rank, (Edit(start, end, f"{head}({held}) & ({other})"),)) for rank, other in others)
     for node in by.nodes(spot):
@@ -50,7 +50,7 @@ def mask_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         yield from ((rank, by.replaced(value, text)) for rank, text in guarded(by.file, spot, value, scope))
         names = [name for name in scope if "mask" in name.lower() or "valid" in name.lower()]
         for hidden in ("0.0", 'float("-inf")'):
-            held = by.file.words(value)
+            held = by.file.text_of(value)
             yield from ((2.5, by.replaced(value, f"tl.where({test}, {held}, {hidden})")) for test in [*names, *terms])
 
 
@@ -58,13 +58,13 @@ def _tests(by: Repairs, spot: Spot) -> Iterator[tuple[int, str, ast.expr]]:
     """(offset, "tl.where(" if that stands there, test) of each that decides over pairs of a row and a key."""
     for node in by.nodes(spot):
         if isinstance(node, ast.Call) and called(node) == "where" and node.args:
-            yield by.file.span(node)[0], f"{by.file.words(node.func)}(", node.args[0]
+            yield by.file.span(node)[0], f"{by.file.text_of(node.func)}(", node.args[0]
     value = value_of(by, spot)
     if isinstance(value, ast.Compare) and not any(map(is_position, ast.walk(value))):
         yield by.file.span(value)[0], "", value
 
 
-def _held(by: Repairs, spot: Spot, scope: list[str]) -> list[str]:
+def _named_masks(by: Repairs, spot: Spot, scope: list[str]) -> list[str]:
     """The masks that the function has by a name, along each axis: first those never read, then by words in common."""
     names = [name for name in scope if MASK.search(name) and name not in bound_in([spot.statement])]
     here = {word for node in spot.names for word in node.id.lower().split("_")}

@@ -53,10 +53,10 @@ def _launches(file: KernelFile, kernel: ast.FunctionDef, anchor: str, foreign: s
         by_name = {word.arg: word for word in call.keywords if word.arg}
         own = by_name[anchor].value if anchor in by_name else given.get(anchor)
         other = by_name[foreign].value if foreign in by_name else given.get(foreign)
-        axis = re.search(r"\.stride\((-?\d)\)$", file.words(other)) if other is not None else None
-        if own is None or axis is None or not re.search(r"\.stride\(-?\d\)$", file.words(own)):
+        axis = re.search(r"\.stride\((-?\d)\)$", file.text_of(other)) if other is not None else None
+        if own is None or axis is None or not re.search(r"\.stride\(-?\d\)$", file.text_of(own)):
             return None
-        passed = re.sub(r"\(-?\d\)$", f"({axis[1]})", file.words(own))
+        passed = re.sub(r"\(-?\d\)$", f"({axis[1]})", file.text_of(own))
         end = file.span(by_name.get(anchor, own))[1]
         edits.append(Edit(end, end, f", {name}={passed}" if anchor in by_name else f", {passed}"))
     return edits or None

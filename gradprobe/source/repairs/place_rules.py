@@ -61,22 +61,22 @@ def operand_dropped(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         if isinstance(node, ast.BinOp):
             inner = node.left
             if isinstance(node.op, ast.Mult) and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.FloorDiv):
-                is_whole = by.words(inner.right) == by.words(node.right)
-                yield 0.0 if is_whole else 0.5, by.replaced(node, by.words(inner.left))
+                is_whole = by.bracketed_text(inner.right) == by.bracketed_text(node.right)
+                yield 0.0 if is_whole else 0.5, by.replaced(node, by.bracketed_text(inner.left))
             is_factor = isinstance(node.right, ast.Name) and node.right.id in scales(scope)
             # One too many, or counted from where a loop begins.
-            is_first = by.words(node.right) in {"1", *_begins(by, spot)}
+            is_first = by.bracketed_text(node.right) in {"1", *_begins(by, spot)}
             yield 1.0 if is_first else 1.4 if is_factor else 2.0, by.replaced(node, by.side(node, node.left))
             if isinstance(node.op, (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr)):
                 yield 2.0, by.replaced(node, by.side(node, node.right))
         elif isinstance(node, ast.UnaryOp):
-            yield 2.0, by.replaced(node, by.words(node.operand))
+            yield 2.0, by.replaced(node, by.bracketed_text(node.operand))
 
 
 def _begins(by: Repairs, spot: Spot) -> set[str]:
     """Where the loops around a statement begin, in words."""
     loops = [above.iter for above in by.file.above(spot.statement) if isinstance(above, ast.For)]
-    return {by.words(each.args[0]) for each in loops if isinstance(each, ast.Call) and len(each.args) > 1}
+    return {by.bracketed_text(each.args[0]) for each in loops if isinstance(each, ast.Call) and len(each.args) > 1}
 
 
 def call_undone(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
@@ -88,19 +88,19 @@ def call_undone(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         if name in _ONE_OF and len(node.args) == 2:
             # A host clamps a size, once or twice; a kernel has them everywhere.
             rank = 1.0 if spot.function in by.file.kernels else 0.1
-            yield from ((rank, by.replaced(node, by.words(each))) for each in node.args)
+            yield from ((rank, by.replaced(node, by.bracketed_text(each))) for each in node.args)
         elif name == "where" and len(node.args) == 3:
-            test, one, other = map(by.file.words, node.args)
-            head = by.file.words(node.func)
-            yield 1.5, by.replaced(node, by.words(node.args[1]))
+            test, one, other = map(by.file.text_of, node.args)
+            head = by.file.text_of(node.func)
+            yield 1.5, by.replaced(node, by.bracketed_text(node.args[1]))
             yield 2.0, by.replaced(node, f"{head}({test}, {other}, {one})")
         elif name == "to" and isinstance(node.func, ast.Attribute):
-            yield 1.0, by.replaced(node, by.file.words(node.func.value))
+            yield 1.0, by.replaced(node, by.file.text_of(node.func.value))
             inner = node.func.value
             if called(inner) == "to" and isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
-                yield -0.3, by.replaced(node, by.file.words(inner.func.value))
+                yield -0.3, by.replaced(node, by.file.text_of(inner.func.value))
         elif name in _EMPTY:
-            yield 0.5, by.replaced(node.func, by.file.words(node.func).removesuffix(name) + _EMPTY[name])
+            yield 0.5, by.replaced(node.func, by.file.text_of(node.func).removesuffix(name) + _EMPTY[name])
         elif name == "stride" and len(node.args) == 1 and isinstance(node.args[0], ast.Constant):
             others = [at for at in range(4) if at != node.args[0].value]
             yield from ((1.5, by.replaced(node.args[0], str(at))) for at in others)
@@ -115,38 +115,47 @@ def whole_tiles(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         if begun is not None:
             yield rank, by.replaced(node, f"{begun[0]} // {begun[1]}")
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
-            cdiv = f"{'tl' if on_device else 'triton'}.cdiv({by.file.words(node.left)}, {by.file.words(node.right)})"
+            cdiv = (
+                f"{'tl' if on_device else 'triton'}.cdiv({by.file.text_of(node.left)}, {by.file.text_of(node.right)})"
+            )
             yield rank, by.replaced(node, cdiv)
 
 
 def _begun(by: Repairs, node: ast.AST) -> tuple[str, str] | None:
     """What is divided by what and rounded up: `cdiv(x, B)`, `(x + B - 1) // B`."""
     if isinstance(node, ast.Call) and called(node) == "cdiv" and len(node.args) == 2:
-        return _divided(by, node.args[0]), by.words(node.args[1])
+        return _divided(by, node.args[0]), by.bracketed_text(node.args[1])
     match node:
         case ast.BinOp(
             ast.BinOp(ast.BinOp(left, ast.Add(), tile), ast.Sub(), ast.Constant(1)), ast.FloorDiv(), right
-        ) if by.words(tile) == by.words(right):
-            return _divided(by, left), by.words(right)
+        ) if by.bracketed_text(tile) == by.bracketed_text(right):
+            return _divided(by, left), by.bracketed_text(right)
     return None
 
 
 def _divided(by: Repairs, node: ast.expr) -> str:
     """A node as the left side of a division, in brackets where it needs some."""
-    return by.file.words(node) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else by.words(node)
+    return (
+        by.file.text_of(node)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+        else by.bracketed_text(node)
+    )
 
 
 def range_moved(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     """A loop that begins or ends a step earlier or later, or begins at 0."""
     for node in by.nodes(spot):
         if called(node) in ("range", "static_range") and isinstance(node, ast.Call) and len(node.args) in (2, 3):
-            start, stop, step = node.args[0], node.args[1], by.words(node.args[2]) if node.args[2:] else "1"
+            start, stop, step = node.args[0], node.args[1], by.bracketed_text(node.args[2]) if node.args[2:] else "1"
             yield 1.0, by.replaced(start, "0")
             for end in (start, stop):
                 if isinstance(end, ast.BinOp):
-                    yield 0.0 if by.words(end.right) == step else 0.9, by.replaced(end, by.words(end.left))
-                yield 1.5, by.replaced(end, f"{by.words(end)} + {step}")
-                yield 1.5, by.replaced(end, f"{by.words(end)} - {step}")
+                    yield (
+                        0.0 if by.bracketed_text(end.right) == step else 0.9,
+                        by.replaced(end, by.bracketed_text(end.left)),
+                    )
+                yield 1.5, by.replaced(end, f"{by.bracketed_text(end)} + {step}")
+                yield 1.5, by.replaced(end, f"{by.bracketed_text(end)} - {step}")
 
 
 def order_changed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
@@ -161,7 +170,7 @@ def order_changed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     pairs += [(statement, block[at + 1])] if at + 1 < len(block) else []
     for first, second in pairs:
         if not blocks(first) and not blocks(second) and _depend(first, second):
-            one, two = by.file.words(first), by.file.words(second)
+            one, two = by.file.text_of(first), by.file.text_of(second)
             yield 1.2, (by.file.replaced(first, two), by.file.replaced(second, one))
 
 
@@ -183,7 +192,7 @@ def moved_out(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         return
     if len(loop.body) > 1 and loop.body[-1] is statement and not loop.orelse:
         start, end = by.file.span(loop.body[-2])[1], by.file.span(statement)[1]
-        yield 1.0, (Edit(start, end, f"\n{' ' * loop.col_offset}{by.file.words(statement)}"),)
+        yield 1.0, (Edit(start, end, f"\n{' ' * loop.col_offset}{by.file.text_of(statement)}"),)
 
 
 def pointer_advanced(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
@@ -220,7 +229,7 @@ def pointer_begun(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
             for other, each in begun.items():
                 start, step = _apart(each, within[other])
                 if start and step:
-                    words = re.sub(rf"\b{step}\b", start, by.file.words(within[name]))
+                    words = re.sub(rf"\b{step}\b", start, by.file.text_of(within[name]))
                     end = by.file.span(each)[1]
                     yield 0.7, (Edit(end, end, f"\n{' ' * each.col_offset}{words}"),)
 
@@ -260,13 +269,13 @@ def _steps(
 ) -> dict[str, float]:
     """What others are moved on by, those first that begin with the same offset, or are used alike."""
     starts = {
-        each.target.id: by.file.words(each.value)
+        each.target.id: by.file.text_of(each.value)
         for each in ast.walk(function)
         if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name) and each not in moving
     }
     found: dict[str, float] = {}
     for each in moving:
-        step, other = by.file.words(each.value), each.target.id  # type: ignore[attr-defined]
+        step, other = by.file.text_of(each.value), each.target.id  # type: ignore[attr-defined]
         is_alike = other in alike or (name in starts and starts.get(other) == starts[name])
         rank = 0.5 if is_alike else 1.5
         found[step] = min(rank, found.get(step, rank))

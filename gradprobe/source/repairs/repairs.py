@@ -50,22 +50,22 @@ class Repairs:
     def multiplied(self, node: ast.expr, factor: str) -> tuple[Edit, ...]:
         """A node times a factor; in its brackets, where it has some."""
         above = next(self.file.above(node))
-        text = f"{self.words(node)} * {factor}"
+        text = f"{self.bracketed_text(node)} * {factor}"
         is_inside = isinstance(above, ast.Attribute) and isinstance(node, (ast.Name, ast.Call))
         start, end = self.file.span(node)
         is_inside = is_inside and not (self.file.text[start - 1] == "(" and self.file.text[end] == ")")
         return self.replaced(node, f"({text})" if is_inside else text)
 
-    def words(self, node: ast.AST) -> str:
+    def bracketed_text(self, node: ast.AST) -> str:
         """A node as it may stand beside any operator."""
-        words = self.file.words(node)
+        words = self.file.text_of(node)
         plain = (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)
         return words if isinstance(node, plain) else f"({words})"
 
     def side(self, whole: ast.BinOp, side: ast.expr) -> str:
         """An operand in the place of its operation: one that stands there without brackets needs none here either."""
         (start, end), (first, last) = self.file.span(whole), self.file.span(side)
-        return self.file.words(side) if start == first or end == last else self.words(side)
+        return self.file.text_of(side) if start == first or end == last else self.bracketed_text(side)
 
     @cached_property
     def planted(self) -> dict[ast.stmt, list[tuple[float, tuple[Edit, ...]]]]:
@@ -83,7 +83,7 @@ class Repairs:
         """The terms of every mask in the kernels, each once."""
         nodes = [node for function in self.file.functions for node in ast.walk(function)]
         compared = [node for node in nodes if isinstance(node, ast.Compare) and any(map(is_position, ast.walk(node)))]
-        return list(dict.fromkeys(self.file.words(node) for node in compared))
+        return list(dict.fromkeys(self.file.text_of(node) for node in compared))
 
 
 @lru_cache(maxsize=4)

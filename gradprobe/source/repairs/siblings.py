@@ -35,7 +35,7 @@ def of_siblings(file: KernelFile, spot: Spot) -> Iterator[tuple[float, tuple[Edi
     if spot.roots != (spot.statement,):
         return
     scope = {*in_scope(file, spot.function), "tl", "float", "min", "max", "range", "torch", "triton", "math"}
-    own, (start, _) = file.words(spot.statement), file.span(spot.statement)
+    own, (start, _) = file.text_of(spot.statement), file.span(spot.statement)
     alike = _alike(file, spot, own)
     for ratio, other in alike:
         for edits in _differences(own, other, start, scope):
@@ -50,7 +50,7 @@ def of_siblings(file: KernelFile, spot: Spot) -> Iterator[tuple[float, tuple[Edi
 def _simple(file: KernelFile, function: ast.FunctionDef) -> dict[str, ast.stmt]:
     """The statements of a function that hold no others, by their text."""
     kinds = (ast.Assign, ast.AugAssign, ast.Expr)
-    return {file.words(node): node for node in ast.walk(function) if isinstance(node, kinds)}
+    return {file.text_of(node): node for node in ast.walk(function) if isinstance(node, kinds)}
 
 
 def _alike(file: KernelFile, spot: Spot, own: str) -> list[tuple[float, str]]:

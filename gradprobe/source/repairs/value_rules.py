@@ -61,7 +61,7 @@ def factor_added(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     if value is None or has_strides(value) or any(map(MASK.search, bound_in([spot.statement]))):
         return
     for factor in scales(scope):
-        twice = 1.0 if re.search(rf"\b{re.escape(factor)}\b", by.file.words(value)) else 0.0
+        twice = 1.0 if re.search(rf"\b{re.escape(factor)}\b", by.file.text_of(value)) else 0.0
         yield from ((1.3 + further + twice, by.multiplied(part, factor)) for further, part in _parts(value))
     for part in (value, *_summands(value)):
         yield from ((3.0, by.multiplied(part, factor)) for factor in (_LOG2E, _LN2))
@@ -92,18 +92,18 @@ def factor_moved(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
             continue
         sides = (node.left, node.right), (node.right, node.left)
         if isinstance(node.op, ast.Mult):
-            for inner, factor in ((a, by.words(b)) for a, b in sides if _is_sum(a)):
+            for inner, factor in ((a, by.bracketed_text(b)) for a, b in sides if _is_sum(a)):
                 sign = "-" if isinstance(inner.op, ast.Sub) else "+"  # type: ignore[attr-defined]
-                one, other = by.words(inner.left), by.words(inner.right)  # type: ignore[attr-defined]
+                one, other = by.bracketed_text(inner.left), by.bracketed_text(inner.right)  # type: ignore[attr-defined]
                 yield 1.4, by.bracketed(node, f"{one} * {factor} {sign} {other}")
                 yield 1.5, by.bracketed(node, f"{one} {sign} {other} * {factor}")
         elif _is_sum(node):
             sign = "-" if isinstance(node.op, ast.Sub) else "+"
             for inner, rest in sides:
                 if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Mult):
-                    kept = [by.words(inner.left), by.words(rest)]
+                    kept = [by.bracketed_text(inner.left), by.bracketed_text(rest)]
                     both = f" {sign} ".join(kept if inner is node.left else kept[::-1])
-                    yield 1.5, by.bracketed(node, f"({both}) * {by.words(inner.right)}")
+                    yield 1.5, by.bracketed(node, f"({both}) * {by.bracketed_text(inner.right)}")
 
 
 def _is_sum(node: ast.expr) -> bool:
@@ -112,7 +112,7 @@ def _is_sum(node: ast.expr) -> bool:
 
 def factor_of_sibling(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     """`acc * fade[:, None]` for `acc` where another statement of the function multiplies it so: another branch."""
-    own = by.file.words(spot.statement)
+    own = by.file.text_of(spot.statement)
     for node in spot.names:
         for name, product in _products(by.file, spot.function):
             if name == node.id and product not in own:
@@ -123,7 +123,7 @@ def factor_of_sibling(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
 def _products(file: KernelFile, function: ast.FunctionDef) -> list[tuple[str, str]]:
     """What a function multiplies by something: (the name, the product)."""
     inside = [node for node in ast.walk(function) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)]
-    return sorted({(node.left.id, file.words(node)) for node in inside if isinstance(node.left, ast.Name)})
+    return sorted({(node.left.id, file.text_of(node)) for node in inside if isinstance(node.left, ast.Name)})
 
 
 def transposed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
@@ -131,7 +131,7 @@ def transposed(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     for node in by.nodes(spot):
         if isinstance(node, ast.Call) and called(node) == "dot":
             for each in node.args[:2]:
-                yield 1.2, by.replaced(each, f"tl.trans({by.file.words(each)})")
+                yield 1.2, by.replaced(each, f"tl.trans({by.file.text_of(each)})")
 
 
 def axis_given(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
@@ -140,7 +140,7 @@ def axis_given(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
     for node in by.nodes(spot):
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
             for side in (node.left, node.right):
-                words = by.file.words(side)
+                words = by.file.text_of(side)
                 if isinstance(side, ast.Name) and plain(words.lower().removeprefix("b_")) in (*_ROWS, "lse"):
                     yield 0.9, by.replaced(side, f"{words}[:, None]")
                 elif isinstance(side, ast.Subscript) and not has_strides(spot.statement):
@@ -159,7 +159,7 @@ def delta_taken(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             for side in (node.right, node.left):
                 if isinstance(side, ast.Name) or called(side) == "dot":
-                    words = by.file.words(side)
+                    words = by.file.text_of(side)
                     for name in rows:
                         twice = 1.0 if name in _subtracted(spot.function) else 0.0
                         yield 0.9 + twice, by.replaced(side, f"({words} - {name}[:, None])")
@@ -185,7 +185,7 @@ def sum_kept(by: Repairs, spot: Spot, scope: list[str]) -> Undone:
         yield 2.5, (replace(by.file.operator(statement.target, "+="), text="="),)
     for node in by.nodes(spot):
         if isinstance(node, ast.Call) and called(node) == "store":
-            words = by.file.words(node.func)
+            words = by.file.text_of(node.func)
             yield 1.5, by.replaced(node.func, words.removesuffix("store") + "atomic_add")
 
 

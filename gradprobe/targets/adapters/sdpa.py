@@ -54,7 +54,7 @@ def _attn_mask(view: Visibility, bias: Tensor | None, alibi: Tensor | None) -> T
     if alibi is not None:
         slanted = -alibi[:, None, None] * view.distance().abs()
         added = slanted[None] if bias is None else bias + slanted
-    seen = view.seen()
+    seen = view.visible()
     if added is None or seen is None:
         return seen if added is None else added
     return torch.where(seen, added, -torch.inf)

@@ -68,7 +68,7 @@ class Visibility:
         """[M, N] how far each key lies before the diagonal of each row. It means nothing between two sequences."""
         return self.diagonal()[:, None] - self.places()
 
-    def seen(self) -> Tensor | None:
+    def visible(self) -> Tensor | None:
         """bool, four axes that broadcast to [B, H, M, N], True where a row may see a key; None where all do."""
         parts = []
         if self.causal:

@@ -74,6 +74,6 @@ def _added(view: Visibility, q: Tensor, bias: Tensor | None) -> Tensor:
     """
     full = (*q.shape[:3], view.keys)
     added = q.new_zeros(full) if bias is None else bias.expand(full)
-    seen = view.seen()
+    seen = view.visible()
     added = added if seen is None else torch.where(seen, added, -torch.inf)
     return torch.nn.functional.pad(added.to(q.dtype), (0, -view.keys % 8))[..., : view.keys]

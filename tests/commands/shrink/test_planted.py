@@ -100,6 +100,6 @@ def test_no_single_simpler_case_fails_in_the_same_way(shrunk, tmp_path, monkeypa
     attempts = Attempts(result.request, False, None, 1000, print)
     wanted, facts = result.shrunk.symptom, result.facts
     steps = [step for axis in AXES for step in simpler(result.shrunk.case, axis, facts.tensors)]
-    seen = list(attempts.seen(steps, facts, {}, wanted, in_full=False))
+    seen = list(attempts.outcomes(steps, facts, {}, wanted, in_full=False))
     assert len(seen) == len(steps) > 1
     assert not any(found.symptom is not None and found.symptom.is_like(wanted) for _, found in seen)

@@ -37,13 +37,13 @@ def test_a_cause_that_is_named_must_be_named_again_and_one_that_is_not_may_be():
 
 
 def test_a_try_says_what_it_came_to():
-    assert TriedCase(None).words == "it matches"
-    assert TriedCase(None, "q must be 64 wide").words == "it does not run: q must be 64 wide"
-    assert TriedCase(LARGE).words == (
+    assert TriedCase(None).sentence == "it matches"
+    assert TriedCase(None, "q must be 64 wide").sentence == "it does not run: q must be 64 wide"
+    assert TriedCase(LARGE).sentence == (
         "it fails in another way: dP first, wrong numbers; by itself too: dV, dBias; head 0 is right"
     )
-    assert Symptom(IDENTITY, "I8").words == "identity: I8"
-    assert Symptom(CRASH, CRASH).words == "the process that runs the target ends"
+    assert Symptom(IDENTITY, "I8").sentence == "identity: I8"
+    assert Symptom(CRASH, CRASH).sentence == "the process that runs the target ends"
 
 
 def test_a_small_case_that_another_cause_explains_as_well_is_still_the_same():

@@ -58,7 +58,7 @@ class Role:
         return bool(self.name) and not self.note and not self.is_by_row
 
     @property
-    def words(self) -> str:
+    def formula(self) -> str:
         """`scale * dS`"""
         return f"{self.factor} * {self.name}" if self.factor else self.name
 

@@ -43,7 +43,7 @@ class AddressSpot:
     """Whether it lies beyond the tensor's storage too. Such an access is not executed."""
 
     @property
-    def words(self) -> str:
+    def in_words(self) -> str:
         """Such as "84 elements after its end, where k[0, 0, 2, 4] lies"."""
         off = f" and {_number(self.bytes_off, 'byte')}" if self.bytes_off else ""
         words = {
@@ -80,7 +80,7 @@ class Rest:
     """(axis, how many programs there are along it) of that launch, of each along which no program asked its number."""
 
     @property
-    def words(self) -> str:
+    def in_words(self) -> str:
         axes = ", nor along ".join(f"axis {axis}, which has {many}" for axis, many in self.alike)
         asks = f", and never asks which program it is along {axes}" if axes else ""
         return f"{self.kernel} stores the rest, line {self.place.line}{asks}"
@@ -134,13 +134,13 @@ class AccessFinding:
             called.append(f"{inner.function}, {line}")
         where += f" (in {', in '.join(called)})" if called else ""
         count = f"{_number(self.lanes, 'lane')} in {_number(self.programs, 'program')}"
-        count += f"; {self.rest.words}" if self.rest else ""
+        count += f"; {self.rest.in_words}" if self.rest else ""
         source, number = self.allocated
         count += f"; allocated at {Path(source).name}:{number}" if source else ""
         return f"{self.kernel} {self._what_it_does()}, {where}; {count}"
 
     def _what_it_does(self) -> str:
-        does, spot, by = _VERBS[self.access], self.spot.words, f"(program {self.program})"
+        does, spot, by = _VERBS[self.access], self.spot.in_words, f"(program {self.program})"
         element = f"{self.tensor} ({spot})" if self.spot.side else f"{self.tensor}{_bracketed(self.spot.index)}"
         if self.kind == OUTSIDE:
             return f"{does} outside {self.tensor}: {spot} {by}"
