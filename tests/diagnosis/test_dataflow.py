@@ -211,7 +211,7 @@ def test_batches_and_heads_in_one_axis_of_the_grid_are_told_with_the_launch(tmp_
     found, *others = suspects(followed("flash", "distinct", {"batch": 2, "seqlen": 20}, file), ("dQ",))
     assert not any(one.is_sure for one in others)
     assert (found.kind, found.name) == ("grid", "flash_dq_kernel")
-    assert "of its 4 programs along axis 0 those from 2 on" in found.reason
+    assert "only the programs from 2 on, of 4 along axis 0" in found.reason
     told, lines = {where.line for where in _diagnoses([found])[0].where}, file.read_text().splitlines()
     assert any("flash_dq_kernel[" in lines[line - 1] for line in told)
     assert any("program_id(0)" in lines[line - 1] for line in told)
