@@ -24,8 +24,8 @@ def pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
     for home, visits in visits_of(run).items():
         if home not in of_wrong:
             continue
-        stored = next(one for one in run.flow.stores if one.home == home)
-        name = result_of(run, stored)
+        stores = [one for one in run.flow.stores if one.home == home]
+        name = result_of(run, stores[0])
         missing, twice = run.roles.valid & (visits == 0), run.roles.valid & (visits > 1)
         # Scratch that host code makes a result of may well hold what is stored twice.
         pairs, what = (
@@ -35,6 +35,8 @@ def pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
         )
         if not pairs.any() or name not in wrong:
             continue
+        of_pairs = (one for one in stores if any(part.any() for part, _ in _lanes_of(one.node, pairs)))
+        stored = next(of_pairs, stores[0])
         site, *others = _summing(stored.node)
         extent = share(int(pairs.sum()), int(run.roles.valid.sum()), "pair")
         if missing.any() and (of := _whole(run.roles.valid, missing, name)):
@@ -52,16 +54,22 @@ def pairs(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
 def _worked_on(run: Followed, sites: Collection[Site]) -> Array:
     """[batch, heads, rows, keys] bool: the pairs that a product of some dots is of, whatever became of it."""
     worked = np.zeros_like(run.roles.valid)
-    for node in (one for one in run.flow.nodes if one.site in sites and one.lanes is not None):
-        cover, at = node.lanes.cover, node.lanes.at  # type: ignore[union-attr]
-        kept = {"m": "n", "n": "m"}[cover.letter] if cover is not None else ""
-        if cover is None or not {"b", kept} <= at.keys():
-            continue
-        batch, index = (at[x].max(tuple(axis for axis in range(at[x].ndim) if axis != cover.axis)) for x in ("b", kept))
-        for lane in np.flatnonzero((batch >= 0) & (index >= 0)):
-            of_kept = worked[batch[lane], :, index[lane], :] if kept == "m" else worked[batch[lane], :, :, index[lane]]
-            of_kept |= cover.counts[lane] > 0
+    for node in (one for one in run.flow.nodes if one.site in sites):
+        for part, counted in _lanes_of(node, worked):
+            np.logical_or(part, counted, out=part)
     return worked
+
+
+def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
+    """Of [batch, heads, rows, keys] the part that is of the row, or key, of each lane of a sum; and what it sums."""
+    cover, at = (node.lanes.cover, node.lanes.at) if node.lanes is not None else (None, {})
+    kept = {"m": "n", "n": "m"}[cover.letter] if cover is not None else ""
+    if cover is None or not {"b", kept} <= at.keys():
+        return
+    batch, index = (at[x].max(tuple(axis for axis in range(at[x].ndim) if axis != cover.axis)) for x in ("b", kept))
+    for lane in np.flatnonzero((batch >= 0) & (index >= 0)):
+        part = pairs[batch[lane], :, index[lane], :] if kept == "m" else pairs[batch[lane], :, :, index[lane]]
+        yield part, cover.counts[lane] > 0
 
 
 def _counting(flow: Flow, stored: Stored) -> Iterator[tuple[Line, ...]]:

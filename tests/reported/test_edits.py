@@ -8,6 +8,8 @@ from pathlib import Path
 
 from gradprobe.diagnosis.edits.judge import Judged
 from gradprobe.diagnosis.edits.search import Search
+from gradprobe.diagnosis.follow import followed_run
+from gradprobe.diagnosis.suspects import suspects
 from gradprobe.model.allowance import Allowance
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.probing.runs import runs_of
@@ -82,3 +84,15 @@ def test_a_wrong_edit_is_broken_or_not_certain(kind, tmp_path):
 def test_the_right_edit_is_certain(kind, tmp_path):
     came = judged(tmp_path, kind, kind.right)
     assert (came.doubts, came.not_run) == ([], ())
+
+
+def test_a_sum_of_which_two_are_stored_is_told_where_the_one_that_lacks_pairs_is_summed(tmp_path):
+    prepare_backend("auto")
+    text = (FILE.parent / "two_stores.py").read_text()
+    at = text.index("dv += share", text.index("other = tiles"))
+    (tmp_path / "mine.py").write_text(f"{text[:at]}dv = share{text[at + len('dv += share') :]}")
+    case = softmax_case(batch=1, heads=1, seqlen=48, head_dim=16)
+    run = followed_run(experiment_of(case, find_target(f"{tmp_path / 'mine.py'}:gradient")), ())
+    (found,) = suspects(run, ["dV"])
+    line = text[:at].count("\n") + 1
+    assert (found.kind, found.name, found.lines[0][1]) == ("pairs", "dV", line)
