@@ -16,7 +16,7 @@ from ..model.mechanisms import door
 from ..numerics.evidence import LayoutRun
 from ..numerics.tally import Finding
 from ..probing.experiment import experiment_of
-from ..probing.runs import records_of
+from ..probing.runs import RunRecord, records_of
 from ..targets.find import Target
 from .resolve import Problem
 
@@ -128,18 +128,22 @@ class TrialRun:
     """The share of the wrong elements among those that tell most of a meaning; 1 where there is no result."""
     matches: bool = False
     """Whether all that came is right."""
-    run: LayoutRun | None = None
+    record: RunRecord | None = None
     """None where there is no result."""
+
+    @property
+    def run(self) -> LayoutRun | None:
+        return None if self.record is None else self.record.run
 
 
 def tried(problem: Problem, options: Mapping[str, Any]) -> TrialRun:
     """One run of the target in the first layout, with further options."""
     try:
         problem = problem.with_options(options)
-        run = _run(problem)
+        record, run = _run(problem)
     except Failure as failure:
         return TrialRun(problem, failure, 1.0)
-    return TrialRun(problem, None, share_wrong(run), run.matches, run)
+    return TrialRun(problem, None, share_wrong(run), run.matches, record)
 
 
 def refuses(failure: Failure) -> bool:
@@ -147,12 +151,12 @@ def refuses(failure: Failure) -> bool:
     return isinstance(failure, Refusal) or (type(failure) is TargetFailure and failure.__cause__ is not None)
 
 
-def _run(problem: Problem) -> LayoutRun:
+def _run(problem: Problem) -> tuple[RunRecord, LayoutRun]:
     case = replace(problem.case, repeat=1, schedules=0, configs="first", taps=())
-    run = next(records_of(experiment_of(case, problem.target, saved=problem.saved))).run
-    if run is None or run.measured is None:
+    record = next(records_of(experiment_of(case, problem.target, saved=problem.saved)))
+    if (run := record.run) is None or run.measured is None:
         raise Refusal((run and run.skipped) or "it refused")
-    return run
+    return record, run
 
 
 def share_wrong(run: LayoutRun) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,10 +18,11 @@ from ..model.number import LAMBDA
 from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.range import out_of_range
 from ..numerics.tally import Finding
+from ..probing.compilation import Compilation
 from ..probing.experiment import Tick
 from ..processes.forks import ParallelWork, may_fork
 from .abilities import Ability, unused_abilities
-from .fit import refuses, tried
+from .fit import TrialRun, refuses, tried
 from .probe import probed
 from .resolve import Problem
 
@@ -29,6 +30,7 @@ from .resolve import Problem
 RIGHT, REFUSED, WRONG, DOUBTFUL, UNTRIED = "right", "refused", "wrong", "doubtful", "untried"
 # Seconds after which a fork is given up: a kernel that does not take a case may never end. What it left is not checked.
 _PATIENCE = LAST_RESORT
+_Seen = Callable[["Ability", "TrialRun"], None]
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class SecondCases:
     """What small cases of a target showed."""
 
     wrong: Ability | None
-    """The first that the target takes and is wrong with."""
+    """The first that the target takes and is wrong with, or with which a kernel does not compile."""
     not_checked: tuple[str, ...]
     """What was not run, each in words and options."""
     undeclared: tuple[str, ...]
@@ -54,12 +56,20 @@ def second_cases(problem: Problem) -> SecondCases:
     tried_here = [one for one in abilities if one.options and one.is_plain and (on_cpu or one.compiles_nothing)]
     forks = on_cpu and not problem.target.surroundings.sets_threads
     apart = [one for one in abilities if one.options and not one.is_plain and forks]
+    lowered: dict[Ability, Compilation] = {}
     with ExitStack() as stack:
+
+        def lower(ability: Ability, came: TrialRun) -> None:
+            if came.record is not None:
+                lowered[ability] = stack.enter_context(Compilation())
+                lowered[ability].begin(came.record)
+
         fork = stack.enter_context(ParallelWork(partial(_outcomes, problem, apart))) if apart and may_fork() else None
-        came = _in_few_cases(problem, tried_here)
+        came = _in_few_cases(problem, tried_here, lower)
         others = (fork.answer(_PATIENCE) or _each_apart(problem, apart)) if fork else _outcomes(problem, apart)
+        uncompiled = [ability for ability, compilation in lowered.items() if compilation.result()[0]]
     came |= dict(zip(apart, others, strict=True))
-    wrong = next((one for one in abilities if came.get(one) == WRONG), None)
+    wrong = next(iter([*(one for one in abilities if came.get(one) == WRONG), *uncompiled]), None)
     not_checked, undeclared = (
         tuple(dict.fromkeys(one.sentence for one in abilities if came.get(one, UNTRIED) == what))
         for what in (UNTRIED, DOUBTFUL)
@@ -91,20 +101,21 @@ def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) 
     except Failure as failure:
         failure.way_out = "; ".join(filter(None, (f"right as it was asked for, this is with {words}", failure.way_out)))
         raise
-    if second.failing is None:
+    if second.failing is None and not second.compile_errors:
         return replace(report, notes=(*report.notes, f"wrong once, and right when run again, with {words}")), problem
     return replace(second, beyond=words, added=options), of
 
 
-def _in_few_cases(problem: Problem, abilities: Sequence[Ability]) -> dict[Ability, str]:
+def _in_few_cases(problem: Problem, abilities: Sequence[Ability], seen: _Seen) -> dict[Ability, str]:
     """What comes of each; those that may stand beside one another are tried apart only where they are not right so."""
     found: dict[Ability, str] = {}
     for name in dict.fromkeys(one.beside or one.words for one in abilities):
         some = [one for one in abilities if (one.beside or one.words) == name]
         # The first has the sizes.
         options = {option: word for one in reversed(some) for option, word in one.options.items()}
-        together = len(some) > 1 and _outcome(problem, replace(some[0], options=options)) == RIGHT
-        found |= dict.fromkeys(some, RIGHT) if together else dict(zip(some, _outcomes(problem, some), strict=True))
+        together = len(some) > 1 and _outcome(problem, replace(some[0], options=options), seen) == RIGHT
+        apart = [] if together else _outcomes(problem, some, seen)
+        found |= dict.fromkeys(some, RIGHT) if together else dict(zip(some, apart, strict=True))
     return found
 
 
@@ -117,13 +128,18 @@ def _each_apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
     return found
 
 
-def _outcomes(problem: Problem, abilities: Iterable[Ability]) -> list[str]:
-    return [_outcome(problem, ability) for ability in abilities]
+def _outcomes(problem: Problem, abilities: Iterable[Ability], seen: _Seen = lambda *_: None) -> list[str]:
+    return [_outcome(problem, ability, seen) for ability in abilities]
 
 
-def _outcome(problem: Problem, ability: Ability) -> str:
-    """What comes of a small case. A crash or a result of a wrong shape is wrong where the ability is plain."""
+def _outcome(problem: Problem, ability: Ability, seen: _Seen) -> str:
+    """What comes of a small case. A crash or a result of a wrong shape is wrong where the ability is plain.
+
+    Args:
+        seen: given the run of an ability.
+    """
     came = tried(problem, ability.options)
+    seen(ability, came)
     if came.failure is not None:
         if isinstance(came.failure, (UsageFailure, NoRoom)):
             return UNTRIED

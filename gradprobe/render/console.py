@@ -78,6 +78,7 @@ def render(report: Report, width: int, *, utf8: bool = True, is_said: bool = Fal
         if report.error is None or not report.runs:
             return []
         head = [] if is_said else [Text(f"ERROR  {report.error.message}")]
+        head += folded(beyond_the_case(report), width) if report.beyond else []
         return [*head, *layouts, Text(f"  again: {report.reproduce}")]
     lines = [*_verdict(report, width), *render_against(report, width)]
     lines += [*_compile_errors(report, width), *_warnings(report, width)]

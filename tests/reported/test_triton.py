@@ -47,6 +47,14 @@ def test_a_kernel_is_compiled_for_the_architecture_that_is_asked_for(check):
     assert "rows_kernel does not compile for sm_75: uncompiled.py:" in report["error"]["message"]
 
 
+def test_a_kernel_that_does_not_compile_in_a_small_second_case_is_no_match(check):
+    ran, report = check("uncompiled.py:causal_alone --batch 1 --heads 2 --head-dim 16")
+    assert (ran.code, report["verdict"], report["case"]["causal"]) == (3, "error", True)
+    assert [one["code"] for one in report["compile_errors"]] == ["total = total * WEIGHT"]
+    assert "--causal" in report["reproduce"]
+    assert "  right as it was asked for, wrong with a causal mask: --causal" in ran.out
+
+
 def test_beside_a_mismatch_the_compile_error_is_told_and_the_code_stays_1(check):
     ran, report = check(f"uncompiled.py:wrong {SMALL} --fix-budget 0")
     assert (ran.code, report["verdict"]) == (1, "mismatch")

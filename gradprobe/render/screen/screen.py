@@ -235,7 +235,8 @@ def _failed(report: Report, width: int, *, utf8: bool, is_said: bool) -> list[Te
         return []
     layouts = Section(list(render_layouts(report, width, utf8=utf8)), 3, "line")
     again = Section([Text(f"  again: {report.reproduce}")])
-    head = Section([] if is_said else headed_in("ERROR ", f"bold {CAUTION}", report.error.message, width))
+    words = [] if is_said else headed_in("ERROR ", f"bold {CAUTION}", report.error.message, width)
+    head = Section([*words, *(short(beyond_the_case(report), width) if report.beyond else [])])
     # What gives way last stands first.
     lines = fitted([head, again, layouts], MOST, width)
     return [*lines[: len(head.lines)], *lines[len(head.lines) + 1 :], *again.lines]

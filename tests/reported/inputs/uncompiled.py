@@ -87,6 +87,10 @@ def eight_bits(q, k, v, do, o):
     return _delta(o, do, "eight_bits")
 
 
+def causal_alone(q, k, v, do, o, causal=False):
+    return _delta(o, do, "global" if causal else "constant")
+
+
 def wrong(q, k, v, do, o):
     return _delta(o, do, "wrong")
 
