@@ -1,7 +1,7 @@
 """What each mechanism is worth: what only it finds, places, names, gives a line or mends, and what it takes.
 
     python benchmarks/ledger.py FOLDER [--kernels DIR ...] [--faults 15] [--corpora score cuda strangers]
-                                [--sample N ...] [--seed 0] [-n WORKERS] [--write FILE]
+                                [--sample N ...] [--seed 0] [-n WORKERS] [--survey] [--write FILE]
 
 Three corpora: the planted faults of the score (`make score`); the faults of the CUDA kernels that it does not count;
 and faults planted in other people's kernels, as `strangers.py` plants and judges them, of each folder in a DIR. Each
@@ -12,6 +12,8 @@ FOLDER holds the journal, one line a run, and the planted copies: a ledger that 
 processes of a case. The score tries no edits and looks for no coincidences, so what these give shows in other people's
 kernels alone. What only saves time is not left out here: `main_job.py --without NAME` measures that.
 
+  spoke   in so many cases, with everything, it said anything; in so many of these and of those where it takes long
+          it was left out
   lost    cases that are found (placed, named, with the fault's line, fixed) with everything, and not without it
   gained  the other way round: what it spoils
 """
@@ -75,6 +77,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, nargs="*", default=[], help="cases of each corpus, in their order")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-n", "--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--survey", action="store_true", help="only run with everything: what speaks where")
     parser.add_argument("--write", type=Path, help="also write the table there, between its two marks")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -89,7 +92,7 @@ def main() -> None:
     work(journal, [(case, "") for case in cases], given)
     jobs = [(one.case, of.name) for one in journal.runs(cases, "") for of in MECHANISMS if _is_asked(of, one)]
     random.Random(given.seed).shuffle(jobs)  # a ledger that is stopped early has some of each
-    work(journal, jobs, given)
+    work(journal, [] if given.survey else jobs, given)
     text = ledger(journal, cases, given.corpora)
     print(text)
     if given.write:
@@ -300,6 +303,7 @@ class Row:
     """One mechanism against everything."""
 
     of: Mechanism
+    spoke: int
     cases: int
     lost: Mapping[str, int]
     gained: Mapping[str, int]
@@ -319,8 +323,9 @@ def rows_of(journal: Journal, cases: Sequence[str]) -> Iterator[Row]:
         pairs = [(whole[one.case], one) for one in journal.runs(cases, of.name) if one.case in whole and one.figures]
         lost = {name: sum(_only(name, on, off) for on, off in pairs) for name in FIGURES}
         gained = {name: sum(_only(name, off, on) for on, off in pairs) for name in FIGURES}
-        if pairs:
-            yield Row(of, len(pairs), lost, gained, sum(on.seconds - off.seconds for on, off in pairs))
+        spoke = sum(of.name in one.spoke for one in whole.values())
+        if pairs or (spoke and not of.is_speculation):
+            yield Row(of, spoke, len(pairs), lost, gained, sum(on.seconds - off.seconds for on, off in pairs))
 
 
 def _only(name: str, one: Run, other: Run) -> bool:
@@ -332,14 +337,18 @@ def ledger(journal: Journal, cases: Sequence[str], corpora: Sequence[str]) -> st
     rows = sorted(rows_of(journal, cases), key=lambda row: (-row.worth, row.of.name))
     whole = [one for one in journal.runs(cases, "") if one.figures]
     lines = [f"{_all(corpus, whole)}" for corpus in corpora]
-    lines += ["", f"| mechanism | lines | cases | {' | '.join(FIGURES)} | seconds | for 100 lines |", "|--" * 9 + "|"]
+    lines += [
+        "",
+        f"| mechanism | lines | spoke | left out | {' | '.join(FIGURES)} | seconds | for 100 lines |",
+        "|--" * 10 + "|",
+    ]
     for row in rows:
         counts = (f"{row.lost[name]}" + (f" -{row.gained[name]}" if row.gained[name] else "") for name in FIGURES)
-        shown = f"{row.of.name} | {row.of.lines} | {row.cases} | {' | '.join(counts)}"
+        shown = f"{row.of.name} | {row.of.lines} | {row.spoke} | {row.cases} | {' | '.join(counts)}"
         lines.append(f"| {shown} | {row.seconds:+.1f} | {row.worth:.1f} |")
     told = {row.of.name for row in rows}
     silent = [of.name for of in MECHANISMS if not of.is_speculation and of.name not in told]
-    return "\n".join([*lines, "", f"In none of these cases left out: {', '.join(silent) or 'none'}."])
+    return "\n".join([*lines, "", f"Never spoke, and was never left out: {', '.join(silent) or 'none'}."])
 
 
 def _all(corpus: str, whole: Sequence[Run]) -> str:

@@ -42,10 +42,17 @@ def test_a_mechanism_is_left_out_where_it_spoke_or_took_long(book, journal):
 
 def test_what_only_it_gives_counts_and_what_it_spoils_is_taken_off(book, journal):
     rows = {row.of.name: row for row in book.rows_of(journal, ["score/a", "score/b"])}
-    assert rows["lint"].lost["line"] == 1
+    assert (rows["lint"].spoke, rows["lint"].lost["line"]) == (1, 1)
     assert rows["lint"].worth == 100 / rows["lint"].of.lines
     flow = rows["dataflow"]
-    assert (flow.cases, flow.lost["placed"], flow.gained["named"], flow.worth, flow.seconds) == (2, 1, 1, 0.0, 6.0)
+    assert (flow.spoke, flow.cases, flow.lost["placed"], flow.gained["named"], flow.worth, flow.seconds) == (
+        0,
+        2,
+        1,
+        1,
+        0.0,
+        6.0,
+    )
 
 
 def test_it_goes_on_from_its_journal(book, journal, tmp_path):
