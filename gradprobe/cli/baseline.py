@@ -24,7 +24,7 @@ from ..render.terminal import dump, interrupted, print_failure, rendered, show, 
 from ..render.text import folded
 from . import shared_options as shared
 from .apart import ProgressNote, apart
-from .error_output import failures_told, told
+from .error_output import failures_told, report_error
 
 if TYPE_CHECKING:
     from ..numerics.evidence import Probed
@@ -133,7 +133,7 @@ def diff(
             try:
                 code, document = apart(_compared_again, *how, target=name, isolate=isolate)
             except Exception as error:
-                failure = told(error, show_traceback)
+                failure = report_error(error, show_traceback)
                 code, document = failure.exit_code, document_of(failed_report(failure, repro_command, name))
             except KeyboardInterrupt:
                 if documents:

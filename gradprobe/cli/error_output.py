@@ -44,7 +44,7 @@ def failures_told(
     except typer.Exit:
         raise
     except Exception as error:
-        failure = told(error, show_traceback)
+        failure = report_error(error, show_traceback)
         from ..model.documents import Reports
         from ..model.report import failed_report
 
@@ -53,7 +53,7 @@ def failures_told(
         raise typer.Exit(asked.write(made, failure.exit_code, said=str(failure))) from None
 
 
-def told(error: Exception, show_traceback: bool) -> Failure:
+def report_error(error: Exception, show_traceback: bool) -> Failure:
     """The failure that an error is, said on stderr."""
     failure = as_failure(error)
     if show_traceback:

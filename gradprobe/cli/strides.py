@@ -20,7 +20,7 @@ from ..model.number import plural
 from ..model.report import Report, SurveySummary, failed_report
 from ..render.terminal import Progress, interrupted, print_failure, write_stdout
 from . import shared_options as shared
-from .error_output import failures_told, print_settings, told
+from .error_output import failures_told, print_settings, report_error
 from .forms import Forms, with_forms
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class _Tour:
         try:
             found = self._surveyed(replace(request, options=small | options), repro_command, frozenset(options))
         except Exception as error:
-            failure = told(error, self.tracebacks)
+            failure = report_error(error, self.tracebacks)
             failed = failed_report(failure, repro_command, request.target)
             self._keep(structs.replace(failed, strides=SurveySummary()), failure.exit_code)
         else:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..source.cuda_syntax import declarators, declared_name, has, layers, nodes, words
+from ..source.cuda_syntax import declarators, declared_name, has, layers, node_text, nodes
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -163,14 +163,14 @@ def _structures(unit: Unit) -> Mapping[str, CType]:
 
 def _names_of(node: Node) -> Iterator[str]:
     """What a structure is called: by its tag, and by the typedef around it."""
-    yield words(node.child_by_field_name("name"))
+    yield node_text(node.child_by_field_name("name"))
     if node.parent is not None and node.parent.type == "type_definition":
-        yield words(node.parent.child_by_field_name("declarator"))
+        yield node_text(node.parent.child_by_field_name("declarator"))
 
 
 def _structure(unit: Unit, node: Node, known: Mapping[str, CType], meant: Mapping[str, str]) -> CType | None:
     """The layout of a structure; None where it has a base, bit fields, virtual functions or members of other types."""
-    body, name = node.child_by_field_name("body"), words(node.child_by_field_name("name"))
+    body, name = node.child_by_field_name("body"), node_text(node.child_by_field_name("name"))
     is_template = node.parent is not None and node.parent.type == "template_declaration"
     if body is None or is_template or any(child.type == "base_class_clause" for child in node.children):
         return None
@@ -181,7 +181,7 @@ def _structure(unit: Unit, node: Node, known: Mapping[str, CType], meant: Mappin
         if kind is None:
             return None
         offset = -(-end // kind.alignment) * kind.alignment
-        fields.append(Field(words(declared_name(member)), offset, kind))
+        fields.append(Field(node_text(declared_name(member)), offset, kind))
         end, alignment = offset + kind.bytes, max(alignment, kind.alignment)
     size = -(-end // max(1, alignment)) * max(1, alignment)
     return CType(name, Taken(OTHER, max(1, size), 0), max(1, alignment), tuple(fields))
@@ -191,7 +191,7 @@ def _members(body: Node) -> Iterator[tuple[Node, Node | None]]:
     """(its declaration, its declarator) of each member that takes room; no declarator of what is not understood."""
     for node in body.named_children:
         if node.type != "field_declaration" or has(node, "static"):
-            if any(words(leaf) == "virtual" for leaf in node.children):
+            if any(node_text(leaf) == "virtual" for leaf in node.children):
                 yield node, None
             continue
         if any(child.type == "bitfield_clause" for child in node.children):
@@ -206,7 +206,7 @@ def _member_type(
 ) -> CType | None:
     if member is None:
         return None
-    kind = words(declared.child_by_field_name("type"))
+    kind = node_text(declared.child_by_field_name("type"))
     around = list(layers(member))
     stars = sum(layer.type.startswith(("pointer", "reference")) for layer in around)
     found = known.get(_meant(kind, meant).removeprefix("struct ")) if not stars else None
@@ -214,7 +214,7 @@ def _member_type(
     # The outermost layer is the last pair of brackets: that of the innermost elements.
     for layer in around if found is not None else ():
         if layer.type == "array_declarator":
-            count = _extent(words(layer.child_by_field_name("size")), meant)
+            count = _extent(node_text(layer.child_by_field_name("size")), meant)
             if count is None or found is None:
                 return None
             taken = Taken(OTHER, found.bytes * count, 0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..source.cuda_syntax import blank, declared_name, has, leaves, nodes, parse, without_comments, words
+from ..source.cuda_syntax import blank, declared_name, has, leaves, node_text, nodes, parse, without_comments
 from .source import CudaSource, LeftOut, Parameter, declared_parameter, host_code, needs_python
 
 if TYPE_CHECKING:
@@ -56,19 +56,19 @@ def _functions(source: CudaSource) -> Iterator[tuple[str, Node]]:
         is_on_device = has(node, "__global__") or has(node, "__device__")
         if name is None or name.type != "identifier" or is_template or is_on_device:
             continue
-        found[words(name)] = None if words(name) in found else node
+        found[node_text(name)] = None if node_text(name) in found else node
     yield from ((name, node) for name, node in found.items() if node is not None and name != "main")
 
 
 def _launches(node: Node, others: set[str]) -> bool:
-    called = (words(call.child_by_field_name("function")) for call in nodes(node, "call_expression"))
+    called = (node_text(call.child_by_field_name("function")) for call in nodes(node, "call_expression"))
     return any(True for _ in nodes(node, "kernel_call_syntax")) or any(name in others for name in called)
 
 
 def _function(name: str, node: Node) -> HostFunction:
     function = next(nodes(node, "function_declarator"))
     given = function.child_by_field_name("parameters")
-    taken = given.named_children if given is not None and words(given) != "(void)" else ()
+    taken = given.named_children if given is not None and node_text(given) != "(void)" else ()
     return HostFunction(name, declared_line(function), tuple(map(_parameter, taken)))
 
 
@@ -80,7 +80,7 @@ def declared_line(function: Node) -> int:
 
 def _parameter(node: Node) -> HostParameter:
     plain = declared_parameter(node)
-    return HostParameter(plain.name, plain.type, is_const=any(words(child) == "const" for child in node.children))
+    return HostParameter(plain.name, plain.type, is_const=any(node_text(child) == "const" for child in node.children))
 
 
 def with_launches(source: CudaSource) -> str:
@@ -109,7 +109,7 @@ def _kept(source: CudaSource) -> tuple[LeftOut, ...]:
     """The host code that g++ can run: what uses neither PyTorch nor Python nor a function that does."""
     plain = without_comments(source.text)
     pieces = [one for one in host_code(source.text, plain) if not one.name.startswith("#")]
-    tokens = {one: {words(leaf) for leaf in leaves(parse(plain[one.start : one.end]))} for one in pieces}
+    tokens = {one: {node_text(leaf) for leaf in leaves(parse(plain[one.start : one.end]))} for one in pieces}
     out = [one for one in pieces if one.name == "main" or needs_python(plain[one.start : one.end])]
     while more := [one for one in pieces if one not in out and tokens[one] & ({other.name for other in out} - {""})]:
         out += more

@@ -21,10 +21,10 @@ from ..source.cuda_syntax import (
     includes,
     layers,
     leaves,
+    node_text,
     nodes,
     parse,
     without_comments,
-    words,
 )
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def host_code(text: str, plain: str) -> tuple[LeftOut, ...]:
 def needs_python(plain: str) -> bool:
     """Whether code uses PyTorch or Python, without which no compiler can read it."""
     root = parse(plain)
-    scopes = {words(node) for node in nodes(root, "namespace_identifier")}
-    return bool(scopes & _NAMESPACES) or any(_BINDING.fullmatch(words(leaf)) for leaf in leaves(root))
+    scopes = {node_text(node) for node in nodes(root, "namespace_identifier")}
+    return bool(scopes & _NAMESPACES) or any(_BINDING.fullmatch(node_text(leaf)) for leaf in leaves(root))
 
 
 class _Declaration:
@@ -88,7 +88,7 @@ class _Declaration:
     def __init__(self, parts: Sequence[Node]) -> None:
         self.left_out = LeftOut(parts[0].start_byte, parts[-1].end_byte, _name(parts[0]))
         self.name = self.left_out.name
-        self.tokens = {words(leaf) for leaf in leaves(parts[0])}
+        self.tokens = {node_text(leaf) for leaf in leaves(parts[0])}
         self._node = parts[0]
 
     @property
@@ -96,7 +96,7 @@ class _Declaration:
         """Whether it launches a kernel, or uses PyTorch or the CUDA runtime."""
         if "<<<" in self.tokens or any(map(_API.fullmatch, self.tokens)):
             return True
-        scopes = {words(node) for node in nodes(self._node, "namespace_identifier")}
+        scopes = {node_text(node) for node in nodes(self._node, "namespace_identifier")}
         return bool(scopes & _NAMESPACES) or ("std" in scopes and bool(self.tokens & _STANDARD))
 
 
@@ -122,9 +122,9 @@ def _name(node: Node) -> str:
     if node.type == "template_declaration":
         node = node.children[-1]
     if node.type == "alias_declaration":
-        return words(node.child_by_field_name("name"))
+        return node_text(node.child_by_field_name("name"))
     function = next((each for top in declarators(node) for each in nodes(top, "function_declarator")), None)
-    return words(declared_name(function))
+    return node_text(declared_name(function))
 
 
 # As g++ calls it.
@@ -220,12 +220,12 @@ class CudaSource:
     @functools.cached_property
     def dynamic_arrays(self) -> tuple[str, ...]:
         """The names of its `extern __shared__` arrays."""
-        return tuple(dict.fromkeys(words(name) for root in self.trees for name in _dynamic(root)))
+        return tuple(dict.fromkeys(node_text(name) for root in self.trees for name in _dynamic(root)))
 
     @functools.cached_property
     def dynamic_symbols(self) -> tuple[str, ...]:
         """What the linker calls them: those that a function in a namespace declares belong to it."""
-        names = [(*_scopes(name), words(name)) for root in self.trees for name in _dynamic(root)]
+        names = [(*_scopes(name), node_text(name)) for root in self.trees for name in _dynamic(root)]
         mangled = ("".join(f"{len(part)}{part}" for part in parts) for parts in names)
         return tuple(
             dict.fromkeys(f"_ZN{many}E" if one[1:] else one[0] for one, many in zip(names, mangled, strict=True))
@@ -234,7 +234,7 @@ class CudaSource:
     def dynamic_array_of(self, kernel: str) -> str:
         """The name that a kernel has for its dynamic shared memory: its own, else one of a function that it calls."""
         own = _dynamic(self._found[kernel].node) if kernel in self._found else ()
-        return next(map(words, own), next(iter(self.dynamic_arrays), ""))
+        return next(map(node_text, own), next(iter(self.dynamic_arrays), ""))
 
     @functools.cached_property
     def namespaces(self) -> tuple[str, ...]:
@@ -248,7 +248,7 @@ class CudaSource:
         found: dict[str, set[str]] = {}
         for declaration in (node for root in self.trees for node in nodes(root, "declaration")):
             for declarator in declarators(declaration) if has(declaration, "__shared__") else ():
-                found.setdefault(words(declared_name(declarator)), set()).add(_type(declaration, declarator))
+                found.setdefault(node_text(declared_name(declarator)), set()).add(_type(declaration, declarator))
         return {name: types.pop() for name, types in found.items() if len(types) == 1}
 
     def line_of(self, kernel: str) -> int:
@@ -263,14 +263,16 @@ class CudaSource:
             for node in nodes(parse(self.plain), "function_definition")
         )
         named = (declared_name(one) for one in found if one is not None)
-        return next((one.start_point[0] + 1 for one in named if one is not None and words(one) == name), 0)
+        return next((one.start_point[0] + 1 for one in named if one is not None and node_text(one) == name), 0)
 
     def unsupported_on_a_cpu(self) -> str:
         """The first line that cannot run on a CPU, and why; "" where there is none."""
         found = []
         for token in leaves(parse(self.plain)):
             word = (
-                "cooperative_groups" if token.type == "namespace_identifier" and words(token) == "cg" else words(token)
+                "cooperative_groups"
+                if token.type == "namespace_identifier" and node_text(token) == "cg"
+                else node_text(token)
             )
             found += [(token.start_byte, _NOT_ON_A_CPU[word])] if word in _NOT_ON_A_CPU else []
         macros = (line for line in directives(self.plain) if line[1] == "define")
@@ -287,7 +289,7 @@ class CudaSource:
     def _found(self) -> dict[str, _Kernel]:
         """The kernels by name; the last declaration of each counts."""
         found = map(_kernel, nodes(parse(self.plain), "function_definition", "declaration"))
-        return {words(declared_name(kernel.declarator)): kernel for kernel in found if kernel is not None}
+        return {node_text(declared_name(kernel.declarator)): kernel for kernel in found if kernel is not None}
 
 
 @dataclass(frozen=True)
@@ -358,7 +360,7 @@ def _kernel(node: Node) -> _Kernel | None:
     if function is None or name is None or name.type != "identifier":
         return None
     given = function.child_by_field_name("parameters")
-    taken = given.named_children if given is not None and words(given) != "(void)" else ()
+    taken = given.named_children if given is not None and node_text(given) != "(void)" else ()
     parameters = tuple(map(declared_parameter, taken))
     is_template = node.parent is not None and node.parent.type == "template_declaration"
     return _Kernel(node, function, is_template, parameters)
@@ -367,7 +369,7 @@ def _kernel(node: Node) -> _Kernel | None:
 def declared_parameter(node: Node) -> Parameter:
     """A parameter of a function, from its declaration."""
     declarator = node.child_by_field_name("declarator")
-    return Parameter(words(declared_name(declarator)), _type(node, declarator))
+    return Parameter(node_text(declared_name(declarator)), _type(node, declarator))
 
 
 def _type(declaration: Node, declarator: Node | None) -> str:
@@ -375,7 +377,7 @@ def _type(declaration: Node, declarator: Node | None) -> str:
     kind = declaration.child_by_field_name("type")
     named = kind.child_by_field_name("name") if kind is not None and kind.type == "struct_specifier" else None
     marks = "".join(_MARKS.get(layer.type.removeprefix("abstract_"), "") for layer in layers(declarator))
-    return words(named or kind) + marks.replace("[", "" if declaration.type == "declaration" else "*")
+    return node_text(named or kind) + marks.replace("[", "" if declaration.type == "declaration" else "*")
 
 
 def _dynamic(root: Node) -> Iterator[Node]:
@@ -387,5 +389,7 @@ def _dynamic(root: Node) -> Iterator[Node]:
 
 def _scopes(node: Node) -> tuple[str, ...]:
     """The namespaces around a node, the outermost first."""
-    around = [words(each.child_by_field_name("name")) for each in above(node) if each.type == "namespace_definition"]
+    around = [
+        node_text(each.child_by_field_name("name")) for each in above(node) if each.type == "namespace_definition"
+    ]
     return tuple(part for name in reversed(around) for part in (name or _ANONYMOUS).replace(" ", "").split("::"))

@@ -140,7 +140,7 @@ def watching() -> Watch:
     return _OPEN.get()[-1] if _OPEN.get() else Watch()
 
 
-def told(watch: Watch, findings: Sequence[CudaFinding]) -> None:
+def add_findings(watch: Watch, findings: Sequence[CudaFinding]) -> None:
     """Adds what a launch showed, each race once: either of its two lines may have been the second access."""
     found: dict[object, CudaFinding] = {}
     for finding in findings:

@@ -25,7 +25,7 @@ from .behaviour import (
     wrong_in_the_first_call_alone,
 )
 from .compiled import multiplies_coarser, right_in_another_file, right_in_the_interpreter, right_without_pipelining
-from .facts import known
+from .facts import facts_about
 from .layouts import FailingLayout, explaining
 from .lines import Lines
 from .search import Tested, fitting, ranked
@@ -192,7 +192,7 @@ class CauseSearch:
         """What is known of the layouts that nothing explains, and what could not be looked at."""
         facts: list[str] = []
         for layout, alike in self._unexplained.values():
-            sentences = known(layout.seen)
+            sentences = facts_about(layout.seen)
             if self._shown or len(self._unexplained) > 1:
                 names = ", ".join([layout.name, *alike])
                 sentences = [f"in {names} no hypothesis fits: {sentences[0]}", *sentences[1:]]

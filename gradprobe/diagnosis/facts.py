@@ -16,7 +16,7 @@ _WORDS = {"b": "batches", "h": "heads", "g": "key heads", "m": "rows", "n": "key
 _WORDS |= {"d": "dims", "e": "dims"}
 
 
-def known(seen: Observed) -> list[str]:
+def facts_about(seen: Observed) -> list[str]:
     """Sentences about the first intermediate that is wrong by itself, and about the run."""
     name = seen.own[0]
     wrong = ~seen.right[name]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
-from ..source.cuda_syntax import leaves, nodes, parse, without_comments, words
+from ..source.cuda_syntax import leaves, node_text, nodes, parse, without_comments
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -242,10 +242,10 @@ _ASSIGNING = {"assignment_expression": "left", "init_declarator": "declarator"}
 
 def _of_names(assigning: Iterable[Node], used: Iterable[Node], *operators: str) -> list[Node]:
     """The assignments, the last first, to names that are used, in which such an operator stands."""
-    names = {words(leaf) for leaf in used if leaf.type == "identifier"}
+    names = {node_text(leaf) for leaf in used if leaf.type == "identifier"}
     found: dict[object, Node] = {}
     for one in assigning:
-        name = words(one.child_by_field_name(_ASSIGNING[one.type])).lstrip("*& ")
+        name = node_text(one.child_by_field_name(_ASSIGNING[one.type])).lstrip("*& ")
         terms = (child.type for term in nodes(one, "binary_expression") for child in term.children)
         if name in names and any(sign in operators for sign in terms):
             # Of what is declared again the last declaration counts.

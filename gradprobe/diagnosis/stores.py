@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 from ..model.intermediates import PRODUCTS, unscaled
-from ..runtime.interpreter.dataflow import Node, Role, Site, Stored
+from ..runtime.interpreter.dataflow import Node, Role, Site, StoredTile
 from .factors import STORED
 from .follow import Followed
 from .misread import is_loaded
 from .suspect import Suspect, share
 
 
-def wrong_stores(run: Followed, wrong: Sequence[str]) -> list[Stored]:
+def wrong_stores(run: Followed, wrong: Sequence[str]) -> list[StoredTile]:
     """The stores of what is wrong. Where host code made a result of what kernels stored, all that has no name."""
     storages = run.outcome.storages
     names = {storages.get(home, "") for home in (*(one.home for one in run.flow.stores), *run.flow.empty)}
@@ -95,7 +95,7 @@ def _is_nothing(role: Role) -> bool:
 _RESULTS = {unscaled(name): name for name in PRODUCTS}
 
 
-def result_of(run: Followed, stored: Stored) -> str:
+def result_of(run: Followed, stored: StoredTile) -> str:
     """The result that a store is of: of scratch that host code makes one of, by what is stored; "" if unknown."""
     role = stored.node.role
     return run.outcome.storages.get(stored.home, "") or _RESULTS.get(role.name if role is not None else "", "")

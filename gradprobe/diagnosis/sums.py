@@ -10,7 +10,7 @@ from ..inputs.memory import Array
 from ..model.intermediates import PRODUCTS
 from ..model.number import plural
 from ..model.run import ASKED, LACKING, MORE, NONE, TWICE, Visited
-from ..runtime.interpreter.dataflow import Flow, Node, Site, Stored
+from ..runtime.interpreter.dataflow import Flow, Node, Site, StoredTile
 from ..runtime.interpreter.memory.findings import Line
 from .follow import Followed
 from .misread import culprits_of
@@ -72,7 +72,7 @@ def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
         yield part, cover.counts[lane] > 0
 
 
-def _counting(flow: Flow, stored: Stored) -> Iterator[tuple[Line, ...]]:
+def _counting(flow: Flow, stored: StoredTile) -> Iterator[tuple[Line, ...]]:
     """The lines that are in the address of each load whose rows, or keys, are summed over, and of no other load."""
     cover = stored.node.lanes.cover if stored.node.lanes is not None else None
     loads = [

@@ -19,7 +19,7 @@ from .ahead import Ahead
 from .behaviour import Again, later_call_differs
 from .causes import CauseSearch
 from .exports import of_conventions, still_failing
-from .facts import known
+from .facts import facts_about
 from .layouts import failing_layouts
 from .lines import of_strays
 from .order import in_order, tensor_of, told_once
@@ -174,6 +174,6 @@ def _of_other_values(
             return Reasons((later, *memory))
     assert failing.measured is not None
     rows = rows_of(experiment.case, failing.measured.comparison.recovery)
-    facts = () if rows else known(observed(experiment.case, failing.measured, tensors))
+    facts = () if rows else facts_about(observed(experiment.case, failing.measured, tensors))
     words = () if failing.inside else ("right with the case's own values, wrong with others",)
     return Reasons(tuple(memory), (*words, *facts))

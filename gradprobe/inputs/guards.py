@@ -62,7 +62,7 @@ def mapped(size: int, dtype: torch.dtype) -> Tensor:
 def _refuse_without_room(size: int, device: torch.device) -> None:
     if size < _LOOKED_AT:
         return
-    left, limit = (limits.left(), limits.limit()) if device.type == "cpu" else _of_gpu(device)
+    left, limit = (limits.bytes_left(), limits.limit()) if device.type == "cpu" else _of_gpu(device)
     if size > left:
         why = f"{in_words(max(0, left))} are left of {in_words(limit)} (--max-memory)"
         raise NoRoom(f"a tensor that takes {in_words(size)} with its guard bands has no room on {device}: {why}")

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from ..cuda.kernel import KernelEntry
-from ..source.cuda_syntax import above, declared_name, nodes, words
+from ..source.cuda_syntax import above, declared_name, node_text, nodes
 from ..source.text import SourceLine
 from .values import Advance, Record, StrideFactor, Term
 
@@ -48,7 +48,7 @@ class CudaKernel:
     @cached_property
     def mentioned(self) -> dict[str, int]:
         """How often each name stands in its body."""
-        return Counter(map(words, self.mentions))
+        return Counter(map(node_text, self.mentions))
 
     @cached_property
     def lines(self) -> list[str]:
@@ -58,14 +58,14 @@ class CudaKernel:
     def product_at(self, spot: SourceLine) -> str:
         """The product that a name is part of, as it is written; "" where it is part of none."""
         around = (name.parent for name in self.mentions if name.parent is not None and self.spot(name) == spot)
-        return next((words(node) for node in around if words(node.child_by_field_name("operator")) == "*"), "")
+        return next((node_text(node) for node in around if node_text(node.child_by_field_name("operator")) == "*"), "")
 
     def spot(self, name: Node) -> SourceLine:
         """Where a name stands."""
         row, column = name.start_point
         line = self.lines[row]
         indent = len(line) - len(line.lstrip())
-        return SourceLine(self.file, row + 1, line.strip(), column - indent, len(words(name)), self.name)
+        return SourceLine(self.file, row + 1, line.strip(), column - indent, len(node_text(name)), self.name)
 
 
 @lru_cache(maxsize=256)
@@ -82,14 +82,14 @@ def read_cuda(kernel: CudaKernel, strides: frozenset[str], pointers: frozenset[s
     """
     record, reader = Record(kernel), _CudaReader(kernel, strides, {name: name for name in pointers})
     for mention in kernel.mentions:
-        base = reader.names.get(words(mention))
+        base = reader.names.get(node_text(mention))
         if base is None:
             reader.note_alias(mention)
             continue
         spot = kernel.spot(mention)
         record.expressions.add(spot)
         for term in reader.terms(mention):
-            record.advances[Advance(base, term, spot, words(mention))] = None
+            record.advances[Advance(base, term, spot, node_text(mention))] = None
         if not _is_advanced(mention):
             record.accesses.setdefault(base, spot)
     return record
@@ -110,10 +110,10 @@ class _CudaReader:
         declarator = declaration.child_by_field_name("declarator") if declaration is not None else None
         if declaration is None or declarator is None or declared_name(declarator) != mention:
             return
-        is_auto = declaration.parent is not None and words(declaration.parent.child_by_field_name("type")) == "auto"
+        is_auto = declaration.parent is not None and node_text(declaration.parent.child_by_field_name("type")) == "auto"
         first = next(_summands(declaration.child_by_field_name("value")), None)
-        if words(first) in self.names and (declarator.type == "pointer_declarator" or is_auto):
-            self.names[words(mention)] = self.names[words(first)]
+        if node_text(first) in self.names and (declarator.type == "pointer_declarator" or is_auto):
+            self.names[node_text(mention)] = self.names[node_text(first)]
 
     def terms(self, pointer: Node) -> Iterator[Term]:
         """What is added to a pointer where it is mentioned."""
@@ -136,32 +136,32 @@ class _CudaReader:
     def _passed(self, arguments: Node, pointer: Node) -> Iterator[Term]:
         """The strides that are passed right behind the only pointer of a call."""
         given = arguments.named_children
-        if sum(words(name) in self.names for name in nodes(arguments, "identifier")) != 1:
+        if sum(node_text(name) in self.names for name in nodes(arguments, "identifier")) != 1:
             return
         for argument in given[given.index(pointer) + 1 :]:
-            if argument.type != "identifier" or words(argument) not in self.strides:
+            if argument.type != "identifier" or node_text(argument) not in self.strides:
                 return
             yield Term((self._factor(argument),))
 
     def _sum(self, expression: Node | None) -> Iterator[Term]:
         for summand in _summands(expression):
             names = list(nodes(summand, "identifier"))
-            factors = [self._factor(name) for name in names if words(name) in self.strides]
-            yield Term(tuple(factors), frozenset(words(name) for name in names) - self.strides)
+            factors = [self._factor(name) for name in names if node_text(name) in self.strides]
+            yield Term(tuple(factors), frozenset(node_text(name) for name in names) - self.strides)
 
     def _factor(self, name: Node) -> StrideFactor:
-        return StrideFactor(words(name), (self.kernel.spot(name),))
+        return StrideFactor(node_text(name), (self.kernel.spot(name),))
 
 
 def _is_advanced(pointer: Node) -> bool:
     """Whether it is the left side of `+=`."""
     around = pointer.parent
     is_left = around is not None and around.child_by_field_name("left") == pointer
-    return around is not None and is_left and words(around.child_by_field_name("operator")) == "+="
+    return around is not None and is_left and node_text(around.child_by_field_name("operator")) == "+="
 
 
 def _is_sum(node: Node) -> bool:
-    return node.type == "binary_expression" and words(node.child_by_field_name("operator")) in ("+", "-")
+    return node.type == "binary_expression" and node_text(node.child_by_field_name("operator")) in ("+", "-")
 
 
 def _summands(expression: Node | None) -> Iterator[Node]:

@@ -58,7 +58,7 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Intermediate:
+class Formula:
     """One row of the table."""
 
     name: str
@@ -110,33 +110,33 @@ _DQ, _DK = Step("bhmd", "scale * dS K", ("dS", "k")), Step("bgnd", "scale * dS^T
 _ELASTIC = "relu(P + tau / (i + 1))"
 
 TABLE = (
-    Intermediate("LSE", _LSE, _LSE, (0, 1), like="q", constants="scores", called=Names("", "logsumexp softmaxlse l")),
-    Intermediate("P", _P, _P, (1, 1), operands=("S - LSE",), called=Names("pij", "attn att probs attnweights")),
-    Intermediate("O", Step("bhme", "P V", ("P", "v", "keep")), Step("bhme", f"{_ELASTIC} V", ("P", "v", "tau")), (2, 0),
+    Formula("LSE", _LSE, _LSE, (0, 1), like="q", constants="scores", called=Names("", "logsumexp softmaxlse l")),
+    Formula("P", _P, _P, (1, 1), operands=("S - LSE",), called=Names("pij", "attn att probs attnweights")),
+    Formula("O", Step("bhme", "P V", ("P", "v", "keep")), Step("bhme", f"{_ELASTIC} V", ("P", "v", "tau")), (2, 0),
                  like="v", product=Product("P", "v"), called=Names("acco", "output out")),
-    Intermediate("dP", Step("bhmn", "dO V^T", ("do", "v", "mask", "keep")),
+    Formula("dP", Step("bhmn", "dO V^T", ("do", "v", "mask", "keep")),
                  Step("bhmn", "[Z > 0] * (dO V^T)", ("do", "v", "P", "tau")), (2, 2),
                  operands=("do", "v"), constants="gradients", called=Names("dpij", "dprobs dattn")),
-    Intermediate("delta", Step("bhm", "rowsum(dO * O)", ("do", "O")), Step("bhm", "rowsum(P * dP)", ("P", "dP")),
+    Formula("delta", Step("bhm", "rowsum(dO * O)", ("do", "O")), Step("bhm", "rowsum(P * dP)", ("P", "dP")),
                  (3, 0), operands=("do", "o"), constants="gradients", called=Names("di deltai dsum dpsum", "d")),
-    Intermediate("dS", _DS, _DS, (4, 1), operands=("P", "dP - delta"), constants="products",
+    Formula("dS", _DS, _DS, (4, 1), operands=("P", "dP - delta"), constants="products",
                  called=Names("dsij", "dlogits dscores")),
     # Not d_q, nor d_k and d_v: of parameters those are the field's names of head dims.
-    Intermediate("dQ", _DQ, _DQ, (5, 0), gradient_of="q", product=Product("dS", "k", is_scaled=True),
+    Formula("dQ", _DQ, _DQ, (5, 0), gradient_of="q", product=Product("dS", "k", is_scaled=True),
                  called=Names("dqacc accdq", "qgrad gq", "dquery grad_q grad_query")),
-    Intermediate("dK", _DK, _DK, (5, 1), gradient_of="k",
+    Formula("dK", _DK, _DK, (5, 1), gradient_of="k",
                  product=Product("dS", "q", is_transposed=True, is_scaled=True),
                  called=Names("dkacc accdk", "kgrad gk", "dkey grad_k grad_key")),
-    Intermediate("dV", Step("bgne", "P^T dO", ("P", "do", "keep")),
+    Formula("dV", Step("bgne", "P^T dO", ("P", "do", "keep")),
                  Step("bgne", f"{_ELASTIC}^T dO", ("P", "do", "tau")), (1, 2), gradient_of="v",
                  product=Product("P", "do", is_transposed=True),
                  called=Names("dvacc accdv", "vgrad gv", "dvalue grad_v grad_value")),
-    Intermediate("dBias", Step("1hmn", "dT, summed over what bias is broadcast along", ("dS",)),
+    Formula("dBias", Step("1hmn", "dT, summed over what bias is broadcast along", ("dS",)),
                  Step("hw", "sum over i - j = w of dS", ("dS",)), (5, 2), "bias", "bias",
                  called=Names("", "", "d_bias grad_bias dattn_bias grad_attn_bias")),
-    Intermediate("dSink", Step("h", "-sum exp(sink - LSE) * delta", ("LSE", "delta", "sinks")), None, (4, 0), "sinks",
+    Formula("dSink", Step("h", "-sum exp(sink - LSE) * delta", ("LSE", "delta", "sinks")), None, (4, 0), "sinks",
                  "sinks", called=Names("", "", "dsinks d_sink d_sinks grad_sink grad_sinks")),
-    Intermediate("dTau", None, Step("h", "sum of dP / (i + 1)", ("dP",)), (3, 2), "tau", "tau",
+    Formula("dTau", None, Step("h", "sum of dP / (i + 1)", ("dP",)), (3, 2), "tau", "tau",
                  called=Names("", "", "d_tau grad_tau")),
 )  # fmt: skip
 
@@ -190,12 +190,12 @@ def names() -> tuple[str, ...]:
     return tuple(row.name for row in TABLE)
 
 
-def lookup(name: str) -> Intermediate | None:
+def lookup(name: str) -> Formula | None:
     """The row of a name, whatever its case; None where there is none."""
     return _BY_NAME.get(name.lower())
 
 
-def steps(family: str) -> Iterator[tuple[Intermediate, Step]]:
+def steps(family: str) -> Iterator[tuple[Formula, Step]]:
     """The rows that exist in a family, each with the family's step, in dataflow order."""
     for row in TABLE:
         step = row.step(family)

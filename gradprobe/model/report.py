@@ -199,7 +199,7 @@ def causes_among(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
     return [first, *(other for other in others if other.also and other.is_named)]
 
 
-def told(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
+def explained_diagnoses(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
     """Those whose lines are shown: the causes, else the one that what came is consistent with."""
     consistent = [one for one in diagnoses[:1] if one.explained >= CONSISTENT]
     return causes_among(diagnoses) or consistent

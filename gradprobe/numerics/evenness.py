@@ -47,7 +47,7 @@ that is at most a half, and they add in quadrature nearly as `spread` says; belo
 
 
 @dataclass(frozen=True)
-class Head:
+class HeadScatter:
     """How one head scatters."""
 
     place: tuple[int, int]
@@ -67,7 +67,7 @@ class Head:
 
 def heads_of(
     x: Attention, result: str, scatter: Scatter, stored: Tensor, squares: Tensor, unit: float
-) -> Iterator[Head]:
+) -> Iterator[HeadScatter]:
     """Each head of which that is known.
 
     Entries of P that differ by less than a spacing round alike. Of a spread of s spacings 6 exp(-(2 pi s)^2) / pi^2 of
@@ -92,7 +92,7 @@ def heads_of(
             continue
         shares = {name: float((part[b, h][live] / whole).mean()) for name, part in parts.items()}
         in_common = 2 * shares["operand"] ** 2 / directions + _in_common(scatter, (b, h), live, whole)
-        yield Head((b, h), size, float(of_rows.var()) / size**2 / own, in_common, own, summed, shares)
+        yield HeadScatter((b, h), size, float(of_rows.var()) / size**2 / own, in_common, own, summed, shares)
 
 
 def _in_common(scatter: Scatter, place: tuple[int, int], live: Tensor, whole: Tensor) -> float:
@@ -147,7 +147,7 @@ def most(size: Tensor, of: Mapping[str, Tensor], held: Mapping[str, Tensor], oft
     return (gain * used).sum(0)
 
 
-def excess(head: Head, others: Sequence[Head], checks: int, often: Mapping[str, float] = OFTEN) -> float:
+def excess(head: HeadScatter, others: Sequence[HeadScatter], checks: int, often: Mapping[str, float] = OFTEN) -> float:
     """By which factor a head errs more than its values and chance explain, beside the mean of others; 0 without any.
 
     Args:
@@ -162,7 +162,7 @@ def excess(head: Head, others: Sequence[Head], checks: int, often: Mapping[str, 
     return math.sqrt(head.size / max(allowed, 1e-300))
 
 
-def _mean(heads: Sequence[Head]) -> Head:
+def _mean(heads: Sequence[HeadScatter]) -> HeadScatter:
     """What several heads come to on average, one as much as another."""
     size, count = sum(head.size for head in heads), len(heads)
     weights = [(head.size / size) ** 2 for head in heads]
@@ -181,13 +181,13 @@ def _mean(heads: Sequence[Head]) -> Head:
     )
 
 
-def exceeds(head: Head, checks: int, often: Mapping[str, float] = OFTEN) -> bool:
+def exceeds(head: HeadScatter, checks: int, often: Mapping[str, float] = OFTEN) -> bool:
     """Whether a head errs more than if each part were rounded as often as it is at most, chance apart."""
     allowed = head.repeated * sum(often[name] * share for name, share in head.shares.items())
     return head.size > allowed * math.exp(by_chance(checks, head))
 
 
-def stand_out(head: Head, parts: Parts, squares: Tensor, checks: int, often: Mapping[str, float]) -> Tensor:
+def stand_out(head: HeadScatter, parts: Parts, squares: Tensor, checks: int, often: Mapping[str, float]) -> Tensor:
     """Which elements of a head err more than roundings that make its size can.
 
     An error uniform within half a spacing is strictly sub-Gaussian (E exp(l e) <= exp(l^2 var / 2)), and so is a sum of
@@ -204,7 +204,7 @@ def stand_out(head: Head, parts: Parts, squares: Tensor, checks: int, often: Map
     return squares > 2 * math.log(2 * squares.numel() * checks / FALSE_ALARMS) * variance
 
 
-def by_chance(checks: int, *heads: Head) -> float:
+def by_chance(checks: int, *heads: HeadScatter) -> float:
     """By how much the logarithms of sizes differ by chance: Student's t, of Welch's degrees of freedom, at the rate
     that leaves FALSE_ALARMS for all checks together.
 
@@ -230,7 +230,7 @@ def scatter_of(case: Case, x: Attention, precision: Precision, *, by_element: bo
     return spread.of
 
 
-def heads_by_result(case: Case, x: Attention, trace: Trace, comparison: Comparison) -> dict[str, list[Head]]:
+def heads_by_result(case: Case, x: Attention, trace: Trace, comparison: Comparison) -> dict[str, list[HeadScatter]]:
     """How the heads of each of RESULTS that is there scatter; nothing where that is not known.
 
     It is where 16 bits are rounded, softmax is taken, and nothing was recovered.
@@ -247,7 +247,7 @@ def heads_by_result(case: Case, x: Attention, trace: Trace, comparison: Comparis
     return found
 
 
-def evenness(heads: Mapping[str, Sequence[Head]]) -> list[Invariant]:
+def evenness(heads: Mapping[str, Sequence[HeadScatter]]) -> list[Invariant]:
     """Whether all heads of each result err alike, and which does not most; empty where that is not known."""
     checks = sum(map(len, heads.values()))
     found = [

@@ -11,13 +11,13 @@ import torch
 from ..model.contract import IEEE, Reading
 from .coarser import Accumulation, Model
 from .precision import EXACT, TINY, U_FUNCTION, stored
-from .ways import EXPONENTIALS, Problem, Scores, Way, Ways, of_ds, of_dv, of_o, scores_of
+from .ways import EXPONENTIALS, GroupedProblem, Scores, Way, Ways, of_ds, of_dv, of_o, scores_of
 
 
 class Draws:
     """Problems of one case, each run when it is asked for."""
 
-    def __init__(self, make: Callable[[int], Problem], most: int) -> None:
+    def __init__(self, make: Callable[[int], GroupedProblem], most: int) -> None:
         self.at, self.most = lru_cache(maxsize=None)(make), most
 
 
@@ -52,7 +52,7 @@ def _readings_of(reading: Reading | None, every: Iterable[Scores]) -> list[Score
     return [way for fit in reading.fits for way in ways if way.way.items() <= fit.items()]
 
 
-def _read(draws: Draws, name: str, ways: Callable[[Problem, float], Ways]) -> Reading | None:
+def _read(draws: Draws, name: str, ways: Callable[[GroupedProblem, float], Ways]) -> Reading | None:
     """The reading of one result, with the best exponential that any way fits with; None where it is not given."""
     if name not in draws.at(0).trace.values:
         return None
@@ -64,12 +64,12 @@ def _read(draws: Draws, name: str, ways: Callable[[Problem, float], Ways]) -> Re
     return readings[0]
 
 
-def _swapped(ways: Callable[[Problem, float], Ways], exp: float, problem: Problem) -> Ways:
+def _swapped(ways: Callable[[GroupedProblem, float], Ways], exp: float, problem: GroupedProblem) -> Ways:
     return ways(problem, exp)
 
 
-def _read_with(draws: Draws, name: str, ways: Callable[[Problem], Ways]) -> Reading:
-    def differing(problem: Problem, asked: Collection[int]) -> dict[int, int]:
+def _read_with(draws: Draws, name: str, ways: Callable[[GroupedProblem], Ways]) -> Reading:
+    def differing(problem: GroupedProblem, asked: Collection[int]) -> dict[int, int]:
         made = [made for _, made in ways(problem)]
         return {number: problem.wrong(name, made[number]()) for number in asked}
 
@@ -77,7 +77,7 @@ def _read_with(draws: Draws, name: str, ways: Callable[[Problem], Ways]) -> Read
 
 
 def _reading(
-    draws: Draws, name: str, ways: list[Way], differing: Callable[[Problem, Collection[int]], dict[int, int]],
+    draws: Draws, name: str, ways: list[Way], differing: Callable[[GroupedProblem, Collection[int]], dict[int, int]],
     *, sums: bool = False,
 ) -> Reading:  # fmt: skip
     """A reading from how many elements differ by each way: on the first draws by all, on others by those that fit."""
@@ -103,11 +103,11 @@ def read_sums(draws: Draws, name: str, rounded: Reading | None = None) -> tuple[
     scores = _readings_of(rounded, scores_of(draws.at(0).case.dtype))[0] if rounded else None
 
     @cache
-    def sums_of(problem: Problem) -> Accumulation:
+    def sums_of(problem: GroupedProblem) -> Accumulation:
         x = problem.x if scores is None else problem.with_operands(scores)
         return Accumulation(problem.case, x, problem.trace, name)
 
-    def differing(problem: Problem, asked: Collection[int]) -> dict[int, int]:
+    def differing(problem: GroupedProblem, asked: Collection[int]) -> dict[int, int]:
         return {number: _differing(models[number], sums_of(problem)) for number in asked}
 
     first = sums_of(draws.at(0))

@@ -15,7 +15,7 @@ from ..model.number import listed
 from ..reference import Attention
 from ..runtime.trace import Trace
 from .compare import Comparison
-from .evenness import OFTEN, TILES, Head, exceeds, excess, scatter_of, stand_out
+from .evenness import OFTEN, TILES, HeadScatter, exceeds, excess, scatter_of, stand_out
 from .precision import ROUNDED, Precision, precision_of, with_roundings
 from .spread import Scatter, rounding
 
@@ -56,7 +56,7 @@ def rounded_besides(
     x: Attention,
     trace: Trace,
     plain: Comparison,
-    heads: Mapping[str, Sequence[Head]],
+    heads: Mapping[str, Sequence[HeadScatter]],
     compared: Callable[[Precision], Comparison],
 ) -> tuple[Comparison, Roundings] | None:
     """The comparison with the narrowest budget that allows for more roundings; None where none does.
@@ -88,7 +88,7 @@ def rounded_besides(
     return None
 
 
-def _are_alike(heads: Mapping[str, Sequence[Head]], often: Mapping[str, float]) -> bool:
+def _are_alike(heads: Mapping[str, Sequence[HeadScatter]], often: Mapping[str, float]) -> bool:
     """Whether the errors of each result are as large as so many roundings are, alike in all heads."""
     checks = sum(map(len, heads.values()))
     return not any(
@@ -101,7 +101,7 @@ def _are_alike(heads: Mapping[str, Sequence[Head]], often: Mapping[str, float]) 
 def _any_stands_out(
     trace: Trace,
     plain: Comparison,
-    heads: Mapping[str, Sequence[Head]],
+    heads: Mapping[str, Sequence[HeadScatter]],
     scatter: Mapping[str, Scatter],
     often: Mapping[str, float],
 ) -> bool:

@@ -79,7 +79,7 @@ Ways = Iterator[tuple[Way, Callable[[], Ball]]]
 """Each way, and what it gives."""
 
 
-class Problem:
+class GroupedProblem:
     """The values of a run, [B, H, ...] with a key head for each query head, and what came of it.
 
     Args:
@@ -246,7 +246,7 @@ def _most(most: Tensor) -> Tensor:
     return most.masked_fill(most == -math.inf, 0.0)
 
 
-def of_o(problem: Problem, every: Iterable[Scores]) -> Ways:
+def of_o(problem: GroupedProblem, every: Iterable[Scores]) -> Ways:
     """Every way to compute O: the scores, and how P is rounded before it is multiplied."""
     for scores, word in itertools.product(every, words_of(problem.case.dtype)):
         divided = f"{word}, divided by its sum" if word != IEEE else word
@@ -259,13 +259,13 @@ def of_o(problem: Problem, every: Iterable[Scores]) -> Ways:
             yield {"P": words} | scores.way, partial(_o_running, problem, scores, word, tile)
 
 
-def _o_divided(problem: Problem, scores: Scores, word: str) -> Ball:
+def _o_divided(problem: GroupedProblem, scores: Scores, word: str) -> Ball:
     u, _, sums, _ = problem.forward(scores)
     p = Ball(u.value / sums.value, (u.radius + u.value * sums.radius / sums.value) / sums.value)
     return dot(narrowed(word, problem.weights(p)), narrow(word, problem.v))
 
 
-def _o_running(problem: Problem, scores: Scores, word: str, tile: int | None) -> Ball:
+def _o_running(problem: GroupedProblem, scores: Scores, word: str, tile: int | None) -> Ball:
     s, (u, most, sums, _) = problem.scores(scores), problem.forward(scores)
     before = most if tile is None else _running_maximum(s.value.masked_fill(~problem.valid, -math.inf), tile)
     decay = (before - most).exp()
@@ -282,18 +282,18 @@ def _running_maximum(s: Tensor, tile: int) -> Tensor:
     return _most(so_far.repeat_interleave(tile, -1)[..., :size])
 
 
-def of_dv(problem: Problem, forward: Scores, every: Iterable[Scores]) -> Ways:
+def of_dv(problem: GroupedProblem, forward: Scores, every: Iterable[Scores]) -> Ways:
     """Every way to compute dV: the scores of the backward, and how its P is rounded."""
     for scores, word in itertools.product(every, words_of(problem.case.dtype)):
         yield {"P": word} | scores.way, partial(_dv, problem, scores, forward, word)
 
 
-def _dv(problem: Problem, scores: Scores, forward: Scores, word: str) -> Ball:
+def _dv(problem: GroupedProblem, scores: Scores, forward: Scores, word: str) -> Ball:
     pe = problem.weights(problem.backward(scores, forward))
     return problem.product("dV", narrowed(word, pe).mT, narrow(word, problem.do))
 
 
-def of_ds(problem: Problem, name: str, forward: Scores, backward: Iterable[Scores]) -> Ways:
+def of_ds(problem: GroupedProblem, name: str, forward: Scores, backward: Iterable[Scores]) -> Ways:
     """Every way to compute dQ or dK.
 
     Args:
@@ -319,7 +319,7 @@ def of_ds(problem: Problem, name: str, forward: Scores, backward: Iterable[Score
 
 
 def _of_ds(
-    problem: Problem, name: str, scores: Scores, forward: Scores, of_p: str, delta: str, of_dp: tuple[str, str],
+    problem: GroupedProblem, name: str, scores: Scores, forward: Scores, of_p: str, delta: str, of_dp: tuple[str, str],
     word: str, order: str, again: bool,
 ) -> Ball:  # fmt: skip
     p, dp = narrowed(of_p, problem.backward(scores, forward)), problem.dp(*of_dp, scores, forward)
@@ -333,7 +333,7 @@ def _of_ds(
     return problem.product(name, matrix, other, outer, each=order == EACH)
 
 
-def _delta(problem: Problem, how: str, p: Ball, dp: Ball, forward: Scores) -> Ball:
+def _delta(problem: GroupedProblem, how: str, p: Ball, dp: Ball, forward: Scores) -> Ball:
     if how == BY_P:
         return row_sum(p.times(dp))
     o = exact(problem.stored_o) if how == STORED else problem.unrounded(forward)

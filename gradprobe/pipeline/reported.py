@@ -10,7 +10,7 @@ from msgspec import structs
 from ..model.case import Case
 from ..model.intermediates import slots, steps
 from ..model.number import Number, spans
-from ..model.report import CheckedTarget, Report, Source, told
+from ..model.report import CheckedTarget, Report, Source, explained_diagnoses
 from ..model.run import NOT_EXPOSED, CloseUp, Counts, Element, Error, Head, Identity, Intermediate, Run, add_counts
 from ..numerics import evidence as verdict
 from ..numerics.evidence import Measured, Probed, Provenance, SeenRow
@@ -37,7 +37,7 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
         runs=runs,
         first_mismatch=on_ranks(first, probed.case, probed.steps),
         diagnoses=probed.diagnoses,
-        listings=listings_of(where for cause in told(probed.diagnoses) for where in cause.where),
+        listings=listings_of(where for cause in explained_diagnoses(probed.diagnoses) for where in cause.where),
         known=probed.known,
         compile_errors=probed.compile_errors,
         error=_compile_failure(probed),

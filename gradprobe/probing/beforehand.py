@@ -37,7 +37,7 @@ class Beforehand:
     def __init__(self) -> None:
         self._runs: dict[Hashable, LaidOut] = {}
         """Those that are to come, in order."""
-        self._forks: dict[Hashable, _Fork] = {}
+        self._forks: dict[Hashable, _RunFork] = {}
         self._state: Remembered | None = None
         """That of the target in which the forks began."""
 
@@ -88,7 +88,7 @@ class Beforehand:
         self._runs = runs
         for number in range(count):
             share = dict(list(runs.items())[number::count])
-            self._forks |= dict.fromkeys(share, _Fork(share, self._state))
+            self._forks |= dict.fromkeys(share, _RunFork(share, self._state))
 
     def __enter__(self) -> Beforehand:
         return self
@@ -107,7 +107,7 @@ def _may_be_apart(experiment: Experiment) -> bool:
     )  # fmt: skip
 
 
-class _Fork:
+class _RunFork:
     """A fork that makes a share of the runs."""
 
     def __init__(self, runs: Mapping[Hashable, LaidOut], state: Remembered) -> None:

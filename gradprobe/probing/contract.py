@@ -13,7 +13,7 @@ from ..model.intermediates import PRODUCTS
 from ..numerics.coarser import Model
 from ..numerics.compare import attention_of
 from ..numerics.readings import Draws, read, read_sums
-from ..numerics.ways import AGAIN, Problem
+from ..numerics.ways import AGAIN, GroupedProblem
 from ..runtime.run import run_target
 from ..targets.find import Target
 from .experiment import experiment_of, inputs_of
@@ -88,11 +88,11 @@ def _uneven(case: Case, target: Target) -> Case:
 def _draws(target: Target, case: Case, models: Mapping[str, Model] = MappingProxyType({})) -> Draws:
     """The target on a case, contiguous, with the case's seed and those that follow."""
 
-    def run(number: int) -> Problem:
+    def run(number: int) -> GroupedProblem:
         drawn = replace(case, seed=case.seed + number)
         inputs = inputs_of(experiment_of(drawn, target), ())
         trace = run_target(target, drawn, inputs).trace
         assert trace is not None  # what is contiguous may not be refused
-        return Problem(drawn, attention_of(drawn, inputs.values), trace, models)
+        return GroupedProblem(drawn, attention_of(drawn, inputs.values), trace, models)
 
     return Draws(run, _DRAWS)

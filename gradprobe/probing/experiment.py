@@ -27,7 +27,7 @@ from ..numerics.by_block import ByBlock
 from ..numerics.coarser import Coarser, CoarserDots, explained
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
 from ..numerics.conventions import Convention, in_other_conventions
-from ..numerics.evenness import Head, evenness, heads_by_result
+from ..numerics.evenness import HeadScatter, evenness, heads_by_result
 from ..numerics.evidence import Measured
 from ..numerics.float64 import SplitCounts, multiplying
 from ..numerics.identities import identities
@@ -40,7 +40,7 @@ from ..numerics.sieve import Sieve
 from ..reference import Attention, Tile, evaluate, manual_attention_backward
 from ..runtime.arithmetic import Dots
 from ..runtime.run import Outcome, run_target
-from ..runtime.spread import Spread
+from ..runtime.spread import AllocationSpread
 from ..runtime.taps import Tap, parse_tap
 from ..runtime.trace import Trace
 from ..targets.find import Target
@@ -92,7 +92,7 @@ class Experiment:
     """What the guard bands hold."""
     unwritten: float = math.nan
     """What outputs hold before a run."""
-    spread: Spread | None = None
+    spread: AllocationSpread | None = None
     """How what the target allocates is laid; None leaves it as torch lays it."""
     command: str = ""
     """The command line that repeats the probe; "" where there is none."""
@@ -272,7 +272,7 @@ def _judged_coarser(
     x: Attention,
     trace: Trace,
     plain: Comparison,
-    heads: Mapping[str, Sequence[Head]],
+    heads: Mapping[str, Sequence[HeadScatter]],
     by_precision: Callable[..., Comparison],
     compared: Callable[[Evaluate], Comparison],
 ) -> tuple[Comparison, tuple[Coarser | Operand | OperandOfEach | Roundings, ...]]:

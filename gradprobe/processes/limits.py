@@ -91,7 +91,7 @@ def _half_of_what_is_free() -> int:
     return max(free() // 2, 2 * LEAST)
 
 
-def left() -> int:
+def bytes_left() -> int:
     """The part of the limit that this process has not taken yet."""
     return limit() - held_by(os.getpid())
 

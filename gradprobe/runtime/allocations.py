@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..inputs.guards import Breach, Guards, guarded
 from ..inputs.memory import Unwritten
 from ..inputs.placement import spanned
-from .spread import Spread
+from .spread import AllocationSpread
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +38,7 @@ class Allocations:
         register: Unwritten | None = None,
         *,
         copies: bool = False,
-        spread: Spread | None = None,
+        spread: AllocationSpread | None = None,
     ) -> None:
         """
         Args:

@@ -97,7 +97,7 @@ def remembered(target: Target) -> Remembered | None:
     of_numpy = np.random.get_state() if "numpy.random" in sys.modules else None
     around = [repr(os.environ), repr(random.getstate()), torch.get_rng_state(), repr(of_numpy), target.surroundings]
     put = {at: value for at, value in values_of_spaces().items() if value is not _GIVEN.get(at, _GIVEN)}
-    walk = _Walk()
+    walk = _StateWalk()
     try:
         walk.through([target.function, modules, around, put])
     except Exception:  # _Unknown, or what attributes of others raise
@@ -111,7 +111,7 @@ def _is_the_targets(module: str) -> bool:
     return not is_tool or module.startswith("gradprobe.kernels.")
 
 
-class _Walk:
+class _StateWalk:
     """Everything that is reached, in an order that depends on nothing else."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ _TOOLS = ("torch", "triton")
 
 
 @dataclass
-class Spread:
+class AllocationSpread:
     """What one run asks for, and how the next one finds it laid."""
 
     asked: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))

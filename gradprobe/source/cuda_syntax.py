@@ -101,14 +101,14 @@ def above(node: Node) -> Iterator[Node]:
         node = parent
 
 
-def words(node: Node | None) -> str:
+def node_text(node: Node | None) -> str:
     """The text of a node with single spaces; "" for no node."""
     return " ".join(node.text.decode().split()) if node is not None and node.text else ""
 
 
 def has(node: Node, word: str) -> bool:
     """Whether a declaration begins with a keyword such as `__global__` or `extern`."""
-    return any(child.type == word or words(child) == word for child in node.children)
+    return any(child.type == word or node_text(child) == word for child in node.children)
 
 
 def declarators(declaration: Node) -> list[Node]:

@@ -308,10 +308,11 @@ def test_a_result_stored_without_its_scale_is_sure_where_no_host_code_can_multip
     storages: dict[int, str], is_sure: bool
 ) -> None:
     from gradprobe.diagnosis.stores import other_factors
-    from gradprobe.runtime.interpreter.dataflow.graph import Node, Role, Site, Stored
+    from gradprobe.runtime.interpreter.dataflow.graph import Node, Role, Site, StoredTile
 
     site = Site("kernel", (), "store", 0)
-    flow = SimpleNamespace(stores=[Stored(home=1, node=Node(site, (), role=Role("dS K")), site=site, has_nan=False)])
+    node = Node(site, (), role=Role("dS K"))
+    flow = SimpleNamespace(stores=[StoredTile(home=1, node=node, site=site, has_nan=False)])
     run: Any = SimpleNamespace(flow=flow, outcome=SimpleNamespace(storages=storages))
     assert [one.name for one in other_factors(run, ["dQ"])] == (["dQ"] if is_sure else [])
     (found,) = other_factors(run, ["dQ"], of_host=not is_sure)

@@ -13,7 +13,7 @@ from gradprobe.diagnosis.edits.cause import Cause
 from gradprobe.diagnosis.edits.faults import FileFaults, faults_of
 from gradprobe.diagnosis.edits.found import Found, Passed
 from gradprobe.diagnosis.edits.hunt import Hunt
-from gradprobe.diagnosis.edits.judge import Judged
+from gradprobe.diagnosis.edits.judge import JudgedEdit
 from gradprobe.diagnosis.edits.search import Search
 from gradprobe.diagnosis.edits.trial import Came, came_of
 from gradprobe.diagnosis.edits.tried import _passed, _with_passed
@@ -126,7 +126,7 @@ def test_an_edit_that_visits_tiles_in_which_nothing_is_seen_says_so(tmp_path, st
     edit = Candidate(KernelFile(f"{tmp_path}/flash.py", text), (Edit(at, at + len("first + BLOCK_M"), start),), 0.0)
     search = Search(begun, runs_of(begun), tmp_path, ALLOWED)
     titles, at_others, whole = search._confirmed(cause := Cause((), tuple(search.wrong)), edit)
-    passed = Passed(edit, titles, Judged(["causal"]), at_others, search._needless(cause, edit, whole))
+    passed = Passed(edit, titles, JudgedEdit(["causal"]), at_others, search._needless(cause, edit, whole))
     _, told = _passed(Found([passed]), 0.0)
     assert told.matches
     assert told.is_certain is is_tight
@@ -143,7 +143,7 @@ def test_the_edit_that_adds_the_least_is_told_and_of_the_others_none_that_does_t
     longer, same = candidate(("x = a", "x = a * c")), candidate(("x = a", "x = b"))
     more, other = candidate(("x = a", "x = b"), ("y = b", "y = c")), candidate(("y = b", "y = c"))
     found = Found(
-        [Passed(one, ["contiguous", "distinct"], Judged(["causal"])) for one in (longer, more, same, other, other)]
+        [Passed(one, ["contiguous", "distinct"], JudgedEdit(["causal"])) for one in (longer, more, same, other, other)]
     )
     first, told = _passed(found, 0.0)
     assert first.candidate is same
@@ -152,14 +152,14 @@ def test_the_edit_that_adds_the_least_is_told_and_of_the_others_none_that_does_t
 
 def test_text_that_the_file_has_elsewhere_is_preferred_to_what_is_new():
     new, known = candidate(("x = a", "x = c")), candidate(("x = a", "y = b"))
-    found = Found([Passed(one, ["contiguous", "distinct"], Judged(["causal"])) for one in (new, known)])
+    found = Found([Passed(one, ["contiguous", "distinct"], JudgedEdit(["causal"])) for one in (new, known)])
     assert _passed(found, 0.0)[0].candidate is known
 
 
 def test_what_is_certain_is_preferred_and_what_is_doubted_or_not_run_is_told():
     small, large = candidate(("x = a", "x = b")), candidate(("x = a", "x = b * c"), ("y = b", "y = b * c"))
-    doubted = Passed(small, ["contiguous", "distinct"], Judged(["causal"], ["13 rows"], ("line 3",)))
-    certain = Passed(large, ["contiguous", "distinct"], Judged(["causal"]))
+    doubted = Passed(small, ["contiguous", "distinct"], JudgedEdit(["causal"], ["13 rows"], ("line 3",)))
+    certain = Passed(large, ["contiguous", "distinct"], JudgedEdit(["causal"]))
     _, told = _passed(Found([doubted]), 0.0)
     assert (told.is_certain, told.reservations) == (False, ("not run: line 3", "wrong with it and without it: 13 rows"))
     assert _passed(Found([doubted, certain]), 0.0)[0] is certain

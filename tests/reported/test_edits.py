@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradprobe.diagnosis.edits.judge import Judged
+from gradprobe.diagnosis.edits.judge import JudgedEdit
 from gradprobe.diagnosis.edits.search import Search
 from gradprobe.diagnosis.follow import followed_run
 from gradprobe.diagnosis.suspects import suspects
@@ -59,7 +59,7 @@ KINDS = [
 ]  # fmt: skip
 
 
-def judged(folder: Path, kind: Kind, new: str, *, only_first: bool = False) -> Judged | None:
+def judged(folder: Path, kind: Kind, new: str, *, only_first: bool = False) -> JudgedEdit | None:
     prepare_backend("auto")
     text = FILE.read_text().replace(kind.right, kind.fault)
     assert text != FILE.read_text()

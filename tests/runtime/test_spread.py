@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gradprobe.runtime.allocations import Allocations
-from gradprobe.runtime.spread import Spread
+from gradprobe.runtime.spread import AllocationSpread
 
 SHAPES = [(2, 3, 5), (2, 3, 5), (4, 6)]
 
@@ -23,7 +23,7 @@ def of_rows(one, two, three):
 
 
 def test_buffers_are_padded_each_in_its_own_way_and_the_outer_axes_swapped():
-    spread = Spread()
+    spread = AllocationSpread()
     assert made(spread, of_rows) == [(15, 5, 1), (15, 5, 1), (6, 1)]
     assert spread.lay()
     one, two, three = made(spread, of_rows)
@@ -32,14 +32,14 @@ def test_buffers_are_padded_each_in_its_own_way_and_the_outer_axes_swapped():
 
 @pytest.mark.parametrize("ask", [lambda *_: None, lambda one, *_: one.view(6, 5).stride(0)])
 def test_what_nobody_asks_for_or_only_of_a_view_stays(ask):
-    spread = Spread()
+    spread = AllocationSpread()
     made(spread, ask)
     assert not spread.lay()
     assert made(spread, ask) == [(15, 5, 1), (15, 5, 1), (6, 1)]
 
 
 def test_values_are_those_that_were_asked_for():
-    spread = Spread()
+    spread = AllocationSpread()
     made(spread, of_rows)
     spread.lay()
     with Allocations("nan", 0.0, spread=spread), spread.asking():

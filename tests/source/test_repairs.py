@@ -8,7 +8,7 @@ from gradprobe.commands.mutate.operators import mutants_of
 from gradprobe.lint.passed import passed_of_others
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.repairs.candidates import Fault, candidates_of
-from gradprobe.source.repairs.spots import Grid
+from gradprobe.source.repairs.spots import GridRole
 from gradprobe.source.repairs.unrun import as_parsed
 from gradprobe.source.text import Edit
 from tests.source.repaired import TEXT
@@ -220,7 +220,7 @@ def test_what_may_be_how_many_programs_there_are_has_the_grid_of_what_is_allocat
     text, _ = faulty("", "triton.cdiv(n_ctx, 16)", "(n_ctx // 16)")
     line = next(at for at, each in enumerate(text.split("\n"), 1) if "zeros_like" in each)
     file = KernelFile("mine.py", text)
-    for grid, is_among in ((Grid.FAR, False), (Grid.NEAR, True)):
+    for grid, is_among in ((GridRole.FAR, False), (GridRole.NEAR, True)):
         found = [bare(one.text) for one in islice(candidates_of(file, [Fault(line, grid=grid)]), FIRST)]
         assert (bare(TEXT) in found) is is_among
 

@@ -26,7 +26,7 @@ def from_toml(option: Option, value: Any, where: str) -> Any:
     """
     word = word_of(option, value)
     if word is None:
-        raise UsageFailure(f"{where} must be {expected(option)}, got {told(value)}")
+        raise UsageFailure(f"{where} must be {expected(option)}, got {value_in_words(value)}")
     return _parsed(option, word, where)
 
 
@@ -44,11 +44,11 @@ def from_environment(option: Option, text: str, variable: str) -> Any:
 def seconds(value: Any, where: str) -> float:
     """A timeout. Raises UsageFailure where it is not a number of seconds from 0 to a year."""
     if not is_number(value) or not 0 < value <= _LONGEST:
-        raise UsageFailure(f"{where} must be seconds above 0, and at most {_LONGEST:.0f}, got {told(value)}")
+        raise UsageFailure(f"{where} must be seconds above 0, and at most {_LONGEST:.0f}, got {value_in_words(value)}")
     return float(value)
 
 
-def told(value: Any) -> str:
+def value_in_words(value: Any) -> str:
     """A value of TOML in a message: its type and itself."""
     kinds = {bool: "the boolean", int: "the number", float: "the number", str: "the string", list: "the array"}
     shown = str(value).lower() if isinstance(value, bool) else repr(value)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...inputs.options import FAMILIES, OPTIONS
 from ...model.failures import UsageFailure, did_you_mean
-from .environment import from_toml, seconds, told
+from .environment import from_toml, seconds, value_in_words
 
 # The names of tables below [tool], and how near to this tool's one must be: one letter left out, doubled or exchanged.
 _TOOLS = re.compile(r"^\s*\[\s*tool\s*\.\s*[\"']?([\w-]+)", re.MULTILINE)
@@ -204,19 +204,19 @@ def _layouts(value: Any, where: str) -> Any:
 
 def _as_strings(value: Any, where: str) -> list[str]:
     if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
-        raise UsageFailure(f"{where} must be an array of at least one string, got {told(value)}")
+        raise UsageFailure(f"{where} must be an array of at least one string, got {value_in_words(value)}")
     return value
 
 
 def _word(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise UsageFailure(f"{where} must be a string, got {told(value)}")
+        raise UsageFailure(f"{where} must be a string, got {value_in_words(value)}")
     return value
 
 
 def _family(value: Any, where: str) -> str:
     if value not in FAMILIES:
-        raise UsageFailure(f"{where} must be {' or '.join(FAMILIES)}, got {told(value)}")
+        raise UsageFailure(f"{where} must be {' or '.join(FAMILIES)}, got {value_in_words(value)}")
     return str(value)
 
 

@@ -20,7 +20,19 @@ from ...processes.where import add_to_stack
 from ...source.text import SourceLine
 from ..kernel import KernelEntry, Sizes, c_values, compiled_for
 from ..recording import MOST_RECORDS, RECORD, Recorded, recording_now
-from ..watch import BARRIER, EQUAL, MISALIGNED, OUTSIDE, RACE, SHUFFLE, UNWRITTEN, CudaFinding, CudaSite, Watch, told
+from ..watch import (
+    BARRIER,
+    EQUAL,
+    MISALIGNED,
+    OUTSIDE,
+    RACE,
+    SHUFFLE,
+    UNWRITTEN,
+    CudaFinding,
+    CudaSite,
+    Watch,
+    add_findings,
+)
 from .build import HERE, MOST_SHARED, WRAPPER
 from .library import CRegion, Library, Named, Regions, library_of
 
@@ -196,7 +208,7 @@ def run(
         )
     seen = [_finding(entry.name, library, regions, found) for found in findings[: described.n_findings]]
     fatal = seen.pop() if described.is_last_fatal else None
-    told(watch, seen)
+    add_findings(watch, seen)
     if is_stopped:
         words = fatal.sentence if fatal else f"{entry.name}: {described.message.decode(errors='replace')}"
         words = _of_signal(entry, library, described) if described.signal else words

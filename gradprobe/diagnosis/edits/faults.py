@@ -13,7 +13,7 @@ from ...probing.experiment import Experiment
 from ...source.kernel_file import KernelFile
 from ...source.repairs.candidates import Fault
 from ...source.repairs.printed import Place, edits_printed
-from ...source.repairs.spots import Grid
+from ...source.repairs.spots import GridRole
 from ...source.text import Edit
 from ..statements import COUNTED, LOOP, RANGE
 
@@ -21,7 +21,7 @@ from ..statements import COUNTED, LOOP, RANGE
 _OF_TENSORS = ("stride", "index", "layout", "store", "wrap")
 _AXES = {"batch": "b", "head": "h", "dim": "d"}
 # Those of how many programs there are, and those that may be.
-_GRIDS = {"race": Grid.FIRST, "unwritten": Grid.NEAR, "pairs": Grid.NEAR}
+_GRIDS = {"race": GridRole.FIRST, "unwritten": GridRole.NEAR, "pairs": GridRole.NEAR}
 # Those of what a loop leaves out, and the notes of its lines.
 _OF_RANGES, _RANGES = ("tile", "pairs"), (LOOP, RANGE, COUNTED)
 # Files of these packages are nobody's to edit.
@@ -56,7 +56,7 @@ def _of_diagnosis(diagnosis: Diagnosis, at: int, files: dict[str, KernelFile | N
     is_turned = of == "sign" or diagnosis.fix.startswith("negate ")
     has_range = kind in _OF_RANGES and any(where.note in _RANGES for where in diagnosis.where)
     for where in diagnosis.where:
-        is_summed, grid = has_range and where.note not in _RANGES, _GRIDS.get(kind, Grid.FAR)
+        is_summed, grid = has_range and where.note not in _RANGES, _GRIDS.get(kind, GridRole.FAR)
         fault = Fault(where.line, where.column, where.length, grid, of, is_turned, is_summed)
         by_file.setdefault(where.file, []).append(fault)
         if where.column is not None and where.length:

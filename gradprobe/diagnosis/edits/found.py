@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ...source.repairs.candidates import Candidate
 from .cause import Cause
 from .hunt import Hunt
-from .judge import Judged
+from .judge import JudgedEdit
 from .trial import Came
 
 
@@ -18,7 +18,7 @@ class Passed:
     candidate: Candidate
     titles: list[str]
     """Of all that was run with it."""
-    judged: Judged
+    judged: JudgedEdit
     """What came of it in other cases."""
     at_others: str = ""
     """What is wrong with lengths that were not asked for, which the kernel may not take; "" where nothing is."""

@@ -27,7 +27,7 @@ _Place = tuple[str, str, str, int, str]
 
 
 @dataclass
-class Judged:
+class JudgedEdit:
     """What came of an edit in cases unlike the check's."""
 
     right: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class _Hearing:
     candidate: Candidate
     reaches: tuple[Reach, ...]
     """The functions that it changes."""
-    judged: Judged = field(default_factory=Judged)
+    judged: JudgedEdit = field(default_factory=JudgedEdit)
     reached: set[Goal] = field(default_factory=set)
     is_broken: bool = False
     """Whether it broke what is right, or runs, without it."""
@@ -76,7 +76,7 @@ class _Hearing:
         is_short = min(case.seqlen_q, case.seqlen_k) <= _SHORT
         return not self.judged.doubts and any(is_short or goal.kind != TURNS or goal.value == SEVERAL for goal in left)
 
-    def result(self, *, is_drawn: bool) -> Judged:
+    def result(self, *, is_drawn: bool) -> JudgedEdit:
         """What came of it in the end.
 
         Args:
@@ -102,7 +102,7 @@ class Judge:
         self._before: dict[Trial, Came | None] = {}
         self._never: set[_Place] = set()
 
-    def judged(self, candidate: Candidate) -> Judged | None:
+    def judged(self, candidate: Candidate) -> JudgedEdit | None:
         """What came of an edit; None where it breaks what is right, or runs, without it."""
         hearing = _Hearing(candidate, tuple(edited_functions(candidate)))
         right, case = hearing.judged.right, self._experiment.case

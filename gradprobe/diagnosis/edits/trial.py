@@ -19,7 +19,7 @@ from ...probing.experiment import Experiment, experiment_of, silent
 from ...probing.runs import records_of
 from ...processes.startup.gradprobe_shadow import load_from_copy
 from ...runtime.reached import reached_goals
-from ...runtime.spread import Spread
+from ...runtime.spread import AllocationSpread
 from ...source.reach import Goal, Reach
 from ...targets.find import Target, find_target
 from ...targets.naming import module_of
@@ -127,7 +127,7 @@ def _spread(experiment: Experiment) -> Experiment:
     Raises:
         Refusal: it asks for the strides of nothing that it allocates.
     """
-    spread = Spread()
+    spread = AllocationSpread()
     next(records_of(replace(experiment, spread=spread)))
     if not spread.lay():
         raise Refusal("it asks for no strides of what it allocates")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ...model.number import plural
-from ...model.report import Misread, Reached, Report, told
+from ...model.report import Misread, Reached, Report, explained_diagnoses
 from ...model.run import ASKED, LACKING, MORE, NONE, TWICE, Laid, Visited
 
 # Heads of a tensor that are drawn, one below the other, and indices of an axis that is misread.
@@ -229,7 +229,7 @@ def _describe(found: Reached) -> str:
 def parts_of_memory(report: Report) -> dict[str, object]:
     """What `memory.html` reads."""
     read = next((one.misread for one in report.diagnoses if one.misread is not None), None)
-    reached = next((one.reached for one in told(report.diagnoses) if one.reached is not None), None)
+    reached = next((one.reached for one in explained_diagnoses(report.diagnoses) if one.reached is not None), None)
     lay = next((run.laid for run in report.runs if report.measured and run.layout == report.shown.layout), ())
     reads = reaches(reached, lay) if reached else []
     shown = next((run for run in report.runs if run.visited), None)

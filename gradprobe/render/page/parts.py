@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...model.report import Report, told
+from ...model.report import Report, explained_diagnoses
 from ...model.run import Element
 from ..console import first_line, verdict_words
 from ..places import Base, base_of, places_of
@@ -36,7 +36,7 @@ def parts_of(
     """
     base, run = base_of(report), report.shown if report.measured else None
     compared = run if run is not None and run.compares else None
-    causes = told(report.diagnoses)
+    causes = explained_diagnoses(report.diagnoses)
     asked = (report.close_up,) if report.close_up is not None else ()
     views = [*asked, *(view for view in report.close_ups if view not in asked)]
     alike = alike_heads(compared, values.tiles.keys()) if compared else []
@@ -79,7 +79,7 @@ def _facts(report: Report, base: Base) -> Iterator[tuple[str, str]]:
 
 def _line(report: Report, base: Base) -> Iterator[tuple[str, str]]:
     """The line that the first cause names; else the target, which accuses nobody."""
-    causes = told(report.diagnoses)
+    causes = explained_diagnoses(report.diagnoses)
     if causes and causes[0].where:
         where = causes[0].where[0]
         yield "line", f"{base.short(where.file)}:{where.place}"

@@ -21,7 +21,7 @@ from .parameter import owner_meant, stride_passed, strides_of_what_is_passed
 from .repairs import Repairs
 from .rules import undone
 from .siblings import of_siblings
-from .spots import Grid, Spot, spots_of
+from .spots import GridRole, Spot, spots_of
 from .unread import unread
 from .unrun import as_parsed
 
@@ -55,7 +55,7 @@ class Fault:
     column: int | None = None
     """Of the wrong piece in the stripped line; None where that is not known."""
     length: int = 0
-    grid: Grid = Grid.FAR
+    grid: GridRole = GridRole.FAR
     """Whether it may be how many programs there are."""
     of: str = ""
     """The intermediate that is wrong, as the table of intermediates has it; "" where that is not told."""

@@ -16,7 +16,7 @@ from ..triton_source import HINTS, blocks, bound_in
 _DEEPEST, _LAUNCH = 6, 2
 
 
-class Grid(Enum):
+class GridRole(Enum):
     """Whether a fault may be how many programs there are."""
 
     FAR = "no"
@@ -43,7 +43,7 @@ class Spot:
         return sorted(read, key=lambda node: (node.lineno, node.col_offset))
 
 
-def spots_of(file: KernelFile, line: int, grid: Grid = Grid.FAR) -> Iterator[Spot]:
+def spots_of(file: KernelFile, line: int, grid: GridRole = GridRole.FAR) -> Iterator[Spot]:
     """Where the fault of a line may lie, nearest first; of the line of a `def`, its statements from the last one up.
 
     Args:
@@ -58,8 +58,8 @@ def spots_of(file: KernelFile, line: int, grid: Grid = Grid.FAR) -> Iterator[Spo
     else:
         inner = reversed([each for each in _statements(function) if each is not function])
         waiting = [Spot(function, each, _roots(each), 0) for each in inner]
-    grids = list(_grids(file, function, statement)) if grid != Grid.FAR else []
-    further = 2 * _LAUNCH if grid == Grid.FIRST else 0
+    grids = list(_grids(file, function, statement)) if grid != GridRole.FAR else []
+    further = 2 * _LAUNCH if grid == GridRole.FIRST else 0
     waiting = [*grids, *(replace(spot, distance=spot.distance + further) for spot in waiting)]
     seen: set[ast.AST] = set()
     while waiting:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....inputs.memory import Array
 from ..memory.views import Handle, View
-from .graph import Flow, Node, Stored, Tile, Unplaced
+from .graph import Flow, Node, StoredTile, Tile, Unplaced
 from .lanes import NOWHERE, Cover, IndexTable, Lanes, along, is_block, without_tail
 from .slices import slice_of
 
@@ -91,7 +91,7 @@ class IndexedAccesses:
             return
         for view, lanes, addresses in self._parts(pointers, mask):
             has_nan = tile.node.has_nan and bool(np.isnan(value.data.reshape(-1)[lanes]).any())
-            self.flow.stores.append(Stored(view.home, tile.node, site, has_nan))
+            self.flow.stores.append(StoredTile(view.home, tile.node, site, has_nan))
             here = {} if tile.lanes is None else {x: at.reshape(-1)[lanes] for x, at in _told_apart(tile.lanes).items()}
             found = self._indices_of(view, addresses) if self._letters(view) else {}
             if tile.lanes is not None and found:

@@ -135,7 +135,7 @@ class Crossing:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTile:
     """One store, or atomic, of a tile whose origin is known."""
 
     home: int
@@ -192,7 +192,7 @@ class Flow:
     """By number: those of these lines that made a tile of indices, not one number alone."""
     divided: set[int] = field(default_factory=set)
     """By number: those of these lines that made a quotient or a remainder."""
-    stores: list[Stored] = field(default_factory=list)
+    stores: list[StoredTile] = field(default_factory=list)
     unplaced: list[Unplaced] = field(default_factory=list)
     empty: dict[int, Site] = field(default_factory=dict)
     """By home, the last store of one number throughout that no load was made into."""
