@@ -33,10 +33,8 @@ class Formulas:
         forms += [Form("S", "bhmn", self.raw, "Q K^T")]
         s = self.logits(self.scale)
         t = np.where(self.valid, s, -np.inf)
-        most = t.max(-1)
-        powers = np.exp(t - most[..., None])
-        lse = most + np.log(powers.sum(-1))
-        p = np.exp(t - lse[..., None])
+        highest, powers = exponentials(t)
+        most, lse, p = highest[..., 0], self._lse[..., 0], np.exp(t - self._lse)
         forms += [
             Form("S", "bhmn", s, "S"), Form("", "bhm", most, "the maximum of S"), Form("LSE", "bhm", lse, "LSE"),
             Form("", "bhm", s.max(-1), "the maximum of S without its mask"),
@@ -110,15 +108,21 @@ class Formulas:
 
     @cached_property
     def _lse(self) -> Array:
-        """[B, H, M, 1]."""
-        t = np.where(self.valid, self.logits(self.scale), -np.inf)
-        most = t.max(-1, keepdims=True)
-        return np.asarray(most + np.log(np.exp(t - most).sum(-1, keepdims=True)))
+        """[B, H, M, 1]; 0 of rows that see no key."""
+        most, powers = exponentials(np.where(self.valid, self.logits(self.scale), -np.inf))
+        return np.asarray(most + np.log(np.maximum(powers.sum(-1, keepdims=True), 1.0)))
 
     @property
     def _count(self) -> Array:
         """[M, 1] i + 1."""
         return np.arange(1.0, self.x.n_query + 1)[:, None]
+
+
+def exponentials(t: Array) -> tuple[Array, Array]:
+    """The maximum of each row of scores, 0 of one that sees no key, and their exponentials less that, the largest 1."""
+    most = t.max(-1, keepdims=True)
+    most = np.where(np.isfinite(most), most, 0.0)
+    return most, np.exp(t - most)
 
 
 def as_numpy(tensor: torch.Tensor) -> Array:

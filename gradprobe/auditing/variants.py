@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..model.intermediates import PRODUCTS, Product, symbol
 from .forms import Array, Form, Mistake, multiplied
-from .formulas import Formulas
+from .formulas import Formulas, exponentials
 
 
 class Variants(Formulas):
@@ -41,9 +41,9 @@ class Variants(Formulas):
                     yield Form("P", "bhmn", values, "P", mistakes)
         if self.x.bias is not None:
             without = np.where(self.valid, self.scale * self.raw, -np.inf)
-            powers = np.exp(without - without.max(-1, keepdims=True))
+            _, powers = exponentials(without)
             mistake = Mistake("S", "bias/left-out", "the bias is left out of the scores", "add it before the softmax")
-            yield Form("P", "bhmn", powers / powers.sum(-1, keepdims=True), "P", (mistake,))
+            yield Form("P", "bhmn", powers / np.maximum(powers.sum(-1, keepdims=True), 1.0), "P", (mistake,))
         for of_factor, factor in factors[1:]:  # of an LSE that is given, and right
             assert of_factor is not None
             yield Form("P", "bhmn", np.where(self.valid, np.exp(self.logits(factor) - self._lse), 0), "P", (of_factor,))
@@ -117,7 +117,7 @@ class Variants(Formulas):
         length = dp.shape[-1]
         means = {
             f"delta is a mean, 1/{length} (the length) of the sum over the row": length,
-            "delta is a mean: it is divided by the keys that a row sees": self.valid.sum(-1),
+            "delta is a mean: it is divided by the keys that a row sees": np.maximum(self.valid.sum(-1), 1),
         }
         others = [_row("rowsum(dP) / the length", dp.mean(-1))]
         for words, count in means.items():
