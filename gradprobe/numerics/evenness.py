@@ -23,7 +23,6 @@ from ..reference import Attention, evaluate
 from ..reference.attention import BY_KEY
 from ..runtime.trace import Trace
 from .compare import Comparison, tiles_of
-from .identities import Invariant
 from .precision import Precision
 from .spread import RESULTS, Parts, Scatter, Spread, rounding, tile_parts
 
@@ -148,18 +147,19 @@ def most(size: Tensor, of: Mapping[str, Tensor], held: Mapping[str, Tensor], oft
 
 
 def excess(head: HeadScatter, others: Sequence[HeadScatter], checks: int, often: Mapping[str, float] = OFTEN) -> float:
-    """By which factor a head errs more than its values and chance explain, beside the mean of others; 0 without any.
+    """By which factor a head errs more than roundings, each as often as it may be, and than others of its result.
 
     Args:
         checks: how many heads are judged in all.
     """
-    if not others:
-        return 0.0
-    other = _mean(others)
-    of, held = ({name: torch.tensor(share) for name, share in one.shares.items()} for one in (head, other))
-    by_values = float(most(torch.tensor(other.size), of, held, often)) * head.repeated
-    allowed = by_values * APART * math.exp(by_chance(checks, head, other))
-    return math.sqrt(head.size / max(allowed, 1e-300))
+    most_often = sum(often[name] * share for name, share in head.shares.items())
+    allowed = most_often * math.exp(by_chance(checks, head))
+    if others:
+        other = _mean(others)
+        of, held = ({name: torch.tensor(share) for name, share in one.shares.items()} for one in (head, other))
+        by_values = APART * float(most(torch.tensor(other.size), of, held, often))
+        allowed = min(allowed, by_values * math.exp(by_chance(checks, head, other)))
+    return math.sqrt(head.size / max(head.repeated * allowed, 1e-300))
 
 
 def _mean(heads: Sequence[HeadScatter]) -> HeadScatter:
@@ -181,12 +181,6 @@ def _mean(heads: Sequence[HeadScatter]) -> HeadScatter:
     )
 
 
-def exceeds(head: HeadScatter, checks: int, often: Mapping[str, float] = OFTEN) -> bool:
-    """Whether a head errs more than if each part were rounded as often as it is at most, chance apart."""
-    allowed = head.repeated * sum(often[name] * share for name, share in head.shares.items())
-    return head.size > allowed * math.exp(by_chance(checks, head))
-
-
 def stand_out(head: HeadScatter, parts: Parts, squares: Tensor, checks: int, often: Mapping[str, float]) -> Tensor:
     """Which elements of a head err more than roundings that make its size can.
 
@@ -201,19 +195,20 @@ def stand_out(head: HeadScatter, parts: Parts, squares: Tensor, checks: int, oft
     shares = {name: torch.tensor(share).to(squares) for name, share in head.shares.items()}
     size = torch.tensor(head.size * math.exp(by_chance(checks, head))).to(squares)
     variance = head.repeated * most(size, parts, shares, often)
-    return squares > 2 * math.log(2 * squares.numel() * checks / FALSE_ALARMS) * variance
+    return squares > 2 * math.log(6 * squares.numel() * checks / FALSE_ALARMS) * variance
 
 
 def by_chance(checks: int, *heads: HeadScatter) -> float:
     """By how much the logarithms of sizes differ by chance: Student's t, of Welch's degrees of freedom, at the rate
-    that leaves FALSE_ALARMS for all checks together.
+    that leaves FALSE_ALARMS for all checks together. A head has three: its size by itself, beside others, and its
+    slopes or elements.
 
     Rows whose squares are a chi-square of four or more degrees keep that rate within a factor of two from three rows
     on, of one degree within a factor of seven (simulated; the logarithm takes most of their skewness away).
     """
     variance = sum(head.scatter + head.in_common for head in heads)
     freedom = variance**2 / max(sum(head.scatter**2 / (head.rows - 1) for head in heads), 1e-300)
-    return student(FALSE_ALARMS / checks, freedom) * math.sqrt(variance)
+    return student(FALSE_ALARMS / (3 * checks), freedom) * math.sqrt(variance)
 
 
 def student(rate: float, freedom: float) -> float:
@@ -245,20 +240,3 @@ def heads_by_result(case: Case, x: Attention, trace: Trace, comparison: Comparis
         stored = rounding(precision, expected).sum(-1, keepdim=True)
         found[result] = list(heads_of(x, result, scatter[result], stored, squares, precision.matrix))
     return found
-
-
-def evenness(heads: Mapping[str, Sequence[HeadScatter]]) -> list[Invariant]:
-    """Whether all heads of each result err alike, and which does not most; empty where that is not known."""
-    checks = sum(map(len, heads.values()))
-    found = [
-        (excess(head, [one for one in of_result if one is not head], checks), result, head)
-        for result, of_result in heads.items() if len(of_result) > 1 for head in of_result
-    ]  # fmt: skip
-    if not found:
-        return []
-    most, result, head = max(found, key=lambda one: one[0])
-    batch, of_head = head.place
-    others = [one.size for one in heads[result] if one is not head]
-    times = math.sqrt(head.size / (sum(others) / len(others)))
-    where = f"{result} of batch {batch}, head {of_head} errs {times:.1f} times as much as in the other heads"
-    return [Invariant("I11", "target", most, 1.0, where)]

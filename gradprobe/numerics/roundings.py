@@ -15,7 +15,7 @@ from ..model.number import listed
 from ..reference import Attention
 from ..runtime.trace import Trace
 from .compare import Comparison
-from .evenness import OFTEN, TILES, HeadScatter, exceeds, excess, scatter_of, stand_out
+from .evenness import OFTEN, TILES, HeadScatter, excess, scatter_of, stand_out
 from .precision import ROUNDED, Precision, precision_of, with_roundings
 from .spread import Scatter, rounding
 
@@ -92,7 +92,7 @@ def _are_alike(heads: Mapping[str, Sequence[HeadScatter]], often: Mapping[str, f
     """Whether the errors of each result are as large as so many roundings are, alike in all heads."""
     checks = sum(map(len, heads.values()))
     return not any(
-        exceeds(head, checks, often) or excess(head, [one for one in of_result if one is not head], checks, often) > 1
+        excess(head, [one for one in of_result if one is not head], checks, often) > 1
         for of_result in heads.values()
         for head in of_result
     )

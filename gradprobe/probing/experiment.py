@@ -22,12 +22,13 @@ from ..model.assignment import OUTPUTS, PLAIN, Assigned, planned_runs
 from ..model.case import Case
 from ..model.intermediates import DERIVED
 from ..model.mechanisms import gathered
+from ..numerics.alike import evenness
 from ..numerics.budget import Recovery
 from ..numerics.by_block import ByBlock
 from ..numerics.coarser import Coarser, CoarserDots, explained
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
 from ..numerics.conventions import Convention, in_other_conventions
-from ..numerics.evenness import HeadScatter, evenness, heads_by_result
+from ..numerics.evenness import HeadScatter, heads_by_result
 from ..numerics.evidence import Measured
 from ..numerics.float64 import SplitCounts, multiplying
 from ..numerics.identities import identities
@@ -248,6 +249,7 @@ def measure(
             elif conventions:
                 trace, comparison = read, found
                 invariants = tuple(identities(case, problem(), trace, comparison))
+        plain = comparison
         heads = (
             {} if reference or coarse or by_block.is_worth_it else heads_by_result(case, problem(), trace, comparison)
         )
@@ -259,7 +261,8 @@ def measure(
                 comparison = lenient
                 invariants = tuple(identities(case, problem(), trace, comparison))
             coarser = (*proved, *coarser)
-        invariants = (*invariants, *(gathered("evenness", evenness, heads) if comparison.matches else ()))
+        if comparison.matches:
+            invariants = (*invariants, *gathered("evenness", evenness, problem(), trace, plain, heads))
         refuse_broken(experiment.reference, invariants)
         # Of the coarser arithmetic only whether it explains all is asked.
         first = None if comparison.matches or coarse else locate(problem(), trace, comparison)

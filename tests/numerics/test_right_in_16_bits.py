@@ -11,9 +11,10 @@ from torch import Tensor
 
 from gradprobe.model.case import Case
 from gradprobe.model.resolution import resolve
-from gradprobe.numerics.evenness import most, student
+from gradprobe.numerics.evenness import heads_by_result, most, student
 from gradprobe.numerics.evidence import Measured
 from gradprobe.numerics.precision import precision_of
+from gradprobe.numerics.slopes import steepest
 from gradprobe.numerics.spread import rounding
 from gradprobe.probing.experiment import experiment_of, inputs_of, measure
 from gradprobe.runtime.trace import Trace, read_trace
@@ -123,6 +124,31 @@ def test_the_variance_of_a_rounding_is_that_of_many(dtype):
     values = torch.rand(10_000, generator=torch.Generator().manual_seed(0), dtype=torch.double).exp()
     predicted = rounding(precision_of(str(dtype).removeprefix("torch."), "ieee"), values).sum()
     assert float((values.to(dtype) - values).square().sum() / predicted) == pytest.approx(1.0, abs=0.03)
+
+
+@sampled("seed", range(300), (15, 144))
+def test_twice_the_error_of_a_head_alone_is_found_where_a_slope_is_known_to_a_half(seed):
+    random = Random(seed)
+    how = drawn(random)
+    case = replace(case_of(random, seed, least=TOLD), kv_heads=1)
+    judge, name = Judge(case, how), random.choice(("dK", "dV"))
+    right = judge(judge.results)
+    results, (x, precision) = judge.doubled(right, name, 0), (right.x, right.comparison.precision)
+    heads = heads_by_result(case, x, judge.trace(results), right.comparison)
+    expected, checks = right.comparison.expected[name][0, 0], sum(map(len, heads.values()))
+    twice = 2 * (judge.results[name][0, 0].double() - expected)
+    known, _, _ = steepest(x, name, heads[name][0], twice, expected, precision, checks)
+    assert known <= 1.05 or not judge(results).matches, (how, case, name)
+
+
+def test_twice_the_error_of_a_head_alone_is_told_by_its_rounding():
+    judge = Judge(replace(case_of(Random(3), 3, least=200, most=200), kv_heads=1), Roundings(frozenset({"PE", "dS"})))
+    right = judge(judge.results)
+    found = judge(judge.doubled(right, "dK", 0))
+    assert found.comparison.matches, "no single element tells"
+    (broken,) = found.broken
+    assert broken.name.startswith("I11 heads round alike: dK of batch 0, head 0 errs ")
+    assert broken.name.endswith(" times as much as the rounding of dS makes it")
 
 
 def test_the_head_is_named():
