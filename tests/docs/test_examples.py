@@ -85,3 +85,11 @@ def test_writing_keeps_what_a_page_leaves_out():
     ]  # fmt: skip
     with pytest.raises(ValueError, match="no line like 'row 2: 0.5' came"):
         rewritten(command, "head 7\nend\n")
+
+
+def test_a_block_that_begins_with_what_is_left_out_is_written_too():
+    assert rewritten(Command("x", ("...", "row 4: 0.5", "...")), "head\nrow 4: 0.25\nend\n") == [
+        "...",
+        "row 4: 0.25",
+        "...",
+    ]
