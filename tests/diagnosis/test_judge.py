@@ -71,13 +71,14 @@ def judged(line, old, new, **how):
     return judge_of(**how).judged(edit(line, old, new))
 
 
-def judge_of(*, lengths=(), dims=(), wrong=(), run=None):
+def judge_of(*, lengths=(), dims=(), wrong=(), run=None, laid=()):
     """A judge of edits of a target in which dK is wrong, and which is always causal and never of long sequences.
 
     Args:
         lengths: those that the target takes, and `dims` likewise; all others are refused. None for all.
         wrong: what is wrong with and without an edit in what is laid apart.
         run: the list to which each trial is added.
+        laid: the layouts of the check.
     """
 
     def came(trial):
@@ -94,7 +95,7 @@ def judge_of(*, lengths=(), dims=(), wrong=(), run=None):
 
     target = SimpleNamespace(takes={"causal": "causal"}, required=())
     experiment = SimpleNamespace(case=softmax_case(seqlen=96, head_dim=32, causal=True), target=target)
-    return Judge(experiment, lambda _, trials: list(map(came, trials)), {"dK"}, [])
+    return Judge(experiment, lambda _, trials: list(map(came, trials)), {"dK"}, laid)
 
 
 def test_what_the_target_never_does_is_told_and_does_not_keep_an_edit_from_being_certain():
@@ -146,3 +147,16 @@ def test_what_no_case_came_to_with_one_edit_is_not_drawn_for_again():
         assert judge.judged(edit(9, "X, x", f"X, {text}")).not_run == ()
         drawn.append([trial.title for trial in run])
     assert {"16 rows", "384 rows"} <= {*drawn[0]} - {*drawn[1]}
+
+
+@pytest.mark.parametrize("laid", [("contiguous", "distinct"), ("contiguous", "distinct-unit")])
+def test_what_options_choose_is_tried_in_the_strides_of_the_check(laid):
+    run = []
+    judge_of(run=run, laid=laid).judged(edit(9, "X, x", "X, x * 1"))
+    assert ((("all", laid[1]),), False) in [(trial.assigned, trial.case.causal) for trial in run]
+    assert "other strides" not in [trial.title for trial in run]
+
+
+def test_other_strides_are_tried_with_and_without_a_mask_where_the_check_has_none():
+    right = judged(9, "X, x", "X, x * 1").right
+    assert {"other strides", "other strides without a causal mask"} <= set(right)

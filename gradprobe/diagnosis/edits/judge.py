@@ -107,7 +107,7 @@ class Judge:
         hearing = _Hearing(candidate, tuple(edited_functions(candidate)))
         right, case = hearing.judged.right, self._experiment.case
         for lengths in ladder(case):
-            found = list(others(case, *self._takes, lengths, self._laid))
+            found = list(others(case, *self._takes, lengths, self._laid, is_again=bool(right)))
             if right or (self._all_are_kept(hearing, found[:1]) and right):
                 self._all_are_kept(hearing, [other for other in found[1:] if other.feature not in right])
             if hearing.is_broken or hearing.judged.doubts or (right and lengths is not TAILS):

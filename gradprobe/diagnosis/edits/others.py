@@ -10,6 +10,7 @@ from ...model.assignment import Assigned
 from ...model.case import Case, fewer_heads
 
 DISTINCT: Assigned = (("all", "distinct"),)
+_STRIDED = ("distinct", "distinct-unit", "distinct-ordered")
 VIEWS: Assigned = (("q", "blhd"), ("k", "blhd"), ("v", "blhd"))
 
 
@@ -55,7 +56,13 @@ class Other:
 
 
 def others(
-    case: Case, takes: Collection[str], required: Collection[str], lengths: Lengths, laid: Collection[str] = ()
+    case: Case,
+    takes: Collection[str],
+    required: Collection[str],
+    lengths: Lengths,
+    laid: Collection[str] = (),
+    *,
+    is_again: bool = False,
 ) -> Iterator[Other]:
     """The cases that every edit is to be right in, as far as the target takes them; none of values from a file.
 
@@ -63,15 +70,29 @@ def others(
         takes: the target's parameters, by the names that are used here.
         required: those without a default.
         laid: the layouts that the check itself has.
+        is_again: whether all were tried with other lengths.
     """
     if case.inputs is not None or case.cu_seqlens_q:
         return
     base = _small(case, lengths)
     yield Other(f"{lengths.short} rows, other batches and heads", base)
     yield Other("what it allocates laid apart", _few(base), is_spread=True)
-    if "distinct" not in laid:
+    strided: Assigned = next(((("all", name),) for name in _STRIDED if name in laid), ())
+    if not strided:
         yield Other("other strides", _few(base), DISTINCT)
         yield Other("views of [B, L, H, D]", _few(base), VIEWS)
+    # What an option chooses is to be right in other strides too, where they are taken.
+    for other in _of_options(case, base, takes, required, lengths):
+        yield other if is_again else replace(other, assigned=strided)
+    if "causal" in takes and not strided:
+        words = "other strides without a causal mask" if base.causal else "other strides and a causal mask"
+        yield Other(words, replace(_few(base), causal=not base.causal), DISTINCT)
+
+
+def _of_options(
+    case: Case, base: Case, takes: Collection[str], required: Collection[str], lengths: Lengths
+) -> Iterator[Other]:
+    """What is taken as other options, dtypes and head dims."""
     yield from _of_family(base, takes, lengths) if case.family == "softmax" and not case.seqlens else ()
     for parameter, (name, off, on) in _OPTIONS.items():
         if parameter in takes and case.family == "softmax" and not (parameter in required and getattr(case, name)):
