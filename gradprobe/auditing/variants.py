@@ -101,8 +101,7 @@ class Variants(Formulas):
         yield Mistake("P", "mask/left-out", lse, "mask the scores with -inf again, or P with 0", mask="lse"), self.valid
 
     def wrong_rows(self) -> Iterator[Form]:
-        """One number a row that is taken for delta."""
-        yield from self._rows_of_features(self.alternates["O"][0])
+        """One number a row that is taken for delta. Of two words for the same numbers the first is told."""
         p, dp = self.alternates["P"][0].values, self.alternates["dP"][0].values
         others = {"rowsum(dP)": dp.sum(-1), "colsum(P * dP)": (p * dp).sum(-2), "colsum(dP)": dp.sum(-2),
                   "rowsum(P^2 * dP)": (p * p * dp).sum(-1), "max(P * dP)": (p * dp).max(-1),
@@ -110,6 +109,7 @@ class Variants(Formulas):
                   "rowsum(dO)": self.inputs["do"].sum(-1), "rowsum(O)": self.alternates["O"][0].values.sum(-1),
                   "rowsum(P)": p.sum(-1)}  # fmt: skip
         yield from (_row(words, values) for words, values in others.items())
+        yield from self._rows_of_features(self.alternates["O"][0])
 
     def _of_wrong_rows(self) -> Iterator[Form]:
         """Results of a wrong delta, which loops over elements never hold as a row."""

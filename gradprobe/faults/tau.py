@@ -65,7 +65,7 @@ def _added_to_what_is_masked(seen: Observed) -> Iterator[Hypothesis]:
 
 
 def _beyond_the_mask(summary: str, rule: Rule, fix: str) -> Hypothesis:
-    def seen(scope: TileScope) -> Tensor:
+    def visible(scope: TileScope) -> Tensor:
         return rule(scope.valid, scope.x, scope.tile)
 
     def z(scope: TileScope) -> Tensor:
@@ -73,9 +73,9 @@ def _beyond_the_mask(summary: str, rule: Rule, fix: str) -> Hypothesis:
         return scope.used["P"] + scope.x.tau[scope.tile.heads, None, None] / _from_1(scope)
 
     hooks: dict[str, Hook] = {
-        "O": lambda value, scope: (z(scope).relu() * seen(scope)) @ scope.v,
-        "dP": lambda value, scope: scope.unmasked_dp * (seen(scope) & (z(scope) > 0)),
-        "dV": lambda value, scope: (z(scope).relu() * seen(scope)).mT @ scope.do,
+        "O": lambda value, scope: (z(scope).relu() * visible(scope)) @ scope.v,
+        "dP": lambda value, scope: scope.unmasked_dp * (visible(scope) & (z(scope) > 0)),
+        "dV": lambda value, scope: (z(scope).relu() * visible(scope)).mT @ scope.do,
     }
     return making("tau/mask", "M1", summary, hooks, also=("dTau",), fix=fix)
 

@@ -118,7 +118,7 @@ def unlike(stride: Stride, like: Sequence[Stride]) -> Claim:
 def not_dense(name: str, axes: Sequence[int], shape: tuple[int, ...]) -> Claim:
     """Claims that the stride of an axis is not the span of the axis inside it, or that the last stride is not 1."""
 
-    def words(axis: int) -> str:
+    def claim(axis: int) -> str:
         inner = f"{name}.shape[{axis + 1}] * {name}.stride({axis + 1})"
         return f"{name}.stride({axis}) != {'1' if axis == len(shape) - 1 else inner}"
 
@@ -126,7 +126,7 @@ def not_dense(name: str, axes: Sequence[int], shape: tuple[int, ...]) -> Claim:
         spans = [size * step for size, step in zip(shape[1:], of[name][1:], strict=True)] + [1]
         return any(of[name][axis] != spans[axis] for axis in axes)
 
-    return Claim(WITHIN, tuple((name, axis) for axis in axes), any_of([words(axis) for axis in axes]), holds)
+    return Claim(WITHIN, tuple((name, axis) for axis in axes), any_of([claim(axis) for axis in axes]), holds)
 
 
 def not_contiguous(name: str, shape: tuple[int, ...]) -> Claim:
