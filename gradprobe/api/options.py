@@ -104,7 +104,7 @@ class Options(TypedDict, total=False):
     shards: str | None
     """What each rank holds: contiguous, zigzag, striped, heads, or FILE.py:FUNCTION (default: contiguous)."""
     pattern: str | None
-    """Pattern of the drawn values: normal, small, large, negative, positive, offset, lowrank, dyadic (default: ..."""
+    """Pattern of the drawn values: normal, small, large, wide, negative, positive, offset, lowrank, dyadic ..."""
     dots: str | None
     """Arithmetic of float32 dots: ieee, bf16x6, tf32x3, bf16x3, tf32 (default: what the backend does)."""
     oracle: str | None

@@ -118,6 +118,8 @@ def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
         values |= {"bias": values["bias"] * 0} if "bias" in values else {}
     elif case.pattern == "large":  # scores four times as wide: P is nearly one-hot
         values |= {"q": q * 4}
+    elif case.pattern == "wide":  # scores to 100: what rounds one of them, or an operand, errs as they grow
+        values |= {"q": q * 20}
     elif case.pattern in MEANS:
         # Every score near -120 or 120, so exp(S) underflows or overflows unless the maximum is subtracted.
         mean = MEANS[case.pattern]

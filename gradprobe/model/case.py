@@ -8,7 +8,7 @@ from .assignment import OUTPUTS, PLAIN
 from .intermediates import lookup
 
 DTYPES = ("float32", "float16", "bfloat16")
-PATTERNS = ("normal", "small", "large", "negative", "positive", "offset", "lowrank", "dyadic")
+PATTERNS = ("normal", "small", "large", "wide", "negative", "positive", "offset", "lowrank", "dyadic")
 DOTS = ("ieee", "bf16x6", "tf32x3", "bf16x3", "tf32")
 """Ways to multiply float32 as Triton calls them, the finest first."""
 DEVICES = ("auto", "cpu", "cuda")

@@ -17,6 +17,7 @@ from ..model.case import Case
 from ..reference import Attention, Tile, evaluate
 from ..runtime.trace import Trace
 from .compare import Comparison, Evaluate, tile_size
+from .precision import growth_of
 
 # Of the squared error of what is wrong, the share that a model must take away before it is tried in full.
 _WORTH_TRYING = 0.5
@@ -49,7 +50,7 @@ class Operand:
     def sentence(self) -> str:
         """The finding in one sentence."""
         where = "" if self.in_forward else " of its backward"
-        return f"coarser than its contract: rounds {self.product} before the scores{where}"
+        return f"coarser than its contract: rounds {self.product} before the scores{where}{growth_of(self.dtype)}"
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class OperandOfEach:
         of_queries, of_keys = self.of_queries.product, self.of_keys.product
         return (
             f"coarser than its contract: rounds {of_queries} before the scores of dQ, "
-            f"and {of_keys} before those of dK and dV"
+            f"and {of_keys} before those of dK and dV{growth_of(self.of_keys.dtype)}"
         )
 
 

@@ -88,6 +88,12 @@ def precision_of(dtype: str, dots: str) -> Precision:
     return Precision(f"{dtype}, float32 sums", 0.0, unit, floor, U_TENSOR_CORE)
 
 
+def growth_of(dtype: str) -> str:
+    """From which scores on what rounds them, or an operand of theirs, to a dtype, by u S, moves P by a tenth."""
+    tenth = 0.1 / precision_of(dtype, "ieee").matrix
+    return f"; its errors grow with the scores: of scores of {tenth:.0f} and more, P is off by a tenth"
+
+
 def exactly(precision: Precision) -> Precision:
     """The same for dyadic values. float32's own budget is as narrow, and TF32 cuts a P that is just below a number."""
     if not precision.matrix or precision.operand:

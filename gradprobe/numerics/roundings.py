@@ -16,7 +16,7 @@ from ..reference import Attention
 from ..runtime.trace import Trace
 from .compare import Comparison
 from .evenness import OFTEN, TILES, HeadScatter, excess, scatter_of, stand_out
-from .precision import ROUNDED, Precision, precision_of, with_roundings
+from .precision import ROUNDED, Precision, growth_of, with_roundings
 from .spread import Scatter, rounding
 
 
@@ -36,19 +36,12 @@ class Roundings:
     @property
     def sentence(self) -> str:
         """The finding in one sentence."""
+        growth = growth_of(self.dtype) if "S" in self.names else ""
         sums = f", and its sums every {self.tile} terms or less often" if self.tile else ""
         return (
             f"coarser than its contract: rounds {self.name} to {self.dtype}{sums} "
-            f"(all heads err as that makes them, and no element stands out){self._growth}"
+            f"(all heads err as that makes them, and no element stands out){growth}"
         )
-
-    @property
-    def _growth(self) -> str:
-        """From which scores on one rounding of a score, u S, moves P by a tenth."""
-        if "S" not in self.names:
-            return ""
-        tenth = 0.1 / precision_of(self.dtype, "ieee").matrix
-        return f"; its errors grow with the scores: of scores of {tenth:.0f} and more, P is off by a tenth"
 
 
 def rounded_besides(

@@ -13,7 +13,7 @@ from tests.sampling import DRAWS, tries
 
 TARGETS = [name for name, row in BUILTINS.items() if not row.missing()]
 DRAWN_DTYPES = ("float32", "float32", "float16", "bfloat16")
-PATTERNS = ("normal", "normal", "small", "large", "negative", "offset", "lowrank")
+PATTERNS = ("normal", "wide", "small", "large", "negative", "offset", "lowrank")
 RUNS = ("contiguous", "distinct", "do=expanded", "blhd", "packed", "offset", "do=blhd", "strided-last")
 
 

@@ -83,7 +83,7 @@ REFUSED = [
     ({"dtype": "float64"}, "--dtype must be one of float32, float16, bfloat16, got 'float64'"),
     (
         {"pattern": "ones"},
-        "--pattern must be one of normal, small, large, negative, positive, offset, lowrank, dyadic, got 'ones'",
+        "--pattern must be one of normal, small, large, wide, negative, positive, offset, lowrank, dyadic, got 'ones'",
     ),
     ({"dots": "tf16"}, "--dots must be one of ieee, bf16x6, tf32x3, bf16x3, tf32, got 'tf16'"),
     ({"device": "tpu"}, "--device must be one of auto, cpu, cuda, got 'tpu'"),
@@ -210,6 +210,13 @@ def test_large_scores_are_four_times_as_wide_and_an_offset_is_a_mean_of_1():
     assert all(torch.equal(large[name], normal[name]) for name in ("k", "v", "do", "bias"))
     assert all(torch.equal(offset[name], normal[name] + 1) for name in ("q", "k", "v", "do"))
     assert all(abs(normal[name].mean()) < 0.05 for name in ("q", "k", "v", "do"))  # of 10,368: 5 deviations
+
+
+def test_wide_scores_reach_100():
+    case = lazy(pattern="wide")
+    values = draw(case)
+    scores = (values["q"].double() @ values["k"].double().mT) * case.scale
+    assert 80 < scores.abs().max() < 160
 
 
 def test_lowrank_q_k_and_v_have_two_directions_and_do_has_all():

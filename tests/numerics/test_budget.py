@@ -23,7 +23,7 @@ ARITHMETICS = {
     "float16-stored-in-16-bits": Arithmetic(stored=torch.float16),
     "float16-scale-folded": Arithmetic(folded=True, tensor_core=True),
 }
-PATTERNS = ("normal", "small", "large", "negative", "positive", "offset", "lowrank")
+PATTERNS = ("normal", "small", "large", "wide", "negative", "positive", "offset", "lowrank")
 
 
 def dtype_of(name):

@@ -57,6 +57,12 @@ def probed(options=None, attention=as_in_the_tutorial, **how):
 
 
 # On every push each operand and factor, in both dtypes, and in a backward alone and in both passes.
+GROWTH = {
+    dtype: f"; its errors grow with the scores: of scores of {of} and more, P is off by a tenth"
+    for dtype, of in {"float16": 205, "bfloat16": 26}.items()
+}
+
+
 @sampled(
     "operand, forward, dtype",
     product([("k", True), ("q", True), ("k", False)], [False, True], ["float16", "bfloat16"]),
@@ -72,7 +78,9 @@ def test_a_rounded_operand_of_the_scores_is_told_and_matches_and_fails_when_stri
     factor = "scale * log2(e)" if log2e else "scale"
     words = f"rounds {factor} * {rounds} to {dtype} before the scores{'' if forward else ' of its backward'}"
     assert report.verdict == "match"
-    assert [one.sentence for one in report.measured[0][1].coarser] == [f"coarser than its contract: {words}"]
+    assert [one.sentence for one in report.measured[0][1].coarser] == [
+        f"coarser than its contract: {words}{GROWTH[dtype]}"
+    ]
     assert probed({"dtype": dtype, "strict": True}, **how).verdict == "mismatch"
 
 
@@ -85,7 +93,9 @@ def test_a_factor_that_is_rounded_before_is_told_too(rounds, dtype):
     report = probed({"dtype": dtype}, rounds=rounds, alone=True)
     words = f"rounds {FACTOR}, and {rounds} times that, to {dtype} before the scores of its backward"
     assert report.verdict == "match"
-    assert [one.sentence for one in report.measured[0][1].coarser] == [f"coarser than its contract: {words}"]
+    assert [one.sentence for one in report.measured[0][1].coarser] == [
+        f"coarser than its contract: {words}{GROWTH[dtype]}"
+    ]
 
 
 @sampled("alone, dtype", product([False, True], ["float16", "bfloat16"]), push=2)
@@ -94,7 +104,9 @@ def test_two_kernels_may_round_another_operand_each(alone, dtype):
     q, k = (f"{FACTOR}, and {one} times that," if alone else f"{FACTOR} * {one}" for one in "qk")
     words = f"rounds {q} to {dtype} before the scores of dQ, and {k} to {dtype} before those of dK and dV"
     assert report.verdict == "match"
-    assert [one.sentence for one in report.measured[0][1].coarser] == [f"coarser than its contract: {words}"]
+    assert [one.sentence for one in report.measured[0][1].coarser] == [
+        f"coarser than its contract: {words}{GROWTH[dtype]}"
+    ]
 
 
 @pytest.mark.parametrize("name", ["P", "dS", "dQ", "dK"])

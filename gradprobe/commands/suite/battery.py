@@ -110,6 +110,7 @@ _ROWS = (
          not_lazy=_NO_WINDOW, **_LONG),
     _Row(9, "bias window 45", options={"bias_window": 45}, needs=("bias",), of_lazy=True, **_LONG),
     _Row(10, "logits x4", options={"pattern": "large"}),
+    _Row(10, "logits to 100", options={"pattern": "wide"}),
     _Row(10, "every logit near -120", options={"pattern": "negative"}),
     _Row(10, "every logit near -120, causal", options={"pattern": "negative", "causal": True}, needs=("causal",),
          not_lazy=_CAUSAL),
@@ -134,7 +135,7 @@ ALWAYS: Mapping[str, Mapping[str, Any]] = {
     "mask": {"mask": "random"}, "sinks": {"sinks": True}, "keep": {"dropout": 0.3},
 }  # fmt: skip
 # Where logits are far from 0, a cap near them: in the flat ends of a lower one gradients are what rounding leaves.
-SOFTCAPS = {"large": 6.0, "negative": 150.0, "positive": 150.0}
+SOFTCAPS = {"large": 6.0, "wide": 60.0, "negative": 150.0, "positive": 150.0}
 PACKING = frozenset({"cu_seqlens", "cu_seqlens_q"})
 # What every case has of its own.
 _OWN = ("batch", "heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "layout", "runs", "cu_seqlens_k", "inputs")

@@ -24,7 +24,7 @@ BATCH = 64
 _LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
 # The options that decide one another: where one is given, none of the others is drawn.
 _TOGETHER = (_LENGTHS, ("heads", "kv_heads", "tau"), ("layout", "runs"), ("head_dim", "head_dim_v"))
-_PATTERNS = ("normal", "normal", "normal", "small", "large", "negative", "offset", "lowrank")
+_PATTERNS = ("normal", "normal", "wide", "small", "large", "negative", "offset", "lowrank")
 _LAYOUTS = ("contiguous", "contiguous", "blhd", "distinct-unit", "distinct", "offset")
 
 

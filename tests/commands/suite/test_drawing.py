@@ -38,7 +38,7 @@ def test_every_value_of_every_axis_that_the_target_takes_is_drawn_and_nothing_th
     for name, values in {
         "dtype": {"float32", "float16", "bfloat16"}, "causal": {True, False},
         "mask": {None, "random", "dead-rows", "padding"},
-        "pattern": {"normal", "small", "large", "negative", "offset", "lowrank"}, "head_dim": {16, 32, 64},
+        "pattern": {"normal", "small", "large", "wide", "negative", "offset", "lowrank"}, "head_dim": {16, 32, 64},
         "align": {"bottom-right", "top-left"}, "sinks": {True, False}, "alibi": {True, False}, "bias": {True, False},
     }.items():  # fmt: skip
         assert {getattr(case, name) for case in found} == values
