@@ -126,7 +126,13 @@ class Journal:
 
 
 def sampled(cases: Sequence[str], count: int | None, seed: int) -> list[str]:
-    return list(cases) if count is None else sorted(random.Random(seed).sample(cases, min(count, len(cases))))
+    """So many cases, in the order in which they are drawn: a larger sample begins with a smaller one."""
+    if count is None:
+        return list(cases)
+    draws, found = random.Random(seed), dict[str, None]()
+    while len(found) < min(count, len(cases)):
+        found[draws.choice(cases)] = None
+    return list(found)
 
 
 def cases_of(corpus: str, given: argparse.Namespace) -> list[str]:
