@@ -109,8 +109,12 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        lines = path.read_text().splitlines() if path.exists() else []
-        self._runs = {(one.case, one.without): one for one in (Run(**json.loads(line)) for line in lines)}
+        # A line without its end is of a ledger that was stopped while it wrote.
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        runs = [Run(**json.loads(line)) for line in lines if line.endswith("\n")]
+        self._runs = {(one.case, one.without): one for one in runs}
+        if len(runs) < len(lines):
+            path.write_text("".join(lines[:-1]))
 
     def __contains__(self, job: tuple[str, str]) -> bool:
         return job in self._runs

@@ -56,8 +56,13 @@ def test_what_only_it_gives_counts_and_what_it_spoils_is_taken_off(book, journal
 
 
 def test_it_goes_on_from_its_journal(book, journal, tmp_path):
+    with (tmp_path / "journal.jsonl").open("a") as file:
+        file.write('{"case": "score/b", "wi')
+    again = book.Journal(tmp_path / "journal.jsonl")
+    again.add(book.Run("score/b", "taps"))
     again = book.Journal(tmp_path / "journal.jsonl")
     assert ("score/a", "lint") in again
+    assert ("score/b", "taps") in again
     assert ("score/b", "lint") not in again
     cases = ["score/a", "score/b"]
     assert book.ledger(again, cases, ["score"]) == book.ledger(journal, cases, ["score"])
