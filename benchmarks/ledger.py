@@ -64,8 +64,10 @@ class Run:
     spoke: Sequence[str] = ()
 
     def concerns(self, name: str) -> bool:
-        """Whether a mechanism spoke, or took long."""
-        return name in self.spoke or self.took.get(name, 0.0) >= SHARE * self.seconds
+        """Whether a mechanism, or one of its family, spoke or took long."""
+        family = f"{name}/"
+        took = max(self.took.get(name, 0.0), sum(took for of, took in self.took.items() if of.startswith(family)))
+        return any(of == name or of.startswith(family) for of in self.spoke) or took >= SHARE * self.seconds
 
 
 def main() -> None:
@@ -333,7 +335,7 @@ def rows_of(journal: Journal, cases: Sequence[str]) -> Iterator[Row]:
         pairs = [(whole[one.case], one) for one in journal.runs(cases, of.name) if one.case in whole and one.figures]
         lost = {name: sum(_only(name, on, off) for on, off in pairs) for name in FIGURES}
         gained = {name: sum(_only(name, off, on) for on, off in pairs) for name in FIGURES}
-        spoke = sum(of.name in one.spoke for one in whole.values())
+        spoke = sum(any(f"{name}/".startswith(f"{of.name}/") for name in one.spoke) for one in whole.values())
         if pairs or (spoke and not of.is_speculation):
             yield Row(of, spoke, len(pairs), lost, gained, sum(on.seconds - off.seconds for on, off in pairs))
 

@@ -40,6 +40,11 @@ def test_a_mechanism_is_left_out_where_it_spoke_or_took_long(book, journal):
     assert [second.concerns(name) for name in ("lint", "dataflow")] == [False, True]
 
 
+def test_a_family_is_left_out_where_one_of_it_spoke(book):
+    run = book.Run("score/a", "", ALL, 10.0, {"edits/printed": 0.1, "edits/unread": 0.15}, ["faults/mask"])
+    assert [run.concerns(name) for name in ("faults", "edits", "faults/index", "fault")] == [True, True, False, False]
+
+
 def test_what_only_it_gives_counts_and_what_it_spoils_is_taken_off(book, journal):
     rows = {row.of.name: row for row in book.rows_of(journal, ["score/a", "score/b"])}
     assert (rows["lint"].spoke, rows["lint"].lost["line"]) == (1, 1)
