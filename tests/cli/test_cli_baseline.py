@@ -190,7 +190,7 @@ def test_another_backend_is_2_and_says_what_to_do(kernel):
     FILE.write_text(json.dumps(document))
     ran = run("baseline diff")
     assert ran.code == 2
-    assert "saved of torch on cuda, and this is torch on cpu" in ran.err
+    assert "it was saved by torch on cuda, and torch on cpu has other errors" in ran.err
     assert "keep a --file for each" in ran.err
 
 

@@ -219,7 +219,7 @@ def test_the_functions_of_a_file_are_listed_with_the_words_to_type_and_why_other
     assert targets["lazy"]["takes"] == ["bias", "bias_window", "tau"]
     assert (targets["lazy"]["family"], targets["lazy"]["outputs"]) == ("lazy", ["dq"])
     assert out.startswith("kernels.py: 5 of 7 functions can be checked\n")
-    assert "\n  conf       line 17: it needs a parameter 'blocks' that nothing can be passed\n" in out
+    assert "\n  conf       line 17: it needs a parameter 'blocks' that gradprobe has no value\n" in out
     assert out.endswith("\n  no q, k, v  is_cuda\n")
     told = [line for line in out.splitlines() if not line.startswith("gradprobe check ")]  # which are to be pasted
     assert max(map(len, told)) <= 80
