@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import structs
 
@@ -14,7 +13,6 @@ from ..model.intermediates import TABLE
 from ..model.number import plural
 from ..model.report import CONSISTENT, NAMED, Diagnosis, Misread, causes_among
 from ..probing.experiment import Experiment
-from ..processes.forks import ParallelWork, may_fork
 from .agreement import Table
 from .ahead import Ahead
 from .behaviour import (
@@ -67,17 +65,9 @@ class CauseSearch:
             self._late.append(layout.name)
             return
         self._searched += 1
-        dataflow = partial(self._ahead.dataflow, self._experiment, layout.run)
-        if is_first and self._is_interpreted and may_fork() and not self._ahead.has(layout.run):
-            # Its dataflow is told whatever fits: a fork follows it meanwhile.
-            with ParallelWork(dataflow) as followed:
-                self._explain(layout, followed.result, is_first=True)
-        else:
-            self._explain(layout, dataflow, is_first=is_first)
+        self._explain(layout, is_first=is_first)
 
-    def _explain(
-        self, layout: FailingLayout, dataflow: Callable[[], tuple[list[Diagnosis], Collection[str]]], *, is_first: bool
-    ) -> None:
+    def _explain(self, layout: FailingLayout, *, is_first: bool) -> None:
         """Tells what hypotheses and the dataflow of a run say of a layout."""
         seen = layout.seen if is_first else layout.unspoilt
         tested = self._ahead.tested(layout.run) if is_first else None
@@ -89,7 +79,7 @@ class CauseSearch:
         behaving = [*([] if named else _behaving(again)), *first]
         found = [*behaving, *_diagnoses(self._lines, seen, tested, where)]
         if is_first or not causes_among(found):  # beside another fault, whose lines it would show as well
-            found = self._with_dataflow(layout, dataflow, found)
+            found = self._with_dataflow(layout, found)
         found = self._table(layout).agreeing(found)
         predicted = {one.fault: one for pair in named for one in pair.hypotheses}
         predicted = {fault: one for fault, one in predicted.items() if fault in {each.fault for each in found}}
@@ -105,12 +95,7 @@ class CauseSearch:
         first = self._experiment.first
         return first is not None and first.interpreted and bool(first.launched)
 
-    def _with_dataflow(
-        self,
-        layout: FailingLayout,
-        dataflow: Callable[[], tuple[list[Diagnosis], Collection[str]]],
-        found: list[Diagnosis],
-    ) -> list[Diagnosis]:
+    def _with_dataflow(self, layout: FailingLayout, found: list[Diagnosis]) -> list[Diagnosis]:
         """The causes with the lines that the dataflow of a run shows, and what it shows besides; then all others.
 
         A fault in following it costs that alone.
@@ -122,7 +107,7 @@ class CauseSearch:
                 return with_python_lines(self._experiment, layout.run, found)
             from .dataflow import with_dataflow
 
-            seen, failures = dataflow()
+            seen, failures = self._ahead.dataflow(self._experiment, layout.run)
             self._not_followed.update(dict.fromkeys(failures))
             causes = causes_among(found)
             seen = [self._lines.of_access(one) for one in self._table(layout).agreeing(seen)]
