@@ -13,12 +13,17 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+Errors = dict[str, dict[str, list[float | None]]]
+# Seconds after which a configuration is given up.
+LONGEST = 120
 DEFAULT = ("contiguous", "distinct", "do=expanded")
 NOT_OF_A_CASE = ("runs", "layout", "json", "repeat")
 LEAVES = {"dQ": "q", "dK": "k", "dV": "v", "dBias": "bias", "dSink": "sinks"}
@@ -29,16 +34,32 @@ def main() -> None:
     if words[0] != "--each":
         out.write_text(json.dumps(errors_of(words)))
         return
-    found: list[dict[str, dict[str, list[float | None]]]] = []
+    found: list[Errors] = []
     for more in json.loads(Path(words[1]).read_text()):
-        found.append({})
-        # A kernel need not take what was drawn.
-        with contextlib.suppress(Exception, SystemExit):
-            found[-1] = errors_of([words[2], *more])
+        found.append(in_a_fork([words[2], *more], out.with_name(f"{out.name}-one")))
         out.write_text(json.dumps(found))
 
 
-def errors_of(words: list[str]) -> dict[str, dict[str, list[float | None]]]:
+def in_a_fork(words: list[str], out: Path) -> Errors:
+    """The errors; {} of what raises, or writes beyond its memory and dies: a kernel need not take what was drawn."""
+    from gradprobe.runtime.backend import prepare_backend
+
+    prepare_backend("auto")
+    import triton  # noqa: F401  # once, and not in each fork
+
+    from gradprobe.runtime import run  # noqa: F401
+
+    out.write_text("{}")
+    if (child := os.fork()) == 0:
+        with contextlib.suppress(BaseException):
+            signal.alarm(LONGEST)
+            out.write_text(json.dumps(errors_of(words)))
+        os._exit(0)
+    os.waitpid(child, 0)
+    return dict(json.loads(out.read_text()))
+
+
+def errors_of(words: list[str]) -> Errors:
     """The errors in each layout that the kernel ran in."""
     from contextlib import nullcontext
 

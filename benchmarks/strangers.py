@@ -25,8 +25,8 @@ in each layout in which the kernel runs as it is.
   certain the tried edit is called certain
   seconds the middle one of a check, while as many others ran as there are workers
 
-Each edit that makes the check match is also run in 20 configurations of the kernel's own (`configurations.py`), which
-are drawn and the tool does not know.
+Each edit that makes the check match is also run in 20 configurations (`configurations.py`), which the tool does not
+know: they are drawn of what the kernel is right with as it is, and how many there may be is said.
 
 What must stay 0: edits that change nothing and are flagged, by a number (what touches memory that is not its own is
 told apart: no result shows that), causes that have neither the line nor the kind, and edits that are called
@@ -58,7 +58,7 @@ sys.path.insert(0, str(ROOT))
 WRONG, SAME = 8.0, 1.5
 # How many faults are drawn for one that is asked for: many change nothing, round or do not run.
 DRAWN = 4
-LIMIT = 600.0
+LIMIT = 1800.0
 RESULTS = ("O", "dQ", "dK", "dV", "dBias", "dSink")
 # What is made of each intermediate.
 GRADIENTS = frozenset(("dQ", "dK", "dV", "dBias", "dSink"))

@@ -145,6 +145,27 @@ def test_a_configuration_counts_where_the_kernel_itself_is_right(configurations,
     assert not configurations.is_right({}, words)
 
 
+DIES = """import os
+
+import torch
+
+
+def attention(q, k, v):
+    if q.shape[2] == 7:
+        os.abort()
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+"""
+
+
+def test_a_configuration_in_which_a_kernel_dies_ends_no_other(tmp_path):
+    (tmp_path / "mine.py").write_text(DIES)
+    (tmp_path / "given").write_text(json.dumps([["--seqlen", rows, "--runs", "contiguous"] for rows in ("7", "8")]))
+    command = [sys.executable, BENCHMARKS / "judge.py", tmp_path / "out", "--each", tmp_path / "given"]
+    subprocess.run([*command, f"{tmp_path}/mine.py:attention"], capture_output=True, check=True)
+    died, ran = json.loads((tmp_path / "out").read_text())
+    assert (died, {*ran["contiguous"]}) == ({}, {"O", "dQ", "dK", "dV"})
+
+
 @pytest.mark.nightly
 def test_faults_of_a_kernel_in_a_folder_are_judged_checked_and_told(tmp_path):
     folder = tmp_path / "kernels" / "one-pass"
