@@ -150,10 +150,12 @@ def test_what_no_case_came_to_with_one_edit_is_not_drawn_for_again():
 
 
 @pytest.mark.parametrize("laid", [("contiguous", "distinct"), ("contiguous", "distinct-unit")])
-def test_what_options_choose_is_tried_in_the_strides_of_the_check(laid):
+def test_what_options_choose_is_tried_in_the_strides_of_the_check_and_in_several_batches_and_heads(laid):
     run = []
     judge_of(run=run, laid=laid).judged(edit(9, "X, x", "X, x * 1"))
-    assert ((("all", laid[1]),), False) in [(trial.assigned, trial.case.causal) for trial in run]
+    assert ((("all", laid[1]),), False, 2, 2) in [
+        (trial.assigned, trial.case.causal, trial.case.batch, trial.case.heads) for trial in run
+    ]
     assert "other strides" not in [trial.title for trial in run]
 
 

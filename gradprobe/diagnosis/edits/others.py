@@ -147,7 +147,7 @@ def further(case: Case, takes: Collection[str], taken: Collection[str]) -> Itera
     yield from (_with_dim(_small(case, WHOLE), dim) for dim in dims)
     for rows, keys in _MORE:
         if rows == keys or two:
-            few = _few(_small(case, TAILS)).with_lengths(rows, keys)
+            few = _few(_small(case, TAILS), 1).with_lengths(rows, keys)
             for causal in (True, False) if "causal" in takes and case.family == "softmax" else (case.causal,):
                 size = f"{rows} rows" if rows == keys else f"{rows} rows and {keys} keys"
                 words = f"{size}{' and a causal mask' if causal and 'causal' in takes else ''}"
@@ -170,7 +170,7 @@ def _small(case: Case, lengths: Lengths) -> Case:
     return bare.with_lengths(lengths.short, lengths.short)
 
 
-def _few(case: Case) -> Case:
-    """One batch of two key heads."""
-    few = case if case.seqlens else replace(case, batch=1)
+def _few(case: Case, batches: int = 2) -> Case:
+    """A few batches of two key heads: what an option chooses may be another kernel, with strides of its own."""
+    few = case if case.seqlens else replace(case, batch=min(batches, case.batch))
     return few.with_heads(*fewer_heads(case.heads, case.kv_heads, 2))
