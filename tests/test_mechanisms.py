@@ -79,6 +79,7 @@ def test_a_family_is_off_as_a_whole(monkeypatch):
 def test_what_is_off_says_nothing_and_what_ran_is_recorded(monkeypatch, tmp_path):
     record = tmp_path / "record"
     monkeypatch.setattr(mechanisms, "_RECORD", str(record))
+    monkeypatch.setattr(mechanisms, "_CREDITED", {})
 
     @mechanisms.door("quiet", lambda given: given)
     def mended(given):

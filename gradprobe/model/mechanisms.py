@@ -91,7 +91,7 @@ def gathered(
 
 def spoken(told: Callable[[Any], bool]) -> None:
     """Notes of the mechanisms that gave what is told now, that they spoke."""
-    for thing, names in _CREDITED.items():
+    for thing, names in _CREDITED.items() if _RECORD else ():
         if told(thing):
             for name in names:
                 note(name, spoke=True)
