@@ -5,7 +5,7 @@ import pytest
 from gradprobe.commands.strides.bench import FIRST
 from gradprobe.commands.strides.survey import survey
 from gradprobe.commands.strides.trials import trials_of
-from gradprobe.commands.strides.worker import Setup, bench_of
+from gradprobe.commands.strides.worker import BenchSetup, bench_of
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.pipeline.resolve import resolve_problem
 from gradprobe.processes import run_each
@@ -74,7 +74,7 @@ def test_an_index_of_32_bits_is_found_beyond_2_to_the_31_alone(tmp_path):
     path = tmp_path / "narrow.py"
     path.write_text(Planted("narrow", "I64", (Edit("load_tile", ROWS, NARROW),), "", 0).plant(source))
     # In processes of their own: an access that the device refuses leaves a process without one.
-    setup = Setup(
+    setup = BenchSetup(
         CheckRequest(f"{path}:lazy_intermediates", None, None, OPTIONS | {"dtype": "float16"}),
         "again",
         False,
