@@ -71,7 +71,7 @@ def in_16_bits() -> Iterator[Case]:
 PLAIN = (
     "online_exp2_reversed lse_base2 dead_lse_plus_inf split_k_shuffled no_delta jacobian kahan in_float64 sorted_keys "
     "no_max shapes_blhd_views blhd delta_4axes softcap_tanh dropout0 via_fn decorated vmapped chunk_checkpoint "
-    "dq_fp32_for_16 results_from_pool fast_exp partial_of delta_scaled dS_scaled lse_less_max"
+    "dq_fp32_for_16 results_from_pool fast_exp scripted module partial_of delta_scaled dS_scaled lse_less_max"
 )
 CASES = [
     Case(
