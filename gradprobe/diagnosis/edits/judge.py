@@ -20,6 +20,10 @@ from .trial import Came, Trial
 _DEAD_ROWS = "the LSE of rows that see no key"
 # Rows that are few tiles of any size.
 _SHORT = 64
+# Rows beyond which no case ends otherwise in a tile than a shorter one does.
+_LONG = 139
+# Cases that are drawn at a time: each shows whether more are needed, and two take no longer than one on two cores.
+_AT_A_TIME = 2
 Run = Callable[[Candidate, Sequence[Trial]], list[Came | None]]
 """What comes of an edit in each trial; None of those after one that does not match."""
 _Place = tuple[str, str, str, int, str]
@@ -59,22 +63,27 @@ class _Hearing:
         return [(each, goal) for each in self.reaches for goal in each.unreached(self.reached)]
 
     @property
-    def places(self) -> dict[_Place, Goal]:
+    def places(self) -> dict[_Place, tuple[Reach, Goal]]:
         """What is left, by the text of its line, which is the same with other edits."""
         lines = self.candidate.text.splitlines()
         return {
-            (each.function.name, lines[goal.line - 1].strip(), goal.kind, goal.value, goal.name): goal
+            (each.function.name, lines[goal.line - 1].strip(), goal.kind, goal.value, goal.name): (each, goal)
             for each, goal in self.unreached
         }
 
     def is_open_to(self, case: Case, never: Collection[_Place]) -> bool:
         """Whether a case may come to more than what none came to with another edit.
 
-        Whatever makes no turn of a loop, or one, makes so many in a short case.
+        Whatever makes no turn of a loop, or one, makes so many in a short case; what a compiler's flag chooses may be
+        of a length that ends inside a tile, and of no long one.
         """
         left = [goal for place, goal in self.places.items() if place not in never]
-        is_short = min(case.seqlen_q, case.seqlen_k) <= _SHORT
-        return not self.judged.doubts and any(is_short or goal.kind != TURNS or goal.value == SEVERAL for goal in left)
+        is_short, is_long = min(case.seqlen_q, case.seqlen_k) <= _SHORT, max(case.seqlen_q, case.seqlen_k) > _LONG
+        open_to = (
+            is_short or (not is_long if each.is_of_flags(goal) else goal.kind != TURNS or goal.value == SEVERAL)
+            for each, goal in left
+        )
+        return not self.judged.doubts and any(open_to)
 
     def result(self, *, is_drawn: bool) -> JudgedEdit:
         """What came of it in the end.
@@ -113,9 +122,10 @@ class Judge:
             if hearing.is_broken or hearing.judged.doubts or (right and lengths is not TAILS):
                 break
         more = list(further(case, self._takes[0], right))
-        for other in more:
-            if hearing.is_open_to(other.case, self._never) and not hearing.is_broken:
-                self._all_are_kept(hearing, [other])
+        for at in range(0, len(more), _AT_A_TIME):
+            open_to = [one for one in more[at : at + _AT_A_TIME] if hearing.is_open_to(one.case, self._never)]
+            if not hearing.is_broken:
+                self._all_are_kept(hearing, open_to)
         if hearing.is_broken:
             return None
         self._never |= hearing.places.keys() if more and not hearing.judged.doubts else set()
