@@ -120,12 +120,6 @@ class Reach:
         is_left_out = isinstance(node, ast.If) and goal.kind == SIDE and not self._varies(node.test)
         return not is_left_out and any(self._is_fed(self._nodes[line]) for line in inside if line in self._nodes)
 
-    def is_of_flags(self, goal: Goal) -> bool:
-        """Whether only a compiler's constants, and no threshold of one, say whether runs come there."""
-        if goal.kind == SIDE and isinstance(node := self._nodes[goal.line], ast.If):
-            return not self._varies(node.test)
-        return goal.kind == FLAG
-
     @cached_property
     def _nodes(self) -> Mapping[int, ast.stmt]:
         """The statements by their first lines."""

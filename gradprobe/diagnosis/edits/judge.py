@@ -20,8 +20,6 @@ from .trial import Came, Trial
 _DEAD_ROWS = "the LSE of rows that see no key"
 # Rows that are few tiles of any size.
 _SHORT = 64
-# Rows beyond which no case ends otherwise in a tile than a shorter one does.
-_LONG = 139
 # Cases that are drawn at a time: each shows whether more are needed, and two take no longer than one on two cores.
 _AT_A_TIME = 2
 Run = Callable[[Candidate, Sequence[Trial]], list[Came | None]]
@@ -63,27 +61,22 @@ class _Hearing:
         return [(each, goal) for each in self.reaches for goal in each.unreached(self.reached)]
 
     @property
-    def places(self) -> dict[_Place, tuple[Reach, Goal]]:
+    def places(self) -> dict[_Place, Goal]:
         """What is left, by the text of its line, which is the same with other edits."""
         lines = self.candidate.text.splitlines()
         return {
-            (each.function.name, lines[goal.line - 1].strip(), goal.kind, goal.value, goal.name): (each, goal)
+            (each.function.name, lines[goal.line - 1].strip(), goal.kind, goal.value, goal.name): goal
             for each, goal in self.unreached
         }
 
     def is_open_to(self, case: Case, never: Collection[_Place]) -> bool:
         """Whether a case may come to more than what none came to with another edit.
 
-        Whatever makes no turn of a loop, or one, makes so many in a short case; what a compiler's flag chooses may be
-        of a length that ends inside a tile, and of no long one.
+        Whatever makes no turn of a loop, or one, makes so many in a short case.
         """
         left = [goal for place, goal in self.places.items() if place not in never]
-        is_short, is_long = min(case.seqlen_q, case.seqlen_k) <= _SHORT, max(case.seqlen_q, case.seqlen_k) > _LONG
-        open_to = (
-            is_short or (not is_long if each.is_of_flags(goal) else goal.kind != TURNS or goal.value == SEVERAL)
-            for each, goal in left
-        )
-        return not self.judged.doubts and any(open_to)
+        is_short = min(case.seqlen_q, case.seqlen_k) <= _SHORT
+        return not self.judged.doubts and any(is_short or goal.kind != TURNS or goal.value == SEVERAL for goal in left)
 
     def result(self, *, is_drawn: bool) -> JudgedEdit:
         """What came of it in the end.
