@@ -135,7 +135,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "sign_changed", "sum_kept", "transposed",
     )),
     Mechanism("beforehand", "probing/beforehand", ("probing/beforehand", "runtime/remembered"), is_speculation=True),
-    Mechanism("ahead", "diagnosis/ahead", ("diagnosis/ahead",), is_speculation=True),
     Mechanism("halved", "processes/forks", functions=("halved",), is_speculation=True),
     Mechanism("memo", f"{_MEMORY}/memo", (f"{_MEMORY}/memo", f"{_MEMORY}/kernel_code"), is_speculation=True),
     Mechanism("plans", "runtime/interpreter/kept", ("runtime/interpreter/plans",), is_speculation=True),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @door("dataflow", lambda experiment, record: (Watched(), ""))
-def watched_of(experiment: Experiment, record: RunRecord) -> tuple[Watched, str]:
+def _watched_of(experiment: Experiment, record: RunRecord) -> tuple[Watched, str]:
     """What following a run shows, and a note where what kernels hold could not be read; no verdict depends on it."""
     # They import Triton, which only a run in the interpreter has surely done already.
     from .dataflow import watched_in
@@ -55,18 +55,11 @@ def watched_of(experiment: Experiment, record: RunRecord) -> tuple[Watched, str]
         return Watched((), (fault_words(error),), shown), note
 
 
-def with_intermediates(
-    experiment: Experiment,
-    records: list[RunRecord],
-    watched_of: Callable[[Experiment, RunRecord], tuple[Watched, str]] = watched_of,
-) -> list[RunRecord]:
+def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
     """The records with what the target does not expose: seen in the first that fails, else recovered.
 
     A target in Triton's interpreter is run once more in that layout, and followed. Where that shows P or dS of every
     gradient that is wrong, nothing is recovered; where it does not, what was followed stays for the diagnosis.
-
-    Args:
-        watched_of: what follows it.
     """
     at = next((at for at, record in enumerate(records) if _is_watchable(experiment, record)), None)
     if at is None:
@@ -75,9 +68,7 @@ def with_intermediates(
     assert run is not None
     experiment.tick(f"following {run.layout}", 0.0, f"{run.layout}, followed")
     with experiment.stopwatch.timed("compare"):
-        watched, note = watched_of(experiment, record)
-    if watched.shown is not None and run.measured is not None:  # it may have been followed before other runs
-        watched = replace(watched, shown=replace(watched.shown, invariants=run.measured.invariants))
+        watched, note = _watched_of(experiment, record)
     record = replace(record.with_more(notes=[note] if note else []), run=replace(run, watched=watched))
     records = [*records[:at], record, *records[at + 1 :]]
     return records if watched.shown is not None else with_insides(experiment, records)

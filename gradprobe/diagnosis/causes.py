@@ -12,9 +12,9 @@ from ..model.failures import fault_words
 from ..model.intermediates import TABLE
 from ..model.number import plural
 from ..model.report import CONSISTENT, NAMED, Diagnosis, Misread, causes_among
+from ..model.run import Visited
 from ..probing.experiment import Experiment
 from .agreement import Table
-from .ahead import Ahead
 from .behaviour import (
     Again,
     differs_from_run_to_run,
@@ -40,8 +40,8 @@ _BEHAVIOURS: tuple[Callable[[Again], Diagnosis | None], ...] = (
 class CauseSearch:
     """Explains one failing layout after another: what the faults of those before explain is not sought again."""
 
-    def __init__(self, experiment: Experiment, ahead: Ahead) -> None:
-        self._experiment, self._lines, self._ahead = experiment, Lines(experiment), ahead
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment, self._lines = experiment, Lines(experiment)
         self._searched = 0
         self._found: list[Diagnosis] = []
         self._shown: dict[str, list[str]] = {}
@@ -53,6 +53,8 @@ class CauseSearch:
         self._unexplained: dict[str, tuple[FailingLayout, list[str]]] = {}
         """By layout, with others that fail in the same places."""
         self._late: list[str] = []
+        self.visited: dict[str, tuple[Visited, ...]] = {}
+        """By layout that was followed, what each result was summed over."""
         self._not_followed: dict[str, None] = {}
         """Faults of gradprobe that kept the dataflow of a run from being followed."""
 
@@ -70,9 +72,7 @@ class CauseSearch:
     def _explain(self, layout: FailingLayout, *, is_first: bool) -> None:
         """Tells what hypotheses and the dataflow of a run say of a layout."""
         seen = layout.seen if is_first else layout.unspoilt
-        tested = self._ahead.tested(layout.run) if is_first else None
-        if tested is None:
-            tested = fitting(self._experiment, layout.run.assigned, seen, list(self._known.values()))
+        tested = fitting(self._experiment, layout.run.assigned, seen, list(self._known.values()))
         again = Again(self._experiment, layout.run.assigned, seen)
         first, where = _tried_first(again, tested), "" if is_first else f"in {layout.name}: "
         named = tested[:1] if tested and tested[0].explained >= NAMED else []
@@ -105,12 +105,13 @@ class CauseSearch:
                 from .plain_python import with_python_lines
 
                 return with_python_lines(self._experiment, layout.run, found)
-            from .dataflow import with_dataflow
+            from .dataflow import seen_in_dataflow, with_dataflow
 
-            seen, failures = self._ahead.dataflow(self._experiment, layout.run)
-            self._not_followed.update(dict.fromkeys(failures))
+            watched = layout.run.watched or seen_in_dataflow(self._experiment, layout.run)
+            self.visited[layout.run.layout] = watched.visited
+            self._not_followed.update(dict.fromkeys(watched.failures))
             causes = causes_among(found)
-            seen = [self._lines.of_access(one) for one in self._table(layout).agreeing(seen)]
+            seen = [self._lines.of_access(one) for one in self._table(layout).agreeing(watched.seen)]
             return [*with_dataflow(causes, seen, self._lines.read), *(one for one in found if one not in causes)]
         except Exception as error:
             self._not_followed[fault_words(error)] = None

@@ -11,11 +11,10 @@ from ..faults.hypothesis import Hypothesis
 from ..model.failures import fault_words
 from ..model.mechanisms import spoken
 from ..model.report import NAMED, Diagnosis, causes_among
-from ..model.run import MISMATCH
+from ..model.run import MISMATCH, Visited
 from ..numerics.evidence import LayoutRun
 from ..numerics.rows import rows_of
 from ..probing.experiment import Experiment, inputs_of
-from .ahead import Ahead
 from .behaviour import Again, later_call_differs
 from .causes import CauseSearch
 from .exports import of_conventions, still_failing
@@ -49,6 +48,8 @@ class Reasons:
     """By fault of a cause, the layouts in which it shows."""
     predicted: Mapping[str, Hypothesis] = field(default_factory=dict)
     """By fault of a cause, what predicts it."""
+    visited: Mapping[str, tuple[Visited, ...]] = field(default_factory=dict)
+    """By layout that was followed, what each result was summed over."""
     is_beyond_edits: bool = False
     """Whether the one cause lies in more lines than an edit that is tried changes."""
 
@@ -65,26 +66,21 @@ class Reasons:
         return replace(self, diagnoses=(cause, *others), shown=shown)
 
 
-def reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], ahead: Ahead | None = None) -> Reasons:
+def reasons_of(experiment: Experiment, runs: Sequence[LayoutRun]) -> Reasons:
     """Why runs with a wrong element went wrong, in every layout; and what is told of memory.
 
     What goes wrong in here is told, and no verdict depends on it.
-
-    Args:
-        ahead: what is known of them already.
     """
     found = ((run.layout, memory_finding) for run in runs for memory_finding in run.memory)
     memory = of_strays(found, [run.layout for run in runs if run.measured is not None])
     try:
-        return _reasons_of(experiment, runs, memory, ahead or Ahead())
+        return _reasons_of(experiment, runs, memory)
     except Exception as error:
         fault = fault_words(error)
         return Reasons(memory, (f"no reason could be sought, by a fault of gradprobe: {fault}",), sought=False)
 
 
-def _reasons_of(
-    experiment: Experiment, runs: Sequence[LayoutRun], memory: tuple[Diagnosis, ...], ahead: Ahead
-) -> Reasons:
+def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: tuple[Diagnosis, ...]) -> Reasons:
     if exports := of_conventions(runs):
         return _beside_exports(experiment, runs, memory, exports)
     failing = [run for run in runs if run.measured is not None and not run.measured.comparison.matches]
@@ -98,7 +94,7 @@ def _reasons_of(
         return _of_a_smaller_case(experiment, plain or failing, memory)
     if not plain:
         return _of_other_values(experiment, runs, failing[0], memory)
-    reasons = _of_failing(experiment, plain, memory, ahead)
+    reasons = _of_failing(experiment, plain, memory)
     told = {("fault", one.fault) for one in reasons.diagnoses}
     spoken(told.__contains__)
     named = reasons.diagnoses and reasons.diagnoses[0].explained >= NAMED
@@ -114,7 +110,7 @@ def _beside_exports(
 ) -> Reasons:
     """What is exported in another convention, and why all else is wrong, which is sought as without --strict."""
     lenient = replace(experiment, case=replace(experiment.case, strict=False))
-    reasons = _reasons_of(lenient, still_failing(runs), memory, Ahead())
+    reasons = _reasons_of(lenient, still_failing(runs), memory)
     others = (structs.replace(one, also=True) if one in reasons.causes else one for one in reasons.diagnoses)
     shown = {**reasons.shown, **{one.fault: layouts for one, layouts in exports.items()}}
     return replace(reasons, diagnoses=(*exports, *others), shown=shown, is_beyond_edits=not reasons.causes)
@@ -124,14 +120,15 @@ def _of_a_smaller_case(experiment: Experiment, failing: Sequence[LayoutRun], mem
     found = smaller_failing(experiment, failing)
     if found is None:
         return Reasons(memory, (_TOO_LARGE,), sought=False)
-    reasons = _reasons_of(found.experiment, found.runs, memory, Ahead())
+    reasons = _reasons_of(found.experiment, found.runs, memory)
     words = f"sought on {found.words}"
     of_large = {one.fault for one in memory}
     first = next((one for one in reasons.diagnoses if one.fault not in of_large), None)
     told = tuple(
         structs.replace(one, evidence=(*one.evidence, words)) if one is first else one for one in reasons.diagnoses
     )
-    return replace(reasons, diagnoses=told, known=(words, *reasons.known) if reasons.known else ())
+    known = (words, *reasons.known) if reasons.known else ()
+    return replace(reasons, diagnoses=told, known=known, visited={})
 
 
 def _written_over(of_results: Sequence[Diagnosis], run: LayoutRun) -> tuple[Diagnosis, ...]:
@@ -142,10 +139,8 @@ def _written_over(of_results: Sequence[Diagnosis], run: LayoutRun) -> tuple[Diag
     return tuple(one for one in shared if set(wrong) & set(one.summary.replace(":", " ").split()))
 
 
-def _of_failing(
-    experiment: Experiment, failing: Sequence[LayoutRun], memory: Sequence[Diagnosis], ahead: Ahead
-) -> Reasons:
-    layouts, search = failing_layouts(experiment, failing), CauseSearch(experiment, ahead)
+def _of_failing(experiment: Experiment, failing: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
+    layouts, search = failing_layouts(experiment, failing), CauseSearch(experiment)
     for layout in layouts:
         search.explain(layout)
     first = layouts[0]
@@ -159,7 +154,8 @@ def _of_failing(
     memory = [structs.replace(one, also=True) if one in spoilt else one for one in memory]
     shown = {one.fault: tuple(names) for one, names in spoilt.items()}
     found = in_order(*told_once(search.diagnoses, memory), first.seen, here)
-    return Reasons(tuple(found), search.facts, shown={**shown, **search.shown}, predicted=search.predicted)
+    shown |= search.shown
+    return Reasons(tuple(found), search.facts, True, shown, search.predicted, visited=search.visited)
 
 
 def _of_other_values(

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..diagnosis.ahead import Ahead
 from ..diagnosis.apart import with_intermediates
 from ..diagnosis.contiguous import with_contiguous
 from ..diagnosis.edits.tried import with_edits
@@ -95,8 +94,7 @@ def probe(
         refuse_wrong_forward(case, experiment.values, frozenset(saved.values.keys() & target.takes.keys()))
     records: list[RunRecord] = []
     with contextlib.ExitStack() as stack:
-        ahead, beforehand = stack.enter_context(Ahead()), stack.enter_context(Beforehand())
-        compilation = stack.enter_context(Compilation())
+        beforehand, compilation = stack.enter_context(Beforehand()), stack.enter_context(Compilation())
         for record in records_of(experiment, beforehand):
             records.append(record)
             experiment = experiment.after(outcomes_of([record]))
@@ -106,20 +104,19 @@ def probe(
                 first(record.run)
             refuse_wrong_taps(experiment, record)
             _tell(told, experiment, records)
-            if why and not case.ranks:
-                ahead.begin(experiment, record)
         records = with_symmetries(experiment, records, beforehand)
-        ahead.test(experiment, records)
         search = _search(experiment, records, budget(COINCIDENCES), stack) if at_once() > 1 else None
-        records = with_intermediates(experiment, records, ahead.watched)
+        records = with_intermediates(experiment, records)
         report = _so_far(experiment, records)
         if not report.measured:
             raise _refused(target, report)
         _tell(told, experiment, records)
         failed = _as_it_failed(experiment, records, report.runs)
         with experiment.stopwatch.timed("diagnose"):
-            found = _reasons(failed, ahead) if why else RankReasons(Reasons())
-        report = replace(report, runs=tuple(replace(run, visited=ahead.visited(run)) for run in report.runs))
+            found = _reasons(failed) if why else RankReasons(Reasons())
+        visited = found.reasons.visited
+        runs = tuple(replace(run, visited=visited.get(run.layout, ())) for run in report.runs)
+        report = replace(report, runs=runs)
         search = search or _search(experiment, records, budget(COINCIDENCES), stack)
         warned, taps = _beside(experiment, report, search, budget(COINCIDENCES))
         compile_errors, not_compiled = compilation.result()
@@ -144,10 +141,10 @@ def _numbers(records: Sequence[RunRecord]) -> dict[str, tuple[Numbers, ...]]:
     return {one.run.layout: one.executions[0].outcome.numbers for one in records if one.run and one.executions}
 
 
-def _reasons(failed: tuple[Experiment, Sequence[LayoutRun]], ahead: Ahead) -> RankReasons:
+def _reasons(failed: tuple[Experiment, Sequence[LayoutRun]]) -> RankReasons:
     """Why it is wrong. A sharded target is run by its ranks: neither its launches nor its strides are seen here."""
     experiment, runs = failed
-    return reasons_on_ranks(experiment, runs) if experiment.case.ranks else RankReasons(reasons_of(*failed, ahead))
+    return reasons_on_ranks(experiment, runs) if experiment.case.ranks else RankReasons(reasons_of(*failed))
 
 
 def _refused(target: Target, report: Probed) -> Refusal:
