@@ -29,7 +29,7 @@ from gradprobe.model.resolution import resolve
 from gradprobe.numerics.compare import Comparison, attention_of, compare
 from gradprobe.numerics.identities import identities
 from gradprobe.numerics.precision import exactly, precision_of
-from gradprobe.numerics.unreferenced import identities_alone
+from gradprobe.numerics.run_identities import identities_alone
 from gradprobe.probing.receipt import environment
 from gradprobe.reference import Attention
 from gradprobe.runtime.backend import make_interpreter_right, prepare_backend

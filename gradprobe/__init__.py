@@ -10,9 +10,9 @@ if TYPE_CHECKING:  # typing is not imported: that takes longer than all that a c
 
     from typing_extensions import Unpack
 
-    from .api.options import Options
-    from .api.shown import ShownReport as Report
-    from .api.shown import ShownReports as Reports
+    from .api.case_options import Options
+    from .api.shown_report import ShownReport as Report
+    from .api.shown_report import ShownReports as Reports
 
 __all__ = ["Report", "Reports", "capture", "check"]
 __version__ = "0.1.0"
@@ -39,8 +39,8 @@ def capture(function: Any = None, *, folder: str = ".gradprobe/captures", keep: 
     """
     from pathlib import Path
 
+    from .commands.record.capture import Keeping
     from .commands.record.capturing import capture as start
-    from .commands.record.watch import Keeping
 
     return start(function, Keeping(Path(folder), keep, order))
 
@@ -141,7 +141,7 @@ def check(
         UsageFailure: from gradprobe.model.failures: a name or a value is wrong, as for exit code 2.
     """
     from .api.arguments import requested
-    from .api.check import Manner, checked
+    from .api.check_function import Manner, checked
 
     several = (against, sanitize, fresh, evidence, battery, shrink_budget)
     manner = Manner(isolate, timeout, fix_budget, coincidence_budget, max_memory, *several)
@@ -152,6 +152,6 @@ def check(
 def __getattr__(name: str) -> Any:
     if name not in ("Report", "Reports"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .api.shown import ShownReport, ShownReports
+    from .api.shown_report import ShownReport, ShownReports
 
     return {"Report": ShownReport, "Reports": ShownReports}[name]

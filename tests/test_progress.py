@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from gradprobe.cli.apart import ProgressNote, apart
+from gradprobe.cli.own_process import ProgressNote, apart
 from gradprobe.processes import tell
 from gradprobe.render import terminal as progress
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..commands.configuration.environment import expected, word_of
 from ..inputs.history import CheckRequest
 from ..inputs.options import OPTIONS
-from ..targets.candidates import with_function
+from ..targets.definitions import with_function
 from ..targets.naming import target_word
 
 _BY_NAME = {option.name: option for option in OPTIONS}

@@ -49,8 +49,8 @@ _WITHOUT_TORCH = (
 def _begun_early(words: list[str]) -> Iterator[None]:
     """Where another core is free, the child imports torch there while this process imports its parser, and parses."""
     if words[:1] and words[0] in _CHECKING and _NOT_CHECKING.isdisjoint(words):
-        from ..processes.limits import cores
         from ..processes.process import begun_early
+        from ..processes.resource_limits import cores
 
         if cores() > 1:
             with begun_early((*_WITHOUT_TORCH, "torch", "gradprobe.pipeline.probe")):

@@ -12,9 +12,9 @@ from ..model.documents import Reports
 from ..model.report import Report
 from ..model.run import MATCH
 from . import shared_options as shared
-from .apart import apart
 from .error_output import failures_told
-from .forms import Forms, with_page
+from .own_process import apart
+from .report_forms import Forms, with_page
 
 
 @shared.with_case_options
@@ -42,6 +42,6 @@ def audit(
 
 
 def _audited(request: CheckRequest) -> Report:
-    from ..commands.audit import audited
+    from ..commands.audit_request import audited
 
     return audited(request)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..commands.baseline import entry as kept
-from ..commands.baseline.changes import changes, compared, growth, refuse_other
 from ..commands.baseline.entry import FEWEST, Entry, case_of, measure, ran_on
+from ..commands.baseline.growth import changes, compared, growth, refuse_other
 from ..commands.suite.checked import code_of
 from ..inputs import history as last
 from ..inputs.options import command_line
@@ -23,8 +23,8 @@ from ..render.files import unfinished
 from ..render.terminal import dump, interrupted, print_failure, rendered, show, utf8, width, write_stdout
 from ..render.text import folded
 from . import shared_options as shared
-from .apart import ProgressNote, apart
 from .error_output import failures_told, report_error
+from .own_process import ProgressNote, apart
 
 if TYPE_CHECKING:
     from ..numerics.evidence import Probed
@@ -122,7 +122,7 @@ def diff(
     """Run again what a file holds, on the same draws, and fail where an error grew beyond its noise."""
     repro_command = command_line("baseline diff", target or "", {}, {"file": file, "device": device})
     with failures_told(json_file, repro_command, show_traceback):
-        from ..commands.baseline.shown import together
+        from ..commands.baseline.growth_table import together
 
         entries = _meant(kept.load(file), target, file)
         comparisons = sum(compared(entry) for entry in entries)
@@ -159,7 +159,7 @@ def _meant(entries: tuple[Entry, ...], target: str | None, file: str) -> list[En
 
 def _compared_again(entry: Entry, device: str | None, comparisons: int, quiet: bool) -> tuple[int, dict[str, Any]]:
     """The exit code of one entry, run again and shown, and its document."""
-    from ..commands.baseline.shown import changes_as_json, render
+    from ..commands.baseline.growth_table import changes_as_json, render
     from ..pipeline.reported import report_of
 
     there = {} if device is None else {"device": device}

@@ -19,11 +19,11 @@ from ..model.number import plural
 from ..pipeline.sanitizer import sanitizer_for
 from ..runtime.caches import fresh_caches
 from . import shared_options as shared
-from .against import check_against
-from .battery import check_battery
+from .battery_output import check_battery
 from .checks import check_one, check_several
 from .error_output import failures_told, print_settings
-from .forms import Forms, with_forms
+from .paired_check import check_against
+from .report_forms import Forms, with_forms
 from .under_torchrun import follow, leading, refuse_several_machines, world_size
 
 

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..commands.suite.check_table import LISTED, CheckTable, closing, counts, simplest
 from ..commands.suite.checked import Checked, Planned, code_of
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.several import Further, Several, growing
-from ..commands.suite.table import LISTED, CheckTable, closing, counts, simplest
 from ..inputs import history as last
 from ..model.documents import Reports, Untaken
 from ..model.failures import INTERRUPTED, Failure
 from ..model.report import Report
 from ..model.run import FAILED, MATCH
 from ..render.terminal import Progress, interrupted, note, print_failure, show, terminal, write_stderr
-from .forms import Forms
+from .report_forms import Forms
 
 SHOW = "gradprobe show"
 """What shows the last check of this folder."""

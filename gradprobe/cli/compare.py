@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ..commands.saved import damage_told, read
+from ..commands.saved_reports import damage_told, read
 from ..inputs.options import command_line
 from ..model.documents import Reports
 from ..model.failures import UsageFailure

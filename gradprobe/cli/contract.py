@@ -9,8 +9,8 @@ import typer
 from ..inputs.history import CheckRequest
 from ..render.terminal import dump, show, width
 from . import shared_options as shared
-from .apart import apart
 from .error_output import failures_told
+from .own_process import apart
 
 
 @shared.with_case_options
@@ -38,7 +38,7 @@ def contract(
 
 def _read(request: CheckRequest, json_file: str | None) -> int:
     """Reads the contract and shows it; the exit code."""
-    from ..commands.contract import read_contract, render_contract
+    from ..commands.contract_request import read_contract, render_contract
 
     read = read_contract(request)
     dump(json_file, read.as_json())

@@ -19,7 +19,7 @@ from ..render.terminal import note, write_stderr, write_stdout
 from . import shared_options as shared
 from .checks import check_one, tell
 from .error_output import failures_told
-from .forms import Forms, with_page
+from .report_forms import Forms, with_page
 
 
 @shared.with_case_options

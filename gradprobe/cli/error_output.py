@@ -16,7 +16,7 @@ from ..model.visible import safe
 from ..render.files import FORMS, files_in
 from ..render.terminal import note, print_failure, write_stderr
 from ..runtime.versions import refuse_untested
-from .forms import Forms
+from .report_forms import Forms
 from .shared_options import UNTESTED
 
 

@@ -26,7 +26,7 @@ def explain(
     budget ("tf32"). Without one, all are listed.
     """
     with failures_told(None, "gradprobe explain", show_traceback, runs=False):
-        from ..render.topics.shown import render_list, render_topics
         from ..render.topics.topic import topics_of
+        from ..render.topics.topic_forms import render_list, render_topics
 
         show(render_list(width()) if word is None else render_topics(topics_of(word), width()))

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ..commands.apply_edit import apply, refuse_dirty, refuse_link
 from ..commands.configuration.effective import effective_settings
-from ..commands.fix import apply, refuse_dirty, refuse_link
 from ..commands.suite.checked import Checked, Planned
 from ..commands.suite.checking import Setting, check_each
 from ..inputs import history as last
@@ -26,7 +26,7 @@ from . import shared_options as shared
 from .checks import say
 from .diff import like_the_last
 from .error_output import failures_told, print_settings
-from .forms import Forms
+from .report_forms import Forms
 
 
 @shared.with_case_options

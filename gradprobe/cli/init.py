@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..commands import init as scaffold
+from ..commands import starter_files as scaffold
 from ..inputs.options import FAMILIES
 from ..model.failures import UsageFailure
 from ..render.terminal import note, write_stdout

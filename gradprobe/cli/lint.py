@@ -9,9 +9,9 @@ import typer
 from ..model.failures import UsageFailure
 from ..render.terminal import dump, show, width
 from . import shared_options as shared
-from .apart import apart
 from .error_output import failures_told
-from .forms import Details
+from .own_process import apart
+from .report_forms import Details
 
 
 @shared.with_case_options
@@ -44,7 +44,7 @@ def lint(
 
 def _linted(word: str, family: str | None, options: dict[str, Any], json_file: str | None, details: bool) -> int:
     """Reads the kernels and shows what they are accused of; the exit code."""
-    from ..commands.lint import inquire, lint_as_json, render_lint
+    from ..commands.kernel_reading import inquire, lint_as_json, render_lint
 
     inquiry = inquire(word, family, options)
     dump(json_file, lint_as_json(inquiry))

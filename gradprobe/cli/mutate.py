@@ -109,7 +109,7 @@ def mutate(
             raise UsageFailure(f"no fault of class {classes} can be planted in {subject.file}", "drop --class")
         drawn = sampled(mutants, most, int(options.get("seed", 0)))
         if listed:
-            from ..commands.mutate.shown import render_list
+            from ..commands.mutate.campaign_screen import render_list
 
             show(render_list(drawn, len(mutants), width()))
             raise typer.Exit(0)
@@ -158,12 +158,12 @@ class _Told:
 
     def _show(self, found: Campaign) -> None:
         if self.json_file != "-":
-            from ..commands.mutate.shown import render_campaign
+            from ..commands.mutate.campaign_screen import render_campaign
 
             show(render_campaign(found, width()))
 
     def _document(self, found: Campaign) -> dict[str, Any]:
-        from ..commands.mutate.shown import campaign_as_json
+        from ..commands.mutate.campaign_screen import campaign_as_json
 
         return campaign_as_json(found, self.repro_command)
 

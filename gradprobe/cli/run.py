@@ -18,8 +18,8 @@ from ..processes import tell
 from ..render.files import keeps_changing, unfinished
 from ..render.terminal import dump, note, rendered, show
 from . import shared_options as shared
-from .apart import ProgressNote, apart
 from .error_output import failures_told
+from .own_process import ProgressNote, apart
 
 if TYPE_CHECKING:
     from ..commands.record.replay import ProgramResult
@@ -66,7 +66,7 @@ def run(
     with failures_told(json_file, repro_command, show_traceback):
         if watch is None:
             raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
-        from ..commands.record.watch import FOLDER, Keeping
+        from ..commands.record.capture import FOLDER, Keeping
 
         keeping = Keeping(Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order)
         shared.refuse_wrong_words(replace(request, target=target or shared.DEFAULT))

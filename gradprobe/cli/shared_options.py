@@ -17,11 +17,11 @@ from ..inputs.history import CheckRequest
 from ..inputs.options import OPTIONS, parse, refuse_unknown_family
 from ..model.coverage import AUTO, BATTERIES
 from ..model.failures import UsageFailure
-from ..processes.limits import bounded
+from ..processes.resource_limits import bounded
 from ..render.files import FORMS
 from ..render.terminal import note, print_failure
 from ..targets.builtin import BUILTINS, has_driver
-from ..targets.candidates import with_function
+from ..targets.definitions import with_function
 from .short_help import HelpAll
 
 UNTESTED = ContextVar("UNTESTED", default=False)

@@ -8,19 +8,19 @@ from typing import Annotated
 
 import typer
 
-from ..commands.saved import damage_told, read, refuse_contradictions
+from ..commands.saved_reports import damage_told, read, refuse_contradictions
 from ..commands.suite.checked import code_of_reports
 from ..inputs.history import FILE as LAST
 from ..inputs.history import last_report
 from ..inputs.options import command_line
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
-from ..render.places import with_origin
+from ..render.source_places import with_origin
 from ..render.terminal import rendered, terminal
 from ..render.terminal import show as show_lines
 from .checks import say, say_nothing_compared
 from .error_output import failures_told
-from .forms import Forms, with_forms
+from .report_forms import Forms, with_forms
 from .shared_options import Traceback
 
 
@@ -77,7 +77,7 @@ def _beside(evidence: str | None, several: Reports, forms: Forms) -> Forms:
         return forms
     if "--html" not in forms.files:
         raise UsageFailure(f"--evidence {evidence}: the page shows it, and none is written", "add --html FILE")
-    from ..render.page.values import refuse_others
+    from ..render.page.tile_values import refuse_others
 
     refuse_others(evidence, several.reports)
     return replace(forms, evidence=evidence)
@@ -85,7 +85,7 @@ def _beside(evidence: str | None, several: Reports, forms: Forms) -> Forms:
 
 def _print(several: Reports, forms: Forms, tracebacks: bool) -> None:
     """What the run printed, each stream to its own."""
-    from ..commands.suite.table import render_several
+    from ..commands.suite.check_table import render_several
 
     look = replace(terminal(), details=True)
     if several.planned is not None and not any(report.strides for report in several.reports):

@@ -18,13 +18,13 @@ from ..processes import tell
 from ..render.files import document, keeps_changing
 from ..render.terminal import dump, note, show, width
 from . import shared_options as shared
-from .apart import ProgressNote, apart
 from .diff import like_the_last
 from .error_output import failures_told, print_settings
+from .own_process import ProgressNote, apart
 
 if TYPE_CHECKING:
     from ..commands.shrink.shrinking import ShrinkResult
-    from ..commands.shrink.steps import Simplification
+    from ..commands.shrink.simpler_cases import Simplification
     from ..model.case import Case
 
 
@@ -87,8 +87,8 @@ class _How:
 
 def _shrunken(request: last.CheckRequest, how: _How) -> int:
     """Searches, writes the files and shows what came of it; the exit code."""
-    from ..commands.shrink.shown import case_in_words, document_of, rendered
     from ..commands.shrink.shrinking import shrink as shrunken
+    from ..commands.shrink.shrunken_screen import case_in_words, document_of, rendered
 
     def show_step(case: Case, step: Simplification | None, count: int, options: Mapping[str, Any]) -> None:
         repro_command = replace(request, options=options).command()

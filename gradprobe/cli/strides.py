@@ -21,7 +21,7 @@ from ..model.report import Report, SurveySummary, failed_report
 from ..render.terminal import Progress, interrupted, print_failure, write_stdout
 from . import shared_options as shared
 from .error_output import failures_told, print_settings, report_error
-from .forms import Forms, with_forms
+from .report_forms import Forms, with_forms
 
 if TYPE_CHECKING:
     from ..commands.strides.survey import Survey

@@ -29,7 +29,7 @@ from ..render.terminal import Progress, note
 from . import shared_options as shared
 from .checks import check_several
 from .error_output import failures_told, print_settings
-from .forms import Forms, with_forms
+from .report_forms import Forms, with_forms
 
 # Given several times they say one thing together, and vary nothing.
 _LISTS = {option.name for option in OPTIONS if option.kind is list}

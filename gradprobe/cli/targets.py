@@ -8,8 +8,8 @@ import typer
 
 from ..model.failures import UsageFailure, did_you_mean
 from ..render.terminal import dump, show, width
-from .apart import apart
 from .error_output import failures_told
+from .own_process import apart
 from .shared_options import Isolate, Traceback
 
 
@@ -27,7 +27,7 @@ def targets(
     Of FILE.py, which is imported in a process of its own, each function is listed with the words to type.
     """
     with failures_told(None, "gradprobe targets", show_traceback, runs=False):
-        from ..commands.targets import as_json, catalogue, render
+        from ..commands.target_list import as_json, catalogue, render
 
         if file is not None:
             _refuse_no_file(file)
@@ -53,7 +53,7 @@ def _refuse_no_file(word: str) -> None:
 
 def _list(file: str, json_file: str | None) -> int:
     """Lists the functions of a file; the exit code."""
-    from ..commands.targets import file_as_json, found_in, render_file
+    from ..commands.target_list import file_as_json, found_in, render_file
 
     found = found_in(file)
     dump(json_file, file_as_json(found))

@@ -17,7 +17,7 @@ from rich.text import Text
 from ..commands.configuration.effective import effective_settings
 from ..commands.suite.checked import Checked, Planned
 from ..commands.suite.checking import Setting, check_each
-from ..commands.watch import (
+from ..commands.warm_check import (
     Sources,
     at_first,
     failing_layout,
@@ -40,7 +40,7 @@ from ..render.terminal import Progress, note, print_failure, rendered, show, ter
 from . import shared_options as shared
 from .checks import say
 from .error_output import failures_told, print_settings
-from .forms import Forms
+from .report_forms import Forms
 
 
 @shared.with_case_options

@@ -13,7 +13,7 @@ from ..model.case import Case
 from ..model.failures import UsageFailure
 from ..model.intermediates import OF_HEADS
 from ..model.run import Laid
-from .guards import ORDINARY, guarded
+from .guard_bands import ORDINARY, guarded
 from .placement import Placement, spanned
 
 if TYPE_CHECKING:

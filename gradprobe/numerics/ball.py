@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..model.contract import IEEE, TF32
+from ..model.kernel_contract import IEEE, TF32
 from ..model.number import LAMBDA
 from .precision import Narrow, truncated
 

@@ -16,7 +16,7 @@ from ..model.run import Element
 from ..reference import evaluate
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes
-from .blocks import Block, blocks, key_heads_at_once, parts_of
+from .block import Block, blocks, key_heads_at_once, parts_of
 from .budget import Recovery
 from .compare import BySieve, Comparison, Evaluate, Later, compare, promoted
 from .identities import Invariant, allowed, identities, worst

@@ -16,7 +16,7 @@ from ..model.number import Number
 from ..model.run import CloseUp, Row
 from ..reference import Tile
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES
-from .blocks import block_at
+from .block import block_at
 from .compare import allowed_on, judge, judge_whole, tile_size
 from .evidence import LayoutRun, Measured, Probed
 from .grid import tile_of

@@ -20,7 +20,7 @@ from ..model.run import INHERITED
 from ..reference import Attention, Tile, evaluate, tiles
 from ..reference.attention import BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes
-from .blocks import Block
+from .block import Block
 from .budget import Recovery, TileBudget, Whole, tile_budget
 from .precision import Precision, ordinary, output_rounding, stored
 from .shift import rounding_shift

@@ -24,7 +24,7 @@ from ..reference.attention import BY_KEY
 from ..runtime.trace import Trace
 from .compare import Comparison, tiles_of
 from .precision import Precision
-from .spread import RESULTS, Parts, Scatter, Spread, rounding, tile_parts
+from .rounding_spread import RESULTS, Parts, Scatter, Spread, rounding, tile_parts
 
 FALSE_ALARMS = 1e-6
 """How often chance alone may accuse a right kernel in a whole check: of a million, one."""

@@ -25,7 +25,7 @@ from ..model.mechanisms import door
 from ..reference import Attention, tiles
 from ..reference.attention import BY_KEY, BY_ROW
 from ..runtime.trace import Trace
-from .blocks import Block, blocks, key_heads_at_once, parts_of
+from .block import Block, blocks, key_heads_at_once, parts_of
 from .compare import BySieve, Comparison, may_overflow
 from .precision import Precision, output_rounding
 

@@ -11,7 +11,7 @@ from ..model.run import MISMATCH, Element, Window
 from ..reference import Attention, Tile
 from ..reference.attention import BY_KEY, BY_ROW
 from ..runtime.trace import Trace
-from .blocks import block_at
+from .block import block_at
 from .compare import Comparison
 from .tally import ElementIndex, element_at
 

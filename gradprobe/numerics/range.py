@@ -15,7 +15,7 @@ from ..reference import Attention, Tile, evaluate, manual_attention_backward
 from ..reference.attention import BY_ROW, MATRICES
 from ..reference.softmax import kept_share
 from ..runtime.trace import Trace
-from .blocks import blocks
+from .block import blocks
 from .bounds import UNBOUNDED, score_error
 from .budget import tile_budget
 from .compare import allowed_on, attention_of, compare, judge, tile_size, tiles_of

@@ -8,7 +8,7 @@ from functools import cache, lru_cache, partial
 
 import torch
 
-from ..model.contract import IEEE, Reading
+from ..model.kernel_contract import IEEE, Reading
 from .coarser import Accumulation, Model
 from .precision import EXACT, TINY, U_FUNCTION, stored
 from .ways import EXPONENTIALS, GroupedProblem, Scores, Way, Ways, of_ds, of_dv, of_o, scores_of

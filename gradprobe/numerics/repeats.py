@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..inputs.guards import same_bits
+from ..inputs.guard_bands import same_bits
 from ..model.case import Case
 from ..model.intermediates import slots
 from ..model.number import Number, spans

@@ -17,7 +17,7 @@ from ..runtime.trace import Trace
 from .compare import Comparison
 from .evenness import OFTEN, TILES, HeadScatter, excess, scatter_of, stand_out
 from .precision import ROUNDED, Precision, growth_of, with_roundings
-from .spread import Scatter, rounding
+from .rounding_spread import Scatter, rounding
 
 
 @dataclass(frozen=True)

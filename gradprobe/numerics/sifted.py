@@ -12,7 +12,7 @@ from torch import Tensor
 from ..model.case import Case
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes
-from .blocks import Block
+from .block import Block
 from .compare import BySieve, Comparison, Later, attention_of, compare
 from .identities import Invariant
 from .precision import Precision, ordinary

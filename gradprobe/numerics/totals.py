@@ -13,7 +13,7 @@ from ..reference import Attention, Tile
 from ..reference.lazy import sum_by_distance
 from ..reference.softmax import sink_weight
 from ..runtime.trace import expected_shapes
-from .blocks import Block
+from .block import Block
 from .bounds import Chain
 from .least import Least, of_operands, sizes, weight
 from .precision import TINY, U32, U_FUNCTION, Precision, long_sum

@@ -17,7 +17,7 @@ from ..reference import Attention, Tile, evaluate, tiles
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES, add_keys
 from ..runtime.trace import Trace
 from . import least
-from .blocks import Block, blocks, key_heads_at_once
+from .block import Block, blocks, key_heads_at_once
 from .compare import attention_of
 from .identities import PARTNERS, Sums, allowed, both_sums, residuals, share_of_reference, worst
 from .kink import Kink

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.contract import IEEE, TF32
+from ..model.kernel_contract import IEEE, TF32
 from ..reference import Attention, Tile, evaluate, tiles
 from ..reference.softmax import kept_share
 from ..runtime.trace import Trace

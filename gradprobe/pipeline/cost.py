@@ -8,7 +8,7 @@ from time import perf_counter
 from ..model.failures import Failure
 from ..model.mechanisms import door
 from ..probing.experiment import layouts_of
-from ..processes.limits import in_words, limit
+from ..processes.resource_limits import in_words, limit
 from .fit import tried
 from .resolve import Problem
 

@@ -17,7 +17,7 @@ from ..numerics.compare import Comparison, attention_of
 from ..numerics.evidence import LayoutRun, Measured, Probed
 from ..numerics.identities import Invariant, doubled, permuted
 from ..numerics.precision import Precision, precision_of
-from ..numerics.unreferenced import (
+from ..numerics.run_identities import (
     BLIND,
     agreement_alone,
     beyond_the_mask,

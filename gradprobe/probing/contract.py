@@ -7,9 +7,9 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ..model.case import Case
-from ..model.contract import Contract, Reading
 from ..model.failures import TargetFailure
 from ..model.intermediates import PRODUCTS
+from ..model.kernel_contract import Contract, Reading
 from ..numerics.coarser import Model
 from ..numerics.compare import attention_of
 from ..numerics.readings import Draws, read, read_sums

@@ -15,14 +15,13 @@ from torch import Tensor
 
 from ..auditing.refusal import refuse_broken, refuse_other_formulas
 from ..inputs.draw import draw, outputs_of
-from ..inputs.guards import ORDINARY
+from ..inputs.guard_bands import ORDINARY
 from ..inputs.layouts import Inputs, effective_values, place
 from ..inputs.saved import Saved, values_of
 from ..model.assignment import OUTPUTS, PLAIN, Assigned, planned_runs
 from ..model.case import Case
 from ..model.intermediates import DERIVED
 from ..model.mechanisms import gathered
-from ..numerics.alike import evenness
 from ..numerics.budget import Recovery
 from ..numerics.by_block import ByBlock
 from ..numerics.coarser import Coarser, CoarserDots, explained
@@ -31,6 +30,7 @@ from ..numerics.conventions import Convention, in_other_conventions
 from ..numerics.evenness import HeadScatter, heads_by_result
 from ..numerics.evidence import Measured
 from ..numerics.float64 import SplitCounts, multiplying
+from ..numerics.head_errors import evenness
 from ..numerics.identities import identities
 from ..numerics.locate import locate
 from ..numerics.operands import Operand, OperandOfEach, rounded_operand

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ..inputs.guards import Breach, Guards
+from ..inputs.guard_bands import Breach, Guards
 from ..inputs.layouts import Inputs
 from ..inputs.memory import Unwritten
 from ..model.assignment import OUTPUTS
 from ..model.failures import Failure, KernelStopped, TargetFailure
 from ..model.mechanisms import gathered
 from ..model.memory import MemoryFinding
-from ..numerics.memory import of_access, of_breach, of_change, of_cuda, of_dtypes, of_shared
+from ..numerics.memory_findings import of_access, of_breach, of_change, of_cuda, of_dtypes, of_shared
 from ..runtime.allocations import Allocations
 from ..runtime.backend import interpreting
 from ..runtime.changes import InputsBefore, Steps, Writer

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..inputs.draw import outputs_of
-from ..inputs.guards import same_bits
+from ..inputs.guard_bands import same_bits
 from ..inputs.layouts import Inputs, laid
 from ..model.assignment import AS_SAVED, ORDERED_RUN, UNIT_RUN, Assigned, run_name
 from ..model.case import Case

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .ended import raised_of
-from .limits import words_of_loss
+from .resource_limits import words_of_loss
 from .threads import one_for_numpy
 from .where import stack_goes_to
 

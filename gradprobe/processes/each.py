@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from . import limits
+from . import resource_limits as limits
 from .child import ANSWER, LOST, READY, START_LIMIT, TOLD, UNREADY, heard_by, worker_of
 from .devices import gpus
 from .ended import CRASH, DEVICE, MEMORY, TIMEOUT, Crash, Raised, TaskResult, raised_of, words_of

@@ -23,7 +23,7 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from ..model.mechanisms import is_on
 from .child import heard_by
-from .limits import cores
+from .resource_limits import cores
 
 _PR_SET_PDEATHSIG = 1
 # How much longer than a fork may compute it may take in all, where others have the processors.

@@ -21,7 +21,7 @@ from ..model.failures import Failure
 from .child import READY, WHERE, Frames, NotAMessage, send
 from .devices import VISIBLE
 from .leftovers import MARK, end_leftovers, new_mark
-from .limits import SHARE, SHARED_BY, held_by, in_words
+from .resource_limits import SHARE, SHARED_BY, held_by, in_words
 from .warm import Forked, forked_from_warm, search_path, surroundings
 
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.

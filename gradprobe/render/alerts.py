@@ -12,9 +12,9 @@ from msgspec import structs
 from ..model.memory import WARNING, MemoryFinding
 from ..model.report import Diagnosis, Report, TriedEdit
 from ..model.run import INHERITED, MISMATCH, SKIPPED, Error, Identity, Intermediate, Run
-from . import rules
-from .places import Place, place_of, places_of
-from .rules import Rule
+from . import ci_rules as rules
+from .ci_rules import Rule
+from .source_places import Place, place_of, places_of
 from .text import (
     cause_in_words,
     counts_in_words,

@@ -26,11 +26,11 @@ from ..model.memory import (
 from ..model.number import LAMBDA, in_words, plural
 from ..model.report import Report, Source, SplitProducts
 from ..model.run import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head, Intermediate, Run
-from .against import beside, render_against
 from .excerpt import render_reasons, window
-from .identities import identity_table
-from .places import Base, Place, base_of, place_of
-from .repeats import repeat_sentences
+from .identity_table import identity_table
+from .repeat_sentences import repeat_sentences
+from .source_places import Base, Place, base_of, place_of
+from .target_pair import beside, render_against
 from .text import (
     ASCII,
     CAUTION,

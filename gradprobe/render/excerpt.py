@@ -9,7 +9,7 @@ from rich.text import Text
 from ..model.number import Number, in_words, plural, spans
 from ..model.report import CONSISTENT, Diagnosis, Report, TriedEdit, Where
 from ..model.run import MISMATCH, CloseUp, Element
-from .places import Base, base_of
+from .source_places import Base, base_of
 from .text import CAUTION, STYLES, folded, lines_of, place_in_words, ratio, value
 
 

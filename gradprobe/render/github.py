@@ -9,7 +9,7 @@ from ..model.number import plural
 from ..model.report import Report
 from ..model.visible import visible
 from .alerts import Alert, alerts_of
-from .places import Base, base_of
+from .source_places import Base, base_of
 
 # GitHub shows ten of each kind a step.
 MOST = 10

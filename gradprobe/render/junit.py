@@ -13,7 +13,7 @@ from ..model.report import Report
 from ..model.run import INHERITED, MISMATCH, SKIPPED, Error, Head, Identity, Intermediate, Run
 from ..model.visible import visible
 from .excerpt import render_reasons
-from .places import Base, Place, base_of, place_of, places_of
+from .source_places import Base, Place, base_of, place_of, places_of
 from .text import (
     cause_in_words,
     counts_in_words,

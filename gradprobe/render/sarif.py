@@ -10,17 +10,17 @@ from typing import Any
 from urllib.parse import quote
 
 from .. import __version__
-from ..model.diff import replacements_of
 from ..model.documents import Reports, text_of
 from ..model.number import plural
+from ..model.patch import replacements_of
 from ..model.report import Report, TriedEdit
 from ..model.run import MATCH, MISMATCH
 from ..model.visible import visible
 from .alerts import Alert, alerts_of
-from .places import Base, Place, base_of
-from .rules import RULES, USAGE, Rule
+from .ci_rules import RULES, USAGE, Rule
+from .source_places import Base, Place, base_of
 from .text import errors_of, so_far
-from .topics.shown import in_markdown
+from .topics.topic_forms import in_markdown
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 # GitHub rejects a file with more results than this, and shows the first 5,000 by severity.

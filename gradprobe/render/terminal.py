@@ -87,7 +87,7 @@ def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
     """The report on one screen; where all of it is asked for, and of an audit, in full."""
     from .screen.close_up import close_up_screen
     from .screen.screen import render_screen
-    from .screen.survey import survey_screen
+    from .screen.survey_summary import survey_screen
 
     on = on or terminal()
     if on.details or report.audit is not None:
@@ -106,10 +106,10 @@ def _detailed(report: Report, on: Terminal) -> list[Text]:
     """
     from rich.text import Text
 
-    from .audit import render_audit
+    from .audit_screen import render_audit
     from .console import headline, render
     from .excerpt import render_close_up, render_reasons
-    from .survey import render_survey
+    from .layout_survey import render_survey
 
     if report.audit is not None:
         return render_audit(report, on.columns, utf8=on.utf8)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ..inputs.guards import Breach, Guards, guarded
+from ..inputs.guard_bands import Breach, Guards, guarded
 from ..inputs.memory import Unwritten
 from ..inputs.placement import spanned
 from .spread import AllocationSpread

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ..model.case import Case
 from ..model.failures import TargetFailure, UsageFailure
 from ..processes.devices import VISIBLE
-from ..processes.limits import SHARED_BY
+from ..processes.resource_limits import SHARED_BY
 from ..targets.stand_in import stand_in_for
 
 # With fewer scores in one batch, a second thread gains nothing: a dot of that size takes under a millisecond.

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..inputs.guards import mapped, same_bits
+from ..inputs.guard_bands import mapped, same_bits
 from ..inputs.layouts import Inputs, write
 from ..model.assignment import OUTPUTS
 from ..model.intermediates import title

@@ -18,7 +18,7 @@ from ..model.assignment import AS_SAVED, taken
 from ..model.case import Case
 from ..model.failures import DeviceLost, NoRoom, Refusal, TargetFailure, text_of
 from ..model.intermediates import GRADIENT_OF, lookup
-from ..processes.limits import words_of_loss
+from ..processes.resource_limits import words_of_loss
 from ..targets.bind import bind
 from ..targets.find import Target
 from ..targets.naming import LoadedSource, source_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..model.failures import UsageFailure, did_you_mean
 from .builtin import BUILTINS
-from .candidates import candidates, definitions
+from .definitions import candidates, definitions
 from .find import FILES, existing_file, no_function, no_module, parts_of
 
 # What can make a name that the text of a file does not hold.

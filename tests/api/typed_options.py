@@ -1,4 +1,4 @@
-"""`python -m tests.api.typed_options > gradprobe/api/options.py`: the command line's case options as types."""
+"""`python -m tests.api.typed_options > gradprobe/api/case_options.py`: the command line's case options as types."""
 
 from gradprobe.inputs.options import OPTIONS
 

@@ -10,7 +10,7 @@ import pytest
 
 from gradprobe.cli.shared_options import with_word
 from gradprobe.commands.suite import batteries as command
-from gradprobe.commands.suite import factors
+from gradprobe.commands.suite import case_factors as factors
 from tests.cli.command import run, run_process
 
 pytestmark = pytest.mark.usefixtures("without_causes")

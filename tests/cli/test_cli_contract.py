@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from gradprobe.commands.contract import ReadContract, render_contract
+from gradprobe.commands.contract_request import ReadContract, render_contract
 from gradprobe.model.case import Case
-from gradprobe.model.contract import Contract, Reading
+from gradprobe.model.kernel_contract import Contract, Reading
 from tests.cli.command import run
 
 

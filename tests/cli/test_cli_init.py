@@ -118,7 +118,7 @@ WORKFLOW = ".github/workflows/gradprobe.yml"
 
 def test_a_workflow_goes_where_github_looks_and_the_next_steps_are_said(folder, monkeypatch):
     (folder / ".git").mkdir()
-    monkeypatch.setattr("gradprobe.commands.init._recorded", dict)
+    monkeypatch.setattr("gradprobe.commands.starter_files._recorded", dict)
     ran = run("init --ci github --target soft.py:backward")
     assert (ran.code, ran.err) == (0, "")
     assert ran.out == (

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gradprobe.commands.targets import catalogue
+from gradprobe.commands.target_list import catalogue
 from gradprobe.model.intermediates import names
 from gradprobe.targets import builtin
 from gradprobe.targets.builtin import BUILTINS

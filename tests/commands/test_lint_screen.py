@@ -1,6 +1,6 @@
 """What lint shows on one screen: lines that say the same once, and no more findings than there is room for."""
 
-from gradprobe.commands.lint import Inquiry, render_lint
+from gradprobe.commands.kernel_reading import Inquiry, render_lint
 from gradprobe.lint.finding import LintFinding
 from gradprobe.lint.reading import KernelReading, ReadKernel
 

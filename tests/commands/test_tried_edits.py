@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.shrink.attempts import TELL, Attempts
+from gradprobe.commands.shrink.case_worker import TELL, Attempts
 from gradprobe.commands.strides.trials import BenchSetup, Sought
 from gradprobe.commands.strides.worker import Trials
 from gradprobe.inputs.history import CheckRequest

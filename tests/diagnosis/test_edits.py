@@ -18,7 +18,7 @@ from gradprobe.diagnosis.edits.search import Search
 from gradprobe.diagnosis.edits.trial import Came, came_of
 from gradprobe.diagnosis.edits.tried import _passed, _with_passed
 from gradprobe.model.allowance import NOTHING, Allowance
-from gradprobe.model.diff import patched
+from gradprobe.model.patch import patched
 from gradprobe.model.report import Diagnosis, TriedEdit, Where, passing_edit
 from gradprobe.pipeline.probe import EDITS, probe
 from gradprobe.pipeline.reported import report_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradprobe.model.contract import Contract
+from gradprobe.model.kernel_contract import Contract
 from gradprobe.model.resolution import resolve
 from gradprobe.probing.contract import contract_of
 from gradprobe.targets.find import find_target

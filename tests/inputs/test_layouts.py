@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.guards import guard_values
+from gradprobe.inputs.guard_bands import guard_values
 from gradprobe.inputs.layouts import VECTORS, layout_of, place
 from gradprobe.model.assignment import DEFAULT_RUNS, LAYOUTS, TENSORS, parse_layout, run_name
 from gradprobe.model.failures import UsageFailure

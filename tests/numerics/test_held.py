@@ -10,7 +10,7 @@ from gradprobe.inputs.layouts import place
 from gradprobe.model.documents import document_of
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.memory import CHANGED, DTYPE, SHARED
-from gradprobe.numerics.memory import of_dtypes
+from gradprobe.numerics.memory_findings import of_dtypes
 from gradprobe.pipeline.probe import probe
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check

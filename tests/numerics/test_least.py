@@ -10,7 +10,7 @@ from hypothesis import assume, given
 
 from gradprobe.inputs.draw import draw
 from gradprobe.numerics import least
-from gradprobe.numerics.blocks import blocks
+from gradprobe.numerics.block import blocks
 from gradprobe.numerics.budget import Whole, tile_budget
 from gradprobe.numerics.compare import attention_of
 from gradprobe.numerics.precision import precision_of

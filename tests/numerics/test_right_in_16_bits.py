@@ -14,8 +14,8 @@ from gradprobe.model.resolution import resolve
 from gradprobe.numerics.evenness import excess, heads_by_result, most, student
 from gradprobe.numerics.evidence import Measured
 from gradprobe.numerics.precision import precision_of
+from gradprobe.numerics.rounding_spread import rounding
 from gradprobe.numerics.slopes import steepest
-from gradprobe.numerics.spread import rounding
 from gradprobe.probing.experiment import experiment_of, inputs_of, measure
 from gradprobe.runtime.trace import Trace, read_trace
 from tests.emulated import target_of

@@ -11,7 +11,7 @@ from hypothesis import given
 from gradprobe.inputs.draw import draw
 from gradprobe.model.run import HIDDEN, MATCH, MISMATCH
 from gradprobe.numerics import least, sieve, walks
-from gradprobe.numerics.blocks import blocks
+from gradprobe.numerics.block import blocks
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.identities import agreement, allowed
 from gradprobe.numerics.precision import precision_of

@@ -5,7 +5,7 @@ import pytest
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.pipeline import cost
 from gradprobe.pipeline.resolve import resolve_problem
-from gradprobe.processes.limits import VARIABLE
+from gradprobe.processes.resource_limits import VARIABLE
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from gradprobe.inputs.history import CheckRequest
 from gradprobe.inputs.layouts import place
 from gradprobe.model.failures import DeviceLost, TargetFailure
 from gradprobe.model.resolution import resolve
-from gradprobe.processes.limits import words_of_loss
+from gradprobe.processes.resource_limits import words_of_loss
 from gradprobe.runtime.run import run_target
 from gradprobe.targets.find import find_target
 from tests.commands.strides.crashing import write

@@ -3,7 +3,7 @@
 import pytest
 
 from gradprobe.model.failures import UsageFailure
-from gradprobe.processes.limits import free, held_by, limit, parsed
+from gradprobe.processes.resource_limits import free, held_by, limit, parsed
 
 GIB = 1 << 30
 

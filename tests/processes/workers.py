@@ -48,7 +48,7 @@ class Doing:
         return len(taken)
 
     def its_limit(self):
-        from gradprobe.processes.limits import limit
+        from gradprobe.processes.resource_limits import limit
 
         return limit()
 

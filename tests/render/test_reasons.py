@@ -9,8 +9,8 @@ from gradprobe.render.alerts import alerts_of
 from gradprobe.render.excerpt import render_reasons
 from gradprobe.render.github import annotation_commands
 from gradprobe.render.markdown import as_markdown
-from gradprobe.render.places import places_of
 from gradprobe.render.sarif import as_sarif
+from gradprobe.render.source_places import places_of
 from tests.render.written import BASE, assert_is_sarif, faulty, reports
 
 WHERE = Where(

@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 
 from gradprobe.model.documents import Reports
-from gradprobe.render.places import DOCS, with_origin
-from gradprobe.render.rules import RULES
+from gradprobe.render.ci_rules import RULES
 from gradprobe.render.sarif import MOST_RESULTS, as_sarif, text
+from gradprobe.render.source_places import DOCS, with_origin
 from tests.render.written import (
     BASE,
     FIRST_LINE,

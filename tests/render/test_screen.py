@@ -9,9 +9,9 @@ from gradprobe.model.memory import OUTSIDE, MemoryFinding
 from gradprobe.model.number import Number
 from gradprobe.model.report import CheckedTarget, Diagnosis, Report, TriedEdit, Where
 from gradprobe.model.run import CRASHED, MATCH, MISMATCH, Counts, Element, Error, Head, Intermediate, Run
-from gradprobe.render.places import Base
 from gradprobe.render.screen.code import excerpt, window
 from gradprobe.render.screen.screen import render_screen
+from gradprobe.render.source_places import Base
 from tests.cases import softmax_case
 
 LONG = "/home/somebody/projects/attention/with/a/deep/tree/of/folders/and/more/of/them/still"

@@ -13,7 +13,7 @@ from gradprobe.model.documents import dump, load
 from gradprobe.model.memory import MemoryFinding
 from gradprobe.model.report import CheckedTarget, Culprit, Report
 from gradprobe.model.run import ALONE, PROGRAM, Run
-from gradprobe.render.survey import render_survey
+from gradprobe.render.layout_survey import render_survey
 from gradprobe.render.text import CAUTION
 from tests.render.written import faulty, reports
 

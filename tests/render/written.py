@@ -11,7 +11,7 @@ from typing import Any
 
 from gradprobe.model.documents import report_from
 from gradprobe.model.report import Report
-from gradprobe.render.places import Base
+from gradprobe.render.source_places import Base
 
 FOLDER = Path(__file__).resolve().parents[1] / "schemas"
 BASE = Base("/repository", "/repository")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gradprobe.processes.limits import SHARED_BY
+from gradprobe.processes.resource_limits import SHARED_BY
 from gradprobe.runtime.backend import prepare_backend
 
 

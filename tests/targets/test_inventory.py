@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from gradprobe.commands.targets import found_in
+from gradprobe.commands.target_list import found_in
 
 LOADED = "import loads\nloads.COUNT += 1\nimport torch\n"
 FUNCTION = "def f{0}(q, k, v, do, *, causal=False):\n    return q\n"

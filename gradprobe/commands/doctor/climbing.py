@@ -20,9 +20,9 @@ from ...render.console import first_line
 from ..suite.checked import Checked
 from ..suite.checking import Checker, Setting
 from .ladder import narrower, target_rungs
+from .machine_survey import MachineSurvey, survey_machine, survey_target
 from .primitives import run_primitive
 from .rung import CUDA, FAILS, GREEN, RED, REFUSED, Climbed, Rung
-from .survey import MachineSurvey, survey_machine, survey_target
 
 if TYPE_CHECKING:
     from ...model.report import Report

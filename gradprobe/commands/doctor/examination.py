@@ -15,11 +15,11 @@ from ...runtime.caches import TritonCache, fresh_caches, triton_cache
 from ...targets.builtin import has_driver
 from ..suite.checked import Planned
 from .climbing import RungStep, climb, climb_target, climbed_alone
-from .files import LoadedFile
 from .ladder import machine_rungs, target_rungs
 from .machine import Machine, machine
+from .machine_survey import MachineSurvey
+from .module_copies import LoadedFile
 from .rung import COMPILED, CUDA, FAILS, GREEN, INTERPRETED, NOT_RUN, RED, Climbed, Rung
-from .survey import MachineSurvey
 
 Tick = Callable[[str, float | None], object]
 

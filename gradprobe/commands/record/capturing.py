@@ -13,7 +13,7 @@ from typing import Any
 from ...model.failures import UsageFailure
 from ...model.number import plural
 from ...model.visible import safe
-from .watch import Keeping, WatchedFunction
+from .capture import Keeping, WatchedFunction
 
 
 def capture(function: Any, how: Keeping) -> Any:

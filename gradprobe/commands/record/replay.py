@@ -28,8 +28,8 @@ from ...render.console import first_line
 from ...render.text import CAUTION
 from . import call as seen
 from .call import WatchedCalls
+from .capture import ENDING, FOLDER, Keeping
 from .capturing import parted
-from .watch import ENDING, FOLDER, Keeping
 
 if TYPE_CHECKING:
     from ...numerics.evidence import Probed

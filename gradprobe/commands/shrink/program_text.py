@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ...inputs.guards import MAPPED
+from ...inputs.guard_bands import MAPPED
 from ...model.case import Case
 from ...model.intermediates import GRADIENT_OF
 

@@ -12,10 +12,10 @@ from ...inputs.history import CheckRequest
 from ...model.case import Case
 from ...model.failures import TargetFailure, UsageFailure
 from . import symptom as keeping
-from .attempts import CRASHED, FACTS, LOOK, TELL, Attempts, Looked, TargetCrashed, Told
+from .case_worker import CRASHED, FACTS, LOOK, TELL, Attempts, Looked, TargetCrashed, Told
 from .ordering import AXES, key
 from .repeat import Facts, fewest_words
-from .steps import ALL_OPTIONS, Simplification, simpler, single_runs
+from .simpler_cases import ALL_OPTIONS, Simplification, simpler, single_runs
 from .symptom import IDENTITY, Kept, Symptom, TriedCase
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from ...inputs.draw import outputs_of
-from ...inputs.guards import same_bits
+from ...inputs.guard_bands import same_bits
 from ...inputs.layouts import laid, place
 from ...model.failures import DeviceLost, NoRoom, TargetFailure
 from ...model.memory import ERROR, HUGE, WARNING, MemoryFinding, telling
 from ...model.run import BITS, BUDGET, MATCH, MISMATCH, TOGETHER, Laid
 from ...numerics.evidence import LayoutRun, Measured
-from ...numerics.memory import never_written
+from ...numerics.memory_findings import never_written
 from ...pipeline.reported import run_of
 from ...probing.experiment import Experiment, derived, effective, measure
 from ...probing.observe import Execution, observe

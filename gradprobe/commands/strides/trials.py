@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...inputs.guards import LARGE, NAN
+from ...inputs.guard_bands import LARGE, NAN
 from ...inputs.history import CheckRequest
 from ...inputs.layouts import NEVER_EXPANDED, VECTORS
 from ...inputs.placement import Placement, placements_of

@@ -14,13 +14,13 @@ from ...model.documents import Reports, Untaken
 from ...model.failures import UsageFailure, did_you_mean
 from .battery import Item, battery, hinted, set_by
 from .battery import weighed as judged
+from .case_factors import factors_of, set_by_factors
+from .check_table import simplest
 from .checked import Checked, Planned
 from .checking import Setting, check_each
 from .combining import Combining
-from .factors import factors_of, set_by_factors
 from .matrix import described
 from .several import Further, Several, growing
-from .table import simplest
 
 
 def refuse_unknown_battery(word: str | None) -> None:

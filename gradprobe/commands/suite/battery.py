@@ -13,8 +13,8 @@ from ...model.assignment import SCALED
 from ...model.failures import TargetFailure
 from ...model.memory import HUGE, UNDECLARED, Warned
 from ...model.run import FAILED
+from .check_table import words_of
 from .checked import Checked
-from .table import words_of
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from .checked import (
     run_ended,
 )
 from .interpreted import is_to_be_interpreted, small_case, with_causes_of, without_gpu
-from .sources import sources_of
+from .source_hashes import sources_of
 
 if TYPE_CHECKING:
     from ...model.report import Report
@@ -100,7 +100,7 @@ class Checker:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // setting.workers))
 
     def __call__(self, planned: Planned) -> Checked:
-        from ...numerics.beside import SideBySide
+        from ...numerics.target_difference import SideBySide
         from ...pipeline.reported import report_of
         from ...runtime.ranks.world import late_after
 

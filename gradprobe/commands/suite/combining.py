@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from ...model.coverage import PAIRS, Coverage
 from .battery import Item, battery
+from .case_factors import Factors, found_by_trying
 from .checked import Checked
 from .covering import Combination, Row, Space, covering, simplest, standing
-from .factors import Factors, found_by_trying
 
 Round = Generator[list[Item], Mapping[str, Checked], None]
 """Gives the items of a round, and is sent what came of each by its name."""

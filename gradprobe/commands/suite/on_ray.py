@@ -16,7 +16,8 @@ from typing import Any
 from ... import __version__
 from ...model.documents import dump, load
 from ...model.failures import Failure, UsageFailure
-from ...processes import Crash, limits
+from ...processes import Crash
+from ...processes import resource_limits as limits
 from ...processes.devices import VISIBLE
 from ...processes.ended import CRASH
 from .checked import Checked, Heard, Planned, of_crash

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from ...model.coverage import Coverage
 from ...model.documents import Reports, Untaken
 from ...model.groups import FailureGroup
+from .check_table import words_of
 from .checked import Checked, Planned
 from .checking import Setting
 from .folding import by_axis, folded_by_cause, with_smallest
-from .table import words_of
 
 
 class Further:

@@ -15,7 +15,6 @@ from ...model.number import listed
 from ...model.run import MISMATCH
 from ...runtime.trace import Trace
 from ..evidence import Inside, Measured
-from .evidence import QUOTIENTS, RIGHT, Measure, ResultEvidence, Scales, beside, inseparable, reread_do, reread_for_dp
 from .onehot import Sample
 from .recover import (
     SUMS,
@@ -28,6 +27,17 @@ from .recover import (
     recover,
     with_matrices,
     with_sums,
+)
+from .result_evidence import (
+    QUOTIENTS,
+    RIGHT,
+    Measure,
+    ResultEvidence,
+    Scales,
+    beside,
+    inseparable,
+    reread_do,
+    reread_for_dp,
 )
 from .shapes import shape_in_words
 

@@ -15,7 +15,7 @@ from ...model.failures import TargetFailure
 from ...model.intermediates import GRADIENT_OF, MATRIX_OF, PRODUCTS
 from ...reference import Attention, evaluate, tiles
 from ...runtime.trace import Trace, expected_shapes
-from ..blocks import Block, blocks, key_heads_at_once
+from ..block import Block, blocks, key_heads_at_once
 from ..budget import RECOVERABLE, Recovery, quotient_error, slope_of
 from ..compare import TILE_ELEMENTS, allowed_on, tiles_of
 from ..evidence import Measured

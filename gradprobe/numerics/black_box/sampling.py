@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...model.case import Case
 from ...reference import Tile
-from ..blocks import block_at
+from ..block import block_at
 from ..compare import attention_of
 from ..evidence import Measured
 from .onehot import ProbePlan, Sample, plan

@@ -13,7 +13,7 @@ from ...model.number import in_words, spans
 from ...model.run import LEVELS, MATCH, CloseUp, Head, Intermediate, Run
 from ..text import ratio
 from .closeups import WIDE, CloseUpView, Opens, cell, view_of
-from .graph import WORDS
+from .dataflow_picture import WORDS
 from .scale import class_of, figure_of
 
 # Of all maps of a page, of which what is wrong comes first, and of the tiles that are drawn of them: some 450 bytes

@@ -9,10 +9,10 @@ from ...model.memory import MemoryFinding
 from ...model.report import Report
 from ...model.run import MISMATCH, Element, Run
 from ..console import first_line
-from ..survey import memory_in, words_of
+from ..layout_survey import memory_in, words_of
 from ..text import blame, greppable, heads_in_words, ratio
-from .matrix import verdict_of
-from .memory import LaidTensor, tensors
+from .check_matrix import verdict_of
+from .memory_map import LaidTensor, tensors
 
 
 @dataclass(frozen=True)

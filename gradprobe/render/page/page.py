@@ -14,7 +14,7 @@ from ...model.number import plural
 from ...model.report import Report
 from ...model.run import LEVELS
 from ...model.visible import visible
-from ..places import base_of, with_origin
+from ..source_places import base_of, with_origin
 from ..text import so_far
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def page_of(report: Report, evidence: str = "") -> str:
     Raises:
         UsageFailure: the evidence cannot be read, or is another report's.
     """
-    from .parts import parts_of
+    from .sections import parts_of
     from .surveys import parts_of_layouts
 
     title = f"{report.verdict}: {report.name}"
@@ -54,7 +54,7 @@ def page_of(report: Report, evidence: str = "") -> str:
     (report,) = with_origin(Reports(reports=(report,))).reports
     page = written("report.html", title, {"report": report, **parts_of(report)})
     if evidence and report.measured:
-        from .values import chosen
+        from .tile_values import chosen
 
         values = chosen(evidence, report, MOST_BYTES - len(page.encode()))
         page = written("report.html", title, {"report": report, **parts_of(report, values)})
@@ -85,7 +85,7 @@ def _with_wholes(template: str, title: str, parts: Mapping[str, Any]) -> str:
 
 def _whole(report: Report) -> str:
     """All that the page of a report has below its verdict, but for the words of the terminal."""
-    from .parts import parts_of
+    from .sections import parts_of
 
     return fragment("main.html", {"report": report, **parts_of(report, in_words=False)})
 

@@ -6,7 +6,7 @@ from ...model.documents import Reports
 from ...model.report import Report
 from ..console import first_line, verdict_words
 from ..excerpt import render_reasons
-from ..places import with_origin
+from ..source_places import with_origin
 from .page import fragment, page_of, page_of_several
 
 _COLUMNS = 110

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ...model.report import Diagnosis, Listing, Report, Where
-from ..places import Base
+from ..source_places import Base
 
 # Neighbours that stand beside the first line of a cause; its siblings stand alone. How many of all lines are shown at
 # once: a screen has room for no more.

@@ -16,8 +16,7 @@ from ...model.run import PROGRAM
 from ..comparison import KINDS, changes_of, counts_in_words, pairs_of, wrong_heads
 from ..comparison import sentences_of as sentences_of_changes
 from ..comparison import verdict_of as verdict_of_changes
-from ..places import base_of
-from ..survey import (
+from ..layout_survey import (
     BLANK,
     culprits_of,
     legend,
@@ -28,8 +27,9 @@ from ..survey import (
     warning_told,
     wrong_layouts,
 )
+from ..source_places import base_of
 from ..text import UTF8, cause_in_words, ratio, told_apart
-from . import matrix
+from . import check_matrix as matrix
 from .opened import Opened, ids_of, of_check, of_layout
 from .sources import CodeBlock, diff_lines, excerpts
 from .wholes import Wholes, of_layouts

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from rich.text import Text
 
 from ...model.report import TriedEdit, Where
-from ..places import Base
+from ..source_places import Base
 from ..text import lines_of
 
 _MARKED, _DROPPED, _ADDED = "bold red", "red", "green"

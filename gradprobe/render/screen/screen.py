@@ -12,16 +12,16 @@ from rich.text import Text
 from ...model.number import plural
 from ...model.report import CONSISTENT, Diagnosis, Report, passing_edit
 from ...model.run import FAILED, MATCH, MISMATCH
-from ..against import render_against
 from ..console import beyond_the_case, first_line, on_ranks, receipt, render_layouts, sources, verdict_words, wrong_rows
 from ..excerpt import edit_head
-from ..identities import identity_table
-from ..places import base_of
+from ..identity_table import identity_table
+from ..source_places import base_of
+from ..target_pair import render_against
 from ..text import ASCII, CAUTION, UTF8, Signs, blame, headed, lines_of, ratio, size_in_words
 from .code import changes, excerpt
-from .findings import FACTS, facts_of, findings, in_short, limits, unseen
 from .fitting import MOST, MOST_OF_A_MATCH, Section, fitted, rows_of
-from .table import head_table, legend
+from .head_table import head_table, legend
+from .notes import FACTS, facts_of, findings, in_short, limits, unseen
 
 _BAD, _GOOD = "bold red", "bold green"
 

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from gradprobe.commands.baseline.changes import ALARMS, FLOOR, LEAST, OTHER_LAWS, _quantile, growth
+from gradprobe.commands.baseline.growth import ALARMS, FLOOR, LEAST, OTHER_LAWS, _quantile, growth
 from tests.sampling import sampled
 
 STEADY = [0.1] * 5

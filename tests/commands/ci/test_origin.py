@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from gradprobe import __version__
-from gradprobe.commands import init as origin
+from gradprobe.commands import starter_files as origin
 from tests.cli.command import ROOT
 
 WHEEL = f"vendor/gradprobe-{__version__}-py3-none-any.whl"

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
-from gradprobe.commands.init import requirement, write_workflow
+from gradprobe.commands.starter_files import requirement, write_workflow
 from tests.cli.command import ROOT
 from tests.cli.written_targets import write_targets
 from tests.commands.ci.steps import load, run_step, steps_of_action, steps_of_workflow

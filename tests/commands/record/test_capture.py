@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gradprobe
-from gradprobe.commands.record.watch import PATIENCE
+from gradprobe.commands.record.capture import PATIENCE
 from gradprobe.inputs.layouts import place
 from gradprobe.inputs.saved import load
 from gradprobe.model.assignment import AS_SAVED

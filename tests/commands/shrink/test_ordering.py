@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradprobe.commands.shrink.ordering import AXES, key, ladder, options_on
-from gradprobe.commands.shrink.steps import simpler
+from gradprobe.commands.shrink.simpler_cases import simpler
 from tests.commands.shrink.cases import ALL, facts_of, settled_case
 from tests.numerics.test_recover import drawn_lazy
 from tests.pipeline.test_softmax_no_false_alarm import drawn

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from gradprobe.commands.shrink.attempts import Attempts
+from gradprobe.commands.shrink.case_worker import Attempts
 from gradprobe.commands.shrink.ordering import AXES
 from gradprobe.commands.shrink.repeat import fewest_words
-from gradprobe.commands.shrink.shown import case_in_words
 from gradprobe.commands.shrink.shrinking import shrink
-from gradprobe.commands.shrink.steps import simpler
+from gradprobe.commands.shrink.shrunken_screen import case_in_words
+from gradprobe.commands.shrink.simpler_cases import simpler
 from gradprobe.inputs.history import CheckRequest
 from tests.cli.written_targets import write_targets
 from tests.planted import flash_faults, lazy_faults

@@ -5,7 +5,7 @@ import torch
 
 from gradprobe.commands.shrink.program_text import LAYING, OF_BYTES, formula, literal
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.guards import guard_values
+from gradprobe.inputs.guard_bands import guard_values
 from gradprobe.model.case import Case
 from gradprobe.model.intermediates import names
 from gradprobe.reference import manual_attention_backward

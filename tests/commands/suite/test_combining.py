@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from gradprobe.commands.suite.case_factors import factors_of
 from gradprobe.commands.suite.combining import Combining
-from gradprobe.commands.suite.factors import factors_of
 from gradprobe.commands.suite.matrix import Takes
 from gradprobe.model.case import Case
 

@@ -7,10 +7,10 @@ import pytest
 
 from gradprobe.cli import checks as several
 from gradprobe.cli.checks import check_several
-from gradprobe.cli.forms import Forms
+from gradprobe.cli.report_forms import Forms
+from gradprobe.commands.suite.check_table import CheckTable
 from gradprobe.commands.suite.checked import Checked
 from gradprobe.commands.suite.checking import Setting
-from gradprobe.commands.suite.table import CheckTable
 from gradprobe.inputs import history as last
 from gradprobe.model.documents import report_from
 from gradprobe.model.failures import INTERRUPTED

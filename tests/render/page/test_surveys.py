@@ -13,7 +13,7 @@ from msgspec import structs
 from gradprobe.model.coverage import Coverage
 from gradprobe.model.documents import Reports, load
 from gradprobe.model.run import INCOMPLETE
-from gradprobe.render.page import matrix
+from gradprobe.render.page import check_matrix as matrix
 from gradprobe.render.page.page import page_of, page_of_comparison, text
 from gradprobe.render.page.wholes import wholes
 from tests.page.made import right, saved, several

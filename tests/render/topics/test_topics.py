@@ -11,10 +11,10 @@ from gradprobe.lint.finding import FOREIGN, MISSING, SWAPPED
 from gradprobe.model.failures import UsageFailure
 from gradprobe.numerics.identities import NAMES
 from gradprobe.numerics.precision import UNITS
-from gradprobe.render.rules import RULES
+from gradprobe.render.ci_rules import RULES
 from gradprobe.render.sarif import _rule
-from gradprobe.render.topics.shown import in_markdown, page, render_list, render_topics
 from gradprobe.render.topics.topic import BUDGET, FAULT, IDENTITY, topics, topics_of
+from gradprobe.render.topics.topic_forms import in_markdown, page, render_list, render_topics
 
 PACKAGE = Path(gradprobe.__file__).parent
 _LINK = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+(/(issues|pull)/\d+|/commit/[0-9a-f]{7,})?")

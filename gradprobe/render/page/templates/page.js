@@ -68,7 +68,7 @@ function value(number) {
   const sign = power < 0 ? "-" : "+";
   return String(Number(short.slice(0, short.indexOf("e")))) + "e" + sign + String(Math.abs(power)).padStart(2, "0");
 }
-// What is kept of whole heads, by the id of their map; see values.py.
+// What is kept of whole heads, by the id of their map; see tile_values.py.
 function headOf(id) {
   const kept = at(id).closest(".every-map").querySelector(".values");
   return kept && JSON.parse(kept.textContent)[id.slice(id.indexOf("map-"))];

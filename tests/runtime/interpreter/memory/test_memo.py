@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpreterBuilder
 
-from gradprobe.commands.watch import _rehearse
+from gradprobe.commands.warm_check import _rehearse
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.documents import document_of
 from gradprobe.pipeline.reported import report_of

@@ -1,0 +1,166 @@
+"""`gradprobe.check`: a request -> a ShownReport, made by a process of its own or, of a function, in this one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..commands.suite.batteries import begun, refuse_set_by_it, refuse_unknown_battery
+from ..commands.suite.checked import Counterpart, Planned
+from ..commands.suite.checking import Setting, check_each
+from ..commands.suite.other_check import report_beside
+from ..inputs.history import CheckRequest
+from ..inputs.options import parse, refuse_unknown_family
+from ..model.coverage import AUTO
+from ..model.documents import Reports
+from ..model.failures import Failure, UsageFailure
+from ..model.report import Report, failed_report
+from ..pipeline.sanitizer import sanitizer_for
+from ..processes.resource_limits import bounded
+from ..runtime.caches import fresh_caches
+from ..runtime.versions import refuse_untested
+from ..targets.mistyped import refuse_mistyped
+from .arguments import Subject, word_of_subject
+from .shown_report import ShownReport, ShownReports, shown
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a check is made, by the names of the command line."""
+
+    isolate: bool | None
+    timeout: float | None
+    fix_budget: int
+    coincidence_budget: int
+    max_memory: str | None
+    against: Subject | Report | None
+    sanitize: str | None
+    fresh: bool
+    evidence: str | os.PathLike[str] | None
+    battery: str | bool | None
+    shrink_budget: int
+
+
+@contextlib.contextmanager
+def _telling_the_way_out() -> Iterator[None]:
+    """Has a traceback end with what to do about a failure, where Python (3.11) prints notes."""
+    try:
+        yield
+    except Failure as failure:
+        if failure.way_out and hasattr(failure, "add_note"):
+            failure.add_note(failure.way_out)
+        raise
+
+
+@_telling_the_way_out()
+def checked(
+    target: Subject, reference: Subject | None, request: CheckRequest, manner: Manner
+) -> ShownReport | ShownReports:
+    """The report of a check, or those of a battery.
+
+    Args:
+        request: with a word for the target and the reference, "" where there is none.
+
+    Raises:
+        UsageFailure: a word or an option is wrong; whatever else keeps a check from being made stands in its report.
+    """
+    parse(request.options)
+    refuse_unknown_family(request.family)
+    for word in (request.target, request.reference):
+        if word:
+            refuse_mistyped(word)
+    apart = _is_apart(target, reference, request, manner)
+    sanitizer = None if manner.sanitize is None else (sanitizer_for(manner.sanitize), manner.sanitize)
+    word = AUTO if manner.battery is True else manner.battery or None
+    setting = Setting(
+        isolate=apart,
+        timeout=manner.timeout,
+        # Of several checks it would be the time of each that fails, as on the command line.
+        fix_budget=0 if word else manner.fix_budget,
+        coincidence_budget=0 if word else manner.coincidence_budget,
+        shrink_budget=manner.shrink_budget,
+        beyond=not word,
+    )
+    functions = (None, None) if apart else (_function(target), _function(reference))
+    kept, fresh = os.fspath(manner.evidence or ""), manner.fresh
+    planned = Planned("", request, sanitizer=sanitizer, evidence=kept, fresh=fresh, functions=functions)
+    try:
+        if not request.options.get("untested"):
+            refuse_untested()
+    except Failure as failure:
+        return shown(failed_report(failure, "", request.target))
+    with bounded(manner.max_memory), fresh_caches() if manner.fresh else contextlib.nullcontext():
+        if word is not None:
+            return ShownReports.of(_battery(word, request, setting))
+        return shown(report_of_plan(planned, setting, manner.against))
+
+
+def _is_apart(target: Subject, reference: Subject | None, request: CheckRequest, manner: Manner) -> bool:
+    """Whether the check is made by another process.
+
+    Raises:
+        UsageFailure: it cannot be made as it was asked for.
+    """
+    given = [one for one in (target, reference, manner.against) if one is not None]
+    apart = not any(map(callable, given)) if manner.isolate is None else manner.isolate
+    if apart and not (request.target and request.reference != "" and manner.against != ""):
+        raise UsageFailure(
+            "check: isolate=True, and another process finds no function of a notebook's cell or of another function",
+            "write it into a file, or leave out isolate=True",
+        )
+    if manner.timeout is not None and not apart:
+        raise UsageFailure("check: timeout stops a process, and this one makes the check", "add isolate=True")
+    if manner.sanitize is not None and not apart:
+        raise UsageFailure("check: sanitize runs the command line under a tool", "name the target by its word")
+    if manner.evidence is not None and not os.fspath(manner.evidence).endswith(".npz"):
+        raise UsageFailure("check: the name of evidence must end in .npz")
+    # Each is about one check, and of these no two go together.
+    several = [name for name in ("battery", "against", "sanitize", "evidence") if getattr(manner, name)]
+    if len(several) > 1:
+        raise UsageFailure(f"check: {several[0]} takes no {several[1]}", "make two checks")
+    if manner.battery and not apart:
+        raise UsageFailure("check: a battery runs in processes of its own", "name the target by its word")
+    return apart
+
+
+def _battery(word: str, request: CheckRequest, setting: Setting) -> Reports:
+    refuse_unknown_battery(word)
+    refuse_set_by_it(word, request.options)
+    return begun(word, request, setting).reports()
+
+
+def _function(subject: Subject | None) -> Callable[..., Any] | None:
+    return None if isinstance(subject, str) else subject
+
+
+def report_of_plan(planned: Planned, setting: Setting, other: Subject | Report | None) -> Report:
+    with tempfile.TemporaryDirectory(prefix="gradprobe-") as folder:
+        if other is not None:
+            planned = replace(planned, against=_beside(planned, setting, other, os.path.join(folder, "given.pt")))
+        with contextlib.nullcontext() if setting.isolate else _ordinary_torch():
+            (made,) = check_each([planned], setting, echo=sys.stderr.write)
+    error = made.report.error
+    if error is not None and error.kind == UsageFailure.__name__:
+        raise UsageFailure(error.message, error.way_out)
+    return made.report
+
+
+def _beside(planned: Planned, setting: Setting, other: Subject | Report, kept: str) -> Counterpart:
+    if isinstance(other, Report):
+        return Counterpart(other.name, other, "")
+    function = None if setting.isolate else _function(other)
+    word = word_of_subject(other) or getattr(function, "__name__", "")
+    with contextlib.nullcontext() if setting.isolate else _ordinary_torch():
+        report = report_beside(planned, word, kept, setting, function)
+    return Counterpart(word, report, kept if os.path.exists(kept) else "")
+
+
+def _ordinary_torch() -> contextlib.AbstractContextManager[None]:
+    from ..runtime.backend import ordinary_torch
+
+    return ordinary_torch()

@@ -1,0 +1,123 @@
+"""ShownReport: a report that tells itself: to a notebook, to `print`, and into files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import PurePath
+
+from ..model.documents import Reports
+from ..model.failures import UsageFailure
+from ..model.number import plural
+from ..model.report import Report
+from ..model.run import MISMATCH
+from ..model.writing import replace_file
+
+# What a file's name ends with, and the form that it holds.
+_FORMS = {".json": "--json", ".html": "--html", ".md": "--markdown", ".xml": "--junit", ".sarif": "--sarif"}
+
+
+class ShownReport(Report, frozen=True, kw_only=True):
+    """A Report, as `gradprobe.check` returns it. `verdict` is match, mismatch or error; `error` says why."""
+
+    def __str__(self) -> str:
+        """What `gradprobe check` prints, without colours."""
+        return self._text(details=False)
+
+    @property
+    def details(self) -> str:
+        """What `gradprobe check --details` prints, without colours."""
+        return self._text(details=True)
+
+    def _text(self, *, details: bool) -> str:
+        from ..render.terminal import Terminal, plain, rendered, width
+
+        if not self.measured:
+            told = (*self.error.details, self.error.way_out) if self.error else ()
+            return "\n".join([repr(self), *(f"  {line}" for line in told if line)])
+        look = Terminal(width(), None, utf8=True, details=details, rest="print(report.details)")
+        return plain(rendered(self, look))
+
+    def __repr__(self) -> str:
+        """The verdict, in a line."""
+        from ..render.console import headline
+
+        if self.error is not None or not self.measured:
+            why = self.error.message if self.error else "nothing was compared"
+            return f"{self.verdict.upper()}  {self.name}: {why}"
+        first, *_ = headline(self, 10_000)
+        return first.plain
+
+    def _repr_html_(self) -> str:
+        """The page in small, for notebooks."""
+        from ..render.page.small import small_of
+
+        return small_of(self)
+
+    def save(self, file: str | os.PathLike[str], *, evidence: str | os.PathLike[str] | None = None) -> None:
+        """Writes the report in the form that the name ends with: .json, .html, .md, .xml (JUnit) or .sarif.
+
+        Args:
+            evidence: what the check's own `evidence` wrote, for the page to open every tile of it.
+
+        Raises:
+            UsageFailure: it ends otherwise, or the evidence is not that of this report.
+            OSError: the file cannot be written.
+        """
+        _save(Reports(reports=(self,), origin=self.origin), file, evidence)
+
+
+class ShownReports(Reports, frozen=True, kw_only=True):
+    """The reports of a battery, as `gradprobe.check` returns them. `verdict` is the worst of theirs."""
+
+    @classmethod
+    def of(cls, several: Reports) -> ShownReports:
+        """The same reports."""
+        return cls(**{name: getattr(several, name) for name in several.__struct_fields__})
+
+    def __str__(self) -> str:
+        """What `gradprobe check --battery` prints, without colours."""
+        from ..commands.suite.check_table import render_several
+        from ..render.terminal import Terminal, plain, width
+
+        look = Terminal(width(), None, utf8=True)
+        return plain(list(render_several(self, look, tracebacks=False)))
+
+    def __repr__(self) -> str:
+        """The verdict, and how many there are."""
+        wrong = sum(report.verdict == MISMATCH for report in self.counted)
+        return f"{self.verdict.upper()}  {plural(len(self.counted), 'check')}, {wrong} wrong"
+
+    def _repr_html_(self) -> str:
+        """The table and the page in small, for notebooks."""
+        from ..render.page.small import small_of_several
+
+        return small_of_several(self, repr(self).partition("  ")[2], str(self))
+
+    def save(self, file: str | os.PathLike[str]) -> None:
+        """Writes them in the form that the name ends with, as a Report does."""
+        _save(self, file, None)
+
+
+def _save(several: Reports, file: str | os.PathLike[str], evidence: str | os.PathLike[str] | None) -> None:
+    from ..commands.suite.checked import code_of_reports
+    from ..render.files import maker_of
+
+    path, code = PurePath(os.fspath(file)), code_of_reports(several)
+    flag = _FORMS.get(path.suffix.lower())
+    if flag is None:
+        raise UsageFailure(f"save: no form for {path.name!r}", f"known: {', '.join(_FORMS)}")
+    if evidence is None:
+        replace_file(str(path), maker_of(flag)(several, code))
+        return
+    if flag != "--html":
+        raise UsageFailure(f"save: {path.name!r} has no room for evidence", "a page (.html) shows it")
+    from ..render.page.page import text
+    from ..render.page.tile_values import refuse_others
+
+    refuse_others(os.fspath(evidence), several.reports)
+    replace_file(str(path), text(several, code, os.fspath(evidence)))
+
+
+def shown(report: Report) -> ShownReport:
+    """The same report."""
+    return ShownReport(**{name: getattr(report, name) for name in report.__struct_fields__})

@@ -1,0 +1,218 @@
+"""Forms of a report for CI: their options, and the one place that writes what was asked for."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..model.documents import Reports
+from ..model.failures import UsageFailure
+from ..model.report import Report
+from ..model.visible import inert
+from ..model.writing import open_in_place, replace_file
+from ..render.files import FORMS, STDERR, keeps_changing, maker_of
+from ..render.terminal import print_failure, rendered, show, takes_stderr, terminal, write_stdout
+from .shared_options import parameter_of, written_as
+
+DETAILS = "Show all of a report, and not one screen of it"
+Details = Annotated[bool, typer.Option("--details", envvar="GRADPROBE_DETAILS", show_envvar=False, help=DETAILS)]
+
+
+def with_forms(
+    command: Callable[..., None], flags: Iterable[str] = tuple(FORMS), *, details: bool = True
+) -> Callable[..., None]:
+    """Gives a command the option of every form, or of some; it receives what was asked for as `forms`.
+
+    Args:
+        details: whether --details is an option too; a command without it shows all.
+    """
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    names = {f"{flag[2:]}_file": flag for flag in flags}
+
+    def run(**words: Any) -> None:
+        files = {flag: words.pop(name) for name, flag in names.items()}
+        given = {flag: STDERR if file is True else file for flag, file in files.items() if file not in (None, False)}
+        forms = Forms(given, details=words.pop("details", not details))
+        command(**words, forms=forms)
+
+    added = [parameter_of("details", False, Details)] if details else []
+    added += [_option(name, flag) for name, flag in names.items()]
+    at = [parameter.name for parameter in own].index("forms")
+    others = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name != "forms"]
+    return written_as(run, command, [*others[:at], *added, *others[at:]])
+
+
+def _option(name: str, flag: str) -> inspect.Parameter:
+    """The option of a form: the name of its file, or whether it is asked for."""
+    if FORMS[flag].unfinished is None:
+        default, annotation = False, Annotated[bool, typer.Option(flag, help=FORMS[flag].help)]
+    else:
+        default, annotation = None, Annotated[str | None, typer.Option(flag, metavar="FILE", help=FORMS[flag].help)]
+    return parameter_of(name, default, annotation)
+
+
+with_page = partial(with_forms, flags=("--json", "--html"))
+"""The same of what is of no use to CI."""
+
+
+@dataclass(frozen=True)
+class Forms:
+    """What was asked for."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    """The name of a file, or - for stdout, by the option of its form."""
+    evidence: str = ""
+    """The file of whole heads, of which the page is told; "" without one."""
+    details: bool = False
+    """Whether stdout shows all of a report."""
+
+    @classmethod
+    def json(cls, file: str | None) -> Forms:
+        """JSON alone, where a file was named."""
+        return cls({} if file is None else {"--json": file})
+
+    def beside(self, evidence: str) -> Forms:
+        """The same beside a file of whole heads, in the place of which nothing is left of an earlier run.
+
+        Raises:
+            UsageFailure: it cannot be written, or a form goes there.
+        """
+        path = Path(evidence)
+        if path.suffix != ".npz":
+            raise UsageFailure(f"--evidence {evidence}: the name must end in .npz, got {path.suffix or 'no ending'}")
+        try:
+            path.unlink(missing_ok=True)
+            path.touch()
+            path.unlink()
+        except OSError as error:
+            raise UsageFailure(f"--evidence {evidence}: cannot be written, {error.strerror}") from error
+        both = Forms({**self.files, "--evidence": evidence})
+        both.refuse_one_file_twice()
+        return replace(self, evidence=evidence)
+
+    def show(self, report: Report, rest: str = "") -> None:
+        """Shows a report, unless stdout is a document's. What ended it is said on stderr before.
+
+        Args:
+            rest: the command that shows all of it, where that is not the same one with --details.
+        """
+        if not self.on_stdout:
+            on = replace(terminal(), details=self.details, rest=rest, is_said=takes_stderr())
+            show(rendered(report, on))
+
+    @property
+    def on_stdout(self) -> bool:
+        """Whether stdout is a document's, so that nothing else may stand there."""
+        return "-" in self.files.values()
+
+    def refuse_one_file_twice(self) -> None:
+        """Does nothing where each form goes to a place of its own.
+
+        Raises:
+            UsageFailure: two go to one.
+        """
+        seen: dict[str, str] = {}
+        for flag, file in self.files.items():
+            other = seen.setdefault(_place(file), flag)
+            if other != flag:
+                where = "stdout" if file == "-" else file
+                raise UsageFailure(f"{other} and {flag} both write to {where}", "give each a file of its own")
+
+    def write_so_far(self, several: Reports) -> int:
+        """Writes what came into every file that may be written again, so that nothing is lost, and none is right yet.
+
+        Returns:
+            0, or 2 where a file cannot be written.
+        """
+        files = {flag: file for flag, file in self.files.items() if file != STDERR and keeps_changing(file)}
+        return Forms(files).write(several, None)
+
+    def write(self, several: Reports, code: int | None, *, said: str = "") -> int:
+        """Writes every form that was asked for, and says on stderr which of them cannot be written.
+
+        Args:
+            code: the exit code that the checks came to; None as long as more of them are to come.
+            said: a message that is on stderr already.
+
+        Returns:
+            The exit code: 2 in place of 0 where something could not be written. A mismatch stays 1, and a failure what
+            it is: neither may be taken for the other by a script that asks only for the code.
+        """
+        failures = [failure for failure in self._attempts(several, code) if failure is not None]
+        for failure in failures:
+            if str(failure) != said:
+                print_failure(failure)
+        return code or (2 if failures else 0)
+
+    def _attempts(self, several: Reports, code: int | None) -> list[UsageFailure | None]:
+        # Two in one place were refused, and only the first says so there.
+        places = {_place(file): (flag, file) for flag, file in reversed(list(self.files.items()))}
+        from ..render.source_places import with_origin
+
+        several = with_origin(several)
+        # All are made before one is written: then they change at one moment.
+        made = [(flag, file, self._text(flag, several, code)) for flag, file in reversed(places.values())]
+        attempts = [_write(flag, file, text) for flag, file, text in made]
+        attempts += [_without_docs(several)] if "--sarif" in self.files else []
+        return [*attempts, _summarize(several)] if "--github" in self.files else attempts
+
+    def _text(self, flag: str, several: Reports, code: int | None) -> str:
+        if flag == "--html" and self.evidence and code is not None and several.reports[0].evidence is not None:
+            from ..render.page.page import text
+
+            return text(several, code, self.evidence)
+        return maker_of(flag)(several, code)
+
+
+def _place(file: str) -> str:
+    return file if file == "-" else os.path.realpath(file)
+
+
+def _write(flag: str, file: str, text: str) -> UsageFailure | None:
+    """Why the text could not be written, where it could not."""
+    try:
+        if file == "-":
+            write_stdout(inert(text, FORMS[flag].escape))
+        elif file == STDERR:
+            print(text, end="", file=sys.stderr)
+        else:
+            replace_file(file, text)
+    except OSError as error:
+        return UsageFailure(f"{flag} {file}: cannot be written, {error.strerror}")
+    return None
+
+
+def _without_docs(several: Reports) -> UsageFailure | None:
+    """Why rules lead nowhere, where they were to lead somewhere."""
+    from ..render.sarif import is_address
+    from ..render.source_places import DOCS
+
+    docs = several.origin.docs if several.origin else ""
+    if not docs or is_address(docs):
+        return None
+    return UsageFailure(f"{DOCS} must be an address that begins with https:// or http://, got {docs!r}")
+
+
+def _summarize(several: Reports) -> UsageFailure | None:
+    """Adds a table to what a step on GitHub has written into its summary, as far as there is room."""
+    from ..render import markdown
+
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not summary:
+        return None
+    file = Path(summary)
+    try:
+        there = file.stat().st_size if file.exists() else 0
+        with open_in_place(file, "ab") as stream:
+            stream.write(markdown.text(several, 0, markdown.MOST_BYTES - there).encode())
+    except OSError as error:
+        return UsageFailure(f"--github: the summary {summary} cannot be written, {error.strerror}")
+    return None

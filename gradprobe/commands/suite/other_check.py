@@ -1,0 +1,71 @@
+"""The check that another is set beside: read from a file, or made before it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ...model.failures import UsageFailure, did_you_mean
+from ...model.report import Report
+from ...targets.builtin import BUILTINS
+from ..saved_reports import read
+from .checked import Planned
+from .checking import Setting, check_each
+
+# The same target, run otherwise: the word for it, and the device that it runs on then.
+_RUN_OTHERWISE = {"interpreted": "cpu", "compiled": "cuda"}
+
+
+def report_beside(
+    planned: Planned, word: str, kept: str, setting: Setting, function: Callable[..., Any] | None = None
+) -> Report:
+    """The report of another target in the case of a check, or of the same one run otherwise.
+
+    Args:
+        word: another target; "interpreted" or "compiled", for the same one in Triton's interpreter or on a GPU; or the
+            file of a report.
+        kept: the file that what it gives is written into.
+        function: what stands in the place of another target.
+
+    Raises:
+        UsageFailure: the file holds no report of one check, or the other target is not there, or is this one run
+            in the same way.
+    """
+    if function is None and not word.endswith(".json") and ":" not in word and word not in (*_RUN_OTHERWISE, *BUILTINS):
+        way_out = did_you_mean(word, [*_RUN_OTHERWISE, *BUILTINS])
+        raise UsageFailure(f"--against {word}: there is no such target", way_out)
+    if function is None and word.endswith(".json"):
+        return _saved(word)
+    return _counterpart(_other(planned, word, setting, function), word, kept, setting)
+
+
+def _saved(file: str) -> Report:
+    several = read(file).reports
+    if len(several) != 1:
+        raise UsageFailure(f"--against {file}: expected the report of one check, got {len(several)}")
+    return several[0]
+
+
+def _other(planned: Planned, word: str, setting: Setting, function: Callable[..., Any] | None) -> Planned:
+    request, (own, reference) = planned.request, planned.functions
+    if function is None and word in _RUN_OTHERWISE:
+        if not setting.isolate:
+            raise UsageFailure(f"--against {word}: one process cannot do both", "drop --no-isolate")
+        other = replace(request, options={**request.options, "device": _RUN_OTHERWISE[word]})
+    else:
+        other, own = replace(request, target=word), function
+    made = Planned("", other, functions=(own, reference))
+    if (made.request, made.functions) == (request, planned.functions):
+        raise UsageFailure(f"--against {word}: this is the target itself, run in the same way")
+    return made
+
+
+def _counterpart(other: Planned, word: str, kept: str, setting: Setting) -> Report:
+    plain = replace(setting, fix_budget=0, coincidence_budget=0, beyond=False)
+    (checked,) = check_each([replace(other, kept=kept)], plain, echo=sys.stderr.write)
+    error = checked.report.error
+    if checked.code == UsageFailure.exit_code and error is not None:
+        raise UsageFailure(f"--against {word}: {error.message}", error.way_out)
+    return checked.report

@@ -1,0 +1,208 @@
+"""Guard bands: what stands around every tensor in its storage, and whether it still stands there after a run."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..model.failures import NoRoom
+from ..processes import resource_limits as limits
+from ..processes.resource_limits import in_words
+from .placement import spanned
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+# What a guard band holds: ordinary numbers, which make a wrong read a wrong number; NaN, which such a read spreads; or
+# numbers so large that a product with 0 or a small P still shows.
+ORDINARY, NAN, LARGE = FILLS = ("ordinary", "nan", "large")
+# Bytes from which a storage on the CPU is mapped and not filled: only the pages that are touched are ever there.
+MAPPED = 1 << 30
+# Bytes from which a storage is held against what memory is left.
+_LOOKED_AT = 1 << 26
+# Elements after which ordinary guard values repeat.
+_PERIOD = 1021
+
+
+def guarded(size: int, dtype: torch.dtype, device: torch.device, fill: str, reserve: int) -> Tensor:
+    """[size + reserve] elements that hold guard values.
+
+    Args:
+        reserve: elements at the end that a wrong read may reach. Where the whole is large they are zeros that take no
+            memory on a CPU, and are not there on a GPU; where `size` alone is large, so are all.
+
+    Raises:
+        NoRoom: there is not so much memory.
+    """
+    whole = size + reserve
+    if whole * dtype.itemsize < MAPPED:
+        _refuse_without_room(whole * dtype.itemsize, device)
+        return guard_values(whole, dtype, device, fill)
+    storage = mapped(whole, dtype) if device.type == "cpu" else _on_device(size, dtype, device)
+    if size * dtype.itemsize < MAPPED:
+        storage[:size] = guard_values(size, dtype, device, fill)
+    return storage
+
+
+def mapped(size: int, dtype: torch.dtype) -> Tensor:
+    """[size] zeros on the CPU, of which only the pages that are touched take memory."""
+    import torch
+
+    without_reserve = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named since Python 3.13
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | without_reserve
+    try:
+        return torch.frombuffer(mmap.mmap(-1, size * dtype.itemsize, flags=flags), dtype=dtype)
+    except OSError as error:
+        raise _no_room(size * dtype.itemsize, f"{error.strerror}; is address space limited (ulimit -v)?") from error
+
+
+def _refuse_without_room(size: int, device: torch.device) -> None:
+    if size < _LOOKED_AT:
+        return
+    left, limit = (limits.bytes_left(), limits.limit()) if device.type == "cpu" else _of_gpu(device)
+    if size > left:
+        why = f"{in_words(max(0, left))} are left of {in_words(limit)} (--max-memory)"
+        raise NoRoom(f"a tensor that takes {in_words(size)} with its guard bands has no room on {device}: {why}")
+
+
+def _of_gpu(device: torch.device) -> tuple[int, int]:
+    """Of a GPU's memory, what is left and the limit: the one that was asked for, else half of what was free."""
+    import torch
+
+    free, own = torch.cuda.mem_get_info(device)[0], torch.cuda.memory_reserved(device)
+    limit = limits.requested() or (free + own) // 2
+    return min(limit, free + own) - torch.cuda.memory_allocated(device), limit
+
+
+def _on_device(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    import torch
+
+    _refuse_without_room(size * dtype.itemsize, device)
+    try:
+        return torch.empty(size, dtype=dtype, device=device)
+    except torch.OutOfMemoryError as error:
+        raise _no_room(size * dtype.itemsize, f"{device} is out of memory") from error
+
+
+def _no_room(size: int, why: str) -> NoRoom:
+    return NoRoom(f"a tensor whose strides span {size / 2**30:.0f} GiB has no room here: {why}")
+
+
+def guard_values(size: int, dtype: torch.dtype, device: torch.device, fill: str = ORDINARY) -> Tensor:
+    """[size] known values, the same for every storage, so that what a wrong read returns can be computed.
+
+    Ordinary ones lie between -8 and 8 and away from 0, none of which a draw is likely to hold. Integers and booleans
+    are ordinary in every fill.
+    """
+    import torch
+
+    if fill == NAN and dtype.is_floating_point:
+        return torch.full((size,), float("nan"), dtype=dtype, device=device)
+    ramp = torch.arange(min(size, _PERIOD), device=device, dtype=torch.int64) * 7919 % _PERIOD
+    values = (ramp / _PERIOD * 4 + 4) * (1 - 2 * (ramp % 2))
+    if fill == LARGE and dtype.is_floating_point:
+        values = values.double() * (torch.finfo(dtype).max / 64)
+    return _repeated(values.to(dtype), size)
+
+
+def _repeated(period: Tensor, size: int) -> Tensor:
+    """[size] values, one period after another, in no more memory than they take."""
+    if size <= len(period):
+        return period
+    storage = period.new_empty(size)
+    whole = size - size % len(period)
+    storage[:whole].view(-1, len(period))[:] = period
+    storage[whole:] = period[: size - whole]
+    return storage
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A guard band that was written."""
+
+    tensor: str
+    side: str
+    """"before" the tensor's first element, "after" its last one, or "between" its elements."""
+    offset: int
+    """Elements from the first one (before, between) or the last one (after) to the nearest written."""
+    count: int
+    """Elements written there."""
+
+    @property
+    def sentence(self) -> str:
+        """One sentence."""
+        where = {"before": "before its first element", "after": "after its last element"}
+        place = where.get(self.side, "from its first element, between its own")
+        elements = "1 element was" if self.count == 1 else f"{self.count:,} elements were"
+        return f"a store outside {self.tensor}: {elements} written, the nearest {self.offset:,} {place}"
+
+
+class Guards:
+    """The guard bands around tensors whose storages `guarded` made; what these hold is known, and not kept."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], fill: str = ORDINARY) -> None:
+        """`fill` is what the bands were filled with."""
+        storages: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            if tensor.untyped_storage().nbytes() < MAPPED:
+                storages.setdefault(tensor.untyped_storage().data_ptr(), {})[name] = tensor.detach()
+        self._storages, self._fill = list(storages.values()), fill
+
+    def breaches(self) -> list[Breach]:
+        """What was written, before, between and after the tensors; each with the tensor that lies nearest."""
+        return [breach for views in self._storages for breach in _breaches(views, self._fill)]
+
+
+def _whole(views: Mapping[str, Tensor]) -> Tensor:
+    """The storage that tensors share, as one row of elements."""
+    first = next(iter(views.values()))
+    return first.as_strided((first.untyped_storage().nbytes() // first.element_size(),), (1,), 0)
+
+
+def _breaches(views: Mapping[str, Tensor], fill: str) -> Iterator[Breach]:
+    at = _written(views, fill)
+    if not len(at):
+        return
+    starts = {name: int(view.storage_offset()) for name, view in views.items()}
+    ends = {name: starts[name] + spanned(view.shape, view.stride()) - 1 for name, view in views.items()}
+    leading, trailing = min(views, key=lambda name: (starts[name], ends[name])), max(views, key=ends.__getitem__)
+    first, last = starts[leading], ends[trailing]
+    ahead, behind, between = at[at < first], at[at > last], at[(at >= first) & (at <= last)]
+    if len(ahead):
+        yield Breach(leading, "before", first - int(ahead.max()), len(ahead))
+    if len(between):
+        yield Breach(" and ".join(views), "between", int(between.min()) - first, len(between))
+    if len(behind):
+        yield Breach(trailing, "after", int(behind.min()) - last, len(behind))
+
+
+def _written(views: Mapping[str, Tensor], fill: str) -> Tensor:
+    """The elements of a storage that hold no guard values and belong to no tensor, ascending, on the CPU."""
+    import torch
+
+    whole, view = _whole(views), next(iter(views.values()))
+    first, span = int(view.storage_offset()), spanned(view.shape, view.stride())
+    if len(views) == 1 and span == view.numel():  # without gaps: its two ends
+        return torch.cat([_changed(whole, start, end, fill) for start, end in ((0, first), (first + span, len(whole)))])
+    changed = ~same_bits(whole, guard_values(len(whole), whole.dtype, whole.device, fill))
+    for view in views.values():
+        changed.as_strided(view.shape, view.stride(), view.storage_offset()).fill_(False)
+    return changed.nonzero().flatten().cpu()
+
+
+def _changed(whole: Tensor, start: int, end: int, fill: str) -> Tensor:
+    """The elements from `start` to `end` that hold no guard values, on the CPU."""
+    before = start % _PERIOD
+    known = guard_values(before + end - start, whole.dtype, whole.device, fill)[before:]
+    return (~same_bits(whole[start:end], known)).nonzero().flatten().cpu() + start
+
+
+def same_bits(one: Tensor, other: Tensor) -> Tensor:
+    """Element by element, whether two tensors of one dtype hold the same bits: a NaN is equal to itself."""
+    import torch
+
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+    return one.view(kind) == other.view(kind)

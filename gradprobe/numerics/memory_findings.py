@@ -1,0 +1,130 @@
+"""What was seen of memory, as findings: accesses, guard bands, inputs that changed, and how results are held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..inputs.draw import coarser_than
+from ..inputs.guard_bands import Breach
+from ..model.intermediates import slots
+from ..model.memory import CHANGED, DTYPE, GUARD, OUTSIDE, SHARED, UNWRITTEN, MemoryFinding
+from ..runtime.changes import InputChange, Shared, Writer
+from ..runtime.trace import Trace, dtype_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..cuda import CudaFinding
+    from ..runtime.interpreter.memory import AccessFinding
+
+_CUDA_ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
+
+
+def of_breach(breach: Breach) -> MemoryFinding:
+    """A guard band that was written."""
+    return MemoryFinding(GUARD, breach.tensor, breach.sentence, access="store", lanes=breach.count)
+
+
+def of_access(found: AccessFinding) -> MemoryFinding:
+    """An access that the interpreter's watch found."""
+    place, wraps, rest = found.place, found.spot.wrapped is not None, found.rest
+    where = (found.kernel, place.file, place.line, place.code)
+    return MemoryFinding(
+        found.kind,
+        found.tensor,
+        found.sentence(),
+        *where,
+        access=found.access,
+        lanes=found.lanes,
+        wraps=wraps,
+        allocated=found.allocated,
+        runs_on=found.kind == OUTSIDE and found.runs_on,
+        rest=(rest.kernel, rest.place.file, rest.place.line) if rest else ("", "", 0),
+    )
+
+
+def of_cuda(found: CudaFinding) -> MemoryFinding:
+    """What was seen of a CUDA kernel that ran on the CPU."""
+    line, access = found.now.line, _CUDA_ACCESSES.get(found.now.how, "")
+    where = (found.kernel, line.file, line.line, line.code)
+    return MemoryFinding(
+        found.kind, found.array, found.sentence, *where, access=access, lanes=found.count, in_block=found.is_shared
+    )
+
+
+def of_change(change: InputChange, axes: str, writer: Writer | None) -> MemoryFinding:
+    """An input that the target wrote over.
+
+    Args:
+        axes: of the input, one letter each.
+    """
+    by = writer or Writer()
+    where = (by.kernel, by.file, by.line, by.code)
+    if change.index is None:
+        words = f"{change.tensor}, an input, is another view after the run: {change.after}; it had {change.before}"
+        return MemoryFinding(CHANGED, change.tensor, words, *where, access="store")
+    at = f"{change.tensor}[{', '.join(map(str, change.index))}]"
+    place: tuple[int | None, ...] = (None,) * 4
+    if axes:  # batch, head, row and column
+        padded = (change.index if axes[0] in "b1" else (0, *change.index)) + (0,) * 4
+        place = tuple(one if letter else None for one, letter in zip(padded, slots(axes), strict=False))
+    words = (
+        f"{change.tensor}, an input, is overwritten{_by(by)}: {at} was {change.before} and is {change.after}; "
+        f"{change.count:,} of {change.total:,} elements differ"
+    )
+    return MemoryFinding(
+        CHANGED,
+        change.tensor,
+        words,
+        *where,
+        access="store",
+        lanes=change.count,
+        place=place,
+        actual=change.after,
+        expected=change.before,
+    )
+
+
+def _by(writer: Writer) -> str:
+    """Such as " by dq_kernel, line 31: `tl.store(...)`", " by mine.py:31: `q.zero_()`", or nothing."""
+    place = f"line {writer.line}" if writer.kernel else f"{Path(writer.file).name}:{writer.line}"
+    parts = [writer.kernel, place if writer.line else "", f"`{writer.code}`" if writer.code else ""]
+    words = ", ".join(filter(None, parts))
+    return f" by {words}" if words else ""
+
+
+def of_shared(found: Shared) -> MemoryFinding:
+    """A gradient that lies in the memory of another tensor."""
+    sentence = f"{found.name} lies in the memory of {found.other}: {found.count:,} of its elements are also its own"
+    return MemoryFinding(SHARED, found.name, f"{sentence}, and whatever changes one changes the other")
+
+
+def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[MemoryFinding]:
+    """Results whose dtype cannot hold their numbers."""
+    for name, tensor in trace.values.items():
+        like = coarser_than(name, tensor.dtype, values) if trace.sources[name] == "exported" else None
+        if like is not None:
+            came, due = dtype_of(trace, name) or "", str(values[like].dtype).removeprefix("torch.")
+            sentence = f"{name} came as {came}, which does not hold the numbers of {due}, the dtype of {like}"
+            yield MemoryFinding(DTYPE, name, sentence, actual=came, expected=due)
+
+
+def never_written(first: Trace, second: Trace, unwritten: tuple[float, float]) -> Iterator[MemoryFinding]:
+    """Elements that hold, in both runs, what memory held before the run.
+
+    Args:
+        unwritten: what memory without values held in the first and in the second run, two different numbers.
+    """
+    for name in first.values.keys() & second.values.keys():
+        left = _holds(first.values[name], unwritten[0]) & _holds(second.values[name], unwritten[1])
+        if bool(left.any()):
+            where = left.nonzero()
+            at = ", ".join(map(str, where[0].tolist()))
+            words = f"{len(where):,} of {left.numel():,} elements were never written, the first at [{at}]"
+            yield MemoryFinding(UNWRITTEN, name, f"{name}: {words}")
+
+
+def _holds(tensor: Tensor, number: float) -> Tensor:
+    return tensor.isnan() if number != number else tensor == number

@@ -1,0 +1,107 @@
+"""An audit of a reference for people: the verdict, the first wrong formula with its line, then what each judge says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from ..model.intermediates import names
+from ..model.number import listed, plural
+from ..model.report import AuditSummary, Report
+from ..model.run import MATCH
+from .excerpt import render_reasons
+from .source_places import base_of
+from .text import ASCII, UTF8, Signs, element_line, folded, headed
+
+_CELL, _JUDGE = 7, 38
+
+
+def render_audit(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
+    """The audit as lines; sentences are folded to `width`."""
+    assert report.audit is not None
+    lines = [*_verdict(report, width)]
+    if report.first_mismatch is not None:
+        lines.append(Text(element_line(report.first_mismatch), "bold"))
+    if report.verdict != MATCH:
+        lines += render_reasons(report, width)
+    lines += [*_misnamed(report.audit), *_judges(report, UTF8 if utf8 else ASCII)]
+    lines += [line for sentence in _sentences(report) for line in folded(sentence, width)]
+    return [*lines, Text(f"  again: {report.reproduce}", overflow="ignore")]
+
+
+def _verdict(report: Report, width: int) -> Iterator[Text]:
+    name = report.target.name
+    if report.verdict == MATCH:
+        count = plural(len(report.runs), "case")
+        return headed("MATCH", "bold green", f"{name} is right: every element in {count}, to float32", width)
+    if report.diagnoses and report.diagnoses[0].where:
+        where = report.diagnoses[0].where[0]
+        words = f"{name} is wrong from line {where.line} on: {report.diagnoses[0].summary}"
+    else:
+        words = f"{name} is wrong: {listed(_wrong(report))}"
+    return headed("MISMATCH", "bold red", words, width)
+
+
+def _wrong(report: Report) -> list[str]:
+    audit = report.audit
+    return list(audit.opinions[0].wrong) if audit is not None and audit.opinions else []
+
+
+def _misnamed(audit: AuditSummary) -> Iterator[Text]:
+    """What a name says beside what it holds."""
+    if not audit.held:
+        return
+    width = max(8, *(len(one.name) + 2 for one in audit.held))
+    says = max(10, *(len(one.says) + 2 for one in audit.held))
+    yield Text(f"  {'name':<{width}}{'its name':<{says}}what it holds", "dim")
+    for one in audit.held:
+        place = f" (line {one.line})" if one.line else ""
+        yield Text(f"  {one.name:<{width}}{one.says:<{says}}{one.holds}{place}")
+
+
+def _judges(report: Report, marks: Signs) -> Iterator[Text]:
+    """A line for each judge, a column for each result."""
+    audit = report.audit
+    opinions = audit.opinions if audit is not None else ()
+    told = [name for name in names() if any(name in (*one.right, *one.wrong) for one in opinions)]
+    if not told:
+        return
+    yield Text()
+    yield Text(f"  {'judge':<{_JUDGE}}" + "".join(f"{name:>{_CELL}}" for name in told), "dim")
+    for one in opinions:
+        line = Text(f"  {one.judge:<{_JUDGE}}")
+        for name in told:
+            sign = "=" if name in one.right else marks.mismatch if name in one.wrong else "-"
+            line.append(f"{sign:>{_CELL}}", "bold red" if name in one.wrong else "")
+        yield line
+    yield Text(f"  = right   {marks.mismatch} wrong   - says nothing", "dim")
+
+
+def _sentences(report: Report) -> Iterator[str]:
+    audit = report.audit
+    assert audit is not None
+    broken = {one.name: None for run in report.runs for one in run.broken}
+    held = sorted({one.key for run in report.runs for one in run.invariants if one.of == "target" and one.holds})
+    if broken:
+        yield f"identities broken: {'; '.join(broken)}"
+    elif held:
+        yield f"identities hold: {' '.join(held)}"
+    if report.verdict != MATCH:
+        wrong = [run.layout for run in report.runs if run.verdict != MATCH]
+        right = [run.layout for run in report.runs if run.verdict == MATCH]
+        yield f"wrong in {_cases(wrong)}" + (f"; right in {_cases(right)}" if right else "")
+    else:
+        yield f"right in {_cases([run.layout for run in report.runs])}"
+    yield f"called with {'; '.join(audit.taken)}"
+    where = base_of(report).short(report.target.file)
+    yield f"ran {report.target.function} of {where}, sha256 {report.target.sha256[:12]}"
+
+
+def _cases(layouts: list[str]) -> str:
+    """`causal (seeds 0, 1, 2)`, with draws of one kind together."""
+    kinds: dict[str, list[str]] = {}
+    for layout in layouts:
+        kind, _, seed = layout.rpartition(" seed=")
+        kinds.setdefault(kind, []).append(seed)
+    return ", ".join(f"{kind} (seeds {', '.join(seeds)})" for kind, seeds in kinds.items())

@@ -1,0 +1,73 @@
+"""A survey of layouts on one screen: what the matrix says in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from ...model.number import listed
+from ...model.report import Report
+from ...model.run import Run
+from ..layout_survey import (
+    blame_in,
+    cells_of,
+    culprits_of,
+    line_of,
+    memory_told,
+    sentences_of,
+    tried_as,
+    verdict_of,
+    warning_told,
+    wrong_layouts,
+)
+from .fitting import MOST, MOST_OF_A_MATCH, Section
+from .notes import in_short, target_warnings
+from .screen import cause_lines, closed, edit_lines, headed_in, second_cause, short
+
+
+def survey_screen(report: Report, width: int) -> list[Text]:
+    """The survey in at most 24 rows of 80 columns; one without a wrong layout in 10."""
+    wrong = wrong_layouts(report)
+    verdict, style, words = verdict_of(report)
+    sections = [Section(headed_in(f"{verdict} ", style, words, width))]
+    if wrong:
+        edit = list(edit_lines(report, width))
+        sections += [
+            Section(_place(report, wrong[0], width)),
+            Section(list(cause_lines(report, width))),
+            Section(edit, min(len(edit), 4)),
+            Section([line for words in culprits_of(report) for line in short(words, width)], 1),
+            Section([line for words in _tensors(report) for line in short(words, width)], 2),
+            Section(list(second_cause(report, width))),
+        ]
+    most = MOST if wrong else MOST_OF_A_MATCH
+    return closed(report, sections, _sentences(report, wrong), most, width, is_again=bool(wrong))
+
+
+def _place(report: Report, run: Run, width: int) -> list[Text]:
+    blamed = blame_in(run)
+    return [Text(line_of(report, run), "bold"), *short(f"with {run.layout}" + (f": {blamed}" if blamed else ""), width)]
+
+
+def _tensors(report: Report) -> Iterator[str]:
+    """In which layouts each tensor comes out wrong, tensors that are alike together; then those that are right."""
+    wrong = {run.layout for run in wrong_layouts(report)}
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for row, runs in cells_of(report).items():
+        failing = tuple(tried_as(run).layout for run in runs if run is not None and run.layout in wrong)
+        alike.setdefault(failing, []).append(row)
+    right = alike.pop((), [])
+    for layouts, rows in alike.items():
+        yield f"wrong with {listed(rows)} in {', '.join(layouts)}"
+    if right:
+        yield f"not wrong with {listed(right)} in any layout that was tried"
+
+
+def _sentences(report: Report, wrong: list[Run]) -> list[str]:
+    """What is told besides, the most important first."""
+    causes = {cause.summary for cause in report.causes}
+    told = [warning_told(report, one) for one in report.warnings]
+    warned = [words for warning, seen in told for words in (f"WARNING  {warning}", in_short(seen))]
+    memory = [in_short(words) for words in memory_told(report, wrong) if words not in causes]
+    return [*warned, *memory, *sentences_of(report), *target_warnings(report)]

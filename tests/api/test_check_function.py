@@ -1,0 +1,284 @@
+"""`gradprobe.check`: the command's check from Python, its options, and a report that shows itself."""
+
+import doctest
+import html
+import inspect
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+
+import gradprobe
+from gradprobe.api.shown_report import shown
+from gradprobe.cli.check import check as command
+from gradprobe.inputs.options import OPTIONS
+from gradprobe.model.failures import TargetFailure, Untested, UsageFailure
+from gradprobe.model.report import failed_report
+from tests.api.typed_options import text
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8, "fix_budget": 0, "coincidence_budget": 0}
+# What a call has no argument for: an exception has its own traceback, and `save` writes the files.
+_NOT_IN_A_CALL = {"show_traceback", "target", "details", "help_all"}
+
+
+def soft(q, k, v, do, scale):
+    p = torch.softmax(q.float() @ k.mT.float() * scale, -1)
+    return {"P": p, "dV": p.mT @ do.float()}
+
+
+def without_scale(q, k, v, do):
+    p = torch.softmax(q @ k.mT, -1)
+    return {"P": p, "dV": p.mT @ do}
+
+
+class Tags(HTMLParser):
+    """The tags that are open, and every one that there was."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_types_of_the_options_are_those_of_the_command_line():
+    assert (ROOT / "gradprobe" / "api" / "case_options.py").read_text() == text()
+
+
+def test_the_other_arguments_are_the_command_s_with_its_defaults():
+    of_command = inspect.signature(command).parameters
+    others = {name for name in of_command if not name.endswith("_file")} - {option.name for option in OPTIONS}
+    arguments = inspect.signature(gradprobe.check).parameters
+    assert arguments.keys() - {"target", "options"} == others - _NOT_IN_A_CALL
+    from gradprobe.cli import shared_options as shared
+
+    assert arguments["fix_budget"].default == shared.FIX_BUDGET
+    assert arguments["coincidence_budget"].default == shared.COINCIDENCE_BUDGET
+    assert arguments["shrink_budget"].default == shared.SHRINK_BUDGET
+    for name in ("reference", "family", "timeout", "max_memory"):
+        assert arguments[name].default is of_command[name].default is None
+
+
+def test_importing_the_package_imports_nothing_that_takes_long():
+    heavy = {"torch", "triton", "numpy", "msgspec", "rich", "jinja2", "typing"}
+    script = f"import sys; before = set(sys.modules); import gradprobe; print({heavy} & (set(sys.modules) - before))"
+    ran = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert ran.stdout.strip() == "set()"
+
+
+def test_a_function_s_report_tells_itself_and_is_saved_in_each_form(tmp_path):
+    report = gradprobe.check(without_scale, **SMALL)
+    assert isinstance(report, gradprobe.Report)
+    assert report.verdict == "mismatch"
+    assert repr(report).startswith("MISMATCH  P is the first wrong intermediate")
+    assert "FIRST MISMATCH P batch=0 head=0 row=0" in str(report)
+    tags = Tags()
+    tags.feed(report._repr_html_())
+    assert tags.open == []
+    assert "script" not in tags.seen
+    for name in ("r.json", "r.html", "r.md", "r.xml", "r.sarif"):
+        report.save(tmp_path / name)
+        assert "FIRST MISMATCH" in (tmp_path / name).read_text() or name in ("r.json", "r.md")
+    assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "mismatch"
+    (log,) = json.loads((tmp_path / "r.sarif").read_text())["runs"]
+    assert log["invocations"][0]["exitCode"] == 1
+    report.save(tmp_path / "R.JSON")
+    with pytest.raises(UsageFailure, match="no form for 'r.txt'"):
+        report.save(tmp_path / "r.txt")
+
+
+def test_a_right_function_of_this_very_test_matches_and_no_command_line_repeats_it():
+    def inside(q, k, v, do, scale):
+        return soft(q, k, v, do, scale)
+
+    report = gradprobe.check(inside, dtype=torch.bfloat16, layout={"do": "blhd"}, **SMALL)
+    assert (report.verdict, report.case.dtype, report.reproduce) == ("match", "bfloat16", "")
+    assert repr(report).startswith("MATCH")
+    with pytest.raises(UsageFailure, match="isolate=True"):
+        gradprobe.check(inside, isolate=True, **SMALL)
+
+
+def test_two_functions_stand_side_by_side_and_a_report_may_stand_for_one():
+    report = gradprobe.check(without_scale, against=soft, **SMALL)
+    assert (report.verdict, report.against.report.verdict) == ("mismatch", "match")
+    assert {one.name for one in report.against.differences} == {"P", "dV"}
+    again = gradprobe.check(soft, against=report, **SMALL)
+    assert (again.verdict, again.against.name) == ("match", report.name)
+    with pytest.raises(UsageFailure, match="this is the target itself"):
+        gradprobe.check(soft, against=soft, **SMALL)
+
+
+def test_whole_heads_are_kept_and_the_page_of_that_report_alone_shows_them(tmp_path):
+    kept = tmp_path / "heads.npz"
+    report = gradprobe.check(without_scale, evidence=kept, **SMALL)
+    report.save(tmp_path / "with.html", evidence=kept)
+    report.save(tmp_path / "without.html")
+    sizes = [(tmp_path / name).stat().st_size for name in ("with.html", "without.html")]
+    assert sizes[0] > sizes[1]
+    with pytest.raises(UsageFailure, match="no room for evidence"):
+        report.save(tmp_path / "r.md", evidence=kept)
+    with pytest.raises(UsageFailure, match="is not what the check of this report wrote"):
+        gradprobe.check(soft, **SMALL).save(tmp_path / "other.html", evidence=kept)
+
+
+@pytest.mark.nightly
+def test_a_battery_gives_all_its_reports_which_tell_themselves(tmp_path):
+    several = gradprobe.check(f"{ROOT}/examples/delta.py:delta", battery="quick", shrink_budget=0)
+    assert isinstance(several, gradprobe.Reports)
+    assert several.verdict == "mismatch"
+    assert repr(several) == "MISMATCH  16 checks, 4 wrong"
+    assert "MISMATCH  battery 2: distinct strides" in str(several)
+    assert [group.cause for group in several.groups] == ["stride/do-head at delta.py:19"]
+    tags = Tags()
+    tags.feed(several._repr_html_())
+    assert tags.open == []
+    for name in ("b.json", "b.html", "b.xml"):
+        several.save(tmp_path / name)
+    assert json.loads((tmp_path / "b.json").read_text())["verdict"] == "mismatch"
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"battery": "piars"}, "got 'piars'"),
+    ({"battery": "quick", "causal": True}, "of --battery sets it"),
+    ({"battery": True, "against": "flash"}, "battery takes no against"),
+    ({"against": "flahs"}, "there is no such target"),
+    ({"evidence": "heads.txt"}, "must end in .npz"),
+])  # fmt: skip
+def test_what_does_not_go_with_a_check_is_refused_before_anything_runs(options, words, monkeypatch):
+    monkeypatch.setattr("gradprobe.api.check_function.check_each", None)
+    with pytest.raises(UsageFailure, match=re.escape(words)):
+        gradprobe.check("lazy", **options)
+    if "battery" in options:
+        with pytest.raises(UsageFailure):
+            gradprobe.check(soft, battery=options["battery"])
+
+
+@pytest.mark.nightly
+def test_a_word_runs_apart_and_a_crash_of_it_is_a_report(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("fatal.py").write_text("import os\ndef f(q, k, v, do):\n    os.kill(os.getpid(), 11)\n")
+    report = gradprobe.check("fatal.py:f", **SMALL)
+    assert (report.verdict, report.error.kind) == ("error", "Crash")
+    assert "SIGSEGV" in repr(report)
+    assert str(report) == f"{report!r}\n  {report.error.way_out}"
+    assert "SIGSEGV" in report._repr_html_()
+
+
+def test_a_function_that_raises_is_a_report_and_a_wrong_option_is_none():
+    def broken(q, k, v, do):
+        raise RuntimeError("no such luck")
+
+    report = gradprobe.check(broken, **SMALL)
+    assert report.verdict == "error"
+    assert "no such luck" in repr(report)
+    line = 'raise RuntimeError("no such luck")'
+    assert line in str(report)
+    assert html.escape(line) in report._repr_html_().replace("&#34;", "&quot;")
+    with pytest.raises(UsageFailure, match="cannot take --softcap"):
+        gradprobe.check(soft, softcap=5.0, **SMALL)
+    with pytest.raises(UsageFailure, match="timeout"):
+        gradprobe.check(soft, timeout=5, **SMALL)
+
+
+@pytest.mark.parametrize("target", ["lazy", soft])
+def test_an_untested_release_is_a_report(target, monkeypatch):
+    def refuse():
+        raise Untested("torch 1.0 is not tested", "install another")
+
+    monkeypatch.setattr("gradprobe.api.check_function.refuse_untested", refuse)
+    report = gradprobe.check(target)
+    assert (report.verdict, report.error.kind) == ("error", "Untested")
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"haeds": 4}, "did you mean heads"),
+    ({"max_memroy": "3G"}, "did you mean max_memory"),
+    ({"heads": "four"}, "heads must be a whole number, got 'four'"),
+])  # fmt: skip
+def test_an_argument_that_is_none_is_a_type_error_with_the_one_that_is_meant(options, words):
+    with pytest.raises(TypeError, match=re.escape(words)):
+        gradprobe.check("lazy", **options)
+
+
+@pytest.mark.parametrize(("target", "options", "way_out"), [
+    ("lasy", {}, "did you mean 'lazy'?"),
+    ("lazy", {"dtype": "flota16"}, "did you mean 'float16'?"),
+    ("lazy", {"layout": "doo=blhd"}, "did you mean 'do'?"),
+    ("lazy", {"max_memory": "3 apples"}, ""),
+])  # fmt: skip
+def test_a_mistyped_name_is_refused_before_anything_runs(target, options, way_out, monkeypatch):
+    monkeypatch.setattr("gradprobe.api.check_function.check_each", None)
+    with pytest.raises(UsageFailure) as refused:
+        gradprobe.check(target, **options)
+    assert refused.value.way_out.startswith(way_out)
+    if sys.version_info >= (3, 11):  # which prints notes
+        assert getattr(refused.value, "__notes__", []) == list(filter(None, [refused.value.way_out]))
+
+
+def test_what_a_report_says_is_escaped_in_a_notebook():
+    report = shown(failed_report(TargetFailure("<script>alert(1)</script>", "a < b"), "gradprobe check '<b>'", "<i>"))
+    assert "<script" not in report._repr_html_()
+    assert "&lt;script&gt;" in report._repr_html_()
+
+
+@pytest.mark.nightly
+def test_the_examples_of_the_page_give_what_it_shows(tmp_path, monkeypatch):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "api.md").read_text()
+    blocks = re.findall(r"```pycon\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 3
+    test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "docs/api.md", None, None)
+    runner = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
+    said = []
+    runner.run(test, out=said.append)
+    assert not runner.summarize(verbose=False).failed, "".join(said)
+
+
+PROGRAM = """
+import gradprobe
+import torch
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+report: gradprobe.Report = gradprobe.check(attention, heads=4, causal=True, dtype=torch.float16, window=(16, 0))
+verdict: str = report.verdict
+first = report.first_mismatch
+if first is not None:
+    print(first.intermediate, first.row, report.causes[0].fault)
+report.save("report.html")
+beside: gradprobe.Report = gradprobe.check(attention, against="flash", evidence="heads.npz", fresh=True)
+several: gradprobe.Reports = gradprobe.check("lazy", battery="pairs", shrink_budget=0)
+wrong = [one.title for one in several.reports if one.verdict == "mismatch"]
+"""
+
+
+@pytest.mark.nightly
+def test_a_small_program_is_right_for_mypy_strict_and_a_wrong_one_is_not(tmp_path):
+    (tmp_path / "right.py").write_text(PROGRAM)
+    wrong_calls = ['heads="4"', "haeds=4", 'dtype=["float16"]', 'battery="piars"', "against=4"]
+    lines = ["import gradprobe", *(f'gradprobe.check("lazy", {call})' for call in wrong_calls)]
+    (tmp_path / "wrong.py").write_text("\n".join(lines))
+    cache = str(tmp_path / "cache")
+    words = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", cache]
+    right, wrong = (
+        subprocess.run([*words, name], capture_output=True, text=True, cwd=tmp_path, check=False)
+        for name in ("right.py", "wrong.py")
+    )
+    assert right.returncode == 0, right.stdout
+    lines = {line.split(":")[1] for line in wrong.stdout.splitlines() if "error:" in line}
+    assert lines == {"2", "3", "4", "5", "6"}

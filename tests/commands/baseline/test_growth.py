@@ -1,0 +1,77 @@
+"""Two entries of one case: what grew, improved, is new or gone, and what cannot be compared at all."""
+
+import pytest
+
+from gradprobe.commands.baseline.growth import changes, compared, refuse_other
+from gradprobe.model.failures import UsageFailure
+from tests.commands.baseline.entries import entry
+
+
+def became(errors, **after):
+    before = entry()
+    return changes(before, entry(errors=errors, **after), compared(before))
+
+
+def test_an_entry_beside_itself_has_not_changed():
+    same = became(None)
+    assert (same.fails, same.gone, same.new, same.notes) == (False, (), (), [])
+    assert [(cell.verdict, cell.rms.factor) for cell in same.cells] == [("same", 1.0)] * 4
+
+
+def test_one_intermediate_of_one_layout_that_grew_fails_and_is_named():
+    found = became({"contiguous": {"dQ": 1.0, "dK": 1.0}, "distinct": {"dQ": 1.0, "dK": 1.3}})
+    assert found.fails
+    assert [(cell.layout, cell.name) for cell in found.grown] == [("distinct", "dK")]
+    assert found.grown[0].rms.factor == pytest.approx(1.3)
+
+
+def test_what_improved_does_not_fail():
+    found = became({"contiguous": {"dQ": 0.5, "dK": 1.0}, "distinct": {"dQ": 1.0, "dK": 1.0}})
+    assert not found.fails
+    assert [cell.name for cell in found.cells if cell.verdict == "improved"] == ["dQ"]
+
+
+def test_a_largest_error_alone_that_grew_fails():
+    before, after = entry(), entry()
+    grown = after.errors["contiguous"]["dQ"]
+    after.errors["contiguous"]["dQ"] = type(grown)(grown.rms, tuple(2 * figure for figure in grown.worst))
+    found = changes(before, after, compared(before))
+    assert [(cell.name, cell.rms.verdict, cell.worst.verdict) for cell in found.grown] == [("dQ", "same", "grown")]
+
+
+def test_an_intermediate_or_a_layout_that_is_gone_fails_and_a_new_one_does_not():
+    gone = became({"contiguous": {"dQ": 1.0}})
+    assert gone.fails
+    assert gone.gone == (("contiguous", "dK"), ("distinct", ""))
+    new = changes(entry(errors={"contiguous": {"dQ": 1.0}}), entry(), 2)
+    assert not new.fails
+    assert new.new == (("contiguous", "dK"), ("distinct", ""))
+
+
+def test_a_sum_that_is_now_kept_in_16_bits_fails_though_its_wider_budget_hides_it():
+    assert became(None, coarser=("dK",)).fails
+    assert not changes(entry(coarser=("dK",)), entry(), 8).fails
+
+
+def test_another_version_and_another_kernel_file_are_told():
+    environment = {"gradprobe": "0.1.0", "torch": "2.14.0", "triton": "3.7.1", "device": "cpu"}
+    notes = became(None, environment=environment, kernels={"lazy_dq_kernel": "000000000000"}).notes
+    assert notes == [
+        "the environment has changed, and the noise may have: torch 2.13.0 -> 2.14.0",
+        "its kernels' file changed: lazy_dq_kernel",
+    ]
+
+
+def test_a_figure_is_compared_in_every_cell_and_twice():
+    assert compared(entry()) == 8
+
+
+def test_another_backend_and_another_case_are_refused_with_a_way_out():
+    refuse_other(entry(), "triton-interpreter on cpu", {"family": "lazy", "seqlen_q": 72})
+    words = "it was saved by triton-interpreter on cpu, and triton on cuda has other errors"
+    with pytest.raises(UsageFailure, match=words) as told:
+        refuse_other(entry(), "triton on cuda", {"family": "lazy", "seqlen_q": 72})
+    assert "--device cpu" in told.value.way_out
+    with pytest.raises(UsageFailure, match="seqlen_q 72 -> 80, softcap None -> 2.0") as told:
+        refuse_other(entry(), "triton-interpreter on cpu", {"family": "lazy", "seqlen_q": 80, "softcap": 2.0})
+    assert told.value.way_out == "save it anew: gradprobe baseline save lazy"

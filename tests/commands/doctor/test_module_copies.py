@@ -1,0 +1,163 @@
+"""Which file runs: a planted copy, stale bytecode and a kernel of another text are named, and nothing right is."""
+
+import importlib
+import importlib.util
+import os
+import py_compile
+import sys
+
+import pytest
+import torch
+
+from gradprobe.commands.doctor.module_copies import kernels_of, loaded_file, stale_bytecode, why_imported
+
+OLD, NEW = "def f(x):\n    return x + 1\n", "def f(x):\n    return x + 2\n"
+UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH
+KERNEL = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def doubled_kernel(x_ptr):
+    tl.store(x_ptr, 2.0 * tl.load(x_ptr))
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    return tmp_path
+
+
+def imported(name, folder):
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    return importlib.import_module(name)
+
+
+def test_a_copy_of_another_text_is_named_and_one_of_the_same_text_is_told_apart(here, monkeypatch):
+    for folder, text in (("first", NEW), ("old", OLD), ("same", NEW)):
+        (here / folder).mkdir()
+        (here / folder / "planted_copy.py").write_text(text)
+        monkeypatch.setattr(sys, "path", [*sys.path, str(here / folder)])
+    found = loaded_file("planted_copy", str(here / "first" / "planted_copy.py"))
+    assert {copy.file: copy.same for copy in found.copies} == {
+        str(here / "old" / "planted_copy.py"): False,
+        str(here / "same" / "planted_copy.py"): True,
+    }
+
+
+def test_a_copy_in_the_folder_where_a_project_keeps_its_sources_is_named_though_no_path_leads_there(here, monkeypatch):
+    for folder, text in (("src/planted_project", NEW), ("site/planted_project", OLD)):
+        (here / folder).mkdir(parents=True)
+        (here / folder / "__init__.py").write_text("")
+        (here / folder / "attention.py").write_text(text)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(here / "site")])
+    found = loaded_file("planted_project.attention", str(here / "site" / "planted_project" / "attention.py"))
+    assert [copy.file for copy in found.copies] == [str(here / "src" / "planted_project" / "attention.py")]
+
+
+@pytest.mark.parametrize(
+    ("put", "words"),
+    [("cwd", "the current folder"), ("PYTHONPATH", "PYTHONPATH"), ("site", "site-packages"),
+     ("pth", "planted.pth of site-packages")],
+)  # fmt: skip
+def test_why_a_module_is_imported_names_what_put_its_folder_on_the_path(here, monkeypatch, put, words):
+    folder, packages = here / "elsewhere", here / "site"
+    folder.mkdir()
+    packages.mkdir()
+    root = {"cwd": here, "site": packages}.get(put, folder)
+    (root / "planted_why.py").write_text(NEW)
+    (packages / "planted.pth").write_text(f"# a comment\n{folder if put == 'pth' else ''}\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder) if put == "PYTHONPATH" else "")
+    monkeypatch.setattr("site.getsitepackages", lambda: [str(packages)])
+    monkeypatch.setattr(sys, "path", [str(root), *sys.path])
+    why = why_imported("planted_why", root / "planted_why.py")
+    assert why == f"{words}, place 1 of {len(sys.path)} on the search path"
+
+
+def test_an_import_hook_of_an_editable_install_is_named(here, monkeypatch):
+    (here / "hooked").mkdir()
+    file = here / "hooked" / "planted_hook.py"
+    file.write_text(NEW)
+
+    class EditableFinder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return importlib.util.spec_from_file_location(name, file) if name == "planted_hook" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, EditableFinder])
+    assert why_imported("planted_hook", file).endswith("EditableFinder")
+
+
+def test_bytecode_that_python_takes_unchecked_and_is_of_an_older_text_is_stale(here):
+    file = here / "planted_unchecked.py"
+    file.write_text(OLD)
+    py_compile.compile(str(file), invalidation_mode=UNCHECKED)
+    assert not list(stale_bytecode(file))
+    file.write_text(NEW)
+    assert imported("planted_unchecked", here).f(0) == 1  # the old text runs
+    (words,) = stale_bytecode(file)
+    assert words == (
+        "Python runs a stale compiled file, not what planted_unchecked.py holds now: delete it in __pycache__"
+    )
+
+
+def test_an_edit_of_the_same_size_in_the_same_second_is_stale(here):
+    file = here / "planted_second.py"
+    file.write_text(OLD)
+    os.utime(file, (1_000_000_000, 1_000_000_000))
+    py_compile.compile(str(file))
+    file.write_text(NEW)
+    os.utime(file, (1_000_000_000.5, 1_000_000_000.5))
+    assert imported("planted_second", here).f(0) == 1
+    assert len(list(stale_bytecode(file))) == 1
+
+
+def test_bytecode_that_an_older_python_may_have_made_accuses_nobody(here):
+    file = here / "planted_older.py"
+    file.write_text(OLD)
+    kept = py_compile.compile(str(file), invalidation_mode=UNCHECKED)
+    file.write_text(NEW)
+    assert list(stale_bytecode(file))
+    os.utime(kept, (1_000_000_000, 1_000_000_000))
+    assert not list(stale_bytecode(file))
+
+
+@pytest.mark.parametrize("seconds", [0, 5])
+def test_bytecode_that_python_would_not_take_accuses_nobody(here, seconds):
+    file = here / f"planted_later{seconds}.py"
+    file.write_text(NEW if seconds else OLD)
+    py_compile.compile(str(file))
+    file.write_text(NEW)
+    os.utime(file, (file.stat().st_mtime + seconds,) * 2)
+    if seconds:
+        assert not list(stale_bytecode(file))
+    py_compile.compile(str(file), invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
+    file.write_text(OLD)
+    assert not list(stale_bytecode(file))
+
+
+def test_a_kernel_whose_file_was_edited_after_its_import_is_named_and_an_unedited_one_is_not(here, monkeypatch):
+    file = here / "planted_kernel.py"
+    file.write_text(KERNEL)
+    module = imported("planted_kernel", here)
+    (kernels,) = kernels_of([module]).values()
+    assert not loaded_file("planted_kernel", str(file), kernels=kernels).stale
+    file.write_text(KERNEL.replace("2.0", "33.0"))
+    # Interpreted, Triton reads the text only now; compiled it has the old one.
+    monkeypatch.setattr(kernels[0], "raw_src", KERNEL.splitlines(keepends=True)[4:], raising=False)
+    (words,) = loaded_file("planted_kernel", str(file), kernels=kernels).stale
+    assert words.startswith("doubled_kernel was made from other text than planted_kernel.py holds now")
+    file.write_text("# a line more\n" + KERNEL.replace("2.0", "2.0  # twice"))
+    assert not loaded_file("planted_kernel", str(file), kernels=kernels).stale
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton interprets nothing in this process")
+def test_an_interpreted_kernel_whose_line_has_moved_since_its_import_is_named(here):
+    file = here / "planted_moved.py"
+    file.write_text(KERNEL)
+    (kernels,) = kernels_of([imported("planted_moved", here)]).values()
+    file.write_text(KERNEL.replace("import triton\n", "import triton\n\ndef other():\n    return 1\n\n"))
+    assert loaded_file("planted_moved", str(file), kernels=kernels).stale

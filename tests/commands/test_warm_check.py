@@ -1,0 +1,77 @@
+"""Which layout `watch` tries first, and which files it waits for."""
+
+import sys
+from pathlib import Path
+
+from msgspec import structs
+
+from gradprobe.commands.suite.checked import Checked, Planned
+from gradprobe.commands.suite.source_hashes import sources_of
+from gradprobe.commands.warm_check import (
+    Sources,
+    at_first,
+    failing_layout,
+    imported,
+    in_layout,
+    of_settings,
+    told_change,
+    told_files,
+)
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.model.documents import report_from
+from tests.render.test_comparison import wrong_in
+from tests.render.written import document
+
+
+def planned(**options):
+    return Planned("", CheckRequest("own.py:f", None, None, options))
+
+
+def test_the_layout_that_failed_is_asked_for_alone_where_it_is_not_the_first_anyway():
+    report = report_from(document(wrong_in(), wrong_in(1, layout="distinct")))
+    assert failing_layout(report) == "distinct"
+    assert in_layout(planned(heads=2), "distinct").request.options == {"heads": 2, "runs": ["distinct"]}
+    assert in_layout(planned(), "contiguous") is None
+    assert in_layout(planned(), "") is None
+    assert in_layout(planned(), "contiguous, dO doubled") is None
+    assert in_layout(planned(runs=["distinct", "blhd"]), "distinct") is None
+
+
+def test_files_count_by_what_stands_in_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text("1")
+    Path("notes.txt").write_text("1")
+    sources = Sources.of(at_first(planned()))
+    assert sorted(sources.digests) == [str(tmp_path), str(tmp_path / "own.py")]
+    Path("own.py").write_text("1")
+    Path("notes.txt").write_text("2")
+    assert sources.changed == []
+    Path("own.py").write_text("2")
+    Path("new.cu").write_text("2")
+    assert [told_files([one]) for one in sources.changed] == ["a file in .", "own.py"]
+    assert told_change([str(tmp_path / "own.py")]) == "own.py saved"
+    Path("own.py").unlink()
+    assert told_change([str(tmp_path / "own.py")]) == "own.py removed"
+
+
+def test_settings_and_inputs_are_waited_for_and_of_settings_what_is_said_to_this_tool(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sources = Sources.of(of_settings(planned(inputs="own.npz")))
+    assert {told_files([file]) for file in sources.digests} >= {"pyproject.toml", "own.npz"}
+    settings = Path("pyproject.toml")
+    settings.write_text("[project]\nname = 'own'\n")
+    assert not sources.changed
+    settings.write_text("[project]\nname = 'own'\n[tool.gradprobe]\nstrict = true\n")
+    Path("own.npz").write_text("1")
+    assert {told_files([file]) for file in sources.changed} == {"pyproject.toml", "own.npz"}
+
+
+def test_of_a_cuda_source_what_lies_beside_it_may_be_included(tmp_path):
+    for name in ("own.py", "other.py", "own.cu", "tile.cuh"):
+        (tmp_path / name).write_text("")
+    target = {"name": "own.py:f", "file": str(tmp_path / "own.py"), "sha256": ""}
+    target["kernels"] = [{"name": "k", "file": str(tmp_path / "own.cu"), "line": 1, "sha256": ""}]
+    report = report_from(document(wrong_in(), target=target))
+    report = structs.replace(report, sources=sources_of(report, planned().request, sys.modules))
+    found = {Path(file).name for file in imported(planned(), Checked(planned().request, report, 0))}
+    assert found == {"own.py", "own.cu", "tile.cuh"}

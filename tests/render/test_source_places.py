@@ -1,0 +1,85 @@
+"""Paths as others read them, and which place is named first."""
+
+from urllib.parse import unquote
+
+import pytest
+
+from gradprobe.model.intermediates import is_named_after
+from gradprobe.model.report import CheckedTarget, Report
+from gradprobe.render.source_places import Base, Place, places_of
+from tests.render.written import BASE, document, reports
+
+
+@pytest.mark.parametrize(
+    ("file", "relative", "uri"),
+    [
+        ("/repository/a/b.py", "a/b.py", "a/b.py"),
+        ("a/./b.py", "a/b.py", "a/b.py"),
+        ("/repository/a/../../etc/b.py", None, "file:///etc/b.py"),
+        ("/repository2/b.py", None, "file:///repository2/b.py"),
+        ("/repository/ä 漢.py", "ä 漢.py", "%C3%A4%20%E6%BC%A2.py"),
+        ("/repository/a b#c?d%e.py", "a b#c?d%e.py", "a%20b%23c%3Fd%25e.py"),
+        ("/repository/c:d.py", "c:d.py", "c%3Ad.py"),
+        ("/repository/raw\udcff.py", "raw\udcff.py", "raw%FF.py"),
+        ("/repository/half\ud800.py", "half\ud800.py", "half%ED%A0%80.py"),
+        ("C:\\code\\k 1.py", None, "file:///C:/code/k%201.py"),
+    ],
+)
+def test_a_file_is_told_from_the_root_where_it_lies_below(file, relative, uri):
+    assert BASE.relative(file) == relative
+    assert BASE.uri(file) == (uri, relative is not None)
+
+
+def test_a_file_of_windows_is_told_from_a_root_of_windows():
+    base = Base("C:\\work", "C:\\work")
+    assert base.relative("C:\\work\\sub\\k.py") == "sub/k.py"
+    assert base.relative("D:\\work\\k.py") is None
+
+
+def test_a_relative_file_begins_at_the_current_folder():
+    base = Base("/repository", "/repository/sub")
+    assert base.relative("k.py") == "sub/k.py"
+    assert base.relative("../../k.py") is None
+    assert unquote(base.uri("é.py")[0]) == "sub/é.py"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "named"),
+    [
+        ("lazy_dkdv_kernel", {"dK", "dV"}),
+        ("_attn_bwd_dq", {"dQ"}),
+        ("bwd_dk_dv", {"dK", "dV"}),
+        ("_bwd_preprocess_delta", {"delta"}),
+        ("compute_DQ", {"dQ"}),
+        ("lazy_forward_kernel", set()),
+        ("adsorb", set()),
+        ("backward", set()),
+        ("", set()),
+    ],
+)
+def test_a_kernel_is_named_after_gradients_only_by_whole_words(kernel, named):
+    known = ("LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV", "dBias", "dSink", "dTau")
+    assert {name for name in known if is_named_after(kernel, name)} == named
+
+
+def caused(code):
+    where = [{"file": "/repository/k.py", "line": 7, "code": code}]
+    return {"fault": "f", "class": "S1", "summary": "wrong", "explained": 1.0, "where": where}
+
+
+def test_places_begin_with_what_a_diagnosis_names_and_then_the_kernel_named_after_the_intermediate():
+    (diagnosed,) = reports(document(diagnoses=[caused("h * stride_qh")]))
+    first, second, third, *_ = places_of(diagnosed, "dV")
+    assert first == Place("/repository/k.py", 7, "h * stride_qh")
+    assert (second.name, third.name) == ("lazy_dkdv_kernel", "lazy")
+    assert [place.line for place in places_of(reports(document())[0], "dP")] == [12, 56, 251]
+
+
+def test_no_kernel_is_blamed_for_what_only_inherits():
+    (diagnosed,) = reports(document(diagnoses=[caused("x")]))
+    assert [place.line for place in places_of(diagnosed)] == [12, 56, 251]
+
+
+def test_of_a_target_that_was_not_found_the_file_in_its_name_is_the_place():
+    for name, places in (("sub/mine.py:f", (Place("sub/mine.py", None, "f"),)), ("lazy", ()), ("a.b:f", ()), ("", ())):
+        assert places_of(Report(verdict="error", target=CheckedTarget(name=name))) == places

@@ -1,0 +1,75 @@
+"""Which functions of a file can be checked, read from its text, and that FILE.py stands for the only one."""
+
+import pytest
+
+import gradprobe
+from gradprobe.targets.definitions import candidates, with_function
+from tests.cli.command import SMALL, run
+
+FILES = {
+    "def f(q, k, v, do): pass": ["f"],
+    "def f(Q, key_states, value, *, grad_out, is_causal=False): pass\ndef mean(x): pass": ["f"],
+    "def f(q, k, v, do): pass\ndef g(q, k, v): pass": ["f", "g"],
+    "def f(q, k, v, block_table): pass": [],
+    "def f(q, k, v, block_table=None, **more): pass": ["f"],
+    "def f(q, k, v, *more): pass": [],
+    "def f(q, k, v, /): pass": [],
+    "def _f(q, k, v): pass": [],
+    "@triton.jit\ndef kernel(q, k, v): pass\ndef f(q, k, v): pass": ["f"],
+    "class F(torch.autograd.Function):\n    def forward(ctx, q, k, v): pass": ["F"],
+    "class F(Function):\n    def forward(q, k, v): pass\n    def setup_context(ctx, i, o): pass": ["F"],
+    "class F(Function):\n    def forward(ctx, q, k, v): pass\nattend = F.apply": ["attend"],
+    "class F(Function):\n    def forward(ctx, q, k, v): pass\ndef f(q, k, v): return F.apply(q, k, v)": ["f"],
+    "class F(Function):\n    def backward(ctx, do): pass": [],
+    "class F(nn.Module):\n    def forward(self, q, k, v): pass": [],
+    "if __name__ == '__main__':\n    def f(q, k, v): pass": [],
+    "try:\n    import triton\nexcept ImportError:\n    pass\nelse:\n    def f(q, k, v): pass": ["f"],
+    "def f(q, k, v": [],
+}
+AUTOGRAD = """
+import torch
+
+class Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v):
+        p = (q.shape[-1] ** -0.5 * q @ k.mT).softmax(-1)
+        ctx.save_for_backward(q, k, v, p)
+        return p @ v
+
+    @staticmethod
+    def backward(ctx, do):
+        q, k, v, p = ctx.saved_tensors
+        dp = do @ v.mT
+        ds = q.shape[-1] ** -0.5 * p * (dp - (p * dp).sum(-1, keepdim=True))
+        return ds @ k, ds.mT @ q, p.mT @ do
+"""
+
+
+@pytest.mark.parametrize(("text", "names"), FILES.items())
+def test_candidates_are_what_has_q_k_and_v_and_no_parameter_without_a_meaning(text, names, tmp_path):
+    (tmp_path / "file.py").write_text(text)
+    assert candidates(tmp_path / "file.py") == names
+
+
+def test_a_file_stands_for_its_only_candidate_and_every_other_word_for_itself(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.py").write_text("def f(q, k, v): pass")
+    (tmp_path / "two.py").write_text("def f(q, k, v): pass\ndef g(q, k, v): pass")
+    words = {"one.py": "one.py:f", "two.py": "two.py", "no.py": "no.py", "one.py:g": "one.py:g", "lazy": "lazy"}
+    assert {word: with_function(word) for word in words} == words
+
+
+@pytest.mark.parametrize("word", ["attend.py", "attend.py:Attend.backward", "attend.py:Attend.forward"])
+def test_a_file_and_the_methods_of_an_autograd_function_lead_to_it(word, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "attend.py").write_text(AUTOGRAD)
+    ran = run(f"check {word} {SMALL} --layout contiguous")
+    assert ran.code == 0, ran.err
+    assert f"MATCH  attend.py:{word.partition(':')[2] or 'Attend'}" in ran.out
+
+
+def test_from_python_a_file_stands_for_it_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "attend.py").write_text(AUTOGRAD)
+    report = gradprobe.check("attend.py", isolate=False, batch=1, heads=2, seqlen=20, head_dim=8, layout="contiguous")
+    assert (report.verdict, report.target.name) == ("match", "attend.py:Attend")
