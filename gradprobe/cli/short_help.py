@@ -48,8 +48,8 @@ class ShortHelp(TyperCommand):
         if ctx.meta.get(_ALL) or all(one.name != "help_all" for one in options):
             seldom = []
         epilog, markup = self.epilog, self.rich_markup_mode
-        for one in seldom:
-            one.hidden = True  # type: ignore[attr-defined]
+        for option in seldom:
+            option.hidden = True  # type: ignore[attr-defined]
         if seldom:
             self.rich_markup_mode = None  # boxes take a third of the columns
             self.epilog = f"{len(seldom)} more options: {ctx.command_path} --help-all"
@@ -57,5 +57,5 @@ class ShortHelp(TyperCommand):
             yield
         finally:
             self.epilog, self.rich_markup_mode = epilog, markup
-            for one in seldom:
-                one.hidden = False  # type: ignore[attr-defined]
+            for option in seldom:
+                option.hidden = False  # type: ignore[attr-defined]

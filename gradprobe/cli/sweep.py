@@ -139,11 +139,11 @@ def _asked(
     targets = shared.targets_of(target, effective.top.targets)
     if len(targets) > 1 and minutes is not None:
         raise UsageFailure("--minutes takes one target", f"name one: {targets[0]}")
-    alike = [effective.over(replace(request, target=word, options=fixed)) for word in targets]
-    alike = [
-        replace(one, options={name: word for name, word in one.options.items() if name not in varied}) for one in alike
-    ]
-    return Asked(tuple(alike), varied, draw, minutes)
+    requests = list[last.CheckRequest]()
+    for word in targets:
+        whole = effective.over(replace(request, target=word, options=fixed))
+        requests.append(replace(whole, options={name: w for name, w in whole.options.items() if name not in varied}))
+    return Asked(tuple(requests), varied, draw, minutes)
 
 
 def _at_a_time(workers: int | None, options: Mapping[str, Any]) -> int:

@@ -200,9 +200,9 @@ def _changed(whole: Tensor, start: int, end: int, fill: str) -> Tensor:
     return (~same_bits(whole[start:end], known)).nonzero().flatten().cpu() + start
 
 
-def same_bits(one: Tensor, other: Tensor) -> Tensor:
+def same_bits(actual: Tensor, other: Tensor) -> Tensor:
     """Element by element, whether two tensors of one dtype hold the same bits: a NaN is equal to itself."""
     import torch
 
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
-    return one.view(kind) == other.view(kind)
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[actual.element_size()]
+    return actual.view(kind) == other.view(kind)

@@ -186,10 +186,10 @@ _HOW = (
 )  # fmt: skip
 
 
-def unlike(one: Case, other: Case) -> list[str]:
+def unlike(case: Case, other: Case) -> list[str]:
     """The options by which other results are right for two cases: none of the same values and formulas."""
     names = [each.name for each in fields(Case) if each.name not in _HOW]
-    return [name for name in names if getattr(one, name) != getattr(other, name)]
+    return [name for name in names if getattr(case, name) != getattr(other, name)]
 
 
 def shortened(length: int, span: int) -> int:

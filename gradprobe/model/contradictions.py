@@ -24,9 +24,9 @@ def contradiction(report: Any) -> str:
 
 def _within(part: Any, path: str) -> Wrong:
     if isinstance(part, tuple):
-        for at, one in enumerate(part):
-            if not isinstance(one, (str, int, float)):
-                yield from _within(one, f"{path}[{at}]")
+        for at, element in enumerate(part):
+            if not isinstance(element, (str, int, float)):
+                yield from _within(element, f"{path}[{at}]")
         return
     for name in (*getattr(part, "__struct_fields__", ()), *getattr(part, "__dataclass_fields__", ())):
         yield from _within(getattr(part, name), f"{path}.{name}")

@@ -90,11 +90,12 @@ class Contract:
             "dots": self.dots,
             "readings": [
                 {
-                    "of": one.of, "about": "sums" if one.sums else "roundings", "fits": [dict(way) for way in one.fits],
-                    "nearest": dict(one.nearest), "differing": one.differing, "elements": one.elements,
-                    "tried": one.ways, "draws": one.draws,
+                    "of": reading.of, "about": "sums" if reading.sums else "roundings",
+                    "fits": [dict(way) for way in reading.fits], "nearest": dict(reading.nearest),
+                    "differing": reading.differing, "elements": reading.elements, "tried": reading.ways,
+                    "draws": reading.draws,
                 }
-                for one in self.readings
+                for reading in self.readings
             ],
             "absent": list(self.absent),
         }  # fmt: skip

@@ -84,8 +84,8 @@ def gathered(
     if _RECORD and credit is None:
         note(name, spoke=bool(found))
     elif _RECORD and credit is not None:
-        for one in found:
-            _CREDITED.setdefault(credit(one), {})[name] = None
+        for item in found:
+            _CREDITED.setdefault(credit(item), {})[name] = None
     return found
 
 

@@ -102,10 +102,10 @@ def worst_first(memory: Iterable[MemoryFinding]) -> list[MemoryFinding]:
     memory = list(memory)
     explained = {one.tensor.lower() for one in memory if one.kind == OUTSIDE and one.access != "load"}
 
-    def order(one: MemoryFinding) -> tuple[bool, bool, int, int, int]:
-        is_explained = one.kind == GUARD and one.tensor.lower() in explained
-        kind, access = KINDS.index(one.kind), ACCESSES.index(one.access)
-        return one.severity != ERROR, is_explained, access, kind, -one.lanes
+    def order(finding: MemoryFinding) -> tuple[bool, bool, int, int, int]:
+        is_explained = finding.kind == GUARD and finding.tensor.lower() in explained
+        kind, access = KINDS.index(finding.kind), ACCESSES.index(finding.access)
+        return finding.severity != ERROR, is_explained, access, kind, -finding.lanes
 
     return sorted(memory, key=order)
 
@@ -129,11 +129,11 @@ def grouped(found: Iterable[tuple[str, MemoryFinding]]) -> list[Group]:
     """(layout, finding) of several runs, the worst first."""
     layouts: dict[object, dict[str, None]] = {}
     groups: dict[object, dict[object, MemoryFinding]] = {}
-    for layout, one in found:
-        key = (one.kind, one.kernel, one.tensor or one.line, one.access)
+    for layout, finding in found:
+        key = (finding.kind, finding.kernel, finding.tensor or finding.line, finding.access)
         layouts.setdefault(key, {})[layout] = None
         lines = groups.setdefault(key, {})
-        lines[one.identity] = max(lines.get(one.identity, one), one, key=lambda each: each.lanes)
+        lines[finding.identity] = max(lines.get(finding.identity, finding), finding, key=lambda each: each.lanes)
     made = {key: Group(tuple(layouts[key]), tuple(worst_first(lines.values()))) for key, lines in groups.items()}
     order = worst_first(group.memory[0] for group in made.values())
     return sorted(made.values(), key=lambda group: order.index(group.memory[0]))

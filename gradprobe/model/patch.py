@@ -44,10 +44,10 @@ def patched(text: str, diff: str) -> str:
         ValueError: a line that goes is not the one that the diff has there.
     """
     lines = text.split("\n")
-    for one in reversed(list(replacements_of(diff))):
-        first, last = one.line - 1, one.line - 1 + len(one.old)
-        if [line.rstrip("\r") for line in lines[first:last]] != one.old:
-            raise ValueError(f"line {one.line} has changed")
+    for change in reversed(list(replacements_of(diff))):
+        first, last = change.line - 1, change.line - 1 + len(change.old)
+        if [line.rstrip("\r") for line in lines[first:last]] != change.old:
+            raise ValueError(f"line {change.line} has changed")
         end = "\r" if first < len(lines) and lines[first].endswith("\r") else ""
-        lines[first:last] = [line + end for line in one.new]
+        lines[first:last] = [line + end for line in change.new]
     return "\n".join(lines)

@@ -477,9 +477,11 @@ class Report(Struct, frozen=True, kw_only=True):
         """Each intermediate that has a status somewhere, by its title, with the runs in which it has."""
         found: dict[str, list[tuple[Run, Intermediate]]] = {}
         for run in self.runs:
-            for one in run.intermediates:
+            for intermediate in run.intermediates:
                 # Also of one that has it nowhere: the order is that of the dataflow.
-                found.setdefault(one.title, []).extend([(run, one)] if one.status == status else [])
+                found.setdefault(intermediate.title, []).extend(
+                    [(run, intermediate)] if intermediate.status == status else []
+                )
         yield from ((name, those) for name, those in found.items() if those)
 
 

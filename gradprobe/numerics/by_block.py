@@ -160,12 +160,12 @@ class ByBlock:
         """What was found of an intermediate in all blocks."""
         made = Tally(self.case, name, self.trace.values[name].shape).finding()
         found = [(part.block, part.findings[name]) for part in parts]
-        for block, one in found:
+        for block, finding in found:
             place = (slice(block.batch, block.batch + 1), block.kv_heads if name in BY_KEY else block.heads)
-            for into, of in zip(_by_head(made), _by_head(one), strict=True):
+            for into, of in zip(_by_head(made), _by_head(finding), strict=True):
                 into[place] = of
-            if made.signs is not None and one.signs is not None:
-                made.signs[place] = one.signs
+            if made.signs is not None and finding.signs is not None:
+                made.signs[place] = finding.signs
         squares = sum(one.rms_ratio**2 * one.counted for _, one in found)
         counted = sum(one.counted for _, one in found)
         own, every = (
@@ -206,10 +206,10 @@ def _worst_of(parts: Iterable[_Part]) -> Iterable[Invariant]:
     """Each identity where it is furthest off; what is counted is counted in all blocks."""
     every: dict[tuple[str, str], list[Invariant]] = defaultdict(list)
     for part in parts:
-        for one in part.invariants:
-            every[one.of, one.key].append(one)
+        for invariant in part.invariants:
+            every[invariant.of, invariant.key].append(invariant)
     for (of, key), found in every.items():
         residuals, budgets = ([getattr(one, size) for one in found] for size in ("residual", "budget"))
         sizes = [torch.tensor(each, dtype=torch.double) for each in (residuals, budgets)]
-        one = worst(key, of, *sizes)
-        yield replace(one, residual=sum(residuals)) if key == OF_COUNTS else one
+        furthest = worst(key, of, *sizes)
+        yield replace(furthest, residual=sum(residuals)) if key == OF_COUNTS else furthest

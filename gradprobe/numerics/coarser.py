@@ -237,8 +237,8 @@ class Accumulation:
         nothing = self.x.q.new_zeros(self.trace.values[self.name][place].shape)
         total, largest = nothing, nothing
         for matrix, b in self._terms(place):
-            one, most = self._accumulated(total if model.shared else nothing, matrix, b * inner, model)
-            total = one if model.shared else total + one
+            product, most = self._accumulated(total if model.shared else nothing, matrix, b * inner, model)
+            total = product if model.shared else total + product
             largest = largest + most
         return self._narrow(total * outer), largest * abs(outer)
 

@@ -56,7 +56,7 @@ def in_other_conventions(
         plain: the comparison of the trace as it is.
         compared: compares another.
     """
-    found = tuple(one for name in BELOW if (one := _convention(case, x, trace, plain, name)) is not None)
+    found = tuple(convention for name in BELOW if (convention := _convention(case, x, trace, plain, name)) is not None)
     if not found:
         return trace, plain, ()
     read = {one.name: one.read(trace.values[one.name].double()).to(trace.values[one.name].dtype) for one in found}

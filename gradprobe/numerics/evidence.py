@@ -260,8 +260,8 @@ class Probed:
         """What is shown and does not count: of memory each finding once with its layouts, then the coincidences."""
         layouts: dict[tuple[str, str, str], list[str]] = {}
         for run in self.runs:
-            for one in run.memory:
-                if one.severity == WARNING:
-                    layouts.setdefault((one.kind, one.tensor, one.sentence), []).append(run.layout)
+            for finding in run.memory:
+                if finding.severity == WARNING:
+                    layouts.setdefault((finding.kind, finding.tensor, finding.sentence), []).append(run.layout)
         seen = [Warned(*about, tuple(dict.fromkeys(named))) for about, named in layouts.items()]
         return [*seen, *self.coincidences]

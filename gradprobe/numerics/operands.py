@@ -117,9 +117,9 @@ def _of_two_kernels(
     of_queries, of_keys = (_best(x, operands, trace, name) for name in ("dQ", "dK"))
     if of_queries is None or of_keys is None or of_queries.name == of_keys.name:
         return
-    one, other = _evaluation(x, of_queries), _evaluation(x, of_keys)
-    if one is not None and other is not None:
-        yield OperandOfEach(of_queries, of_keys), _of_each(one, other)
+    from_queries, from_keys = _evaluation(x, of_queries), _evaluation(x, of_keys)
+    if from_queries is not None and from_keys is not None:
+        yield OperandOfEach(of_queries, of_keys), _of_each(from_queries, from_keys)
 
 
 def _best(x: Attention, operands: Sequence[Operand], trace: Trace, name: str) -> Operand | None:
@@ -141,8 +141,8 @@ def _best(x: Attention, operands: Sequence[Operand], trace: Trace, name: str) ->
 def _of_each(of_queries: Evaluate, of_keys: Evaluate) -> Evaluate:
     def evaluated(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         # Of a black box, P is read from dV and dS from dQ.
-        one, other = of_queries(x, tile, given), of_keys(x, tile, given)
-        return other | {name: one[name] for name in ("dS", "dQ")}
+        from_queries, from_keys = of_queries(x, tile, given), of_keys(x, tile, given)
+        return from_keys | {name: from_queries[name] for name in ("dS", "dQ")}
 
     return evaluated
 

@@ -131,21 +131,21 @@ class Spread:
         self.of: dict[str, Scatter] = {}
 
     def add(self, tile: Tile, found: Mapping[str, OfTile]) -> None:
-        for result, one in found.items():
-            scatter = self.of.setdefault(result, self._nothing(result, one))
-            for name, part in one.parts.items():
+        for result, tile_values in found.items():
+            scatter = self.of.setdefault(result, self._nothing(result, tile_values))
+            for name, part in tile_values.parts.items():
                 self._add(result, scatter.parts[name], tile, part)
-            self._add(result, scatter.terms, tile, one.terms)
-            if one.shared is not None:
-                self._add(result, scatter.shared, tile, one.shared.sum(-2))
-                of_queries = one.shared.sum(-1)
+            self._add(result, scatter.terms, tile, tile_values.terms)
+            if tile_values.shared is not None:
+                self._add(result, scatter.shared, tile, tile_values.shared.sum(-2))
+                of_queries = tile_values.shared.sum(-1)
                 of_heads = torch.stack([of_queries.sum(-1), of_queries.square().sum(-1)])
                 scatter.queries[:, tile.batch].index_add_(1, self.x.kv_heads(tile), of_heads)
 
-    def _nothing(self, result: str, one: OfTile) -> Scatter:
+    def _nothing(self, result: str, tile_values: OfTile) -> Scatter:
         rows = (self.x.k if result in BY_KEY else self.x.q).shape[:-1]
         zeros = self.x.q.new_zeros
-        parts = {name: zeros(*rows, part.shape[-1]) for name, part in one.parts.items()}
+        parts = {name: zeros(*rows, part.shape[-1]) for name, part in tile_values.parts.items()}
         return Scatter(parts, zeros(rows), zeros(rows), zeros(2, *rows[:2]))
 
     def _add(self, result: str, whole: Tensor, tile: Tile, part: Tensor) -> None:

@@ -74,9 +74,9 @@ def _is_worth_it(case: Case, precision: Precision) -> bool:
     return case.scores >= LEAST_SCORES and not precision.exact
 
 
-def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(
-        value is other[name] or value.equal(other[name]) for name, value in one.items()
+def _same(values: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return values.keys() == other.keys() and all(
+        value is other[name] or value.equal(other[name]) for name, value in values.items()
     )
 
 

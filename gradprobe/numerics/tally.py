@@ -72,9 +72,9 @@ class Rising:
     def of(elements: Iterable[Element]) -> Rising:
         """Those of some elements, in any order."""
         found: list[Element] = []
-        for one in sorted(elements, key=_place):
-            if not found or one.ratio > found[-1].ratio:
-                found.append(one)
+        for element in sorted(elements, key=_place):
+            if not found or element.ratio > found[-1].ratio:
+                found.append(element)
         return Rising(tuple(found))
 
 

@@ -88,8 +88,8 @@ def _alike(judged: Judged) -> Judged:
     return judged._replace(right=judged.right | _same(judged.actual, judged.expected))
 
 
-def _same(one: Tensor, other: Tensor) -> Tensor:
-    return (one == other) | (one.isnan() & other.isnan())
+def _same(values: Tensor, other: Tensor) -> Tensor:
+    return (values == other) | (values.isnan() & other.isnan())
 
 
 def _difference(layout: str, finding: Finding, differing: int) -> Difference:

@@ -34,11 +34,11 @@ def whole_heads(probed: Probed, most: int = MOST_BYTES) -> tuple[KeptHeads, dict
             left_out += 1
             continue
         room -= rows * cols * _BYTES
-        one, judged = _kept(probed, run, name, batch, head)
-        heads.append(one)
+        kept, judged = _kept(probed, run, name, batch, head)
+        heads.append(kept)
         values = (_narrow(judged.actual), judged.expected, judged.bound, ~judged.right)
         named = zip(("actual", "expected", "budget", "wrong"), values, strict=True)
-        arrays |= {f"{one.key}.{part}": value.cpu() for part, value in named}
+        arrays |= {f"{kept.key}.{part}": value.cpu() for part, value in named}
     return KeptHeads(command=probed.reproduce, layout=run.layout, heads=tuple(heads), left_out=left_out), arrays
 
 
@@ -77,11 +77,11 @@ def _kept(probed: Probed, run: LayoutRun, name: str, batch: int, head: int) -> t
     measured, kernel = shown_of(run, name)
     judged, _, rows = whole_head(probed.case, measured, name, batch, head)
     axes = measured.comparison.findings[name].axes
-    one = WholeHead(
+    kept = WholeHead(
         intermediate=name, kernel=kernel, batch=batch if axes[0] == "b" else None, head=head,
         shape=(judged.right.shape[0], judged.right.shape[1]), rows=rows.at if rows else (),
     )  # fmt: skip
-    return one, judged
+    return kept, judged
 
 
 def _narrow(values: Tensor) -> Tensor:

@@ -73,15 +73,15 @@ def run_programs(
             while left and len(running) < workers:
                 running.append(_started(*left.popleft(), grouped))
             over = [(one, ran) for one in running if (ran := one.ran(timeout)) is not None]
-            for one, _ in over:
-                running.remove(one)
+            for child, _ in over:
+                running.remove(child)
             yield from (ran for _, ran in over)
             if not over:
                 time.sleep(_POLL)
     finally:
-        for one in running:
-            with one.output:
-                one.stop()
+        for child in running:
+            with child.output:
+                child.stop()
 
 
 @dataclass(eq=False)

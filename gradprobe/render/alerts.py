@@ -162,19 +162,19 @@ def _worst(found: Found) -> tuple[Run, Intermediate]:
 
 def _extent(found: Found, status: str) -> str:
     """In which layouts and heads, and how much."""
-    run, one = _worst(found)
+    run, intermediate = _worst(found)
     layouts = _layouts([each.layout for each, _ in found])
-    return f"{layouts}: {heads_in_words(one, status)}; {counts_in_words(one)} in {run.layout}."
+    return f"{layouts}: {heads_in_words(intermediate, status)}; {counts_in_words(intermediate)} in {run.layout}."
 
 
 def _details(found: Found, status: str) -> dict[str, Any]:
-    run, one = _worst(found)
-    head, worst = next(iter(one.having(status)), None), one.max_budget_ratio
+    run, intermediate = _worst(found)
+    head, worst = next(iter(intermediate.having(status)), None), intermediate.max_budget_ratio
     layouts = [each.layout for each, _ in found]
-    where: dict[str, Any] = {"intermediate": one.name, "layout": run.layout, "layouts": layouts}
-    where |= {"kernel": one.kernel} if one.kernel else {}
+    where: dict[str, Any] = {"intermediate": intermediate.name, "layout": run.layout, "layouts": layouts}
+    where |= {"kernel": intermediate.kernel} if intermediate.kernel else {}
     where |= {"batch": head.batch if head else None, "head": head.head if head else None}
-    return where | {"ratio": worst and worst.plain, "mismatched": one.mismatched, "total": one.total}
+    return where | {"ratio": worst and worst.plain, "mismatched": intermediate.mismatched, "total": intermediate.total}
 
 
 def _broken(report: Report) -> Iterator[Alert]:

@@ -55,9 +55,9 @@ def _misnamed(audit: AuditSummary) -> Iterator[Text]:
     width = max(8, *(len(one.name) + 2 for one in audit.held))
     says = max(10, *(len(one.says) + 2 for one in audit.held))
     yield Text(f"  {'name':<{width}}{'its name':<{says}}what it holds", "dim")
-    for one in audit.held:
-        place = f" (line {one.line})" if one.line else ""
-        yield Text(f"  {one.name:<{width}}{one.says:<{says}}{one.holds}{place}")
+    for named in audit.held:
+        place = f" (line {named.line})" if named.line else ""
+        yield Text(f"  {named.name:<{width}}{named.says:<{says}}{named.holds}{place}")
 
 
 def _judges(report: Report, marks: Signs) -> Iterator[Text]:
@@ -69,11 +69,11 @@ def _judges(report: Report, marks: Signs) -> Iterator[Text]:
         return
     yield Text()
     yield Text(f"  {'judge':<{_JUDGE}}" + "".join(f"{name:>{_CELL}}" for name in told), "dim")
-    for one in opinions:
-        line = Text(f"  {one.judge:<{_JUDGE}}")
+    for opinion in opinions:
+        line = Text(f"  {opinion.judge:<{_JUDGE}}")
         for name in told:
-            sign = "=" if name in one.right else marks.mismatch if name in one.wrong else "-"
-            line.append(f"{sign:>{_CELL}}", "bold red" if name in one.wrong else "")
+            sign = "=" if name in opinion.right else marks.mismatch if name in opinion.wrong else "-"
+            line.append(f"{sign:>{_CELL}}", "bold red" if name in opinion.wrong else "")
         yield line
     yield Text(f"  = right   {marks.mismatch} wrong   - says nothing", "dim")
 

@@ -168,9 +168,9 @@ def _of_causes(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
 def _of_runs(name: str, old: Run, new: Run) -> Iterator[ReportChange]:
     yield from _of_verdicts(name, old.layout, old.verdict, new.verdict)
     before, after = ({one.title: one for one in run.intermediates} for run in (old, new))
-    for known, one in after.items():
+    for known, intermediate in after.items():
         if known in before:
-            yield from _of_intermediates(name, old.layout, before[known], one)
+            yield from _of_intermediates(name, old.layout, before[known], intermediate)
 
 
 def _of_intermediates(name: str, layout: str, old: Intermediate, new: Intermediate) -> Iterator[ReportChange]:
@@ -193,15 +193,19 @@ def _of_intermediates(name: str, layout: str, old: Intermediate, new: Intermedia
         yield ReportChange(name, new.title, then, now, became, layout)
 
 
-def _apart(one: Intermediate, before: Set[tuple[int | None, int]], after: Set[tuple[int | None, int]]) -> str:
+def _apart(intermediate: Intermediate, before: Set[tuple[int | None, int]], after: Set[tuple[int | None, int]]) -> str:
     """Which heads became wrong, else which became right: where so many are that others alone are named."""
     came = after - before
-    return f"also wrong in {_in_words(one, came)}" if came else f"no longer wrong in {_in_words(one, before - after)}"
+    return (
+        f"also wrong in {_in_words(intermediate, came)}"
+        if came
+        else f"no longer wrong in {_in_words(intermediate, before - after)}"
+    )
 
 
-def wrong_heads(one: Intermediate) -> str:
+def wrong_heads(intermediate: Intermediate) -> str:
     """`right`, `wrong in head 1`, `wrong in batch 0, heads 1-3; batch 1, head 2`."""
-    told = _in_words(one, _places([head for head in one.heads if head.mismatched]))
+    told = _in_words(intermediate, _places([head for head in intermediate.heads if head.mismatched]))
     return f"wrong in {told}" if told else "right"
 
 
@@ -209,10 +213,10 @@ def _places(heads: Sequence[Head]) -> set[tuple[int | None, int]]:
     return {(head.batch, head.head) for head in heads}
 
 
-def _in_words(one: Intermediate, places: Set[tuple[int | None, int]]) -> str:
+def _in_words(intermediate: Intermediate, places: Set[tuple[int | None, int]]) -> str:
     """Some heads of an intermediate: `batch 0, heads 1-3; batch 1, head 2`; without a batch where all have the same."""
-    heads: dict[int | None, list[int]] = {head.batch: [] for head in one.heads}
-    for head in one.heads:
+    heads: dict[int | None, list[int]] = {head.batch: [] for head in intermediate.heads}
+    for head in intermediate.heads:
         heads[head.batch] += [head.head] if (head.batch, head.head) in places else []
     words = {batch: f"head{'s' * (len(wrong) > 1)} {in_words(spans(wrong))}" for batch, wrong in heads.items() if wrong}
     if len(words) == len(heads) and len(set(words.values())) == 1:  # the same in every batch

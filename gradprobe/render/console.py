@@ -141,9 +141,9 @@ def _idle(report: Report) -> str:
 
 def _compile_errors(report: Report, width: int) -> Iterator[Text]:
     """What no compiler takes of kernels that are wrong besides; in the place of a match it is the verdict."""
-    for one in report.compile_errors:
-        yield from headed("COMPILE ERROR", "bold red", one.sentence, width)
-        yield Text(f"    {one.code}", overflow="ignore")
+    for error in report.compile_errors:
+        yield from headed("COMPILE ERROR", "bold red", error.sentence, width)
+        yield Text(f"    {error.code}", overflow="ignore")
 
 
 def _warnings(report: Report, width: int) -> Iterator[Text]:
@@ -201,11 +201,11 @@ def _table(report: Report, run: Run, width: int, marks: Signs) -> Iterator[Text]
     names = [f"{group.start}-{group.stop - 1}" if len(group) > 1 else str(group.start) for group in groups]
     yield Text(f"  {label:<{_NAME - 2}}" + "".join(f"{name:>{_CELL}}" for name in names), "dim")
     kernel = None
-    for one in run.compares:
-        if one.kernel and one.kernel != kernel:
-            yield Text(f"  in {one.kernel}")
-        kernel, name = one.kernel, f"  {one.name}" if one.kernel else one.name
-        yield Text.assemble(f"  {name:<{_NAME - 2}}", *_cells(one, groups, heads, marks))
+    for intermediate in run.compares:
+        if intermediate.kernel and intermediate.kernel != kernel:
+            yield Text(f"  in {intermediate.kernel}")
+        kernel, name = intermediate.kernel, f"  {intermediate.name}" if intermediate.kernel else intermediate.name
+        yield Text.assemble(f"  {name:<{_NAME - 2}}", *_cells(intermediate, groups, heads, marks))
     yield from (Text(line, "dim") for words in (sources(run), _dtypes(run)) for line in wrapped(words, width))
     if report.failing and run.first_mismatch:
         legend = f"{marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs"
@@ -215,11 +215,15 @@ def _table(report: Report, run: Run, width: int, marks: Signs) -> Iterator[Text]
 def sources(run: Run) -> str:
     """Which intermediates were exported, tapped, seen or recovered, and which were not seen at all."""
     by_source: dict[str, list[str]] = {}
-    for one in run.compares:
+    for intermediate in run.compares:
         # What dP and delta come to lies in their budgets: it is large wherever P is small.
-        adds = f" (to {one.reading_adds:.0e})" if one.reading_adds is not None and one.name in ("P", "dS") else ""
-        named = by_source.setdefault(one.source or "", [])
-        named += [one.name + adds] if one.name + adds not in named else []
+        adds = (
+            f" (to {intermediate.reading_adds:.0e})"
+            if intermediate.reading_adds is not None and intermediate.name in ("P", "dS")
+            else ""
+        )
+        named = by_source.setdefault(intermediate.source or "", [])
+        named += [intermediate.name + adds] if intermediate.name + adds not in named else []
     by_source["not exposed"] = list(run.absent)
     order = ("exported", "tapped", "seen", "recovered", "not exposed")
     return "; ".join(f"{source}: {', '.join(by_source[source])}" for source in order if by_source.get(source))
@@ -228,9 +232,9 @@ def sources(run: Run) -> str:
 def _dtypes(run: Run) -> str:
     """In which dtypes it came; what was recovered has none."""
     names: dict[str, list[str]] = {}
-    for one in run.compares:
-        if one.dtype:
-            names.setdefault(one.dtype, []).append(one.name)
+    for intermediate in run.compares:
+        if intermediate.dtype:
+            names.setdefault(intermediate.dtype, []).append(intermediate.name)
     if len(names) == 1:
         return f"all results are {next(iter(names))}"
     return "; ".join(f"{dtype}: {', '.join(of_it)}" for dtype, of_it in names.items())
@@ -251,30 +255,30 @@ def head_groups(states: Sequence[object], columns: int) -> list[range]:
     return groups
 
 
-def _cells(one: Intermediate, groups: Sequence[range], heads: int, marks: Signs) -> Iterator[tuple[str, str]]:
+def _cells(intermediate: Intermediate, groups: Sequence[range], heads: int, marks: Signs) -> Iterator[tuple[str, str]]:
     for group in groups:
-        worst = worst_in(one, heads, group)
-        status = status_in(one, heads, group)
+        worst = worst_in(intermediate, heads, group)
+        status = status_in(intermediate, heads, group)
         mark = {MISMATCH: marks.mismatch, INHERITED: marks.inherited, MATCH: ""}[status]
         times = marks.times if mark else ""
         yield f"{mark + ratio(worst) + times:>{_CELL}}", STYLES.get(status, "")
 
 
-def worst_in(one: Intermediate, heads: int, wanted: Iterable[int]) -> float:
+def worst_in(intermediate: Intermediate, heads: int, wanted: Iterable[int]) -> float:
     """The worst error in some query heads, as a multiple of what is allowed; NaN is worse than any."""
-    return max((head.ratio for head in heads_in(one, heads, wanted)), key=lambda by: (by != by, by))
+    return max((head.ratio for head in heads_in(intermediate, heads, wanted)), key=lambda by: (by != by, by))
 
 
-def heads_in(one: Intermediate, heads: int, wanted: Iterable[int]) -> list[Head]:
+def heads_in(intermediate: Intermediate, heads: int, wanted: Iterable[int]) -> list[Head]:
     """What an intermediate has of some query heads, in every batch: key heads of dK and dV."""
-    group_size = heads // one.count
+    group_size = heads // intermediate.count
     held = {head // group_size for head in wanted}
-    return [head for head in one.heads if head.head in held]
+    return [head for head in intermediate.heads if head.head in held]
 
 
-def status_in(one: Intermediate, heads: int, wanted: Iterable[int]) -> str:
+def status_in(intermediate: Intermediate, heads: int, wanted: Iterable[int]) -> str:
     """The worst of them."""
-    statuses = {head.status for head in heads_in(one, heads, wanted)}
+    statuses = {head.status for head in heads_in(intermediate, heads, wanted)}
     return next(known for known in (MISMATCH, INHERITED, MATCH) if known in statuses)
 
 
@@ -355,9 +359,13 @@ def _sentences(report: Report) -> Iterator[str]:
 
 def wrong_rows(run: Run, first: Element) -> str:
     """The wrong rows of an element's head: `0-71 (72 of 72)`; "" of what has none."""
-    one = next(one for one in run.compares if one.title == first.title)
-    head = next(head for head in one.heads if (head.batch, head.head) == (first.batch, first.head))
-    of = f"{sum(last - start + 1 for start, last in one.shown)} shown" if one.shown else f"{one.length}"
+    intermediate = next(intermediate for intermediate in run.compares if intermediate.title == first.title)
+    head = next(head for head in intermediate.heads if (head.batch, head.head) == (first.batch, first.head))
+    of = (
+        f"{sum(last - start + 1 for start, last in intermediate.shown)} shown"
+        if intermediate.shown
+        else f"{intermediate.length}"
+    )
     rows, keys = (sum(last - start + 1 for start, last in ranges) for ranges in (head.rows, head.keys))
     of_keys = f"; keys: {in_words(head.keys, 6)} ({keys})" if keys else ""
     return f"{in_words(head.rows, 6)} ({rows} of {of}){of_keys}" if rows else ""

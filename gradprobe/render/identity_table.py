@@ -29,7 +29,7 @@ def _part(keys: Mapping[str, str], runs: Sequence[tuple[str, Mapping[str, Identi
     for key in (key for key in keys if any(key in found for _, found in runs)):
         line = Text(f"  {keys[key]:<{_NAME}}")
         for _, found in runs:
-            one = found.get(key)
-            times = "" if one is None else ratio(one.ratio if one.residual != 0 else 0.0)
-            line.append(f"{times:>{_CELL}}", "" if one is None or one.holds else STYLES["mismatch"])
+            identity = found.get(key)
+            times = "" if identity is None else ratio(identity.ratio if identity.residual != 0 else 0.0)
+            line.append(f"{times:>{_CELL}}", "" if identity is None or identity.holds else STYLES["mismatch"])
         yield line

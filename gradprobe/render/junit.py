@@ -147,26 +147,26 @@ def _of_run(report: Report, run: Run, base: Base) -> Iterator[TestCase]:
         yield TestCase(layout, "layout", "error", *failed, (failed[1], *at))
     elif run.verdict == SKIPPED:
         yield TestCase(layout, "layout", "skipped", "refused", str(run.skipped))
-    for one in run.intermediates:
-        if not one.heads:
-            yield TestCase(layout, one.title, "skipped", one.status, one.status)
-        for head in one.heads:
-            yield _of_head(report, run, one, head, base)
+    for intermediate in run.intermediates:
+        if not intermediate.heads:
+            yield TestCase(layout, intermediate.title, "skipped", intermediate.status, intermediate.status)
+        for head in intermediate.heads:
+            yield _of_head(report, run, intermediate, head, base)
     for key, identity in identities(run).items():
         yield _of_identity(report, run, key, identity, base)
 
 
-def _of_head(report: Report, run: Run, one: Intermediate, head: Head, base: Base) -> TestCase:
+def _of_head(report: Report, run: Run, intermediate: Intermediate, head: Head, base: Base) -> TestCase:
     status, batch = head.status, "" if head.batch is None else f" batch {head.batch}"
-    name = f"{one.title}{batch} head {head.head}"
+    name = f"{intermediate.title}{batch} head {head.head}"
     if status not in (MISMATCH, INHERITED):
         return TestCase(run.layout, name)
     own = status == MISMATCH
     counts = counts_in_words(head)
-    message = f"{one.title} {'is wrong by itself' if own else 'only inherits'}: {counts}"
+    message = f"{intermediate.title} {'is wrong by itself' if own else 'only inherits'}: {counts}"
     why = "no: its own inputs do not explain it" if own else "yes: it is right given its wrong inputs, so look at those"
-    body = (counts, f"inherited: {why}", *_at(places_of(report, one.name, inherits=not own), base))
-    first, here = run.first_mismatch, (one.title, head.batch, head.head)
+    body = (counts, f"inherited: {why}", *_at(places_of(report, intermediate.name, inherits=not own), base))
+    first, here = run.first_mismatch, (intermediate.title, head.batch, head.head)
     if first and own and here == (first.title, first.batch, first.head):
         return TestCase(run.layout, name, "failure", status, element_line(first), (*body, *_why(report)))
     causes = _causes(report, base) if own else ()

@@ -19,43 +19,43 @@ def repeat_sentences(report: Report) -> Iterator[str]:
         for one in run.repeated:
             shown.setdefault(one.name, []).append(run.layout)
     for run in runs:
-        for one in (one for one in run.repeated if shown[one.name][0] == run.layout):
-            others = shown[one.name][1:]
+        for result in (one for one in run.repeated if shown[one.name][0] == run.layout):
+            others = shown[result.name][1:]
             where = f" ({', '.join([run.layout, *others])})" if len(runs) > 1 else ""
-            yield from (f"{sentence}{where}" for sentence in _of(one))
+            yield from (f"{sentence}{where}" for sentence in _of(result))
     if runs and not any(one.differing for run in runs for one in run.repeated):
         yield f"{runs[0].repeats} runs gave the same bits"
 
 
-def _of(one: Repeated) -> Iterator[str]:
-    if one.wrong_in == one.runs and one.wrong_heads:
-        yield f"{one.name} is wrong in {_heads(one.wrong_heads)} in each of {one.runs} runs, {_alike(one)}"
-    elif one.wrong_in:
-        word = "other heads" if one.wrong_in == one.runs else f"{one.wrong_in} of {one.runs} runs"
-        yield f"{one.name} is wrong in {word} only: a race, or what one call leaves to the next"
-    if one.differing:
-        place = "".join(f", {words}" for words in (_heads(one.heads), _tiles(one)) if words)
-        count = plural(one.differing, "element")
-        yield f"{one.name} differs from run to run in {count}{place}{_by(one)}: {_cause(one)}"
+def _of(result: Repeated) -> Iterator[str]:
+    if result.wrong_in == result.runs and result.wrong_heads:
+        yield f"{result.name} is wrong in {_heads(result.wrong_heads)} in each of {result.runs} runs, {_alike(result)}"
+    elif result.wrong_in:
+        word = "other heads" if result.wrong_in == result.runs else f"{result.wrong_in} of {result.runs} runs"
+        yield f"{result.name} is wrong in {word} only: a race, or what one call leaves to the next"
+    if result.differing:
+        place = "".join(f", {words}" for words in (_heads(result.heads), _tiles(result)) if words)
+        count = plural(result.differing, "element")
+        yield f"{result.name} differs from run to run in {count}{place}{_by(result)}: {_cause(result)}"
 
 
-def _alike(one: Repeated) -> str:
-    if one.wrong_spread is None:
-        return "by the same numbers: not noise" if not one.differing else "and differs between them"
-    if one.wrong_spread == 0:
+def _alike(result: Repeated) -> str:
+    if result.wrong_spread is None:
+        return "by the same numbers: not noise" if not result.differing else "and differs between them"
+    if result.wrong_spread == 0:
         return "by the same numbers: not noise"
-    if one.wrong_spread <= 1:
-        return f"by the same numbers to {ratio(one.wrong_spread)} of what is allowed: not noise"
-    return f"by numbers that differ by up to {ratio(one.wrong_spread)}x what is allowed"
+    if result.wrong_spread <= 1:
+        return f"by the same numbers to {ratio(result.wrong_spread)} of what is allowed: not noise"
+    return f"by numbers that differ by up to {ratio(result.wrong_spread)}x what is allowed"
 
 
-def _by(one: Repeated) -> str:
-    return "" if one.spread is None else f", by up to {ratio(one.spread)}x what is allowed"
+def _by(result: Repeated) -> str:
+    return "" if result.spread is None else f", by up to {ratio(result.spread)}x what is allowed"
 
 
-def _cause(one: Repeated) -> str:
-    lines = ", ".join(dict.fromkeys(f"{PurePath(at.file).name}:{at.line}" for at in one.atomics))
-    is_small = one.spread is None or one.spread <= 1
+def _cause(result: Repeated) -> str:
+    lines = ", ".join(dict.fromkeys(f"{PurePath(at.file).name}:{at.line}" for at in result.atomics))
+    is_small = result.spread is None or result.spread <= 1
     if lines:
         at = f"the order of the atomics at {lines}"
         return f"{at}, which is rounding" if is_small else f"more than {at} can do"
@@ -69,6 +69,6 @@ def _heads(heads: Sequence[tuple[int | None, int]]) -> str:
     return f"head{'s' if len(found) > 1 else ''} {in_words(spans(found), 6)}" if found else ""
 
 
-def _tiles(one: Repeated) -> str:
-    rows = "keys" if one.name in ("dK", "dV") else "rows"
-    return f"tiles {in_words(one.tiles, 6)} of {one.block} {rows}" if one.tiles else ""
+def _tiles(result: Repeated) -> str:
+    rows = "keys" if result.name in ("dK", "dV") else "rows"
+    return f"tiles {in_words(result.tiles, 6)} of {result.block} {rows}" if result.tiles else ""

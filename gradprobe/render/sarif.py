@@ -146,11 +146,11 @@ def _fix(edit: TriedEdit, base: Base) -> dict[str, Any]:
     replacements = [
         {
             "deletedRegion": {
-                "startLine": one.line, "startColumn": 1, "endLine": one.line + len(one.old), "endColumn": 1
+                "startLine": change.line, "startColumn": 1, "endLine": change.line + len(change.old), "endColumn": 1
             },
-            "insertedContent": {"text": visible("".join(f"{line}\n" for line in one.new))},
+            "insertedContent": {"text": visible("".join(f"{line}\n" for line in change.new))},
         }
-        for one in replacements_of(edit.diff)
+        for change in replacements_of(edit.diff)
     ]  # fmt: skip
     artifact = _location(Place(edit.file, None), base)["physicalLocation"]["artifactLocation"]
     changes = [{"artifactLocation": artifact, "replacements": replacements}]

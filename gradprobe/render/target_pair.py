@@ -73,8 +73,8 @@ def _otherwise(case: Case | None, other: Case | None) -> str:
     return f": they ran with {', '.join(ran)}" if ran else ""
 
 
-def _ratio(one: Difference) -> float:
-    return one.max_budget_ratio or 0.0
+def _ratio(difference: Difference) -> float:
+    return difference.max_budget_ratio or 0.0
 
 
 def _element(found: Difference) -> str:
@@ -105,6 +105,7 @@ def _sentences(those: Sequence[Difference]) -> Iterator[str]:
             yield f"{words}: {', '.join(found)}"
 
 
-def _counts(one: Difference) -> str:
-    heads = f"head{'s' * (len(one.heads) > 1)} {in_words(spans(one.heads))}"
-    return f"{one.name} in {heads} ({one.beyond:,} of {plural(one.total, 'element')}, by up to {ratio(_ratio(one))}x)"
+def _counts(difference: Difference) -> str:
+    heads = f"head{'s' * (len(difference.heads) > 1)} {in_words(spans(difference.heads))}"
+    count = f"{difference.beyond:,} of {plural(difference.total, 'element')}"
+    return f"{difference.name} in {heads} ({count}, by up to {ratio(_ratio(difference))}x)"

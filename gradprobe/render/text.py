@@ -154,12 +154,12 @@ def residual(identity: Identity) -> str:
     return f"{identity.name} is off by {left}, {ratio(identity.ratio)}x what is allowed"
 
 
-def heads_in_words(one: Intermediate, status: str) -> str:
+def heads_in_words(intermediate: Intermediate, status: str) -> str:
     """`head 1 of 4`, `every head`, of those with a status."""
-    wrong = sorted({head.head for head in one.having(status)})
-    if len(wrong) == one.count:
-        return "every head" if one.count > 1 else "the only head"
-    return f"head{'s' if len(wrong) != 1 else ''} {in_words(spans(wrong))} of {one.count}"
+    wrong = sorted({head.head for head in intermediate.having(status)})
+    if len(wrong) == intermediate.count:
+        return "every head" if intermediate.count > 1 else "the only head"
+    return f"head{'s' if len(wrong) != 1 else ''} {in_words(spans(wrong))} of {intermediate.count}"
 
 
 def blame(run: Run, *, inherits: bool = True) -> str:

@@ -78,7 +78,7 @@ def _is_of_a_program(statement: ast.stmt) -> bool:
 def _applies(node: Definition, name: str) -> bool:
     """Whether a function calls `NAME.apply`."""
     return isinstance(node, ast.FunctionDef) and any(
-        isinstance(one, ast.Call) and ast.unparse(one.func) == f"{name}.apply" for one in ast.walk(node)
+        isinstance(call, ast.Call) and ast.unparse(call.func) == f"{name}.apply" for call in ast.walk(node)
     )
 
 
@@ -104,9 +104,9 @@ def _parameters(arguments: ast.arguments) -> Iterator[inspect.Parameter]:
     """Each parameter; a default counts as there, and is not evaluated."""
     positional = [*arguments.posonlyargs, *arguments.args]
     required = len(positional) - len(arguments.defaults)
-    for at, one in enumerate(positional):
+    for at, parameter in enumerate(positional):
         kind = _Kind.POSITIONAL_ONLY if at < len(arguments.posonlyargs) else _Kind.POSITIONAL_OR_KEYWORD
-        yield inspect.Parameter(one.arg, kind, default=_EMPTY if at < required else None)
+        yield inspect.Parameter(parameter.arg, kind, default=_EMPTY if at < required else None)
     if arguments.vararg is not None:
         yield inspect.Parameter(arguments.vararg.arg, _Kind.VAR_POSITIONAL)
     for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):

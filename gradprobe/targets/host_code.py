@@ -169,9 +169,9 @@ class HostTarget:
         """
         sizes = self._sizes(given)
         tensors = {name: self._laid(name, given[name]) for name in given if name in self._named("input")}
-        for parameter, one in self.meanings.items():
-            if one.kind == "output":
-                tensors[one.what] = self._empty(parameter, one.what, sizes, given["q"])
+        for parameter, meaning in self.meanings.items():
+            if meaning.kind == "output":
+                tensors[meaning.what] = self._empty(parameter, meaning.what, sizes, given["q"])
         for batch, head in itertools.product(self._each("b", sizes), self._each("h", sizes)):
             passed = (self._argument(one, given, tensors, sizes, batch, head) for one in self.meanings.values())
             self.launcher(*(one for one in passed if one is not _NOTHING))
@@ -191,7 +191,7 @@ class HostTarget:
 
     def _argument(
         self,
-        one: Meaning,
+        meaning: Meaning,
         given: Mapping[str, Any],
         tensors: Mapping[str, Tensor],
         sizes: Mapping[str, int],
@@ -199,16 +199,16 @@ class HostTarget:
         head: int | None,
     ) -> Any:
         """What one parameter is passed."""
-        if one.kind == "stream":
+        if meaning.kind == "stream":
             return _NOTHING
-        if one.kind == "scalar":
-            return given[one.what]
-        if one.kind == "size":
-            is_flat = one.what == "b" and "h" not in "".join(self._named("size"))
-            return math.prod(sizes[axis] for axis in ("bh" if is_flat else one.what))
-        tensor, axes = tensors[one.what], _AXES[one.what]
-        if one.kind == "stride":
-            at = next((at for at, axis in enumerate(axes) if axis in _STRIDES[one.axis]), None)
+        if meaning.kind == "scalar":
+            return given[meaning.what]
+        if meaning.kind == "size":
+            is_flat = meaning.what == "b" and "h" not in "".join(self._named("size"))
+            return math.prod(sizes[axis] for axis in ("bh" if is_flat else meaning.what))
+        tensor, axes = tensors[meaning.what], _AXES[meaning.what]
+        if meaning.kind == "stride":
+            at = next((at for at, axis in enumerate(axes) if axis in _STRIDES[meaning.axis]), None)
             return tensor.stride(at) if at is not None else 0
         if head is not None and axes[1] == "g":
             head //= sizes["h"] // sizes["g"]
@@ -226,8 +226,8 @@ class HostTarget:
         alike = [("m", "n", "length of queries and keys")] if "l" in told else []
         alike += [("d", "e", "head dim")] if "e" not in told else []
         alike += [("h", "g", "number of heads")] if "g" not in told else []
-        for one, other, what in alike:
-            if sizes[one] != sizes[other]:
+        for first, second, what in alike:
+            if sizes[first] != sizes[second]:
                 raise ValueError(f"{self.launcher.function.name} takes one {what}")
         return {**sizes, "l": sizes["m"]}
 

@@ -101,8 +101,8 @@ def _cell_as_json(changes: Changes, cell: BaselineCell) -> dict[str, Any]:
     }
 
 
-def _growth(one: Growth) -> dict[str, Any]:
-    return {"factor": _number(one.factor), "noise": _number(one.noise), "verdict": one.verdict}
+def _growth(growth: Growth) -> dict[str, Any]:
+    return {"factor": _number(growth.factor), "noise": _number(growth.noise), "verdict": growth.verdict}
 
 
 def together(documents: list[dict[str, Any]]) -> dict[str, Any]:

@@ -150,9 +150,9 @@ def climb(
 
 def climbed_alone(rung: Rung, device: str, timeout: float | None = _LONGEST) -> Climbed:
     """A rung in a process that no other shares."""
-    (one,) = climb([rung], device, timeout=timeout)
-    assert isinstance(one, Climbed)
-    return one
+    (climbed,) = climb([rung], device, timeout=timeout)
+    assert isinstance(climbed, Climbed)
+    return climbed
 
 
 def climb_target(

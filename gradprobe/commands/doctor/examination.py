@@ -96,12 +96,12 @@ def _all_climbed(
         here.sort(key=lambda rung: rung.how != CUDA or rung.primitive != "add_one")
         # Programs of several processes on one GPU wait for one another.
         workers = min(len(os.sched_getaffinity(0)), _WORKERS) if device == "cpu" else 1
-        for one in climb([None, *here], device, workers=workers):
-            if isinstance(one, MachineSurvey):
-                surveys[device] = one
+        for outcome in climb([None, *here], device, workers=workers):
+            if isinstance(outcome, MachineSurvey):
+                surveys[device] = outcome
             else:
-                found[one.rung.key] = one
-                tick(f"rung {len(found)} of {len(rungs)}: {one.rung.title}", len(found) / len(rungs))
+                found[outcome.rung.key] = outcome
+                tick(f"rung {len(found)} of {len(rungs)}: {outcome.rung.title}", len(found) / len(rungs))
     return found, surveys
 
 

@@ -71,9 +71,9 @@ def _machine_ladder(made: Examination, width: int) -> Iterator[Text]:
         blames = next(iter(of_title.values())).rung.blames
         line.append(f" in {blames}" if is_red else f" out {blames}", "bold red" if is_red else "dim")
         yield line
-    for one in made.climbed:
-        if one.is_bad and one is not made.first_bad:
-            yield from folded(f"{one.rung.title}, {one.rung.how}: {one.words}", width)
+    for climbed in made.climbed:
+        if climbed.is_bad and climbed is not made.first_bad:
+            yield from folded(f"{climbed.rung.title}, {climbed.rung.how}: {climbed.words}", width)
     yield from (line for words in made.left_out for line in folded(words, width, "dim"))
 
 
@@ -81,28 +81,28 @@ def _target_ladder(made: Examination, width: int) -> Iterator[Text]:
     run, above = ([one for one in made.climbed if (one.state == NOT_RUN) == is_above] for is_above in (False, True))
     longest, refusals = max(len(one.rung.title) for one in (*run, *made.closer)), list[str]()
     yield Text(f"  {'':<17}{'rung':<{longest}}  rules out; red: at fault", "dim")
-    for one in run:
-        yield _rung(one, longest)
-        if one.state == REFUSED and (why := _refusal(one)) not in refusals:
+    for climbed in run:
+        yield _rung(climbed, longest)
+        if climbed.state == REFUSED and (why := _refusal(climbed)) not in refusals:
             refusals.append(why)
             yield from folded(f"        {why}", width, "dim")
-    for one in made.closer:
-        yield _rung(one, longest)
+    for climbed in made.closer:
+        yield _rung(climbed, longest)
     if above:
         words = f"above it {plural(len(above), 'rung')} not run, to {quoted(above[-1].rung.title)}"
         yield Text(f"  {words}", "dim")
 
 
-def _refusal(one: Climbed) -> str:
+def _refusal(climbed: Climbed) -> str:
     """The target's own words, which it has for several layouts alike."""
-    found = re.search(r" refused every layout \([^:]*: (.*)\): nothing was compared", one.words)
-    return found[1] if found else one.words
+    found = re.search(r" refused every layout \([^:]*: (.*)\): nothing was compared", climbed.words)
+    return found[1] if found else climbed.words
 
 
-def _rung(one: Climbed, longest: int) -> Text:
-    line = Text.assemble("  ", (f"{one.state:<8}", _STYLES[one.state]), f"{one.seconds:>5.1f} s  ")
-    line.append(f"{one.rung.title:<{longest}}")
-    return line.append(f"  {one.rung.blames}", "bold red" if one.is_bad else "dim")
+def _rung(climbed: Climbed, longest: int) -> Text:
+    line = Text.assemble("  ", (f"{climbed.state:<8}", _STYLES[climbed.state]), f"{climbed.seconds:>5.1f} s  ")
+    line.append(f"{climbed.rung.title:<{longest}}")
+    return line.append(f"  {climbed.rung.blames}", "bold red" if climbed.is_bad else "dim")
 
 
 def _why(made: Examination, width: int) -> Iterator[Text]:
@@ -222,10 +222,10 @@ def as_json(made: Examination) -> dict[str, Any]:
     return shortened
 
 
-def _climbed(one: Climbed) -> dict[str, Any]:
-    again = one.rung.in_full
-    told = {"rung": one.rung.title, "how": one.rung.how or None, "state": one.state, "words": one.words}
-    return {**told, "blames": one.rung.blames, "reproduce": again or None, "seconds": round(one.seconds, 3)}
+def _climbed(climbed: Climbed) -> dict[str, Any]:
+    again = climbed.rung.in_full
+    told = {"rung": climbed.rung.title, "how": climbed.rung.how or None, "state": climbed.state, "words": climbed.words}
+    return {**told, "blames": climbed.rung.blames, "reproduce": again or None, "seconds": round(climbed.seconds, 3)}
 
 
 def _shortened(part: Any) -> Any:

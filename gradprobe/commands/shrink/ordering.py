@@ -56,8 +56,8 @@ def _lengths(case: Case) -> tuple[int, ...]:
     return _pair(case.seqlen_q, case.seqlen_k)
 
 
-def _pair(one: int, other: int) -> tuple[int, ...]:
-    return max(one, other), int(one != other), one + other
+def _pair(rows: int, keys: int) -> tuple[int, ...]:
+    return max(rows, keys), int(rows != keys), rows + keys
 
 
 def _options(case: Case) -> tuple[Any, ...]:

@@ -238,9 +238,9 @@ class _Before:
     def _failing_as(self, wanted: Symptom, kept: Sequence[Kept], *, in_full: bool) -> list[Case]:
         """The kept cases that fail as wanted, the smallest first."""
         cases: dict[Case, Kept] = {}
-        for one in kept:
+        for candidate in kept:
             with contextlib.suppress(UsageFailure):
-                cases[self.facts.resolved({**one.request.options, **self.words})] = one
+                cases[self.facts.resolved({**candidate.request.options, **self.words})] = candidate
         steps = [Simplification("", "", case) for case in sorted(cases, key=key)]
         found = []
         for step, seen in self.attempts.outcomes(steps, self.facts, self.words, wanted, in_full=in_full):

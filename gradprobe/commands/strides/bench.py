@@ -52,10 +52,10 @@ def _agrees(tensor: Tensor | None, base: Tensor, floor: float) -> bool:
     return bool(same_bits(tensor, base).all()) or (floor > 0 and _difference(tensor, base) <= ROOM * floor)
 
 
-def _difference(one: Tensor, other: Tensor) -> float:
+def _difference(tensor: Tensor, other: Tensor) -> float:
     """The largest absolute difference; infinite where an element is not finite and its partner is not the same."""
-    apart = (one.double() - other.double()).abs().masked_fill(one == other, 0.0)
-    both = one.isnan() & other.isnan()
+    apart = (tensor.double() - other.double()).abs().masked_fill(tensor == other, 0.0)
+    both = tensor.isnan() & other.isnan()
     worst = apart.masked_fill(both, 0.0).nan_to_num(nan=float("inf"), posinf=float("inf"))
     return float(worst.max()) if worst.numel() else 0.0
 

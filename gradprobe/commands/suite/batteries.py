@@ -43,8 +43,10 @@ def refuse_set_by_it(word: str, options: Mapping[str, Any]) -> None:
     """
     for name, value in options.items():
         if what := _by(word)(name):
-            one = command_line("", "", {name: value}).split(maxsplit=1)[1]
-            raise UsageFailure(f"{one}: {what} of --battery sets it", "drop it, or check that case without --battery")
+            option = command_line("", "", {name: value}).split(maxsplit=1)[1]
+            raise UsageFailure(
+                f"{option}: {what} of --battery sets it", "drop it, or check that case without --battery"
+            )
 
 
 def _by(word: str) -> Callable[[str], str]:

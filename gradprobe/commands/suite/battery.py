@@ -169,8 +169,8 @@ def lacking(needs: Collection[str], takes: frozenset[str]) -> str:
 
 def one_length(required: frozenset[str]) -> str:
     """Why a target does not take lengths of queries and keys that differ; "" where it may."""
-    one = sorted(required & {"seqlens", "cu_seqlens"})
-    return f"takes one {one[0]} for rows and keys" if one else ""
+    packed = sorted(required & {"seqlens", "cu_seqlens"})
+    return f"takes one {packed[0]} for rows and keys" if packed else ""
 
 
 def _item(row: _Row, why_not: str, required: frozenset[str], takes: frozenset[str]) -> Item:

@@ -298,8 +298,8 @@ def _is_always(level: Level, takes: Takes, always: Mapping[str, Any]) -> bool:
 
 def _why_not(level: Level, takes: Takes) -> str:
     """Why a target does not take a level, by its signature; "" where it does."""
-    if level.name in _UNEQUAL and (one := one_length(takes.required)):
-        return one
+    if level.name in _UNEQUAL and (refusal := one_length(takes.required)):
+        return refusal
     return lacking(level.needs, takes.names)
 
 

@@ -96,13 +96,13 @@ class Combining:
         rows = {one: row for one in levels if (row := simplest(space, one)) is not None}
         came = yield from self._combinations(dict.fromkeys([self._simplest_row, *rows.values()]), self._beside())
         found = {}
-        for one, row in rows.items():
+        for combination, row in rows.items():
             checked = came[self._name(row)]
             if checked.verdict != "match" or checked.report.case is None:
-                self._out |= {one} if row != self._simplest_row else set()
+                self._out |= {combination} if row != self._simplest_row else set()
                 self._wrong_alone += [self._factors.title(row)] if self._came[row] == WRONG else []
             else:
-                found.update({place: found_by_trying(checked.report.case) for place in one})
+                found.update({place: found_by_trying(checked.report.case) for place in combination})
         self._factors = replace(self._factors, found=found)
 
     def _array(self) -> Round:
@@ -119,8 +119,8 @@ class Combining:
         for _ in range(_TIMES):
             rows = self._suspects(size)
             yield from self._combinations(row for row in dict.fromkeys(rows.values()) if row not in self._came)
-            for one, row in rows.items():
-                self._out |= {one} if self._came.get(row) != RIGHT else set()
+            for combination, row in rows.items():
+                self._out |= {combination} if self._came.get(row) != RIGHT else set()
                 self._wrong_together += [self._factors.title(row)] if self._came.get(row) == WRONG else []
             found |= bool(rows)
         if found:

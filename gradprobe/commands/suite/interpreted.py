@@ -77,10 +77,12 @@ def _wrong(report: Report) -> list[str]:
     return list(dict.fromkeys(one.name for one in found if one.status in (MISMATCH, INHERITED)))
 
 
-def _as_interpreted(one: Diagnosis) -> Diagnosis:
-    if one.edit is None or not one.edit.words:
-        return one
-    return structs.replace(one, edit=structs.replace(one.edit, words=f"in Triton's interpreter, {one.edit.words}"))
+def _as_interpreted(diagnosis: Diagnosis) -> Diagnosis:
+    if diagnosis.edit is None or not diagnosis.edit.words:
+        return diagnosis
+    return structs.replace(
+        diagnosis, edit=structs.replace(diagnosis.edit, words=f"in Triton's interpreter, {diagnosis.edit.words}")
+    )
 
 
 def _size_in_words(planned: Planned) -> str:

@@ -60,13 +60,13 @@ def described(
     Args:
         isolate: whether each is asked in a process of its own.
     """
-    for one in requests:
+    for request in requests:
         if isolate:
-            (ended,) = run_each(DESCRIBER, device, [one], timeout=timeout)
+            (ended,) = run_each(DESCRIBER, device, [request], timeout=timeout)
             yield ended.result
         else:
             with contextlib.suppress(Failure):
-                (ended,) = run_here(DESCRIBER, device, [one])
+                (ended,) = run_here(DESCRIBER, device, [request])
                 yield ended.result
                 continue
             yield None

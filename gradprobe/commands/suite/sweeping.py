@@ -131,8 +131,8 @@ def _in_order(arriving: Iterator[tuple[int, T]]) -> Iterator[T]:
     """Each with the place behind that of the one before it, as soon as that came; those behind a gap at the end."""
     waiting, due = dict[int, T](), 0
     try:
-        for at, one in arriving:
-            waiting[at] = one
+        for at, item in arriving:
+            waiting[at] = item
             while due in waiting:
                 yield waiting.pop(due)
                 due += 1

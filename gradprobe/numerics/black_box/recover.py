@@ -331,10 +331,10 @@ def are_one_fault(recovered: Recovered) -> bool:
     apart = errors = 0.0
     for tile in tiles_of(case, x):
         place = (tile.batch, tile.heads, tile.rows)
-        one, other = (recovered.by[name][place].double() for name in ("dQ", "dK"))
+        by_queries, by_keys = (recovered.by[name][place].double() for name in ("dQ", "dK"))
         expected, both = evaluate(x, tile)["dS"], together[tile.heads, tile.rows]
-        apart += float(((one - other) ** 2 * both).nan_to_num(0.0).sum())
-        errors += float((((one - expected) ** 2 + (other - expected) ** 2) * both).nan_to_num(0.0).sum())
+        apart += float(((by_queries - by_keys) ** 2 * both).nan_to_num(0.0).sum())
+        errors += float((((by_queries - expected) ** 2 + (by_keys - expected) ** 2) * both).nan_to_num(0.0).sum())
     return apart <= UNEXPLAINED * errors
 
 

@@ -131,8 +131,8 @@ class Scales:
         """
         name = MATRIX_OF[through]
         finding = known.get(name) or self._alone(recovered, name, value).findings[name]
-        one = self._evidence(recovered, name, through, value, finding)
-        return replace(one, whole=max(one.grade, whole))
+        evidence = self._evidence(recovered, name, through, value, finding)
+        return replace(evidence, whole=max(evidence.grade, whole))
 
     def _evidence(
         self, recovered: Recovered, name: str, through: str, value: Tensor, finding: Finding

@@ -26,9 +26,9 @@ def load_from_copy(file: str, copy: str, loaded: str) -> None:
     importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign,assignment]
 
 
-def _is_same(one: str, other: str) -> bool:
+def _is_same(file: str, other: str) -> bool:
     try:
-        return os.path.samefile(one, other)
+        return os.path.samefile(file, other)
     except OSError:
         return False
 

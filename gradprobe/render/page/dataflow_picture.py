@@ -23,8 +23,8 @@ _STEP, _LANE, _BOX = (170, 62), 26, (128, 42)
 def lanes(run: Run) -> dict[str, dict[str, Intermediate]]:
     """The intermediates of a run by name, kernel by kernel; what is of none comes last, under ""."""
     found: dict[str, dict[str, Intermediate]] = {}
-    for one in sorted(run.intermediates, key=lambda one: not one.kernel):
-        found.setdefault(one.kernel or "", {})[one.name] = one
+    for intermediate in sorted(run.intermediates, key=lambda intermediate: not intermediate.kernel):
+        found.setdefault(intermediate.kernel or "", {})[intermediate.name] = intermediate
     return found
 
 
@@ -53,10 +53,10 @@ def _picture(
     for words, those in drawn.items():
         titles.append(_lane(words, top))
         rows = sorted({PLACES[one.name][1] for one in those})
-        for one in those:
-            column, row = PLACES[one.name]
-            at[one.title] = (column * _STEP[0], top + _LANE + rows.index(row) * _STEP[1])
-            nodes.append(_node(one, at[one.title], ids.get(one.title)))
+        for intermediate in those:
+            column, row = PLACES[intermediate.name]
+            at[intermediate.title] = (column * _STEP[0], top + _LANE + rows.index(row) * _STEP[1])
+            nodes.append(_node(intermediate, at[intermediate.title], ids.get(intermediate.title)))
         top += _LANE + len(rows) * _STEP[1]
     # Boxes hide what runs behind them.
     arrows = [_arrow(at[start], at[end], at.values()) for start, end in edges]
@@ -71,10 +71,12 @@ def _picture(
 def _edges(by_kernel: Mapping[str, Mapping[str, Intermediate]], family: str) -> Iterator[tuple[str, str]]:
     """What each intermediate is made of, by their titles."""
     for kernel, those in by_kernel.items():
-        for name, one in those.items():
+        for name, intermediate in those.items():
             for parent in parents_of(name, family):
                 having = [other for other, known in by_kernel.items() if parent in known]
-                yield from ((by_kernel[other][parent].title, one.title) for other in _sources(kernel, name, having))
+                yield from (
+                    (by_kernel[other][parent].title, intermediate.title) for other in _sources(kernel, name, having)
+                )
 
 
 def _sources(kernel: str, name: str, having: Sequence[str]) -> list[str]:
@@ -125,15 +127,15 @@ def _along(path: str) -> Markup:
     return Markup('<path class="arrow" d="{}" marker-end="url(#arrow)"/>').format(path)
 
 
-def _node(one: Intermediate, at: tuple[int, int], link: str | None) -> Markup:
+def _node(intermediate: Intermediate, at: tuple[int, int], link: str | None) -> Markup:
     box = Markup(
         '<rect class="node s-{}" x="{}" y="{}" width="{}" height="{}" rx="5"/>'
         '<text class="name" x="{}" y="{}">{}</text><text class="word s-{}" x="{}" y="{}">{}</text>'
     ).format(
-        one.status.replace(" ", "-"), *at, *_BOX, at[0] + 8, at[1] + 18, one.name,
-        one.status.replace(" ", "-"), at[0] + 8, at[1] + 34, WORDS[one.status],
+        intermediate.status.replace(" ", "-"), *at, *_BOX, at[0] + 8, at[1] + 18, intermediate.name,
+        intermediate.status.replace(" ", "-"), at[0] + 8, at[1] + 34, WORDS[intermediate.status],
     )  # fmt: skip
-    label = f"{one.title}: {WORDS[one.status]}"
+    label = f"{intermediate.title}: {WORDS[intermediate.status]}"
     if link is None:
         return Markup('<g role="img" aria-label="{}">{}</g>').format(label, box)
     return Markup('<a href="#{}" aria-label="{}, to its maps">{}</a>').format(link, label, box)

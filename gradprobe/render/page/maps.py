@@ -146,10 +146,13 @@ class Chapter:
     views: tuple[CloseUpView, ...]
 
 
-def id_of(one: Intermediate) -> str:
+def id_of(intermediate: Intermediate) -> str:
     """The place of an intermediate on the page."""
     return "map-" + "-".join(
-        filter(None, (one.name, "".join(c if c.isalnum() or c in "_." else "-" for c in one.kernel or "")))
+        filter(
+            None,
+            (intermediate.name, "".join(c if c.isalnum() or c in "_." else "-" for c in intermediate.kernel or "")),
+        )
     )
 
 
@@ -167,8 +170,8 @@ def chapters(run: Run, alike: Sequence[Sequence[Alike]], close_ups: Sequence[Clo
     tiles = sum(len(line) for those in kept.values() for heads in those for line in heads[0].tiles)
     step = math.ceil(math.sqrt(max(1.0, tiles / MOST_TILES)))
     return [
-        _chapter(one, kept.get(y, ()), len(alike[y]), step, _of(run, one, close_ups), opens)
-        for y, one in enumerate(run.compares)
+        _chapter(intermediate, kept.get(y, ()), len(alike[y]), step, _of(run, intermediate, close_ups), opens)
+        for y, intermediate in enumerate(run.compares)
     ]
 
 
@@ -185,10 +188,10 @@ def alike_heads(run: Run, opened: Collection[str] = ()) -> list[list[Alike]]:
     return [_alike(one, opened) for one in run.compares]
 
 
-def _alike(one: Intermediate, opened: Collection[str]) -> list[Alike]:
+def _alike(intermediate: Intermediate, opened: Collection[str]) -> list[Alike]:
     found: dict[object, list[Head]] = {}
-    for head in one.heads:
-        id = _map_id(one, head)
+    for head in intermediate.heads:
+        id = _map_id(intermediate, head)
         found.setdefault(id if id in opened else _drawing(head), []).append(head)
     return [tuple(heads) for heads in found.values()]
 
@@ -204,64 +207,65 @@ def _worst(heads: Alike) -> tuple[str, ...]:
     return tuple("".join(max(signs, key=_order) for signs in zip(*line, strict=True)) for line in lines)
 
 
-def _of(run: Run, one: Intermediate, close_ups: Sequence[CloseUp]) -> list[CloseUp]:
-    return [view for view in close_ups if (view.element.title, view.layout) == (one.title, run.layout)]
+def _of(run: Run, intermediate: Intermediate, close_ups: Sequence[CloseUp]) -> list[CloseUp]:
+    return [view for view in close_ups if (view.element.title, view.layout) == (intermediate.title, run.layout)]
 
 
 def _chapter(
-    one: Intermediate, kept: Sequence[Alike], count: int, step: int, close_ups: Sequence[CloseUp], opens: Opens
+    intermediate: Intermediate, kept: Sequence[Alike], count: int, step: int, close_ups: Sequence[CloseUp], opens: Opens
 ) -> Chapter:
     tiles = sum(len(line) for heads in kept for line in heads[0].tiles)
     beside = max((len(heads[0].tiles[0]) for heads in kept if heads[0].tiles), default=0)
     in_figures = step == 1 and tiles <= _MOST_FIGURES and beside <= _MOST_BESIDE
     return Chapter(
-        id=id_of(one),
-        title=one.title,
-        status=one.status,
-        words=words_of(one),
-        told=_describe(one),
-        tile=one.tile,
-        lines=_shown(one),
-        heads=tuple(_head_map(one, heads, step, in_figures=in_figures) for heads in kept),
+        id=id_of(intermediate),
+        title=intermediate.title,
+        status=intermediate.status,
+        words=words_of(intermediate),
+        told=_describe(intermediate),
+        tile=intermediate.tile,
+        lines=_shown(intermediate),
+        heads=tuple(_head_map(intermediate, heads, step, in_figures=in_figures) for heads in kept),
         left_out=count - len(kept),
         views=tuple(
-            view_of(f"{id_of(one)}-{view.batch or 0}-{view.head}", view, one.tile, opens) for view in close_ups
+            view_of(f"{id_of(intermediate)}-{view.batch or 0}-{view.head}", view, intermediate.tile, opens)
+            for view in close_ups
         ),
     )
 
 
-def words_of(one: Intermediate) -> str:
+def words_of(intermediate: Intermediate) -> str:
     """`✗ wrong by itself: 6 of 8 heads wrong, worst 40x what is allowed`."""
-    wrong = sum(head.status != MATCH for head in one.heads)
-    of = f"{wrong} of {len(one.heads)} heads wrong, " if wrong else ""
-    return f"{WORDS[one.status]}: {of}worst {ratio(one.ratio)}x what is allowed"
+    wrong = sum(head.status != MATCH for head in intermediate.heads)
+    of = f"{wrong} of {len(intermediate.heads)} heads wrong, " if wrong else ""
+    return f"{WORDS[intermediate.status]}: {of}worst {ratio(intermediate.ratio)}x what is allowed"
 
 
-def _describe(one: Intermediate) -> str:
-    rows, cols = one.tile
-    if not rows or not any(head.tiles for head in one.heads):
+def _describe(intermediate: Intermediate) -> str:
+    rows, cols = intermediate.tile
+    if not rows or not any(head.tiles for head in intermediate.heads):
         return ""
     tile = f"A tile is {rows} x {cols}, rows downwards; wrong rows are marked at the right of each map."
-    if one.shown:
-        of = f"one of the {len(_shown(one))} rows that were shown ({in_words(one.shown, 6)})"
+    if intermediate.shown:
+        of = f"one of the {len(_shown(intermediate))} rows that were shown ({in_words(intermediate.shown, 6)})"
         tile = f"A line is {of}, a tile {cols} of its entries; wrong rows are marked at the right of each map."
     passed = " Right results carry an upper bound per tile."
-    return tile + (passed if one.bounded else "")
+    return tile + (passed if intermediate.bounded else "")
 
 
-def _map_id(one: Intermediate, head: Head) -> str:
-    return f"{id_of(one)}-{head.batch or 0}-{head.head}"
+def _map_id(intermediate: Intermediate, head: Head) -> str:
+    return f"{id_of(intermediate)}-{head.batch or 0}-{head.head}"
 
 
-def _shown(one: Intermediate) -> tuple[int, ...]:
-    return tuple(row for first, last in one.shown for row in range(first, last + 1))
+def _shown(intermediate: Intermediate) -> tuple[int, ...]:
+    return tuple(row for first, last in intermediate.shown for row in range(first, last + 1))
 
 
-def _marked(one: Intermediate, head: Head) -> tuple[list[tuple[int, int]], int]:
+def _marked(intermediate: Intermediate, head: Head) -> tuple[list[tuple[int, int]], int]:
     """The wrong rows of a head as those of its map, and how many there are in all."""
-    if not one.shown:
-        return [*head.rows], one.length or 1
-    shown = _shown(one)
+    if not intermediate.shown:
+        return [*head.rows], intermediate.length or 1
+    shown = _shown(intermediate)
     wrong = [at for at, row in enumerate(shown) if any(first <= row <= last for first, last in head.rows)]
     return [(at, at) for at in wrong], len(shown)
 
@@ -292,16 +296,16 @@ def shorts(heads: Alike) -> str:
     return ", ".join(map(_short, shown)) + rest
 
 
-def _head_map(one: Intermediate, heads: Alike, step: int, *, in_figures: bool) -> HeadMap:
+def _head_map(intermediate: Intermediate, heads: Alike, step: int, *, in_figures: bool) -> HeadMap:
     first = heads[0]
     words = f"{WORDS[first.status]}, worst {ratio(max(head.ratio for head in heads))}x"
     if first.rows:
         words += f", rows {in_words(first.rows, 4)}"
     letters = _worst(heads)
-    signs, marked = pooled(letters, step) if letters else [""], _marked(one, first)
+    signs, marked = pooled(letters, step) if letters else [""], _marked(intermediate, first)
     small = (len(signs[0]) + 1) * max(4, min(14, 112 // max(1, len(signs), len(signs[0]))))
     return HeadMap(
-        id=_map_id(one, first),
+        id=_map_id(intermediate, first),
         name=places(heads),
         short=shorts(heads),
         count=len(heads),
@@ -316,8 +320,8 @@ def _head_map(one: Intermediate, heads: Alike, step: int, *, in_figures: bool) -
 def shared_ids(run: Run, alike: Sequence[Sequence[Alike]]) -> dict[tuple[str, int | None, int], str]:
     """By title, batch and head: the id of the map that shows it."""
     return {
-        (one.title, head.batch, head.head): _map_id(one, heads[0])
-        for one, those in zip(run.compares, alike, strict=True)
+        (intermediate.title, head.batch, head.head): _map_id(intermediate, heads[0])
+        for intermediate, those in zip(run.compares, alike, strict=True)
         for heads in those
         for head in heads
     }

@@ -66,19 +66,19 @@ def tensors(laid: Sequence[Laid]) -> list[LaidTensor]:
     """Each tensor, those of batches and heads first."""
     return [
         LaidTensor(
-            name=one.name,
-            axes=one.axes,
-            sizes=", ".join(map(str, one.sizes)),
-            strides=", ".join(map(str, one.strides)),
-            words=_kind(one),
-            picture=_rows_of(one),
+            name=tensor.name,
+            axes=tensor.axes,
+            sizes=", ".join(map(str, tensor.sizes)),
+            strides=", ".join(map(str, tensor.strides)),
+            words=_kind(tensor),
+            picture=_rows_of(tensor),
         )
-        for one in laid
+        for tensor in laid
     ]
 
 
-def _kind(one: Laid) -> str:
-    long = [(stride, size) for stride, size in zip(one.strides, one.sizes, strict=True) if size > 1]
+def _kind(tensor: Laid) -> str:
+    long = [(stride, size) for stride, size in zip(tensor.strides, tensor.sizes, strict=True) if size > 1]
     if long and all(stride == 0 for stride, _ in long):
         return "one element for all"
     step = 1
@@ -89,9 +89,9 @@ def _kind(one: Laid) -> str:
     return "contiguous" if long == sorted(long, reverse=True) else "without gaps, in another order"
 
 
-def _rows_of(one: Laid) -> Markup:
+def _rows_of(tensor: Laid) -> Markup:
     """The memory of the first batch from its first element on: a line for each head, in it each row where it lies."""
-    letters = dict(zip(one.axes, zip(one.sizes, one.strides, strict=True), strict=False))
+    letters = dict(zip(tensor.axes, zip(tensor.sizes, tensor.strides, strict=True), strict=False))
     heads, by_head = letters.get("h") or letters.get("g") or (1, 0)
     rows, by_row = letters.get("m") or letters.get("n") or (1, 0)
     dims, by_dim = letters.get("d") or letters.get("e") or (1, 1)
@@ -103,7 +103,7 @@ def _rows_of(one: Laid) -> Markup:
         scaled = ((at * _WIDE / reach for at in ends) for ends in _joined(starts, wide, reach / _WIDE))
         boxes = (f"M{x:.1f} {head * _TALL}h{end - x:.1f}v6H{x:.1f}z" for x, end in scaled)
         parts.append(Markup('<path class="lay-{}" d="{}"/>').format(head, "".join(boxes)))
-    label = f"{one.name}: the first {plural(heads, 'head')}, one below the other, over {reach:,} elements of memory"
+    label = f"{tensor.name}: the first {plural(heads, 'head')}, one below the other, over {reach:,} elements of memory"
     return Markup('<svg class="lay" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
         _WIDE, heads * _TALL, label, Markup("").join(parts)
     )
@@ -172,9 +172,11 @@ def _strip(steps: Sequence[StrideStep], own: int, label: str) -> Markup:
     reach = max(1, *(one.due for one in steps), *(one.taken or 0 for one in steps)) * 1.05
     width = f"{min(own / reach, 1) * _WIDE:.1f}"
     parts = [Markup('<rect class="strip" x="10" y="26" width="{}" height="14"/>').format(width)]
-    for number, one in enumerate(steps):
-        due, taken = (f"{10 + at / reach * _WIDE:.1f}" for at in (one.due, reach if one.taken is None else one.taken))
-        kind = "wrong" if one.is_wrong else "fine"
+    for number, step in enumerate(steps):
+        due, taken = (
+            f"{10 + at / reach * _WIDE:.1f}" for at in (step.due, reach if step.taken is None else step.taken)
+        )
+        kind = "wrong" if step.is_wrong else "fine"
         parts.append(
             Markup(
                 '<path class="due" d="M{0} 18v14"/><text class="at" x="{0}" y="14">{2}</text>'
@@ -190,35 +192,35 @@ def pairs(visited: Sequence[Visited]) -> list[Pairs]:
     """What each result was summed over, beside what the mask asks for."""
     return [
         Pairs(
-            title=f"{one.name} in {one.kernel}, batch {one.batch}, head {one.head}",
-            words=f"rows downwards, {one.tile[0]} x {one.tile[1]} a tile: {'; '.join(_counts(one))}",
-            picture=_tiles(one),
-            tile=one.tile,
-            lines=one.tiles,
+            title=f"{result.name} in {result.kernel}, batch {result.batch}, head {result.head}",
+            words=f"rows downwards, {result.tile[0]} x {result.tile[1]} a tile: {'; '.join(_counts(result))}",
+            picture=_tiles(result),
+            tile=result.tile,
+            lines=result.tiles,
         )
-        for one in visited
+        for result in visited
     ]
 
 
-def _counts(one: Visited) -> Iterator[str]:
-    signs = "".join(one.tiles)
+def _counts(result: Visited) -> Iterator[str]:
+    signs = "".join(result.tiles)
     yield from (f"{signs.count(sign)} {words}" for sign, words in SIGNS.items() if sign in signs)
 
 
-def _tiles(one: Visited) -> Markup:
-    size = max(4, min(16, 240 // max(map(len, one.tiles))))
+def _tiles(result: Visited) -> Markup:
+    size = max(4, min(16, 240 // max(map(len, result.tiles))))
     parts = []
-    for y, line in enumerate(one.tiles):
+    for y, line in enumerate(result.tiles):
         for x, sign in enumerate(line):
             box = Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>')
             parts.append(box.format(_SHAPES[sign], x * size, y * size, size - 1, size - 1))
             if sign in (LACKING, TWICE):
                 cross = Markup('<path class="cross" d="M{0} {1}l{2} {2}m0-{2}l-{2} {2}"/>')
                 parts.append(cross.format(x * size + 2, y * size + 2, size - 5))
-    width, height = len(one.tiles[0]) * size, len(one.tiles) * size
+    width, height = len(result.tiles[0]) * size, len(result.tiles) * size
     return Markup(
         '<svg class="pairs" viewBox="0 0 {0} {1}" style="width:{0}px" role="img" aria-label="{2}">{3}</svg>'
-    ).format(width, height, f"{one.name}: the tiles that were visited", Markup("").join(parts))
+    ).format(width, height, f"{result.name}: the tiles that were visited", Markup("").join(parts))
 
 
 def _describe(found: Reached) -> str:

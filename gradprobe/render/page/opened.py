@@ -89,10 +89,12 @@ def of_check(report: Report, id: str, cause: tuple[str, str] | None) -> Opened:
 
 
 def _lines(run: Run) -> Iterator[OpenedLine]:
-    for one in run.compares:
-        wrong = f"{one.mismatched:,} of {one.total:,}" if one.mismatched else ""
-        heads = heads_in_words(one, one.status) if one.mismatched and one.heads else ""
-        yield OpenedLine(one.title, one.status, f"{ratio(one.ratio)}x", wrong, heads)
+    for intermediate in run.compares:
+        wrong = f"{intermediate.mismatched:,} of {intermediate.total:,}" if intermediate.mismatched else ""
+        heads = (
+            heads_in_words(intermediate, intermediate.status) if intermediate.mismatched and intermediate.heads else ""
+        )
+        yield OpenedLine(intermediate.title, intermediate.status, f"{ratio(intermediate.ratio)}x", wrong, heads)
 
 
 def _outcome(run: Run) -> str:

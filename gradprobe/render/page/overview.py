@@ -62,9 +62,9 @@ def _together(run: Run, columns: Sequence[Head]) -> list[Alike]:
     return [tuple(heads) for heads in found.values()] if len(found) * _FOLDED <= _ALL else []
 
 
-def _by_column(one: Intermediate, columns: Sequence[Head]) -> list[Head | None]:
+def _by_column(intermediate: Intermediate, columns: Sequence[Head]) -> list[Head | None]:
     """The head of an intermediate in each column; where heads are grouped its group's."""
-    by_batch = {batch: list(heads) for batch, heads in groupby(one.heads, key=lambda head: head.batch)}
+    by_batch = {batch: list(heads) for batch, heads in groupby(intermediate.heads, key=lambda head: head.batch)}
     found = list[Head | None]()
     for batch, those in groupby(columns, key=lambda head: head.batch):
         count, own = len(batched := list(those)), by_batch.get(batch) or by_batch.get(None) or []
@@ -72,9 +72,9 @@ def _by_column(one: Intermediate, columns: Sequence[Head]) -> list[Head | None]:
     return found
 
 
-def _of(one: Intermediate, columns: Alike, every: Sequence[Head]) -> Alike:
+def _of(intermediate: Intermediate, columns: Alike, every: Sequence[Head]) -> Alike:
     """Its heads in some of the columns."""
-    known = dict(zip(((head.batch, head.head) for head in every), _by_column(one, every), strict=True))
+    known = dict(zip(((head.batch, head.head) for head in every), _by_column(intermediate, every), strict=True))
     heads = (known[column.batch, column.head] for column in columns)
     return tuple({(head.batch, head.head): head for head in heads if head is not None}.values())
 
@@ -87,20 +87,20 @@ def _names(columns: Sequence[Alike], left: int, step: float) -> Iterator[Markup]
 
 
 def _row(
-    one: Intermediate, cells: Sequence[Alike], ids: Ids, y: int, span: tuple[int, float], *, is_linked: bool
+    intermediate: Intermediate, cells: Sequence[Alike], ids: Ids, y: int, span: tuple[int, float], *, is_linked: bool
 ) -> Iterator[Markup]:
     """Its name and its cells, from where on and how wide: each leads to its map, else the whole row does."""
-    yield Markup('<text class="name" x="0" y="{}">{}</text>').format(y + 15, one.title)
+    yield Markup('<text class="name" x="0" y="{}">{}</text>').format(y + 15, intermediate.title)
     left, step = span[0], span[1] / max(1, len(cells))
     if not is_linked:
-        yield _row_of_many(one, y, left, step)
+        yield _row_of_many(intermediate, y, left, step)
         return
     for at, heads in enumerate(cells):
         if heads:
-            yield _cell(one, heads, ids, (left + at * step, y, step))
+            yield _cell(intermediate, heads, ids, (left + at * step, y, step))
 
 
-def _cell(one: Intermediate, heads: Alike, ids: Ids, box: tuple[float, int, float]) -> Markup:
+def _cell(intermediate: Intermediate, heads: Alike, ids: Ids, box: tuple[float, int, float]) -> Markup:
     """The worst of some heads."""
     worst, (x, y, step) = max(heads, key=lambda head: head.ratio), box
     kind, mark = class_of(sign_of(worst.ratio)), _MARKS.get(worst.status, "")
@@ -109,17 +109,18 @@ def _cell(one: Intermediate, heads: Alike, ids: Ids, box: tuple[float, int, floa
     if text:
         middle = (kind, x + step / 2 - 0.5, y + 14, text)
         shape += Markup('<text class="in {}" x="{:.1f}" y="{}">{}</text>').format(*middle)
-    label = f"{one.title}, {places(heads)}: {WORDS[worst.status]}, {'worst ' * (len(heads) > 1)}{ratio(worst.ratio)}x"
-    id = ids[one.title, worst.batch, worst.head]
+    rank = "worst " if len(heads) > 1 else ""
+    label = f"{intermediate.title}, {places(heads)}: {WORDS[worst.status]}, {rank}{ratio(worst.ratio)}x"
+    id = ids[intermediate.title, worst.batch, worst.head]
     return Markup('<a href="#{}" aria-label="{}">{}</a>').format(id, label, shape)
 
 
-def _row_of_many(one: Intermediate, y: int, left: int, step: float) -> Markup:
+def _row_of_many(intermediate: Intermediate, y: int, left: int, step: float) -> Markup:
     """A path a class; the whole row leads to the maps."""
     paths: dict[str, list[str]] = {}
-    for at, head in enumerate(one.heads):
+    for at, head in enumerate(intermediate.heads):
         kind = class_of(sign_of(head.ratio))
         paths.setdefault(kind, []).append(f"M{left + at * step:.1f} {y}h{step - 0.5:.1f}v20h-{step - 0.5:.1f}z")
     shapes = [Markup('<path class="{}" d="{}"/>').format(kind, "".join(path)) for kind, path in paths.items()]
-    label = f"{one.title}: {words_of(one)}, to its maps"
-    return Markup('<a href="#{}" aria-label="{}">{}</a>').format(id_of(one), label, Markup("").join(shapes))
+    label = f"{intermediate.title}: {words_of(intermediate)}, to its maps"
+    return Markup('<a href="#{}" aria-label="{}">{}</a>').format(id_of(intermediate), label, Markup("").join(shapes))

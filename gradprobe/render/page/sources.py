@@ -69,10 +69,10 @@ def _block(listings: Sequence[Listing], wheres: Sequence[Where], base: Base) -> 
 
 def _listed(listings: Iterable[Listing], where: Where) -> Listing | None:
     """The listing that holds a line as it was accused."""
-    for one in listings:
-        at = where.line - one.first
-        if one.file == where.file and 0 <= at < len(one.lines) and one.lines[at].strip() == where.code:
-            return one
+    for listing in listings:
+        at = where.line - listing.first
+        if listing.file == where.file and 0 <= at < len(listing.lines) and listing.lines[at].strip() == where.code:
+            return listing
     return None
 
 

@@ -145,7 +145,10 @@ def _sides(old: Report | None, new: Report | None) -> tuple[list[Side], list[Sid
 
 def _of_intermediates(report: Report | None) -> dict[tuple[str, str], tuple[str, str]]:
     return {
-        (one.title, run.layout): (one.status, f"{ratio(one.ratio)}x, {wrong_heads(one)}")
+        (intermediate.title, run.layout): (
+            intermediate.status,
+            f"{ratio(intermediate.ratio)}x, {wrong_heads(intermediate)}",
+        )
         for run in (report.runs if report else ())
-        for one in run.compares
+        for intermediate in run.compares
     }

@@ -51,13 +51,13 @@ def chosen(file: str, report: Report, room: int) -> Values:
     compared = {seen_in(one.name, one.kernel): one for one in report.shown.compares}
     found = list[_Tile]()
     heads: dict[str, dict[str, Any]] = {}
-    for one in about.heads:
-        of = compared.get(seen_in(one.intermediate, one.kernel))
+    for head in about.heads:
+        of = compared.get(seen_in(head.intermediate, head.kernel))
         if of is None or not of.tile[0]:
             continue
-        id = f"{id_of(of)}-{one.batch or 0}-{one.head}"
-        heads[id] = {"shape": one.shape, "tile": of.tile, "lines": one.rows, "tiles": {}}
-        found += _ranked(id, _tiles(id, one, of.tile, arrays))
+        id = f"{id_of(of)}-{head.batch or 0}-{head.head}"
+        heads[id] = {"shape": head.shape, "tile": of.tile, "lines": head.rows, "tiles": {}}
+        found += _ranked(id, _tiles(id, head, of.tile, arrays))
     opened: dict[str, set[tuple[int, int]]] = {}
     room -= len(json.dumps(heads))
     for tile in sorted(found, key=lambda tile: (not tile.is_wrong, tile.rank)):
@@ -90,10 +90,10 @@ def _ranked(id: str, tiles: Iterator[_Tile]) -> Iterator[_Tile]:
         yield _Tile(id, tile.at, tile.is_wrong, tile.level, tile.packed, rank)
 
 
-def _tiles(id: str, one: WholeHead, size: tuple[int, int], arrays: Mapping[str, Any]) -> Iterator[_Tile]:
+def _tiles(id: str, head: WholeHead, size: tuple[int, int], arrays: Mapping[str, Any]) -> Iterator[_Tile]:
     import numpy as np
 
-    actual, expected, budget, wrong = (arrays[f"{one.key}.{part}"] for part in PARTS)
+    actual, expected, budget, wrong = (arrays[f"{head.key}.{part}"] for part in PARTS)
     with np.errstate(all="ignore"):
         difference = actual - expected
         times = np.abs(difference) / budget
@@ -103,8 +103,8 @@ def _tiles(id: str, one: WholeHead, size: tuple[int, int], arrays: Mapping[str, 
     level = np.where(wrong & ~np.isfinite(actual), len(LEVELS) - 1, level).astype(np.uint8)
     second = np.where(np.isfinite(actual), difference, expected)
     signs = level | np.where(np.isfinite(actual), 0, _AS_EXPECTED).astype(np.uint8)
-    for y in range(0, one.shape[0], size[0]):
-        for x in range(0, one.shape[1], size[1]):
+    for y in range(0, head.shape[0], size[0]):
+        for x in range(0, head.shape[1], size[1]):
             at = (slice(y, y + size[0]), slice(x, x + size[1]))
             worst = int(level[at].max())
             at_tile = (y // size[0], x // size[1])

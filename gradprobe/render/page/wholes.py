@@ -81,6 +81,6 @@ def of_layouts(report: Report, ids: dict[str, str]) -> Iterator[tuple[str, Repor
         yield ids[run.layout], structs.replace(report, strides=None, reproduce="", close_ups=views, known=(), **changed)
 
 
-def _is_about(one: Diagnosis, run: Run) -> bool:
+def _is_about(diagnosis: Diagnosis, run: Run) -> bool:
     """Whether a cause may be a layout's: the tensor that it says is misread does not lie contiguous there."""
-    return one.misread is None or one.misread.tensor in {laid.name for laid in run.laid}
+    return diagnosis.misread is None or diagnosis.misread.tensor in {laid.name for laid in run.laid}

@@ -57,9 +57,9 @@ def _rows(run: Run, heads: int) -> Mapping[tuple[str, ...], list[Intermediate]]:
 def _label(alike: _Alike, run: Run) -> str:
     """`P dP delta in dq_kernel`: their names, each with its kernel where it is another's row in another kernel."""
     names: list[str] = []
-    for one in alike:
-        everywhere = all(other in alike for other in run.compares if other.name == one.name)
-        names.append(one.name if everywhere else one.title)
+    for intermediate in alike:
+        everywhere = all(other in alike for other in run.compares if other.name == intermediate.name)
+        names.append(intermediate.name if everywhere else intermediate.title)
     names = list(dict.fromkeys(names))
     between = ", " if any(" " in name for name in names) else " "
     label = between.join(names)

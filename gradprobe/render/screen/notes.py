@@ -89,9 +89,9 @@ def _shadows(report: Report) -> Iterator[str]:
 
 
 def _warned(report: Report) -> Iterator[str]:
-    for one in report.warnings:
-        at = f" ({base_of(report).shorten(place_of(one))})" if one.kind == COINCIDENCE else ""
-        yield f"WARNING  {one.words}{at}"
+    for warning in report.warnings:
+        at = f" ({base_of(report).shorten(place_of(warning))})" if warning.kind == COINCIDENCE else ""
+        yield f"WARNING  {warning.words}{at}"
 
 
 def _arithmetic(report: Report) -> Iterator[str]:
