@@ -89,7 +89,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("memory/bands", "probing/observe", ("runtime/allocations",)),
     Mechanism("memory/cuda", "probing/observe", ("cuda/watch",)),
     Mechanism("one-hot", "probing/insides", ("probing/insides", "numerics/black_box")),
-    Mechanism("taps", "pipeline/probe", ("runtime/taps", "probing/tapped")),
     Mechanism("coincidence", "diagnosis/coincidence", ("diagnosis/coincidence",)),
     Mechanism("identities", "numerics/identities", ("numerics/identities",)),
     Mechanism("symmetries", "probing/runs", functions=("with_symmetries", "_linear_and_permuted", "_second")),
@@ -145,10 +144,11 @@ CORE: tuple[str, ...] = (
         "__init__", "arithmetic", "backend", "caches", "changes", "interpreter/__init__", "interpreter/bfloat16",
         "interpreter/kept", "interpreter/language", "interpreter/libdevice", "interpreter/names", "interpreter/quick",
         "interpreter/shipped", "interpreter/work", "launches", "limits", "raised", "ranks", "reached", "run", "spread",
-        "trace", "versions",
+        "taps", "trace", "versions",
     )),
     *(f"probing/{name}" for name in (
         "__init__", "arithmetic", "atomics", "contract", "experiment", "given", "observe", "receipt", "runs", "shard",
+        "tapped",
     )),
     *(f"pipeline/{name}" for name in (
         "__init__", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer", "unreferenced",

@@ -36,7 +36,7 @@ def journal(book, tmp_path):
 
 def test_a_mechanism_is_left_out_where_it_spoke_or_took_long(book, journal):
     first, second = journal.runs(["score/a", "score/b"], "")
-    assert [first.concerns(name) for name in ("lint", "dataflow", "taps")] == [True, True, False]
+    assert [first.concerns(name) for name in ("lint", "dataflow", "coincidence")] == [True, True, False]
     assert [second.concerns(name) for name in ("lint", "dataflow")] == [False, True]
 
 
@@ -64,10 +64,10 @@ def test_it_goes_on_from_its_journal(book, journal, tmp_path):
     with (tmp_path / "journal.jsonl").open("a") as file:
         file.write('{"case": "score/b", "wi')
     again = book.Journal(tmp_path / "journal.jsonl")
-    again.add(book.Run("score/b", "taps"))
+    again.add(book.Run("score/b", "coincidence"))
     again = book.Journal(tmp_path / "journal.jsonl")
     assert ("score/a", "lint") in again
-    assert ("score/b", "taps") in again
+    assert ("score/b", "coincidence") in again
     assert ("score/b", "lint") not in again
     cases = ["score/a", "score/b"]
     assert book.ledger(again, cases, ["score"]) == book.ledger(journal, cases, ["score"])
@@ -86,8 +86,8 @@ def test_a_table_takes_the_place_of_the_last_one(book, journal, tmp_path):
 
 
 def test_a_record_is_added_up(book, tmp_path):
-    (tmp_path / "record").write_text("lint 0.5 0\nlint 0.25 0\nlint 0.0000 1\ntaps 0.1 0\n")
-    assert book.recorded(tmp_path / "record") == {"took": {"lint": 0.75, "taps": 0.1}, "spoke": ["lint"]}
+    (tmp_path / "record").write_text("lint 0.5 0\nlint 0.25 0\nlint 0.0000 1\ncoincidence 0.1 0\n")
+    assert book.recorded(tmp_path / "record") == {"took": {"lint": 0.75, "coincidence": 0.1}, "spoke": ["lint"]}
     assert book.recorded(tmp_path / "none") == {"took": {}, "spoke": []}
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -90,38 +90,24 @@ class CoincidenceSearch:
     It is sought in a fork, since a case that the target does not take may end its process, or never end.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        runs: Sequence[LayoutRun],
-        allowance: Allowance,
-        then: Callable[[], tuple[str, ...]],
-    ) -> None:
-        """`then`: what the fork does next."""
-        self._longest, self._then, self._since = allowance.seconds, then, time.monotonic()
-        self._fork = ParallelWork(partial(_sought_then, replace(experiment, tick=silent), runs, allowance.count, then))
+    def __init__(self, experiment: Experiment, runs: Sequence[LayoutRun], allowance: Allowance) -> None:
+        self._longest, self._since = allowance.seconds, time.monotonic()
+        self._fork = ParallelWork(partial(sought, replace(experiment, tick=silent), runs, allowance.count))
 
     @door("coincidence", lambda search: ((), ()))
     def result(self) -> tuple[tuple[Warned, ...], tuple[str, ...]]:
-        """What is found, and the notes that the work after it returned: of a fork that came to no end, made here."""
+        """What is found, and a sentence where the search was stopped."""
         left = max(0.0, self._since + self._longest - time.monotonic())
         if (found := self._fork.answer(left)) is not None:
-            return found
+            return found, ()
         is_late = time.monotonic() - self._since >= self._longest
-        late = f"the search for coincidences was stopped after {self._longest:.0f} s"
-        return (), (*([late] if is_late else []), *self._then())
+        return (), (f"the search for coincidences was stopped after {self._longest:.0f} s",) if is_late else ()
 
     def __enter__(self) -> CoincidenceSearch:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._fork.__exit__()
-
-
-def _sought_then(
-    experiment: Experiment, runs: Sequence[LayoutRun], count: int, then: Callable[[], tuple[str, ...]]
-) -> tuple[tuple[Warned, ...], tuple[str, ...]]:
-    return sought(experiment, runs, count), then()
 
 
 def sought(experiment: Experiment, runs: Sequence[LayoutRun], count: int) -> tuple[Warned, ...]:

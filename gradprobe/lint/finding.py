@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ..model.intermediates import in_kernels, in_place_of, names
+from ..model.intermediates import in_kernels, in_place_of, names, plain
 from ..model.report import Where
-from ..runtime.taps.propose import plain_name
 from ..source.text import SourceLine, python_source
 from ..source.triton_source import Function, call_tree, is_jit
 
@@ -95,12 +94,18 @@ def _computed(kernel: Any) -> Iterator[tuple[Function, str, ast.stmt]]:
         loaded = {variable for variable, node in function.assignments if _calls(node.value, _LOADS)}
         last: dict[str, ast.stmt] = {}
         for variable, node in function.assignments:
-            name = _USUAL.get(plain_name(variable, _USUAL))
+            name = _USUAL.get(_plain_name(variable, _USUAL))
             read = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
             is_given = _calls(node.value, _LOADS | _STARTS) or variable in loaded & read
             if name is not None and not is_given:
                 last[name] = max(last.get(name, node), node, key=lambda each: each.lineno)
         yield from ((function, name, statement) for name, statement in last.items())
+
+
+def _plain_name(variable: str, usual: Container[str]) -> str:
+    """A variable's name as a table of usual names has it: "ds" of b_dsT, a transposed tile."""
+    word = plain(variable.lower().removeprefix("b_"))
+    return word if word in usual or not word.endswith("t") else word[:-1]
 
 
 def _functions(kernel: Any) -> Sequence[Function]:
@@ -157,4 +162,4 @@ def _casts(tree: ast.AST, dtype: str) -> Iterator[ast.expr]:
 
 def _names_of(text: str) -> set[str]:
     """The intermediates that the variables of a piece of source are usually called after."""
-    return {_CAST.get(plain_name(word, _CAST), "") for word in re.findall(r"\w+", text)}
+    return {_CAST.get(_plain_name(word, _CAST), "") for word in re.findall(r"\w+", text)}

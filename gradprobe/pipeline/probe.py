@@ -21,7 +21,7 @@ from ..model.allowance import NOTHING, Allowance
 from ..model.assignment import run_name
 from ..model.case import Case, ranked
 from ..model.failures import Refusal, TargetFailure, fault_words
-from ..model.mechanisms import door, gathered
+from ..model.mechanisms import door
 from ..model.memory import Warned
 from ..model.report import NAMED
 from ..model.run import MATCH, MISMATCH
@@ -34,7 +34,7 @@ from ..probing.compilation import Compilation
 from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent
 from ..probing.receipt import environment, notes_of, provenance, warned_in
 from ..probing.runs import RunRecord, outcomes_of, pinned, records_of, with_strays, with_symmetries
-from ..probing.tapped import proposal, refuse_wrong_taps
+from ..probing.tapped import refuse_wrong_taps
 from ..processes.forks import at_once
 from ..runtime.launches import Numbers
 from ..targets.find import Target
@@ -77,7 +77,7 @@ def probe(
         first: told of the first run, before there are others.
         found_out: sentences about the case that no option said.
         budget: how many EDITS of the target are tried, once it is wrong; and how many small cases are run to find
-            COINCIDENCES, where all matches; with any, the taps that show what it hides are tried too.
+            COINCIDENCES, where all matches.
         right_at: where the first layout is wrong, runs the target at another length, and says at which it is right.
 
     Raises:
@@ -118,7 +118,7 @@ def probe(
         runs = tuple(replace(run, visited=visited.get(run.layout, ())) for run in report.runs)
         report = replace(report, runs=runs)
         search = search or _search(experiment, records, budget(COINCIDENCES), stack)
-        warned, taps = _beside(experiment, report, search, budget(COINCIDENCES))
+        warned, stopped = _coincidences(experiment, report, search)
         compile_errors, not_compiled = compilation.result()
     reasons = found.reasons
     if report.runs[0].verdict == MISMATCH:
@@ -128,7 +128,7 @@ def probe(
         if report.failing is not None and not case.ranks and (allowance := budget(EDITS)).count:
             tick("trying edits", 0.0)
             reasons = reasons_with_edits(failed, reasons, allowance)
-        notes = (*found_out, *notes_of(experiment, records), *taps, *not_compiled)
+        notes = (*found_out, *notes_of(experiment, records), *stopped, *not_compiled)
     not_shown = _not_shown(experiment, report.runs, given) if report.failing is None else []
     notes = (*notes, *not_shown)
     report = replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought, steps=found.steps)
@@ -176,26 +176,18 @@ def _search(
     # It imports Triton, which only a run in the interpreter has surely done already.
     from ..diagnosis.coincidence import CoincidenceSearch
 
-    return stack.enter_context(
-        CoincidenceSearch(experiment, runs, allowance, partial(_proposed, experiment, runs, allowance))
-    )
+    return stack.enter_context(CoincidenceSearch(experiment, runs, allowance))
 
 
-def _beside(
-    experiment: Experiment, report: Probed, search: CoincidenceSearch | None, allowance: Allowance
+def _coincidences(
+    experiment: Experiment, report: Probed, search: CoincidenceSearch | None
 ) -> tuple[tuple[Warned, ...], tuple[str, ...]]:
-    """What is right only by coincidence in a check that matches, and the taps that show what it hides."""
-    if report.failing is not None or experiment.case.ranks:
+    """What is right only by coincidence in a check that matches, and what kept it from being sought."""
+    if report.failing is not None or experiment.case.ranks or search is None:
         return (), ()
     with experiment.stopwatch.timed("diagnose"):
-        if search is None:
-            return (), _proposed(experiment, report.runs, allowance)
         experiment.tick("looking for coincidences", 0.0)
         return search.result()
-
-
-def _proposed(experiment: Experiment, runs: Sequence[LayoutRun], allowance: Allowance) -> tuple[str, ...]:
-    return tuple(gathered("taps", proposal, experiment, runs, allowance))
 
 
 def _as_it_failed(

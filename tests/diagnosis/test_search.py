@@ -1,4 +1,4 @@
-"""The search for coincidences and the work after it share a fork; the work is done here where that came to no end."""
+"""The search for coincidences works in a fork: one that ends its process finds nothing, and a slow one says so."""
 
 import os
 import sys
@@ -18,26 +18,20 @@ class Ticking:
     tick: object = None
 
 
-def worked():
-    return (str(os.getpid()),)
+def result(monkeypatch, sought, seconds=30.0):
+    monkeypatch.setattr(coincidence, "sought", sought)
+    with coincidence.CoincidenceSearch(Ticking(), [], Allowance(9, seconds)) as search:
+        return search.result()
 
 
-def test_the_work_after_it_is_done_in_the_fork(monkeypatch):
-    monkeypatch.setattr(coincidence, "sought", lambda *_: ("a line",))
-    with coincidence.CoincidenceSearch(Ticking(), [], Allowance(9, 30.0), worked) as search:
-        found, done = search.result()
-    assert found == ("a line",)
-    assert len(done) == 1
-    assert done != worked()
+def test_what_the_fork_finds_is_the_result(monkeypatch):
+    assert result(monkeypatch, lambda *_: ("a line",)) == (("a line",), ())
 
 
-def test_the_work_after_it_is_done_here_where_the_search_ends_its_process(monkeypatch):
-    monkeypatch.setattr(coincidence, "sought", lambda *_: os._exit(1))
-    with coincidence.CoincidenceSearch(Ticking(), [], Allowance(9, 30.0), worked) as search:
-        assert search.result() == ((), worked())
+def test_a_search_that_ends_its_process_finds_nothing(monkeypatch):
+    assert result(monkeypatch, lambda *_: os._exit(1)) == ((), ())
 
 
 def test_a_search_that_is_stopped_says_so(monkeypatch):
-    monkeypatch.setattr(coincidence, "sought", lambda *_: time.sleep(60))
-    with coincidence.CoincidenceSearch(Ticking(), [], Allowance(9, 0.2), worked) as search:
-        assert search.result() == ((), ("the search for coincidences was stopped after 0 s", *worked()))
+    stopped = "the search for coincidences was stopped after 0 s"
+    assert result(monkeypatch, lambda *_: time.sleep(60), 0.2) == ((), (stopped,))

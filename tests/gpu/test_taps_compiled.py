@@ -7,7 +7,7 @@ from gradprobe.inputs.draw import draw
 from gradprobe.inputs.layouts import place
 from gradprobe.kernels.triton import lazy
 from gradprobe.model.failures import UsageFailure
-from gradprobe.runtime.taps import parse_tap, propose, tapped
+from gradprobe.runtime.taps import parse_tap, tapped
 from gradprobe.runtime.trace import expected_shapes
 from tests.cases import lazy_case
 from tests.runtime.taps import written
@@ -53,14 +53,6 @@ def test_inner_functions_and_decorated_kernels_are_seen(causal):
     words = ["P=p[off_b,off_h,offs_qm,offs_n]", "dS=ds[off_b,off_h,offs_qm,offs_n]/softmax_scale"]
     reading, _ = read(words, softmax_shapes(200), lambda: written.decorated_dq(*inputs, causal=causal))
     assert_close(reading.values, expected, 1e-4)
-
-
-def test_every_proposal_can_be_stored():
-    inputs = [tensor.cuda() for tensor in softmax_inputs(length=200)]
-    expected = softmax_values(*inputs, False)
-    for word in propose([written.fused_backward_kernel]):
-        reading, _ = read([word], softmax_shapes(200), lambda: written.fused_backward(*inputs))
-        assert_close(reading.values, expected, 1e-4)
 
 
 def test_a_tap_whose_index_does_not_follow_the_loop_is_refused_as_in_the_interpreter():

@@ -1,7 +1,6 @@
 """Looks inside a Triton kernel: values that it keeps on chip are stored, without a change to its file."""
 
-from .propose import propose
 from .session import Session, TapReading, tapped
 from .tap import Tap, parse_tap
 
-__all__ = ["TapReading", "Session", "Tap", "parse_tap", "propose", "tapped"]
+__all__ = ["TapReading", "Session", "Tap", "parse_tap", "tapped"]

@@ -20,11 +20,12 @@ Shape = tuple[str | None, ...] | None
 # A tuple of values has a list of shapes.
 Found = tuple[str | None, ...] | list[Any] | None
 
-_ELEMENTWISE = {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "fast_expf", "pow"}
-_ELEMENTWISE |= {"add", "sub", "mul", "fma", "fdiv", "div_rn", "fast_dividef", "maximum", "minimum", "clamp", "where"}
-_ELEMENTWISE |= {"abs", "fabs", "floor", "ceil", "cast", *HINTS}
+_ELEMENTWISE = {"add", "sub", "mul", "fma", "fdiv", "div_rn", "fast_dividef", "pow"}
+_ELEMENTWISE |= {"maximum", "minimum", "clamp", "where"}
+# What has the axes of its first argument, whatever else it is given.
+_OF_FIRST = {"load", "to", "cast", "to_tensor", "zeros_like", "full_like", "abs", "fabs", "floor", "ceil", *HINTS}
+_OF_FIRST |= {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "fast_expf"}
 _SCALARS = {"program_id", "num_programs", "cdiv", "min", "max", "int", "float", "len"}
-_REDUCTIONS = {"sum", "max", "min"}
 # What may be said of a dot without a change of its axes.
 _DOT = {"acc", "input_precision", "allow_tf32", "max_num_imprecise_acc", "out_dtype"}
 
@@ -51,9 +52,7 @@ def order_of(tile: Shape, blocks_: Sequence[Shape]) -> bool | None:
     known = {ONE, _FRESH, None}
     straight = [axis == label for axis, label in zip(tile, labels, strict=True) if not {axis, label} & known]
     crossed = [axis == label for axis, label in zip(tile, reversed(labels), strict=True) if not {axis, label} & known]
-    if any(straight) != any(crossed):
-        return any(crossed)
-    return None
+    return any(crossed) if any(straight) != any(crossed) else None
 
 
 def _behind(tree: Sequence[Function], function: Function, statement: ast.stmt | None) -> _Axes:
@@ -65,7 +64,7 @@ def _behind(tree: Sequence[Function], function: Function, statement: ast.stmt | 
 def _parameters(tree: Sequence[Function], function: Function) -> dict[str, Found]:
     if function is tree[0]:
         # What a kernel is launched with are scalars and pointers.
-        return {name: () for name in function.parameters}
+        return dict.fromkeys(function.parameters, ())
     sites = [(caller, call) for caller in tree for call, called in caller.calls if called is function.jit]
     # Of a function that calls itself nothing is known.
     passed = [{} if caller is function else _passed(tree, caller, call, function) for caller, call in sites]
@@ -75,12 +74,11 @@ def _parameters(tree: Sequence[Function], function: Function) -> dict[str, Found
 def _passed(tree: Sequence[Function], caller: Function, call: ast.Call, function: Function) -> dict[str, Found]:
     given = _behind(tree, caller, caller.source.statement(call)).arguments(function, call)
     own = {shape[0]: name for name, shape in given.items() if isinstance(shape, tuple) and len(shape) == 1}
+    # A block that is not passed is called after the caller: the function may have one of the same name.
     return {
-        # A block that is not passed is called after the caller: the function may have one of the same name.
-        name: tuple(x if x in (ONE, None) else own.get(x, f"{caller.name}.{x}") for x in shape)
-        if isinstance(shape, tuple)
-        else None
+        name: tuple(axis if axis in (ONE, None) else own.get(axis, f"{caller.name}.{axis}") for axis in shape)
         for name, shape in given.items()
+        if isinstance(shape, tuple)
     }
 
 
@@ -133,6 +131,8 @@ class _Axes(Evaluator[Found]):
         return _agreed(returned)
 
     def generic_visit(self, node: ast.AST) -> Found:
+        if isinstance(node, (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare)):
+            return _merge([self.visit(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)])
         return None
 
     def visit_Name(self, node: ast.Name) -> Found:
@@ -142,18 +142,6 @@ class _Axes(Evaluator[Found]):
 
     def visit_Tuple(self, node: ast.Tuple) -> Found:
         return [self.visit(part) for part in node.elts]
-
-    def visit_BinOp(self, node: ast.BinOp) -> Found:
-        return _merge([self.visit(node.left), self.visit(node.right)])
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> Found:
-        return self.visit(node.operand)
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> Found:
-        return _merge([self.visit(part) for part in node.values])
-
-    def visit_Compare(self, node: ast.Compare) -> Found:
-        return _merge([self.visit(part) for part in (node.left, *node.comparators)])
 
     def visit_IfExp(self, node: ast.IfExp) -> Found:
         return _agreed([self.visit(node.body), self.visit(node.orelse)])
@@ -172,30 +160,22 @@ class _Axes(Evaluator[Found]):
         return _reversed(self.visit(node.value)) if node.attr == "T" else None
 
     def builtin(self, name: str, node: ast.Call, receiver: ast.expr | None) -> Found:
-        if receiver is None:
-            return self._function(name, node, [self.visit(argument) for argument in node.args])
-        shape = self.visit(receiver)
-        if name in ("to", "cast", "abs", "exp", "exp2", "log"):
-            return shape
-        return _reversed(shape) if name in ("trans", "T") and not node.args else None
-
-    def _function(self, name: str, node: ast.Call, arguments: list[Found]) -> Found:
-        first = arguments[0] if arguments else None
+        given = node.args if receiver is None else [receiver, *node.args]
+        shapes = [self.visit(argument) for argument in given]
+        first = shapes[0] if shapes else None
         if name == "arange":
             return (_FRESH,)
-        if name in _SCALARS and all(shape == () for shape in arguments):
+        if name in _SCALARS and all(shape == () for shape in shapes):
             return ()
-        if name in ("zeros", "full") and node.args and isinstance(node.args[0], (ast.List, ast.Tuple)):
-            return (None,) * len(node.args[0].elts)
+        if name in ("zeros", "full") and given and isinstance(given[0], (ast.List, ast.Tuple)):
+            return (None,) * len(given[0].elts)
         if name == "trans":
-            return _reversed(first) if len(arguments) == 1 and not node.keywords else None
+            return _reversed(first) if len(shapes) == 1 and not node.keywords else None
         if name == "dot":
-            return _dot(arguments) if {word.arg for word in node.keywords} <= _DOT else None
-        if name in ("load", "to_tensor", "zeros_like", "full_like"):
-            return first
-        if name in _REDUCTIONS and isinstance(first, tuple):
-            return _reduced(first, [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "axis")])
-        return _merge(arguments) if name in _ELEMENTWISE else None
+            return _dot(shapes) if {word.arg for word in node.keywords} <= _DOT else None
+        if name in ("sum", "max", "min") and isinstance(first, tuple):
+            return _reduced(first, [*given[1:2], *(word.value for word in node.keywords if word.arg == "axis")])
+        return first if name in _OF_FIRST else _merge(shapes) if name in _ELEMENTWISE else None
 
 
 def _reversed(shape: Found) -> Found:
@@ -209,7 +189,7 @@ def _reduced(shape: tuple[str | None, ...], axis: Sequence[ast.expr]) -> Shape:
     return shape[:number] + shape[number + 1 :]
 
 
-def _dot(arguments: Sequence[Found]) -> Found:
-    left, right = (shape if isinstance(shape, tuple) else () for shape in (*arguments, None, None)[:2])
+def _dot(shapes: Sequence[Found]) -> Found:
+    left, right = (shape if isinstance(shape, tuple) else () for shape in (*shapes, None, None)[:2])
     axes = left[0] if len(left) == 2 else None, right[1] if len(right) == 2 else None
-    return axes if any(isinstance(shape, tuple) for shape in arguments[:2]) else None
+    return axes if any(isinstance(shape, tuple) for shape in shapes[:2]) else None

@@ -27,15 +27,8 @@ class Sighting:
     function: Function
     places: tuple[TapPlace, ...]
     """Where everything that the tap reads has a value; none if there is no such place."""
-    unknown: tuple[str, ...]
-    """The names that it reads and that nothing there nor in the callers has; none if there is a place."""
-    seen: tuple[frozenset[str], ...]
-    """The names that have a value wherever the variable is computed."""
-
-    @property
-    def stale(self) -> str:
-        """Why a tile might be stored in the place of another, in words; "" where none is."""
-        return next((place.stale for place in self.places if place.stale), "")
+    unknown: str
+    """The first name that it reads and that neither the function nor its callers have; "" if there is a place."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +62,18 @@ def parameters(number: int) -> list[str]:
 def sight(tree: Sequence[Function], function: Function, tap: Tap) -> Sighting | None:
     """Whether and where a tap can store in one function of a kernel's call tree; None if it lacks the variable."""
     found = places(function, tap)
-    usable, unknown = [], dict[str, None]()
+    usable, unknown = [], ""
     for place in found:
         missing = _missing(function, tap.names, place.visible)
-        lacking = [name for name in missing if not can_be_given(tree, function, name)]
-        unknown |= dict.fromkeys(lacking)
+        lacking = next((name for name in missing if not _can_be_given(tree, function, name)), "")
+        unknown = unknown or lacking
         if not lacking:
             # What the kernel's own expressions say about the order of the tile's axes. What is unknown beside two
             # blocks is a scalar, or does not fit the tile anyhow.
             shapes = shapes_behind(tree, function, place.statement)
             indexed = [shape for index in tap.indices if (shape := shape_of(index, function, shapes))]
             usable.append(replace(place, is_transposed=order_of(shape_of(tap.value, function, shapes), indexed)))
-    seen = tuple(place.visible for place in found)
-    return Sighting(function, tuple(usable), () if usable else tuple(unknown), seen) if found else None
+    return Sighting(function, tuple(usable), "" if usable else unknown) if found else None
 
 
 def outermost(sightings: Sequence[Sighting]) -> list[Sighting]:
@@ -95,14 +87,14 @@ def _missing(function: Function, names: Sequence[str], visible: frozenset[str] |
     return [name for name in names if name not in visible and (name in function.variables or not function.knows(name))]
 
 
-def can_be_given(tree: Sequence[Function], function: Function, name: str) -> bool:
+def _can_be_given(tree: Sequence[Function], function: Function, name: str) -> bool:
     """Whether every caller of a function can pass it a name that it does not have."""
     if name in function.variables or function.knows(name):
         return False
     others = [caller for caller in tree if caller is not function]
     sites = [(caller, call) for caller in others for call, called in caller.calls if called is function.jit]
     return bool(sites) and all(
-        not _missing(caller, [name], bound_before(caller, call)) or can_be_given(tree, caller, name)
+        not _missing(caller, [name], bound_before(caller, call)) or _can_be_given(tree, caller, name)
         for caller, call in sites
     )
 
@@ -145,16 +137,18 @@ def _extra_parameters(
 
 def _callees_first(tree: Sequence[Function]) -> list[Function]:
     by_jit = {id(function.jit): function for function in tree}
-    done: dict[int, Function] = {}
+    begun: set[int] = set()
+    done: list[Function] = []
 
-    def visit(function: Function, above: frozenset[int]) -> None:
+    def visit(function: Function) -> None:
+        begun.add(id(function.jit))
         for _, called in function.calls:
-            if id(called) not in done and id(called) not in above:
-                visit(by_jit[id(called)], above | {id(called)})
-        done[id(function.jit)] = function
+            if id(called) not in begun:
+                visit(by_jit[id(called)])
+        done.append(function)
 
-    visit(tree[0], frozenset({id(tree[0].jit)}))
-    return list(done.values())
+    visit(tree[0])
+    return done
 
 
 def _text(

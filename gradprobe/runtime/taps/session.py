@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...model.failures import Failure
-from ...model.intermediates import lookup
 from ...source.triton_source import Function, call_tree, named
 from ..launches import launching_through
 from . import sentences
 from .rewrite import Rewritten, Sighting, outermost, parameters, rewrite, sight
-from .tap import Buffer, Contents, Tap, new_buffer
+from .tap import Tap
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+# A NaN that no arithmetic yields: it marks every place that nothing has been stored to.
+_UNTOUCHED = 0x7FC5A5A5
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a tap stored."""
+
+    values: Tensor
+    """0 where nothing was; in the dtype that the kernel held, which float32 holds exactly."""
+    stored: Tensor
+    """bool, of the same shape."""
+    is_out_of_range: bool
+    """Whether a scalar index, such as that of the head, lay outside the tensor."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +48,11 @@ class TapReading:
 
 @dataclass(frozen=True)
 class _TappedLaunch:
-    """A kernel that was launched."""
+    """A kernel that was launched and has the variable of a tap."""
 
-    tree: Sequence[Function]
     sightings: Mapping[int, Sighting]
     """By the number of the tap."""
-    rewritten: Rewritten | None
+    rewritten: Rewritten
     arguments: Mapping[str, Any]
     """What the rewritten kernel takes besides its own arguments."""
 
@@ -47,13 +61,13 @@ class Session:
     """Taps while they are open; `read` gives what they saw."""
 
     def __init__(self, taps: Sequence[Tap], shapes: Mapping[str, Sequence[int]], device: str) -> None:
-        self._taps = tuple(taps)
-        self._shapes = shapes
-        self._device = device
-        self._launches: dict[int, _TappedLaunch] = {}
-        self._chosen: dict[int, Function] = {}
-        self._buffers: dict[tuple[int, Any], Buffer] = {}
-        """By the number of the tap and the Python function that it taps."""
+        self._taps, self._shapes, self._device = tuple(taps), shapes, device
+        self._launches: dict[int, _TappedLaunch | None] = {}
+        self._functions: dict[Any, Function] = {}
+        """All that were launched, by their Python functions; the others too."""
+        self._sightings: list[dict[Any, Sighting]] = [{} for _ in taps]
+        self._memory: dict[tuple[int, Any], Tensor] = {}
+        """By the number of the tap and the function that it taps."""
         self.failure: Failure | None = None
         """Why a tap made a launch fail."""
 
@@ -66,44 +80,39 @@ class Session:
         """
         if self.failure is not None:
             raise self.failure
-        seen = [(tap, self._contents(number)) for number, tap in enumerate(self._taps)]
         values: dict[str, Tensor] = {}
         stored: dict[str, Tensor] = {}
-        for tap, new in seen:
-            name, below = tap.intermediate, values.get(tap.intermediate)
-            values[name] = new.values if below is None else new.values.where(new.stored, below)
-            stored[name] = new.stored if below is None else new.stored | stored[name]
+        notes: list[str] = []
+        for number, tap in enumerate(self._taps):
+            name, new = tap.intermediate, self._contents(number)
+            values[name] = new.values.where(new.stored, values.get(name, new.values))
+            stored[name] = new.stored | stored.get(name, new.stored)
+            notes += sentences.notes(tap, new.stored, is_out_of_range=new.is_out_of_range)
         unstored = {name: ~there.flatten(2).any(2).cpu() for name, there in stored.items() if there.dim() >= 3}
-        return TapReading(values, tuple(note for tap, new in seen for note in sentences.notes(tap, new)), unstored)
+        return TapReading(values, tuple(notes), unstored)
 
     def _contents(self, number: int) -> Contents:
-        tap = self._taps[number]
-        trees = [launch.tree for launch in self._launches.values()]
-        sighted = [launch.sightings[number] for launch in self._launches.values() if number in launch.sightings]
-        usable = {sighting.function.plain: sighting for sighting in sighted if sighting.places}
-        exact = {plain: sighting for plain, sighting in usable.items() if sighting.function.name == tap.function}
-        usable = exact or usable
+        tap, sightings = self._taps[number], self._sightings[number]
+        usable = {plain: sighting for plain, sighting in sightings.items() if sighting.places}
+        usable = {plain: one for plain, one in usable.items() if one.function.name == tap.function} or usable
         if not usable:
-            raise sentences.not_found(tap, trees, sighted)
+            raise sentences.not_found(tap, [*self._functions.values()], [*sightings.values()])
         if len(usable) > 1:
             raise sentences.ambiguous(tap, [sighting.function.name for sighting in usable.values()])
         ((plain, sighting),) = usable.items()
-        if sighting.stale:
-            raise tap.failure(
-                f": in {sighting.function.name}, where {tap.variable!r} is computed, {sighting.stale}",
-                "index it with what is right in every turn, for example start_n + tl.arange(0, BLOCK_N)",
-            )
-        contents = self._buffers[number, plain].read()
+        if (failure := sentences.misplaced(tap, sighting)) is not None:
+            raise failure
+        contents = _read(self._memory[number, plain], self._shapes[tap.intermediate])
         if not contents.stored.any():
-            raise sentences.nothing_stored(tap, sighting.function, contents)
+            raise sentences.nothing_stored(tap, sighting.function.name, contents.stored, contents.is_out_of_range)
         return contents
 
     def launch(self, run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
         """Launches a kernel with the taps that it has the variables of."""
-        launch = self._launches.get(id(kernel))
+        if id(kernel) not in self._launches:
+            self._launches[id(kernel)] = self._prepared(kernel)
+        launch = self._launches[id(kernel)]
         if launch is None:
-            launch = self._launches[id(kernel)] = self._prepared(kernel)
-        if launch.rewritten is None:
             return run(kernel, *args, **kwargs)
         launch.rewritten.refresh()
         try:
@@ -112,47 +121,57 @@ class Session:
             self.failure = self.failure or sentences.raised(error, self._taps, launch.sightings)
             raise
 
-    def _prepared(self, kernel: Any) -> _TappedLaunch:
+    def _prepared(self, kernel: Any) -> _TappedLaunch | None:
         try:
             tree = call_tree(kernel)
         except (OSError, SyntaxError):
-            return _TappedLaunch((), {}, None, {})
-        sightings = {number: found for number, tap in enumerate(self._taps) if (found := self._sighted(tree, tap))}
-        storable = {number: found for number, found in sightings.items() if found.places and not found.stale}
-        used = {number: found for number, found in storable.items() if self._is_chosen(number, found)}
+            return None
+        self._functions |= {function.plain: function for function in tree}
+        used: dict[int, Sighting] = {}
         arguments: dict[str, Any] = {}
-        for number, sighting in used.items():
-            key, shape = (number, sighting.function.plain), self._shapes[self._taps[number].intermediate]
-            self._buffers[key] = self._buffers.get(key) or new_buffer(shape, self._device)
-            arguments |= dict(zip(parameters(number), self._buffers[key].arguments(), strict=True))
-        return _TappedLaunch(tree, sightings, rewrite(tree, used, self._taps) if used else None, arguments)
+        for number, tap in enumerate(self._taps):
+            found = [one for function in named(tree, tap.function) if (one := sight(tree, function, tap))]
+            # The outermost, where what comes of the others ends up.
+            usable = outermost([one for one in found if one.places])
+            self._sightings[number] |= {one.function.plain: one for one in usable or found}
+            if len(usable) == 1 and sentences.misplaced(tap, usable[0]) is None:
+                used[number] = usable[0]
+                arguments |= self._arguments(number, usable[0].function.plain)
+        return _TappedLaunch(used, rewrite(tree, used, self._taps), arguments) if used else None
 
-    def _is_chosen(self, number: int, sighting: Sighting) -> bool:
-        """One function only is tapped; if another has the variable too, `read` says so unless one has the very name."""
-        word, chosen = self._taps[number].function, self._chosen.get(number)
-        if chosen is None or (sighting.function.name == word and chosen.name != word):
-            self._chosen[number] = chosen = sighting.function
-        return chosen.plain is sighting.function.plain
-
-    def _sighted(self, tree: Sequence[Function], tap: Tap) -> Sighting | None:
-        """The tap in one function of a kernel's call tree: the outermost, where what comes of the others ends up."""
-        found = [sighting for function in named(tree, tap.function) if (sighting := sight(tree, function, tap))]
-        usable = outermost([sighting for sighting in found if sighting.places])
-        if len(usable) > 1:
-            self.failure = self.failure or sentences.ambiguous(tap, [each.function.name for each in usable])
-            return None
-        if tap.is_transposed and any(place.is_transposed is False for each in usable for place in each.places):
-            name = usable[0].function.name
-            self.failure = self.failure or tap.failure(
-                f": {name} holds {tap.variable!r} with its axes as they are indexed, not transposed", "leave out .T"
-            )
-            return None
-        return next(iter(usable or found), None)
+    def _arguments(self, number: int, plain: Any) -> dict[str, Any]:
+        """What a kernel is passed for a tap: memory, and four sizes, the first of them 1 where there are fewer axes."""
+        shape = self._shapes[self._taps[number].intermediate]
+        if (number, plain) not in self._memory:
+            self._memory[number, plain] = _untouched(shape, self._device)
+        given = (self._memory[number, plain], *(1,) * (4 - len(shape)), *shape)
+        return dict(zip(parameters(number), given, strict=True))
 
     def close(self) -> None:
-        for launch in self._launches.values():
-            if launch.rewritten is not None:
-                launch.rewritten.forget()
+        for launch in filter(None, self._launches.values()):
+            launch.rewritten.forget()
+
+
+def _untouched(shape: Sequence[int], device: str) -> Tensor:
+    """Room for an intermediate in float32, and for marks behind it, that nothing has been stored to."""
+    import torch
+
+    from ...kernels.triton.tap import MARKS
+
+    bits = torch.full((math.prod(shape) + len(MARKS),), _UNTOUCHED, dtype=torch.int32, device=device)
+    return bits.view(torch.float32)
+
+
+def _read(memory: Tensor, shape: Sequence[int]) -> Contents:
+    import torch
+
+    from ...kernels.triton.tap import MARKS
+
+    size, is_touched = math.prod(shape), memory.view(torch.int32) != _UNTOUCHED
+    marks, stored = dict(zip(MARKS, is_touched[size:].tolist(), strict=True)), is_touched[:size]
+    values = torch.where(stored, memory[:size], 0.0)
+    dtype = torch.bfloat16 if marks["bfloat16"] else torch.float16 if marks["float16"] else torch.float32
+    return Contents(values.reshape(*shape).to(dtype), stored.reshape(*shape), marks["out of range"])
 
 
 @contextlib.contextmanager
@@ -190,12 +209,7 @@ def tapped(taps: Sequence[Tap], shapes: Mapping[str, Sequence[int]], device: str
 def _check(tap: Tap, shapes: Mapping[str, Sequence[int]]) -> None:
     if tap.intermediate not in shapes:
         raise tap.failure(f": {tap.intermediate} does not exist in this case", f"it has {', '.join(shapes)}")
-    count, row = len(shapes[tap.intermediate]), lookup(tap.intermediate)
-    if len(tap.indices) != count:
-        steps = (row.softmax, row.lazy) if row is not None else ()
-        # The axes by their letters, as the table of intermediates has them in either family.
-        letters = (", ".join(step.axes) for step in steps if step is not None and len(step.axes) == count)
-        raise tap.failure(
-            f" has {len(tap.indices)} indices, but {tap.intermediate} has {count} axes",
-            f"give one for each of {next(letters, f'{count} axes')}",
-        )
+    shape = list(shapes[tap.intermediate])
+    if len(tap.indices) != len(shape):
+        words = f" has {len(tap.indices)} indices, but {tap.intermediate} has {len(shape)} axes"
+        raise tap.failure(words, f"give one for each of {shape}")

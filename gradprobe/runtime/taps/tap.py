@@ -1,19 +1,13 @@
-"""`dS=ds[b,h,offs_m,offs_n]` -> a Tap: a variable of a kernel and where its tiles belong; and what it is stored to."""
+"""`dS=ds[b,h,offs_m,offs_n]` -> a Tap: a variable of a kernel and where its tiles belong."""
 
 from __future__ import annotations
 
 import ast
-import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from ...model.failures import UsageFailure, did_you_mean
 from ...model.intermediates import lookup, names
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 EXAMPLE = "write NAME=VARIABLE[INDEX,...] or NAME=KERNEL:VARIABLE[INDEX,...], for example dS=ds[b,h,offs_m,offs_n]"
 
@@ -84,18 +78,21 @@ def parse_tap(word: str) -> Tap:
     if len(indexed.found) != 1:
         raise UsageFailure(f"tap {word!r} must index one variable once, got {len(indexed.found) or 'none'}", EXAMPLE)
     variable, indices, transposed = indexed.found[0]
-    for index in indices:
-        is_odd = isinstance(index, (ast.Slice, ast.Starred))
-        is_odd |= isinstance(index, ast.Constant) and type(index.value) is not int
-        if is_odd or any(isinstance(node, _NO_EXPRESSION) for node in ast.walk(index)):
-            problem = f"tap {word!r}: {ast.unparse(index)!r} is neither a position nor a block of positions"
-            raise UsageFailure(problem, EXAMPLE)
+    if (odd := next(filter(_is_no_position, indices), None)) is not None:
+        problem = f"tap {word!r}: {ast.unparse(odd)!r} is neither a position nor a block of positions"
+        raise UsageFailure(problem, EXAMPLE)
     return Tap(
         word, row.name, function or "", variable, ast.unparse(value), tuple(map(ast.unparse, indices)), transposed
     )
 
 
 _NO_EXPRESSION = (ast.Lambda, ast.NamedExpr, ast.Await, ast.Yield)
+
+
+def _is_no_position(index: ast.expr) -> bool:
+    is_odd = isinstance(index, (ast.Slice, ast.Starred))
+    is_odd |= isinstance(index, ast.Constant) and type(index.value) is not int
+    return is_odd or any(isinstance(node, _NO_EXPRESSION) for node in ast.walk(index))
 
 
 class _Indexed(ast.NodeTransformer):
@@ -121,52 +118,3 @@ class _Indexed(ast.NodeTransformer):
         indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         self.found.append((base.id, list(indices), transposed))
         return base
-
-
-# A NaN that no arithmetic yields: it marks every place that nothing has been stored to.
-_UNTOUCHED = 0x7FC5A5A5
-
-
-@dataclass(frozen=True)
-class Contents:
-    """What was stored."""
-
-    values: Tensor
-    """0 where nothing was; in the dtype that the kernel held, which float32 holds exactly."""
-    stored: Tensor
-    """bool, of the same shape."""
-    is_out_of_range: bool
-    """Whether a scalar index, such as that of the head, lay outside the tensor."""
-
-
-@dataclass(frozen=True, eq=False)
-class Buffer:
-    """Room for one intermediate, in float32."""
-
-    memory: Tensor
-    shape: tuple[int, ...]
-
-    def arguments(self) -> tuple[Any, ...]:
-        """What the kernel is passed: the memory, and four sizes, the first of them 1 where there are fewer axes."""
-        return (self.memory, *(1,) * (4 - len(self.shape)), *self.shape)
-
-    def read(self) -> Contents:
-        import torch
-
-        from ...kernels.triton.tap import MARKS
-
-        size, is_touched = math.prod(self.shape), self.memory.view(torch.int32) != _UNTOUCHED
-        marks, stored = dict(zip(MARKS, is_touched[size:].tolist(), strict=True)), is_touched[:size]
-        values = torch.where(stored, self.memory[:size], 0.0)
-        dtype = torch.bfloat16 if marks["bfloat16"] else torch.float16 if marks["float16"] else torch.float32
-        return Contents(values.reshape(self.shape).to(dtype), stored.reshape(self.shape), marks["out of range"])
-
-
-def new_buffer(shape: Sequence[int], device: str) -> Buffer:
-    """A buffer that nothing has been stored to."""
-    import torch
-
-    from ...kernels.triton.tap import MARKS
-
-    bits = torch.full((math.prod(shape) + len(MARKS),), _UNTOUCHED, dtype=torch.int32, device=device)
-    return Buffer(bits.view(torch.float32), tuple(shape))
