@@ -106,7 +106,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("ranks", "diagnosis/ranks", ("diagnosis/ranks", "diagnosis/blocks", "diagnosis/steps")),
     Mechanism("fit", "pipeline/fit", ("pipeline/fit",)),
     Mechanism("misreading", "pipeline/misreading", ("pipeline/misreading",)),
-    Mechanism("cost", "pipeline/cost", ("pipeline/cost",)),
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases", "pipeline/abilities")),
     Mechanism("front-end", "probing/compilation", ("probing/compilation", "runtime/front_end")),
     Mechanism("audit/explain", "auditing/explain", tuple(f"auditing/{name}" for name in (
@@ -162,7 +161,7 @@ CORE: tuple[str, ...] = (
         "parameter_names", "shadow", "text", "triton_source",
     )),
     *(f"cuda/{name}" for name in (
-        "__init__", "c_types", "host", "kernel", "launcher", "module", "nvrtc", "on_cpu", "recording", "source",
+        "__init__", "c_types", "host", "kernel", "module", "nvrtc", "on_cpu", "source",
     )),
     *(f"auditing/{name}" for name in (
         "__init__", "attempts", "audit", "axes", "calling", "judges", "names", "refusal", "target", "told", "watching",

@@ -166,6 +166,11 @@ def c_values(entry: KernelEntry, takes: Sequence[Taken], arguments: Sequence[Any
     return made
 
 
+def addresses_of(values: Sequence[Any]) -> Any:
+    """The addresses of C values, as a C array."""
+    return (ctypes.c_void_p * max(1, len(values)))(*map(ctypes.addressof, values))
+
+
 def scalar(where: str, type_: CType, argument: Any) -> Any:
     """A number or an address as a C value.
 

@@ -1,7 +1,8 @@
-"""Module: the kernels of a .cu file, each callable on tensors of the CPU or of a GPU."""
+"""Module: the kernels of a .cu file, and the functions that launch them, callable on tensors of the CPU or of a GPU."""
 
 from __future__ import annotations
 
+import ctypes
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,13 +12,14 @@ from typing import Any
 
 from ..model.failures import TargetFailure
 from . import nvrtc, on_cpu
-from .host import launching_functions
-from .kernel import KernelEntry, device_of, entry_of, sizes_of
-from .launcher import Launcher
+from .c_types import type_of
+from .host import HostFunction, HostParameter, launching_functions
+from .kernel import KernelEntry, device_of, entry_of, scalar, sizes_of
 from .source import Unit, read_source
 from .watch import watching
 
 Size = int | Sequence[int]
+STREAM = "cudaStream_t"
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,43 @@ class Kernel:
         launch = nvrtc.launch if device == "cuda" else on_cpu.launch
         launch(self.entry, blocks, threads, shared_bytes, arguments, watch)
         watch.after(name)
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A function of the host. A call runs it on this machine's CPU, and what it launches where its tensors are."""
+
+    unit: Unit
+    function: HostFunction
+
+    def __call__(self, *arguments: Any) -> None:
+        """Calls it.
+
+        Args:
+            arguments: by position as it takes them, but for its streams: tensors, all of one device; None for a null
+                pointer; numbers.
+
+        Raises:
+            TargetFailure: it does not compile, the arguments do not fit, it gives an error, or a kernel could not run.
+        """
+        taken = [one for one in self.function.parameters if one.type != STREAM]
+        where = f"{self.function.name} of {self.unit.source.path.name}"
+        if len(arguments) != len(taken):
+            takes = f"it takes: {', '.join(one.name or one.type for one in taken)}"
+            raise TargetFailure(f"{where} takes {len(taken)} arguments, got {len(arguments)}", takes)
+        given = dict(zip(taken, arguments, strict=True))
+        values = [self._value(where, one, given.get(one)) for one in self.function.parameters]
+        tensors = [(one.name, each) for one, each in given.items() if hasattr(each, "data_ptr")]
+        if code := on_cpu.HostCall(self.unit, where, tensors).run(self.function.name, values):
+            raise TargetFailure(f"{where} gives the error {code} of CUDA")
+
+    def _value(self, where: str, parameter: HostParameter, argument: Any) -> Any:
+        if parameter.type == STREAM:
+            return ctypes.c_void_p(0)
+        known = type_of(self.unit, parameter.type)
+        if known is None:
+            raise TargetFailure(f"{where}: the type {parameter.type!r} of parameter {parameter.name!r} is not known")
+        return scalar(f"{where}: parameter {parameter.name!r}", known, argument)
 
 
 def load(

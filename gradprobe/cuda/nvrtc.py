@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model.failures import TargetFailure
-from .kernel import KernelEntry, Sizes, c_values, compiled_for, first_errors, types_as_written
+from .kernel import KernelEntry, Sizes, addresses_of, c_values, compiled_for, first_errors, types_as_written
 from .source import Unit
 from .watch import Watch
 
@@ -32,7 +32,7 @@ def launch(
     """
     del watch  # a GPU shows no accesses
     values = c_values(entry, [one.taken for one in types_as_written(entry)], arguments)
-    addresses = (ctypes.c_void_p * max(1, len(values)))(*map(ctypes.addressof, values))
+    addresses = addresses_of(values)
     run(entry, grid, block, shared_bytes, ctypes.addressof(addresses))
 
 

@@ -1,4 +1,4 @@
-"""Findings: faults of memory, barriers and shuffles in a kernel, with their lines, threads and arrays."""
+"""What watches launches: their faults of memory, barriers and shuffles, and a record of every access on a CPU."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..inputs.memory import Unwritten
+import numpy as np
+
+from ..inputs.memory import Array, Unwritten
 from ..source.text import SourceLine
 from .kernel import KernelEntry
 
@@ -156,3 +159,63 @@ def add_findings(watch: Watch, findings: Sequence[CudaFinding]) -> None:
     watch.equal_stores += [one for one in found.values() if one.kind == EQUAL]
     for finding in faults if not _OPEN.get() else ():
         warnings.warn(finding.sentence, RuntimeWarning, stacklevel=4)
+
+
+# gp_record of the runtime.
+RECORD = np.dtype(
+    [
+        ("address", "u8"), ("pc", "u4", 4), ("block", "u4"), ("epoch", "u4"), ("thread", "u2"), ("region", "u2"),
+        ("bytes", "u2"), ("access", "u2"), ("is_copied", "u2"), ("unused", "u2", 3),
+    ]
+)  # fmt: skip
+# Of one launch. One that makes more is not kept, but where each thread is apart a part of the threads is.
+MOST_RECORDS = 1 << 20
+THREAD, WARP, BLOCK = range(3)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One launch, whole."""
+
+    entry: KernelEntry
+    library: Path
+    tensors: Sequence[tuple[str, Tensor]]
+    """What it was given, by the caller's names, else by its parameters'."""
+    records: Array
+    """Of RECORD, in the order of the accesses; one that a thread repeats between two barriers may stand there once."""
+    bases: Sequence[int]
+    """By region, the address where it begins."""
+    together: int
+    """Which threads gave each other values: none (THREAD), those of a warp, those of a block."""
+    one_of: int
+    """Of how many threads one was recorded; 1 where threads gave each other values."""
+    copies: Array | None
+    """The reads of shared memory, each as a read of the tensor's element that it holds a copy of: all that threads give
+    each other. None where they give each other anything else."""
+
+
+@dataclass
+class Recording:
+    """The launches while it is open."""
+
+    before: Callable[[Mapping[str, Tensor]], None]
+    """Called with the tensors of each launch before it runs."""
+    launches: list[Recorded] = field(default_factory=list)
+
+
+_RECORDING: ContextVar[Recording | None] = ContextVar("gradprobe_cuda_recording", default=None)
+
+
+@contextlib.contextmanager
+def recorded(recording: Recording) -> Iterator[None]:
+    """While open, the launches on the CPU are recorded."""
+    token = _RECORDING.set(recording)
+    try:
+        yield
+    finally:
+        _RECORDING.reset(token)
+
+
+def recording_now() -> Recording | None:
+    """The one that is open; None where none is."""
+    return _RECORDING.get()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..cuda.recording import BLOCK, Recording, recorded
+from ..cuda.watch import BLOCK, Recording, recorded
 from ..inputs.memory import Array
 from ..model.assignment import OUTPUTS, Assigned
 from ..model.case import Case

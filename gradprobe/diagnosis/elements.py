@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..cuda.on_cpu.launch import lines_of
-from ..cuda.recording import BLOCK, THREAD, WARP, Recorded
+from ..cuda.watch import BLOCK, THREAD, WARP, Recorded
 from ..inputs.memory import Array
 from ..model.case import Case
 from ..source.text import SourceLine

@@ -165,7 +165,9 @@ class _BlackBox:
         """The target's results on several probes, which have O, LSE and delta in common."""
         experiment, inputs = self._laid_out(assigned, case, values, first)
         try:
-            trace, execution = accepted(experiment, inputs, partial(self._beforehand.taken, next(self._number)))
+            trace, execution = accepted(
+                experiment, inputs, beforehand=partial(self._beforehand.taken, next(self._number))
+            )
         except TargetFailure:
             self._beforehand.drop()  # what is asked next is something else
             raise

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ..inputs.guard_bands import Breach, Guards
+from ..inputs.guard_bands import Guards
 from ..inputs.layouts import Inputs
 from ..inputs.memory import Unwritten
 from ..model.assignment import OUTPUTS
@@ -97,6 +97,7 @@ def _with_forward(experiment: Experiment, inputs: Inputs, trace: Trace) -> Trace
 def accepted(
     experiment: Experiment,
     inputs: Inputs,
+    schedule: int = 0,
     beforehand: Callable[[Experiment], Execution | None] = lambda experiment: None,
 ) -> tuple[Trace, Execution]:
     """A further run in a layout that the target accepted before, and its results.
@@ -104,7 +105,7 @@ def accepted(
     Raises:
         TargetFailure: it refuses the layout now.
     """
-    made = execute(experiment, inputs, beforehand=beforehand)
+    made = execute(experiment, inputs, schedule, beforehand)
     if made.outcome.trace is None:
         name = experiment.target.name
         raise TargetFailure(f"target {name!r} refused {inputs.layout} after accepting it before")
@@ -129,31 +130,62 @@ def observe(
         UsageFailure: the case uses what the target does not take.
         TargetFailure: the target raised where it may not, or returned what it may not.
     """
-    if experiment.case.ranks is not None:
-        of = experiment
+    case = experiment.case
+    if case.ranks is not None:
         together = run_on_ranks(
-            of.target, of.case, inputs, f"{__package__}.shard:ShardWorker",
-            fill=of.fill, unwritten=of.unwritten, banded=banded, copies=copies,
+            experiment.target, case, inputs, f"{__package__}.shard:ShardWorker",
+            fill=experiment.fill, unwritten=experiment.unwritten, banded=banded, copies=copies,
         )  # fmt: skip
         return Execution(inputs, together.outcome, together.memory, together.unwatched)
-    setting, case = _RunSetup(experiment, inputs, banded, copies, schedule), experiment.case
     guards, given = Guards(inputs.tensors, inputs.fill), InputsBefore(inputs, case.inplace)
+    run = partial(_run, experiment, inputs, banded, copies, schedule)
     was_there = interprets_triton()
-    seen = setting.run()
+    outcome, watch, bands = run()
     if interprets_triton() and not was_there:
         given.restore()
-        seen = setting.run()
-    breaches = [*guards.breaches(), *seen.breaches()]
-    memory = [*seen.accesses(), *gathered("memory/cuda", partial(map, of_cuda), seen.outcome.findings)]
+        outcome, watch, bands = run()
+    breaches = [*guards.breaches(), *(bands.breaches(dict(outcome.storages)) if bands else ())]
+    memory = gathered("memory", partial(map, of_access), watch.findings) if watch else []
+    memory += gathered("memory/cuda", partial(map, of_cuda), outcome.findings)
     memory += gathered("memory/bands", partial(map, of_breach), breaches)
-    memory += map(of_shared, seen.outcome.shared)
-    if seen.outcome.trace is not None:
-        memory += of_dtypes(seen.outcome.trace, inputs.values)
-        memory += _overwritten(setting, given, seen)
-    return Execution(inputs, seen.outcome, tuple(memory), seen.failures())
+    memory += map(of_shared, outcome.shared)
+    if outcome.trace is not None:
+        memory += of_dtypes(outcome.trace, inputs.values)
+        memory += _overwritten(experiment, inputs, given, run, watch.writers if watch else {})
+    return Execution(inputs, outcome, tuple(memory), tuple(watch.failures) if watch else ())
 
 
-def _overwritten(setting: _RunSetup, given: InputsBefore, seen: _WatchedRun) -> list[MemoryFinding]:
+def _run(
+    experiment: Experiment, inputs: Inputs, banded: bool, copies: bool, schedule: int, steps: Steps | None = None
+) -> tuple[Outcome, Any, Allocations | None]:
+    """Runs the target: its outcome, the interpreter's watch where there is one, and the bands around what it allocates.
+
+    Where there are steps, they are told of each.
+    """
+    of, unwritten, is_triton = experiment, empty_outputs(inputs), interprets_triton()
+    with _watched(inputs, unwritten) if is_triton else nullcontext() as watch:
+        bands = None
+        if banded or is_triton:
+            bands = Allocations(of.fill, of.unwritten, unwritten, copies=copies, spread=of.spread)
+        outcome = run_target(
+            of.target, of.case, inputs, of.taps,
+            _all_entered(bands, of.spread and of.spread.asking(), steps and steps.operations()),
+            schedule=schedule, unwritten=unwritten, launched=steps.launched if steps else lambda kernel: None,
+        )  # fmt: skip
+    return outcome, watch, bands
+
+
+@contextlib.contextmanager
+def _all_entered(*several: AbstractContextManager[Any] | None) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for one in filter(None, several):
+            stack.enter_context(one)
+        yield
+
+
+def _overwritten(
+    experiment: Experiment, inputs: Inputs, given: InputsBefore, run: Callable[..., object], watched: Mapping[str, Any]
+) -> list[MemoryFinding]:
     """The inputs that a run changed, each with the kernel or line that did.
 
     Where nothing saw that, the target runs once more and the inputs are compared after each of its steps.
@@ -162,77 +194,15 @@ def _overwritten(setting: _RunSetup, given: InputsBefore, seen: _WatchedRun) -> 
     if not changes:
         return []
     given.restore()
-    writers = seen.writers()
+    writers = {name: Writer(kernel, at.file, at.line, at.code) for name, (kernel, at) in watched.items()}
     if any(change.index is not None and change.tensor not in writers for change in changes):
         steps = Steps(given)
         with contextlib.suppress(Failure):
-            setting.run(steps)
+            run(steps=steps)
         given.restore()
         writers = {**steps.writers, **writers}
-    axes = {name: setting.experiment.case.input_axes(name) for name in setting.inputs.tensors}
+    axes = {name: experiment.case.input_axes(name) for name in inputs.tensors}
     return [of_change(change, axes[change.tensor], writers.get(change.tensor)) for change in changes]
-
-
-@dataclass(frozen=True)
-class _WatchedRun:
-    """One run, and what watched it."""
-
-    outcome: Outcome
-    memory: Any
-    """The interpreter's watch; None where nothing is interpreted."""
-    allocations: Allocations | None
-
-    def accesses(self) -> tuple[MemoryFinding, ...]:
-        return tuple(gathered("memory", partial(map, of_access), self.memory.findings)) if self.memory else ()
-
-    def failures(self) -> tuple[str, ...]:
-        return tuple(self.memory.failures) if self.memory else ()
-
-    def breaches(self) -> list[Breach]:
-        return self.allocations.breaches(dict(self.outcome.storages)) if self.allocations else []
-
-    def writers(self) -> dict[str, Writer]:
-        found = self.memory.writers if self.memory else {}
-        return {name: Writer(kernel, at.file, at.line, at.code) for name, (kernel, at) in found.items()}
-
-
-@dataclass(frozen=True)
-class _RunSetup:
-    """What a run is made of."""
-
-    experiment: Experiment
-    inputs: Inputs
-    banded: bool
-    copies: bool
-    schedule: int
-
-    def run(self, steps: Steps | None = None) -> _WatchedRun:
-        """Runs the target; where there are steps, they are told of each."""
-        of, unwritten, is_triton = self.experiment, empty_outputs(self.inputs), interprets_triton()
-        with _watched(self.inputs, unwritten) if is_triton else nullcontext() as memory:
-            bands = self.banded or is_triton
-            made = partial(Allocations, of.fill, of.unwritten, unwritten, copies=self.copies, spread=of.spread)
-            allocations = made() if bands else None
-            asking = of.spread.asking() if of.spread else nullcontext()
-            watching = _within(asking, steps.operations() if steps else nullcontext())
-            instrumentation = _within(allocations or nullcontext(), watching)
-            outcome = run_target(
-                of.target,
-                of.case,
-                self.inputs,
-                of.taps,
-                instrumentation,
-                schedule=self.schedule,
-                unwritten=unwritten,
-                launched=steps.launched if steps else lambda kernel: None,
-            )
-        return _WatchedRun(outcome, memory, allocations)
-
-
-@contextlib.contextmanager
-def _within(outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]) -> Iterator[None]:
-    with outer, inner:
-        yield
 
 
 def empty_outputs(inputs: Inputs) -> Unwritten:

@@ -13,7 +13,7 @@ from ..model.case import Case
 from ..model.memory import SHUFFLE, MemoryFinding
 from ..model.number import in_words, spans
 from ..numerics.evidence import Provenance
-from ..runtime.versions import untested
+from ..runtime.versions import installed, untested
 from ..targets.find import Target
 from ..targets.naming import edited_modules, plain_function, triton_cache
 from .experiment import Experiment, arithmetic_of
@@ -100,24 +100,8 @@ def _has_kernels(module: ModuleType) -> bool:
 
 def environment(device: str) -> dict[str, str]:
     """Versions and the device, in words."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    from .. import __version__
-
-    try:
-        triton = version("triton")
-    except PackageNotFoundError:
-        triton = "none"
     name = torch.cuda.get_device_name() if device == "cuda" else f"cpu ({platform.machine()})"
-    return {
-        "gradprobe": __version__,
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "triton": triton,
-        "cuda": torch.version.cuda or "none",
-        "device": name,
-        **({"untested": words} if (words := untested()) else {}),
-    }
+    return {**installed(), "device": name, **({"untested": words} if (words := untested()) else {})}
 
 
 # Which corner the diagonal ends in where M != N, and how another kernel shows.

@@ -15,7 +15,7 @@ from ..inputs.guard_bands import same_bits
 from ..inputs.layouts import Inputs, laid
 from ..model.assignment import AS_SAVED, ORDERED_RUN, UNIT_RUN, Assigned, run_name
 from ..model.case import Case
-from ..model.failures import TargetFailure, UsageFailure
+from ..model.failures import UsageFailure
 from ..model.mechanisms import door
 from ..model.memory import RACE, MemoryFinding, telling, worst_first
 from ..model.run import MATCH, MISMATCH
@@ -192,15 +192,13 @@ def _in_other_orders(
     """
     first, executions, differing = measured.raw, [], Counter[str]()
     for seed in range(1, experiment.case.schedules + 1):
-        inputs = inputs_of(experiment, assigned)
-        execution = execute(experiment, inputs, seed)
-        trace = execution.outcome.trace
-        if trace is None or execution.outcome.cuda != "cuda-on-cpu":
+        trace, execution = accepted(experiment, inputs_of(experiment, assigned), seed)
+        if execution.outcome.cuda != "cuda-on-cpu":
             raise UsageFailure(
                 f"--schedules: target {experiment.target.name!r} launched no CUDA kernel on the CPU",
                 "it orders the threads of kernels that gradprobe.cuda loads, with --device cpu",
             )
-        executions.append(execution.without_tensors())
+        executions.append(execution)
         came = {name: (trace.values[name], value) for name, value in first.values.items()}
         other = [name for name, (a, b) in came.items() if a.dtype != b.dtype or not bool(same_bits(a, b).all())]
         differing.update(other)
@@ -224,18 +222,14 @@ def _repeated(
 ) -> tuple[Measured, Execution]:
     """Runs the target again; a wrong repeat takes the place of a right first run."""
     inputs = inputs_of(experiment, assigned)  # laid out afresh: a target may have written over its inputs
-    execution = execute(experiment, inputs)
-    trace = execution.outcome.trace
-    if trace is None:
-        name = experiment.target.name
-        raise TargetFailure(f"target {name!r} refused {inputs.layout} in a repeat, after accepting it")
+    trace, execution = accepted(experiment, inputs)
     again = measure(experiment, inputs, trace)
     seen.add(again)
     worse = again if measured.matches and not again.matches else measured
     if summable(measured):
         invariant = agreement("repeat", experiment.case, measured.raw, trace, measured.comparison)
         worse = replace(worse, invariants=(*worse.invariants, invariant))
-    return worse, execution.without_tensors()
+    return worse, execution
 
 
 def summable(measured: Measured) -> bool:
@@ -324,7 +318,9 @@ def _second(
 
     # A second run of another layout, where the first was refused, is none that was begun.
     is_begun = run.assigned == layouts_of(experiment.case)[0]
-    trace, execution = accepted(experiment, laid_out(), partial(beforehand.taken, other if is_begun else None))
+    trace, execution = accepted(
+        experiment, laid_out(), beforehand=partial(beforehand.taken, other if is_begun else None)
+    )
     with experiment.stopwatch.timed("compare"):
         invariant = agreement(
             key, experiment.case, first.raw, trace, first.comparison, factor=other.factor, reverse=other.reverse

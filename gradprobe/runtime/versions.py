@@ -76,6 +76,7 @@ def _holds(bound: str, version: str) -> bool:
     return release(least) <= release(version) and (not below or release(version) < release(below))
 
 
+@functools.cache
 def installed() -> dict[str, str]:
     """The versions that a report names, in words; none of the packages is imported."""
     import platform

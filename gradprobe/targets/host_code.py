@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..cuda.c_types import pointed_to
 from ..cuda.host import HostFunction, HostParameter, launching_functions
-from ..cuda.launcher import STREAM, Launcher
+from ..cuda.module import STREAM, Launcher
 from ..cuda.source import Unit, read_source
 from ..model.failures import UsageFailure, did_you_mean
 from ..model.intermediates import title

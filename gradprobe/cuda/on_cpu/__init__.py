@@ -1,6 +1,6 @@
 """CUDA kernels on a CPU: the same source, compiled behind a header, one fiber a thread, every access watched."""
 
-from .host import Python, call_host
+from .host import HostCall
 from .launch import launch
 
-__all__ = ["Python", "call_host", "launch"]
+__all__ = ["HostCall", "launch"]

@@ -18,20 +18,23 @@ from ...model.failures import KernelStopped, TargetFailure
 from ...model.number import plural
 from ...processes.where import add_to_stack
 from ...source.text import SourceLine
-from ..kernel import KernelEntry, Sizes, c_values, compiled_for
-from ..recording import MOST_RECORDS, RECORD, Recorded, recording_now
+from ..kernel import KernelEntry, Sizes, addresses_of, c_values, compiled_for
 from ..watch import (
     BARRIER,
     EQUAL,
     MISALIGNED,
+    MOST_RECORDS,
     OUTSIDE,
     RACE,
+    RECORD,
     SHUFFLE,
     UNWRITTEN,
     CudaFinding,
     CudaSite,
+    Recorded,
     Watch,
     add_findings,
+    recording_now,
 )
 from .build import HERE, MOST_SHARED, WRAPPER
 from .library import CRegion, Library, Named, Regions, library_of
@@ -134,7 +137,7 @@ def launch(
     """
     library = compiled_for(entry, library_of)
     values = c_values(entry, library.takes(entry.name), arguments)
-    pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
+    pointers = addresses_of(values)
     kernel = ctypes.cast(library.kernel(entry.name), ctypes.c_void_p).value or 0
     code = Code(library, kernel, ctypes.addressof(pointers))
     run(entry, code, grid, block, shared_bytes, entry.tensors(arguments), watch)

@@ -127,8 +127,8 @@ def _of_groups(calls: Mapping[int, Sequence[RankCall]]) -> Iterator[str]:
             other = next((call for call in at_once if _differs(first, call)), None)
             if other is not None:
                 yield (
-                    f"collective {number + 1} is not the same in all ranks: rank {first.rank} calls {first.words}, "
-                    f"rank {other.rank} {other.words}"
+                    f"collective {number + 1} is not the same in all ranks: rank {first.rank} calls {first.in_words}, "
+                    f"rank {other.rank} {other.in_words}"
                 )
                 break
 

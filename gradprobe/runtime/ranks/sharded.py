@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,7 @@ from ...inputs.layouts import Inputs
 from ...inputs.shards import Positions, Shards, shards_of, without_saved
 from ...model.case import SHARDS, Case
 from ...model.failures import TargetFailure
-from ...model.memory import MemoryFinding
 from ...targets.find import Target, find_function
-from ..run import Outcome
 from ..trace import Trace, expected_shapes
 from .rank import Answer, RankSetup, Task
 from .world import world_of
@@ -38,20 +36,10 @@ def division(case: Case) -> Shards:
     return shards_of(case, own)
 
 
-@dataclass(frozen=True)
-class Together:
-    """What came of one execution by all ranks."""
-
-    outcome: Outcome
-    """As of one target that was given the whole."""
-    memory: tuple[MemoryFinding, ...]
-    unwatched: tuple[str, ...]
-
-
 def run_on_ranks(
     target: Target, case: Case, inputs: Inputs, worker: str, *, fill: str, unwritten: float, banded: bool, copies: bool
-) -> Together:
-    """Gives each rank its shard, and puts together what comes.
+) -> Answer:
+    """Gives each rank its shard, and puts together what comes, as of one target that was given the whole.
 
     Args:
         worker: what runs a shard, as `RankSetup.worker`.
@@ -80,38 +68,31 @@ def run_on_ranks(
     return _joined(case, shards, answers)
 
 
-def _joined(case: Case, shards: Shards, answers: Sequence[Answer]) -> Together:
+def _joined(case: Case, shards: Shards, answers: Sequence[Answer]) -> Answer:
     outcomes = [answer.outcome for answer in answers if answer.outcome is not None]
-    memory = {one.identity: _of_rank(one, rank) for rank, each in enumerate(answers) for one in each.memory}
-    unwatched = tuple(dict.fromkeys(words for answer in answers for words in answer.unwatched))
+    found = [(rank, one) for rank, each in enumerate(answers) for one in each.memory]
+    memory = {one.identity: replace(one, sentence=f"rank {rank}: {one.sentence}") for rank, one in found}
     refused = next((f"rank {rank}: {one.refused}" for rank, one in enumerate(outcomes) if one.refused), None)
     trace = None if refused else _whole(case, shards, answers, [one.trace for one in outcomes if one.trace])
-    return Together(
-        replace(
-            outcomes[0],
-            trace=trace,
-            refused=refused,
-            kernels=_each(one.kernels for one in outcomes),
-            interpreted=any(one.interpreted for one in outcomes),
-            launched=_each(one.launched for one in outcomes),
-            taken=frozenset().union(*(one.taken for one in outcomes)),
-            notes=_each(one.notes for one in outcomes),
-            warned=_each(one.warned for one in outcomes),
-            cuda=max(one.cuda for one in outcomes),
-            shared=_each(one.shared for one in outcomes),
-            dots=_each(one.dots for one in outcomes),
-        ),
-        tuple(memory.values()),
-        unwatched,
+    whole = replace(
+        outcomes[0],
+        trace=trace,
+        refused=refused,
+        kernels=_each(one.kernels for one in outcomes),
+        interpreted=any(one.interpreted for one in outcomes),
+        launched=_each(one.launched for one in outcomes),
+        taken=frozenset().union(*(one.taken for one in outcomes)),
+        notes=_each(one.notes for one in outcomes),
+        warned=_each(one.warned for one in outcomes),
+        cuda=max(one.cuda for one in outcomes),
+        shared=_each(one.shared for one in outcomes),
+        dots=_each(one.dots for one in outcomes),
     )
+    return Answer(whole, {}, tuple(memory.values()), _each(answer.unwatched for answer in answers))
 
 
 def _each(several: Any) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(one for each in several for one in each))
-
-
-def _of_rank(finding: MemoryFinding, rank: int) -> MemoryFinding:
-    return replace(finding, sentence=f"rank {rank}: {finding.sentence}")
 
 
 def _whole(case: Case, shards: Shards, answers: Sequence[Answer], traces: Sequence[Trace]) -> Trace:
