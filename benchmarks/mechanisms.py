@@ -146,7 +146,7 @@ CORE: tuple[str, ...] = (
         "taps", "trace", "versions",
     )),
     *(f"probing/{name}" for name in (
-        "__init__", "arithmetic", "atomics", "contract", "experiment", "given", "observe", "receipt", "runs", "shard",
+        "__init__", "atomics", "contract", "dots", "experiment", "observe", "receipt", "runs", "shard",
         "tapped",
     )),
     *(f"pipeline/{name}" for name in (

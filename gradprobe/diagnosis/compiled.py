@@ -19,8 +19,7 @@ from ..model.mechanisms import door
 from ..model.report import Diagnosis, Where
 from ..numerics.compare import compare
 from ..numerics.precision import precision_of
-from ..probing.arithmetic import in_words
-from ..probing.experiment import arithmetic_of, dots_of
+from ..probing.dots import coarser_dots, dots_in_words, dots_of
 from ..processes.executables import Program, gradprobe_command, run_programs
 from ..runtime.arithmetic import coarsest
 from ..runtime.launches import kernel_types
@@ -35,7 +34,7 @@ _SECONDS = 600
 @door("behaviour/multiplies_coarser")
 def multiplies_coarser(again: Again) -> Diagnosis | None:
     """What came is within the budget of the dots that were read in its compiled code, and finer ones were asked for."""
-    coarser, case, measured = arithmetic_of(again.experiment).coarser, again.experiment.case, again.seen.measured
+    coarser, case, measured = coarser_dots(again.experiment), again.experiment.case, again.seen.measured
     if not coarser:
         return None
     way, recovery = coarsest(coarser), measured.comparison.recovery
@@ -48,7 +47,7 @@ def multiplies_coarser(again: Again) -> Diagnosis | None:
         "PREC",
         f"the dots multiply in {way}, and the check expects {declared}",
         1.0,
-        (f"compiled: {in_words(coarser)}", f"every result is within the budget of {way} dots"),
+        (f"compiled: {dots_in_words(coarser)}", f"every result is within the budget of {way} dots"),
         tuple(
             among(Where(one.file, line, line_of(one.file, line).strip(), kernel=one.by))
             for one in coarser

@@ -31,7 +31,8 @@ from ..numerics.forward import refuse_wrong_forward
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.beforehand import Beforehand
 from ..probing.compilation import Compilation
-from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent
+from ..probing.dots import dots_of
+from ..probing.experiment import Experiment, Tick, experiment_of, silent
 from ..probing.receipt import environment, notes_of, provenance, warned_in
 from ..probing.runs import RunRecord, outcomes_of, pinned, records_of, with_strays, with_symmetries
 from ..probing.tapped import refuse_wrong_taps

@@ -25,7 +25,8 @@ from ..numerics.run_identities import (
     identities_alone,
     silenced,
 )
-from ..probing.experiment import Experiment, Tick, dots_of, effective, experiment_of, layouts_of, silent
+from ..probing.dots import dots_of
+from ..probing.experiment import Experiment, Tick, effective, experiment_of, layouts_of, silent
 from ..probing.observe import Execution, execute
 from ..probing.receipt import environment, notes_of, provenance, warned_in
 from ..probing.runs import RunRecord, with_strays

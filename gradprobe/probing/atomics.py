@@ -1,13 +1,13 @@
-"""The atomics that add into a target's results: by the storages that its kernels were given, else by names."""
+"""Which launched kernels get the memory of a target's results, and the atomics by which they add into it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from ..model.run import Line
+from ..runtime.launches import Pointer
 from ..runtime.run import Outcome
-from .given import pointers_to
 
 
 def atomics_into(outcome: Outcome, names: Iterable[str]) -> dict[str, tuple[Line, ...]]:
@@ -17,7 +17,7 @@ def atomics_into(outcome: Outcome, names: Iterable[str]) -> dict[str, tuple[Line
 
 def _of_triton(outcome: Outcome, name: str) -> tuple[Line, ...]:
     found: dict[Line, None] = {}
-    for one in pointers_to(outcome, name):
+    for one in _pointers_to(outcome, name):
         from ..source import additions
 
         try:
@@ -35,3 +35,21 @@ def _of_cuda(outcome: Outcome, name: str) -> tuple[Line, ...]:
 
     of_files = [(file, Path(file).read_text(errors="replace")) for file in files if Path(file).is_file()]
     return tuple(line for file, text in of_files for of, line in cuda_atomics(file, text) if of == name)
+
+
+def _pointers_to(outcome: Outcome, name: str) -> list[Pointer]:
+    """The pointers to an intermediate that kernels of Triton were launched with."""
+    if not outcome.pointers:  # else Triton is loaded
+        return []
+    from ..source.additions import named_after
+
+    homes = {address for address, of in outcome.storages.items() if of.lower() == name.lower()}
+    named = [one for one in outcome.pointers if named_after(one.parameter) == name]
+    # A storage may have been another tensor's before: names decide where there are some.
+    return named or [one for one in outcome.pointers if one.storage in homes]
+
+
+def makes_together(outcome: Outcome, names: Collection[str]) -> bool:
+    """Whether one kernel was launched with pointers to all of these intermediates."""
+    kernels = [{id(one.kernel) for one in _pointers_to(outcome, name)} for name in names]
+    return bool(set.intersection(*kernels))

@@ -45,7 +45,7 @@ from ..runtime.spread import AllocationSpread
 from ..runtime.taps import Tap, parse_tap
 from ..runtime.trace import Trace
 from ..targets.find import Target
-from .arithmetic import Arithmetic, in_words
+from .dots import coarser_dots, declared_way, dots_in_words, dots_of
 
 STAGES = ("target", "reference", "compare", "diagnose")
 
@@ -194,15 +194,14 @@ def measure(
     """
     rows, stopwatch = rows_of(experiment.case, recovery), experiment.stopwatch
     case = rows.case(experiment.case) if rows else experiment.case
-    arithmetic = arithmetic_of(experiment)
-    precision = precision_of(case.dtype, arithmetic.way)
+    precision = precision_of(case.dtype, dots_of(experiment))
     precision = exactly(precision) if case.pattern == "dyadic" else precision
     # What is kept for later holds the values alone, not the tensors that the target was given.
     values, layout = inputs.values, inputs.layout
     problem = cache(lambda: problem_of(case, values, rows))
     coarser: tuple[Coarser | Operand | OperandOfEach | Roundings | CoarserDots, ...] = ()
-    if arithmetic.coarser:
-        coarser += (CoarserDots(arithmetic.declared or "", in_words(arithmetic.coarser)),)
+    if of_dots := coarser_dots(experiment):
+        coarser += (CoarserDots(declared_way(experiment) or "", dots_in_words(of_dots)),)
 
     def timed(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         with stopwatch.timed("reference"):
@@ -305,13 +304,3 @@ def _reference_trace(experiment: Experiment, inputs: Inputs) -> Trace | None:
         if trace is not None:
             refuse_other_formulas(reference, case, attention_of(case, inputs.values), trace, dots_of(experiment))
     return trace
-
-
-def arithmetic_of(experiment: Experiment) -> Arithmetic:
-    """What is known of how the target's dots multiply."""
-    return Arithmetic(experiment.case, experiment.target, experiment.dots, experiment.is_compiled)
-
-
-def dots_of(experiment: Experiment) -> str:
-    """How dots are judged to multiply."""
-    return arithmetic_of(experiment).way

@@ -26,9 +26,9 @@ from ..numerics.budget import Recovery
 from ..numerics.evidence import Inside, LayoutRun, Measured
 from ..numerics.rows import in_whole
 from ..runtime.trace import Trace
+from .atomics import makes_together
 from .beforehand import Beforehand
 from .experiment import Experiment, derived, inputs_of, measure
-from .given import makes_together
 from .observe import Execution, accepted
 from .runs import RunRecord
 

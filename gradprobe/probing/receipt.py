@@ -16,7 +16,8 @@ from ..numerics.evidence import Provenance
 from ..runtime.versions import installed, untested
 from ..targets.find import Target
 from ..targets.naming import edited_modules, plain_function, triton_cache
-from .experiment import Experiment, arithmetic_of
+from .dots import sentences_of_dots
+from .experiment import Experiment
 from .runs import RunRecord, outcomes_of
 
 
@@ -26,7 +27,7 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
     changed = experiment.target.surroundings.sentence
     notes = (
         *_of_case(experiment.case),
-        *arithmetic_of(experiment).sentences(),
+        *sentences_of_dots(experiment),
         *([f"the target changes, for all of its process, {changed}: it is judged without"] if changed else []),
         # Which configurations of autotuned kernels ran, where none was chosen by time.
         *(configuration.sentence for one in executions for configuration in one.outcome.configurations),

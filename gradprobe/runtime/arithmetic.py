@@ -19,6 +19,8 @@ _DOT = re.compile(r"\btt\.dot [^:\n]*?(?:inputPrecision = (\w+)[^:\n]*)?: tensor
 _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 _PLACE = re.compile(r'"([^"]*)":(\d+):\d+')
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+# What decides how torch's own matrices multiply.
+CUBLAS = "torch.backends.cuda.matmul"
 # What changes how cuBLAS multiplies float32.
 _SETTERS = ("_set_cublas_allow_tf32", "_set_float32_matmul_precision", "_set_fp32_precision_setter")
 
@@ -30,7 +32,7 @@ class Dots:
     way: str
     """One of DOTS."""
     by: str
-    """The kernel's name; else what decides it: "torch.backends.cuda.matmul"."""
+    """The kernel's name; else what decides it: CUBLAS."""
     file: str = ""
     lines: tuple[int, ...] = ()
     """Where they stand in its source; empty where that is not known."""
@@ -90,7 +92,7 @@ def matmuls_watched(found: list[Dots]) -> Iterator[None]:
 
     def note() -> None:
         way = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
-        found.append(Dots(way, "torch.backends.cuda.matmul"))
+        found.append(Dots(way, CUBLAS))
 
     with contextlib.ExitStack() as stack:
         for name in _SETTERS:

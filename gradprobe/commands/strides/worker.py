@@ -21,7 +21,8 @@ from ...pipeline.fit import WRONG_THROUGHOUT, Fit, fit, share_wrong
 from ...pipeline.probe import reasons_with_edits
 from ...pipeline.reported import report_of
 from ...pipeline.resolve import Problem, resolve_problem
-from ...probing.experiment import Experiment, dots_of, experiment_of
+from ...probing.dots import dots_of
+from ...probing.experiment import Experiment, experiment_of
 from ...probing.receipt import environment, notes_of, provenance, warned_in
 from ...probing.runs import RunRecord, outcomes_of, records_of, with_strays
 from .bench import FIRST, Bench

@@ -48,11 +48,6 @@ class Rewritten:
             namespace.update(function.scope)
             namespace.update(kept)
 
-    def forget(self) -> None:
-        """Takes the rewritten functions out of the interpreter's own record, which would keep them for good."""
-        for made, _ in self.functions:
-            getattr(type(made), "rewritten_fn", {}).pop(made.fn, None)
-
 
 def parameters(number: int) -> list[str]:
     """The names of the parameters that a tap adds: a pointer, and four sizes."""

@@ -147,10 +147,6 @@ class Session:
         given = (self._memory[number, plain], *(1,) * (4 - len(shape)), *shape)
         return dict(zip(parameters(number), given, strict=True))
 
-    def close(self) -> None:
-        for launch in filter(None, self._launches.values()):
-            launch.rewritten.forget()
-
 
 def _untouched(shape: Sequence[int], device: str) -> Tensor:
     """Room for an intermediate in float32, and for marks behind it, that nothing has been stored to."""
@@ -202,8 +198,6 @@ def tapped(taps: Sequence[Tap], shapes: Mapping[str, Sequence[int]], device: str
             if session.failure is not None:
                 raise session.failure from error
             raise
-        finally:
-            session.close()
 
 
 def _check(tap: Tap, shapes: Mapping[str, Sequence[int]]) -> None:

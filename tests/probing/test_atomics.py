@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gradprobe.probing.given import makes_together
+from gradprobe.probing.atomics import makes_together
 from gradprobe.runtime.launches import Pointer
 
 
