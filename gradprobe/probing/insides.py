@@ -85,7 +85,7 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     if any(layout == "expanded" for _, layout in run.assigned) or _repeats_as_saved(experiment, run.assigned):
         words = f"P and dS are not recovered in {run.layout}: a layout that repeats values holds no one-hot rows"
         return record.with_more(notes=[words] if case.layouts or case.runs else [])
-    # Of one that is wrong the other cores follow the kernels.
+    # What a wrong one reads that nothing wrote may be something else in a fork.
     beforehand = Beforehand()
     box = _BlackBox(experiment, beforehand)
     announce = box.announce if run.verdict == MATCH else _nothing_to_tell

@@ -136,6 +136,7 @@ def observe(
             experiment.target, case, inputs, f"{__package__}.shard:ShardWorker",
             fill=experiment.fill, unwritten=experiment.unwritten, banded=banded, copies=copies,
         )  # fmt: skip
+        assert together.outcome is not None  # where one raised, there is no answer
         return Execution(inputs, together.outcome, together.memory, together.unwatched)
     guards, given = Guards(inputs.tensors, inputs.fill), InputsBefore(inputs, case.inplace)
     run = partial(_run, experiment, inputs, banded, copies, schedule)
@@ -169,7 +170,7 @@ def _run(
             bands = Allocations(of.fill, of.unwritten, unwritten, copies=copies, spread=of.spread)
         outcome = run_target(
             of.target, of.case, inputs, of.taps,
-            _all_entered(bands, of.spread and of.spread.asking(), steps and steps.operations()),
+            _all_entered(bands, of.spread.asking() if of.spread else None, steps.operations() if steps else None),
             schedule=schedule, unwritten=unwritten, launched=steps.launched if steps else lambda kernel: None,
         )  # fmt: skip
     return outcome, watch, bands

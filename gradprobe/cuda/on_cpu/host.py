@@ -64,7 +64,7 @@ class HostCall:
         Raises:
             Whatever what it launches raises: it goes on behind that, but nothing is launched any more.
         """
-        works = (self._launch, self._allocate, self._fill, self._copy)
+        works: tuple[Callable[..., None], ...] = (self._launch, self._allocate, self._fill, self._copy)
         kinds = (_LAUNCH, _ALLOCATE, _FILL, _COPY)
         described = _CPython(*(kind(self._guarded(work)) for kind, work in zip(kinds, works, strict=True)))
         self._library.set_python(described)

@@ -90,8 +90,7 @@ def read(written: str) -> list[RankCall]:
     """What one rank asked for since its run began."""
     calls: list[RankCall] = []
     for line in written.splitlines():
-        value: Any = json.loads(line)
-        if value is None:
+        if (value := json.loads(line)) is None:
             calls = []
         else:
             rank, name, shapes, ranks, peer, place = value
@@ -100,11 +99,16 @@ def read(written: str) -> list[RankCall]:
 
 
 def disagreements(calls: Mapping[int, Sequence[RankCall]]) -> Iterator[str]:
-    """Sentences about calls that should go together and do not: another operation, another shape, or one too few."""
-    yield from _of_groups(calls)
+    """Sentences about calls that should go together and do not: another operation, or another shape."""
+    for _, asked in _collectives(calls):
+        at_once = enumerate(zip(*asked, strict=False), 1)
+        differing = ((n, one[0], other) for n, one in at_once for other in one if _differs(one[0], other))
+        for number, first, other in islice(differing, 1):
+            words = f"rank {first.rank} calls {first.in_words}, rank {other.rank} {other.in_words}"
+            yield f"collective {number} is not the same in all ranks: {words}"
     for sent, received in _pairs(calls):
-        differing = ((s, r) for s, r in zip(sent, received, strict=False) if s.shapes != r.shapes)
-        for s, r in islice(differing, 1):
+        differing_pairs = ((s, r) for s, r in zip(sent, received, strict=False) if s.shapes != r.shapes)
+        for s, r in islice(differing_pairs, 1):
             words = f"{', '.join(s.shapes)} to rank {r.rank} at {s.place}"
             yield f"rank {s.rank} sends {words}, which receives {', '.join(r.shapes)} at {r.place}"
 
@@ -120,24 +124,11 @@ def unanswered(calls: Mapping[int, Sequence[RankCall]]) -> Iterator[str]:
             yield f"rank {r.rank} receives from rank {r.peer} at {r.place}, which has sent it nothing more"
 
 
-def _of_groups(calls: Mapping[int, Sequence[RankCall]]) -> Iterator[str]:
-    for _, asked in _collectives(calls):
-        for number, at_once in enumerate(zip(*asked, strict=False)):
-            first = at_once[0]
-            other = next((call for call in at_once if _differs(first, call)), None)
-            if other is not None:
-                yield (
-                    f"collective {number + 1} is not the same in all ranks: rank {first.rank} calls {first.in_words}, "
-                    f"rank {other.rank} {other.in_words}"
-                )
-                break
-
-
 def _collectives(calls: Mapping[int, Sequence[RankCall]]) -> Iterator[tuple[tuple[int, ...], list[list[RankCall]]]]:
     """Of each group its ranks, and what each of them asked it for together with the others."""
-    for ranks in dict.fromkeys(call.ranks for own in calls.values() for call in own if call.name not in _PAIRS):
-        own = [[call for call in calls.get(rank, ()) if call.ranks == ranks] for rank in ranks]
-        yield ranks, [[call for call in each if call.name not in _PAIRS] for each in own]
+    together = {rank: [call for call in own if call.name not in _PAIRS] for rank, own in calls.items()}
+    for ranks in dict.fromkeys(call.ranks for own in together.values() for call in own):
+        yield ranks, [[call for call in together.get(rank, ()) if call.ranks == ranks] for rank in ranks]
 
 
 def _differs(one: RankCall, other: RankCall) -> bool:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing.connection import Connection, Listener, wait
@@ -25,7 +25,7 @@ from ...model.failures import RanksFailure, UsageFailure
 from ...model.number import plural, ranks_in_words
 from ...processes.child import WHERE
 from ...processes.ended import last_line, words_of
-from .calls import RankCall, disagreements, read, unanswered
+from .calls import disagreements, read, unanswered
 from .rank import CALLS, FOLDER, SOCKET, STACK, TAKEN, Answer, RankSetup, Task, die_with_parent, serve, started
 
 # Seconds: for all ranks to join; in which the others answer once one has; without a sign of work, before and after one
@@ -102,7 +102,8 @@ class World:
         if self._agent is not None:
             self._agent.join(0.0 if self.failed else 2.0)
             if self._agent.is_alive():
-                self._kill()
+                self._end_ranks()
+                self._agent.kill()
             self._agent.join()
         for member in self._members:
             for held in (member.connection, member.stack, member.calls):
@@ -143,7 +144,8 @@ class World:
             try:
                 connection = self._listener.accept()
             except TimeoutError:
-                if self._agent_ended() or time.monotonic() > over:
+                is_over = self._agent is not None and not self._agent.is_alive()
+                if is_over or time.monotonic() > over:
                     missing = ranks_in_words(number for number in range(self.ranks) if number not in found)
                     why = self._ends() or f"{_JOIN:.0f} s are over"
                     raise RanksFailure(f"{missing} never came: {why}") from None
@@ -208,7 +210,7 @@ class World:
         time.sleep(_SAYING)
         self._end_ranks()
         self._ends()
-        calls = self._calls()
+        calls = {member.number: read(member.calls.read()) for member in self._members}
         # A rank that dies makes others raise.
         ended, differing = self._of_dead() or self._of_raised(), list(disagreements(calls))
         words = [*ended, *self._of_waiting(waiting), *differing]
@@ -240,12 +242,6 @@ class World:
         words = [f"{ranks_in_words(own)} wait{'s' * (len(own) == 1)} {place}" for place, own in at.items()]
         return [*words, *([f"{ranks_in_words(done)} {'has' if len(done) == 1 else 'have'} ended"] if done else [])]
 
-    def _calls(self) -> Mapping[int, Sequence[RankCall]]:
-        return {member.number: read(member.calls.read()) for member in self._members}
-
-    def _agent_ended(self) -> bool:
-        return self._agent is not None and not self._agent.is_alive()
-
     def _ends(self) -> str:
         """What the launcher says of the ranks that ended, where it is ours and says anything."""
         if self._told is not None and self._told.poll(_ENDING):
@@ -254,11 +250,6 @@ class World:
                 self._failures = told if isinstance(told, dict) else {}
                 return told if isinstance(told, str) else ", ".join(words_of(code) for code in told.values())
         return ""
-
-    def _kill(self) -> None:
-        self._end_ranks()
-        if self._agent is not None:
-            self._agent.kill()
 
     def _end_ranks(self) -> None:
         for member in self._members:
