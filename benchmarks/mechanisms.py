@@ -92,7 +92,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("coincidence", "diagnosis/coincidence", ("diagnosis/coincidence",)),
     Mechanism("identities", "numerics/identities", ("numerics/identities",)),
     Mechanism("symmetries", "probing/runs", functions=("with_symmetries", "_linear_and_permuted", "_second")),
-    Mechanism("evenness", "probing/experiment", ("numerics/evenness",)),
+    Mechanism("evenness", "probing/measure", ("numerics/evenness",)),
     _behaviour("wrong_in_the_first_call_alone", "behaviour"), _behaviour("later_call_differs", "behaviour"),
     _behaviour("differs_from_run_to_run", "behaviour"), _behaviour("reads_what_was_never_written", "behaviour"),
     _behaviour("right_without_dead_rows", "behaviour"), _behaviour("multiplies_coarser", "compiled"),
@@ -146,7 +146,7 @@ CORE: tuple[str, ...] = (
         "taps", "trace", "versions",
     )),
     *(f"probing/{name}" for name in (
-        "__init__", "atomics", "contract", "dots", "experiment", "observe", "receipt", "runs", "shard",
+        "__init__", "atomics", "contract", "dots", "experiment", "measure", "observe", "receipt", "runs", "shard",
         "tapped",
     )),
     *(f"pipeline/{name}" for name in (

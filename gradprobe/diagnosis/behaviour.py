@@ -16,7 +16,8 @@ from ..model.assignment import Assigned
 from ..model.failures import Failure
 from ..model.mechanisms import door
 from ..model.report import Diagnosis
-from ..probing.experiment import Experiment, inputs_of, measure
+from ..probing.experiment import Experiment, inputs_of
+from ..probing.measure import measure
 from ..probing.observe import execute
 from ..processes.forks import halved
 

@@ -31,7 +31,8 @@ from ..model.number import in_words, spans
 from ..model.report import Where
 from ..model.run import MATCH
 from ..numerics.evidence import LayoutRun
-from ..probing.experiment import Experiment, experiment_of, inputs_of, measure, silent
+from ..probing.experiment import Experiment, experiment_of, inputs_of, silent
+from ..probing.measure import measure
 from ..probing.observe import execute
 from ..processes.forks import ParallelWork
 from ..runtime.interpreter.dataflow import Flow, Site

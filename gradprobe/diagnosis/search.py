@@ -17,7 +17,8 @@ from ..model.case import Case
 from ..model.failures import Failure
 from ..model.intermediates import DERIVED
 from ..model.report import NAMED
-from ..probing.experiment import Experiment, inputs_of, measure
+from ..probing.experiment import Experiment, inputs_of
+from ..probing.measure import measure
 from ..probing.observe import execute
 from ..processes.forks import halved
 from .prediction import observed

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..model.case import DOTS
 from ..runtime.arithmetic import CUBLAS, Dots, coarsest
-
-if TYPE_CHECKING:
-    from .experiment import Experiment
+from .experiment import Experiment
 
 
 def declared_way(of: Experiment) -> str | None:

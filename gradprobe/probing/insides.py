@@ -28,7 +28,8 @@ from ..numerics.rows import in_whole
 from ..runtime.trace import Trace
 from .atomics import makes_together
 from .beforehand import Beforehand
-from .experiment import Experiment, derived, inputs_of, measure
+from .experiment import Experiment, derived, inputs_of
+from .measure import measure
 from .observe import Execution, accepted
 from .runs import RunRecord
 

@@ -26,7 +26,8 @@ from ..numerics.repeats import Repeats
 from ..runtime.run import Outcome
 from .atomics import atomics_into
 from .beforehand import Beforehand, LaidOut
-from .experiment import Experiment, derived, effective, inputs_of, layouts_of, measure
+from .experiment import Experiment, derived, effective, inputs_of, layouts_of
+from .measure import measure
 from .observe import Execution, accepted, execute
 
 

@@ -18,7 +18,8 @@ from gradprobe.numerics.closeup import close_up_of
 from gradprobe.numerics.evidence import Measured, Probed
 from gradprobe.pipeline.probe import probe
 from gradprobe.pipeline.reported import report_of
-from gradprobe.probing.experiment import experiment_of, inputs_of, measure
+from gradprobe.probing.experiment import experiment_of, inputs_of
+from gradprobe.probing.measure import measure
 from gradprobe.render.console import render
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case

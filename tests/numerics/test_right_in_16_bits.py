@@ -16,7 +16,8 @@ from gradprobe.numerics.evidence import Measured
 from gradprobe.numerics.precision import precision_of
 from gradprobe.numerics.rounding_spread import rounding
 from gradprobe.numerics.slopes import steepest
-from gradprobe.probing.experiment import experiment_of, inputs_of, measure
+from gradprobe.probing.experiment import experiment_of, inputs_of
+from gradprobe.probing.measure import measure
 from gradprobe.runtime.trace import Trace, read_trace
 from tests.emulated import target_of
 from tests.numerics.drawn_kernels import Roundings, backward, drawn

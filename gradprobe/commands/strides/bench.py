@@ -18,7 +18,8 @@ from ...model.run import BITS, BUDGET, MATCH, MISMATCH, TOGETHER, Laid
 from ...numerics.evidence import LayoutRun, Measured
 from ...numerics.memory_findings import never_written
 from ...pipeline.reported import run_of
-from ...probing.experiment import Experiment, derived, effective, measure
+from ...probing.experiment import Experiment, derived, effective
+from ...probing.measure import measure
 from ...probing.observe import Execution, observe
 from ...runtime.trace import Trace
 from .trials import CONTIGUOUS, EXPANDED, NOT_RUN, Fill, LayoutTrial, TrialResult
