@@ -252,7 +252,7 @@ def test_a_variable_that_does_not_exist_is_answered_with_those_that_do_the_likel
     assert "no launched kernel computes a variable 'dsT'" in str(failure)
     assert failure.way_out == "lazy_dq_kernel: did you mean 'ds'?; lazy_dkdv_kernel: did you mean 'ds'?"
     other = failure_of(["dS=preprocess:zzz[b,h,offs_m,offs_n]"])
-    assert "lazy_preprocess_kernel has b, h, offs_m, " in other.way_out
+    assert "lazy_preprocess_kernel has n_tiles, pid, b, h, " in other.way_out
     assert "stride" not in other.way_out
 
 
