@@ -30,50 +30,48 @@ class Pointer:
     """Its address."""
 
 
-@contextlib.contextmanager
-def recorded_launches(
-    inputs: Mapping[str, Tensor],
-    taken: set[str],
-    launched: Launched = lambda kernel: None,
-    compiled: set[Any] | None = None,
-    pointers: list[Pointer] | None = None,
-    numbers: list[Numbers] | None = None,
-    calls: Calls | None = None,
-) -> Iterator[list[Any]]:
-    """While open, lists the Triton kernels that are launched, and adds to `taken` the inputs that they are given.
+class LaunchRecord:
+    """The Triton kernels that were launched, compiled or interpreted, and what they were given."""
 
-    An input that kernels get only as a copy is not taken: its strides never reach them.
+    def __init__(self, inputs: Mapping[str, Tensor], launched: Launched) -> None:
+        self._inputs, self._launched = inputs, launched
+        self.kernels: list[Any] = []
+        self.taken: set[str] = set()
+        """The inputs among it. One that kernels get only as a copy is not: its strides never reach them."""
+        self.compiled: set[Any] = set()
+        """What each kernel was compiled to."""
+        self.pointers: dict[tuple[int, str, int], Pointer] = {}
+        """The tensors, each once, however often a kernel is timed."""
+        self.numbers: list[Numbers] = []
+        self.calls = Calls()
+        """The launches of interpreted kernels, as a compiler sees them."""
+
+    def launch(self, run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        """Launches one."""
+        self.kernels.append(kernel.fn)
+        self.taken |= given_where_they_lay(self._inputs, _tensors((*args, *kwargs.values())))
+        for name, tensor in _named_tensors(kernel, args, kwargs):
+            one = Pointer(kernel, name, storage_of(tensor))
+            self.pointers.setdefault((id(kernel), name, one.storage), one)
+        self.numbers.append((kernel.fn.__name__, tuple(_whole_numbers([*args, *kwargs.values()]))))
+        with self.calls.noting(kernel, args, kwargs) if interpreting() else contextlib.nullcontext():
+            result = run(kernel, *args, **kwargs)
+        if hasattr(result, "asm"):
+            self.compiled.add(result)
+        self._launched(kernel.fn.__name__)
+        return result
+
+
+@contextlib.contextmanager
+def recorded_launches(inputs: Mapping[str, Tensor], launched: Launched = lambda kernel: None) -> Iterator[LaunchRecord]:
+    """While open, records the Triton kernels that are launched.
 
     Args:
         launched: called with the name of each kernel after its launch.
-        compiled: gets what each kernel was compiled to.
-        pointers: gets the tensors that each kernel was given.
-        numbers: gets the whole numbers of each launch.
-        calls: gets the launches of interpreted kernels, as a compiler sees them.
     """
-    launches: list[Any] = []
-    known: dict[tuple[int, str, int], Pointer] = {}
-
-    def record(run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        launches.append(kernel.fn)
-        taken.update(given_where_they_lay(inputs, _tensors((*args, *kwargs.values()))))
-        if pointers is not None:  # those of one tensor once, however often a kernel is timed
-            for name, tensor in _named_tensors(kernel, args, kwargs):
-                one = Pointer(kernel, name, storage_of(tensor))
-                known.setdefault((id(kernel), name, one.storage), one)
-        if numbers is not None:
-            numbers.append((kernel.fn.__name__, tuple(_whole_numbers([*args, *kwargs.values()]))))
-        with calls.noting(kernel, args, kwargs) if calls is not None and interpreting() else contextlib.nullcontext():
-            result = run(kernel, *args, **kwargs)
-        if compiled is not None and hasattr(result, "asm"):
-            compiled.add(result)
-        launched(kernel.fn.__name__)
-        return result
-
-    with launching_through(record):
-        yield launches
-    if pointers is not None:
-        pointers += known.values()
+    record = LaunchRecord(inputs, launched)
+    with launching_through(record.launch):
+        yield record
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from ..targets.warned import kept_warnings, warned_once, warning_lines
 from .arithmetic import Dots, matmuls_watched, of_autograd, of_cuda, of_triton
 from .backend import interpreting
 from .changes import Shared, shared
-from .front_end import Calls, KernelCall
+from .front_end import KernelCall
 from .launches import (
     Configuration,
     Launched,
@@ -127,21 +127,15 @@ def run_target(
         TargetFailure: it raised by accident, or returned what it may not.
     """
     arguments = bind(target, case, inputs.tensors)
-    taken: set[str] = set()
     watch = Watch(inputs.tensors, schedule, unwritten or Unwritten(), after=launched)
     ran: list[Configuration] = []
-    compiled: set[Any] = set()
     dots: list[Dots] = []
-    pointers: list[Pointer] = []
-    numbers: list[Numbers] = []
-    calls = Calls()
-    recorded = recorded_launches(inputs.tensors, taken, launched, compiled, pointers, numbers, calls)
     tapping = tapped(taps, expected_shapes(case), case.device) if taps else nullcontext()
     # In the interpreter, and where all configurations are asked for, nothing is chosen by time.
     chosen = interpreting() or case.configs == "all"
     configured = one_configuration(ran, dict(case.pinned)) if chosen else nullcontext()
     lost = _telling_of_a_lost_device(target, inputs)
-    with tapping as session, recorded as launches, watched(watch):
+    with tapping as session, recorded_launches(inputs.tensors, launched) as record, watched(watch):
         try:
             with instrumentation, lost, gpu_stood_in(as_cuda=case.as_cuda), configured, whole_tracebacks():
                 result = _call(target, case, arguments, inputs, dots)
@@ -153,11 +147,11 @@ def run_target(
             raise
         except Exception as error:
             if not _refuses(error):
-                raise TargetFailure(*_raised(target, case, inputs, error, calls.failed)) from error
+                raise TargetFailure(*_raised(target, case, inputs, error, record.calls.failed)) from error
             if inputs.layout in ("contiguous", AS_SAVED):
                 raise Refusal(*_raised(target, case, inputs, error)) from error
-            kernels = _sources(launches, watch.launches)
-            return Outcome(None, _error_in_words(error), kernels, interpreting(), tuple(launches), frozenset(taken))
+            words, kernels = _error_in_words(error), _sources(record.kernels, watch.launches)
+            return Outcome(None, words, kernels, interpreting(), tuple(record.kernels), frozenset(record.taken))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, and what test runners fail and skip by
@@ -174,15 +168,14 @@ def run_target(
     left_out = [unit.source.left_out for unit in units if not unit.has_host]
     equal = (stores.sentence for stores in watch.equal_stores)
     notes = (*how, *(reading.notes if reading else ()), *filter(None, left_out), *equal)
-    taken |= given_where_they_lay(inputs.tensors, watch.given)
     items = result.items() if isinstance(result, Mapping) else ()
     return Outcome(
         trace=trace,
         refused=None,
-        kernels=_sources(launches, watch.launches),
+        kernels=_sources(record.kernels, watch.launches),
         interpreted=interpreting(),
-        launched=tuple(launches),
-        taken=frozenset(taken),
+        launched=tuple(record.kernels),
+        taken=frozenset(record.taken | given_where_they_lay(inputs.tensors, watch.given)),
         notes=notes,
         unstored=reading.unstored if reading else {},
         storages={storage_of(tensor): str(name) for name, tensor in items if tensor is not None},
@@ -191,10 +184,10 @@ def run_target(
         shared=tuple(shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
         warned=kept_warnings(),
         configurations=tuple(dict.fromkeys(ran)),
-        pointers=tuple(pointers),
-        numbers=tuple(numbers),
-        calls=calls.by_key,
-        dots=() if case.device == "cpu" else _read(compiled, watch.launches, dots),
+        pointers=tuple(record.pointers.values()),
+        numbers=tuple(record.numbers),
+        calls=record.calls.by_key,
+        dots=() if case.device == "cpu" else _read(record.compiled, watch.launches, dots),
     )
 
 

@@ -220,11 +220,11 @@ def test_the_launches_recorded_inside_are_of_the_kernels_that_were_written():
     words = [f"dS=ds[{OUTER},offs_m,offs_n]"]
     with (
         tapped([parse_tap(word) for word in words], softmax_shapes(), "cpu"),
-        recorded_launches({}, set()) as launches,
+        recorded_launches({}) as record,
     ):
         written.fused_backward(*softmax_inputs())
-    assert launches == [written.fused_backward_kernel.fn]
-    assert source_of(launches[0]).file == written.__file__
+    assert record.kernels == [written.fused_backward_kernel.fn]
+    assert source_of(record.kernels[0]).file == written.__file__
 
 
 def test_an_error_of_the_kernel_itself_keeps_its_line_and_its_words():
