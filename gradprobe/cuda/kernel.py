@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ..model.failures import NoKernel, TargetFailure
-from .c_types import C_NUMBERS, FLOATING, OTHER, POINTER, CType, Taken, number_bytes, type_of
+from .c_types import C_NUMBERS, FLOATING, OTHER, POINTER, CType, Taken, type_of
 from .source import Parameter, Unit
 
 if TYPE_CHECKING:
@@ -46,17 +46,20 @@ class KernelEntry:
 
     def check(self, arguments: Sequence[Any]) -> None:
         """Raises TargetFailure where there are more or fewer than it takes."""
-        if len(arguments) != len(self.parameters):
-            takes = ", ".join(parameter.name or parameter.type for parameter in self.parameters)
-            raise TargetFailure(
-                f"kernel {self.name} of {self.file.name} takes {len(self.parameters)} arguments, got {len(arguments)}",
-                f"it takes: {takes}",
-            )
+        check_count(f"kernel {self.name} of {self.file.name}", self.parameters, arguments)
 
     def tensors(self, arguments: Sequence[Any]) -> list[tuple[str, Tensor]]:
         """(the parameter's name, the tensor) of each argument that is one; of a structure, by its fields."""
         given = zip(self.parameters, arguments, strict=True)
         return [found for each, argument in given for found in tensors_in(each.name, argument)]
+
+
+def check_count(who: str, parameters: Sequence[Parameter], arguments: Sequence[Any]) -> None:
+    """Raises TargetFailure where there are more or fewer arguments than parameters."""
+    if len(arguments) != len(parameters):
+        takes = ", ".join(parameter.name or parameter.type for parameter in parameters)
+        words = f"{who} takes {len(parameters)} arguments, got {len(arguments)}"
+        raise TargetFailure(words, f"it takes: {takes}")
 
 
 def entry_of(unit: Unit, name: str) -> KernelEntry:
@@ -139,13 +142,18 @@ def types_as_written(entry: KernelEntry) -> tuple[CType, ...]:
     Raises:
         TargetFailure: a parameter that is no pointer has a type that is not known.
     """
-    return tuple(_type_of(entry, parameter) for parameter in entry.parameters)
+    return tuple(known_type(f"kernel {entry.name}", entry.unit, parameter) for parameter in entry.parameters)
 
 
-def _type_of(entry: KernelEntry, parameter: Parameter) -> CType:
-    found = type_of(entry.unit, parameter.type)
+def known_type(who: str, unit: Unit, parameter: Parameter) -> CType:
+    """Of one parameter.
+
+    Raises:
+        TargetFailure: it is not known.
+    """
+    found = type_of(unit, parameter.type)
     if found is None:
-        words = f"kernel {entry.name}: the type {parameter.type!r} of parameter {parameter.name!r} is not known"
+        words = f"{who}: the type {parameter.type!r} of parameter {parameter.name!r} is not known"
         raise TargetFailure(words, "a structure may hold numbers, pointers, arrays and structures of these")
     return found
 
@@ -271,8 +279,3 @@ def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
     elif not isinstance(value, (bytes, ctypes.Structure, int, float)):
         for field, one in fields_of(value).items():
             yield from tensors_in(field, one)
-
-
-def element_bytes(entry: KernelEntry, array: str) -> int:
-    """The bytes of an element of a shared array, by its declaration; 0 where that does not tell."""
-    return number_bytes(entry.unit, entry.unit.source.shared_types.get(array, ""))

@@ -12,9 +12,8 @@ from typing import Any
 
 from ..model.failures import TargetFailure
 from . import nvrtc, on_cpu
-from .c_types import type_of
 from .host import HostFunction, HostParameter, launching_functions
-from .kernel import KernelEntry, device_of, entry_of, scalar, sizes_of
+from .kernel import KernelEntry, check_count, device_of, entry_of, known_type, scalar, sizes_of
 from .source import Unit, read_source
 from .watch import watching
 
@@ -93,9 +92,7 @@ class Launcher:
         """
         taken = [one for one in self.function.parameters if one.type != STREAM]
         where = f"{self.function.name} of {self.unit.source.path.name}"
-        if len(arguments) != len(taken):
-            takes = f"it takes: {', '.join(one.name or one.type for one in taken)}"
-            raise TargetFailure(f"{where} takes {len(taken)} arguments, got {len(arguments)}", takes)
+        check_count(where, taken, arguments)
         given = dict(zip(taken, arguments, strict=True))
         values = [self._value(where, one, given.get(one)) for one in self.function.parameters]
         tensors = [(one.name, each) for one, each in given.items() if hasattr(each, "data_ptr")]
@@ -105,9 +102,7 @@ class Launcher:
     def _value(self, where: str, parameter: HostParameter, argument: Any) -> Any:
         if parameter.type == STREAM:
             return ctypes.c_void_p(0)
-        known = type_of(self.unit, parameter.type)
-        if known is None:
-            raise TargetFailure(f"{where}: the type {parameter.type!r} of parameter {parameter.name!r} is not known")
+        known = known_type(where, self.unit, parameter)
         return scalar(f"{where}: parameter {parameter.name!r}", known, argument)
 
 

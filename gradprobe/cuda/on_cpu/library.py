@@ -15,8 +15,8 @@ import numpy as np
 
 from ...inputs.memory import Unwritten, entries_of
 from ...model.failures import TargetFailure
-from ..c_types import Taken
-from ..kernel import KernelEntry, element_bytes
+from ..c_types import Taken, number_bytes
+from ..kernel import KernelEntry
 from ..source import Unit
 from .build import ROOM, built, host_symbol, kernel_symbol, names_of
 
@@ -189,7 +189,8 @@ class Regions:
             # All of these are one; findings call it as the kernel does.
             name = _dynamic_array(entry) if is_dynamic else array.name
             size = dynamic_bytes if is_dynamic else array.bytes
-            named = Named(name, array.is_shared, None, base, size, element_bytes(entry, name))
+            element = number_bytes(entry.unit, source.shared_types.get(name, ""))
+            named = Named(name, array.is_shared, None, base, size, element)
             number = self._name(named) if array.name else 0
             if size:
                 self.all.append(CRegion(base, size, None, None, granule, number, array.is_shared))
