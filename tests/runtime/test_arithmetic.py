@@ -12,7 +12,8 @@ import torch
 
 from gradprobe.model.case import DOTS, Case
 from gradprobe.numerics.precision import UNITS
-from gradprobe.probing.arithmetic import Arithmetic
+from gradprobe.probing.dots import coarser_dots, dots_of, sentences_of_dots
+from gradprobe.probing.experiment import Experiment
 from gradprobe.runtime.arithmetic import Dots, coarsest, in_ttir, matmuls_watched, of_cuda, of_triton
 from gradprobe.runtime.launches import recorded_launches
 from gradprobe.targets.find import find_target
@@ -114,8 +115,8 @@ MATMUL = Dots("ieee", "torch.backends.cuda.matmul")
 
 def said(*seen, target="sdpa", is_compiled=True, **options):
     case = Case(**{"family": "softmax", "device": "cuda", **options})
-    arithmetic = Arithmetic(case, find_target(target), seen, is_compiled)
-    return arithmetic.way, " ".join(arithmetic.sentences()), [one.by for one in arithmetic.coarser]
+    of = Experiment(case, find_target(target), None, {}, dots=seen, is_compiled=is_compiled)
+    return dots_of(of), " ".join(sentences_of_dots(of)), [one.by for one in coarser_dots(of)]
 
 
 def test_what_is_judged_is_declared_else_read_else_assumed_and_said_with_its_reason():
