@@ -16,7 +16,6 @@ from ..model.assignment import OUTPUTS, PLAIN
 from ..model.case import Case
 from ..model.intermediates import DERIVED
 from ..model.mechanisms import gathered
-from ..numerics.head_errors import evenness
 from ..numerics.budget import Recovery
 from ..numerics.by_block import ByBlock
 from ..numerics.coarser import Coarser, CoarserDots, explained
@@ -25,6 +24,7 @@ from ..numerics.conventions import Convention, in_other_conventions
 from ..numerics.evenness import HeadScatter, heads_by_result
 from ..numerics.evidence import Measured
 from ..numerics.float64 import multiplying
+from ..numerics.head_errors import evenness
 from ..numerics.identities import identities
 from ..numerics.locate import locate
 from ..numerics.operands import Operand, OperandOfEach, rounded_operand
