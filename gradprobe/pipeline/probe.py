@@ -130,11 +130,17 @@ def probe(
             tick("trying edits", 0.0)
             reasons = reasons_with_edits(failed, reasons, allowance)
         notes = (*found_out, *notes_of(experiment, records), *stopped, *not_compiled)
-    not_shown = _not_shown(experiment, report.runs, given) if report.failing is None else []
-    notes = (*notes, *not_shown)
-    report = replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought, steps=found.steps)
-    report = replace(report, compile_errors=compile_errors)
-    return replace(report, notes=notes, coincidences=warned, seconds=experiment.stopwatch.seconds)
+    return replace(
+        report,
+        diagnoses=reasons.diagnoses,
+        known=reasons.known,
+        sought=reasons.sought,
+        steps=found.steps,
+        compile_errors=compile_errors,
+        notes=(*notes, *(_not_shown(experiment, report.runs, given) if report.failing is None else ())),
+        coincidences=warned,
+        seconds=experiment.stopwatch.seconds,
+    )
 
 
 def _numbers(records: Sequence[RunRecord]) -> dict[str, tuple[Numbers, ...]]:
