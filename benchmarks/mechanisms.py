@@ -58,8 +58,8 @@ def _behaviour(name: str, file: str) -> Mechanism:
     return Mechanism(f"behaviour/{name}", f"diagnosis/{file}", functions=(name,))
 
 
-def _rule(name: str, file: str) -> Mechanism:
-    return Mechanism(f"edits/{name}", f"source/repairs/{file}", functions=(name,))
+def _row(name: str, file: str, *functions: str) -> Mechanism:
+    return Mechanism(f"edits/{name}", f"source/rewrites/{file}", functions=functions)
 
 
 _MEMORY = "runtime/interpreter/memory"
@@ -112,26 +112,40 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "explain", "forms", "formulas", "library", "variants",
     ))),
     Mechanism("edits", "diagnosis/edits/tried", (
-        "diagnosis/edits", "source/reach", *(f"source/repairs/{name}" for name in (
-            "__init__", "alike", "candidates", "guards", "mask_rules", "place_rules", "repairs", "rules", "spots",
-            "unrun", "value_rules",
+        "diagnosis/edits", "source/reach", *(f"source/rewrites/{name}" for name in (
+            "__init__", "address_rows", "all_rows", "alike", "candidates", "mask_rows", "range_rows", "row", "spots",
+            "unrun", "value_rows",
         )),
     )),
-    Mechanism("edits/printed", "source/repairs/printed", ("source/repairs/printed",)),
-    Mechanism("edits/unread", "source/repairs/unread", ("source/repairs/unread",)),
-    Mechanism("edits/of_siblings", "source/repairs/candidates", ("source/repairs/siblings",)),
-    Mechanism("edits/stride_passed", "source/repairs/candidates", ("source/repairs/parameter",)),
-    Mechanism("edits/owner_meant", "source/repairs/candidates"),
-    Mechanism("edits/strides_of_what_is_passed", "source/repairs/candidates"),
-    *(_rule(name, "mask_rules") for name in ("comparison_turned", "mask_added")),
-    *(_rule(name, "place_rules") for name in (
-        "as_planted", "call_undone", "made_wide", "moved_out", "name_swapped", "operand_dropped", "order_changed",
-        "pointer_advanced", "pointer_begun", "range_moved", "term_missing", "whole_tiles",
-    )),
-    *(_rule(name, "value_rules") for name in (
-        "axis_given", "constant_changed", "delta_taken", "factor_added", "factor_moved", "factor_of_sibling",
-        "sign_changed", "sum_kept", "transposed",
-    )),
+    Mechanism("edits/printed", "source/rewrites/printed", ("source/rewrites/printed",)),
+    Mechanism("edits/unlike-its-sibling", "source/rewrites/all_rows", ("source/rewrites/siblings",)),
+    _row("another-stride", "address_rows", "another_name", "stride_passed"),
+    _row("other-tensors-strides", "address_rows", "owner_meant", "strides_of_what_is_passed"),
+    _row("own-strides-swapped", "address_rows", "own_strides_swapped"),
+    _row("term-dropped", "address_rows", "term_missing"),
+    _row("divisions-mixed-up", "address_rows", "divisions_mixed_up"),
+    _row("wide-offset-dropped", "address_rows", "made_wide"),
+    _row("bound-off-by-one", "mask_rows", "bound_off_by_one", "comparison_turned"),
+    _row("operand-dropped", "mask_rows", "condition_added"),
+    _row("guard-dropped", "mask_rows", "guard_added"),
+    _row("mask-dropped", "mask_rows", "mask_put_on"),
+    _row("padding-changed", "mask_rows", "padding_changed"),
+    _row("range-cut", "range_rows", "range_moved"),
+    _row("blocks-mixed-up", "range_rows", "blocks_mixed_up"),
+    _row("last-tile-lost", "range_rows", "whole_tiles"),
+    _row("zeros-not-written", "range_rows", "zeros_written"),
+    _row("statement-misplaced", "range_rows", "order_changed", "moved_out"),
+    _row("pointer-left-behind", "range_rows", "pointer_advanced", "pointer_begun"),
+    _row("factor-dropped", "value_rows", "factor_added", "factor_of_sibling"),
+    _row("factor-misplaced", "value_rows", "factor_moved"),
+    _row("subtrahend-changed", "value_rows", "delta_taken", "axis_given"),
+    _row("sign-changed", "value_rows", "sign_changed"),
+    _row("constant-changed", "value_rows", "constant_changed", "axis_asked"),
+    _row("part-put-on", "value_rows", "part_alone"),
+    _row("other-base", "value_rows", "other_base"),
+    _row("transpose-dropped", "value_rows", "transposed"),
+    _row("sum-overwritten", "value_rows", "sum_kept"),
+    _row("atomic-stored", "value_rows", "store_added"),
     Mechanism("beforehand", "probing/beforehand", ("probing/beforehand", "runtime/remembered"), is_speculation=True),
     Mechanism("halved", "processes/forks", functions=("halved",), is_speculation=True),
     Mechanism("memo", f"{_MEMORY}/memo", (f"{_MEMORY}/memo", f"{_MEMORY}/kernel_code"), is_speculation=True),
@@ -157,7 +171,7 @@ CORE: tuple[str, ...] = (
         "why",
     )),
     *(f"source/{name}" for name in (
-        "__init__", "additions", "cuda_syntax", "evaluation", "expressions", "kernel_file", "listing", "operators",
+        "__init__", "additions", "cuda_syntax", "evaluation", "expressions", "kernel_file", "listing",
         "parameter_names", "shadow", "text", "triton_source",
     )),
     *(f"cuda/{name}" for name in (

@@ -53,11 +53,11 @@ def test_every_door_asks_for_its_mechanism():
         assert asks or by_rule, one.name
 
 
-def test_every_rule_and_every_kind_of_hypothesis_is_in_the_table():
+def test_every_row_and_every_kind_of_hypothesis_is_in_the_table():
     from gradprobe.faults.table import _KINDS
-    from gradprobe.source.repairs.rules import RULES
+    from gradprobe.source.rewrites.all_rows import ROWS
 
-    asked = {f"edits/{rule.__name__}" for rule in RULES}
+    asked = {f"edits/{row.name}" for row in ROWS if row.undoes or row.again is not None}
     asked |= {f"faults/{kind.__module__.rpartition('.')[2]}" for kind in _KINDS}
     assert asked <= set(NAMES)
     assert len(NAMES) == len(set(NAMES))
@@ -70,10 +70,10 @@ def test_every_mechanism_has_lines_or_is_a_part_of_another():
 
 
 def test_a_family_is_off_as_a_whole(monkeypatch):
-    monkeypatch.setattr(mechanisms, "_OFF", frozenset({"faults", "edits/of_siblings"}))
+    monkeypatch.setattr(mechanisms, "_OFF", frozenset({"faults", "edits/unlike-its-sibling"}))
     assert not mechanisms.is_on("faults/index")
-    assert not mechanisms.is_on("edits/of_siblings")
-    assert mechanisms.is_on("edits/name_swapped")
+    assert not mechanisms.is_on("edits/unlike-its-sibling")
+    assert mechanisms.is_on("edits/another-stride")
 
 
 def test_what_is_off_says_nothing_and_what_ran_is_recorded(monkeypatch, tmp_path):

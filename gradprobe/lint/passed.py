@@ -6,10 +6,9 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..source.kernel_file import KernelFile, called
-from ..source.operators.addresses import parameters, stride_of
+from ..source.kernel_file import KernelFile, called, calls_of, parameters
 from ..source.parameter_names import tensor_of
-from ..source.repairs.spots import calls_of
+from ..source.rewrites.alike import stride_of
 
 
 def passed_of_others(path: str, kernel: str, tensor: str) -> Iterator[int]:

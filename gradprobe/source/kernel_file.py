@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TypeVar
 
 from .text import Edit, PythonSource
 
 N = TypeVar("N", bound=ast.AST)
+# These may stand beside any operator without brackets.
+_CLOSED = (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +59,11 @@ class KernelFile(PythonSource):
         (start, end), found = self.span(node), self.operator(node.left, sign)
         return self.text[start : found.start].rstrip(), self.text[found.end : end].strip()
 
+    def bracketed(self, node: ast.AST) -> str:
+        """A node as it may stand beside any operator."""
+        words = self.text_of(node)
+        return words if isinstance(node, _CLOSED) else f"({words})"
+
 
 def _is_kernel(function: ast.FunctionDef) -> bool:
     """Whether one of its decorators is `jit`, called or not."""
@@ -71,6 +78,43 @@ def _last_name(node: ast.expr) -> str:
 def called(node: ast.AST) -> str:
     """The last name of what a call calls: "load" for tl.load(...); "" for what is no call."""
     return _last_name(node) if isinstance(node, ast.Call) else ""
+
+
+def inside(node: ast.AST, kind: type[N]) -> list[N]:
+    """The nodes of a type in one, at any depth, itself among them."""
+    return [each for each in ast.walk(node) if isinstance(each, kind)]
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """The names that stand in a node, read or bound."""
+    return {name.id for name in inside(node, ast.Name)}
+
+
+def calls_in(node: ast.AST, *names: str) -> list[ast.Call]:
+    """The calls in a node of what has one of some names."""
+    return [call for call in inside(node, ast.Call) if called(call) in names]
+
+
+def parameters(function: ast.FunctionDef) -> list[str]:
+    """The names of all that a function takes by position or by name."""
+    spec = function.args
+    return [each.arg for each in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
+
+
+def calls_of(file: KernelFile, name: str) -> list[ast.Call]:
+    """The calls of a function by its name, `f(...)`, and its launches, `f[grid](...)`."""
+    return _calls_by_name(file).get(name, [])
+
+
+@lru_cache(maxsize=64)
+def _calls_by_name(file: KernelFile) -> dict[str, list[ast.Call]]:
+    found: dict[str, list[ast.Call]] = {}
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.Call):
+            base = node.func.value if isinstance(node.func, ast.Subscript) else node.func
+            if isinstance(base, ast.Name):
+                found.setdefault(base.id, []).append(node)
+    return found
 
 
 def _reached(tree: ast.Module, function: str | None) -> Iterator[ast.FunctionDef]:

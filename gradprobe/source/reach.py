@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from .operators.addresses import parameters
+from .kernel_file import parameters
 from .text import PythonSource
 from .triton_source import blocks
 

@@ -12,7 +12,7 @@ from gradprobe.diagnosis.dataflow import _diagnoses
 from gradprobe.diagnosis.suspects import suspects
 from gradprobe.runtime.interpreter.dataflow import Conflict, Crossing, Node, Site
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.repairs.candidates import Fault, candidates_of
+from gradprobe.source.rewrites.candidates import Fault, candidates_of
 from tests.diagnosis.following import followed_edit
 from tests.planted.planting import Edit, edited
 from tests.strangers.faults import file_of

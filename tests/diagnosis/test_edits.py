@@ -9,24 +9,22 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from gradprobe.diagnosis.edits.cause import Cause
 from gradprobe.diagnosis.edits.faults import FileFaults, faults_of
-from gradprobe.diagnosis.edits.found import Found, Passed
-from gradprobe.diagnosis.edits.hunt import Hunt
+from gradprobe.diagnosis.edits.ground import Ground
 from gradprobe.diagnosis.edits.judge import JudgedEdit
-from gradprobe.diagnosis.edits.search import Search
+from gradprobe.diagnosis.edits.search import Found, Passed, Search
 from gradprobe.diagnosis.edits.trial import Came, came_of
-from gradprobe.diagnosis.edits.tried import _passed, _with_passed
+from gradprobe.diagnosis.edits.tried import _placed
 from gradprobe.model.allowance import NOTHING, Allowance
 from gradprobe.model.patch import patched
-from gradprobe.model.report import Diagnosis, TriedEdit, Where, passing_edit
+from gradprobe.model.report import Diagnosis, Where, passing_edit
 from gradprobe.pipeline.probe import EDITS, probe
 from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.probing.runs import runs_of
 from gradprobe.runtime.backend import prepare_backend
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.repairs.candidates import Candidate, Fault
+from gradprobe.source.rewrites.candidates import Candidate, Fault
 from gradprobe.source.text import Edit
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
@@ -94,7 +92,7 @@ def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(tmp_path
     at = text.index("19)")
     edit = Candidate(KernelFile(f"{tmp_path}/delta.py", text), (Edit(at, at + 2, bound),), 0.0)
     search = Search(begun, runs_of(begun), tmp_path, ALLOWED)
-    titles, _, _ = search._confirmed(Cause((), tuple(search.wrong)), edit)
+    titles, _ = search._confirmed(edit)
     assert bool(titles) is matches
 
 
@@ -112,6 +110,12 @@ def test_an_edit_that_is_right_only_where_causal_is_as_it_was_breaks_what_is_rig
     assert (Search(begun, (), tmp_path, ALLOWED)._judge.judged(edit) is None) is breaks
 
 
+def told_of(*passed):
+    """What is told of the best of some edits that pass."""
+    (cause,) = _placed((), Found(list(passed)), 0.0)
+    return cause.edit
+
+
 TIGHT = "range(first, end, BLOCK_M)"
 
 
@@ -125,9 +129,8 @@ def test_an_edit_that_visits_tiles_in_which_nothing_is_seen_says_so(tmp_path, st
     at = text.index("first + BLOCK_M")
     edit = Candidate(KernelFile(f"{tmp_path}/flash.py", text), (Edit(at, at + len("first + BLOCK_M"), start),), 0.0)
     search = Search(begun, runs_of(begun), tmp_path, ALLOWED)
-    titles, at_others, whole = search._confirmed(cause := Cause((), tuple(search.wrong)), edit)
-    passed = Passed(edit, titles, JudgedEdit(["causal"]), at_others, search._needless(cause, edit, whole))
-    _, told = _passed(Found([passed]), 0.0)
+    titles, whole = search._confirmed(edit)
+    told = told_of(Passed(edit, titles, JudgedEdit(["causal"]), search._needless(edit, whole)))
     assert told.matches
     assert told.is_certain is is_tight
     assert ("nothing is seen in" in told.words) is not is_tight
@@ -142,27 +145,27 @@ def candidate(*edits):
 def test_the_edit_that_adds_the_least_is_told_and_of_the_others_none_that_does_the_same_and_more():
     longer, same = candidate(("x = a", "x = a * c")), candidate(("x = a", "x = b"))
     more, other = candidate(("x = a", "x = b"), ("y = b", "y = c")), candidate(("y = b", "y = c"))
-    found = Found(
-        [Passed(one, ["contiguous", "distinct"], JudgedEdit(["causal"])) for one in (longer, more, same, other, other)]
-    )
-    first, told = _passed(found, 0.0)
-    assert first.candidate is same
+    passed = [
+        Passed(one, ["contiguous", "distinct"], JudgedEdit(["causal"])) for one in (longer, more, same, other, other)
+    ]
+    told = told_of(*passed)
+    assert told.diff == same.diff
     assert told.others == ("line 4: y = c", "line 3: x = a * c")
 
 
 def test_text_that_the_file_has_elsewhere_is_preferred_to_what_is_new():
     new, known = candidate(("x = a", "x = c")), candidate(("x = a", "y = b"))
-    found = Found([Passed(one, ["contiguous", "distinct"], JudgedEdit(["causal"])) for one in (new, known)])
-    assert _passed(found, 0.0)[0].candidate is known
+    passed = [Passed(one, ["contiguous", "distinct"], JudgedEdit(["causal"])) for one in (new, known)]
+    assert told_of(*passed).diff == known.diff
 
 
 def test_what_is_certain_is_preferred_and_what_is_doubted_or_not_run_is_told():
     small, large = candidate(("x = a", "x = b")), candidate(("x = a", "x = b * c"), ("y = b", "y = b * c"))
     doubted = Passed(small, ["contiguous", "distinct"], JudgedEdit(["causal"], ["13 rows"], ("line 3",)))
     certain = Passed(large, ["contiguous", "distinct"], JudgedEdit(["causal"]))
-    _, told = _passed(Found([doubted]), 0.0)
+    told = told_of(doubted)
     assert (told.is_certain, told.reservations) == (False, ("not run: line 3", "wrong with it and without it: 13 rows"))
-    assert _passed(Found([doubted, certain]), 0.0)[0] is certain
+    assert told_of(doubted, certain).diff == large.diff
 
 
 def test_the_edits_for_two_causes_are_one_fix_and_each_is_told_at_its_own_cause(tmp_path):
@@ -173,17 +176,8 @@ def test_the_edits_for_two_causes_are_one_fix_and_each_is_told_at_its_own_cause(
     first, second = report.causes
     assert first.edit.words.endswith(f"; of it line 23 for {first.fault}, line 19 for {second.fault}")
     assert patched(both, second.edit.diff) == RIGHT.replace("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1) * 0.5")
-    gone = f"with it this fault is gone: in distinct and do=expanded all that is wrong is due to {first.fault}"
-    assert (second.edit.matches, second.edit.mends, second.edit.words) == (False, True, gone)
-
-
-@pytest.mark.parametrize(
-    ("left_by", "matches", "is_undone"), [((), True, True), ((), False, False), (("b",), False, True),
-                                          (("a", "b"), False, False)],
-)  # fmt: skip
-def test_a_cause_is_undone_where_only_what_others_make_wrong_is_left(left_by, matches, is_undone):
-    came = Came({"dQ": 0 if matches else 1}, {}, 0, "", matches, left_by=left_by)
-    assert Cause((), (), 0, "a").is_undone(came) is is_undone
+    part = "it is this cause's part of the edit with which all matches"
+    assert (second.edit.matches, second.edit.mends, second.edit.words) == (False, True, part)
 
 
 @pytest.mark.nightly
@@ -204,12 +198,13 @@ def test_an_edit_is_closer_where_a_result_comes_right_and_none_goes_wrong(wrong,
     assert not replace(before, wrong={}, failure="raised").is_better_than(before)
 
 
-def hunt_on(folder):
-    """A hunt for what is wrong with EXAMPLE, and the search that it is part of."""
+def search_on(folder):
+    """A search for what is wrong with EXAMPLE, and what it tries on top of no edit."""
     begun = experiment_on(folder, EXAMPLE)
     search = Search(begun, runs_of(begun), folder, ALLOWED)
-    file = KernelFile(f"{folder}/delta.py", EXAMPLE)
-    return search, Hunt(Cause((FileFaults(file, (Fault(19),), (), None),), tuple(search.wrong)))
+    faults = [FileFaults(KernelFile(f"{folder}/delta.py", EXAMPLE), (Fault(19),), (), None)]
+    search._faults, search._grounds = faults, [Ground(faults, search.wrong[0])]
+    return search, search._grounds[0]
 
 
 def next_of(ground):
@@ -219,37 +214,34 @@ def next_of(ground):
 
 def test_a_small_case_in_which_memory_suffers_that_does_not_in_the_layout_is_none_to_try_on(tmp_path, monkeypatch):
     """A kernel that takes whole blocks alone reads beyond a shorter tensor, whatever the edit."""
-    search, hunt = hunt_on(tmp_path)
-    wrong = came_of(hunt.first.failing)
+    search, ground = search_on(tmp_path)
+    wrong = came_of(ground.failing)
     came = iter([replace(wrong, harm=1), wrong])
     monkeypatch.setattr(search, "_all", lambda *_: [next(came)])
-    search._begin(hunt, hunt.first)
-    assert hunt.first.small[1] == wrong
+    search._begin(ground)
+    assert ground.small[1] == wrong
 
 
 def test_an_edit_that_passes_too_small_a_case_is_tried_on_a_larger_one_and_the_others_go_on_behind_it(tmp_path):
-    search, hunt = hunt_on(tmp_path)
-    search._begin(hunt, hunt.first)
-    first, (small, before) = next_of(hunt.first), hunt.first.small
-    passed, whole = replace(before, wrong={}, matches=True), [(hunt.first.failing, before)]
-    hunt.first.larger = iter([(replace(small, title="larger"), before)])
-    search._go_on(hunt, hunt.first, first, passed, whole)
-    assert hunt.first.small[0].title == "larger"
-    assert next_of(hunt.first) is first
-    assert next_of(hunt.first).edits != first.edits
+    search, ground = search_on(tmp_path)
+    search._begin(ground)
+    first, (small, before) = next_of(ground), ground.small
+    ground.larger = iter([(replace(small, title="larger"), before)])
+    assert not search._goes_on(ground, first, [(ground.failing, before)])
+    assert ground.small[0].title == "larger"
+    assert next_of(ground) is first
+    assert next_of(ground).edits != first.edits
 
 
 def test_what_is_sought_on_top_of_an_edit_takes_nothing_from_the_others(tmp_path):
-    search, hunt = hunt_on(tmp_path)
-    search._begin(hunt, hunt.first)
-    before, edit = hunt.first.small[1], next_of(hunt.first)
-    other = next(run for run in search.wrong if run is not hunt.first.failing)
-    search._go_on(hunt, hunt.first, edit, replace(before, wrong={}, matches=True), [(other, before)])
-    above = hunt.likeliest
+    search, ground = search_on(tmp_path)
+    search._begin(ground)
+    before, edit = ground.small[1], next_of(ground)
+    other = next(run for run in search.wrong if run is not ground.failing)
+    assert search._goes_on(ground, edit, [(other, before)])
+    above = search._grounds.pop()
     assert above.base is edit
-    hunt.leave(above)
-    assert hunt.likeliest is hunt.first
-    assert not hunt.is_over
+    assert search._likeliest() is ground
 
 
 def test_what_is_stored_but_for_a_constant_wants_the_scale(tmp_path):
@@ -262,10 +254,11 @@ def test_an_edit_at_the_line_of_a_runner_up_is_told_at_the_cause():
     file = KernelFile("mine.py", "a = 1\nb = 2\n")
     first = Diagnosis("factor/dQ", "A", "", 1.0, where=(Where("mine.py", 1, "a = 1"),))
     second = Diagnosis("factor/P", "A", "", 1.0, where=(Where("mine.py", 2, "b = 2"),))
-    passed, edit = Candidate(file, (Edit(10, 11, "3"),), 0.0), TriedEdit(matches=True, words="")
-    assert [one.edit for one in _with_passed((first, second), passed, edit)] == [edit, None]
+    edit = Candidate(file, (Edit(10, 11, "3"),), 0.0)
+    passed = Found([Passed(edit, ["contiguous", "distinct"], JudgedEdit(["causal"]))])
+    assert [one.edit is not None for one in _placed((first, second), passed, 0.0)] == [True, False]
     beside = structs.replace(second, also=True)
-    assert [one.edit for one in _with_passed((first, beside), passed, edit)] == [None, edit]
+    assert [one.edit is not None for one in _placed((first, beside), passed, 0.0)] == [False, True]
 
 
 def test_modules_that_launch_the_kernels_of_a_file_are_loaded_anew_with_it(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from gradprobe.diagnosis.edits.judge import Judge, edited_functions
 from gradprobe.diagnosis.edits.trial import Came
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.reach import FLAG, SIDE
-from gradprobe.source.repairs.candidates import Candidate
+from gradprobe.source.rewrites.candidates import Candidate
 from gradprobe.source.text import Edit
 from tests.cases import softmax_case
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.repairs.printed import edits_printed
+from gradprobe.source.rewrites.printed import edits_printed
 from gradprobe.source.text import edited
 
 TEXT = """import triton

@@ -14,7 +14,7 @@ from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.runtime.backend import prepare_backend
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.repairs.candidates import Fault, candidates_of
+from gradprobe.source.rewrites.candidates import Fault, candidates_of
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
 from tests.strangers.faults import FAULTS, STRANGERS, file_of

@@ -7,7 +7,7 @@ import textwrap
 from dataclasses import replace
 
 from ...source.kernel_file import Change, KernelFile
-from ...source.operators import OPERATORS
+from ...source.rewrites.all_rows import OPERATORS
 from ...source.text import edited
 from .mutant import Mutant, changed_line
 

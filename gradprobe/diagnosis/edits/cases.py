@@ -37,10 +37,13 @@ def _scores(case: Case) -> int:
 
 def _first_wrong(case: Case, failing: LayoutRun) -> tuple[int, int]:
     """The first batch with a wrong element, and the first key head that has one."""
-    found = failing.measured.comparison.findings.values() if failing.measured else ()
-    places = [(at, one.wrong.shape) for one in found for at in (one.wrong > 0).nonzero().tolist()]
-    batch = min((at[0] for at, shape in places if shape[0] > 1 or case.batch == 1), default=0)
-    return batch, min((at[1] * case.kv_heads // shape[1] for at, shape in places), default=0)
+    batches, heads = [], []
+    for finding in failing.measured.comparison.findings.values() if failing.measured else ():
+        several, of = finding.wrong.shape[:2]
+        for batch, head, *_ in (finding.wrong > 0).nonzero().tolist():
+            heads.append(head * case.kv_heads // of)
+            batches += [batch] if several > 1 or case.batch == 1 else []
+    return min(batches, default=0), min(heads, default=0)
 
 
 def fresh(case: Case) -> list[Case]:
@@ -63,10 +66,6 @@ def _longer(length: int) -> int:
 
 
 def in_words(case: Case) -> str:
-    """What of a case differs from draw to draw."""
-    return f"seed {case.seed}, {lengths_of(case)}"
-
-
-def lengths_of(case: Case) -> str:
-    """ "100 rows", "100 rows and 80 keys"."""
-    return f"{case.seqlen_q} rows" + (f" and {case.seqlen_k} keys" if case.seqlen_k != case.seqlen_q else "")
+    """What of a case differs from draw to draw: "seed 1, 100 rows and 80 keys"."""
+    keys = f" and {case.seqlen_k} keys" if case.seqlen_k != case.seqlen_q else ""
+    return f"seed {case.seed}, {case.seqlen_q} rows{keys}"

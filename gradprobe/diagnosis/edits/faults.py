@@ -11,9 +11,9 @@ from ...model.intermediates import is_named_after
 from ...model.report import Diagnosis
 from ...probing.experiment import Experiment
 from ...source.kernel_file import KernelFile
-from ...source.repairs.candidates import Fault
-from ...source.repairs.printed import Place, edits_printed
-from ...source.repairs.spots import GridRole
+from ...source.rewrites.candidates import Fault
+from ...source.rewrites.printed import Place, edits_printed
+from ...source.rewrites.spots import GridRole
 from ...source.text import Edit
 from ..statements import COUNTED, LOOP, RANGE
 
@@ -45,7 +45,7 @@ class FileFaults:
 def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Sequence[str]) -> list[FileFaults]:
     """The lines that are named, the best diagnosis first; then all of the kernels named after what is wrong."""
     files: dict[str, KernelFile | None] = {}
-    found = [each for at, one in enumerate(diagnoses) for each in _of_diagnosis(one, at, files)]
+    found = [each for at, diagnosis in enumerate(diagnoses) for each in _of_diagnosis(diagnosis, at, files)]
     return [*found, *_of_kernels(experiment, wrong, files)]
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...model.case import Case
 from ...probing.experiment import Experiment
-from ...source.kernel_file import KernelFile
+from ...source.kernel_file import KernelFile, calls_of
 from ...source.reach import SEVERAL, TURNS, Goal, Reach, reach_of
-from ...source.repairs.candidates import Candidate
-from ...source.repairs.spots import calls_of
-from .others import TAILS, Other, further, ladder, others
+from ...source.rewrites.candidates import Candidate
+from .others import TAILS, further, ladder, others
 from .trial import Came, Trial
 
 # No budget holds it: kernels say it in several ways. An edit of something else leaves it as it is.
@@ -69,7 +68,7 @@ class _Hearing:
             for each, goal in self.unreached
         }
 
-    def is_open_to(self, case: Case, never: Collection[_Place]) -> bool:
+    def is_open_to(self, case: Case, never: AbstractSet[_Place]) -> bool:
         """Whether a case may come to more than what none came to with another edit.
 
         Whatever makes no turn of a loop, or one, makes so many in a short case.
@@ -107,16 +106,16 @@ class Judge:
     def judged(self, candidate: Candidate) -> JudgedEdit | None:
         """What came of an edit; None where it breaks what is right, or runs, without it."""
         hearing = _Hearing(candidate, tuple(edited_functions(candidate)))
-        right, case = hearing.judged.right, self._experiment.case
+        right, case, target = hearing.judged.right, self._experiment.case, self._experiment.target
         for lengths in ladder(case):
-            found = list(others(case, *self._takes, lengths, self._laid, is_again=bool(right)))
+            found = list(others(case, target.takes, target.required, lengths, self._laid, is_again=bool(right)))
             if right or (self._all_are_kept(hearing, found[:1]) and right):
-                self._all_are_kept(hearing, [other for other in found[1:] if other.feature not in right])
+                self._all_are_kept(hearing, [other for other in found[1:] if other.title not in right])
             if hearing.is_broken or hearing.judged.doubts or (right and lengths is not TAILS):
                 break
-        more = list(further(case, self._takes[0], right))
+        more = list(further(case, target.takes, right))
         for at in range(0, len(more), _AT_A_TIME):
-            open_to = [one for one in more[at : at + _AT_A_TIME] if hearing.is_open_to(one.case, self._never)]
+            open_to = [other for other in more[at : at + _AT_A_TIME] if hearing.is_open_to(other.case, self._never)]
             if not hearing.is_broken:
                 self._all_are_kept(hearing, open_to)
         if hearing.is_broken:
@@ -124,64 +123,45 @@ class Judge:
         self._never |= hearing.places.keys() if more and not hearing.judged.doubts else set()
         return hearing.result(is_drawn=bool(more))
 
-    @property
-    def _takes(self) -> tuple[Collection[str], Collection[str]]:
-        target = self._experiment.target
-        return target.takes.keys(), target.required
-
-    def _all_are_kept(self, hearing: _Hearing, cases: Sequence[Other]) -> bool:
+    def _all_are_kept(self, hearing: _Hearing, cases: Sequence[Trial]) -> bool:
         """Runs an edit in some cases, until it breaks one; whether it breaks none."""
         waiting = list(cases)
         while waiting and not hearing.is_broken:
-            came = self._run(hearing.candidate, [_trial(other, hearing.reaches) for other in waiting])
-            for one in came:
+            for came in self._run(hearing.candidate, [replace(other, traced=hearing.reaches) for other in waiting]):
                 other = waiting.pop(0)
-                if one is None or not one.matches:
-                    hearing.is_broken = not self._is_kept(hearing, other, one)
+                if came is None or not came.matches:
+                    hearing.is_broken = not self._is_kept(hearing, other, came)
                     break
-                self._keep(hearing, other, one)
+                self._keep(hearing, other, came)
         return not hearing.is_broken
 
-    def _keep(self, hearing: _Hearing, other: Other, came: Came) -> None:
+    def _keep(self, hearing: _Hearing, other: Trial, came: Came) -> None:
         """Notes a case in which all matches."""
-        hearing.judged.right.append(other.feature)
+        hearing.judged.right.append(other.title)
         hearing.reached |= came.reached
-        before = self._unedited(hearing.candidate, _trial(other, ())) if came.of_dead_rows else None
+        before = self._unedited(hearing.candidate, other) if came.of_dead_rows else None
         if before is not None and before.of_dead_rows != came.of_dead_rows:
             hearing.judged.doubts.append(_DEAD_ROWS)
 
-    def _is_kept(self, hearing: _Hearing, other: Other, came: Came | None) -> bool:
+    def _is_kept(self, hearing: _Hearing, other: Trial, came: Came | None) -> bool:
         """Whether what does not match with an edit is no better without it."""
-        before, judged = self._unedited(hearing.candidate, _trial(other, ())), hearing.judged
+        before, judged = self._unedited(hearing.candidate, other), hearing.judged
         if before is None:  # it came to no end, or crashed: nothing is known of the case
-            judged.not_run += (other.feature,)
+            judged.not_run += (other.title,)
             return came is None
         if came is None or came.failure:
             return bool(before.failure)
         if not (before.failure or came.is_no_worse_than(before)):
             return False
-        if self._may_take(before, came):
-            judged.doubts.append(other.feature)
-        return True
-
-    def may_take(self, candidate: Candidate, trial: Trial, came: Came) -> bool:
-        """Whether the target may take a case that is wrong with an edit."""
-        before = self._unedited(candidate, trial)
-        return before is None or self._may_take(before, came)
-
-    def _may_take(self, before: Came, came: Came) -> bool:
-        """It does not where what is right in the check is as wrong with the edit as it is without it."""
+        # The target does not take it where what is right in the check is as wrong with the edit as it is without it.
         as_wrong = {name for name in before.names if str(before.errors.get(name)) == str(came.errors.get(name))}
-        return not as_wrong - self._spoilt
+        judged.doubts += [] if as_wrong - self._spoilt else [other.title]
+        return True
 
     def _unedited(self, candidate: Candidate, trial: Trial) -> Came | None:
         if trial not in self._before:
             (self._before[trial],) = self._run(Candidate(candidate.file, (), 0.0), [trial])
         return self._before[trial]
-
-
-def _trial(other: Other, reaches: tuple[Reach, ...]) -> Trial:
-    return Trial(other.case, other.assigned, other.feature, other.is_spread, reaches)
 
 
 def edited_functions(candidate: Candidate) -> list[Reach]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...model.assignment import Assigned
 from ...model.case import Case, fewer_heads
+from .trial import Trial
 
 DISTINCT: Assigned = (("all", "distinct"),)
 _STRIDED = ("distinct", "distinct-unit", "distinct-ordered")
@@ -36,23 +37,13 @@ _OPTIONS: dict[str, tuple[str, Any, Any]] = {
     "softcap": ("softcap", None, 1.5), "bias": ("bias", False, True), "alibi": ("alibi", False, True),
     "mask": ("mask", None, "dead-rows"), "sinks": ("sinks", False, True), "keep": ("dropout", 0.0, 0.3),
 }  # fmt: skip
+Named = tuple[str, Case]
+"""In what a case is unlike the check, and the case."""
 
 
 def ladder(case: Case) -> tuple[Lengths, ...]:
     """The lengths with which cases are tried, until the target takes them; last the check's own."""
     return TAILS, WHOLE, _LONGEST, Lengths(case.seqlen_q, 2 * case.seqlen_q)
-
-
-@dataclass(frozen=True)
-class Other:
-    """One case, and in what it is unlike the check."""
-
-    feature: str
-    """In words: "grouped heads"."""
-    case: Case
-    assigned: Assigned = ()
-    is_spread: bool = False
-    """Whether what the target allocates itself lies apart."""
 
 
 def others(
@@ -63,7 +54,7 @@ def others(
     laid: Collection[str] = (),
     *,
     is_again: bool = False,
-) -> Iterator[Other]:
+) -> Iterator[Trial]:
     """The cases that every edit is to be right in, as far as the target takes them; none of values from a file.
 
     Args:
@@ -75,89 +66,89 @@ def others(
     if case.inputs is not None or case.cu_seqlens_q:
         return
     base = _small(case, lengths)
-    yield Other(f"{lengths.short} rows, other batches and heads", base)
-    yield Other("what it allocates laid apart", _few(base), is_spread=True)
+    few = _few(base)
+    yield Trial(base, (), f"{lengths.short} rows, other batches and heads")
+    yield Trial(few, (), "what it allocates laid apart", is_spread=True)
     strided: Assigned = next(((("all", name),) for name in _STRIDED if name in laid), ())
     if not strided:
-        yield Other("other strides", _few(base), DISTINCT)
-        yield Other("views of [B, L, H, D]", _few(base), VIEWS)
+        yield Trial(few, DISTINCT, "other strides")
+        yield Trial(few, VIEWS, "views of [B, L, H, D]")
     # What an option chooses is to be right in other strides too, where they are taken.
-    for other in _of_options(case, base, takes, required, lengths):
-        yield other if is_again else replace(other, assigned=strided)
+    for words, other in _of_options(case, few, takes, required, lengths):
+        yield Trial(other, () if is_again else strided, words)
     if "causal" in takes and not strided:
         words = "other strides without a causal mask" if base.causal else "other strides and a causal mask"
-        yield Other(words, replace(_few(base), causal=not base.causal), DISTINCT)
+        yield Trial(replace(few, causal=not base.causal), DISTINCT, words)
 
 
 def _of_options(
-    case: Case, base: Case, takes: Collection[str], required: Collection[str], lengths: Lengths
-) -> Iterator[Other]:
+    case: Case, few: Case, takes: Collection[str], required: Collection[str], lengths: Lengths
+) -> Iterator[Named]:
     """What is taken as other options, dtypes and head dims."""
-    yield from _of_family(base, takes, lengths) if case.family == "softmax" and not case.seqlens else ()
-    for parameter, (name, off, on) in _OPTIONS.items():
-        if parameter in takes and case.family == "softmax" and not (parameter in required and getattr(case, name)):
-            value = on if getattr(case, name) == off else off
-            yield Other(f"{'with' if value == on else 'without'} {name}", replace(_few(base), **{name: value}))
+    if case.family == "softmax":
+        yield from _of_softmax(few, takes, lengths) if not case.seqlens else ()
+        for parameter, (name, off, on) in _OPTIONS.items():
+            if parameter in takes and not (parameter in required and getattr(case, name)):
+                value = on if getattr(case, name) == off else off
+                yield f"{'with' if value == on else 'without'} {name}", replace(few, **{name: value})
     if case.family == "lazy" and "bias" in takes:
-        yield Other("another bias", replace(_few(base), bias_window=case.bias_window // 2 + 1))
-        if "bias" not in required:
-            yield Other("no bias", replace(_few(base), bias=False))
+        yield "another bias", replace(few, bias_window=case.bias_window // 2 + 1)
+        yield from [] if "bias" in required else [("no bias", replace(few, bias=False))]
     dtype = "float16" if case.dtype != "float16" else "bfloat16"
-    yield Other(dtype, replace(_few(_small(case, WHOLE if lengths is TAILS else lengths)), dtype=dtype))
-    if base.head_dim == base.head_dim_v:
-        yield _with_dim(base, 2 * base.head_dim if base.head_dim <= _WIDE else base.head_dim // 2)
-        yield _with_dim(base, base.head_dim + 8)
+    yield dtype, replace(_few(_small(case, WHOLE if lengths is TAILS else lengths)), dtype=dtype)
+    if few.head_dim == few.head_dim_v:
+        yield _with_dim(few, 2 * few.head_dim if few.head_dim <= _WIDE else few.head_dim // 2)
+        yield _with_dim(few, few.head_dim + 8)
 
 
-def _of_family(base: Case, takes: Collection[str], lengths: Lengths) -> Iterator[Other]:
+def _of_softmax(few: Case, takes: Collection[str], lengths: Lengths) -> Iterator[Named]:
     """What softmax attention has and lazy attention has not: two lengths, both masks, groups, another value dim."""
-    few, short, long = _few(base), lengths.short, lengths.long
-    causal = replace(few, causal="causal" in takes or base.causal)
+    short, long = lengths.short, lengths.long
+    causal = replace(few, causal="causal" in takes or few.causal)
     if "causal" in takes:
-        yield Other("no causal mask" if base.causal else "a causal mask", replace(few, causal=not base.causal))
-    yield Other("fewer rows than keys", causal.with_lengths(short, long))
-    yield Other("more rows than keys", causal.with_lengths(long, short))
+        yield "no causal mask" if few.causal else "a causal mask", replace(few, causal=not few.causal)
+    yield "fewer rows than keys", causal.with_lengths(short, long)
+    yield "more rows than keys", causal.with_lengths(long, short)
     if "causal" in takes:
-        yield Other("two lengths without a causal mask", replace(few, causal=False).with_lengths(long, short))
+        yield "two lengths without a causal mask", replace(few, causal=False).with_lengths(long, short)
     if "window" in takes:
-        yield Other("a window to the left", replace(causal, window=(20, -1)).with_lengths(long, long))
-        yield Other("a window on both sides", replace(few, causal=False, window=(9, 20)).with_lengths(long, long))
-        if base.window is not None:
-            yield Other("no window", replace(causal, window=None))
-    grouped = base.heads != base.kv_heads
-    if "h" in base.shapes and base.bias_axes == Case.bias_axes:
-        words, heads = ("as many key heads as heads", _EACH) if grouped else ("grouped heads", _GROUPED)
-        yield Other(words, few.with_heads(*heads))
-    if base.head_dim == base.head_dim_v:
-        yield Other("another value dim", replace(few, head_dim_v=2 * base.head_dim))
+        yield "a window to the left", replace(causal, window=(20, -1)).with_lengths(long, long)
+        yield "a window on both sides", replace(few, causal=False, window=(9, 20)).with_lengths(long, long)
+        yield from [] if few.window is None else [("no window", replace(causal, window=None))]
+    if "h" in few.shapes and few.bias_axes == Case.bias_axes:
+        is_grouped = few.heads != few.kv_heads
+        words, heads = ("as many key heads as heads", _EACH) if is_grouped else ("grouped heads", _GROUPED)
+        yield words, few.with_heads(*heads)
+    if few.head_dim == few.head_dim_v:
+        yield "another value dim", replace(few, head_dim_v=2 * few.head_dim)
 
 
-def further(case: Case, takes: Collection[str], taken: Collection[str]) -> Iterator[Other]:
+def further(case: Case, takes: Collection[str], taken: Collection[str]) -> Iterator[Trial]:
     """More cases, for what none of the others reached.
 
     Args:
-        taken: the features of the cases that the target takes.
+        taken: the titles of the cases that the target takes.
     """
     if case.inputs is not None or case.cu_seqlens_q or case.seqlens:
         return
-    two = {"fewer rows than keys", "more rows than keys"} <= set(taken)
-    dims = [
-        dim for dim in _DIMS if dim != case.head_dim == case.head_dim_v and _with_dim(case, dim).feature not in taken
-    ]
-    yield from (_with_dim(_small(case, WHOLE), dim) for dim in dims)
+    for dim in _DIMS:
+        words, other = _with_dim(_few(_small(case, WHOLE)), dim)
+        if dim != case.head_dim == case.head_dim_v and words not in taken:
+            yield Trial(other, (), words)
+    causals = (True, False) if "causal" in takes and case.family == "softmax" else (case.causal,)
     for rows, keys in _MORE:
-        if rows == keys or two:
+        if rows == keys or {"fewer rows than keys", "more rows than keys"} <= set(taken):
             few = _few(_small(case, TAILS), 1).with_lengths(rows, keys)
-            for causal in (True, False) if "causal" in takes and case.family == "softmax" else (case.causal,):
-                size = f"{rows} rows" if rows == keys else f"{rows} rows and {keys} keys"
-                words = f"{size}{' and a causal mask' if causal and 'causal' in takes else ''}"
-                yield Other(words, replace(few, causal=causal))
+            size = f"{rows} rows" if rows == keys else f"{rows} rows and {keys} keys"
+            for causal in causals:
+                words = f"{size} and a causal mask" if causal and "causal" in takes else size
+                yield Trial(replace(few, causal=causal), (), words)
 
 
-def _with_dim(case: Case, dim: int) -> Other:
-    """Few heads of another dim, with the scale that it has where none was asked for."""
-    scale = dim**-0.5 if case.scale == case.head_dim**-0.5 else case.scale
-    return Other(f"head dim {dim}", replace(_few(case), head_dim=dim, head_dim_v=dim, scale=scale))
+def _with_dim(few: Case, dim: int) -> Named:
+    """Another head dim, with the scale that it has where none was asked for."""
+    scale = dim**-0.5 if few.scale == few.head_dim**-0.5 else few.scale
+    return f"head dim {dim}", replace(few, head_dim=dim, head_dim_v=dim, scale=scale)
 
 
 def _small(case: Case, lengths: Lengths) -> Case:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
-from ...faults.hypothesis import Hypothesis
 from ...model.assignment import Assigned
 from ...model.case import Case
 from ...model.failures import Failure, Refusal
@@ -23,7 +22,6 @@ from ...runtime.spread import AllocationSpread
 from ...source.reach import Goal, Reach
 from ...targets.find import Target, find_target
 from ...targets.naming import module_of
-from ..layouts import left_by
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,6 @@ class Came:
     """How many products of tiles its kernels make."""
     idle: int = 0
     """How many of these are of nothing."""
-    left_by: tuple[str, ...] = ()
-    """The other causes that explain all that is wrong; none where they do not, or where that was not asked."""
     reached: frozenset[Goal] = frozenset()
     """What it came to of the functions that were traced."""
     of_dead_rows: tuple[float, ...] = ()
@@ -84,22 +80,11 @@ class Came:
         return not self.failure and self.harm <= other.harm and self.names <= other.names
 
 
-def run_trial(
-    experiment: Experiment,
-    trial: Trial,
-    file: str,
-    copy: Path,
-    modules: Sequence[str],
-    others: Sequence[Hypothesis] = (),
-    before: Came | None = None,
-) -> Came:
+def run_trial(experiment: Experiment, trial: Trial, file: str, copy: Path, modules: Sequence[str]) -> Came:
     """Runs a trial, in this process, which takes the copy for the file from now on.
 
     Args:
         modules: those that hold anything of the file, from `holding`.
-        others: what predicts other causes: of what is not as before, and no worse, it is found out whether they explain
-            all that is wrong.
-        before: what came without the edit; None where there is none.
     """
     from ...runtime.interpreter.work import counted_work  # imports triton, which the backend is chosen before
 
@@ -110,15 +95,12 @@ def run_trial(
         begun = experiment_of(alone, target, experiment.reference, saved, tick=silent)
         begun = _spread(begun) if trial.is_spread else begun
         with counted_work() as work, reached_goals(str(copy), trial.traced) as reached:
-            record = next(records_of(begun))
+            run = next(records_of(begun)).run
     except Failure as failure:
         return Came({}, {}, 0, str(failure) or type(failure).__name__, False)
-    run = record.run
     if run is None or run.measured is None:
         return Came({}, {}, 0, (run and run.skipped) or "it was refused", False)
-    came = replace(came_of(run), products=work.products, idle=work.idle, reached=frozenset(reached))
-    is_other = before is None or (came.is_no_worse_than(before) and came.errors != before.errors)
-    return replace(came, left_by=left_by(begun, run, others)) if others and is_other and not came.matches else came
+    return replace(came_of(run), products=work.products, idle=work.idle, reached=frozenset(reached))
 
 
 def _spread(experiment: Experiment) -> Experiment:
@@ -183,39 +165,39 @@ def holding(file: str, *, whole: bool = True) -> list[str]:
     Args:
         whole: whether with all others of their packages.
     """
-    modules = dict(_modules())
-    found = {name for name, module in modules.items() if _file_of(module) == Path(file).resolve()}
-    while True:
+    left = {name: module for name, module in list(sys.modules.items()) if _may_hold(name, module)}
+    found = {name for name, module in left.items() if _is_of(module, file)}
+    more = set(found)
+    while more:
         packages = {_package(name) for name in found} if whole else set()
-        others = {name: module for name, module in modules.items() if name not in found}
-        more = {name for name, module in others.items() if _package(name) in packages or _holds(module, found)}
-        if not more:
-            return sorted(found)
+        left = {name: module for name, module in left.items() if name not in found}
+        more = {name for name, module in left.items() if _package(name) in packages or _holds(module, found)}
         found |= more
+    return sorted(found)
 
 
 def _package(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _modules() -> Iterator[tuple[str, ModuleType]]:
-    for name, module in list(sys.modules.items()):
-        own = _package(name)
-        is_tool = own == "gradprobe" and not name.startswith(("gradprobe.kernels", "gradprobe.targets.adapters"))
-        is_known = own in _LIBRARIES or own in sys.stdlib_module_names or own == "__main__" or is_tool
-        if not is_known and isinstance(module, ModuleType):
-            yield name, module
+def _may_hold(name: str, module: object) -> bool:
+    """Whether a module is neither a library nor gradprobe's own: its kernels and adapters are targets."""
+    own = _package(name)
+    is_tool = own == "gradprobe" and not name.startswith(("gradprobe.kernels", "gradprobe.targets.adapters"))
+    is_known = own in _LIBRARIES or own in sys.stdlib_module_names or own == "__main__" or is_tool
+    return isinstance(module, ModuleType) and not is_known
 
 
-def _file_of(module: ModuleType) -> Path | None:
-    file = vars(module).get("__file__")
-    return Path(file).resolve() if isinstance(file, str) else None
+def _is_of(module: ModuleType, file: str) -> bool:
+    own = vars(module).get("__file__")
+    return isinstance(own, str) and Path(own).resolve() == Path(file).resolve()
 
 
 def _holds(module: ModuleType, names: set[str]) -> bool:
     inside = f"{module.__name__}."  # a package has its modules as attributes, which are set anew
-    values = [value for value in vars(module).values() if not isinstance(value, ModuleType)]
-    modules = {value.__name__ for value in vars(module).values() if isinstance(value, ModuleType)}
-    return any(module_of(value) in names for value in values) or any(
-        name in names and not name.startswith(inside) for name in modules
-    )
+    for value in vars(module).values():
+        is_module = isinstance(value, ModuleType)
+        name = value.__name__ if is_module else module_of(value)
+        if name in names and not (is_module and name.startswith(inside)):
+            return True
+    return False

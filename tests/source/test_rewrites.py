@@ -7,9 +7,9 @@ import pytest
 from gradprobe.commands.mutate.operators import mutants_of
 from gradprobe.lint.passed import passed_of_others
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.repairs.candidates import Fault, candidates_of
-from gradprobe.source.repairs.spots import GridRole
-from gradprobe.source.repairs.unrun import as_parsed
+from gradprobe.source.rewrites.candidates import Fault, candidates_of
+from gradprobe.source.rewrites.spots import GridRole
+from gradprobe.source.rewrites.unrun import as_parsed
 from gradprobe.source.text import Edit
 from tests.source.repaired import TEXT
 
@@ -324,6 +324,22 @@ def test_a_hint_to_the_compiler_is_not_edited_but_what_its_value_was_computed_fr
     found = [each.text for each in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), 400)]
     assert all(hint in each for each in found)
     assert any("range(0, n_ctx, BLOCK_N)" not in each.partition("bwd_dk")[0] for each in found)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        ("tl.dot(q, tl.trans(k)) * scale", "tl.dot(q, tl.trans(k))", "its sibling has * scale for nothing"),
+        ("dq *= scale", "dq *= 1.0", "1.0 stands for scale"),
+        ("off_h * stride_doh", "off_h * stride_qh", "stride_qh stands in the place of stride_doh"),
+        ("tl.exp(s", "tl.exp2(s", "tl.exp2 stands for tl.exp: the other base"),
+        ("torch.zeros_like(q)", "torch.empty_like(q)", "memory that nobody wrote is added to"),
+    ],
+)
+def test_an_edit_says_what_is_wrong_where_it_helps(right, wrong, says):
+    text, line = faulty("", right, wrong)
+    found = islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), FIRST)
+    assert next(one.says for one in found if bare(one.text) == bare(TEXT)) == says
 
 
 def test_what_can_be_seen_to_fail_or_to_change_nothing_is_not_tried():

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ...model.mechanisms import door
-from ..kernel_file import KernelFile
-from ..operators.addresses import parameters
+from ..kernel_file import KernelFile, parameters
 from ..text import Edit
-from .spots import calls_of
+from .address_rows import arguments_of, more_passed, more_taken
 
 # The forms that steps of an edit have: see lint.
 _REPLACED = re.compile(r"(?:in the launch: )?(?P<old>[^>]+?) -> (?P<new>.+?)(?: in (?P<kernels>[\w, ]+))?$")
@@ -30,7 +29,8 @@ def edits_printed(file: KernelFile, fix: str, places: Iterable[Place]) -> tuple[
     if not replaced or len(added) + len(replaced) < len(steps):
         return ()
     for line, column, length in places:
-        start = _start(file, line) + column
+        text = file.lines[line - 1]
+        start = file.offset(line, 0) + len(text) - len(text.lstrip()) + column
         new = _new(file.text[start : start + length], replaced)
         if new is None:
             return ()
@@ -41,11 +41,6 @@ def edits_printed(file: KernelFile, fix: str, places: Iterable[Place]) -> tuple[
             return ()
         found |= set(more)
     return tuple(sorted(found, key=lambda edit: (edit.start, edit.end)))
-
-
-def _start(file: KernelFile, line: int) -> int:
-    text = file.lines[line - 1]
-    return file.offset(line, 0) + len(text) - len(text.lstrip())
 
 
 def _new(piece: str, steps: Sequence[re.Match[str]]) -> str | None:
@@ -60,18 +55,10 @@ def _new(piece: str, steps: Sequence[re.Match[str]]) -> str | None:
 def _passed(file: KernelFile, step: re.Match[str]) -> list[Edit]:
     """A parameter more, behind another, and what every launch passes for it; none where one does not tell."""
     kernel = next((each for each in file.kernels if each.name == step["kernel"]), None)
-    if kernel is None or step["anchor"] not in (names := parameters(kernel)):
+    if kernel is None or step["anchor"] not in parameters(kernel):
         return []
-    node = next(each for each in (*kernel.args.args, *kernel.args.kwonlyargs) if each.arg == step["anchor"])
-    at = file.span(node)[1]
-    edits = [Edit(at, at, f", {step['name']}")]
-    for call in calls_of(file, kernel.name):
-        by_name = {word.arg: word for word in call.keywords if word.arg}
-        given = dict(zip(names, call.args, strict=False))
-        beside = by_name.get(step["anchor"], given.get(step["anchor"]))
-        if beside is None or any(type(one).__name__ == "Starred" for one in call.args):
-            return []
-        end = file.span(beside)[1]
-        word = f"{step['name']}={step['passed']}" if step["anchor"] in by_name else step["passed"]
-        edits.append(Edit(end, end, f", {word}"))
-    return edits if len(edits) > 1 else []
+    launches = list(arguments_of(file, kernel))
+    if not launches or any(step["anchor"] not in given for given in launches):
+        return []
+    passed = [more_passed(file, given[step["anchor"]], step["name"], step["passed"]) for given in launches]
+    return [more_taken(file, kernel, step["anchor"], step["name"]), *passed]

@@ -7,43 +7,37 @@ import difflib
 import io
 import tokenize
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
-from ..kernel_file import KernelFile
+from ..kernel_file import KernelFile, names_in
 from ..text import Edit
 from ..triton_source import bound_in
-from .alike import in_scope
-from .spots import Spot
+from .row import Row
+from .spots import Edits, Spot, Undone
 
 # How much of two statements must be the same for one to be a source of edits of the other.
 _ALIKE = 0.7
 _FEW = 5
+# What every function knows besides its scope.
+_EVERYWHERE = {"tl", "float", "min", "max", "range", "torch", "triton", "math"}
+_Piece = tuple[str, int, int]
+"""A token, and where it begins and ends in the statement's text."""
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """A token, with its place in the statement's text."""
-
-    text: str
-    start: int
-    end: int
-
-
-def of_siblings(file: KernelFile, spot: Spot) -> Iterator[tuple[float, tuple[Edit, ...]]]:
+def of_siblings(at: Spot) -> Undone:
     """The spot's statement, as a sibling has it where they differ; and statements that a sibling has besides it."""
-    if spot.roots != (spot.statement,):
+    if not at.is_whole:
         return
-    scope = {*in_scope(file, spot.function), "tl", "float", "min", "max", "range", "torch", "triton", "math"}
-    own, (start, _) = file.text_of(spot.statement), file.span(spot.statement)
-    alike = _alike(file, spot, own)
+    scope = {*at.scope, *_EVERYWHERE}
+    own, (start, _) = at.file.text_of(at.statement), at.file.span(at.statement)
+    alike = _alike(at.file, own)
     for ratio, other in alike:
         for edits in _differences(own, other, start, scope):
             yield 1.5 - ratio, edits
-    for text in _lacking(file, spot, scope):
+    for text in _lacking(at, scope):
         if text not in {other for _, other in alike}:  # these are taken apart above
-            yield 1.4, (file.replaced(spot.statement, text),)
-        yield 1.5, (_behind(file, spot, text),)
+            yield at.put(1.4, at.statement, text)
+        yield at.put_behind(1.5, at.statement, text)
 
 
 @lru_cache(maxsize=256)
@@ -53,39 +47,40 @@ def _simple(file: KernelFile, function: ast.FunctionDef) -> dict[str, ast.stmt]:
     return {file.text_of(node): node for node in ast.walk(function) if isinstance(node, kinds)}
 
 
-def _alike(file: KernelFile, spot: Spot, own: str) -> list[tuple[float, str]]:
+def _alike(file: KernelFile, own: str) -> list[tuple[float, str]]:
     texts = {text for function in file.functions for text in _simple(file, function)} - {own}
     close = [text for text in texts if 0.5 < len(text) / max(len(own), 1) < 2]
     found = [(_ratio(own, text), text) for text in sorted(close)]
     return sorted((each for each in found if each[0] > _ALIKE), reverse=True)[:_FEW]
 
 
-def _ratio(one: str, other: str) -> float:
+def _ratio(own: str, other: str) -> float:
     """How much two statements have in common; 0 where that is little."""
-    here, there = ([piece.text for piece in _tokens(text)] for text in (one, other))
-    matcher = difflib.SequenceMatcher(None, here, there, autojunk=False)
+    matcher = _matcher(own, other)
     return matcher.ratio() if matcher.real_quick_ratio() > _ALIKE and matcher.quick_ratio() > _ALIKE else 0.0
 
 
-def _differences(own: str, other: str, start: int, scope: set[str]) -> Iterator[tuple[Edit, ...]]:
+def _matcher(own: str, other: str) -> difflib.SequenceMatcher[str]:
+    here, there = ([text for text, _, _ in _tokens(each)] for each in (own, other))
+    return difflib.SequenceMatcher(None, here, there, autojunk=False)
+
+
+def _differences(own: str, other: str, start: int, scope: set[str]) -> Iterator[Edits]:
     """Each piece that differs, as the other has it; then all of them."""
-    here, there = _tokens(own), _tokens(other)
-    matcher = difflib.SequenceMatcher(None, [one.text for one in here], [one.text for one in there], autojunk=False)
-    edits = []
-    for kind, a, b, c, d in matcher.get_opcodes():
-        if kind == "equal" or not here or not there or a == 0:  # what it assigns stays
+    here, there, edits = _tokens(own), _tokens(other), list[Edit]()
+    for kind, a, b, c, d in _matcher(own, other).get_opcodes() if here and there else ():
+        if kind == "equal" or a == 0:  # what it assigns stays
             continue
-        first = here[a].start if a < len(here) else here[-1].end
-        last = here[b - 1].end if b > a else first
+        first = here[a][1] if a < len(here) else here[-1][2]
+        last = here[b - 1][2] if b > a else first
         if kind == "delete" and own[last:].startswith(" "):  # with the blank on one of its sides
-            last = here[b].start
+            last = here[b][1]
         elif kind == "delete" and own[last:].startswith((")", "]", ",", "[", ".")):
-            first = here[a - 1].end
-        text = other[there[c].start : there[d - 1].end] if d > c else ""
+            first = here[a - 1][2]
+        text = other[there[c][1] : there[d - 1][2]] if d > c else ""
         if {own[first:last].strip(), text} == {"", ","}:  # before a closing bracket: it says nothing
             continue
-        names = {one.text for one in there[c:d] if one.text.isidentifier()}
-        if names <= scope:
+        if {name for name, _, _ in there[c:d] if name.isidentifier()} <= scope:
             edits.append(Edit(start + first, start + last, _spaced(own, first, text) if b == a else text))
     yield from ((edit,) for edit in edits)
     if 1 < len(edits) <= 3:
@@ -105,33 +100,20 @@ def _tokens(text: str) -> list[_Piece]:
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     try:
-        found = list(tokenize.generate_tokens(io.StringIO(text).readline))
+        found = [each for each in tokenize.generate_tokens(io.StringIO(text).readline) if each.string.strip()]
     except (tokenize.TokenError, IndentationError):
         return []
-    return [
-        _Piece(one.string, starts[one.start[0] - 1] + one.start[1], starts[one.end[0] - 1] + one.end[1])
-        for one in found
-        if one.string.strip()
-    ]
+    return [(each.string, *(starts[row - 1] + column for row, column in (each.start, each.end))) for each in found]  # type: ignore[misc]
 
 
-def _lacking(file: KernelFile, spot: Spot, scope: set[str]) -> list[str]:
+def _lacking(at: Spot, scope: set[str]) -> list[str]:
     """Statements that another function has of the same variables and this one lacks."""
-    here, variables = _simple(file, spot.function), set(bound_in([spot.statement]))
-    others = [function for function in file.functions if function is not spot.function]
-    lacking = dict.fromkeys(
-        text
-        for function in others
-        for text, each in _simple(file, function).items()
-        if variables & set(bound_in([each])) and text not in here and "\n" not in text and _names(each) <= scope
-    )
-    return list(lacking)[:_FEW]
+    here, variables, found = _simple(at.file, at.function), set(at.targets), dict[str, None]()
+    for function in at.file.functions:
+        for text, each in _simple(at.file, function).items() if function is not at.function else ():
+            if variables & set(bound_in([each])) and text not in here and "\n" not in text and names_in(each) <= scope:
+                found[text] = None
+    return list(found)[:_FEW]
 
 
-def _behind(file: KernelFile, spot: Spot, text: str) -> Edit:
-    end = file.span(spot.statement)[1]
-    return Edit(end, end, f"\n{' ' * spot.statement.col_offset}{text}")
-
-
-def _names(statement: ast.stmt) -> set[str]:
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+SIBLINGS = Row("unlike-its-sibling", "its sibling has {new} for {old}", undoes=(of_siblings,))

@@ -1,0 +1,201 @@
+"""Candidates: the edits of a file that may undo a fault of some lines, the likeliest first, each once."""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import count, groupby, islice
+
+from ...model.intermediates import in_kernels, plain
+from ..kernel_file import KernelFile
+from ..text import Edit, edited
+from .alike import belongs, core, same_when_contiguous, stride_of
+from .all_rows import undone
+from .spots import Edits, GridRole, Spot, spots_of
+from .unrun import as_parsed
+
+# How much a step away from the line at fault counts beside the ranks of the rows; a line that sums what another one
+# leaves out, as a loop or its range does; a stride of a tensor that nothing else in the statement is of, since where
+# strides agree it matches all the same; and a stride in the place of one that is the same number there.
+_STEP, _SUMMED, _FOREIGN, _SAME = 1.0, 1.0, 1.5, 8.0
+# What is taken off for the piece of the line that is known to be wrong, for the words that the right text is likely to
+# have, for the same edit of the same statement in all kernels, where the statement makes the intermediate that is
+# wrong, and for a name that the kernel never reads as it is.
+_PIECE, _WANTED, _TOGETHER, _OF, _UNREAD = 0.7, 0.8, 0.5, 1.0, 0.7
+_SIGNS = ("+", "-", "+=", "-=")
+# What is seldom taken off by all of these together: what is that much likelier may come a little late.
+SOONEST = 1.5
+# Statements that are looked at around one line.
+_SPOTS = 60
+Costed = tuple[float, Edits, str]
+"""How unlikely an edit is, the edit, and what it undoes, in words."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A line at fault."""
+
+    line: int
+    column: int | None = None
+    """Of the wrong piece in the stripped line; None where that is not known."""
+    length: int = 0
+    grid: GridRole = GridRole.FAR
+    """Whether it may be how many programs there are."""
+    of: str = ""
+    """The intermediate that is wrong, as the table of intermediates has it; "" where that is not told."""
+    is_turned: bool = False
+    """Whether something is known to have the other sign there."""
+    is_summed: bool = False
+    """Whether it sums what another line leaves out."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One edit that may be tried."""
+
+    file: KernelFile = field(repr=False)
+    edits: Edits
+    cost: float
+    """How unlikely it is."""
+    says: str = ""
+    """What is wrong where it helps; "" where nobody knows."""
+
+    @property
+    def text(self) -> str:
+        """The file's text with it."""
+        return edited(self.file.text, self.edits)
+
+    @cached_property
+    def diff(self) -> str:
+        """The edit as a unified diff, with a line around each change."""
+        name, texts = self.file.path.name, (self.file.text.splitlines(), self.text.splitlines())
+        return "\n".join(difflib.unified_diff(*texts, name, name, lineterm="", n=1))
+
+    @property
+    def changes(self) -> list[str]:
+        """The lines that it takes away and puts in, each with its sign."""
+        return [line for line in self.diff.splitlines()[2:] if line[0] in "+-"]
+
+    @property
+    def lines(self) -> list[int]:
+        """The lines of the file that it changes."""
+        return sorted({self.file.text.count("\n", 0, edit.start) + 1 for edit in self.edits})
+
+    def with_more(self, edits: Edits) -> Candidate | None:
+        """Both edits; None where they overlap."""
+        together = _joined([self.edits, edits])
+        return Candidate(self.file, together, self.cost, self.says) if together is not None else None
+
+
+def candidates_of(
+    file: KernelFile, faults: Sequence[Fault], wanted: Iterable[str] = (), *, contiguous: bool = False
+) -> Iterator[Candidate]:
+    """The candidates for a fault of these lines of a file, the likeliest first; none that can be seen to fail.
+
+    Where some lines say the same in several kernels, the same edit in all of them comes before each alone.
+
+    Args:
+        wanted: words that the right text is likely to have: a tensor and its axis, of a stride.
+        contiguous: whether it goes wrong where all tensors are contiguous.
+    """
+    seen: set[Edits] = set()
+    known: set[str] = set()
+    for cost, edits, says in _by_cost(file, faults, [word.lower() for word in wanted], contiguous=contiguous):
+        parsed = None if edits in seen else as_parsed(file, edits)
+        seen.add(edits)
+        if parsed is not None and parsed not in known:
+            known.add(parsed)
+            yield Candidate(file, edits, cost, says)
+
+
+def _by_cost(file: KernelFile, faults: Sequence[Fault], words: Sequence[str], *, contiguous: bool) -> Iterator[Costed]:
+    """Made distance by distance, since most are never asked for."""
+    waiting: list[tuple[float, int, Costed]] = []
+    number = count()
+    around = [(*each, fault) for fault in faults for each in islice(spots_of(file, fault.line, fault.grid), _SPOTS)]
+    around.sort(key=lambda each: each[0])
+    for distance, spots in groupby(around, key=lambda each: each[0]):
+        while waiting and waiting[0][0] < _STEP * distance - SOONEST:
+            yield heapq.heappop(waiting)[2]
+        for costed in _of_spots([(spot, fault) for _, spot, fault in spots], words, contiguous=contiguous):
+            cost, edits, says = costed
+            cost += _STEP * distance
+            heapq.heappush(waiting, (cost, next(number), (cost, edits, says)))
+    while waiting:
+        yield heapq.heappop(waiting)[2]
+
+
+def _of_spots(spots: Sequence[tuple[Spot, Fault]], words: Sequence[str], *, contiguous: bool) -> Iterator[Costed]:
+    alike: dict[tuple[str, Edits], list[Costed]] = {}
+    for spot, fault in spots:
+        made = _OF if _makes(spot, fault.of) else 0.0
+        for rank, edits, row in undone(spot):
+            cost = rank - made + (_SUMMED if fault.is_summed else 0.0) + _of_edits(spot, edits, contiguous=contiguous)
+            is_sign = fault.is_turned and all(edit.text in _SIGNS for edit in edits)
+            cost -= _WANTED if is_sign or _has(edits, words) else 0.0
+            cost -= _PIECE if _is_at_piece(spot, fault, edits) else 0.0
+            costed = cost, edits, row.says_of(spot.file, edits)
+            yield costed
+            alike.setdefault(_relative(spot, edits), []).append(costed)
+    for several in alike.values():
+        different = {edits for _, edits, _ in several}
+        together = _joined(list(different)) if len(different) > 1 else None
+        if together is not None:
+            cost, _, says = min(several, key=lambda costed: costed[0])
+            yield cost - _TOGETHER, together, says
+
+
+def _of_edits(spot: Spot, edits: Edits, *, contiguous: bool) -> float:
+    """What an edit costs by the names that it puts in."""
+    words = {word for edit in edits for word in re.findall(r"\w+", edit.text)}
+    cost = -_UNREAD if not spot.unread.isdisjoint(words) else 0.0
+    strides = [word for word in words if stride_of(word)]
+    if strides:
+        spans = [(edit.start, edit.end) for edit in edits]
+        kept = [node.id for node in spot.names if not any(a <= spot.file.span(node)[0] < b for a, b in spans)]
+        # Two strides of one tensor in each other's place are its own.
+        kept += [name for a, b in spans[1:] for name in re.findall(r"\w+", spot.file.text[a:b])]
+        cost += _FOREIGN if not all(belongs(stride, kept) for stride in strides) else 0.0
+    text = spot.file.text
+    are_same = contiguous and all(same_when_contiguous(text[edit.start : edit.end], edit.text) for edit in edits)
+    return cost + (_SAME if are_same else 0.0)
+
+
+def _is_at_piece(spot: Spot, fault: Fault, edits: Edits) -> bool:
+    """Whether an edit changes the piece of the line that is known to be wrong."""
+    if fault.column is None or not fault.length:
+        return False
+    line = spot.file.lines[fault.line - 1]
+    start = spot.file.offset(fault.line, 0) + len(line) - len(line.lstrip()) + fault.column
+    return any(edit.start < start + fault.length and start < edit.end for edit in edits)
+
+
+def _has(edits: Sequence[Edit], words: Sequence[str]) -> bool:
+    """Whether an edit has all words, or is the tensor that the first of them names."""
+    texts = [edit.text.lower() for edit in edits]
+    return bool(words) and any(text == words[0] or all(word in text for word in words) for text in texts)
+
+
+def _makes(spot: Spot, intermediate: str) -> bool:
+    """Whether a statement assigns, or stores, what the field calls an intermediate."""
+    names = in_kernels(intermediate)
+    made = spot.targets or [each.id for each in spot.names]
+    return bool(names) and any(plain(core(name)) in names for name in made)
+
+
+def _relative(spot: Spot, edits: Edits) -> tuple[str, Edits]:
+    """An edit by its place in the statement's text: the same in every kernel that has that statement."""
+    start, end = spot.file.span(spot.statement)
+    inside = [edit for edit in edits if start <= edit.start <= end]
+    return spot.file.text_of(spot.statement), tuple(Edit(at.start - start, at.end - start, at.text) for at in inside)
+
+
+def _joined(several: Sequence[Edits]) -> Edits | None:
+    """All edits as one; None where two overlap."""
+    ordered = sorted({edit for each in several for edit in each}, key=lambda edit: (edit.start, edit.end))
+    overlap = any(first.end > second.start for first, second in zip(ordered, ordered[1:], strict=False))
+    return None if overlap else tuple(ordered)
