@@ -65,8 +65,8 @@ def _reasons(seen: Observed, shards: Shards) -> RankReasons:
         told = (*of_formula, *told) if causes_among(of_formula) else (*told, *of_formula)
         why_not = "" if causes_among(told) else why_not
     # What all ranks do alike is no rank's own fault.
-    steps = {(name, one.shard): (one.rank, one.step) for one in named if one.kind != POSITIONS for name in one.names}
-    left = set(seen.own) - {name for one in named for name in one.names}
+    steps = {(one.name, one.shard): (one.rank, one.step) for one in named if one.kind != POSITIONS}
+    left = set(seen.own) - {one.name for one in named}
     facts = facts if left and not causes_among(told) else ()
     return RankReasons(Reasons(told, (*facts, *filter(None, [why_not])), sought=not why_not), steps)
 
@@ -122,7 +122,7 @@ def _joined(found: Sequence[Explained], case: Case, ranks: int) -> Iterator[Diag
     for number, group in enumerate(weighed):
         first, own = group[0], sorted({one.rank for one in group})
         explained = sum(one.explained * one.wrong for one in group) / sum(one.wrong for one in group)
-        names, shards = list(dict.fromkeys(n for one in group for n in one.names)), sorted({one.shard for one in group})
+        names, shards = list(dict.fromkeys(one.name for one in group)), sorted({one.shard for one in group})
         evidence = f"explains {explained:.0%} of the wrong elements of {listed(names)} in the {_shards(shards)}"
         whose = "that step"
         if len(own) == 1 and first.step is not None:
