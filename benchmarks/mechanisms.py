@@ -51,7 +51,8 @@ def _kind(name: str) -> Mechanism:
 
 
 def _flow(name: str, *files: str) -> Mechanism:
-    return Mechanism(f"dataflow/{name}", "diagnosis/suspects", tuple(f"diagnosis/{file}" for file in files))
+    folder = "diagnosis/explainers"
+    return Mechanism(f"dataflow/{name}", f"{folder}/suspects", tuple(f"{folder}/{file}" for file in files))
 
 
 def _behaviour(name: str, file: str) -> Mechanism:
@@ -75,7 +76,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("lint", "diagnosis/lines", ("lint",)),
     Mechanism("dataflow", "diagnosis/dataflow", (
         "runtime/interpreter/dataflow", "diagnosis/dataflow", "diagnosis/follow", "diagnosis/roles",
-        "diagnosis/statements", "diagnosis/suspect", "diagnosis/suspects", "diagnosis/tolerances",
+        "diagnosis/explainers/__init__", "diagnosis/explainers/sentences",
+        "diagnosis/explainers/suspect", "diagnosis/explainers/suspects", "diagnosis/statements", "diagnosis/tolerances",
     )),
     Mechanism("dataflow/cuda", "diagnosis/dataflow", ("diagnosis/addresses", "diagnosis/elements")),
     Mechanism("dataflow/seen", "diagnosis/apart", ("diagnosis/apart", "diagnosis/seen")),

@@ -19,19 +19,16 @@ from torch import Tensor
 from ..cuda.watch import BLOCK, Recording, recorded
 from ..inputs.memory import Array
 from ..model.assignment import OUTPUTS, Assigned
-from ..model.case import Case
 from ..model.intermediates import DERIVED, PRODUCTS, title
 from ..model.number import in_words, spans
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
 from ..runtime.interpreter.dataflow import Site
 from ..runtime.run import run_target
-from ..runtime.trace import Trace
 from .elements import OUTSIDE, AccessedElements, KnownTensor, TensorLine
+from .explainers.suspect import WORDS, Suspect, blamed, share
 from .follow import copied, in_shape, results_among
-from .misread import WORDS
 from .roles import Roles
-from .suspect import Suspect, blamed, share
 
 # What is compared, from the coarse to the fine. Key heads are compared on both sides.
 _LEVELS = ("b", "h", "g", "bh", "bg", "bhm", "bgn")
@@ -67,7 +64,7 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
     def learn(tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items():
             for view in (view for shape in shapes for view in in_shape(tensor, shape)):
-                if letters := copied(view, inputs.tensors, roles, case):
+                if letters := copied(view, inputs.tensors, roles):
                     learnt.append(KnownTensor(name, letters, view, is_input=letters != "bhm"))
 
     recording = Recording(learn)
@@ -79,26 +76,15 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
     given = [KnownTensor(called[x], case.input_axes(x), tensor, x in _INPUTS) for x, tensor in inputs.tensors.items()]
     known = [one for one in given if one.letters and len(one.letters) == one.tensor.dim()]
     held = [tensor for launch in recording.launches for _, tensor in launch.tensors]
-    known += _first([*_results(outcome.trace, held, case), *learnt], {one.home for one in known})
+    results = results_among(held, outcome.trace)
+    found = [KnownTensor(_CALLED.get(x, x), case.axes(x), view, is_input=False) for x, view in results]
+    for one in (*found, *learnt):  # the first of each storage
+        known += [one] if one.home not in {other.home for other in known} else []
     launches = [AccessedElements(launch, known, case) for launch in recording.launches]
     apart = (launch for launch in recording.launches if launch.copies is not None and launch.together == BLOCK)
     by_thread = tuple(AccessedElements(launch, known, case, by_thread=True) for launch in apart)
     has_zeros = bool(case.dropout) or case.family == "lazy"
     return RecordedRun(_of_attention(launches), by_thread, roles.valid, has_zeros)
-
-
-def _results(trace: Trace, held: Sequence[Tensor], case: Case) -> Iterator[KnownTensor]:
-    """The tensors of kernels that hold what the target returned."""
-    for name, view in results_among(held, trace):
-        yield KnownTensor(_CALLED.get(name, name), case.axes(name), view, is_input=False)
-
-
-def _first(found: Sequence[KnownTensor], homes: set[int]) -> Iterator[KnownTensor]:
-    """The first of each storage that is not known already."""
-    for one in found:
-        if one.home not in homes:
-            homes.add(one.home)
-            yield one
 
 
 def _of_attention(launches: Sequence[AccessedElements]) -> tuple[AccessedElements, ...]:
@@ -128,16 +114,19 @@ def misread(run: RecordedRun, wrong: Sequence[str]) -> list[Suspect]:
 
 # By unit and place, the numbers of what is touched there.
 _Sets = Mapping[int, Mapping[int, set[int]]]
+# A level, and by its numbers what a place touches, what the others agree on, and who they are.
+_Foreign = tuple[str, set[int], set[int], set[str]]
 
 
 @dataclass(frozen=True)
 class _Stray:
     """What a place touches in one unit and nothing else does, or touches again in place of what all others touch."""
 
-    level: str
-    here: frozenset[int]
-    """All that it touches; where that is what the others touch too, the part that is no element."""
-    there: frozenset[int]
+    letter: str
+    """The first in which what is touched and what the others agree on are not the same."""
+    here: Sequence[int]
+    """What it touches, by that letter; empty where that is no element."""
+    there: Sequence[int]
     """What the others agree on."""
     others: tuple[str, ...]
 
@@ -159,20 +148,18 @@ class _Judge:
     def _accused(self) -> dict[int, list[_Stray]]:
         """The places that touch what no other does, and not what all others do: once for each unit."""
         lacking = set(self._short())
-        strays: dict[tuple[int, int], _Stray] = {}
+        strays: dict[tuple[int, int], _Foreign] = {}
         for level in _LEVELS:
             for unit, here in self._sets[level].items():
-                for place, stray, lacks in self._compared(level, unit, here):
+                for place, foreign, lacks in self._compared(level, here):
                     lacking |= {(unit, place)} if lacks else set()
                     # Of what lies outside it is told which head it should have been of.
-                    if stray is not None and (stray.here == {OUTSIDE} and len(level) < 3):
-                        strays[unit, place] = stray
-                    elif stray is not None:
-                        strays.setdefault((unit, place), stray)
+                    if foreign and (unit, place) not in strays or (foreign and not foreign[1] and len(level) < 3):
+                        strays[unit, place] = foreign
         found = {each: stray for each, stray in strays.items() if each in lacking} | dict(self._repeated())
         accused: dict[int, list[_Stray]] = {}
-        for (_, place), stray in sorted(found.items(), key=lambda pair: pair[0]):
-            accused.setdefault(place, []).append(stray)
+        for unit, place in sorted(found):
+            accused.setdefault(place, []).append(self._stray(*found[unit, place]))
         return accused
 
     @cached_property
@@ -198,9 +185,7 @@ class _Judge:
             if lacks and self._places[number].is_load and OUTSIDE in self._sets["b"].get(unit, {}).get(number, ()):
                 yield unit, number
 
-    def _compared(
-        self, level: str, unit: int, here: Mapping[int, set[int]]
-    ) -> Iterator[tuple[int, _Stray | None, bool]]:
+    def _compared(self, level: str, here: Mapping[int, set[int]]) -> Iterator[tuple[int, _Foreign | None, bool]]:
         """Each place with what it alone touches, and whether it lacks what the others agree on."""
         by_tensor = self._by_tensor(here)
         agreed = self._agreed(level, by_tensor)
@@ -210,11 +195,19 @@ class _Judge:
             if len(others) < min(2, len(by_tensor) - 1) or not others:
                 continue
             alone = keys - _union({name: by_tensor[name] for name in others})
-            shown = keys - {OUTSIDE} if alone != {OUTSIDE} else alone
+            shown = keys - {OUTSIDE} if alone != {OUTSIDE} else set[int]()
             loads = {self._places[other].name for other in here if self._places[other].is_load}
-            names = tuple(sorted(others & loads or others))
-            stray = _Stray(level, frozenset(shown), frozenset(agreed), names) if alone else None
-            yield number, stray, bool(agreed - keys)
+            foreign = (level, shown, agreed, others & loads or others) if alone else None
+            yield number, foreign, bool(agreed - keys)
+
+    def _stray(self, level: str, here: set[int], there: set[int], others: set[str]) -> _Stray:
+        sides = [[self._elements.index(level, key) for key in keys] for keys in (here, there)]
+        apart = [[sorted({each[axis] for each in side}) for side in sides] for axis in range(len(level))]
+        # Of what lies outside nothing is known but where it should have been.
+        different = [at for at, (its, due) in enumerate(apart) if its != due and here]
+        at = different[0] if different else len(level) - 1
+        its, due = apart[at]
+        return _Stray(level[at], its, due, tuple(sorted(others)))
 
     def _by_tensor(self, here: Mapping[int, set[int]]) -> dict[str, set[int]]:
         found: dict[str, set[int]] = {}
@@ -249,7 +242,7 @@ class _Judge:
                     found[level].setdefault(name, set()).update(keys - {OUTSIDE})
         return found
 
-    def _repeated(self) -> Iterator[tuple[tuple[int, int], _Stray]]:
+    def _repeated(self) -> Iterator[tuple[tuple[int, int], _Foreign]]:
         """The loads of a block that never read what others do, and are foreign to what these read at the same time.
 
         Such is the LSE of one tile, or of a row too far, in a loop over all tiles: nothing is foreign to the block. A
@@ -266,7 +259,7 @@ class _Judge:
 
     def _in_time(
         self, level: str, unit: int, lacking: Mapping[int, set[int]], good: set[str]
-    ) -> Iterator[tuple[int, _Stray]]:
+    ) -> Iterator[tuple[int, _Foreign]]:
         seen = defaultdict[int, set[int]](set)
         for now in self._elements.in_time(level, unit):
             for number in now.keys() & lacking.keys():
@@ -276,44 +269,23 @@ class _Judge:
                 is_again = there <= lacking[number] and keys <= seen[number]
                 is_across = bool(keys & there and keys - there and there & lacking[number])
                 if len(meets) > 1 and (is_again or is_across):
-                    yield number, _Stray(level, frozenset(keys), frozenset(there), tuple(sorted(meets)))
+                    yield number, (level, keys - {OUTSIDE}, there, set(meets))
             for number, keys in now.items():
                 seen[number] |= keys
 
     def _suspect(self, number: int, right: Sequence[Site]) -> Suspect:
-        place, strays = self._places[number], self._accused[number]
-        site = _site(self._elements, place)
-        reason, extent = (
-            self._reason(place, strays[0]),
-            share(len(strays), self._elements.count(number), _UNITS[self._elements.launch.together]),
-        )
-        letter, reached = self._reached(strays)
-        lines = blamed(site, right)
-        return Suspect(site.operation, place.name, site, lines, reason, extent, letter=letter, reached=reached)
-
-    def _reached(self, strays: Sequence[_Stray]) -> tuple[str, tuple[tuple[int, int], ...]]:
-        """The letter of the first stray, and by it what each should touch and does, one index of each side."""
-        sides = [self._apart(stray) for stray in strays]
-        letter = sides[0][0]
-        found = {(there[0], here[0] if here else -1) for of, here, there in sides if of == letter and there}
-        return letter, tuple(sorted(pair for pair in found if pair[0] != pair[1]))
-
-    def _reason(self, place: TensorLine, stray: _Stray) -> str:
-        letter, here, there = self._apart(stray)
-        word, verb = WORDS[letter], "read" if place.is_load else "written"
-        does = f"at {_counted(word, here)}" if here else "outside its elements"
-        return f"{place.name} is {verb} {does} where it meets {_counted(word, there)} of {', '.join(stray.others)}"
-
-    def _apart(self, stray: _Stray) -> tuple[str, list[int], list[int]]:
-        """The first letter in which what is touched and what should be are not the same, and its indices there."""
-        here, there = ([self._elements.index(stray.level, key) for key in keys] for keys in (stray.here, stray.there))
-        sides = [
-            (letter, sorted({each[axis] for each in here}), sorted({each[axis] for each in there}))
-            for axis, letter in enumerate(stray.level)
-        ]
-        if stray.here == {OUTSIDE}:
-            return stray.level[-1], [], sides[-1][2]
-        return next((side for side in sides if side[1] != side[2]), sides[-1])
+        place, (first, *others) = self._places[number], self._accused[number]
+        site, word = _site(self._elements, place), WORDS[first.letter]
+        verb, at = "read" if place.is_load else "written", f"at {_counted(word, first.here)}"
+        reason = f"{place.name} is {verb} {at if first.here else 'outside its elements'} where it meets "
+        reason += f"{_counted(word, first.there)} of {', '.join(first.others)}"
+        alike = [one for one in (first, *others) if one.letter == first.letter and one.there]
+        reached = {(one.there[0], one.here[0] if one.here else -1) for one in alike}
+        return Suspect(
+            site.operation, place.name, site, blamed(site, right), reason,
+            share(1 + len(others), self._elements.count(number), _UNITS[self._elements.launch.together]),
+            letter=first.letter, reached=tuple(sorted(pair for pair in reached if pair[0] != pair[1])),
+        )  # fmt: skip
 
 
 def _counted(word: str, numbers: Sequence[int]) -> str:
@@ -328,60 +300,43 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
     for name in wrong:
         if name not in PRODUCTS or (run.has_zeros and name in ("dV", "O")):
             continue
-        made: dict[Site, _Pairs] = {}
+        made: dict[Site, tuple[Array, Array]] = {}
         for elements in (*run.launches, *run.by_thread):
-            if (pairs := _pairs_of(elements, name, run.valid)) is not None:
-                made[pairs.site] = pairs.beside(made.get(pairs.site))
-        yield from (_lacking(name, pairs) for pairs in made.values())
+            visited, whole = _pairs_of(elements, name, run.valid)
+            needed = run.valid & whole
+            if (needed & ~visited).any():
+                place = next(x for x in elements.places if x.name == PRODUCTS[name].other and x.is_load)
+                # With those of a launch of the same kernel on other heads.
+                before = made.get(_site(elements, place), (np.zeros_like(visited), np.zeros_like(visited)))
+                made[_site(elements, place)] = visited | before[0], needed | before[1]
+        yield from (_lacking(name, site, *pairs) for site, pairs in made.items())
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """The pairs of a row and a key, [B, H, M, N] bool, that what is stored is made of."""
-
-    site: Site
-    visited: Array
-    needed: Array
-
-    def beside(self, other: _Pairs | None) -> _Pairs:
-        """With those of a launch of the same kernel on other heads."""
-        if other is None:
-            return self
-        return _Pairs(self.site, self.visited | other.visited, self.needed | other.needed)
-
-
-def _pairs_of(elements: AccessedElements, name: str, valid: Array) -> _Pairs | None:
-    """Those of a launch that lacks some; None of any other."""
+def _pairs_of(elements: AccessedElements, name: str, valid: Array) -> tuple[Array, Array]:
+    """[B, H, M, N] bool: the pairs that what is stored is made of, and all those of its rows, or keys."""
+    visited, whole = np.zeros_like(valid), np.zeros_like(valid)
     stored, summed = _ROW_AND_KEY[name]
     stores = elements.sets(stored, lambda place: place.name == _CALLED.get(name, name) and not place.is_load)
     loads = elements.sets(summed, lambda place: place.name == PRODUCTS[name].other and place.is_load)
-    of_name = [place for place in elements.places if place.name == PRODUCTS[name].other and place.is_load]
-    if not stores or not loads or elements.launch.one_of > 1:
-        return None
-    visited, whole = np.zeros_like(valid), np.zeros_like(valid)
-    for unit, by_place in stores.items():
+    for unit, by_place in stores.items() if loads and elements.launch.one_of == 1 else ():
         made, read = (_union(each) for each in (by_place, loads.get(unit, {})))
         sides = {stored: elements.mask(stored, made), summed: elements.mask(summed, read)}
         visited |= sides["bhm"][..., None] & sides["bgn"][:, :, None]
         whole |= sides["bhm"][..., None] if stored == "bhm" else sides["bgn"][:, :, None]
-    found = _Pairs(_site(elements, of_name[0]), visited, valid & whole)
-    return found if bool((found.needed & ~visited).any()) else None
+    return visited, whole
 
 
-def _lacking(name: str, pairs: _Pairs) -> Suspect:
-    missing = pairs.needed & ~pairs.visited
+def _lacking(name: str, site: Site, visited: Array, needed: Array) -> Suspect:
+    missing = needed & ~visited
     b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
     is_of_rows = _ROW_AND_KEY[name][0] == "bhm"
-    read = np.flatnonzero(pairs.visited[b, h, m] if is_of_rows else pairs.visited[b, h, :, n]).tolist()
+    read = np.flatnonzero(visited[b, h, m] if is_of_rows else visited[b, h, :, n]).tolist()
     one, others = (f"row {m}", "key") if is_of_rows else (f"key {n}", "row")
     summed = title(PRODUCTS[name].other)
     those = f"{summed} at {_counted(others, read)}" if read else f"nothing of {summed}"
-    reason = (
-        f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} (batch {b}, "
-        f"head {h}); what is stored for {one} reads {those}"
-    )
-    extent = share(int(missing.sum()), int(pairs.needed.sum()), "pair")
-    return Suspect("pairs", name, pairs.site, pairs.site.lines[:1], reason, extent)
+    reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} "
+    reason += f"(batch {b}, head {h}); what is stored for {one} reads {those}"
+    return Suspect("pairs", name, site, site.lines[:1], reason, share(int(missing.sum()), int(needed.sum()), "pair"))
 
 
 def _site(elements: AccessedElements, place: TensorLine) -> Site:

@@ -11,14 +11,13 @@ import torch
 from msgspec import structs
 
 from ..model.case import Case
-from ..model.failures import Failure, fault_words
 from ..model.intermediates import GRADIENT_OF, MATRIX_OF, names
 from ..model.mechanisms import door
 from ..model.number import listed
 from ..model.run import MISMATCH, Element
 from ..numerics.black_box.recover import recoverable
-from ..numerics.compare import Comparison, compare, promoted
-from ..numerics.evidence import Measured, SeenRow, Watched
+from ..numerics.compare import compare, promoted
+from ..numerics.evidence import Measured, SeenRow
 from ..numerics.locate import locate
 from ..numerics.tally import Finding, Rising
 from ..probing.experiment import Experiment
@@ -27,32 +26,8 @@ from ..probing.runs import RunRecord
 from ..runtime.trace import Trace, expected_shapes
 
 if TYPE_CHECKING:
-    from .follow import Followed
+    from .follow import FollowedRun
     from .seen import SeenValue
-
-
-@door("dataflow", lambda experiment, record: (Watched(), ""))
-def _watched_of(experiment: Experiment, record: RunRecord) -> tuple[Watched, str]:
-    """What following a run shows, and a note where what kernels hold could not be read; no verdict depends on it."""
-    # They import Triton, which only a run in the interpreter has surely done already.
-    from .dataflow import watched_in
-    from .follow import followed_run
-
-    run = record.run
-    assert run is not None
-    assert run.measured is not None
-    shown, note = None, ""
-    try:
-        followed = followed_run(experiment, run.assigned)
-        if followed is None:
-            return Watched(), ""
-        if _is_watchable(experiment, record) and not followed.flow.failures:
-            shown, note = _shown(experiment.case, run.measured, followed)
-        return replace(watched_in(followed, run.measured), shown=shown), note
-    except Failure:
-        return Watched(), ""
-    except Exception as error:  # the diagnosis tells it
-        return Watched((), (fault_words(error),), shown), note
 
 
 def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
@@ -66,11 +41,14 @@ def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list
         return with_insides(experiment, records)
     run, record = records[at].run, records[at]
     assert run is not None
+    assert run.measured is not None
     experiment.tick(f"following {run.layout}", 0.0, f"{run.layout}, followed")
+    # It imports Triton, which only a run in the interpreter has surely done already.
+    from .dataflow import seen_in_dataflow
+
     with experiment.stopwatch.timed("compare"):
-        watched, note = _watched_of(experiment, record)
-    record = replace(record.with_more(notes=[note] if note else []), run=replace(run, watched=watched))
-    records = [*records[:at], record, *records[at + 1 :]]
+        watched = seen_in_dataflow(experiment, run, partial(_shown, experiment.case, run.measured))
+    records = [*records[:at], replace(record, run=replace(run, watched=watched)), *records[at + 1 :]]
     return records if watched.shown is not None else with_insides(experiment, records)
 
 
@@ -87,17 +65,12 @@ def _is_watchable(experiment: Experiment, record: RunRecord) -> bool:
     )  # fmt: skip
 
 
-@door("dataflow/seen", lambda *args: (None, ""))
-def _shown(case: Case, measured: Measured, followed: Followed) -> tuple[Measured | None, str]:
-    """What the kernels of a run hold, judged; and a note where it could not be read."""
+@door("dataflow/seen")
+def _shown(case: Case, measured: Measured, followed: FollowedRun) -> Measured | None:
+    """What the kernels of a run hold, judged."""
     from .seen import seen_in
 
-    try:
-        shown = shown_with(case, measured, seen_in(followed, case))
-    except Exception as error:
-        fault = fault_words(error)
-        return None, f"the kernels' values could not be read, by a fault of gradprobe: {fault}"
-    return shown, ""
+    return shown_with(case, measured, seen_in(followed, case))
 
 
 def shown_with(case: Case, own: Measured, seen: Sequence[SeenValue]) -> Measured | None:
@@ -214,9 +187,6 @@ def _first(shown: Measured) -> Element | None:
     before = [name for name in plain if names().index(name) < names().index("dQ")]
     if row is None or before:
         return locate(shown.x, shown.trace, replace(shown.comparison, findings={name: wrong[name] for name in plain}))
-    element = locate(row.measured.x, row.measured.trace, _only(row))
+    alone = replace(row.measured.comparison, findings={row.finding.name: row.finding})
+    element = locate(row.measured.x, row.measured.trace, alone)
     return structs.replace(element, kernel=row.kernel) if element else None
-
-
-def _only(row: SeenRow) -> Comparison:
-    return replace(row.measured.comparison, findings={row.finding.name: row.finding})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
@@ -46,8 +46,8 @@ class CauseSearch:
         self._found: list[Diagnosis] = []
         self._shown: dict[str, list[str]] = {}
         """By fault that is named, the layouts that it explains."""
-        self._known: dict[str, Hypothesis] = {}
-        """By fault, the hypotheses that are named."""
+        self.predicted: dict[str, Hypothesis] = {}
+        """By fault that is named, what predicts it."""
         self._of_behaviour: list[tuple[str, FailingLayout]] = []
         """Faults that no hypothesis predicts, with where they were found."""
         self._unexplained: dict[str, tuple[FailingLayout, list[str]]] = {}
@@ -72,36 +72,30 @@ class CauseSearch:
     def _explain(self, layout: FailingLayout, *, is_first: bool) -> None:
         """Tells what hypotheses and the dataflow of a run say of a layout."""
         seen = layout.seen if is_first else layout.unspoilt
-        tested = fitting(self._experiment, layout.run.assigned, seen, list(self._known.values()))
-        again = Again(self._experiment, layout.run.assigned, seen)
+        tested = fitting(self._experiment, layout.run.assigned, seen, list(self.predicted.values()))
+        again, table = Again(self._experiment, layout.run.assigned, seen), Table(seen.case.family, layout.run)
         first, where = _tried_first(again, tested), "" if is_first else f"in {layout.name}: "
         named = tested[:1] if tested and tested[0].explained >= NAMED else []
         behaving = [*([] if named else _behaving(again)), *first]
-        found = [*behaving, *_diagnoses(self._lines, seen, tested, where)]
+        placed = (self._lines.of(one, of.explanation.active, told) for one, of, told in _diagnoses(seen, tested, where))
+        found = [*behaving, *placed]
         if is_first or not causes_among(found):  # beside another fault, whose lines it would show as well
-            found = self._with_dataflow(layout, found)
-        found = self._table(layout).agreeing(found)
+            found = self._with_dataflow(layout, table, found)
+        found = table.agreeing(found)
         predicted = {one.fault: one for pair in named for one in pair.hypotheses}
         predicted = {fault: one for fault, one in predicted.items() if fault in {each.fault for each in found}}
         self._tell(layout, found, predicted)
-        self._known = {**predicted, **self._known}
+        self.predicted = {**predicted, **self.predicted}
 
-    def _table(self, layout: FailingLayout) -> Table:
-        return Table(self._experiment.case.family, layout.run)
-
-    @property
-    def _is_interpreted(self) -> bool:
-        """Whether the target's kernels are Triton's, and were interpreted."""
-        first = self._experiment.first
-        return first is not None and first.interpreted and bool(first.launched)
-
-    def _with_dataflow(self, layout: FailingLayout, found: list[Diagnosis]) -> list[Diagnosis]:
+    def _with_dataflow(self, layout: FailingLayout, table: Table, found: list[Diagnosis]) -> list[Diagnosis]:
         """The causes with the lines that the dataflow of a run shows, and what it shows besides; then all others.
 
         A fault in following it costs that alone.
         """
+        first = self._experiment.first
+        is_interpreted = first is not None and first.interpreted and bool(first.launched)
         try:
-            if not self._is_interpreted and self._experiment.cuda != "cuda-on-cpu":
+            if not is_interpreted and self._experiment.cuda != "cuda-on-cpu":
                 from .plain_python import with_python_lines
 
                 return with_python_lines(self._experiment, layout.run, found)
@@ -111,7 +105,7 @@ class CauseSearch:
             self.visited[layout.run.layout] = watched.visited
             self._not_followed.update(dict.fromkeys(watched.failures))
             causes = causes_among(found)
-            seen = [self._lines.of_access(one) for one in self._table(layout).agreeing(watched.seen)]
+            seen = [self._lines.of_access(one) for one in table.agreeing(watched.seen)]
             return [*with_dataflow(causes, seen, self._lines.read), *(one for one in found if one not in causes)]
         except Exception as error:
             self._not_followed[fault_words(error)] = None
@@ -138,7 +132,7 @@ class CauseSearch:
         if not self._shown and not self._unexplained:
             return False
         own = set(layout.unspoilt.own)
-        faults = explaining(layout.unspoilt, list(self._known.values())) if own else ()
+        faults = explaining(layout.unspoilt, list(self.predicted.values())) if own else ()
         faults += tuple(fault for fault, other in self._of_behaviour if not faults and own <= set(other.seen.own))
         for fault in faults:
             self._shown[fault].append(layout.name)
@@ -169,11 +163,6 @@ class CauseSearch:
         return {fault: tuple(layouts) for fault, layouts in self._shown.items()}
 
     @property
-    def predicted(self) -> dict[str, Hypothesis]:
-        """By fault that is named, what predicts it."""
-        return dict(self._known)
-
-    @property
     def facts(self) -> tuple[str, ...]:
         """What is known of the layouts that nothing explains, and what could not be looked at."""
         facts: list[str] = []
@@ -193,26 +182,19 @@ def _lines_of(found: Sequence[Diagnosis]) -> set[tuple[str, int]]:
     return {(where.file, where.line) for one in found for where in one.where}
 
 
-def _diagnoses(
-    lines: Lines, seen: Observed, tested: Sequence[Tested], where: str = "", *, also: bool = False
-) -> list[Diagnosis]:
-    """Diagnoses of the hypotheses that explain half or more, with the runner-up and the lines; both of a pair."""
-    found = []
-    for one, second in zip(tested, [*tested[1:], None], strict=False):
-        for number, hypothesis in enumerate(one.hypotheses if one.explained >= CONSISTENT else ()):
-            diagnosis = _diagnosis(hypothesis, one, second, seen, where, also=also or number > 0)
-            found.append(lines.of(hypothesis, one.explanation.active, diagnosis))
-    return found
-
-
 def of_the_formula(seen: Observed) -> list[Diagnosis]:
     """Diagnoses by hypotheses about the formula and its arithmetic alone: no tensor is read or stored elsewhere."""
     tested = [one for one in ranked(seen) if not any(hypothesis.tensor for hypothesis in one.hypotheses)]
-    return [
-        _diagnosis(hypothesis, one, second, seen, "", also=number > 0)
-        for one, second in zip(tested, [*tested[1:], None], strict=False)
-        for number, hypothesis in enumerate(one.hypotheses if one.explained >= CONSISTENT else ())
-    ]
+    return [diagnosis for _, _, diagnosis in _diagnoses(seen, tested)]
+
+
+def _diagnoses(
+    seen: Observed, tested: Sequence[Tested], where: str = ""
+) -> Iterator[tuple[Hypothesis, Tested, Diagnosis]]:
+    """Diagnoses of the hypotheses that explain half or more, with the runner-up; both of a pair."""
+    for one, second in zip(tested, [*tested[1:], None], strict=False):
+        for number, hypothesis in enumerate(one.hypotheses if one.explained >= CONSISTENT else ()):
+            yield hypothesis, one, _diagnosis(hypothesis, one, second, seen, where, also=number > 0)
 
 
 def _tried_first(again: Again, tested: Sequence[Tested]) -> list[Diagnosis]:

@@ -38,9 +38,9 @@ from ..processes.forks import ParallelWork
 from ..runtime.interpreter.dataflow import Flow, Site
 from ..runtime.interpreter.memory.findings import places
 from ..source.text import SourceLine
-from .follow import followed_run
-from .misread import WORDS, misread
-from .suspect import blamed
+from .explainers.misread import misread
+from .explainers.suspect import WORDS, blamed
+from .follow import FollowedRun, followed_run
 
 _DISTINCT: Assigned = (("all", "distinct"),)
 # Layouts in which no stride of one tensor is another's.
@@ -82,7 +82,7 @@ class _Culprit:
     kernel: str
     tensor: str
     reason: str
-    where: Where
+    line: SourceLine
 
 
 class CoincidenceSearch:
@@ -137,18 +137,15 @@ def variations(case: Case, runs: Sequence[LayoutRun]) -> list[Variation]:
     alone = replace(small, batch=1)
     is_equal = case.seqlen_q == case.seqlen_k
     if case.seqlen_q % _TILE == 0 and case.seqlen_k % _TILE == 0:
-        found.append(_of_lengths(alone, _LONG, _LONG if is_equal else _SHORT))  # both end inside a tile
+        # Both end inside a tile.
+        sizes: dict[str, object] = {"seqlen": _LONG} if is_equal else {"seqlen_q": _LONG, "seqlen_k": _SHORT}
+        found.append(Variation(alone.with_lengths(_LONG, _LONG if is_equal else _SHORT), sizes))
     if case.family != "lazy" and is_equal:
         # Fewer rows than keys: the other way round a causal mask leaves rows without any.
-        found.append(_of_lengths(alone, _SHORT, _LONG))
+        found.append(Variation(alone.with_lengths(_SHORT, _LONG), {"seqlen_q": _SHORT, "seqlen_k": _LONG}))
     if case.family != "lazy" and case.kv_heads == case.heads and "h" in case.shapes:
         found.append(Variation(alone.with_heads(*_GROUPED), dict(zip(("heads", "kv_heads"), _GROUPED, strict=True))))
     return found
-
-
-def _of_lengths(small: Case, rows: int, keys: int) -> Variation:
-    sizes = {"seqlen": rows} if rows == keys else {"seqlen_q": rows, "seqlen_k": keys}
-    return Variation(small.with_lengths(rows, keys), sizes)
 
 
 def _together(apart: Sequence[Variation]) -> Variation:
@@ -174,12 +171,10 @@ def _small(case: Case) -> Case:
         tau=None if case.tau is None else (case.tau * 2)[:heads],
         layouts=(), runs=(), taps=(), repeat=1, schedules=0, configs="first", recover=False,
     )  # fmt: skip
-    return small.with_lengths(_fewer(case.seqlen_q), _fewer(case.seqlen_k))
-
-
-def _fewer(length: int) -> int:
-    """A length with as full a last tile; one that may be a whole number of tiles stays one."""
-    return shortened(length, _LARGEST if length % _TILE == 0 else _LARGEST // 2)
+    # Each with as full a last tile; one that may be a whole number of tiles stays one.
+    lengths = (case.seqlen_q, case.seqlen_k)
+    rows, keys = (shortened(each, _LARGEST if each % _TILE == 0 else _LARGEST // 2) for each in lengths)
+    return small.with_lengths(rows, keys)
 
 
 def _corners(experiment: Experiment, variation: Variation) -> list[Variation]:
@@ -188,10 +183,8 @@ def _corners(experiment: Experiment, variation: Variation) -> list[Variation]:
     is_told = plain.seqlen_q != plain.seqlen_k or "align" in experiment.target.takes
     if is_told or case.seqlen_q == case.seqlen_k or not (case.causal or case.window):
         return [variation]
-    return [
-        variation,
-        *(replace(variation, case=replace(case, align=word)) for word in ALIGNMENTS if word != case.align),
-    ]
+    others = [word for word in ALIGNMENTS if word != case.align]
+    return [variation, *(replace(variation, case=replace(case, align=word)) for word in others)]
 
 
 class _SmallRuns:
@@ -249,7 +242,7 @@ def _slips(experiment: Experiment, run: LayoutRun) -> list[_Culprit]:
     followed = followed_run(experiment, run.assigned)
     if followed is None:
         return []
-    flow, culprits = followed.flow, list(_culprits(followed.flow))
+    flow, culprits = followed.flow, list(_culprits(followed))
     strange = {(flow.sources[number].site.kernel, flow.sources[number].tensor) for number in flow.irregular}
     return [] if _is_a_way({(one.kernel, one.tensor) for one in culprits} | strange) else culprits
 
@@ -259,18 +252,14 @@ def _is_a_way(misread: Collection[tuple[str, str]]) -> bool:
     return max(Counter(kernel for kernel, _ in misread).values(), default=0) >= _A_WAY
 
 
-def _culprits(flow: Flow) -> Iterator[_Culprit]:
-    for suspect in misread(flow):
-        yield _culprit(suspect.site.kernel, suspect.name, suspect.reason, places(suspect.lines)[-1])
-    for finding in flow.memory.findings if flow.memory else ():
+def _culprits(run: FollowedRun) -> Iterator[_Culprit]:
+    for suspect in misread(run):
+        yield _Culprit(suspect.site.kernel, suspect.name, suspect.reason, places(suspect.lines)[-1])
+    for finding in run.flow.memory.findings if run.flow.memory else ():
         if finding.kind == OUTSIDE:
             reason = f"{finding.tensor} is accessed outside its elements"
-            yield _culprit(finding.kernel, finding.tensor, reason, finding.place)
-    yield from _short(flow)
-
-
-def _culprit(kernel: str, tensor: str, reason: str, line: SourceLine) -> _Culprit:
-    return _Culprit(kernel, tensor, reason, Where(line.file, line.line, line.code.strip(), kernel=kernel))
+            yield _Culprit(finding.kernel, finding.tensor, reason, finding.place)
+    yield from _short(run.flow)
 
 
 def _short(flow: Flow) -> Iterator[_Culprit]:
@@ -289,7 +278,7 @@ def _short(flow: Flow) -> Iterator[_Culprit]:
                 reason = f"{tensor} is not accessed at {WORDS[letter]} {missing[0]}, as others are"
                 site = sites[kernel, tensor]
                 lines = blamed(site, [other for other in sites.values() if other is not site])
-                yield _culprit(kernel, tensor, reason, places(lines)[-1])
+                yield _Culprit(kernel, tensor, reason, places(lines)[-1])
 
 
 def _warned(
@@ -297,18 +286,16 @@ def _warned(
 ) -> Iterator[Warned]:
     """A warning for each tensor: what `lint` says of its strides where they were other numbers, else what was seen."""
     read = gathered("lint", findings_of, experiment.target, experiment.case) if assigned else []
-    for tensor, of_tensor in _by_tensor(culprits).items():
+    for tensor in dict.fromkeys(one.tensor for one in culprits):
+        of_tensor = [one for one in culprits if one.tensor == tensor]
         found = [one for one in read if one.tensor == tensor and not one.by_name]
         reason = found[0].sentence if found else of_tensor[0].reason
-        where = [where_of(one) for one in found] or [one.where for one in of_tensor]
-        first, others = where[0], dict.fromkeys(one.line for one in where if one.line != where[0].line)
-        more = f" (likewise at line {in_words(spans(sorted(others)), 4)})" if others else ""
-        words = f"right only by coincidence: {reason}{more}; it is wrong with {with_case}"
+        first, *more = [where_of(one) for one in found] or [_where(one) for one in of_tensor]
+        others = sorted({one.line for one in more if one.line != first.line})
+        likewise = f" (likewise at line {in_words(spans(others), 4)})" if others else ""
+        words = f"right only by coincidence: {reason}{likewise}; it is wrong with {with_case}"
         yield Warned(COINCIDENCE, f"{tensor} in {first.kernel}", words, (), first.file, first.line, first.code)
 
 
-def _by_tensor(culprits: Sequence[_Culprit]) -> dict[str, list[_Culprit]]:
-    found: dict[str, list[_Culprit]] = {}
-    for one in culprits:
-        found.setdefault(one.tensor, []).append(one)
-    return found
+def _where(one: _Culprit) -> Where:
+    return Where(one.line.file, one.line.line, one.line.code.strip(), kernel=one.kernel)

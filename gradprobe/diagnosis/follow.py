@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import permutations
 from typing import Any
 
@@ -14,26 +16,62 @@ import torch
 
 from ..inputs.memory import Array
 from ..model.assignment import Assigned
-from ..model.case import Case
+from ..model.intermediates import PRODUCTS, unscaled
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
-from ..runtime.interpreter.dataflow import Flow, followed, place
+from ..runtime.interpreter.dataflow import Flow, Node, Site, StoredTile, followed, place
 from ..runtime.interpreter.memory.views import view_of
 from ..runtime.run import Outcome, run_target
 from ..runtime.trace import Trace
 from .roles import Roles
 
+RESULTS = {unscaled(name): name for name in PRODUCTS}
+"""What a store of it is the result of."""
+
 
 @dataclass(frozen=True)
-class Followed:
-    """One run of a target, followed operation by operation."""
+class FollowedRun:
+    """One run of a target, followed operation by operation: what explainers are given."""
 
     flow: Flow
     roles: Roles
     outcome: Outcome
+    wrong: tuple[str, ...] = ()
+    """The results that are."""
+
+    @cached_property
+    def stores(self) -> list[StoredTile]:
+        """The stores of what is wrong. Where host code made a result of what kernels stored, all that has no name."""
+        flow, storages = self.flow, self.outcome.storages
+        names = {storages.get(home, "") for home in (*(one.home for one in flow.stores), *flow.empty)}
+        wanted = {*self.wrong} if names >= {*self.wrong} else {*self.wrong, ""}
+        return [one for one in flow.stores if storages.get(one.home, "") in wanted]
+
+    @cached_property
+    def tiles(self) -> Counter[Site]:
+        """By operation, how many tiles it came to."""
+        return Counter(node.site for node in self.flow.nodes)
+
+    @cached_property
+    def right(self) -> dict[Site, list[Node]]:
+        """By operation, what it came to that is right."""
+        found: dict[Site, list[Node]] = {}
+        for node in self.flow.nodes:
+            if node.is_known:
+                found.setdefault(node.site, []).append(node)
+        return found
+
+    @cached_property
+    def visits(self) -> Mapping[int, Array]:
+        """By storage, how often each pair is in it; nothing where some may not have been followed."""
+        return {} if self.flow.failures else self.flow.visits
+
+    def result_of(self, stored: StoredTile) -> str:
+        """The result that a store is of: of scratch that host code makes one of, by what is stored; "" if unknown."""
+        return self.outcome.storages.get(stored.home, "") or RESULTS.get(stored.node.name, "")
 
 
-def followed_run(experiment: Experiment, assigned: Assigned) -> Followed | None:
+def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | None:
     """Runs the target once more in a layout and follows its values; None where it refused the layout."""
     case, inputs = experiment.case, inputs_of(experiment, assigned)
     x = attention_of(case, inputs.values)
@@ -49,7 +87,7 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> Followed | None:
     def learn(argument: Any) -> None:
         if isinstance(argument, torch.Tensor):
             launched.append(argument)
-            letters = copied(argument, inputs.tensors, roles, case)
+            letters = copied(argument, inputs.tensors, roles)
             if letters:
                 copies[argument.untyped_storage().data_ptr()] = letters
 
@@ -63,7 +101,7 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> Followed | None:
     for name, view in results:
         is_alone = {other for other, one in results if one.home == view.home} == {name}
         flow.attempt(place, flow, view, case.axes(name), is_alone)
-    return Followed(flow, roles, outcome)
+    return FollowedRun(flow, roles, outcome)
 
 
 def results_among(tensors: Sequence[torch.Tensor], trace: Trace) -> Iterator[tuple[str, torch.Tensor]]:
@@ -87,28 +125,24 @@ def in_shape(tensor: torch.Tensor, shape: Sequence[int]) -> Iterator[torch.Tenso
             yield one.view(*shape)
 
 
-def copied(argument: torch.Tensor, known: Mapping[str, torch.Tensor], roles: Roles, case: Case) -> str:
+def copied(argument: torch.Tensor, known: Mapping[str, torch.Tensor], roles: Roles) -> str:
     """The axes of a tensor that host code made of an input: its values, times a number, in any order of the axes.
 
     Axes that were made one stand in brackets: "(bh)md".
     """
-    home = argument.untyped_storage().data_ptr()
-    if argument.dim() < 2 or not argument.is_floating_point() or argument.numel() < 8:
-        return ""
-    if any(home == tensor.untyped_storage().data_ptr() for tensor in known.values()):
-        return ""
-    if argument.untyped_storage().nbytes() > 1 << 28:
+    storage, homes = argument.untyped_storage(), {tensor.untyped_storage().data_ptr() for tensor in known.values()}
+    is_small = argument.dim() < 2 or argument.numel() < 8 or not argument.is_floating_point()
+    if is_small or storage.nbytes() > 1 << 28 or storage.data_ptr() in homes:
         return ""
     got = argument.detach().double().flatten().cpu().numpy()
     if not np.isfinite(got).all() or not np.abs(got).max() > 0:
         return ""
     forms = ((axes, value, order) for axes, value in roles.whole() for order in permutations(range(len(axes))))
-    found = (
-        _axes(argument.shape, [(axes[at], value.shape[at]) for at in order])
-        for axes, value, order in forms
-        if _proportional(got, value.transpose(order))
-    )
-    return next(filter(None, found), "")
+    for axes, value, order in forms:
+        found = _axes(argument.shape, [(axes[at], value.shape[at]) for at in order])
+        if found and _proportional(got, value.transpose(order)):
+            return found
+    return ""
 
 
 def _axes(shape: Sequence[int], letters: Sequence[tuple[str, int]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -62,25 +62,23 @@ class Roles:
         self._of_others = {"": 1.0, **kept}
         self._factors = {row.name: of_kinds.get(row.constants, self._of_others) for row in (*TABLE, *SUBEXPRESSIONS)}
         self._factors |= dict.fromkeys(("q", "k"), of_inputs) | dict.fromkeys(("do", "v", "o"), of_kinds["gradients"])
-        self._last: dict[tuple[str, ...], str] = {}
+        self._last = ""
+        """The matrix that was met last, which is tried first."""
         self._of_inputs: dict[str, _Form] = {}
         self._most: dict[str, Array] = {}
 
     def __call__(self, data: Array, lanes: Lanes) -> Role | None:
         """What a tile is; None where its indices do not tell what to compare it with."""
-        role = self._role_of(data, lanes)
-        return None if role is _TOO_SMALL else role
-
-    def _role_of(self, data: Array, lanes: Lanes) -> Role | None:
-        at = lanes.at
-        letters = frozenset(at)
+        letters = frozenset(lanes.at)
         if {"b", "h", "m", "n"} <= letters and not letters & {"d", "e"}:
-            return self._of_matrix(data, lanes)
-        if lanes.cover is not None and "b" in letters:
-            return self._of_sum(data, lanes)
-        if {"b", "h", "m"} <= letters and not letters & {"d", "e", "n"}:
-            return self._of_row(data, lanes)
-        return self._of_input(data, lanes)
+            role = self._of_matrix(data, lanes)
+        elif lanes.cover is not None and "b" in letters:
+            role = self._of_sum(data, lanes)
+        elif {"b", "h", "m"} <= letters and not letters & {"d", "e", "n"}:
+            role = self._of_row(data, lanes)
+        else:
+            role = self._of_input(data, lanes)
+        return None if role is _TOO_SMALL else role
 
     def constants(self, name: str) -> Mapping[str, float]:
         """By words, what kernels multiply an intermediate by; some keep LSE or delta with a minus, to add it."""
@@ -94,12 +92,12 @@ class Roles:
 
     def gradient(self, name: str, ds: Array) -> Array:
         """dQ or dK of some dS; dV of some P."""
-        product, group = PRODUCTS[name], self.case.heads // self.case.kv_heads
+        product = PRODUCTS[name]
         other, matrix = self._inputs[product.other], ds * self.x.scale if product.is_scaled else ds
         if not product.is_transposed:
-            return np.asarray(matrix @ np.repeat(other, group, 1))
+            return np.asarray(matrix @ self._of_heads(other))
         of_heads = matrix.swapaxes(2, 3) @ other
-        return np.asarray(of_heads.reshape(len(ds), -1, group, *of_heads.shape[2:]).sum(2))
+        return np.asarray(of_heads.reshape(len(ds), self.case.kv_heads, -1, *of_heads.shape[2:]).sum(2))
 
     # --- what tiles are compared with
 
@@ -119,12 +117,10 @@ class Roles:
         """Every matrix and row of the reference, [B, H, M, N] and [B, H, M]."""
         found: dict[str, list[Array]] = {}
         for tile, on_it in self._batches:
-            values = dict(on_it)
             q, k, _, _ = self.x.tensors(tile)
-            values["QK"] = q @ k.mT
-            values["valid"] = values["valid"].expand(values["QK"].shape).double()
-            wanted = ("QK", "S", "P", "PE", "Z", "dPE", "dP", "dS", "LSE", "delta", "valid")
-            for name in wanted:
+            values = {**on_it, "QK": q @ k.mT}
+            values["valid"] = values["valid"].expand(values["QK"].shape)
+            for name in ("QK", "S", "P", "PE", "Z", "dPE", "dP", "dS", "LSE", "delta", "valid"):
                 if name in values:
                     found.setdefault(name, []).append(values[name].double().cpu().numpy())
         return {name: np.stack(values) for name, values in found.items()}
@@ -172,8 +168,39 @@ class Roles:
     def _rows(self) -> list[_Form]:
         return [_Form(name, self._parts[name]) for name in ("LSE", "delta")]
 
+    @cached_property
+    def _sums(self) -> dict[tuple[str, str], list[_Form]]:
+        """By what is summed over and the letter of the columns: the matrices and inputs that products sum."""
+        parts = self._parts
+        of_keys = [_Form("delta", parts["P"] * parts["dP"]), _Form("sum of dP / (i + 1)", parts["dP"] / self._count)]
+        found = {("n", ""): of_keys, ("m", ""): [_Form("sum of dS", parts["dS"])]}
+        for name, product in PRODUCTS.items():
+            matrix = parts.get("PE", parts["P"]) if product.matrix == "P" else parts[product.matrix]
+            form = _Form(unscaled(name), matrix, with_=product.other, per_row=name == "O")
+            found["m" if product.is_transposed else "n", self.case.axes(name)[-1]] = [form]
+        return found
+
+    @cached_property
+    def _output(self) -> Array:
+        return np.asarray(self._parts.get("PE", self._parts["P"]) @ self._of_heads(self._inputs["v"]))
+
+    def _of_heads(self, tensor: Array) -> Array:
+        """What has key heads, for each query head."""
+        return np.repeat(tensor, self.case.heads // tensor.shape[1], 1)
+
+    def whole(self) -> Iterator[tuple[str, Array]]:
+        """(axes, values) of the tensors that host code makes and kernels read."""
+        axes = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme"}
+        yield from ((letters, self._inputs[name]) for name, letters in axes.items() if name in self._inputs)
+        repeated = {"k": "bhnd", "v": "bhne"} if self.case.heads > self.case.kv_heads else {}
+        yield from ((letters, self._of_heads(self._inputs[name])) for name, letters in repeated.items())
+        yield "bhme", self._output
+        yield from (("bhm", form.values) for form in self._rows)
+
+    # --- scores
+
     def _of_matrix(self, data: Array, lanes: Lanes) -> Role | None:
-        index, known = _index(lanes, ("b", "h", "m", "n"))
+        index, known = _index(lanes, "bhmn")
         if not known.any():
             return None
         got, seen = data[known].astype(np.float64), self.valid[index]
@@ -181,7 +208,7 @@ class Roles:
             return None
         found, partly, masked, unmasked = _UNKNOWN, None, got[~seen], got[seen]
         where = tuple(axis[seen] for axis in index)
-        for form in self._ordered(self._matrices, "matrix"):
+        for form in sorted(self._matrices, key=lambda form: form.name != self._last):
             role = self._fit(form, unmasked, form.values[where], where)
             if role is None or role is _TOO_SMALL:
                 found = role or found
@@ -190,28 +217,25 @@ class Roles:
             if form.zero_where_masked and is_open:
                 partly = partly or Role(role.name, role.factor, "not 0 where it is masked", is_open)
                 continue
-            self._last["matrix",] = form.name
-            return replace(role, is_open=is_open or self._is_open(form, unmasked, _beyond(data, lanes)))
-        if partly is not None:
-            return partly
-        return self._row_scaled(got, seen, index, lanes, known) or found
+            self._last = form.name
+            beyond = data[(lanes.at["n"] < 0) & (lanes.at["m"] >= 0)]  # behind the last key, in rows that there are
+            return replace(role, is_open=is_open or self._is_open(form, unmasked, beyond.astype(np.float64)))
+        return partly or self._row_scaled(got, seen, index) or found
 
-    def _row_scaled(self, got: Array, seen: Array, index: Any, lanes: Lanes, known: Array) -> Role | None:
+    def _row_scaled(self, got: Array, seen: Array, index: tuple[Array, ...]) -> Role | None:
         """A tile of the forward while the maximum is running: P times a factor a row, or S less a number a row."""
         b, h, m, _ = index
         rows = (b.astype(np.int64) * self.case.heads + h) * self.case.seqlen_q + m
-        row, masked = rows[seen], got[~seen & np.isin(rows, rows[seen])]
-        actual, p, s = got[seen], self._parts["P"][index][seen], self._parts["S"][index][seen]
-        if self._is_one_a_row(_Form("P", self._parts["P"]), row, actual, p, True):
-            is_open = bool(masked.size) and self._is_open(_Form("P", actual), actual, masked)
-            return Role("P, times a factor of its row", is_open=is_open, is_by_row=True)
-        for words, constant in (("", 1.0), ("log2(e)", math.log2(math.e))):
-            if self._is_one_a_row(_Form("S", self._parts["S"]), row, actual, s * constant, False):
-                is_open = bool(masked.size) and self._is_open(_Form("S", actual), actual, masked)
-                return Role("S, less a maximum of its row", words, is_open=is_open, is_by_row=True)
+        row, actual, masked = rows[seen], got[seen], got[~seen & np.isin(rows, rows[seen])]
+        for name, words in (("P", ""), ("S", ""), ("S", "log2(e)")):
+            want = self._parts[name][index][seen] * self.constants("S")[words]
+            if self._is_one_a_row(_Form(name, self._parts[name]), row, actual, want, is_factor=name == "P"):
+                is_open = bool(masked.size) and self._is_open(_Form(name, actual), actual, masked)
+                by = "times a factor of its row" if name == "P" else "less a maximum of its row"
+                return Role(f"{name}, {by}", words, is_open=is_open, is_by_row=True)
         return None
 
-    def _is_one_a_row(self, form: _Form, row: Array, actual: Array, want: Array, is_factor: bool) -> bool:
+    def _is_one_a_row(self, form: _Form, row: Array, actual: Array, want: Array, *, is_factor: bool) -> bool:
         if not np.isfinite(actual).all() or not np.isfinite(want).all() or len(np.unique(row)) == len(row):
             return False
         order = np.argsort(row, kind="stable")
@@ -228,17 +252,16 @@ class Roles:
             by_row = np.add.reduceat(actual - want, starts) / counts
             expected = want + np.repeat(by_row, counts)
         # What has a factor errs by it as well, and is at most as much of its largest value.
-        most = _largest(form.values)
-        allowed = self._allowed(form.name, most)
+        most = form.largest
         by = _largest(expected) / most if is_factor and most else max(1.0, _largest(want) / most if most else 1.0)
-        return bool(np.abs(actual - expected).max() <= by * allowed)
+        return bool(np.abs(actual - expected).max() <= by * self._allowed(form.name, most))
 
     def by_row(self, node: Node) -> dict[int, float]:
         """By row, the factor that P has in it, or the number by which S is off; empty where its lanes are not known."""
         role, lanes = node.role, node.lanes
         if role is None or node.value is None or lanes is None or not {*"bhmn"} <= lanes.at.keys():
             return {}
-        index, known = _index(lanes, tuple("bhmn"))
+        index, known = _index(lanes, "bhmn")
         seen, is_factor = self.valid[index], role.name.startswith("P")
         want, lse = self._parts["P" if is_factor else "S"][index][seen], self._parts["LSE"][index[:3]][seen]
         got = node.value[known][seen].astype(np.float64) / self.constants("S").get(role.factor, 1.0)
@@ -248,146 +271,89 @@ class Roles:
         rows = index[2][seen]
         return {int(row): float(np.nanmedian(off[rows == row])) for row in np.unique(rows)}
 
+    # --- rows, sums and inputs
+
     def _of_row(self, data: Array, lanes: Lanes) -> Role | None:
         if not {"h", "m"} <= lanes.at.keys():
             return None
-        return self._among(data, [(form, form.values) for form in self._rows], ("b", "h", "m"), lanes)
-
-    # --- sums
-
-    @cached_property
-    def _sums(self) -> dict[tuple[str, str], list[_Form]]:
-        """By what is summed over and the letter of the columns: the matrices and inputs that products sum."""
-        parts = self._parts
-        of_keys = [_Form("delta", parts["P"] * parts["dP"]), _Form("sum of dP / (i + 1)", parts["dP"] / self._count)]
-        found = {("n", ""): of_keys, ("m", ""): [_Form("sum of dS", parts["dS"])]}
-        for name, product in PRODUCTS.items():
-            matrix = parts.get("PE", parts["P"]) if product.matrix == "P" else parts[product.matrix]
-            form = _Form(unscaled(name), matrix, with_=product.other, per_row=name == "O")
-            found["m" if product.is_transposed else "n", self.case.axes(name)[-1]] = [form]
-        return found
+        index, known = _index(lanes, "bhm")
+        if not known.any():
+            return None
+        got, found = data[known].astype(np.float64), list[Role | None]()
+        for form in self._rows:
+            finite = np.isfinite(form.values[index])
+            where = tuple(axis[finite] for axis in index)
+            found.append(self._fit(form, got[finite], form.values[where], where))
+        return _first_known(found)
 
     def _of_sum(self, data: Array, lanes: Lanes) -> Role | None:
-        cover, at = lanes.cover, lanes.at
-        assert cover is not None
-        kept = {"m": "n", "n": "m"}[cover.letter]
+        cover, at, summed = lanes.cover, lanes.at, lanes.of_sum()
         column = next((x for x in "de" if x in at), "")
-        forms = self._sums.get((cover.letter, column))
-        if not forms or kept not in at or data.ndim != (2 if column else 1) or np.shape(at["b"]) != data.shape:
+        forms = self._sums.get((cover.letter, column)) if cover is not None else None
+        if not forms or cover is None or summed is None or data.ndim != (2 if column else 1):
             return None
-        others = tuple(axis for axis in range(data.ndim) if axis != cover.axis)
-        batch, index = (at[x].max(others) if others else at[x] for x in ("b", kept))
-        lanes_known = (batch >= 0) & (index >= 0)
-        rows = np.moveaxis(data, cover.axis, 0)[lanes_known].astype(np.float64)
-        columns = np.moveaxis(at[column], cover.axis, 0)[lanes_known] if column else None
-        counts = cover.counts[lanes_known].astype(np.float64)
-        if not len(rows) or not counts.any():
+        _, batch, index, counted = summed
+        inside = (batch >= 0) & (index >= 0)
+        if np.shape(at["b"]) != data.shape or not inside.any() or not counted[inside].any():
             return None
+        batch, index, counts = batch[inside], index[inside], counted[inside].astype(np.float64)
+        rows = np.moveaxis(data, cover.axis, 0)[inside].astype(np.float64)
+        columns = np.moveaxis(at[column], cover.axis, 0)[inside] if column else None
         if not column and cover.letter == "n":
-            role = self._running(rows, batch[lanes_known], index[lanes_known], counts > 0) or self._of_row(data, lanes)
-            if role is not None and role.is_known:
+            role = _first_known(self._running(rows, batch, index, counts > 0))
+            role = role if role.name else self._of_row(data, lanes) or role
+            if role.is_known:
                 return role
-        return self._sum_among(forms, cover.letter, batch[lanes_known], index[lanes_known], rows, columns, counts)
+        # [lanes, heads, terms] of each form: what is summed.
+        at_lanes = (batch, slice(None), index) if cover.letter == "n" else (batch, slice(None), slice(None), index)
+        terms = ((form, form.values[at_lanes]) for form in forms)
+        weights = ((form, np.where(np.isfinite(each), each, 0.0) * counts) for form, each in terms)
+        return _first_known(self._of_terms(form, each, batch, rows, columns) for form, each in weights)
 
-    def _sum_among(
-        self, forms: list[_Form], over: str, batch: Array, index: Array, rows: Array, columns: Any, counts: Array
-    ) -> Role:
-        found = _UNKNOWN
-        for form in forms:
-            # [lanes, heads, terms]: the weights of what is summed.
-            taken = form.values[batch, :, index, :] if over == "n" else form.values[batch, :, :, index]
-            weights = np.where(np.isfinite(taken), taken, 0.0) * counts
-            if form.with_:
-                tensor = self._inputs[form.with_]
-                group = self.case.heads // tensor.shape[1]
-                each = tensor[batch][:, np.arange(self.case.heads) // group]
-                want = np.einsum("lhx,lhxd->ld", weights, each)
-                known = columns >= 0
-                want = np.take_along_axis(want, np.where(known, columns, 0), 1)[known]
-                got = rows[known]
-            else:
-                want, got = weights.sum((1, 2)), rows.reshape(-1)
-            role = self._fit(form, got, want, most=_largest(want))
-            if role is None and form.per_row and form.with_ and columns is not None and len(got):
-                lane = np.broadcast_to(np.arange(len(rows))[:, None], rows.shape)[known]
-                if self._is_one_a_row(_Form("O", self._output), lane, got, want, True):
-                    role = Role(f"{form.name}, times a factor of its row", is_by_row=True)
-            if role is not None and role is not _TOO_SMALL:
-                return role
-            found = role or found
-        return found
+    def _of_terms(self, form: _Form, weights: Array, batch: Array, rows: Array, columns: Array | None) -> Role | None:
+        """The role of sums of [lanes, heads, terms], or of these times an input's rows in some columns."""
+        if columns is None or not form.with_:
+            want, got = weights.sum((1, 2)), rows.reshape(-1)
+            return self._fit(form, got, want, most=_largest(want))
+        want, known = np.einsum("lhx,lhxd->ld", weights, self._of_heads(self._inputs[form.with_])[batch]), columns >= 0
+        want, got = np.take_along_axis(want, np.where(known, columns, 0), 1)[known], rows[known]
+        role = self._fit(form, got, want, most=_largest(want))
+        lane = np.broadcast_to(np.arange(len(rows))[:, None], rows.shape)[known]
+        of_rows = _Form("O", self._output)
+        if role is None and form.per_row and len(got) and self._is_one_a_row(of_rows, lane, got, want, is_factor=True):
+            return Role(f"{form.name}, times a factor of its row", is_by_row=True)
+        return role
 
-    def _running(self, got: Array, batch: Array, index: Array, covered: Array) -> Role | None:
+    def _running(self, got: Array, batch: Array, index: Array, covered: Array) -> Iterator[Role | None]:
         """The maximum of the scores so far, or the sum of their exponentials less that."""
-        for name, matrix, seen in (("S", self._parts["S"], True), ("Q K^T", self._parts["QK"], False)):
+        for name, matrix in (("S", self._parts["S"]), ("Q K^T", self._parts["QK"])):
             scores = matrix[batch, :, index, :]
-            visible = covered & (self.valid[batch, :, index, :] | (not seen))
+            visible = covered & self.valid[batch, :, index, :] if name == "S" else covered
             most = np.where(visible, scores, -np.inf).max((1, 2))
             live = np.isfinite(most)
             if not live.any():
-                return None
+                return
             forms = [(f"maximum of {name} so far", most)]
-            if seen:
+            if name == "S":
                 sums = np.where(visible, np.exp(scores - np.where(live, most, 0.0)[:, None, None]), 0.0).sum((1, 2))
                 forms.append(("sum of exp(S - maximum) so far", sums))
-            for form, want in forms:
-                role = self._fit(_Form(form, want), got[live], want[live])
-                if role is not None and role is not _TOO_SMALL:
-                    return role
-        return None
-
-    # --- inputs
+            yield from (self._fit(_Form(form, want), got[live], want[live]) for form, want in forms)
 
     def _of_input(self, data: Array, lanes: Lanes) -> Role | None:
         """A tile of an input, perhaps multiplied."""
-        letters = frozenset(lanes.at)
-        found = None
+        found = list[Role | None]()
         for name, axes in (("q", "bhmd"), ("k", "bgnd"), ("v", "bgne"), ("do", "bhme"), ("o", "bhme")):
             value = self._inputs.get(name) if name != "o" else self._output
-            if value is None or not set(axes) <= letters:
+            if value is None or not set(axes) <= lanes.at.keys():
                 continue
-            index, known = _index(lanes, tuple(axes))
+            index, known = _index(lanes, axes)
             if not known.any():
                 return None
-            found = _UNKNOWN
             form = self._of_inputs.setdefault(name, _Form(name, value))
-            role = self._fit(form, data[known].astype(np.float64), value[index])
-            if role is not None and role is not _TOO_SMALL:
-                return role
-            found = role or found
-        return found
-
-    @cached_property
-    def _output(self) -> Array:
-        parts = self._parts
-        v = self._inputs["v"]
-        group = self.case.heads // v.shape[1]
-        return np.asarray(parts.get("PE", parts["P"]) @ v[:, np.arange(self.case.heads) // group])
-
-    def whole(self) -> Iterator[tuple[str, Array]]:
-        """(axes, values) of the tensors that host code makes and kernels read."""
-        axes = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme"}
-        yield from ((letters, self._inputs[name]) for name, letters in axes.items() if name in self._inputs)
-        group = self.case.heads // self.case.kv_heads
-        repeated = {"k": "bhnd", "v": "bhne"} if group > 1 else {}
-        yield from ((letters, self._inputs[name].repeat(group, 1)) for name, letters in repeated.items())
-        yield "bhme", self._output
-        yield from (("bhm", form.values) for form in self._rows)
+            found.append(self._fit(form, data[known].astype(np.float64), value[index]))
+        return _first_known(found) if found else None
 
     # --- fitting
-
-    def _among(self, data: Array, forms: list[tuple[_Form, Array]], axes: tuple[str, ...], lanes: Lanes) -> Role | None:
-        index, known = _index(lanes, axes)
-        if not known.any():
-            return None
-        got = data[known].astype(np.float64)
-        finite = [np.isfinite(values[index]) for _, values in forms]
-        fits = (
-            self._fit(form, got[ok], values[index][ok], tuple(axis[ok] for axis in index))
-            for (form, values), ok in zip(forms, finite, strict=True)
-        )
-        found = [role for role in fits if role is not None]
-        return next((role for role in found if role is not _TOO_SMALL), found[0] if found else _UNKNOWN)
 
     def _fit(
         self,
@@ -441,10 +407,15 @@ class Roles:
             return bool((others > seen.max() - VANISHING).any())
         return not np.abs(others).max() <= self._allowed(form.name, form.largest)
 
-    def _ordered(self, forms: list[_Form], kind: str) -> Iterator[_Form]:
-        last = self._last.get((kind,))
-        yield from (form for form in forms if form.name == last)
-        yield from (form for form in forms if form.name != last)
+
+def _first_known(roles: Iterable[Role | None]) -> Role:
+    """The first that is known; else that it is too small to tell, or nothing that is known."""
+    found = _UNKNOWN
+    for role in roles:
+        if role is not None and role is not _TOO_SMALL:
+            return role
+        found = role or found
+    return found
 
 
 def _largest(values: Array) -> float:
@@ -452,12 +423,7 @@ def _largest(values: Array) -> float:
     return float(np.abs(finite).max()) if finite.size else 0.0
 
 
-def _beyond(data: Array, lanes: Lanes) -> Array:
-    """The values behind the last key, of rows that there are."""
-    return data[(lanes.at["n"] < 0) & (lanes.at["m"] >= 0)].astype(np.float64)
-
-
-def _index(lanes: Lanes, axes: tuple[str, ...]) -> tuple[tuple[Array, ...], Array]:
+def _index(lanes: Lanes, axes: str) -> tuple[tuple[Array, ...], Array]:
     """The indices of the lanes that are known in all axes, and which lanes these are."""
     known = np.logical_and.reduce([lanes.at[x] >= 0 for x in axes])
     return tuple(lanes.at[x][known] for x in axes), known

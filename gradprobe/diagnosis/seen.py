@@ -16,15 +16,14 @@ import numpy as np
 from ..inputs.memory import Array
 from ..model.case import Case
 from ..model.intermediates import MATRICES, MATRIX_OF, PRODUCTS
-from ..runtime.interpreter.dataflow import Lanes, Node, Site
+from ..runtime.interpreter.dataflow import CASTS, Node, Site, behind
 from ..runtime.interpreter.dataflow.lanes import along
-from .follow import Followed
-from .misread import culprits_of
+from .explainers.misread import culprits_of
+from .follow import FollowedRun
 
 # What a dot makes of scores and an input, and what the scores are.
 _SUMMED = {PRODUCTS[gradient].other: (gradient, name) for gradient, name in MATRIX_OF.items()}
 # Operations that leave scores what they are, but for a constant or a mask.
-CASTS = ("fp_ext", "fp_trunc", "fp_to_fp")
 _THROUGH = (*CASTS, "select", "fmul", "fdiv", "precise_divf", "fadd")
 # What is no intermediate and enters a dot in the place of one only by mistake.
 _UNFINISHED = ("dT", "dP - delta")
@@ -48,7 +47,7 @@ class SeenValue:
     """Whether some of it is what was rounded to 16 bits."""
 
 
-def seen_in(run: Followed, case: Case) -> list[SeenValue]:
+def seen_in(run: FollowedRun, case: Case) -> list[SeenValue]:
     """What every kernel of a run computed of P, dP, delta and dS for every row and key that sees one another.
 
     In the order in which kernels began with it. What a kernel computed of a part alone is left out.
@@ -59,7 +58,7 @@ def seen_in(run: Followed, case: Case) -> list[SeenValue]:
 class _Reading:
     """Names for the nodes of a flow, and their values put together."""
 
-    def __init__(self, run: Followed, case: Case) -> None:
+    def __init__(self, run: FollowedRun, case: Case) -> None:
         self._run, self._case, self._nodes = run, case, run.flow.nodes
         self._culprits = frozenset(culprits_of(run.flow))
         self._tensors = {source.site: source.tensor for source in run.flow.sources}
@@ -111,7 +110,7 @@ class _Reading:
             self._beside.setdefault(one.number, met)
 
     def _read_difference(self, difference: Node) -> Iterator[Node]:
-        rows = [one for one in difference.operands if _is_vector(one)]
+        rows = [one for one in difference.operands if one.value is not None and one.value.ndim == 1]
         scores = [one for one in difference.operands if _is_scores(one) and self._is_dp(one)]
         if len(rows) == len(scores) == 1:
             self._name(scores[0], "dP")
@@ -129,19 +128,14 @@ class _Reading:
 
     def _is_dp(self, node: Node) -> bool:
         """Whether a dot of dO and v, and no other, made it, whatever became of it since."""
-        pending, found = [node], list[bool]()
-        while pending:
-            one = pending.pop()
-            if one.site.operation == "dot":
-                found.append({self._input(operand) for operand in one.operands} == {"do", "v"})
-            else:
-                pending += [operand for operand in one.operands if _is_scores(operand)]
-        return bool(found) and all(found)
+        made = behind([node], lambda one: () if one.site.operation == "dot" else filter(_is_scores, one.operands))
+        dots = [one for one in made if one.site.operation == "dot"]
+        return bool(dots) and all({self._input(operand) for operand in one.operands} == {"do", "v"} for one in dots)
 
     def _input(self, node: Node) -> str:
         """The input that a tile is, by its value or by the load that it comes from."""
-        if node.role is not None and node.role.name:
-            return node.role.name
+        if node.name:
+            return node.name
         while node.site.operation in CASTS and node.operands:
             node = node.operands[0]
         return self._tensors.get(node.site, "") if node.site.operation == "load" else ""
@@ -150,9 +144,8 @@ class _Reading:
         """By site, the one intermediate that its values are where they are anything that is known."""
         counts: dict[Site, Counter[str]] = defaultdict(Counter)
         for node in self._nodes:
-            role = node.role
-            if node.number in self._into and role is not None and not role.is_by_row and _tells(node):
-                counts[node.site][role.name] += 1
+            if node.number in self._into and node.role is not None and not node.role.is_by_row and _tells(node):
+                counts[node.site][node.name] += 1
         most = {site: found.most_common(1)[0] for site, found in counts.items()}
         return {site: name for site, (name, count) in most.items() if count > _MOSTLY * counts[site].total()}
 
@@ -168,12 +161,10 @@ class _Reading:
         """The batch, head, row and key of each lane, of loads that nothing contradicts; None where one is unknown."""
         assert node.value is not None
         own, found = self._clean(node), dict[str, Array]()
+        others = [self._clean(other) for other in self._beside.get(node.number, ())]
         for letter in "bhmn":
-            values = own.get(letter)
-            for other in self._beside.get(node.number, ()) if values is None else ():
-                values = _borrowed(letter, own, self._clean(other), node.value.shape)
-                if values is not None:
-                    break
+            borrowed = (_borrowed(letter, own, other, node.value.shape) for other in others)
+            values = own[letter] if letter in own else next((one for one in borrowed if one is not None), None)
             if values is None:
                 return None
             found[letter] = values
@@ -181,9 +172,8 @@ class _Reading:
 
     def _clean(self, node: Node) -> Mapping[str, Array]:
         lanes = node.lanes
-        if lanes is None:
-            return {}
-        return {x: at for x, at in lanes.at.items() if not lanes.origins[x] & self._culprits}
+        at = lanes.at if lanes is not None else {}
+        return {x: each for x, each in at.items() if lanes is not None and not lanes.origins[x] & self._culprits}
 
     # --- the values
 
@@ -230,20 +220,15 @@ class _Reading:
     def _without_constant(
         self, name: str, into: frozenset[str], nodes: Sequence[Node], *, keep_unseen: bool = False
     ) -> Array | None:
-        constants = self._run.roles.constants(name)
-        known = {
-            node.site: constants[self._factors_in_words[node.site]]
-            for node in nodes
-            if node.site in self._factors_in_words
-        }
+        sites, constants = {node.site for node in nodes}, self._run.roles.constants(name)
+        known = {site: constants[self._factors[site]] for site in sites if site in self._factors}
         raw = self._last_values(name, nodes, known, keep_unseen=keep_unseen)
-        if raw is None or len(known) == len({node.site for node in nodes}):
+        if raw is None or len(known) == len(sites):
             return raw
         # What is summed into one gradient has one constant.
         alike = [known[node.site] for node in nodes if node.number in self._summed and node.site in known]
         constant = alike[0] if alike else self._fitting(name, into, raw)
-        known = {node.site: known.get(node.site, constant) for node in nodes}
-        return self._last_values(name, nodes, known, keep_unseen=keep_unseen)
+        return self._last_values(name, nodes, dict.fromkeys(sites, constant) | known, keep_unseen=keep_unseen)
 
     def _last_values(
         self, name: str, nodes: Sequence[Node], constants: Mapping[Site, float], *, keep_unseen: bool
@@ -302,11 +287,11 @@ class _Reading:
         return tuple(one[known] for one in at), node.value.reshape(-1)[known].astype(np.float64)
 
     @cached_property
-    def _factors_in_words(self) -> dict[Site, str]:
+    def _factors(self) -> dict[Site, str]:
         """By site, what its values are multiplied by where they are right."""
         counts: dict[Site, Counter[str]] = defaultdict(Counter)
         for node in self._nodes:
-            if node.role is not None and _tells(node) and node.role.name == self._name_of(node):
+            if node.role is not None and _tells(node) and node.name == self._name_of(node):
                 counts[node.site][node.role.factor] += 1
         return {site: found.most_common(1)[0][0] for site, found in counts.items()}
 
@@ -321,7 +306,7 @@ def _merged(found: Mapping[frozenset[str], list[Node]]) -> Iterator[tuple[frozen
 
 def _tells(node: Node) -> bool:
     """Whether its value is known, and not 0 throughout: zeros are anything."""
-    return node.role is not None and bool(node.role.name) and node.value is not None and bool(np.any(node.value))
+    return bool(node.name) and node.value is not None and bool(np.any(node.value))
 
 
 def _is_rounded(node: Node) -> bool:
@@ -334,10 +319,6 @@ def _is_rounded(node: Node) -> bool:
 
 def _is_scores(node: Node) -> bool:
     return node.value is not None and node.value.ndim == 2
-
-
-def _is_vector(node: Node) -> bool:
-    return node.value is not None and node.value.ndim == 1
 
 
 def _steps(node: Node) -> Iterator[Node]:
@@ -386,10 +367,8 @@ def _borrowed(
     return None
 
 
-def _axis(lanes: Mapping[str, Array] | Lanes, letter: str) -> int | None:
+def _axis(lanes: Mapping[str, Array], letter: str) -> int | None:
     """The axis of a tile along which a letter varies; None where it is not one."""
-    values = lanes.get(letter) if isinstance(lanes, Mapping) else lanes.at.get(letter)
-    if values is None or values.ndim != 2:
-        return None
-    varies = [axis for axis in (0, 1) if along(values, axis) is None]
+    values = lanes.get(letter)
+    varies = [axis for axis in (0, 1) if along(values, axis) is None] if values is not None and values.ndim == 2 else []
     return varies[0] if len(varies) == 1 else None

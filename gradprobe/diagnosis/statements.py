@@ -6,7 +6,7 @@ import ast
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from ..source.cuda_syntax import leaves, node_text, nodes, parse, without_comments
 
@@ -15,29 +15,68 @@ if TYPE_CHECKING:
 
 # Notes of lines that stand beside a sum: each may be where it leaves something out.
 LOOP, RANGE, COUNTED = "the loop", "its range", "counted here"
+# Statements of a helper that makes a mask up to which all are told.
+_FEW = 8
+# How many steps back a range is followed in one function.
+_STEPS = 3
+_Assignment = ast.Assign | ast.AugAssign
+
+
+class _Line:
+    """A line of a file, and the innermost function around it; nothing where the file cannot be read."""
+
+    def __init__(self, file: str, line: int) -> None:
+        self.file, self.number, self.tree = file, line, _tree(file)
+        around = [node for node in self._at(self.tree) if isinstance(node, ast.FunctionDef)]
+        self.function: ast.AST = max(around, key=lambda node: node.lineno, default=self.tree)
+        self.nodes = self._at(self.function)
+        self.names = {node.id for node in self.nodes if isinstance(node, ast.Name)}
+
+    def _at(self, tree: ast.AST) -> list[ast.AST]:
+        every = (node for node in ast.walk(tree) if isinstance(node, (ast.stmt, ast.expr)))
+        return [node for node in every if node.lineno <= self.number <= (node.end_lineno or 0)]
+
+    @property
+    def calls(self) -> list[ast.Call]:
+        return [node for node in self.nodes if isinstance(node, ast.Call)]
+
+    @property
+    def targets(self) -> set[str]:
+        """What it assigns."""
+        return {name for node in self.nodes if isinstance(node, _Assignment) for name in _targets(node)}
+
+    def assigned(self, names: set[str], until: int | None = None) -> list[_Assignment]:
+        """The assignments to names up to a line, itself if none is given; the last first."""
+        last = self.number if until is None else until
+        every = (node for node in ast.walk(self.function) if isinstance(node, _Assignment) and node.lineno <= last)
+        return sorted((node for node in every if names & _targets(node)), key=lambda node: -node.lineno)
+
+    def behind(self, names: set[str]) -> list[_Assignment]:
+        """The assignments that some names get their values by, a few steps back."""
+        found: dict[_Assignment, None] = {}
+        for _ in range(_STEPS):
+            made = self.assigned(names)
+            found |= dict.fromkeys(made)
+            names = _names(*(one.value for one in made))
+        return [one for one in found if not _is_shape(one.value)]
 
 
 def masks(file: str, line: int, *, of_accesses: bool = True) -> Iterator[int]:
     """The lines that make the condition of the `where` of a line, or the `mask=` of its access, the last first."""
-    function = _function(file, line)
-    called = [node for node in _at(function, line) if isinstance(node, ast.Call)]
-    tests = [call.args[0] for call in called if _name(call.func) == "where" and call.args]
-    tests += [word.value for call in called for word in call.keywords if word.arg == "mask" and of_accesses]
+    here = _Line(file, line)
+    tests = [call.args[0] for call in here.calls if _name(call.func) == "where" and call.args]
+    tests += [word.value for call in here.calls for word in call.keywords if word.arg == "mask" and of_accesses]
     for test in tests:
-        for one in _assigned(function, _names(ast.walk(test)), line):
+        for one in here.assigned(_names(test)):
             yield one.lineno
-            yield from (at for call in ast.walk(one.value) if isinstance(call, ast.Call) for at in _body(file, call))
-            terms = _assigned(function, _names(ast.walk(one.value)), one.lineno - 1)
+            yield from (at for call in _calls(one.value) for at in _body(here.tree, _name(call.func)))
+            terms = here.assigned(_names(one.value), one.lineno - 1)
             yield from (term.lineno for term in terms if isinstance(term.value, (ast.Compare, ast.BoolOp)))
 
 
-# Statements of a helper that makes a mask up to which all are told.
-_FEW = 8
-
-
-def _body(file: str, call: ast.Call) -> Iterator[int]:
-    """The statements of a short function of the file that is called, the last first."""
-    for function in (each for each in ast.walk(_tree(file)) if _is(each, _name(call.func))):
+def _body(tree: ast.AST, name: str) -> Iterator[int]:
+    """The statements of a short function, the last first."""
+    for function in _functions(tree, name):
         statements = [each for each in function.body if isinstance(each, (ast.Assign, ast.AugAssign, ast.Return))]
         yield from (each.lineno for each in reversed(statements) if len(statements) <= _FEW)
 
@@ -47,90 +86,67 @@ def address(file: str, line: int) -> Iterator[int]:
     if not file.endswith(".py"):
         yield from _cuda_address(file, line)
         return
-    function = _function(file, line)
-    moved = _assigned(function, _names(_at(function, line)), line)
-    made = [one for one in moved if any("stride" in name for name in _names(ast.walk(one)))]
-    used = _assigned(function, _names(inner for one in made for inner in ast.walk(one)), line)
+    here = _Line(file, line)
+    made = [one for one in here.assigned(here.names) if any("stride" in name for name in _names(one))]
+    used = here.assigned(_names(*made))
     indices = [one for one in used if any(isinstance(inner, (ast.FloorDiv, ast.Mod)) for inner in ast.walk(one))]
     yield from dict.fromkeys(one.lineno for one in (*made, *indices) if one.lineno != line)
 
 
 def aliases(file: str, line: int) -> Iterator[int]:
     """The lines that give what a line uses its value from another name alone, such as a pointer that is not moved."""
-    function = _function(file, line)
-    used = _assigned(function, _names(_at(function, line)), line)
+    here = _Line(file, line)
+    used = here.assigned(here.names)
     yield from (one.lineno for one in used if isinstance(one.value, ast.Name) and one.lineno != line)
 
 
 def made_by(file: str, line: int) -> Iterator[int]:
     """The lines, without loads, that make what a line uses, a few steps back."""
-    function = _function(file, line)
-    made = _behind(function, _names(_at(function, line)), line)
-    loads = [one for one in made if any(isinstance(x, ast.Call) and _name(x.func) == "load" for x in ast.walk(one))]
-    yield from (one.lineno for one in made if one not in loads and one.lineno != line)
+    here = _Line(file, line)
+    made = [one for one in here.behind(here.names) if one.lineno != line]
+    yield from (one.lineno for one in made if all(_name(call.func) != "load" for call in _calls(one)))
 
 
 def begun(file: str, line: int) -> Iterator[int]:
     """The lines that give what a line adds to its value until then, the last first."""
-    function = _function(file, line)
-    added = [one for one in _at(function, line) if isinstance(one, ast.AugAssign)]
-    before = _assigned(function, {name for one in added for name in _targets(one)}, line - 1)
-    yield from (one.lineno for one in before)
-
-
-def grids(file: str, kernel: str) -> Iterator[int]:
-    """The lines of a kernel's launches in its file, and those that make what their grids use."""
-    for call in _launches(file):
-        if isinstance(call.func, ast.Subscript) and _callee(call) == kernel:
-            yield call.lineno
-            used = _names(ast.walk(call.func.slice))
-            yield from (one.lineno for one in _behind(_function(file, call.lineno), used, call.lineno))
-
-
-def numbered(file: str, line: int, axis: int) -> Iterator[int]:
-    """The lines of a line's function that ask for the number of a program along an axis."""
-    asked = (node for node in ast.walk(_function(file, line)) if isinstance(node, ast.Call))
-    of_axis = (node for node in asked if _name(node.func) == "program_id" and axis in _constants(node))
-    yield from (node.lineno for node in of_axis)
-
-
-def _constants(call: ast.Call) -> list[object]:
-    given = (*call.args, *(word.value for word in call.keywords))
-    return [each.value for each in given if isinstance(each, ast.Constant)]
-
-
-def _launches(file: str) -> list[ast.Call]:
-    calls = (node for node in ast.walk(_tree(file)) if isinstance(node, ast.Call))
-    return [call for call in calls if isinstance(call.func, ast.Subscript)]
-
-
-def launches_with(file: str, line: int) -> Iterator[int]:
-    """The lines of the launches, in the same function, that are given what a line of host code assigns."""
-    if not file.endswith(".py"):
-        return
-    function = _function(file, line)
-    names = {name for one in _at(function, line) if isinstance(one, ast.Assign) for name in _targets(one)}
-    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call) and node.lineno > line)
-    for call in (call for call in calls if isinstance(call.func, ast.Subscript)):
-        if names & _names(inner for given in call.args for inner in ast.walk(given)):
-            yield call.lineno
+    here = _Line(file, line)
+    added = [node for node in here.nodes if isinstance(node, ast.AugAssign)]
+    names = {name for node in added for name in _targets(node)}
+    yield from (one.lineno for one in here.assigned(names, line - 1))
 
 
 def given_again(file: str, first: int, last: int) -> Iterator[int]:
     """The lines between two that give what the first one assigns a value again."""
-    function = _function(file, first)
-    made = [one for one in _at(function, first) if isinstance(one, (ast.Assign, ast.AugAssign))]
-    again = _assigned(function, {name for one in made for name in _targets(one)}, last)
-    yield from (one.lineno for one in again if one.lineno > first)
+    here = _Line(file, first)
+    yield from (one.lineno for one in here.assigned(here.targets, last) if one.lineno > first)
+
+
+def grids(file: str, kernel: str) -> Iterator[int]:
+    """The lines of a kernel's launches in its file, and those that make what their grids use."""
+    for call in _launches(_tree(file), kernel):
+        yield call.lineno
+        yield from (one.lineno for one in _Line(file, call.lineno).behind(_names(call.func)))
+
+
+def numbered(file: str, line: int, axis: int) -> Iterator[int]:
+    """The lines of a line's function that ask for the number of a program along an axis."""
+    for call in _calls(_Line(file, line).function):
+        given = (*call.args, *(word.value for word in call.keywords))
+        if _name(call.func) == "program_id" and axis in [x.value for x in given if isinstance(x, ast.Constant)]:
+            yield call.lineno
+
+
+def launches_with(file: str, line: int) -> Iterator[int]:
+    """The lines of the launches, in the same function, that are given what a line of host code assigns."""
+    here = _Line(file, line)
+    for call in _launches(here.function):
+        if call.lineno > line and here.targets & _names(*call.args):
+            yield call.lineno
 
 
 def held_by(file: str, line: int) -> str:
     """The name of the innermost Python function that holds a line; "" where none does."""
-    return getattr(_function(file, line), "name", "") if file.endswith(".py") else ""
-
-
-def _names(nodes: Iterable[ast.AST]) -> set[str]:
-    return {node.id for node in nodes if isinstance(node, ast.Name)}
+    return getattr(_Line(file, line).function, "name", "")
 
 
 def loops(file: str, line: int) -> list[int]:
@@ -138,22 +154,19 @@ def loops(file: str, line: int) -> list[int]:
     if not file.endswith(".py"):
         around = nodes(_cuda(file), "for_statement", "while_statement", "do_statement")
         return sorted((_lines(one).start for one in around if line in _lines(one)[1:]), reverse=True)
-    function = _function(file, line)
-    found = [node for node in ast.walk(function) if isinstance(node, ast.For)]
-    used = [line, *(one.lineno for one in _assigned(function, _names(_at(function, line)), line))]
-    return sorted(
-        (one.lineno for one in found if any(one.lineno < at <= (one.end_lineno or 0) for at in used)), reverse=True
-    )
+    here = _Line(file, line)
+    used = [line, *(one.lineno for one in here.assigned(here.names))]
+    every = [node for node in ast.walk(here.function) if isinstance(node, ast.For)]
+    return sorted((x.lineno for x in every if any(x.lineno < at <= (x.end_lineno or 0) for at in used)), reverse=True)
 
 
 def ends(file: str, line: int) -> Iterator[int]:
     """The lines that make where the innermost loop around a line begins and ends, and the loop's own."""
-    function = _function(file, line)
-    around = [each for each in _at(function, line) if isinstance(each, ast.For) and each.lineno < line]
+    here = _Line(file, line)
+    around = [each for each in here.nodes if isinstance(each, ast.For) and each.lineno < line]
     for loop in around[-1:]:
         limits = loop.iter.args[:2] if isinstance(loop.iter, ast.Call) else []
-        names = _names(inner for each in limits for inner in ast.walk(each))
-        yield from (each.lineno for each in _assigned(function, names, loop.lineno))
+        yield from (each.lineno for each in here.assigned(_names(*limits), loop.lineno))
         yield loop.lineno
 
 
@@ -165,37 +178,37 @@ def ranges(lines: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
     """
     names, callee = set[str](), ""
     for file, line in reversed([each for each in lines if each[0].endswith(".py")]):
-        function = _function(file, line)
-        names = _passed(file, line, callee, names)
-        held = loops(file, line)
-        heads = [each.iter for each in ast.walk(function) if isinstance(each, ast.For) and each.lineno in held]
-        heads += [each.test for each in _at(function, line) if isinstance(each, ast.If)]
-        names |= {name for head in heads for name in _names(ast.walk(head))}
-        made = _behind(function, names, line)
+        here, held = _Line(file, line), loops(file, line)
+        names = _passed(here, callee, names)
+        heads = [x.iter for x in ast.walk(here.function) if isinstance(x, ast.For) and x.lineno in held]
+        heads += [each.test for each in here.nodes if isinstance(each, ast.If)]
+        made = here.behind(names | _names(*heads))
         yield from ((file, each.lineno) for each in made)
-        names |= {name for each in made for name in _names(ast.walk(each.value))}
-        names, callee = names & _parameters(function), getattr(function, "name", "")
+        names |= _names(*heads, *(each.value for each in made))
+        names, callee = names & _parameters(here.function), getattr(here.function, "name", "")
     for file, _ in lines[:1]:
-        for launch in (each for each in _launches(file) if _callee(each) == callee):
-            given = _passed(file, launch.lineno, callee, names)
-            yield from ((file, each.lineno) for each in _assigned(_function(file, launch.lineno), given, launch.lineno))
+        for launch in _launches(_tree(file), callee):
+            there = _Line(file, launch.lineno)
+            yield from ((file, each.lineno) for each in there.assigned(_passed(there, callee, names)))
+
+
+def _passed(here: _Line, callee: str, names: set[str]) -> set[str]:
+    """The names that a line passes for parameters of what it calls, or launches."""
+    found, order = set[str](), [each.arg for owner in _functions(here.tree, callee)[:1] for each in owner.args.args]
+    for call in (call for call in here.calls if _callee(call) == callee):
+        given = {word.arg: word.value for word in call.keywords} | dict(zip(order, call.args, strict=False))
+        found |= _names(*(value for parameter, value in given.items() if parameter in names))
+    return found
 
 
 def _parameters(function: ast.AST) -> set[str]:
     return {each.arg for each in function.args.args} if isinstance(function, ast.FunctionDef) else set()
 
 
-def _passed(file: str, line: int, callee: str, names: set[str]) -> set[str]:
-    """The names that a line passes for parameters of what it calls."""
-    function, functions = _function(file, line), [each for each in ast.walk(_tree(file)) if _is(each, callee)]
-    called = [node for node in _at(function, line) if isinstance(node, ast.Call) and _callee(node) == callee]
-    found = set[str]()
-    for call in called:
-        given = {word.arg: word.value for word in call.keywords}
-        order = [each.arg for owner in functions[:1] for each in owner.args.args]
-        given |= dict(zip(order, call.args, strict=False))
-        found |= {name for parameter in names & given.keys() for name in _names(ast.walk(given[parameter]))}
-    return found
+def _launches(tree: ast.AST, kernel: str | None = None) -> list[ast.Call]:
+    """`f[grid](...)`: of one kernel, or all."""
+    calls = [call for call in _calls(tree) if isinstance(call.func, ast.Subscript)]
+    return [call for call in calls if kernel in (None, _callee(call))]
 
 
 def _callee(call: ast.Call) -> str:
@@ -203,28 +216,41 @@ def _callee(call: ast.Call) -> str:
     return _name(call.func.value if isinstance(call.func, ast.Subscript) else call.func)
 
 
-def _is(node: ast.AST, name: str) -> TypeGuard[ast.FunctionDef]:
-    return isinstance(node, ast.FunctionDef) and node.name == name
-
-
-# How many steps back a range is followed in one function.
-_STEPS = 3
-
-
-def _behind(function: ast.AST, names: set[str], line: int) -> list[ast.Assign | ast.AugAssign]:
-    """The assignments before a line that some names get their values by, a few steps back."""
-    found: dict[ast.Assign | ast.AugAssign, None] = {}
-    for _ in range(_STEPS):
-        made = _assigned(function, names, line)
-        found |= dict.fromkeys(made)
-        names = {name for one in made for name in _names(ast.walk(one.value))}
-    return [one for one in found if not _is_shape(one.value)]
+def _functions(tree: ast.AST, name: str) -> list[ast.FunctionDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
 
 
 def _is_shape(value: ast.expr) -> bool:
     """Whether it is what a tensor has as it comes: `q.shape`, `q.shape[2]`."""
     inner = value.value if isinstance(value, ast.Subscript) else value
     return isinstance(inner, ast.Attribute) and inner.attr == "shape"
+
+
+def _calls(tree: ast.AST) -> list[ast.Call]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def _names(*trees: ast.AST) -> set[str]:
+    return {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _targets(node: _Assignment) -> set[str]:
+    return _names(*(node.targets if isinstance(node, ast.Assign) else [node.target]))
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+@functools.lru_cache(maxsize=8)
+def _tree(file: str) -> ast.AST:
+    try:
+        return ast.parse(Path(file).read_text(errors="replace")) if file.endswith(".py") else ast.Module([], [])
+    except (OSError, SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+# --- CUDA C++
 
 
 def _cuda_address(file: str, line: int) -> Iterator[int]:
@@ -260,43 +286,3 @@ def _lines(node: Node) -> range:
 @functools.lru_cache(maxsize=8)
 def _cuda(file: str) -> Node:
     return parse(without_comments(Path(file).read_text(errors="replace")))
-
-
-def _assigned(function: ast.AST, names: set[str], line: int) -> list[ast.Assign | ast.AugAssign]:
-    found = [
-        node for node in ast.walk(function) if isinstance(node, (ast.Assign, ast.AugAssign)) and node.lineno <= line
-    ]
-    of_names = [one for one in found if names & set(_targets(one))]
-    return sorted(of_names, key=lambda one: -one.lineno)
-
-
-def _targets(node: ast.Assign | ast.AugAssign) -> Iterator[str]:
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    yield from (one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name))
-
-
-def _at(function: ast.AST, line: int) -> list[ast.AST]:
-    def holds(node: ast.AST) -> bool:
-        first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
-        return bool(first and first <= line <= last)
-
-    return [node for node in ast.walk(function) if holds(node)]
-
-
-def _name(function: ast.expr) -> str:
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-
-
-def _function(file: str, line: int) -> ast.AST:
-    """The innermost function that holds a line; an empty module where the file cannot be read."""
-    tree = _tree(file)
-    around = [node for node in _at(tree, line) if isinstance(node, ast.FunctionDef)]
-    return max(around, key=lambda node: node.lineno, default=tree)
-
-
-@functools.lru_cache(maxsize=8)
-def _tree(file: str) -> ast.AST:
-    try:
-        return ast.parse(Path(file).read_text(errors="replace"))
-    except (OSError, SyntaxError, ValueError):
-        return ast.Module([], [])

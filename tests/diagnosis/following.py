@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gradprobe.diagnosis.follow import Followed, followed_run
+from gradprobe.diagnosis.follow import FollowedRun, followed_run
 from gradprobe.model.assignment import parse_layout
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.runtime.backend import prepare_backend
@@ -18,7 +18,7 @@ from tests.strangers.faults import file_of
 SMALL = {"batch": 1, "heads": 2, "seqlen": 36, "head_dim": 16}
 
 
-def followed_edit(folder: Path, edit: Edit, **options: int) -> tuple[str, Followed]:
+def followed_edit(folder: Path, edit: Edit, **options: int) -> tuple[str, FollowedRun]:
     """tests/strangers' `grouped` with an edit in its text, as kernel.py of a folder: the text, and its run."""
     source, file = edited(file_of("grouped").read_text(), (edit,)), folder / "kernel.py"
     file.write_text(source)
@@ -29,7 +29,7 @@ def followed_edit(folder: Path, edit: Edit, **options: int) -> tuple[str, Follow
     return source, run
 
 
-def followed(of: str, layout: str, options: dict[str, Any], file: Path | None = None) -> Followed:
+def followed(of: str, layout: str, options: dict[str, Any], file: Path | None = None) -> FollowedRun:
     prepare_backend("auto")
     source, function, _ = TARGETS[of]
     case = (lazy_case if of == "lazy" else softmax_case)(**{**SMALL, **options})

@@ -144,8 +144,8 @@ def test_a_tile_behind_the_last_key_leaves_no_keys_in_what_is_made_of_rows(tmp_p
         tmp_path, ("range(0, n_k, T)", "range(0, n_k + T, T)"), ("i[:, None] + n_k - n_q", "i[:, None]")
     )
     lengths = of(experiment, runs, LENGTHS)
-    flow = followed_run(experiment_of(lengths.case, experiment.target), ()).flow
-    found = [one.reason for one in _culprits(flow)]
+    run = followed_run(experiment_of(lengths.case, experiment.target), ())
+    found = [one.reason for one in _culprits(run)]
     assert found == []
 
 

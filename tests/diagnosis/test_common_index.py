@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.diagnosis.common_index import common_index
-from gradprobe.diagnosis.dataflow import _diagnoses
-from gradprobe.diagnosis.suspects import suspects
+from gradprobe.diagnosis.explainers.common_index import common_index
+from gradprobe.diagnosis.explainers.sentences import diagnoses_of
+from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.runtime.interpreter.dataflow import AccessLine, Conflict, Flow, Site
 from tests.diagnosis.following import followed_edit
 from tests.planted.planting import Edit
@@ -25,7 +25,7 @@ def test_the_line_of_the_index_comes_first_and_what_meets_the_misread_is_not_acc
     source, run = followed_edit(tmp_path, Edit("grouped_dq", RIGHT, WRONG), heads=4, kv_heads=2)
     found = suspects(run, ("dQ",))
     assert [one.name for one in found] == ["k", "v"]
-    (told,) = _diagnoses(found)
+    (told,) = diagnoses_of(found)
     lines = [source.splitlines()[where.line - 1].strip() for where in told.where]
     assert lines[0] == "of_keys = h % (HEADS // GROUP)"
     assert {"K += b * kb + of_keys * kh", "V += b * vb + of_keys * vh"} <= set(lines)

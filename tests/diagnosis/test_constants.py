@@ -1,17 +1,15 @@
 """A factor is followed back through the sums of every product, to the matrix that it came with."""
 
-from types import SimpleNamespace
-
 import pytest
 
-from gradprobe.diagnosis.factors import STORED, _carriers
-from gradprobe.diagnosis.stores import _RESULTS
+from gradprobe.diagnosis.explainers.factors import STORED, _carriers
+from gradprobe.diagnosis.follow import RESULTS
 from gradprobe.model.intermediates import PRODUCTS, unscaled
-from gradprobe.runtime.interpreter.dataflow import Role
+from gradprobe.runtime.interpreter.dataflow import Node, Role, Site
 
 
 def node(name, *operands):
-    return SimpleNamespace(role=Role(name), operands=operands)
+    return Node(Site("kernel", (), "dot", 0), operands, Role(name))
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -26,4 +24,4 @@ def test_a_result_is_stored_with_its_scale_and_known_by_what_it_is_without():
     assert STORED == {
         "dQ": "scale * dS K", "dK": "scale * dS^T Q", "dV": "dV", "O": "O", "LSE": "LSE", "delta": "delta",
     }  # fmt: skip
-    assert _RESULTS == {"dS K": "dQ", "dS^T Q": "dK", "dV": "dV", "O": "O"}
+    assert RESULTS == {"dS K": "dQ", "dS^T Q": "dK", "dV": "dV", "O": "O"}

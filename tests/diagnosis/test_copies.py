@@ -31,7 +31,7 @@ def test_a_copy_has_the_axes_of_its_input_in_their_order(axes):
     from gradprobe.diagnosis.roles import Roles
 
     roles = Roles(CASE, attention_of(CASE, VALUES), VALUES)
-    assert copied(COPIES[axes](), VALUES, roles, CASE) == axes
+    assert copied(COPIES[axes](), VALUES, roles) == axes
 
 
 @pytest.mark.parametrize("axes", [axes for axes in COPIES if axes])

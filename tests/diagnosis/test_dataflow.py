@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,14 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradprobe.diagnosis.dataflow import _diagnoses, with_dataflow
-from gradprobe.diagnosis.misread import misread
-from gradprobe.diagnosis.suspect import Suspect
-from gradprobe.diagnosis.suspects import suspects
-from gradprobe.diagnosis.unstored import never_stored
+from gradprobe.diagnosis.dataflow import with_dataflow
+from gradprobe.diagnosis.explainers.misread import misread
+from gradprobe.diagnosis.explainers.sentences import diagnoses_of
+from gradprobe.diagnosis.explainers.stores import other_factors
+from gradprobe.diagnosis.explainers.suspect import Suspect
+from gradprobe.diagnosis.explainers.suspects import suspects
+from gradprobe.diagnosis.explainers.unstored import never_stored
+from gradprobe.diagnosis.follow import FollowedRun
 from gradprobe.model.report import Diagnosis, Where
 from gradprobe.pipeline.probe import probe
-from gradprobe.runtime.interpreter.dataflow import AccessLine, Conflict, Flow, Lanes, Node, Site
+from gradprobe.runtime.interpreter.dataflow import AccessLine, Conflict, Flow, Lanes, Node, Role, Site, StoredTile
 from gradprobe.runtime.interpreter.dataflow.accesses import IndexedAccesses
 from gradprobe.runtime.interpreter.dataflow.lanes import Cover
 from gradprobe.runtime.interpreter.dataflow.meetings import lane_by_lane
@@ -54,7 +58,7 @@ def test_in_a_right_kernel_nothing_disagrees_and_every_result_is_what_it_is_call
         assert known
         assert all(each.startswith(words) for each in known)
     visits = {run.outcome.storages.get(home, ""): counts for home, counts in run.flow.visits.items()}
-    assert not [*never_stored(run, ("O", "dQ", "dK", "dV", "delta", "LSE"))]
+    assert not [*never_stored(replace(run, wrong=("O", "dQ", "dK", "dV", "delta", "LSE")))]
     for name in ("dQ", "dK", "dV"):
         assert (visits[name][run.roles.valid] == 1).all()
 
@@ -82,7 +86,7 @@ def test_the_first_that_is_wrong_is_told_at_its_line(
     wrong, total = re.match(r"([\d,]+) of ([\d,]+) (?:tile|time)s?$", found[0].extent).groups()
     assert 0 < int(wrong) <= int(total)
     if of == "lse":  # of which head 0 is read in place of every other
-        reached = _diagnoses(found)[0].reached
+        reached = diagnoses_of(found)[0].reached
         assert (reached.tensor, reached.letter, reached.is_store) == ("lse", "h", False)
         assert reached.pairs == ((1, 0),)
 
@@ -117,7 +121,7 @@ def test_what_stands_behind_the_first_that_is_wrong_is_told_with_it(
     file.write_text(changed.plant())
     found = suspects(followed("flash", "distinct", {"causal": True}, file), ("dQ",))
     assert (found[0].kind, found[0].name) == (kind, of)
-    assert changed.lines() & {where.line for where in _diagnoses(found)[0].where}
+    assert changed.lines() & {where.line for where in diagnoses_of(found)[0].where}
     assert bool(found[0].used) == (name in WORKED_ON)
 
 
@@ -136,7 +140,7 @@ def test_of_a_load_and_a_store_that_disagree_the_load_is_right_where_something_r
     file.write_text(changed.plant())
     found = suspects(followed("lazy", "contiguous", {"seqlen": 20, "heads": 1}, file), ("dBias",))
     assert [(one.kind, one.name) for one in found if one.is_sure] == [(kind, of)]
-    assert changed.lines() & {where.line for where in _diagnoses(found)[0].where}
+    assert changed.lines() & {where.line for where in diagnoses_of(found)[0].where}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +178,7 @@ def test_a_buffer_that_was_made_of_one_head_alone_is_no_misread_one(read: tuple[
     made = Node(sites[0], (), lanes=Lanes({"h": np.zeros(4, np.int32)}, {"h": frozenset([0])}))
     flow.nodes += [made, Node(sites[1], (made,), number=1)]
     flow.conflicts += [Conflict(sites[1], "h", frozenset([1]), frozenset([2]), (0, 1))]
-    assert [one.name for one in misread(flow)] == [accused]
+    assert [one.name for one in misread(FollowedRun(flow, None, None))] == [accused]
 
 
 def test_heads_that_no_program_stores_are_told_with_the_launch(tmp_path: Path) -> None:
@@ -185,7 +189,7 @@ def test_heads_that_no_program_stores_are_told_with_the_launch(tmp_path: Path) -
     assert (found.kind, found.name) == ("unstored", "dQ")
     assert "1 head of dQ, the first 1" in found.reason
     lines = file.read_text().splitlines()
-    assert any("flash_dq_kernel[" in lines[where.line - 1] for where in _diagnoses([found])[0].where)
+    assert any("flash_dq_kernel[" in lines[where.line - 1] for where in diagnoses_of([found])[0].where)
 
 
 def test_of_one_line_of_a_helper_the_calls_are_told_apart() -> None:
@@ -195,12 +199,12 @@ def test_of_one_line_of_a_helper_the_calls_are_told_apart() -> None:
             "load", "lse", Site("kernel", lines, "load", call), lines, "it is misread", f"{count} of 9 times"
         )
 
-    (told,) = _diagnoses([read(20, 3), read(30, 4)])
+    (told,) = diagnoses_of([read(20, 3), read(30, 4)])
     assert told.evidence == (
         "kernel, line 7: it is misread (3 of 9 times, called at line 20)",
         "kernel, line 7: it is misread (4 of 9 times, called at line 30)",
     )
-    assert _diagnoses([read(20, 3)])[0].evidence == ("kernel, line 7: it is misread (3 of 9 times)",)
+    assert diagnoses_of([read(20, 3)])[0].evidence == ("kernel, line 7: it is misread (3 of 9 times)",)
 
 
 def test_batches_and_heads_in_one_axis_of_the_grid_are_told_with_the_launch(tmp_path: Path) -> None:
@@ -212,7 +216,7 @@ def test_batches_and_heads_in_one_axis_of_the_grid_are_told_with_the_launch(tmp_
     assert not any(one.is_sure for one in others)
     assert (found.kind, found.name) == ("grid", "flash_dq_kernel")
     assert "only the programs from 2 on, of 4 along axis 0" in found.reason
-    told, lines = {where.line for where in _diagnoses([found])[0].where}, file.read_text().splitlines()
+    told, lines = {where.line for where in diagnoses_of([found])[0].where}, file.read_text().splitlines()
     assert any("flash_dq_kernel[" in lines[line - 1] for line in told)
     assert any("program_id(0)" in lines[line - 1] for line in told)
 
@@ -251,7 +255,7 @@ def test_a_factor_that_is_missing_is_told_also_where_a_statement_may_have_lost_i
 ) -> None:
     file = tmp_path / "lost.py"
     file.write_text(Changed("lost", "flash", (Edit("flash_dq_kernel", find, replace),)).plant())
-    (cause, *_) = _diagnoses(suspects(followed("flash", "contiguous", {}, file), ("dQ",)))
+    (cause, *_) = diagnoses_of(suspects(followed("flash", "contiguous", {}, file), ("dQ",)))
     assert file.read_text().splitlines().index(left) + 1 in [where.line for where in cause.where]
 
 
@@ -273,7 +277,7 @@ def test_a_load_beyond_its_tensor_is_told_where_what_it_meets_lies_inside(tmp_pa
     found = suspects(followed("flash", "do=huge", {}, file), ("delta",))
     assert [(one.kind, one.name, one.site.kernel) for one in found[:1]] == [("load", "do", "flash_preprocess_kernel")]
     assert changed.lines() & {line for chain in found[0].beside for _, line in chain}
-    reached = _diagnoses(found)[0].reached
+    reached = diagnoses_of(found)[0].reached
     assert reached.tensor == "do"
     assert {does for _, does in reached.pairs} == {None}
 
@@ -307,13 +311,10 @@ def test_a_fault_in_following_costs_the_dataflows_own_sentences_alone(
 def test_a_result_stored_without_its_scale_is_sure_where_no_host_code_can_multiply_it(
     storages: dict[int, str], is_sure: bool
 ) -> None:
-    from gradprobe.diagnosis.stores import other_factors
-    from gradprobe.runtime.interpreter.dataflow.graph import Node, Role, Site, StoredTile
-
     site = Site("kernel", (), "store", 0)
     node = Node(site, (), role=Role("dS K"))
     flow = SimpleNamespace(stores=[StoredTile(home=1, node=node, site=site, has_nan=False)])
-    run: Any = SimpleNamespace(flow=flow, outcome=SimpleNamespace(storages=storages))
-    assert [one.name for one in other_factors(run, ["dQ"])] == (["dQ"] if is_sure else [])
-    (found,) = other_factors(run, ["dQ"], of_host=not is_sure)
+    run: Any = FollowedRun(flow, None, SimpleNamespace(storages=storages), ("dQ",))
+    assert [one.name for one in other_factors(run)] == (["dQ"] if is_sure else [])
+    (found,) = other_factors(run, is_of_host=not is_sure)
     assert (found.kind, found.name, found.is_sure) == ("stored", "dQ", is_sure)

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gradprobe.diagnosis.dataflow import _diagnoses, with_dataflow
-from gradprobe.diagnosis.elsewhere import _load
+from gradprobe.diagnosis.dataflow import with_dataflow
+from gradprobe.diagnosis.explainers.elsewhere import _load
+from gradprobe.diagnosis.explainers.sentences import diagnoses_of
+from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.diagnosis.statements import loops
-from gradprobe.diagnosis.suspects import suspects
 from gradprobe.model.report import Diagnosis
 from gradprobe.runtime.interpreter.dataflow import Lanes, Node, Site
 from tests.diagnosis.following import followed
@@ -27,7 +28,7 @@ def test_scores_that_are_lost_are_told_at_the_sum_and_where_they_may_have_been_l
     file.write_text(changed.plant())
     first = suspects(followed("flash", "contiguous", {}, file), ("O", "dQ", "dK", "dV"))[0]
     assert (first.kind, first.name, first.site.operation) == ("value", "P", "dot")
-    assert changed.lines() & {where.line for where in _diagnoses([first])[0].where}
+    assert changed.lines() & {where.line for where in diagnoses_of([first])[0].where}
 
 
 def test_a_sum_that_begins_with_nothing_times_nan_holds_what_is_added_once(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_what_is_made_of_a_sum_that_lacks_keys_is_not_accused_beside_the_sum(tmp
 def pairs_of_dkdv(folder: Path, find: str, replace: str, **options: Any) -> list[Diagnosis]:
     file, changed = folder / "pairs.py", Changed("pairs", "flash", (Edit("flash_dkdv_kernel", find, replace),))
     file.write_text(changed.plant())
-    told = _diagnoses(suspects(followed("flash", "contiguous", {"heads": 1, **options}, file), ("dK", "dV")))
+    told = diagnoses_of(suspects(followed("flash", "contiguous", {"heads": 1, **options}, file), ("dK", "dV")))
     assert changed.lines() & {where.line for where in told[0].where}
     return told
 
@@ -137,7 +138,7 @@ def test_a_mask_that_is_right_for_other_keys_is_not_accused(
     file = tmp_path / "mismasked.py"
     file.write_text(Changed("mismasked", "flash", tuple(edit)).plant())
     run = followed("flash", "contiguous", {"window": (24, 4), "heads": 1}, file)
-    (told,) = _diagnoses(suspects(run, ("O",)))[:1]
+    (told,) = diagnoses_of(suspects(run, ("O",)))[:1]
     assert told.fault.partition("/")[0] == kind
     assert kind != "load" or (told.fault, told.reached.pairs) == ("load/k", ((16, 0),))
     lines = file.read_text().splitlines()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gradprobe.diagnosis.sums import _sign
+from gradprobe.diagnosis.explainers.sums import _sign
 from gradprobe.model.documents import load
 from gradprobe.model.run import ASKED, LACKING, MORE, NONE, TWICE
 from tests.cli.command import run

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gradprobe.diagnosis.edits.judge import JudgedEdit
 from gradprobe.diagnosis.edits.search import Search
+from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.diagnosis.follow import followed_run
-from gradprobe.diagnosis.suspects import suspects
 from gradprobe.model.allowance import Allowance
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.probing.runs import runs_of

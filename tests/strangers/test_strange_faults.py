@@ -5,8 +5,8 @@ from itertools import islice
 
 import pytest
 
+from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.diagnosis.follow import followed_run
-from gradprobe.diagnosis.suspects import suspects
 from gradprobe.model.allowance import Allowance
 from gradprobe.model.assignment import parse_layout
 from gradprobe.model.run import MATCH, MISMATCH

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from types import CodeType, FrameType
@@ -24,6 +24,8 @@ from ..memory.watch import Memory
 from .lanes import Lanes, differ, spread
 
 _KEY = "gradprobe node"
+CASTS = ("fp_ext", "fp_trunc", "fp_to_fp")
+"""The operations that leave numbers what they are, but for a rounding."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,15 @@ class Node:
     """Of scores and of vectors: what it came to."""
     lanes: Lanes | None = None
     """The indices of that."""
+
+    @property
+    def name(self) -> str:
+        """What its value is; "" of what is nothing that is known, and of what was compared with nothing."""
+        return self.role.name if self.role is not None else ""
+
+    @property
+    def is_known(self) -> bool:
+        return self.role is not None and self.role.is_known
 
 
 @dataclass(frozen=True)
@@ -270,6 +281,21 @@ class Flow:
         node = Node(site, operands, role, frozenset(lacking), len(self.nodes), has_nan, value=value, lanes=lanes)
         self.nodes.append(node)
         Tile(node, lanes).keep(handle)
+
+
+def behind(nodes: Iterable[Node], made_of: Callable[[Node], Iterable[Node]] | None = None) -> Iterator[Node]:
+    """Some nodes and what they were made of, each once, the nearest first.
+
+    Args:
+        made_of: what of it; None for all operands.
+    """
+    pending, seen = list(nodes), set[Node]()
+    while pending:
+        node = pending.pop(0)
+        if node not in seen:
+            seen.add(node)
+            yield node
+            pending += node.operands if made_of is None else made_of(node)
 
 
 def _numbers(handle: Any) -> Array | None:

@@ -57,6 +57,14 @@ class Lanes:
         """Whether its lanes are scores: each of one row and one key."""
         return "m" in self.at and "n" in self.at
 
+    def of_sum(self) -> tuple[str, Array, Array, Array] | None:
+        """Of a sum over rows or keys: the letter of the other, and of each lane its batch, its index, what it sums."""
+        kept = {"m": "n", "n": "m"}[self.cover.letter] if self.cover is not None else ""
+        if self.cover is None or not {"b", kept} <= self.at.keys():
+            return None
+        others = tuple(axis for axis in range(self.at["b"].ndim) if axis != self.cover.axis)
+        return kept, self.at["b"].max(others), self.at[kept].max(others), self.cover.counts
+
 
 def joined(left: Lanes, right: Lanes, cover: Cover | None = None) -> Lanes:
     """The lanes of a tile that two tiles met in, lane by lane."""

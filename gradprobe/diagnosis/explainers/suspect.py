@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..model.number import plural
-from ..runtime.interpreter.dataflow import Site
-from ..runtime.interpreter.memory.findings import Line
+from ...model.number import plural
+from ...runtime.interpreter.dataflow import Site
+from ...runtime.interpreter.memory.findings import Line
 
+Chain = tuple[Line, ...]
+"""A line of a kernel, then those in the functions that it called to get there."""
 # What is said of pairs that no product was of: nothing that was summed was lost.
 NEVER = "and no product uses them"
+WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance"}
+"""By letter of an axis, what one index of it is."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Suspect:
     name: str
     """The intermediate that is wrong there, or the tensor that is misread; "" where it is not known."""
     site: Site
-    lines: tuple[Line, ...]
+    lines: Chain
     """Those of the site up to the one that is the fault: of a helper that is right elsewhere, its caller's."""
     reason: str
     """One sentence."""
@@ -34,22 +38,21 @@ class Suspect:
     """How often of how often it was seen to: "4 of 4 tiles", or of the times that it meets another."""
     is_sure: bool = True
     """Whether it goes wrong whenever it runs, or what is made of it is wrong too."""
-    beside: tuple[tuple[Line, ...], ...] = ()
+    beside: Sequence[Chain] = ()
     """Where that is made which enters there: of an access, its address alone; of a value, what was compared with
     nothing, such as an offset, a term or a mask; of pairs, the other dots that sum them."""
-    used: tuple[tuple[Line, ...], ...] = ()
+    used: Sequence[Chain] = ()
     """Where it is worked on as if it were otherwise, which may be the fault as well: the dots that a tile lies
     across in, the operation that an odd factor does not fit."""
     letter: str = ""
     """Of a load or a store the axis in which it reaches other indices than it should."""
     reached: tuple[tuple[int, int], ...] = ()
     """These indices: the one that it should reach, and the one that it does, below 0 outside the tensor."""
-    unmasked: tuple[tuple[Line, ...], ...] = ()
+    unmasked: Sequence[Chain] = ()
     """Where the scores that it works on are made, or masked last, which are not masked where rows do not see keys."""
-
-    index: tuple[tuple[Line, ...], ...] = ()
+    index: Sequence[Chain] = ()
     """Where the number of a batch or head is made by which this access and others are misled, the likeliest first."""
-    counted: tuple[tuple[Line, ...], ...] = ()
+    counted: Sequence[Chain] = ()
     """Of pairs: where the rows or keys are counted of which some are left out."""
 
     @property
@@ -62,7 +65,7 @@ def share(count: int, total: int, noun: str) -> str:
     return f"{count:,} of {plural(total, noun)}"
 
 
-def blamed(site: Site, right: Iterable[Site]) -> tuple[Line, ...]:
+def blamed(site: Site, right: Iterable[Site]) -> Chain:
     """The lines of a site without the innermost ones that are right where something else calls them."""
     same = [one for one in right if (one.operation, one.instruction) == (site.operation, site.instruction)]
     elsewhere = {other.lines[-depth:] for other in same for depth in range(1, len(other.lines) + 1)}

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..model.number import plural
-from ..runtime.interpreter.dataflow import Conflict, Flow, Node
-from ..runtime.interpreter.memory.findings import Line
+from ...model.number import plural
+from ...runtime.interpreter.dataflow import Conflict, Flow, Node, Site
+from ..follow import FollowedRun
 from .common_index import common_index
-from .suspect import Suspect, blamed, share
+from .suspect import WORDS, Chain, Suspect, blamed, share
 
 
-def misread(flow: Flow) -> Iterator[Suspect]:
+def misread(run: FollowedRun) -> Iterator[Suspect]:
     """The loads and stores whose indices disagree with those of most others that they meet."""
+    flow = run.flow
     indices, culprits = _by_one_index(flow, culprits_of(flow))
     right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
     for number, conflicts in culprits.items():
@@ -24,35 +25,31 @@ def misread(flow: Flow) -> Iterator[Suspect]:
             yield from earlier
             continue
         source, conflict = flow.sources[number], min(conflicts, key=lambda one: "bhmndegw".find(one.letter[0]))
-        reason = _of_conflict(flow, number, conflict)
-        kind = "load" if source.site.operation == "load" else "store"
-        count = sum(one.letter == conflict.letter for one in conflicts)
-        extent = share(count, count + flow.agreed[number, conflict.letter], "time")
-        beside = _apart(flow, number) if index else tuple(addressing(flow, number, culprits))
-        sides = {_sides(number, one) for one in conflicts if one.letter == conflict.letter}
-        reached = tuple((there, here) for there, here in sorted(sides) if there != here)
-        lines = blamed(source.site, right)
+        alike = [one for one in conflicts if one.letter == conflict.letter]
+        extent = share(len(alike), len(alike) + flow.agreed[number, conflict.letter], "time")
+        sides = sorted({_sides(number, one) for one in alike})
         yield Suspect(
-            kind, source.tensor, source.site, lines, reason, extent, beside=beside, letter=conflict.letter,
-            reached=reached, index=index,
+            "load" if source.site.operation == "load" else "store", source.tensor, source.site,
+            blamed(source.site, right), _of_conflict(flow, number, conflict), extent,
+            beside=_apart(flow, number) if index else tuple(addressing(flow, number, culprits)),
+            letter=conflict.letter, reached=tuple((there, here) for there, here in sides if there != here), index=index,
         )  # fmt: skip
 
 
 def _by_one_index(
     flow: Flow, culprits: Mapping[int, list[Conflict]]
-) -> tuple[dict[int, tuple[tuple[Line, ...], ...]], dict[int, list[Conflict]]]:
+) -> tuple[dict[int, tuple[Chain, ...]], dict[int, list[Conflict]]]:
     """By culprit the lines of the index by which it and others are misled, if there is one; and the culprits then.
 
     Those of a kernel that only seem to be some, since they meet what is misled, are none any more.
     """
-    indices, left = dict[int, tuple[tuple[Line, ...], ...]](), dict(culprits)
+    indices, left = dict[int, tuple[Chain, ...]](), dict(culprits)
     for kernel in dict.fromkeys(flow.sources[number].site.kernel for number in culprits):
         own = [number for number in culprits if flow.sources[number].site.kernel == kernel]
         conflicts = list({id(one): one for number in own for one in culprits[number]}.values())
         found = common_index(flow, conflicts) if len(own) > 1 else None
         if found is not None:
-            lines = tuple(flow.lines[line] for line in found[0])
-            indices |= dict.fromkeys(found[1], lines)
+            indices |= dict.fromkeys(found[1], tuple(flow.lines[line] for line in found[0]))
             left = {number: each for number, each in left.items() if number not in own}
             left |= {number: _with_right_ones(conflicts, number, found[1]) for number in found[1]}
     return indices, left
@@ -64,29 +61,28 @@ def _with_right_ones(conflicts: Sequence[Conflict], number: int, misled: Collect
     return [one for one in own if len({one.left.isdisjoint(misled), one.right.isdisjoint(misled)}) > 1] or own
 
 
-def _apart(flow: Flow, culprit: int) -> tuple[tuple[Line, ...], ...]:
+def _behind(flow: Flow, numbers: Iterable[int]) -> frozenset[int]:
+    """The lines that made the addresses of some accesses."""
+    return frozenset[int]().union(*(flow.slices.get(number, frozenset()) for number in numbers))
+
+
+def _apart(flow: Flow, culprit: int) -> tuple[Chain, ...]:
     """The lines that made the address of a misread access and of no other."""
-    others = frozenset[int]().union(*(flow.slices.get(x, frozenset()) for x in flow.slices if x != culprit))
-    return tuple(flow.lines[number] for number in sorted(flow.slices.get(culprit, frozenset()) - others, reverse=True))
+    own = _behind(flow, [culprit]) - _behind(flow, (number for number in flow.slices if number != culprit))
+    return tuple(flow.lines[number] for number in sorted(own, reverse=True))
 
 
-def addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> Iterator[tuple[Line, ...]]:
+def addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> Iterator[Chain]:
     """The lines that made the address of a misread access and that of no right one, the last first.
 
     Where others of its kernel are misread and share such lines, these first.
     """
     short = [x for x in "bhg" if (culprit, x) in flow.reached and not _is_all(flow, culprit, x)]
-    right = frozenset[int]().union(
-        *(
-            behind
-            for number, behind in flow.slices.items()
-            # What never reaches the same heads or batches, and met nothing that does, may well be wrong too.
-            if number not in culprits and all(_is_all(flow, number, x) for x in short)
-        )
-    )
-    own, kernel = flow.slices.get(culprit, frozenset()) - right, flow.sources[culprit].site.kernel
-    beside = [number for number in culprits if number != culprit and flow.sources[number].site.kernel == kernel]
-    shared = own.intersection(*(flow.slices.get(number, frozenset()) for number in beside)) if beside else own
+    # What never reaches the same heads or batches, and met nothing that does, may well be wrong too.
+    right = [x for x in flow.slices if x not in culprits and all(_is_all(flow, x, letter) for letter in short)]
+    own, kernel = _behind(flow, [culprit]) - _behind(flow, right), flow.sources[culprit].site.kernel
+    beside = [x for x in culprits if x != culprit and flow.sources[x].site.kernel == kernel]
+    shared = own.intersection(*(_behind(flow, [number]) for number in beside))
     ordered = [*sorted(shared, reverse=True), *sorted(own - shared, reverse=True)]
     yield from (flow.lines[number] for number in ordered)
 
@@ -119,11 +115,11 @@ def _confined(flow: Flow, conflicts: Sequence[Conflict]) -> dict[int, list[Confl
     So do most accesses of a kernel that takes too little of its program's number: what stands alone is right then.
     """
     found: dict[int, list[Conflict]] = {}
-    for conflict in conflicts:
+    for conflict in (one for one in conflicts if one.letter in "bhgmn"):
         for few, many in ((conflict.left, conflict.right), (conflict.right, conflict.left)):
-            if conflict.letter in "bhgmn" and not any(_is_all(flow, x, conflict.letter) for x in few):
-                accused = few if all(_is_all(flow, x, conflict.letter) for x in many) else frozenset()
-                for number in accused:
+            is_few = not any(_is_all(flow, x, conflict.letter) for x in few)
+            if is_few and all(_is_all(flow, x, conflict.letter) for x in many):
+                for number in few:
                     found.setdefault(number, []).append(conflict)
     return found
 
@@ -177,21 +173,21 @@ def _doubts(flow: Flow) -> list[int]:
     return [1 if one.operation != "load" else 0 if 2 * used[one] > times[one] else 2 for one in sites]
 
 
-def transposed(flow: Flow) -> Iterator[Suspect]:
-    """The dots that sum over one axis on their left and over another on their right."""
-    found = [one for one in flow.conflicts if "/" in one.letter and not (one.left | one.right) & flow.irregular]
-    dots_at = {node.site: node for node in reversed(flow.nodes) if node.site.operation == "dot"}
-    loads = dict.fromkeys(number for one in found for number in _across(one, dots_at.get(one.site)))
-    if loads:
+def transposed(run: FollowedRun) -> Iterator[Suspect]:
+    """The dots that sum over one axis on their left and over another on their right; or the loads that lie across."""
+    flow, found = run.flow, defaultdict[Site, list[Conflict]](list)
+    for one in flow.conflicts:
+        if "/" in one.letter and not (one.left | one.right) & flow.irregular:
+            found[one.site].append(one)
+    dots = {node.site: node for node in reversed(flow.nodes) if node.site in found and node.site.operation == "dot"}
+    across = (_across(one, dots.get(site)) for site, of_site in found.items() for one in of_site)
+    if loads := dict.fromkeys(number for numbers in across for number in numbers):
         yield from (_read_across(flow, number, loads) for number in loads)
         return
-    sites = {one.site: one for one in reversed(found)}
-    dots = Counter(node.site for node in flow.nodes)
-    for site, conflict in sites.items():
-        one, other = (WORDS[letter] for letter in conflict.letter.split("/"))
-        reason = f"the dot sums over {one}s on its left and over {other}s on its right"
-        extent = share(sum(one.site == site for one in found), dots[site], "tile")
-        yield Suspect("value", "", site, site.lines, reason, extent)
+    for site, (first, *others) in found.items():
+        left, right = (WORDS[letter] for letter in first.letter.split("/"))
+        reason = f"the dot sums over {left}s on its left and over {right}s on its right"
+        yield Suspect("value", "", site, site.lines, reason, share(1 + len(others), run.tiles[site], "tile"))
 
 
 def _across(conflict: Conflict, dot: Node | None) -> frozenset[int]:
@@ -206,7 +202,7 @@ def _across(conflict: Conflict, dot: Node | None) -> frozenset[int]:
 
 def is_loaded(node: Node) -> bool:
     """Whether a tile is what was loaded, but for a cast or a constant, and no sum of others."""
-    while node.site.operation != "load" and len(node.operands) == 1 and node.site.operation != "reduce":
+    while node.site.operation not in ("load", "reduce") and len(node.operands) == 1:
         node = node.operands[0]
     return node.site.operation == "load"
 
@@ -221,9 +217,6 @@ def _read_across(flow: Flow, number: int, loads: Collection[int]) -> Suspect:
     return Suspect("load", source.tensor, source.site, lines, reason, extent, beside=beside, used=used)
 
 
-WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance"}
-
-
 def _sides(culprit: int, conflict: Conflict) -> tuple[int, int]:
     """The index that an access meets, and its own."""
     here, there = conflict.example if culprit in conflict.left else conflict.example[::-1]
@@ -235,8 +228,7 @@ def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
     others = conflict.right if culprit in conflict.left else conflict.left
     names = " and ".join(sorted({flow.sources[number].tensor for number in others}))
     word, tensor = WORDS[conflict.letter[0]], flow.sources[culprit].tensor
-    is_load = flow.sources[culprit].site.operation == "load"
-    verb = "read" if is_load else "written"
+    verb = "read" if flow.sources[culprit].site.operation == "load" else "written"
     if here == there:
         return f"{tensor} is {verb} in no block of rows and columns, and a dot sums it with {names}"
     does = "outside its elements" if here < 0 else f"at {word} {here}"

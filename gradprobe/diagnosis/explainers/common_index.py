@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from ..runtime.interpreter.dataflow import Conflict, Flow
+from ...runtime.interpreter.dataflow import Conflict, Flow
 
 # What is one number throughout a program.
 _LETTERS = ("b", "h", "g")
@@ -24,7 +24,7 @@ def common_index(flow: Flow, conflicts: Sequence[Conflict]) -> tuple[tuple[int, 
     if any(one.letter not in _LETTERS for one in conflicts):
         return None
     sides: dict[frozenset[int], list[int]] = defaultdict(list)
-    behind = _union(flow.slices.get(number, frozenset()) for number in _union(map(_both, conflicts)))
+    behind = _union(flow.slices.get(number, frozenset()) for one in conflicts for number in one.left | one.right)
     for line in behind - flow.spread:
         users = frozenset(number for number, lines in flow.slices.items() if line in lines)
         accused = [_accused(one, users) for one in conflicts]
@@ -41,10 +41,6 @@ def common_index(flow: Flow, conflicts: Sequence[Conflict]) -> tuple[tuple[int, 
 
 def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
     return frozenset[int]().union(*sets)
-
-
-def _both(conflict: Conflict) -> frozenset[int]:
-    return conflict.left | conflict.right
 
 
 def _accused(conflict: Conflict, users: frozenset[int]) -> frozenset[int]:

@@ -2,103 +2,102 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from ..model.intermediates import MATRIX_OF, PRODUCTS, in_place_of, made_of
-from ..model.number import in_words, spans
-from ..runtime.interpreter.dataflow import Flow, Lanes, Node, Site
-from ..runtime.interpreter.memory.findings import Line, places
-from .agreement import HERE, SPOILT
+from ...model.intermediates import MATRIX_OF, PRODUCTS, in_place_of, made_of
+from ...model.number import in_words, spans
+from ...runtime.interpreter.dataflow import CASTS, Lanes, Node, Site
+from ...runtime.interpreter.memory.findings import places
+from ..agreement import HERE, SPOILT
+from ..follow import FollowedRun
 from .factors import ValueFactors
-from .follow import Followed
-from .misread import WORDS
-from .seen import CASTS
-from .stores import wrong_stores
 from .sums import are_partial, pairs, partly
-from .suspect import Suspect, blamed, share
+from .suspect import WORDS, Chain, Suspect, blamed, share
+
+# Wrong tiles of one operation, each with what it was reached from.
+_Tiles = list[tuple[Node, Node]]
 
 
-def wrong_values(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
+def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
     """The operations whose operands are right and whose result is not, on the way to what is wrong."""
-    found: dict[Site, tuple[Node, Node]] = {}
-    numbers = defaultdict[Site, set[int]](set)
-    for node, used_by in _first_wrong(run, wrong):
-        found.setdefault(node.site, (node, used_by))
-        numbers[node.site].add(node.number)
+    found: dict[Site, _Tiles] = {}
+    for node, used_by in _first_wrong(run):
+        found.setdefault(node.site, []).append((node, used_by))
     compared = Counter(node.site for node in run.flow.nodes if node.role is not None)
-    extents = {site: share(len(each), compared[site], "tile") for site, each in numbers.items()}
-    explained = dict([*_by_masks(run.flow, found, extents), *_by_factors(run, found, extents)])
+    extents = {site: share(len({node for node, _ in tiles}), compared[site], "tile") for site, tiles in found.items()}
+    explained = dict([*_by_masks(run, found, extents), *_by_factors(run, found, extents)])
     yield from dict.fromkeys(explained.values())
-    right, fine, earlier, factors = _right(run.flow), _fine(run.flow.nodes), set[str](), ValueFactors(run)
-    lacking = {one.site.kernel for one in pairs(run, wrong)}
-    for site in sorted(found, key=lambda site: found[site][0].number):
-        node, used_by = found[site]
+    earlier, fine, lacking = set[str](), _fine(run.flow.nodes), {one.site.kernel for one in pairs(run)}
+    for site in sorted(found, key=lambda site: found[site][0][0].number):
         if site in explained:
             earlier.add(site.kernel)
-            continue
-        if site.operation == "fmul" and {"do", "o"} <= {one.role.name for one in node.operands if one.role}:
-            continue  # what is summed for delta, which no form is compared with
-        name = expected(node, run.flow.nodes)
-        if site.operation == "select" and name == "dS" and set(wrong) == {"dBias"}:
-            continue  # dS in the window of the bias, which no form is
-        if node is not used_by and _is_known(node) and used_by.site.operation == "load":
-            yield partly(node, extents[site])
-            continue
-        # What is summed over as it is was to be masked before.
-        is_open = node.role is not None and node.role.is_open and node is not used_by
-        nodes = [run.flow.nodes[number] for number in sorted(numbers[site])]
-        if node.role is not None and node.role.is_by_row:
-            name, reason = _of_rows(run, nodes)
-        else:
-            reason = _of_summed(node, used_by) if is_open or _is_known(node) else _of_value(node, name)
-        lines = blamed(site, right - {site})
-        beside = tuple(dict.fromkeys(_entering(run.flow, node)))
-        beside += (used_by.site.lines,) if is_open else ()
-        # What is multiplied by a constant may well have had it.
-        beside += tuple(one.lines for one in factors.entries(node)) if site.operation == "fmul" else ()
-        is_partial = site.kernel in lacking and all(_is_of_a_part(run, one) for one in nodes)
-        is_behind = bool(earlier - {site.kernel}) and _has_unseen_load(node)
-        is_masked = site.operation == "select" and site.kernel in earlier  # its mask may be made of what is wrong
-        is_sure = not (site in fine or is_partial or is_behind or is_masked or (not name and _is_loaded(node)))
-        earlier |= {site.kernel} if is_sure else set()
-        unmasked = (*([node.site.lines] if is_open else []), *dict.fromkeys(_unmasked(node)))
-        yield Suspect("value", name, site, lines, reason, extents[site], is_sure, beside, unmasked=unmasked)
+        elif (suspect := _suspect(run, found[site], extents[site])) is not None:
+            nodes = [node for node, _ in found[site]]
+            is_partial = site.kernel in lacking and all(_is_of_a_part(run, node) for node in nodes)
+            # What was loaded and compared with nothing host code may have made of what is wrong.
+            unseen = [one for one in nodes[0].operands if one.role is None and one.site.operation == "load"]
+            is_behind = bool(earlier - {site.kernel}) and bool(unseen)
+            is_masked = site.operation == "select" and site.kernel in earlier  # its mask may be made of what is wrong
+            is_unsure = site in fine or is_partial or is_behind or is_masked
+            is_unsure |= not suspect.name and _is_loaded(nodes[0])
+            if suspect.kind == "value":
+                suspect = replace(suspect, is_sure=not is_unsure)
+                earlier |= {site.kernel} if suspect.is_sure else set()
+            yield suspect
 
 
-def _is_known(node: Node) -> bool:
-    return node.role is not None and node.role.is_known
-
-
-def _right(flow: Flow) -> set[Site]:
-    """The operations that came to something right at least once."""
-    return {node.site for node in flow.nodes if _is_known(node)}
+def _suspect(run: FollowedRun, tiles: _Tiles, extent: str) -> Suspect | None:
+    """What is told of wrong tiles of one operation; None of what no form is."""
+    (node, used_by), site = tiles[0], tiles[0][0].site
+    name = expected(node, run)
+    # What is summed for delta; and dS in the window of the bias.
+    is_formless = site.operation == "fmul" and {"do", "o"} <= {one.name for one in node.operands}
+    is_formless |= site.operation == "select" and name == "dS" and {*run.wrong} == {"dBias"}
+    if is_formless:
+        return None
+    if node is not used_by and node.is_known and used_by.site.operation == "load":
+        return partly(node, extent)
+    # What is summed over as it is was to be masked before.
+    is_open = node.role is not None and node.role.is_open and node is not used_by
+    if node.role is not None and node.role.is_by_row:
+        name, reason = _of_rows(run, sorted({node for node, _ in tiles}, key=lambda one: one.number))
+    else:
+        reason = _of_summed(node, used_by) if is_open or node.is_known else _of_value(node, name)
+    beside = tuple(dict.fromkeys(_entering(run, node)))
+    beside += (used_by.site.lines,) if is_open else ()
+    # What is multiplied by a constant may well have had it.
+    beside += tuple(one.lines for one in ValueFactors(run).entries(node)) if site.operation == "fmul" else ()
+    unmasked = (*([site.lines] if is_open else []), *dict.fromkeys(_unmasked(node)))
+    lines = blamed(site, run.right.keys() - {site})
+    return Suspect("value", name, site, lines, reason, extent, beside=beside, unmasked=unmasked)
 
 
 def _by_factors(
-    run: Followed, found: Mapping[Site, tuple[Node, Node]], extents: Mapping[Site, str]
+    run: FollowedRun, found: Mapping[Site, _Tiles], extents: Mapping[Site, str]
 ) -> Iterator[tuple[Site, Suspect]]:
     """What gave an operand of a wrong value an odd factor, by the site of that value."""
     factors, told = ValueFactors(run), dict[Site, Suspect]()
-    for site, (node, _) in found.items():
-        culprit = None if _is_known(node) else factors.culprit(node)
-        if culprit is not None:
-            reason = f"line {places(site.lines)[-1].line} needs {culprit.wanted} {HERE} {culprit.words}"
-            odd = culprit.node.site
-            lines = blamed(odd, _right(run.flow) - {odd})
-            told.setdefault(odd, Suspect("value", culprit.name, odd, lines, reason, extents[site], used=(site.lines,)))
-            yield site, told[odd]
-    for site, (node, _) in found.items():
+    for site, ((node, _), *_) in found.items():
+        culprit = None if node.is_known else factors.culprit(node)
+        if culprit is not None and culprit.node.role is not None:
+            odd, line = culprit.node.site, places(site.lines)[-1].line
+            reason = f"line {line} needs {culprit.wanted} {HERE} {culprit.node.role.formula}"
+            lines = blamed(odd, run.right.keys() - {odd})
+            one = Suspect("value", culprit.node.name, odd, lines, reason, extents[site], used=(site.lines,))
+            yield site, told.setdefault(odd, one)
+    for site, ((node, _), *_) in found.items():
         yield from ((site, told[entry]) for entry in factors.entries(node) if entry in told)
 
 
 def _by_masks(
-    flow: Flow, found: Mapping[Site, tuple[Node, Node]], extents: Mapping[Site, str]
+    run: FollowedRun, found: Mapping[Site, _Tiles], extents: Mapping[Site, str]
 ) -> Iterator[tuple[Site, Suspect]]:
     """The loads whose masks leave out what a wrong value is made of, by the site of that value."""
-    wrong = [site for site, (node, _) in found.items() if not _is_known(node)]
+    flow, wrong = run.flow, [site for site, ((node, _), *_) in found.items() if not node.is_known]
     masked = {site: {each for each in flow.gaps.get(site, ()) if each[0] not in flow.unknown} for site in wrong}
     gaps = {number for each in masked.values() for number, _ in each}
     whole = [one.site for number, one in enumerate(flow.sources) if number not in gaps]
@@ -111,67 +110,53 @@ def _by_masks(
             yield site, Suspect("masked", source.tensor, source.site, lines, reason, extents[site])
 
 
-def _is_of_a_part(run: Followed, node: Node) -> bool:
+def _is_of_a_part(run: FollowedRun, node: Node) -> bool:
     """Whether it is made of a sum that is right so far and lacks keys that its rows see: nothing that is known is."""
-    sums = [one.lanes for one in node.operands if one.role is not None and one.role.name]
-    return any(lanes is not None and _lacks_keys(run, lanes) for lanes in sums)
+    return any(_lacks_keys(run, one.lanes) for one in node.operands if one.name)
 
 
-def _lacks_keys(run: Followed, lanes: Lanes) -> bool:
-    cover, at = lanes.cover, lanes.at
-    if cover is None or cover.letter != "n" or not {"b", "h", "m"} <= at.keys():
+def _lacks_keys(run: FollowedRun, lanes: Lanes | None) -> bool:
+    found = lanes.of_sum() if lanes is not None else None
+    if lanes is None or found is None or found[0] != "m" or "h" not in lanes.at or lanes.cover is None:
         return False
-    others = tuple(axis for axis in range(at["m"].ndim) if axis != cover.axis)
-    b, h, m = (at[x].max(others) for x in "bhm")
+    _, b, m, counts = found
+    h = lanes.at["h"].max(tuple(axis for axis in range(lanes.at["h"].ndim) if axis != lanes.cover.axis))
     inside = np.flatnonzero((b >= 0) & (h >= 0) & (m >= 0))
     seen = run.roles.valid[b[inside], h[inside], m[inside]]
-    return bool((seen & (cover.counts[inside, h[inside]] == 0)).any())
+    return bool((seen & (counts[inside, h[inside]] == 0)).any())
 
 
 def _is_loaded(node: Node) -> bool:
     """Whether it is what was loaded, of which nothing says what it should be: not the load need be wrong."""
     while node.site.operation in CASTS and len(node.operands) == 1:
         (node,) = node.operands
-    return node.site.operation == "load" and not any(map(_is_known, node.operands))
-
-
-def _has_unseen_load(node: Node) -> bool:
-    """Whether an operand was loaded and compared with nothing: host code may have made it of what is wrong."""
-    return any(one.role is None and one.site.operation == "load" for one in node.operands)
+    return node.site.operation == "load" and not any(one.is_known for one in node.operands)
 
 
 def _fine(nodes: Sequence[Node]) -> set[Site]:
     """The sites whose value is no intermediate and is right all the same: mostly, what is made of it is known."""
     used, unknown = Counter[Site](), Counter[Site]()
     for node in nodes:
-        if not _is_known(node):
+        if not node.is_known:
             unknown[node.site] += 1
             used[node.site] += node.used
     return {site for site, count in unknown.items() if 2 * used[site] >= count}
 
 
-def _entering(flow: Flow, node: Node) -> Iterator[tuple[Line, ...]]:
+def _entering(run: FollowedRun, node: Node) -> Iterator[Chain]:
     """The lines of what a wrong value was made of and that was compared with nothing."""
-    yield from (flow.sources[number].site.lines for number in sorted(node.lacking))
+    yield from (run.flow.sources[number].site.lines for number in sorted(node.lacking))
     # What is right but for a factor of its row is held to less.
-    unsure = (one for one in node.operands if one.role is None or one.role.is_by_row)
-    yield from (operand.site.lines for operand in unsure)
+    yield from (one.site.lines for one in node.operands if one.role is None or one.role.is_by_row)
     # Scores that LSE is taken from are to be scaled where they are made, or since then.
-    is_scaled = any(one.role is not None and one.role.name == "LSE" for one in node.operands)
-    unscaled = _named("Q K^T", node) if is_scaled else []
-    while unscaled:
+    unscaled = [node] if any(one.name == "LSE" for one in node.operands) else []
+    while unscaled := [one for of in unscaled for one in of.operands if one.name == "Q K^T"]:
         yield from (one.site.lines for one in unscaled)
-        unscaled = _named("Q K^T", *unscaled)
 
 
-def _named(name: str, *nodes: Node) -> list[Node]:
-    """The operands that are an intermediate."""
-    return [one for node in nodes for one in node.operands if one.role is not None and one.role.name == name]
-
-
-def _unmasked(node: Node) -> Iterator[tuple[Line, ...]]:
+def _unmasked(node: Node) -> Iterator[Chain]:
     """Of operands that hold something where rows do not see keys: the last mask, or else where they are made."""
-    tops = [one for one in node.operands if one.role is not None and one.role.name == "maximum of Q K^T so far"]
+    tops = [one for one in node.operands if one.name == "maximum of Q K^T so far"]
     for operand in (*node.operands, *(one for top in tops for one in top.operands)):
         first = last = operand if operand.role is not None and operand.role.is_open else None
         while last is not None and last.site.operation != "select":
@@ -180,22 +165,19 @@ def _unmasked(node: Node) -> Iterator[tuple[Line, ...]]:
             yield (last or first).site.lines
 
 
-def _first_wrong(run: Followed, wrong: Sequence[str]) -> Iterator[tuple[Node, Node]]:
+# --- the walk
+
+
+def _first_wrong(run: FollowedRun) -> Iterator[tuple[Node, Node]]:
     """Every wrong node that is made of right ones, with the node that it was reached from."""
-    seen: set[int] = set()
-    pending = [(stored.node, stored.node) for stored in wrong_stores(run, wrong)]
+    seen, pending = set[Node](), [(stored.node, stored.node) for stored in run.stores]
     while pending:
         node, used_by = pending.pop()
-        if node.number in seen or _is_known(node):
+        if node in seen or node.is_known:
             continue
-        seen.add(node.number)
+        seen.add(node)
         unmasked = [operand for operand in node.operands if _is_not_to_be_summed(node, operand)]
-        unknown = [
-            operand
-            for operand in node.operands
-            if not (_is_known(operand) or _is_yet_to_be_masked(node, operand) or _rescales(run, operand))
-            and _is_wrong(operand, node)
-        ] or [*_of_wrong_rows(node)]
+        unknown = [operand for operand in node.operands if _leads_on(run, node, operand)] or [*_of_wrong_rows(node)]
         if unknown:
             pending += [(operand, node) for operand in unknown]
         elif unmasked:
@@ -204,6 +186,13 @@ def _first_wrong(run: Followed, wrong: Sequence[str]) -> Iterator[tuple[Node, No
             yield from ((operand, node) for operand in node.operands)
         elif node.role is not None:
             yield node, used_by
+
+
+def _leads_on(run: FollowedRun, node: Node, operand: Node) -> bool:
+    """Whether an operand of a wrong node is wrong itself."""
+    if operand.is_known or _is_yet_to_be_masked(node, operand) or _rescales(run, operand):
+        return False
+    return _is_wrong(operand, node)
 
 
 def _is_yet_to_be_masked(node: Node, operand: Node) -> bool:
@@ -215,6 +204,8 @@ def _is_yet_to_be_masked(node: Node, operand: Node) -> bool:
 
 # What a dot over rows or keys sums an input's rows with.
 _SUMMED = {PRODUCTS[name].other: in_place_of(matrix) for name, matrix in MATRIX_OF.items()}
+# Scores that are steps to one that is summed over.
+_STEPS = ("P * dP", "dP - delta", "dT", "P", "S", "dP", "P + tau / (i + 1)")
 
 
 def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
@@ -222,14 +213,13 @@ def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
     role = operand.role
     if role is None or node.site.operation not in ("dot", "reduce"):
         return False
-    partners = [one.role.name for one in node.operands if one.role is not None and one is not operand]
-    wanted = [_SUMMED[name] for name in partners if name in _SUMMED]
+    wanted = [_SUMMED[one.name] for one in node.operands if one is not operand and one.name in _SUMMED]
     is_other = node.site.operation == "dot" and role.name in _STEPS and any(role.name not in one for one in wanted)
     return role.is_open or is_other
 
 
-# Scores that are steps to one that is summed over.
-_STEPS = ("P * dP", "dP - delta", "dT", "P", "S", "dP", "P + tau / (i + 1)")
+# What scores meet once their rows are whole: dO and q in sums over rows, dP in dS.
+_OF_WHOLE_ROWS = {"do", "q", "k", "dP", "dP - delta", "delta"}
 
 
 def _is_wrong(node: Node, used_by: Node) -> bool:
@@ -237,27 +227,19 @@ def _is_wrong(node: Node, used_by: Node) -> bool:
 
     What has a factor of its row is none too, where nothing behind it can take the factor away.
     """
-    pending, seen = [(node, used_by)], set[int]()
+    pending, seen = [(node, used_by)], set[Node]()
     while pending:
         one, user = pending.pop()
-        if one.number in seen:
+        if one in seen:
             continue
-        seen.add(one.number)
-        if one.role is None or (one.role.is_by_row and not _needs_its_rows(user)):
+        seen.add(one)
+        # In these no division behind takes a factor of the rows away.
+        needs_its_rows = user.site.operation in ("dot", "fmul") and any(x.name in _OF_WHOLE_ROWS for x in user.operands)
+        if one.role is None or (one.role.is_by_row and not needs_its_rows):
             pending += [(operand, one) for operand in one.operands]
         elif not one.role.is_known:
             return True
     return False
-
-
-# What scores meet once their rows are whole: dO and q in sums over rows, dP in dS.
-_OF_WHOLE_ROWS = {"do", "q", "k", "dP", "dP - delta", "delta"}
-
-
-def _needs_its_rows(user: Node) -> bool:
-    """Whether it takes scores as they are: no division behind it takes a factor of their rows away."""
-    beside = {one.role.name for one in user.operands if one.role is not None}
-    return user.site.operation in ("dot", "fmul") and bool(beside & _OF_WHOLE_ROWS)
 
 
 def _of_wrong_rows(node: Node) -> Iterator[Node]:
@@ -266,37 +248,40 @@ def _of_wrong_rows(node: Node) -> Iterator[Node]:
         yield from (one for one in node.operands if one.role is not None and one.role.is_by_row)
 
 
+_MAXIMA = ("maximum of S so far", "maximum of Q K^T so far")
+
+
 def _is_less_a_maximum(node: Node) -> bool:
     """Whether its rows have their factors of a running maximum, as a forward's have until they are divided."""
-    names = {one.role.name for one in node.operands if one.role is not None}
-    return bool(names & {*_MAXIMA}) or any(
-        _is_less_a_maximum(one) for one in node.operands if one.role is not None and one.role.is_by_row
-    )
+    by_row = [one for one in node.operands if one.role is not None and one.role.is_by_row]
+    return any(one.name in _MAXIMA for one in node.operands) or any(map(_is_less_a_maximum, by_row))
 
 
-_MAXIMA = ("maximum of S so far", "maximum of Q K^T so far")
 # Far above what exp errs by in 32 bits, and below a rounding to 16 bits.
 _OF_RESCALING = 1e-4
 
 
-def _rescales(run: Followed, node: Node) -> bool:
+def _rescales(run: FollowedRun, node: Node) -> bool:
     """Whether it is the factor by which a moved maximum rescales sums: exp of the old one less the new one."""
     difference = node
     while difference.site.operation in ("exp", "exp2", "fmul", *CASTS) and len(difference.operands) == 1:
         difference = difference.operands[0]
-    maxima = [one.role for one in difference.operands if one.role is not None and one.role.name in _MAXIMA]
+    maxima = [one.role for one in difference.operands if one.role is not None and one.name in _MAXIMA]
     if node.site.operation not in ("exp", "exp2") or difference.site.operation != "fsub" or not maxima:
         return False
     if len(maxima) != len(difference.operands) or node.value is None or difference.value is None:
         return False
-    scale = {"maximum of Q K^T so far": run.roles.x.scale}.get(maxima[0].name, 1.0)
+    scale = run.roles.x.scale if maxima[0].name == "maximum of Q K^T so far" else 1.0
     moved = difference.value * scale / run.roles.constants(maxima[0].name)[maxima[0].factor]
     off = np.abs(node.value - np.exp(moved))
     return bool((off[np.isfinite(off)] <= _OF_RESCALING).all())
 
 
+# --- in words
+
+
 def _of_value(node: Node, name: str) -> str:
-    known = [operand.role for operand in node.operands if operand.role is not None and operand.role.name]
+    known = [operand.role for operand in node.operands if operand.role is not None and operand.name]
     if name and name in [role.name for role in known]:
         return f"{name} {SPOILT}"
     right = " and ".join(dict.fromkeys(role.formula for role in known))
@@ -312,11 +297,9 @@ def _of_value(node: Node, name: str) -> str:
 _TOLD = 1e-3
 
 
-def _of_rows(run: Followed, nodes: Sequence[Node]) -> tuple[str, str]:
+def _of_rows(run: FollowedRun, nodes: Sequence[Node]) -> tuple[str, str]:
     """What has one factor too many in each row, or one number: its name, and by how much it is off where."""
-    role = nodes[0].role
-    assert role is not None
-    name = role.name.split(",")[0]
+    name = nodes[0].name.split(",")[0]
     none = 1.0 if name == "P" else 0.0
     every = {row: value for node in nodes for row, value in run.roles.by_row(node).items() if np.isfinite(value)}
     least = _TOLD * max((abs(value - none) for value in every.values()), default=0.0)
@@ -337,9 +320,9 @@ def _of_summed(node: Node, used_by: Node) -> str:
     return f"it is {node.role.formula} and not yet what is due, and {sums}"
 
 
-def expected(node: Node, nodes: Sequence[Node]) -> str:
+def expected(node: Node, run: FollowedRun) -> str:
     """What a value should be: what it is where it is right, else what is made of such operands; "" if unknown."""
-    elsewhere = Counter(one.role.name for one in nodes if one.site == node.site and one.role and one.role.is_known)
+    elsewhere = Counter(one.name for one in run.right.get(node.site, ()))
     if elsewhere:
         return elsewhere.most_common(1)[0][0]
-    return made_of({operand.role.name for operand in node.operands if operand.role is not None})
+    return made_of({operand.name for operand in node.operands if operand.role is not None})

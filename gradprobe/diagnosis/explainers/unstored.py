@@ -6,51 +6,48 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..inputs.memory import Array
-from ..model.intermediates import title
-from ..model.number import plural
-from .follow import Followed
-from .misread import WORDS
-from .suspect import Suspect, share
+from ...inputs.memory import Array
+from ...model.intermediates import title
+from ...model.number import plural
+from ..follow import FollowedRun
+from .suspect import WORDS, Suspect, share
 
 
-def never_stored(run: Followed, wrong: Sequence[str]) -> Iterator[Suspect]:
+def never_stored(run: FollowedRun) -> Iterator[Suspect]:
     """Results of which some rows or keys, heads or batches are stored by no program: too few of them are launched, or
     two take the same.
 
     Nothing of kernels that store a mere number, which is right where no pair of a row and a key is seen.
     """
-    flow = run.flow
-    by_name: dict[str, list[int]] = {}
+    flow, by_name = run.flow, dict[str, list[int]]()
     of_numbers = {site.kernel for site in flow.empty.values()}
     for number, source in enumerate(flow.sources):
         is_store = source.site.operation != "load" and source.site.kernel not in of_numbers
-        if is_store and title(source.tensor) in wrong:
+        if is_store and title(source.tensor) in run.wrong:
             by_name.setdefault(title(source.tensor), []).append(number)
     for name, numbers in by_name.items():
-        letters = flow.filled[numbers[0]][0]
+        letters, site = flow.filled[numbers[0]][0], flow.sources[numbers[0]].site
         filled = [here for axes, here in map(flow.filled.__getitem__, numbers) if axes == letters]
-        never = _needed(run, letters) & ~np.logical_or.reduce(filled)
+        needed = _needed(run, letters)
+        never = needed & ~np.logical_or.reduce(filled)
         if never.any():
-            site, (reason, extent) = flow.sources[numbers[0]].site, _lacking(run, letters, never, name)
+            reason, extent = _lacking(letters, needed, never, name)
             beside = tuple(flow.lines[line] for line in _placing(run, numbers))
             yield Suspect("unstored", name, site, site.lines, reason, extent, beside=beside)
 
 
-def _needed(run: Followed, letters: str) -> Array:
+def _needed(run: FollowedRun, letters: str) -> Array:
     """[of these axes] bool: where something is that some row sees some key for."""
-    valid, sizes = run.roles.valid, run.flow.sizes
     kept = letters.replace("g", "h")
-    needed = valid.any(tuple(at for at, letter in enumerate("bhmn") if letter not in kept))
+    needed = run.roles.valid.any(tuple(at for at, letter in enumerate("bhmn") if letter not in kept))
     if "g" not in letters:
         return needed
-    axis, shape = letters.index("g"), [sizes[letter] for letter in letters]
+    axis, shape = letters.index("g"), [run.flow.sizes[letter] for letter in letters]
     return needed.reshape(*shape[: axis + 1], -1, *shape[axis + 1 :]).any(axis + 1)
 
 
-def _lacking(run: Followed, letters: str, never: Array, name: str) -> tuple[str, str]:
+def _lacking(letters: str, needed: Array, never: Array, name: str) -> tuple[str, str]:
     """What is never stored, in words, and how much that is: whole batches, heads, rows or keys; else of which head."""
-    needed = _needed(run, letters)
     for at, letter in enumerate(letters):
         others = tuple(axis for axis in range(len(letters)) if axis != at)
         whole = ~(needed & ~never).any(others) & needed.any(others)
@@ -65,12 +62,14 @@ def _lacking(run: Followed, letters: str, never: Array, name: str) -> tuple[str,
     return words, share(int(never.sum()), int(needed.sum()), word)
 
 
-def _placing(run: Followed, numbers: Sequence[int]) -> list[int]:
+def _placing(run: FollowedRun, numbers: Sequence[int]) -> list[int]:
     """The lines behind all addresses of a kernel that leave something out; last those behind others as well."""
     flow, kernel = run.flow, run.flow.sources[numbers[0]].site.kernel
-    behind: dict[bool, list[frozenset[int]]] = {True: [flow.slices[number] for number in numbers], False: []}
+    short, others = [flow.slices[number] for number in numbers], frozenset[int]()
     for number, (letters, filled) in flow.filled.items():
         if letters and number not in flow.derived and flow.sources[number].site.kernel == kernel:
-            behind[bool((_needed(run, letters) & ~filled).any())].append(flow.slices[number])
-    others = frozenset[int]().union(*behind[False])
-    return sorted(frozenset.intersection(*behind[True]), key=lambda line: (line in others, -line))
+            if (_needed(run, letters) & ~filled).any():
+                short.append(flow.slices[number])
+            else:
+                others |= flow.slices[number]
+    return sorted(frozenset.intersection(*short), key=lambda line: (line in others, -line))

@@ -1,0 +1,204 @@
+"""Suspects in words: diagnoses, each with its sentences and with the lines at fault and those beside them."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from ...lint.passed import passed_of_others
+from ...model.intermediates import entered_by, parents_of, title
+from ...model.mechanisms import gathered
+from ...model.number import listed
+from ...model.report import CONSISTENT, Diagnosis, Reached, Where
+from ...runtime.interpreter.memory.findings import places
+from ..lines import among
+from ..statements import COUNTED, LOOP, RANGE, address, aliases, begun, given_again, grids, loops, masks, ranges
+from .suspect import WORDS, Chain, Suspect
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How the suspects of one kind are told."""
+
+    fault_class: str
+    verb: str
+    """What is done at the line."""
+    summary: str
+
+
+_KINDS = {
+    "load": _Kind("S1", "read", "{kernel} reads the wrong elements of {tensor}"),
+    "masked": _Kind("M3", "read", "{kernel} masks out elements of {tensor} that it needs"),
+    "store": _Kind("S3", "written", "{kernel} writes {tensor} to the wrong elements"),
+    "value": _Kind("A", "computed", "{kernel} computes {value} wrongly at line {line}: {inputs}"),
+    "stored": _Kind("A", "stored", "{kernel} {reason}"),
+    "pairs": _Kind("M2", "summed", "{results} not summed over {terms}, in {kernel}"),
+    "unstored": _Kind("M2", "written", "{kernel} leaves a part of {name} unwritten: {reason}"),
+    "grid": _Kind(
+        "S1", "outside", "{kernel} has programs that belong to no head: batches and heads are in one axis of its grid"
+    ),
+}
+_OF_ACCESSES = ("load", "masked", "store")
+# Of the indices that an access misses: as many as a picture has room for.
+_MOST_REACHED = 12
+
+
+def diagnoses_of(found: Sequence[Suspect], family: str = "softmax") -> list[Diagnosis]:
+    """The diagnoses of suspects, those of one fault together."""
+    sure, groups = [one for one in found if one.is_sure], dict[tuple[str, str], list[Suspect]]()
+    for one in [*sure, *(one for one in found if one.kind == "pairs" and not one.is_sure)] if sure else found:
+        # What one loop leaves out of two results is one fault.
+        of = f"{one.site.kernel}: {one.reason}" if one.kind == "pairs" else one.name
+        # So is what an index misleads, loads and stores.
+        groups.setdefault(("index", repr(one.index)) if one.index else (one.kind, of), []).append(one)
+    made = [_diagnosis(group, family) for group in groups.values()]
+    return [replace(one, also=number > 0) for number, one in enumerate(made)]
+
+
+def _diagnosis(group: Sequence[Suspect], family: str) -> Diagnosis:
+    first, where = group[0], [_where(one) for one in group]
+    beside = [line for one, place in zip(group, where, strict=True) for line in _beside(one, place)]
+    made = list(_index_lines(first))
+    # A line has the last of its notes, in the first of its places.
+    lines = {(place.file, place.line): place for place in (*made, *where, *beside, *where, *made)}
+    is_value, slug = first.kind == "value", re.sub(r"[^\w]+", "-", first.name).strip("-")
+    return Diagnosis(
+        f"{first.kind}/{slug or 'result'}",
+        _KINDS[first.kind].fault_class,
+        _summary(first, list(dict.fromkeys(one.name for one in group))),
+        1.0 if first.is_sure else CONSISTENT,
+        tuple(dict.fromkeys(_reasons(group, where))),
+        tuple(lines.values()),
+        reached=next(filter(None, map(_reached, group)), None),
+        seen=f"seen in {where[0].kernel}, {first.extent}",
+        says_wrong=entered_by(first.name) if is_value else (),
+        says_right=parents_of(first.name, family) if is_value else (),
+    )
+
+
+def _reached(one: Suspect) -> Reached | None:
+    pairs = tuple((there, None if here < 0 else here) for there, here in one.reached[:_MOST_REACHED])
+    return Reached(tensor=one.name, letter=one.letter, pairs=pairs, is_store=one.kind == "store") if pairs else None
+
+
+# --- sentences
+
+
+def _summary(one: Suspect, names: Sequence[str]) -> str:
+    kernel, tensors = one.site.kernel, listed([title(name) for name in names])
+    if one.index:
+        return f"{kernel} accesses {tensors} at another {WORDS[one.letter]} than the one it works on"
+    of_keys = set(names) <= {"dK", "dV"}
+    return _KINDS[one.kind].summary.format(
+        kernel=kernel, name=one.name, tensor=title(one.name), reason=one.reason, value=_value(one.name),
+        line=places(one.lines)[-1].line, inputs=_inputs(one),
+        results=f"{' and '.join(names)} {'are' if names[1:] else 'is'}",
+        terms="the rows that see each key" if of_keys else "the keys that each row sees",
+    )  # fmt: skip
+
+
+def _value(name: str) -> str:
+    """A value, with what is wrong by it."""
+    step = [other for other in entered_by(name) if other != name]
+    return f"{name}, and so {step[0]}," if len(step) == 1 else name or "a value"
+
+
+def _inputs(one: Suspect) -> str:
+    """What is right there, or by how much it is off. Of a mask nothing says what it should be."""
+    if f"{one.name} is off by " in one.reason:
+        return one.reason
+    return "it is right until that line masks it" if one.site.operation == "select" else "its inputs are right"
+
+
+def _reasons(group: Sequence[Suspect], where: Sequence[Where]) -> Iterator[str]:
+    """What is wrong at each line; of what a helper does in several calls, with the call."""
+    said = [f"{at.kernel}, line {at.line}: {one.reason}" for one, at in zip(group, where, strict=True)]
+    for words, one in zip(said, group, strict=True):
+        called = _called(one.site.lines) if said.count(words) > 1 else ""
+        yield f"{words} ({one.extent}{called})"
+
+
+def _called(chain: Chain) -> str:
+    """The calls that led to a line."""
+    *calls, _ = places(chain)
+    return f", called at line {', '.join(str(call.line) for call in calls)}" if calls else ""
+
+
+# --- lines
+
+
+def _where(one: Suspect) -> Where:
+    """The line at fault, and the calls that led there."""
+    does = f"{title(one.name)} is {_KINDS[one.kind].verb} here" if one.name else "wrong here"
+    return _line(one, *_last(one.lines), does + _called(one.lines))
+
+
+def _line(one: Suspect, file: str, line: int, note: str) -> Where:
+    return among(Where(file, line, linecache.getline(file, line).strip(), kernel=one.site.kernel, note=note))
+
+
+def _last(chain: Chain) -> tuple[str, int]:
+    """The file and the line of the innermost one."""
+    place = places(chain)[-1]
+    return place.file, place.line
+
+
+def _index_lines(one: Suspect) -> Iterator[Where]:
+    """The lines of the index that misleads several accesses."""
+    for number, chain in enumerate(one.index):
+        note = "it is made of this" if number else "the index of all of these is computed here"
+        yield _line(one, *_last(chain), note)
+
+
+def _beside(one: Suspect, place: Where) -> Iterator[Where]:
+    """The lines of what enters a wrong operation unseen: its mask, its terms, the range of its loop."""
+    file, line = place.file, place.line
+    note = "its address" if one.kind in _OF_ACCESSES else f"used in {title(one.name)} here" if one.name else "used here"
+    lines = [(*_last(chain), "worked on here") for chain in one.used]
+    lines += [(*_last(chain), note) for chain in one.beside]
+    if one.site.operation == "select" or one.kind == "masked":
+        lines += [(file, at, "the mask") for at in masks(file, line)]
+    if one.kind in _OF_ACCESSES:
+        lines += [(of, at, note) for of, made, _ in lines for at in aliases(of, made)]
+        passed = gathered("lint", passed_of_others, file, one.site.kernel, one.name)
+        lines += [(file, at, "passed here") for at in passed]
+        masking = [_last(chain) for chain in one.used if one.letter]
+        lines += [(of, at, LOOP) for of, masked in masking for at in loops(of, masked)]
+        lines += [] if one.beside else [(file, at, note) for at in address(file, line)]
+    elif one.kind == "value":
+        lines += _beside_value(one, file, line, lines, note)
+    elif one.kind in ("unstored", "grid"):
+        lines += [(file, at, "launched here") for at in grids(file, one.site.kernel)]
+    elif one.kind == "pairs":
+        lines = _beside_pairs(one)
+    yield from (_line(one, *each) for each in lines)
+
+
+_Lines = list[tuple[str, int, str]]
+
+
+def _beside_value(one: Suspect, file: str, line: int, entering: _Lines, note: str) -> _Lines:
+    lines = [(of, at, note) for of, made, _ in entering for at in given_again(of, made, line)]
+    lines += [(file, at, "the mask") for at in masks(file, line, of_accesses=False)]
+    lines += [(file, at, note) for at in begun(file, line)]
+    entering = [*entering, *lines]
+    lines += [(of, at, "the mask") for of, made, _ in entering for at in masks(of, made, of_accesses=False)]
+    last = max([line, *(made for of, made, _ in (*entering, *lines) if of == file)])
+    # From where scores are not masked that it is made of: the lines that make them anew.
+    for of, made in map(_last, one.unmasked):
+        anew = given_again(of, made, last) if of == file else ()
+        lines += [(of, at, "not masked here") for at in (made, *anew)]
+        lines += [(of, at, "the mask") for at in masks(of, made, of_accesses=False)]
+        lines += [(of, at, "not masked here") for at in begun(of, made)]
+    return lines
+
+
+def _beside_pairs(one: Suspect) -> _Lines:
+    chains = [[(line.file, line.line) for line in places(chain)] for chain in (one.lines, *one.beside)]
+    lines = [(file, at, LOOP) for chain in chains for file, line in chain for at in loops(file, line)]
+    lines += [(file, at, RANGE) for chain in chains for file, at in ranges(chain)]
+    return lines + [(*_last(chain), COUNTED) for chain in one.counted]

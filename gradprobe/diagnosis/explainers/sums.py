@@ -1,0 +1,171 @@
+"""Sums that lack pairs of a row and a key, or hold some twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ...inputs.memory import Array
+from ...model.intermediates import PRODUCTS
+from ...model.number import plural
+from ...model.run import ASKED, LACKING, MORE, NONE, TWICE, Visited
+from ...runtime.interpreter.dataflow import Node, Site, StoredTile, behind
+from ..follow import FollowedRun
+from .misread import culprits_of
+from .suspect import NEVER, Chain, Suspect, share
+
+
+def pairs(run: FollowedRun) -> Iterator[Suspect]:
+    """Results that some pairs of a row and a key are left out of, or counted twice in."""
+    of_wrong, valid = {one.home for one in run.stores}, run.roles.valid
+    for home, visits in run.visits.items():
+        stores = [one for one in run.flow.stores if one.home == home]
+        if home not in of_wrong or (name := run.result_of(stores[0])) not in run.wrong:
+            continue
+        missing, twice = valid & (visits == 0), valid & (visits > 1)
+        if missing.any():
+            yield _left_out(run, name, stores, missing)
+        # Scratch that host code makes a result of may well hold what is stored twice.
+        elif home in run.outcome.storages and twice.any():
+            yield _suspect(run, name, _of_pairs(stores, twice), twice, "counted more than once", "")
+
+
+def _left_out(run: FollowedRun, name: str, stores: Sequence[StoredTile], missing: Array) -> Suspect:
+    stored = _of_pairs(stores, missing)
+    sites = summing(stored.node)
+    if of := _whole(run.roles.valid, missing, name):
+        extent = share(int(missing.sum()), int(run.roles.valid.sum()), "pair")
+        return Suspect("unstored", name, sites[0], sites[0].lines, f"no program sums {name} for {of}", extent)
+    worked = np.zeros_like(missing)
+    for node in (one for one in run.flow.nodes if one.site in sites):
+        for part, counted in _lanes_of(node, worked):
+            np.logical_or(part, counted, out=part)
+    never = "" if (missing & worked).any() else f", {NEVER}"
+    return _suspect(run, name, stored, missing, "left out", never)
+
+
+def _suspect(run: FollowedRun, name: str, stored: StoredTile, pairs: Array, what: str, more: str) -> Suspect:
+    site, *others = summing(stored.node)
+    b, h, m, n = (int(at) for at in np.argwhere(pairs)[0])
+    reason = f"{int(pairs.sum()):,} pairs of a row and a key are {what}, the first of row {m} and key {n} "
+    reason += f"(batch {b}, head {h}){more}"
+    extent = share(int(pairs.sum()), int(run.roles.valid.sum()), "pair")
+    beside, counted = tuple(one.lines for one in others), tuple(_counting(run, stored))
+    return Suspect("pairs", name, site, site.lines, reason, extent, beside=beside, counted=counted)
+
+
+def _of_pairs(stores: Sequence[StoredTile], pairs: Array) -> StoredTile:
+    """The first store of a row, or key, of some pairs."""
+    of_pairs = (one for one in stores if any(part.any() for part, _ in _lanes_of(one.node, pairs)))
+    return next(of_pairs, stores[0])
+
+
+def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
+    """Of [batch, heads, rows, keys] the part that is of the row, or key, of each lane of a sum; and what it sums."""
+    found = node.lanes.of_sum() if node.lanes is not None else None
+    if found is None:
+        return
+    kept, batch, index, counts = found
+    for lane in np.flatnonzero((batch >= 0) & (index >= 0)):
+        part = pairs[batch[lane], :, index[lane], :] if kept == "m" else pairs[batch[lane], :, :, index[lane]]
+        yield part, counts[lane] > 0
+
+
+def _counting(run: FollowedRun, stored: StoredTile) -> Iterator[Chain]:
+    """The lines that are in the address of each load whose rows, or keys, are summed over, and of no other load."""
+    flow, lanes = run.flow, stored.node.lanes
+    having, others = list[frozenset[int]](), frozenset[int]()
+    for number, one in enumerate(flow.sources):
+        if (one.site.kernel, one.site.operation) == (stored.site.kernel, "load"):
+            if lanes is not None and lanes.cover is not None and (number, lanes.cover.letter) in flow.reached:
+                having.append(flow.slices[number])
+            else:
+                others |= flow.slices[number]
+    own = frozenset.intersection(*having) - others if having else frozenset[int]()
+    yield from (flow.lines[number] for number in sorted(own, reverse=True))
+
+
+def _whole(valid: Array, missing: Array, name: str) -> str:
+    """The rows of a result all of whose pairs are missing, where no others are; "" where there are others."""
+    word, axes = ("key", (0, 1, 2)) if name in ("dK", "dV") else ("row", (0, 1, 3))
+    none_left = ~(valid & ~missing).any(axes) & valid.any(axes)
+    if not none_left.any() or missing.any(axes)[~none_left].any():
+        return ""
+    return f"{plural(int(none_left.sum()), word)}, the first {int(np.flatnonzero(none_left)[0])}"
+
+
+def nothing_summed(run: FollowedRun) -> Iterator[Suspect]:
+    """Results into which nothing was summed: the loop that makes them never runs."""
+    filled, total = {one.home for one in run.flow.stores}, int(run.roles.valid.sum())
+    # What could not be followed may have been loaded.
+    for home, site in run.flow.empty.items() if not run.flow.failures else ():
+        name = run.outcome.storages.get(home, "")
+        if name in run.wrong and home not in filled:
+            reason = "what is stored comes from no load"
+            yield Suspect("pairs", name, site, site.lines, reason, share(total, total, "pair"))
+
+
+def visited_in(run: FollowedRun) -> tuple[Visited, ...]:
+    """What each result was summed over, tile by tile, in the first head in which that is not what is asked for.
+
+    Where something is misread, its rows and keys are those of other elements: then no pair is known to lack. And none
+    lacks in what is right.
+    """
+    found, is_read = list[Visited](), not culprits_of(run.flow)
+    for home, visits in run.visits.items():
+        stored = next((one for one in run.flow.stores if one.home == home), None)
+        name = run.outcome.storages.get(home, "")
+        if stored is not None and name in PRODUCTS:
+            odd = (visits != 1) & run.roles.valid
+            batch, head = (int(at) for at in np.argwhere(odd.any((2, 3)) | ~odd.any())[0])
+            if not odd.any() or (is_read and name in run.wrong):
+                found.append(_tiles(run, name, stored.site.kernel, (batch, head), visits))
+    return tuple(found)
+
+
+def _tiles(run: FollowedRun, name: str, kernel: str, at: tuple[int, int], visits: Array) -> Visited:
+    valid, came, (m, n) = run.roles.valid[at], visits[at], (run.roles.case.block_m, run.roles.case.block_n)
+    lines = [
+        "".join(_sign(valid[i : i + m, j : j + n], came[i : i + m, j : j + n]) for j in range(0, valid.shape[1], n))
+        for i in range(0, valid.shape[0], m)
+    ]
+    return Visited(name=name, kernel=kernel, batch=at[0], head=at[1], tile=(m, n), tiles=tuple(lines))
+
+
+def _sign(valid: Array, came: Array) -> str:
+    if (came > 1)[valid].any():
+        return TWICE
+    if (came == 0)[valid].any():
+        return LACKING
+    if not valid.any():
+        return MORE if came.any() else NONE
+    return ASKED
+
+
+def are_partial(run: FollowedRun, nodes: Sequence[Node]) -> bool:
+    """Whether what these were stored into does not hold all pairs: right as far as it was summed."""
+    homes = {stored.home for stored in run.flow.stores if stored.node in nodes} & run.visits.keys()
+    return any(bool((run.roles.valid & (run.visits[home] == 0)).any()) for home in homes)
+
+
+def partly(node: Node, extent: str) -> Suspect:
+    """What is stored is right as far as it was summed, and does not hold all that it should."""
+    assert node.role is not None
+    site, *_ = summing(node)
+    reason = f"{node.role.formula} is stored before all keys are in it"
+    return Suspect("pairs", node.name, site, site.lines, reason, extent)
+
+
+def summing(node: Node) -> tuple[Site, ...]:
+    """The dots that a result was summed by, the last first; one that sums nothing itself stands for them."""
+
+    def made_of(one: Node) -> Sequence[Node]:
+        if one.site.operation == "reduce":
+            return ()
+        # What a dot is added to, where that is an operand of its own, was summed by others.
+        return one.operands[2:] if one.site.operation == "dot" else one.operands
+
+    found = dict.fromkeys(one.site for one in behind([node], made_of) if one.site.operation in ("dot", "reduce"))
+    dots = tuple(site for site in found if site.operation == "dot")
+    return dots or tuple(found) or (node.site,)
