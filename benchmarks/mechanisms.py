@@ -169,8 +169,8 @@ CORE: tuple[str, ...] = (
         "__init__", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer", "unreferenced",
     )),
     *(f"diagnosis/{name}" for name in (
-        "__init__", "agreement", "behaviour", "causes", "compiled", "exports", "facts", "layouts", "lines", "order",
-        "why",
+        "__init__", "agreement", "assignments", "behaviour", "causes", "compiled", "exports", "facts", "layouts",
+        "lines", "order", "why",
     )),
     *(f"source/{name}" for name in (
         "__init__", "additions", "cuda_syntax", "evaluation", "expressions", "kernel_file", "listing",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..inputs.options import parse
+from ..lint.catching import catch
 from ..lint.finding import LintFinding
 from ..lint.reading import KernelReading, read_views, views_of
 from ..model.failures import Failure, TargetFailure, UsageFailure
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from ..targets.find import Target
 
 
+CLEAN, FOUND, PARTLY = "clean", "findings", "partly read"
+
+
 @dataclass(frozen=True)
 class Inquiry:
     """What was asked for, and what came of it."""
@@ -37,6 +41,13 @@ class Inquiry:
     """The functions that were called."""
     refused: tuple[str, ...]
     """Those whose launches could not be caught."""
+
+    @property
+    def verdict(self) -> str:
+        """CLEAN only of what could all be read."""
+        if self.reading.findings:
+            return FOUND
+        return PARTLY if self.refused or any(kernel.lost for kernel in self.reading.kernels) else CLEAN
 
 
 def inquire(word: str, family: str | None, options: Mapping[str, Any]) -> Inquiry:
@@ -68,9 +79,9 @@ def inquire(word: str, family: str | None, options: Mapping[str, Any]) -> Inquir
 def _inquiry(word: str, module: ModuleType | None, targets: list[Target], given: Mapping[str, Any]) -> Inquiry:
     views, refused = [], []
     for target in targets:
-        found = views_of(target, _case(target, given, alone=len(targets) == 1))
-        views += found
-        refused += [] if found else [target.function.__name__]
+        caught = catch(target, _case(target, given, alone=len(targets) == 1))
+        views += views_of(caught)
+        refused += [] if caught else [target.function.__name__]
     scopes = [(vars(module), str(Path(module.__file__ or "").resolve()))] if module is not None else []
     reading = read_views(views, scopes)
     if not reading.read:
@@ -105,7 +116,6 @@ def _nothing_read(word: str, targets: list[Target]) -> TargetFailure:
     )
 
 
-CLEAN, FOUND = "clean", "findings"
 # Code is shown as far as this from a line's ends at least, where lines are cut.
 _LEAST = 40
 
@@ -114,7 +124,7 @@ def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
     """The document gradprobe.lint/1."""
     return {
         "schema": "gradprobe.lint/1",
-        "verdict": FOUND if inquiry.reading.findings else CLEAN,
+        "verdict": inquiry.verdict,
         "target": inquiry.word,
         "called": list(inquiry.targets),
         "not_caught": list(inquiry.refused),
@@ -134,7 +144,8 @@ def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[
     from ..render.screen.fitting import MOST, MOST_OF_A_MATCH, Section, rows_of
 
     findings, room = inquiry.reading.findings, max(width, _LEAST)
-    head = [Text(_headline(inquiry), style="bold red" if findings else "bold green")]
+    style = {FOUND: "bold red", PARTLY: "bold yellow", CLEAN: "bold green"}[inquiry.verdict]
+    head = [Text(_headline(inquiry), style=style)]
     read = [Text(line, style="dim") for line in _read(inquiry, room)]
     if details:
         shown = [line for finding in findings for line in (Text(""), *_shown(finding, [], room))]
@@ -160,12 +171,14 @@ def _alike(findings: Sequence[LintFinding]) -> list[list[LintFinding]]:
 
 
 def _headline(inquiry: Inquiry) -> str:
-    count = len(inquiry.reading.findings)
-    if not count and not any(kernel.launched for kernel in inquiry.reading.kernels):
-        return f"CLEAN  as far as the names of parameters tell, since nothing was launched ({inquiry.word})"
-    if not count:
-        return f"CLEAN  every pointer that was read advances by its own tensor's strides ({inquiry.word})"
-    return f"FINDINGS  {plural(count, 'wrong stride')} ({inquiry.word})"
+    word = f"({inquiry.word})"
+    if inquiry.verdict == FOUND:
+        return f"FINDINGS  {plural(len(inquiry.reading.findings), 'wrong stride')} {word}"
+    if inquiry.verdict == PARTLY:
+        return f"PARTLY READ  what was read has no wrong stride; what was not is named below {word}"
+    if not any(kernel.launched for kernel in inquiry.reading.kernels):
+        return f"CLEAN  as far as the names of parameters tell, since nothing was launched {word}"
+    return f"CLEAN  every pointer that was read advances by its own tensor's strides {word}"
 
 
 def _shown(finding: LintFinding, others: Sequence[LintFinding], width: int) -> Iterator[Text]:

@@ -144,7 +144,7 @@ def found_in(file: str) -> FileTargets:
         UsageFailure: there is no such file.
         TargetFailure: it fails to import.
     """
-    from ..lint.rules import functions_of
+    from ..lint.unlaunched import functions_of
     from ..runtime.backend import prepare_backend
 
     prepare_backend("auto")  # which says whether Triton interprets, before the file imports it

@@ -19,7 +19,6 @@ import numpy as np
 
 from ..inputs.memory import Array
 from ..inputs.options import flags
-from ..lint.finding import where_of
 from ..lint.reading import findings_of
 from ..model.allowance import Allowance
 from ..model.assignment import UNIT_RUN, Assigned, run_name
@@ -290,7 +289,7 @@ def _warned(
         of_tensor = [one for one in culprits if one.tensor == tensor]
         found = [one for one in read if one.tensor == tensor and not one.by_name]
         reason = found[0].sentence if found else of_tensor[0].reason
-        first, *more = [where_of(one) for one in found] or [_where(one) for one in of_tensor]
+        first, *more = [one.where for one in found] or [_where(one) for one in of_tensor]
         others = sorted({one.line for one in more if one.line != first.line})
         likewise = f" (likewise at line {in_words(spans(others), 4)})" if others else ""
         words = f"right only by coincidence: {reason}{likewise}; it is wrong with {with_case}"

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..faults.hypothesis import Hypothesis
 from ..faults.memory import in_words
-from ..lint.finding import FOREIGN, LintFinding, cast_at, computed_at, where_of
+from ..lint.finding import FOREIGN, LintFinding
 from ..lint.reading import findings_of
 from ..model.intermediates import is_named_after, lookup, title
 from ..model.mechanisms import gathered
@@ -32,6 +32,7 @@ from ..model.memory import (
 )
 from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
+from .assignments import cast_at, computed_at
 from .statements import address, aliases, ends, grids, held_by, launches_with
 
 # What a kind of fault makes wrong first, where its word does not say it.
@@ -171,7 +172,7 @@ def _launched(findings: Sequence[LintFinding]) -> list[LintFinding]:
 def _where(finding: LintFinding) -> Where:
     """The line, with whose stride stands there and what became of the right one."""
     said = finding.sentence.partition(": ")[2]
-    return replace(where_of(finding), note="; ".join(filter(None, (finding.note, said))))
+    return replace(finding.where, note="; ".join(filter(None, (finding.note, said))))
 
 
 def _fix_of(findings: Sequence[LintFinding]) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import io
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,11 @@ from ..inputs.placement import spanned
 from ..model.case import Case
 from ..model.failures import Failure, NoRoom, Refusal
 from ..model.intermediates import DERIVED
-from ..runtime.allocations import factory_mode, is_plain
 from ..runtime.launches import launching_through, one_configuration, storage_of
 from ..runtime.run import run_target
 from ..targets.find import Target
-from .cuda import kernel_of
-from .launch import HostLaunch, host_frame, launch_of, line_of, tensor_in
+from ..targets.surroundings import replaced
+from .launch import HostLaunch, cuda_launch, launch_of, tensor_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,22 +93,16 @@ def _sized(case: Case, options: dict[str, Any]) -> Case:
 BEYOND = 64
 # Elements before and behind each tensor.
 _MARGIN = 128
-# No tensor of more bytes is laid out in memory. Large strides make large tensors of small ones, and a wrapper that
-# allocates by the extents of its inputs doubles them.
+# No tensor of more bytes is laid out so: large strides make large tensors of small ones.
 MOST = 1 << 26
 
 
-class Strange:
+class StrangeStrides:
     """Gives out strides, and remembers which it gave."""
 
-    def __init__(self, *, unit: bool, bounded: bool = True) -> None:
-        """
-        Args:
-            unit: whether every last stride is 1, and the others are multiples of what vector loads need.
-            bounded: whether a tensor of more than MOST bytes is refused. Fake ones need no bound.
-        """
-        self._unit, self._bounded = unit, bounded
-        self._made: dict[tuple[int, ...], tuple[int, ...]] = {}
+    def __init__(self, *, unit: bool) -> None:
+        """`unit`: whether every last stride is 1, and the others are multiples of what vector loads need."""
+        self._unit = unit
         self.given: set[int] = set()
 
     def placed(self, values: Mapping[str, Tensor]) -> Inputs:
@@ -119,38 +112,18 @@ class Strange:
             NoRoom: one takes more than MOST bytes.
         """
         name = "distinct-unit" if self._unit else "distinct"
-        tensors = {key: self._laid(value, self._strides(tuple(value.shape))) for key, value in values.items()}
-        return Inputs(name, dict(values), tensors)
+        return Inputs(name, dict(values), {key: self._laid(value) for key, value in values.items()})
 
-    def allocating(self) -> Any:
-        """A context in which what a caller allocates has such strides too.
-
-        Tensors of one shape get the same strides, as they do otherwise. A kernel may take one's stride for another's.
-        """
-        return factory_mode(self._allocated, lambda _: None, copies=False)
-
-    def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:
-        if not is_plain(tensor) or not tensor.dim():
-            return tensor
-        shape = tuple(tensor.shape)
-        if shape not in self._made:
-            self._made[shape] = self._strides(shape)
-        return self._laid(tensor, self._made[shape])
-
-    def _laid(self, value: Tensor, strides: tuple[int, ...]) -> Tensor:
-        size = 2 * _MARGIN + spanned(tuple(value.shape), strides)
-        if self._bounded and size * value.element_size() > MOST:
-            raise NoRoom(f"a tensor of {tuple(value.shape)} with strides {strides} takes more than {MOST >> 20} MiB")
-        storage = value.new_zeros(size)
-        return storage.as_strided(value.shape, strides, _MARGIN).copy_(value)
-
-    def _strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        strides, span = [], 1
+    def _laid(self, value: Tensor) -> Tensor:
+        shape, strides, span = tuple(value.shape), list[int](), 1
         for axis in reversed(range(len(shape))):
-            last = self._unit and axis == len(shape) - 1
-            strides.append(1 if last else self._next(span))
-            span = strides[-1] * max(shape[axis], 1)
-        return tuple(reversed(strides))
+            is_unit = self._unit and axis == len(shape) - 1
+            strides.insert(0, 1 if is_unit else self._next(span))
+            span = strides[0] * max(shape[axis], 1)
+        size = 2 * _MARGIN + spanned(shape, tuple(strides))
+        if size * value.element_size() > MOST:
+            raise NoRoom(f"a tensor of {shape} with strides {tuple(strides)} takes more than {MOST >> 20} MiB")
+        return value.new_zeros(size).as_strided(shape, strides, _MARGIN).copy_(value)
 
     def _next(self, span: int) -> int:
         step = VECTOR if self._unit else 1
@@ -172,154 +145,105 @@ class Caught:
     storages: Mapping[int, str] = field(default_factory=dict)
     """The storages of what it returned, by address: which intermediate lies there."""
     given: frozenset[int] = frozenset()
-    """The strides that only one tensor (or all of one shape) can have."""
-    ordinary: Caught | None = None
-    """The same call where what the target allocates lies as it asked for."""
+    """The strides that only one tensor can have."""
+
+    @property
+    def reaching(self) -> int:
+        """How many inputs some kernel is given as they lie, and not a copy of them."""
+        tensors = (tensor_in(value) for launch in self.launches for value in launch.arguments.values())
+        given = {storage_of(tensor) for tensor in tensors if tensor is not None}
+        return sum(storage_of(tensor) in given for tensor in self.inputs.values())
 
 
 def catch(target: Target, case: Case) -> list[Caught]:
     """The launches of the richest problem that the target takes, and of the same with padded sequences.
 
     A problem is sought in which the call ends. If there is none, one is enough in which it fails after its launches. If
-    there is none of these either, the kernels are run. Empty where it launches nothing or refuses all.
+    there is none of these either, the kernels are run. Empty where it refuses all, or fails.
     """
-    for way in (_Way(), _Way(ends=False)):
+    for ends in (True, False):
         for problem in problems(target, case):
-            found = _in_some_layout(target, problem, way)
+            found = _in_some_layout(target, problem, ends=ends)
             if found is not None:
                 # Sequences of two lengths need as many keys as rows.
                 length, lengths = problem.seqlen_q, tuple(problem.seqlen_q - 3 * at for at in range(problem.batch))
                 padded = replace(problem, seqlen_k=length, seqlens=lengths)
-                more = _in_some_layout(target, padded, way) if "seqlens" in target.takes else None
-                return [each for each in (found, more) if each is not None and each.launches]
-    found = _in_some_layout(target, case, _Way(runs=True))
-    return [found] if found is not None and found.launches else []
+                more = _in_some_layout(target, padded, ends=ends) if "seqlens" in target.takes else None
+                return [each for each in (found, more) if each is not None]
+    found = _in_some_layout(target, case, runs=True)
+    return [found] if found is not None else []
 
 
-@dataclass(frozen=True)
-class _Way:
-    """How a call is made."""
-
-    unit: bool | None = None
-    """Whether last strides are 1, as of `Strange`; None lays every tensor contiguous."""
-    allocating: bool = False
-    """Whether what the target allocates is laid out too."""
-    ends: bool = True
-    """Whether the call must come to its end; one that is refused never counts."""
-    runs: bool = False
-    """Whether kernels are run."""
-
-
-def _in_some_layout(target: Target, case: Case, way: _Way) -> Caught | None:
+def _in_some_layout(target: Target, case: Case, *, ends: bool = True, runs: bool = False) -> Caught | None:
     """The call in which most inputs reach kernels as they lie, of distinct strides for every tensor, then with last
     strides of 1, then contiguous; of several the first.
 
     None where the target does not even take the case with contiguous tensors.
+
+    Args:
+        ends: whether the call must come to its end; one that is refused never counts.
+        runs: whether kernels are run.
     """
     try:
         values = values_of(target, case)
+        plain = _caught(target, case, place(values, (), shapes=case.shapes), ends=ends, runs=runs)
     except Failure:
         return None
-    plain = _attempt(target, case, values, way)
     if plain is None or not plain.launches:
         return plain
-    found = plain
+    found: list[Caught] = []
     for unit in (False, True):
-        ordinary = _attempt(target, case, values, replace(way, unit=unit))
-        strange = None if way.runs else _attempt(target, case, values, replace(way, unit=unit, allocating=True))
-        if ordinary is None:
-            continue
-        made = ordinary if strange is None else replace(strange, ordinary=ordinary)
+        strange = StrangeStrides(unit=unit)
+        with contextlib.suppress(NoRoom):
+            inputs = strange.placed(values)
+            if (caught := _caught(target, case, inputs, strange.given, ends=ends, runs=runs)) is not None:
+                found.append(caught)
         # A wrapper may copy what has no last stride of 1, and the strides of a copy tell little.
-        if _reaching(ordinary) >= _reaching(plain):
-            return made
-        if found is plain or _reaching(ordinary) > _reaching(found.ordinary or found):
-            found = made
-    return found
+        if found and found[-1].reaching >= plain.reaching:
+            return found[-1]
+    return max(found, key=lambda each: each.reaching, default=plain)
 
 
-def _reaching(caught: Caught) -> int:
-    """How many inputs some kernel is given as they lie, and not a copy of them."""
-    tensors = (tensor_in(value) for launch in caught.launches for value in launch.arguments.values())
-    given = {storage_of(tensor) for tensor in tensors if tensor is not None}
-    return sum(storage_of(tensor) in given for tensor in caught.inputs.values())
-
-
-def _attempt(target: Target, case: Case, values: Mapping[str, Tensor], way: _Way) -> Caught | None:
-    """What one call launched; None where it failed or refused.
-
-    Only addresses count where no kernel runs. Where memory is short, torch's fake tensors take its place: they have
-    shapes and strides and no values. They are the second choice, because torch takes two seconds to load them.
-    """
-    try:
-        return _called(target, case, values, way, Strange(unit=bool(way.unit)))
-    except NoRoom:
-        if way.runs:
-            return None
-    from torch._subclasses import FakeTensorMode
-
-    fake = FakeTensorMode()
-    values = {name: fake.from_tensor(value) for name, value in values.items()}
-    with fake:
-        return _called(target, case, values, way, Strange(unit=bool(way.unit), bounded=False))
-
-
-def _called(target: Target, case: Case, values: Mapping[str, Tensor], way: _Way, strange: Strange) -> Caught | None:
+def _caught(
+    target: Target, case: Case, inputs: Inputs, given: Collection[int] = (), *, ends: bool, runs: bool
+) -> Caught | None:
+    """What one call launched; None where it failed or refused."""
     launches: list[HostLaunch] = []
     storages: Mapping[int, str] = {}
     try:
-        inputs = place(values, (), shapes=case.shapes) if way.unit is None else strange.placed(values)
         with contextlib.redirect_stdout(io.StringIO()):
-            outcome = run_target(target, case, inputs, instrumentation=_caught(launches, strange, way))
+            outcome = run_target(target, case, inputs, instrumentation=_noting(launches, runs=runs))
         if outcome.refused is not None:
             return None
         storages = outcome.storages
-    except NoRoom:
-        raise
     except Failure as failure:
-        if way.ends or not launches or isinstance(failure, Refusal):
+        if ends or not launches or isinstance(failure, Refusal):
             return None
-    return Caught(case, tuple(launches), inputs.tensors, storages, frozenset(strange.given))
+    return Caught(case, tuple(launches), inputs.tensors, storages, frozenset(given))
 
 
 @contextlib.contextmanager
-def _caught(launches: list[HostLaunch], strange: Strange, way: _Way) -> Iterator[None]:
-    """While open, launches are noted, and run only if `way` says so. Warnings of the target are not shown here."""
+def _noting(launches: list[HostLaunch], *, runs: bool) -> Iterator[None]:
+    """While open, launches are noted, and run only if `runs`. Warnings of the target are not shown here."""
+    from ..cuda.module import Kernel
 
     def note(run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
         if (launch := launch_of(kernel, args, kwargs)) is not None:
             launches.append(launch)
-        return run(kernel, *args, **kwargs) if way.runs else None
+        return run(kernel, *args, **kwargs) if runs else None
 
-    allocating = strange.allocating() if way.allocating else contextlib.nullcontext()
+    def call(kernel: Kernel, grid: Any, block: Any, shared_bytes: int, /, *arguments: Any) -> None:
+        kernel.entry.check(arguments)
+        launches.append(cuda_launch(kernel.entry, arguments))
+        if runs:  # what is not run is not compiled either
+            original(kernel, grid, block, shared_bytes, *arguments)
+
+    original = Kernel.__call__
     with (
         warnings.catch_warnings(),
         launching_through(note),
-        _cuda(launches, way),
+        replaced(Kernel, "__call__", call),
         one_configuration([], {}),
-        allocating,
     ):
         warnings.showwarning = lambda *_, **__: None
         yield
-
-
-@contextlib.contextmanager
-def _cuda(launches: list[HostLaunch], way: _Way) -> Iterator[None]:
-    """The same for CUDA kernels. Those that are not run are not compiled either."""
-    from ..cuda.module import Kernel
-
-    original = Kernel.__call__
-
-    def call(self: Kernel, grid: Any, block: Any, shared_bytes: int, /, *arguments: Any) -> None:
-        self.entry.check(arguments)
-        kernel, frame = kernel_of(self.entry), host_frame()
-        given = dict(zip(kernel.parameters, arguments, strict=True))
-        launches.append(HostLaunch(kernel, given, frozenset(), line_of(frame) if frame is not None else None))
-        if way.runs:
-            original(self, grid, block, shared_bytes, *arguments)
-
-    Kernel.__call__ = call  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Kernel.__call__ = original  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..cuda.kernel import KernelEntry
 from ..source.cuda_syntax import above, declared_name, node_text, nodes
 from ..source.text import SourceLine
-from .values import Advance, Record, StrideFactor, Term
+from .pointers import Advance, Record, StrideFactor, Term
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -80,7 +80,7 @@ def read_cuda(kernel: CudaKernel, strides: frozenset[str], pointers: frozenset[s
     Args:
         strides, pointers: which of its parameters are strides, and which tensors.
     """
-    record, reader = Record(kernel), _CudaReader(kernel, strides, {name: name for name in pointers})
+    record, reader = Record(), _CudaReader(kernel, strides, {name: name for name in pointers})
     for mention in kernel.mentions:
         base = reader.names.get(node_text(mention))
         if base is None:

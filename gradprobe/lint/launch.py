@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..source.text import PythonSource, SourceLine, python_source
 from ..source.triton_source import Function, read_once
-from .cuda import CudaKernel
+from .cuda import CudaKernel, kernel_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ..cuda.kernel import KernelEntry
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # What of this package is a host like any other.
@@ -83,16 +85,6 @@ def site_of(frame: FrameType, parameters: Sequence[str], count: int) -> LaunchSi
     return LaunchSite(arguments.given(call.func).spot, given)
 
 
-def line_of(frame: FrameType) -> LaunchSite:
-    """A frame's current line, where nothing is asked of its arguments."""
-    name = frame.f_code.co_filename
-    linecache.checkcache(name)
-    code = linecache.getline(name, frame.f_lineno).strip()
-    return LaunchSite(
-        SourceLine(str(Path(name).resolve()), frame.f_lineno, code, 0, len(code), frame.f_code.co_name), {}
-    )
-
-
 @lru_cache(maxsize=64)
 def _calls(source: PythonSource) -> tuple[ast.Call, ...]:
     with contextlib.suppress(SyntaxError):
@@ -111,14 +103,13 @@ class _Arguments:
     def given(self, node: ast.expr, text: str = "") -> HostArgument:
         return HostArgument(self.source.line_of(node, self.frame.f_code.co_name), text or ast.unparse(node))
 
-    def by_position(self, count: int) -> tuple[HostArgument | None, ...]:
+    def by_position(self, count: int) -> list[HostArgument | None]:
         """The positional arguments, of which those between starred ones of unknown lengths are None."""
         pieces = list(self._flat(self.call.args))
         unknown = [at for at, piece in enumerate(pieces) if piece is None]
-        if not unknown:
-            return tuple(pieces)
-        before, behind = pieces[: unknown[0]], pieces[unknown[-1] + 1 :]
-        return (*before, *[None] * max(count - len(before) - len(behind), 0), *behind)
+        if unknown:
+            pieces[unknown[0] : unknown[-1] + 1] = [None] * max(count - len(pieces) + unknown[-1] + 1 - unknown[0], 0)
+        return pieces
 
     def _flat(self, nodes: Sequence[ast.expr]) -> Iterator[HostArgument | None]:
         for node in nodes:
@@ -147,21 +138,20 @@ class _Arguments:
 
     def _value(self, node: ast.expr) -> Any:
         """What a name or `name.stride()` is, with `[a:b]` behind it or not: nothing of the user's is called."""
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
-            ends = (node.slice.lower, node.slice.upper)
-            first, last = (end.value if isinstance(end, ast.Constant) else None for end in ends)
-            whole = self._value(node.value)
-            return None if whole is None else whole[first:last]
-        if isinstance(node, ast.Name):
-            found = self.frame.f_locals.get(node.id)
-            return found if isinstance(found, (tuple, list)) else None
-        func = node.func if isinstance(node, ast.Call) and not node.args else None
-        if not isinstance(func, ast.Attribute) or func.attr not in ("stride", "size"):
-            return None
         import torch
 
-        tensor = self.frame.f_locals.get(func.value.id) if isinstance(func.value, ast.Name) else None
-        return getattr(tensor, func.attr)() if isinstance(tensor, torch.Tensor) else None
+        match node:
+            case ast.Subscript(value=of, slice=ast.Slice(lower=lower, upper=upper)):
+                whole, ends = self._value(of), (lower, upper)
+                first, last = (end.value if isinstance(end, ast.Constant) else None for end in ends)
+                return None if whole is None else whole[first:last]
+            case ast.Name(id=name):
+                found = self.frame.f_locals.get(name)
+                return found if isinstance(found, (tuple, list)) else None
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="stride" | "size" as word), args=[]):
+                tensor = self.frame.f_locals.get(name)
+                return getattr(tensor, word)() if isinstance(tensor, torch.Tensor) else None
+        return None
 
 
 @dataclass(frozen=True)
@@ -204,3 +194,15 @@ def launch_of(jit: Any, positional: tuple[Any, ...], words: Mapping[str, Any]) -
     constants = frozenset(name for name, spec in specs.items() if "constexpr" in str(spec.annotation))
     site = site_of(frame, list(specs), len(positional)) if frame is not None else None
     return HostLaunch(function, arguments, constants, site)
+
+
+def cuda_launch(entry: KernelEntry, arguments: Sequence[Any]) -> HostLaunch:
+    """A launch of a CUDA kernel, at the host's current line: of its arguments nothing is asked."""
+    kernel, frame, site = kernel_of(entry), host_frame(), None
+    if frame is not None:
+        name, line = frame.f_code.co_filename, frame.f_lineno
+        linecache.checkcache(name)
+        code = linecache.getline(name, line).strip()
+        spot = SourceLine(str(Path(name).resolve()), line, code, 0, len(code), frame.f_code.co_name)
+        site = LaunchSite(spot, {})
+    return HostLaunch(kernel, dict(zip(kernel.parameters, arguments, strict=True)), frozenset(), site)

@@ -1,44 +1,105 @@
-"""The pointers of a Triton kernel, followed as far as its addresses need it."""
+"""What the pointers of a kernel start from and are advanced by; of a Triton kernel, as its syntax tells it.
+
+Only addresses matter here. A number is a sum of products of strides and of variables, and nothing of it is computed.
+"""
 
 from __future__ import annotations
 
 import ast
-import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..source.evaluation import DEPTH, Evaluator
+from ..source.text import SourceLine
 from ..source.triton_source import HINTS, Function
-from .values import (
-    NOTHING,
-    AddressValue,
-    Amount,
-    LaunchConstant,
-    Parts,
-    Record,
-    StrideFactor,
-    Term,
-    Value,
-    held_by,
-    joined,
-    multiplied,
-    opaque,
-    terms_of,
-)
 
-# Calls whose value is that of their first argument.
-_SAME = {"broadcast_to", "expand_dims", "reshape", "view", "ravel", "trans", "flip", "to", "to_tensor", "cast", "abs"}
-_SAME |= {"advance", *HINTS}
-_DESCRIBING = {"make_block_ptr", "make_tensor_descriptor", "_experimental_make_tensor_descriptor"}
-_SUMS = (ast.Add, ast.Sub)
-_CONSTANT: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow},
-    **{ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.BitAnd: operator.and_, ast.BitOr: operator.or_},
-    **{ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not},
-    **{ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge},
-    ast.In: lambda a, b: a in b,
-}
+# Products of sums are multiplied out as far as this many terms.
+_MOST = 24
+
+
+@dataclass(frozen=True)
+class StrideFactor:
+    """A stride's parameter of the kernel, where it stands in a product."""
+
+    parameter: str
+    """"stride_qh", or "strides[1]" of a tuple."""
+    spots: tuple[SourceLine, ...] = ()
+    """From the kernel's own text inwards: where it is passed, and where it is multiplied."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One product in a sum."""
+
+    factors: tuple[StrideFactor, ...] = ()
+    index: frozenset[str] = frozenset()
+    """The variables that it is a product of besides, each by the name under which it was computed."""
+    via: SourceLine | None = None
+    """The variable that held it, where it was added to the pointer by that."""
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A number, or a block of numbers: a sum of products."""
+
+    terms: tuple[Term, ...] = ()
+
+
+@dataclass(frozen=True)
+class AddressValue:
+    """An address that starts from one of some parameters."""
+
+    bases: frozenset[str]
+
+
+@dataclass(frozen=True)
+class LaunchConstant:
+    """A constant of this launch."""
+
+    value: Any
+
+
+Value = Amount | AddressValue | LaunchConstant | tuple["Value", ...]
+NOTHING = Amount()
+
+
+@dataclass(frozen=True)
+class Advance:
+    """One product that is added to a pointer."""
+
+    base: str
+    """The parameter that it starts from."""
+    term: Term
+    spot: SourceLine
+    """Of the whole pointer expression."""
+    local: str
+    """What the pointer is called in the function where that stands."""
+
+
+@dataclass
+class Record:
+    """What the pointers of a kernel do."""
+
+    advances: dict[Advance, None] = field(default_factory=dict)
+    accesses: dict[str, SourceLine] = field(default_factory=dict)
+    """The first load or store of each pointer, by the parameter that it starts from."""
+    expressions: set[SourceLine] = field(default_factory=set)
+    """Every pointer expression that was read."""
+    lost: set[str] = field(default_factory=set)
+    """The parameters of pointers that could not be followed everywhere."""
+    functions: dict[str, Sequence[str]] = field(default_factory=dict)
+    """The parameters of the kernel and of what it calls."""
+
+
+def opaque(*values: Value, name: str = "") -> Amount:
+    """A number of which no more is known than what it was computed from; under a name, that alone."""
+    return Amount((Term(index=frozenset({name}) if name else _names_in(values)),))
+
+
+def stride_value(parameter: str) -> Amount:
+    """A parameter that is a stride."""
+    return Amount((Term((StrideFactor(parameter),)),))
 
 
 def read_kernel(function: Function, arguments: Mapping[str, Value]) -> Record:
@@ -47,9 +108,28 @@ def read_kernel(function: Function, arguments: Mapping[str, Value]) -> Record:
     Args:
         arguments: what each parameter is.
     """
-    record = Record(function)
+    record = Record()
     _Pointers(function, arguments, record).run()
     return record
+
+
+# Calls whose value is that of their first argument.
+_SAME = {"broadcast_to", "expand_dims", "reshape", "view", "ravel", "trans", "flip", "to", "to_tensor", "cast", "abs"}
+_SAME |= {"advance", *HINTS}
+_DESCRIBING = {"make_block_ptr", "make_tensor_descriptor", "_experimental_make_tensor_descriptor"}
+# What expressions may be made of that are computed where all their names are constants of the launch.
+_COMPUTED = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp)
+_PARTS: tuple[type[ast.AST], ...] = (
+    *_COMPUTED,
+    ast.Name,
+    ast.Constant,
+    ast.Tuple,
+    ast.List,
+    ast.expr_context,
+    ast.operator,
+    ast.unaryop,
+)
+_PARTS += (ast.boolop, ast.cmpop)
 
 
 class _Pointers(Evaluator[Value]):
@@ -64,6 +144,7 @@ class _Pointers(Evaluator[Value]):
     ) -> None:
         super().__init__(function, scope, depth, prefix)
         self._record = record
+        record.functions[function.name] = function.parameters
         pointers = ((name, value) for name, value in scope.items() if isinstance(value, AddressValue))
         # What the kernel's pointers are called here.
         self._names = {base: name for name, value in pointers for base in value.bases}
@@ -85,25 +166,54 @@ class _Pointers(Evaluator[Value]):
         """A computed number without a stride goes by the variable's name; a variable under another name does not."""
         while isinstance(source, ast.Subscript) or (isinstance(source, ast.Call) and _is_cast(source.func)):
             source = source.value if isinstance(source, ast.Subscript) else source.func.value  # type: ignore[attr-defined]
-        if isinstance(source, ast.Name):
+        if isinstance(source, ast.Name) or not isinstance(value, Amount):
             return value
-        return held_by(value, self.prefix + variable.id, self.function.line_of(variable))
+        if not any(term.factors for term in value.terms):
+            return opaque(name=self.prefix + variable.id)
+        spot = self.function.line_of(variable)
+        return Amount(tuple(replace(term, via=spot) if term.factors else term for term in value.terms))
 
     def parts(self, value: Value, count: int) -> Sequence[Value]:
-        return value.values if isinstance(value, Parts) and len(value.values) == count else [opaque(value)] * count
+        return value if isinstance(value, tuple) and len(value) == count else [opaque(value)] * count
 
     def joined(self, name: str, values: Sequence[Value]) -> Value:
         is_number = all(isinstance(value, (LaunchConstant, Amount)) for value in values)
         if is_number and any(isinstance(value, LaunchConstant) for value in values) and len(set(map(repr, values))) > 1:
             return opaque(name=self.prefix + name)  # a constant that is another one, or none, on some of the ways
-        return joined(values)
+        return _either(values)
 
     def result(self, returned: Sequence[Value]) -> Value:
-        return joined(returned) if returned else LaunchConstant(None)
+        return _either(returned) if returned else LaunchConstant(None)
 
     def lost(self, values: Sequence[Value]) -> Value:
-        self._record.lose(*values)
+        self._lose(values)
         return opaque(*values)
+
+    def _lose(self, values: Iterable[Value]) -> None:
+        """Notes that pointers went where they are not followed."""
+        for value in values:
+            if isinstance(value, AddressValue):
+                self._record.lost |= value.bases
+            elif isinstance(value, tuple):
+                self._lose(value)
+
+    def visit(self, node: ast.AST) -> Value:
+        known = self._computed(node) if isinstance(node, _COMPUTED) else None
+        return super().visit(node) if known is None else known
+
+    def _computed(self, node: ast.expr) -> LaunchConstant | None:
+        """What an expression gives that is made of constants; of an address, whether it is None."""
+        nodes = list(ast.walk(node))
+        held = {each.id: self.visit_Name(each) for each in nodes if isinstance(each, ast.Name)}
+        known = {name: value.value for name, value in held.items() if isinstance(value, LaunchConstant)}
+        known |= {name: value for name, value in held.items() if isinstance(value, AddressValue)}
+        if len(known) < len(held) or not all(isinstance(each, _PARTS) for each in nodes):
+            return None
+        try:
+            found = eval(compile(ast.Expression(node), self.function.file, "eval"), {"__builtins__": {}}, known)
+        except (TypeError, ValueError, ArithmeticError):
+            return None
+        return None if isinstance(found, AddressValue) else LaunchConstant(found)
 
     def generic_visit(self, node: ast.AST) -> Value:
         return opaque(*(self.visit(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)))
@@ -133,107 +243,138 @@ class _Pointers(Evaluator[Value]):
         return value if node.attr in ("T", "value") else opaque(value)
 
     def visit_Tuple(self, node: ast.Tuple) -> Value:
-        return Parts(tuple(self.visit(part) for part in node.elts))
+        return tuple(self.visit(part) for part in node.elts)
 
     visit_List = visit_Tuple  # type: ignore[assignment]
 
     def visit_Subscript(self, node: ast.Subscript) -> Value:
         value = self.visit(node.value)
-        if not isinstance(value, Parts):
+        if not isinstance(value, tuple):
             return value
-        at, count = self.visit(node.slice), len(value.values)
-        is_known = isinstance(at, LaunchConstant) and isinstance(at.value, int) and -count <= at.value < count
-        return value.values[at.value] if is_known else joined(value.values)  # type: ignore[union-attr]
+        at = self.visit(node.slice)
+        number = at.value if isinstance(at, LaunchConstant) and isinstance(at.value, int) else len(value)
+        return value[number] if -len(value) <= number < len(value) else _either(value)
 
     def visit_IfExp(self, node: ast.IfExp) -> Value:
         truth = self.truth(node.test)
         if truth is not None:
             return self.visit(node.body if truth else node.orelse)
-        return joined([self.visit(node.body), self.visit(node.orelse)])
+        return _either([self.visit(node.body), self.visit(node.orelse)])
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Value:
-        values = [self.visit(part) for part in node.values]
-        known = [value.value for value in values if isinstance(value, LaunchConstant)]
-        decides = any(known) if isinstance(node.op, ast.Or) else not all(known)
-        if decides or len(known) == len(values):
-            return LaunchConstant(decides if isinstance(node.op, ast.Or) else not decides)
-        return opaque(*values)
+        values, is_or = [self.visit(part) for part in node.values], isinstance(node.op, ast.Or)
+        known = [bool(value.value) for value in values if isinstance(value, LaunchConstant)]
+        if is_or in known:
+            return LaunchConstant(is_or)
+        return LaunchConstant(not is_or) if len(known) == len(values) else opaque(*values)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Value:
         value = self.visit(node.operand)
-        if isinstance(value, LaunchConstant) and isinstance(node.op, (ast.Not, ast.USub)):
-            return LaunchConstant(not value.value if isinstance(node.op, ast.Not) else -value.value)
         return value if isinstance(node.op, (ast.USub, ast.UAdd)) else opaque(value)
 
-    def visit_Compare(self, node: ast.Compare) -> Value:
-        values, op = [self.visit(each) for each in (node.left, *node.comparators)], node.ops[0]
-        if len(node.ops) > 1:
-            return opaque(*values)
-        if (
-            isinstance(values[0], AddressValue)
-            and isinstance(values[1], LaunchConstant)
-            and isinstance(op, (ast.Is, ast.IsNot))
-        ):
-            return LaunchConstant(isinstance(op, ast.IsNot))
-        return _constant(values[0], values[1], op) or opaque(*values)
-
     def visit_BinOp(self, node: ast.BinOp) -> Value:
-        left, right, op = self.visit(node.left), self.visit(node.right), node.op
-        if isinstance(left, AddressValue) != isinstance(right, AddressValue) and isinstance(op, _SUMS):
-            pointer, other = (left, right) if isinstance(left, AddressValue) else (right, left)
-            return self._advanced(pointer, terms_of(other), node)
-        if (known := _constant(left, right, op)) is not None:
-            return known
-        if isinstance(op, ast.Mult):
-            return multiplied(left, right)
-        return Amount((*terms_of(left), *terms_of(right))) if isinstance(op, _SUMS) else opaque(left, right)
+        left, right, is_sum = self.visit(node.left), self.visit(node.right), isinstance(node.op, (ast.Add, ast.Sub))
+        if isinstance(left, AddressValue) and is_sum and not isinstance(right, AddressValue):
+            return self._advanced(left, _terms_of(right), node)
+        if isinstance(right, AddressValue) and is_sum and not isinstance(left, AddressValue):
+            return self._advanced(right, _terms_of(left), node)
+        if isinstance(node.op, ast.Mult):
+            return _product(left, right)
+        return Amount((*_terms_of(left), *_terms_of(right))) if is_sum else opaque(left, right)
 
-    def _advanced(self, pointer: Value, terms: tuple[Term, ...], node: ast.AST) -> AddressValue:
-        assert isinstance(pointer, AddressValue)
-        spot = self.function.line_of(node)
+    def _advanced(self, pointer: AddressValue, terms: Iterable[Term], node: ast.AST) -> Value:
+        """The pointer behind a sum. Which of several it is, a branch decides that is not known."""
+        spot, bases = self.function.line_of(node), pointer.bases
         for term in terms:
-            self._record.advance(pointer, term, spot, self._names)
-        return AddressValue(pointer.bases, tuple(dict.fromkeys((*pointer.terms, *terms))))
+            self._record.expressions.add(spot)
+            if len(bases) > 1:
+                self._record.lost |= bases
+                continue
+            for base in bases:
+                self._record.advances[Advance(base, term, spot, self._names.get(base, base))] = None
+        return pointer
 
     def builtin(self, name: str, node: ast.Call, receiver: ast.expr | None) -> Value:
         words = {word.arg: self.visit(word.value) for word in node.keywords if word.arg}
         arguments = [each.value if isinstance(each, ast.Starred) else each for each in node.args]
         values = [self.visit(each) for each in ([receiver, *arguments] if receiver is not None else arguments)]
         if name in ("load", "store") or name.startswith("atomic_"):
-            self._record.access(values[0] if values else words.get("pointer", NOTHING), self.function, node)
+            self._access(values[0] if values else words.get("pointer", NOTHING), node)
             return opaque(*values[1:])
         if name in _DESCRIBING:
             return self._described(values, words, node)
         if name == "where" and len(values) == 3:
-            return joined(values[1:])
+            return _either(values[1:])
         if name in _SAME and values:
             return values[0]
         if name == "static_assert" or name.startswith("device_"):
             return NOTHING
         return self.lost([*values, *words.values()])
 
+    def _access(self, pointer: Value, node: ast.AST) -> None:
+        """Notes a load or a store."""
+        if isinstance(pointer, AddressValue):
+            spot = self.function.line_of(node)
+            self._record.expressions.add(spot)
+            for base in pointer.bases:
+                self._record.accesses.setdefault(base, spot)
+
     def _described(self, values: list[Value], words: Mapping[str, Value], node: ast.Call) -> Value:
         """A block pointer: each of its strides times the offset along that axis."""
         given = dict(zip(("base", "shape", "strides", "offsets"), values, strict=False)) | dict(words)
         base, strides, offsets = (given.get(name, NOTHING) for name in ("base", "strides", "offsets"))
-        if not isinstance(base, AddressValue) or not isinstance(strides, Parts):
-            self._record.lose(base)
+        if not isinstance(base, AddressValue) or not isinstance(strides, tuple):
+            self._lose([base])
             return base
-        along = offsets.values if isinstance(offsets, Parts) and "block" in str(node.func.__dict__) else ()
-        padded = (*along, *[NOTHING] * len(strides.values))
-        terms = [term for step, at in zip(strides.values, padded, strict=False) for term in multiplied(at, step).terms]
-        return self._advanced(base, tuple(terms), node)
+        along = offsets if isinstance(offsets, tuple) and "block" in str(node.func.__dict__) else ()
+        pairs = zip(strides, (*along, *[NOTHING] * len(strides)), strict=False)
+        return self._advanced(base, (term for step, at in pairs for term in _product(at, step).terms), node)
 
 
 def _is_cast(called: ast.expr) -> bool:
     return isinstance(called, ast.Attribute) and called.attr == "to"
 
 
-def _constant(left: Value, right: Value, op: ast.AST) -> LaunchConstant | None:
-    """What an operation on constants gives; None where one is none, or it cannot be told."""
-    if not isinstance(left, LaunchConstant) or not isinstance(right, LaunchConstant) or type(op) not in _CONSTANT:
-        return None
-    try:
-        return LaunchConstant(_CONSTANT[type(op)](left.value, right.value))
-    except (TypeError, ArithmeticError):
-        return None
+def _terms_of(value: Value) -> tuple[Term, ...]:
+    """The products that a value adds to a pointer."""
+    if isinstance(value, Amount):
+        return value.terms
+    return () if isinstance(value, LaunchConstant) else (Term(index=_names_in([value])),)
+
+
+def _product(left: Value, right: Value) -> Amount:
+    if LaunchConstant(0) in (left, right):
+        return NOTHING
+    first, second = (_terms_of(value) or (Term(),) for value in (left, right))
+    if len(first) * len(second) > _MOST:
+        return opaque(left, right)
+    return Amount(tuple(Term(a.factors + b.factors, a.index | b.index, a.via or b.via) for a in first for b in second))
+
+
+def _either(values: Iterable[Value]) -> Value:
+    """What a variable may be behind several branches."""
+    found = list(dict.fromkeys(values))
+    if len(found) == 1:
+        return found[0]
+    bases = [value.bases for value in found if isinstance(value, AddressValue)]
+    if bases:
+        return AddressValue(frozenset().union(*bases))
+    tuples = [value for value in found if isinstance(value, tuple)]
+    if tuples and len(tuples) == len(found) and len(set(map(len, tuples))) == 1:
+        return tuple(map(_either, zip(*tuples, strict=True)))
+    # Of several sums with strides in them nobody knows here which one goes with which pointer.
+    return opaque(*found)
+
+
+def _names_in(values: Iterable[Value]) -> frozenset[str]:
+    """The pointers, strides and variables that values are made of."""
+    found = set[str]()
+    for value in values:
+        if isinstance(value, tuple):
+            found |= _names_in(value)
+        elif isinstance(value, AddressValue):
+            found |= value.bases
+        elif isinstance(value, Amount):
+            for term in value.terms:
+                found.update(term.index, (factor.parameter for factor in term.factors))
+    return frozenset(found)

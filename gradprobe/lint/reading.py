@@ -11,10 +11,10 @@ from ..targets.find import Target
 from .catching import Caught, catch
 from .cuda import CudaKernel
 from .finding import LintFinding
-from .foreign import foreign
-from .rules import functions_of, missing, siblings, swapped
-from .values import Record
-from .view import KernelView, memory_of
+from .pointers import Record
+from .rules import findings_in
+from .unlaunched import functions_of, siblings
+from .view import KernelView, tensors_of
 
 
 @dataclass(frozen=True)
@@ -55,22 +55,13 @@ def findings_of(target: Target, case: Case) -> tuple[LintFinding, ...]:
 
 def reading_of(targets: Sequence[Target], cases: Sequence[Case]) -> KernelReading:
     """What can be read of the kernels of some targets, each in a case of its own."""
-    views = [view for target, case in zip(targets, cases, strict=True) for view in views_of(target, case)]
+    views = [view for target, case in zip(targets, cases, strict=True) for view in views_of(catch(target, case))]
     return read_views(views, [])
 
 
-def views_of(target: Target, case: Case) -> list[KernelView]:
-    """The kernels that a target launches, as they are in each launch."""
-    return [view for caught in catch(target, case) for view in _views(caught)]
-
-
-def _views(caught: Caught) -> list[KernelView]:
-    memory, other, names = memory_of(caught), caught.ordinary, [launch.name for launch in caught.launches]
-    if other is None or [launch.name for launch in other.launches] != names:
-        return [KernelView(launch, memory) for launch in caught.launches]
-    second = memory_of(other)
-    pairs = zip(caught.launches, other.launches, strict=True)
-    return [KernelView(launch, memory, (ordinary, second)) for launch, ordinary in pairs]
+def views_of(calls: Iterable[Caught]) -> list[KernelView]:
+    """The kernels that were launched in some calls, as they are in each launch."""
+    return [KernelView(launch, tensors) for call in calls for tensors in [tensors_of(call)] for launch in call.launches]
 
 
 def read_views(views: Sequence[KernelView], scopes: Iterable[tuple[dict[str, object], str]]) -> KernelReading:
@@ -79,25 +70,27 @@ def read_views(views: Sequence[KernelView], scopes: Iterable[tuple[dict[str, obj
     Args:
         scopes: more modules to look for kernels in: what their names mean, and their files.
     """
-    triton = [(view.function.file, view.function) for view in views if not isinstance(view.function, CudaKernel)]
-    beside = {file: function.plain.__globals__ for file, function in triton} | {file: scope for scope, file in scopes}
-    read = [each for file, scope in beside.items() for each in siblings(functions_of(scope, file), views)]
+    triton = [view.function for view in views if not isinstance(view.function, CudaKernel)]
+    beside = {each.file: each.plain.__globals__ for each in triton} | {file: scope for scope, file in scopes}
+    alone = [each for file, scope in beside.items() for each in siblings(functions_of(scope, file), views)]
     findings: dict[tuple[object, ...], LintFinding] = {}
-    for one in (*(one for view in views for one in _findings(view)), *(one for _, found in read for one in found)):
-        findings.setdefault((one.rule, one.file, one.line, one.column, one.tensor), one)
     kernels: dict[str, ReadKernel] = {}
-    for kernel in (_kernel(view.function, view.record, launched=True) for view in views):
-        most = max(kernel.expressions, kernels.get(kernel.name, kernel).expressions)
-        kernels[kernel.name] = replace(kernel, expressions=most)
-    alone = [_kernel(record.function, record, launched=False) for record, _ in read]
+    for view in views:
+        _keep(findings, findings_in(view))
+        kernel = _kernel(view.function, view.record, launched=True)
+        before = kernels.get(view.name, kernel)
+        lost = tuple(sorted({*before.lost, *kernel.lost}))
+        kernels[view.name] = replace(kernel, expressions=max(before.expressions, kernel.expressions), lost=lost)
+    for _, _, found in alone:
+        _keep(findings, found)
     ordered = sorted(findings.values(), key=lambda finding: (finding.by_name, finding.file, finding.line))
-    return KernelReading(tuple(ordered), (*kernels.values(), *alone))
+    others = (_kernel(function, record, launched=False) for function, record, _ in alone)
+    return KernelReading(tuple(ordered), (*kernels.values(), *others))
 
 
-def _findings(view: KernelView) -> list[LintFinding]:
-    # A loop's variable in C++ may run along another axis in the next loop.
-    found = [*foreign(view), *([] if isinstance(view.function, CudaKernel) else swapped(view))]
-    return [*found, *missing(view, found)]
+def _keep(findings: dict[tuple[object, ...], LintFinding], found: Iterable[LintFinding]) -> None:
+    for one in found:
+        findings.setdefault((one.rule, one.file, one.line, one.column, one.tensor), one)
 
 
 def _kernel(function: Function | CudaKernel, record: Record, *, launched: bool) -> ReadKernel:

@@ -1,28 +1,30 @@
-"""Uses: which variable multiplies which stride of which tensor, in one kernel."""
+"""Rules: which variable multiplies which stride of which tensor, in one launched kernel."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ..source.parameter_names import is_stride, renamed, stride_of, tensor_of, word_of
-from ..source.triton_source import Function, kernel_below, read_once
+from ..source.parameter_names import renamed, stride_of, word_of
+from ..source.text import SourceLine
+from .cuda import CudaKernel
 from .finding import FOREIGN, MISSING, SWAPPED, LintFinding, finding_at
-from .foreign import product_at
-from .values import Advance, Record, StrideFactor
-from .view import KernelView, Stride, TensorViews, by_name
+from .launch import HostArgument
+from .pointers import Advance, StrideFactor
+from .view import KernelView, Stride, TensorViews
 
 
 @dataclass(frozen=True)
 class Use:
-    """A tensor's own stride in a pointer of that tensor."""
+    """One stride in a pointer, its tensor's own or not."""
 
+    view: KernelView
     advance: Advance
     factor: StrideFactor
     held: TensorViews
-    stride: Stride
+    """The tensor that the pointer starts from."""
+    axis: int | None
+    """Of it, whose stride this is; None where it is that of no axis, or of several."""
 
     @property
     def base(self) -> str:
@@ -35,22 +37,169 @@ class Use:
         return "" if more else first
 
     @property
-    def family(self) -> str:
-        """What the axis is; the dims of keys and of values are one."""
-        return family(self.stride.kind)
+    def kind(self) -> str:
+        return self.held.kinds[self.axis] if self.held.kinds and self.axis is not None else ""
 
 
-def uses_of(view: KernelView) -> list[Use]:
-    """Every use in a kernel whose axis is known."""
-    found = []
+def findings_in(view: KernelView) -> list[LintFinding]:
+    """The wrong strides of a launched kernel."""
+    uses = list(_uses(view))
+    own = [use for use in uses if use.axis is not None]
+    # A loop's variable in C++ may run along another axis in the next loop.
+    found = [*_foreign(uses), *([] if isinstance(view.function, CudaKernel) else _swapped(own))]
+    return [*found, *_missing(view, own, {(one.tensor, one.axis) for one in found})]
+
+
+def _uses(view: KernelView) -> Iterator[Use]:
     for advance in view.record.advances:
-        held, factors = view.tensor_of(advance.base), advance.term.factors
+        held, factors = view.tensors.get(advance.base), advance.term.factors
         if held is not None and len(factors) == 1:
-            number = view.number(factors[0].parameter)
-            axes = [at for at, step in enumerate(held.strides) if step == number and held.shape[at] > 1]
-            if len(axes) == 1:
-                found.append(Use(advance, factors[0], held, held.stride(axes[0])))
-    return found
+            number = view.strides[factors[0].parameter]
+            axes = [axis for axis, step in enumerate(held.strides) if step == number and held.shape[axis] > 1]
+            yield Use(view, advance, factors[0], held, axes[0] if len(axes) == 1 else None)
+
+
+def _foreign(uses: Sequence[Use]) -> Iterator[LintFinding]:
+    """The pointers that advance by a stride of a tensor that is not theirs."""
+    for use in uses:
+        view, parameter = use.view, use.factor.parameter
+        meanings = () if view.strides[parameter] in use.held.own else view.meanings(parameter)
+        if meanings and not any(view.memory.is_as_long_as(use.held, stride.tensor) for stride in meanings):
+            accused = _Accused(use, view, use.held, meanings)
+            yield accused.of_the_host() or accused.of_the_kernel()
+
+
+@dataclass(frozen=True)
+class _Accused:
+    """One use of a foreign stride."""
+
+    use: Use
+    view: KernelView
+    held: TensorViews
+    meanings: Sequence[Stride]
+    """Whose stride it is."""
+
+    @property
+    def axis(self) -> int | None:
+        """The axis of the tensor that is meant: that of the same kind, else of the same number."""
+        other = self.meanings[0]
+        if self.held.kinds and other.kind:
+            return self.held.axis_like(other.kind)
+        return other.axis if other.axis < len(self.held.shape) else None
+
+    @property
+    def own(self) -> str:
+        """The parameter that is meant; "" where none is passed."""
+        own = self.view.parameters_of(self.use.base, self.axis) if self.axis is not None else []
+        return own[0] if own else ""
+
+    def of_the_kernel(self) -> LintFinding:
+        """The kernel takes another stride than that of its pointer."""
+        spot, either = self._wrong_spot(), " or ".join(map(str, self.meanings[:3]))
+        call = f"{self.held.name}.stride({self.axis})"
+        became = f"{self.held.name} has no such axis" if self.axis is None else f"{call} is never passed"
+        if self.own:
+            is_used = self.own.partition("[")[0] in self.view.mentioned
+            became = f"{self.own} = {call} is passed and {'used elsewhere' if is_used else 'never used'}"
+        sentence = f"{self.held.name} is advanced by {spot.text}, which is {either}: {became}"
+        return self._finding(spot, sentence, self._edit(spot), self.axis)
+
+    def of_the_host(self) -> LintFinding | None:
+        """The launch gave another tensor's stride for a parameter that is called this tensor's."""
+        view, parameter, site, other = self.view, self.use.factor.parameter, self.view.launch.site, self.meanings[0]
+        if view.named(parameter) != self.held.name or site is None:
+            return None
+        _, letter = stride_of(parameter, set(view.words.values()))
+        found = self.held.axis_like(letter) if letter and self.held.kinds else None
+        axis = self.axis if found is None else found
+        sentence = (
+            f"parameter {parameter} of {view.name} is given {other} in the launch at {site.spot.place}, "
+            f"so {self.held.name} is read with {other.tensor}'s stride"
+        )
+        given, name = self._given(parameter), self._host_name()
+        own = f"{name}.stride({axis})"
+        if given is not None and given.text != given.spot.text:  # one of several that `*q.stride()` gives
+            return self._finding(given.spot, sentence, f"in the launch: *{given.spot.text} -> *{name}.stride()", None)
+        edit = f"pass {own} for {parameter}" if given is None else f"{given.text} -> {own}"
+        fix = f"in the launch: {edit}" if axis is not None else ""
+        return self._finding(site.spot if given is None else given.spot, sentence, fix, axis)
+
+    def _finding(self, spot: SourceLine, sentence: str, fix: str, axis: int | None) -> LintFinding:
+        other, kind = self.meanings[0], self.held.kinds[axis] if axis is not None and self.held.kinds else ""
+        told = {"other": other.tensor, "axis": axis, "kind": kind, "note": str(other)}
+        return finding_at(spot, FOREIGN, self.view.name, sentence, fix, self.held.name, **told)
+
+    def _given(self, parameter: str) -> HostArgument | None:
+        """What the host gave for a parameter; None where its source does not tell."""
+        site = self.view.launch.site
+        return site.given.get(parameter.partition("[")[0]) if site is not None else None
+
+    def _host_name(self) -> str:
+        """What the host calls the tensor: a variable's name, else the tensor's."""
+        given = self._given(self.use.base)
+        return given.text if given is not None and given.text.isidentifier() else self.held.name
+
+    def _edit(self, spot: SourceLine) -> str:
+        """The edit of the kernel, and of its launch where the right stride is no parameter; "" where one is no edit."""
+        name = self.own or self._new_name()
+        if not name or self._is_shared(spot):
+            return ""
+        product = self.view.product_at(spot)
+        edit = f"{product} -> {product.replace(spot.text, name)}" if spot.text in product else f"{spot.text} -> {name}"
+        return edit if self.own or self.axis is None else f"{edit}; {self._added(name, self.axis)}"
+
+    def _new_name(self) -> str:
+        """What a parameter for the right stride is to be called; "" where something else is called so."""
+        view, word = self.view, self.view.words[self.use.base]
+        other, _ = stride_of(self.use.factor.parameter, set(view.words.values()))
+        letter = self.held.kinds[self.axis] if self.axis is not None and self.held.kinds else f"_{self.axis}"
+        name = renamed(self.use.factor.parameter, other, word) if other else f"stride_{word}{letter}"
+        return "" if name in view.mentioned or name in view.function.parameters else name
+
+    def _is_shared(self, spot: SourceLine) -> bool:
+        """Whether a spot holds more than the wrong stride: a whole offset, or what another pointer takes rightly."""
+        return spot not in self.use.factor.spots or self._is_right_elsewhere(spot)
+
+    def _is_right_elsewhere(self, spot: SourceLine) -> bool:
+        """Whether the same name at a spot is another pointer's own stride."""
+        for advance in self.view.record.advances:
+            held = self.view.tensors.get(advance.base)
+            own = held.own if held is not None else ()
+            if any(spot in each.spots and self.view.strides[each.parameter] in own for each in advance.term.factors):
+                return True
+        return False
+
+    def _added(self, name: str, axis: int) -> str:
+        """What to add to kernel and launch where the stride does not reach the kernel."""
+        view, base, site = self.view, self.use.base, self.view.launch.site
+        beside = [each for at in range(len(self.held.shape)) for each in view.parameters_of(base, at)]
+        names = [each.partition("[")[0] for each in beside or [*view.strides][-1:]]
+        after, passed, own = max(names, key=view.function.parameters.index), view.launch.arguments[base], axis
+        # The host may pass a view, in which the axis has another number.
+        if hasattr(passed, "stride") and self.held.strides[axis] in passed.stride():
+            own = passed.stride().index(self.held.strides[axis])
+        call, at = f"{self._host_name()}.stride({own})", f" at {site.spot.place}" if site is not None else ""
+        return f"add a parameter {name} after {after} of {view.name}, and pass {call} for it in the launch{at}"
+
+    def _wrong_spot(self) -> SourceLine:
+        """Where the wrong name stands: in the kernel, or in a function whose own names contradict each other.
+
+        An offset that another pointer uses rightly is wrong only where it is added to this pointer.
+        """
+        record, advance, (first, *_) = self.view.record, self.use.advance, self.use.factor.spots
+        if advance.term.via and self._is_right_elsewhere(first):
+            return advance.term.via
+        inner = self.use.factor.spots[-1]
+        names = record.functions.get(inner.function, ())
+        # Beside pointers a function has indices: stride_i of i is no stride of another tensor.
+        moved = {each.local for each in record.advances if each.spot.function == inner.function}
+        word, _ = stride_of(inner.text, {word_of(name) for name in names if name in moved or "ptr" in name.lower()})
+        is_inner = inner != first and word and word != word_of(advance.local)
+        return inner if is_inner and inner.function == advance.spot.function else first
+
+
+# As many other tensors must agree on what a variable runs along.
+_WITNESSES = 2
 
 
 def family(kind: str) -> str:
@@ -58,28 +207,23 @@ def family(kind: str) -> str:
     return {"g": "h", "e": "d"}.get(kind, kind)
 
 
-# As many other tensors must agree on what a variable runs along.
-_WITNESSES = 2
-
-
-def swapped(view: KernelView) -> Iterator[LintFinding]:
-    """The strides of a launched kernel that stand where another axis's stride of the same tensor is meant."""
-    uses = uses_of(view)
+def _swapped(uses: Sequence[Use]) -> Iterator[LintFinding]:
+    """The strides that stand where another axis's stride of the same tensor is meant."""
     for use in uses:
         meant = _meant(uses, use)
-        right = [each for each in uses if each.base == use.base and each.stride.axis == meant]
-        crossed = [each for each in right if _runs_along(uses, each) == use.family]
+        right = [each for each in uses if each.base == use.base and each.axis == meant]
+        crossed = [each for each in right if _runs_along(uses, each) == family(use.kind)]
         if meant is None or len(crossed) != len(right):
             continue
         # That rows stand for keys proves nothing where the stride that would be meant is used nowhere.
-        if crossed or {use.family, family(use.held.kinds[meant])} != {"m", "n"}:
-            yield _swapped(view, use, meant)
+        if crossed or {family(use.kind), family(use.held.kinds[meant])} != {"m", "n"}:
+            yield _swapped_finding(use, meant)
 
 
 def _meant(uses: Sequence[Use], use: Use) -> int | None:
     """The axis of its tensor that its variable runs along; None where it is that of the stride, or not certain."""
     along = _runs_along(uses, use)
-    if not along or along == use.family or not use.family:
+    if not along or not use.kind or along == family(use.kind):
         return None
     axes = [axis for axis, kind in enumerate(use.held.kinds) if family(kind) == along and use.held.shape[axis] > 1]
     return axes[0] if len(axes) == 1 else None
@@ -87,44 +231,33 @@ def _meant(uses: Sequence[Use], use: Use) -> int | None:
 
 def _runs_along(uses: Sequence[Use], use: Use) -> str:
     """The axis that a variable runs along in other tensors; "" where they do not agree, or are too few."""
-    if not use.index:
-        return ""
-    others = {(each.held.name, each.family) for each in uses if each.index == use.index and each.base != use.base}
+    alike = [each for each in uses if use.index and each.index == use.index and each.base != use.base]
+    others = {(each.held.name, family(each.kind)) for each in alike}
     families = {kind for _, kind in others}
     return families.pop() if len(families) == 1 and len(others) >= _WITNESSES else ""
 
 
-def _swapped(view: KernelView, use: Use, meant: int) -> LintFinding:
-    spot, held = use.factor.spots[0], use.held
-    own = next(iter(view.parameters_of(use.base, meant)), f"{held.name}.stride({meant})")
+def _swapped_finding(use: Use, meant: int) -> LintFinding:
+    spot, name, view = use.factor.spots[0], use.held.name, use.view
+    own, note = next(iter(view.parameters_of(use.base, meant)), f"{name}.stride({meant})"), f"{name}.stride({use.axis})"
     sentence = (
-        f"{spot.text} is {use.stride}, and {use.index} runs along axis {meant} of {held.name}, "
-        f"as it does in other tensors: {held.name}.stride({meant}) is meant"
+        f"{spot.text} is {note}, and {use.index} runs along axis {meant} of {name}, "
+        f"as it does in other tensors: {name}.stride({meant}) is meant"
     )
-    product = product_at(view, spot)
-    fix = f"{product} -> {product.replace(spot.text, own)}"
-    axis = {"axis": meant, "kind": held.kinds[meant], "note": str(use.stride)}
-    return finding_at(spot, SWAPPED, view.name, sentence, fix, held.name, other=held.name, **axis)
+    product = view.product_at(spot)
+    fix, kind = f"{product} -> {product.replace(spot.text, own)}", use.held.kinds[meant]
+    return finding_at(spot, SWAPPED, view.name, sentence, fix, name, other=name, axis=meant, kind=kind, note=note)
 
 
-_WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "column", "e": "column"}
-
-
-def missing(view: KernelView, accused: Sequence[LintFinding]) -> Iterator[LintFinding]:
-    """The axes of a launched kernel's tensors along which no pointer moves although the stride is there.
-
-    Args:
-        accused: other findings of the kernel. Axes that they name are left out.
-    """
-    uses = uses_of(view)
-    told = {(finding.tensor, finding.axis) for finding in accused}
+def _missing(view: KernelView, uses: Sequence[Use], told: set[tuple[str, int | None]]) -> Iterator[LintFinding]:
+    """The axes along which no pointer of a tensor moves although the stride is there, but those that are told."""
     for base in view.record.accesses:
-        held = view.tensor_of(base)
+        held = view.tensors.get(base)
         if held is None or base in view.record.lost or _has_more_terms(view, base, held):
             continue
         for axis in range(len(held.shape)):
-            if (held.name, axis) not in told and _is_missing(view, uses, base, held, axis):
-                yield _missing(view, uses, base, held, axis)
+            if (held.name, axis) not in told and _is_missing(view, uses, base, axis):
+                yield _missing_finding(view, uses, base, axis)
 
 
 def _has_more_terms(view: KernelView, base: str, held: TensorViews) -> bool:
@@ -135,11 +268,11 @@ def _has_more_terms(view: KernelView, base: str, held: TensorViews) -> bool:
     return any(len(term.factors) > 1 for term in terms) or len(loose) > len(spare)
 
 
-def _is_missing(view: KernelView, uses: Sequence[Use], base: str, held: TensorViews, axis: int) -> bool:
-    own = view.parameters_of(base, axis)
-    if not own or held.strides[axis] < 2 or not view.is_certain(own[0]):
+def _is_missing(view: KernelView, uses: Sequence[Use], base: str, axis: int) -> bool:
+    own, held = view.parameters_of(base, axis), view.tensors[base]
+    if not own or held.strides[axis] < 2 or not view.meanings(own[0]):
         return False
-    if any(use.base == base and use.stride.axis == axis for use in uses):
+    if any(use.base == base and use.axis == axis for use in uses):
         return False
     # A stride that the kernel reads elsewhere than in pointers of other tensors may be used for this one.
     others = [factor for each in view.record.advances if each.base != base for factor in each.term.factors]
@@ -159,99 +292,38 @@ def _is_apart(uses: Sequence[Use], base: str, held: TensorViews, axis: int) -> b
     inner = next((at for at in range(axis + 1, len(held.shape)) if held.shape[at] > 1), None)
     if inner is None or not held.kinds:
         return inner is None
-    running = {use.index for use in uses if use.base == base and use.stride.axis == inner} - {""}
+    running = {use.index for use in uses if use.base == base and use.axis == inner} - {""}
     outer_kind, inner_kind = family(held.kinds[axis]), family(held.kinds[inner])
     others = [use for use in uses if use.base != base and use.held.is_given]
-    along = {use.base for use in others if use.index in running and use.family == inner_kind}
-    return any(use.base in along and use.family == outer_kind for use in others)
+    along = {use.base for use in others if use.index in running and family(use.kind) == inner_kind}
+    return any(use.base in along and family(use.kind) == outer_kind for use in others)
 
 
-def _missing(view: KernelView, uses: Sequence[Use], base: str, held: TensorViews, axis: int) -> LintFinding:
-    own, kind = view.parameters_of(base, axis)[0], held.kinds[axis] if held.kinds else ""
+_WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "column", "e": "column"}
+
+
+def _missing_finding(view: KernelView, uses: Sequence[Use], base: str, axis: int) -> LintFinding:
+    own, held = view.parameters_of(base, axis)[0], view.tensors[base]
+    kind, name = held.kinds[axis] if held.kinds else "", held.name
     word = _WORDS.get(kind, f"index of axis {axis}")
     sentence = (
-        f"{own} of {view.name} is {held.name}.stride({axis}) and is never used for {held.name}: "
-        f"every {word} uses {held.name} of {word} 0"
+        f"{own} of {view.name} is {name}.stride({axis}) and is never used for {name}: "
+        f"every {word} uses {name} of {word} 0"
     )
-    fix, note = f"add {_product(view, uses, own, kind)} to {base}", f"no {held.name}.stride({axis})"
+    fix, note = f"add {_lacking_product(view, uses, own, kind)} to {base}", f"no {name}.stride({axis})"
     # The pointer's name where it is first advanced in the kernel itself, else where it is first used.
     advances = [each.spot for each in view.record.advances if each.base == base and each.spot.function == view.name]
     spot = next(iter(advances), view.record.accesses[base])
     if (column := spot.code.find(base)) >= 0:
         spot = replace(spot, column=column, length=len(base))
-    return finding_at(spot, MISSING, view.name, sentence, fix, held.name, axis=axis, kind=kind, note=note)
+    return finding_at(spot, MISSING, view.name, sentence, fix, name, axis=axis, kind=kind, note=note)
 
 
-def _product(view: KernelView, uses: Sequence[Use], own: str, kind: str) -> str:
+def _lacking_product(view: KernelView, uses: Sequence[Use], own: str, kind: str) -> str:
     """The term that is lacking, after the way in which another tensor has it."""
-    alike = [use for use in uses if kind and use.family == family(kind) and len(use.factor.spots) == 1]
-    alike.sort(key=lambda use: use.stride.kind != kind)
-    for use in alike:
-        product = product_at(view, use.factor.spots[0])
+    alike = [use for use in uses if kind and family(use.kind) == family(kind) and len(use.factor.spots) == 1]
+    for use in sorted(alike, key=lambda use: use.kind != kind):
+        product = view.product_at(use.factor.spots[0])
         if product != use.factor.parameter:
             return product.replace(use.factor.parameter, own)
     return f"the index times {own}"
-
-
-# Tensors that walk by one other's strides: as many are a kernel's way, and no slip.
-_A_WAY = 2
-
-
-def siblings(functions: Sequence[Function], views: Sequence[KernelView]) -> Iterator[tuple[Record, list[LintFinding]]]:
-    """The kernels among functions that were never launched, as they are read by names, and what these contradict."""
-    launched = {view.name for view in views}
-    called = {id(jit) for function in functions for _, jit in function.calls}
-    given = [(name, view.tensor_of(name)) for view in views for name in view.plain_names]
-    told = {name: {held.name if held else "" for each, held in given if each == name} for name, _ in given}
-    # What the parameters of pointers were given in every launch that has them.
-    tensors = {name: next(iter(each)) for name, each in told.items() if len(each) == 1}
-    for function in functions:
-        if function.name in launched or id(function.jit) in called:
-            continue
-        names = [name for name in function.parameters if not is_stride(name)]
-        pointers = {name: tensor for name in names if (tensor := tensors.get(name) or tensor_of(name))}
-        # What is called a pointer is one, also where nobody knows of which tensor.
-        pointers |= {name: word_of(name) for name in names if name not in pointers and "ptr" in name.lower()}
-        record = by_name(function, pointers)
-        if record.accesses:
-            yield record, list(_foreign(record, pointers))
-
-
-def functions_of(scope: Mapping[str, Any], file: str) -> list[Function]:
-    """The Triton functions that are defined in a file, of those that a module's names mean."""
-    found: dict[int, Function] = {}
-    for jit in map(kernel_below, list(scope.values())):
-        with contextlib.suppress(OSError, SyntaxError, TypeError):
-            if jit is not None and (function := read_once(jit)).file == file:
-                found[id(jit)] = function
-    return sorted(found.values(), key=lambda function: function.line)
-
-
-def _foreign(record: Record, pointers: Mapping[str, str]) -> Iterator[LintFinding]:
-    words = {word_of(name): tensor for name, tensor in pointers.items()}
-    accused: list[tuple[Advance, str]] = []
-    own: set[str] = set()
-    for advance in record.advances:
-        factors = advance.term.factors
-        word = stride_of(factors[0].parameter, set(words))[0] if len(factors) == 1 else ""
-        if word and words[word] == pointers[advance.base]:
-            own.add(advance.base)
-        elif word and advance.term.via is None:
-            accused.append((advance, word))
-    for advance, word in accused:
-        users = {each.base for each, other in accused if other == word}
-        if advance.base in own and len(users) < _A_WAY:
-            yield _sibling_finding(record, advance, word, words, pointers)
-
-
-def _sibling_finding(
-    record: Record, advance: Advance, word: str, words: Mapping[str, str], pointers: Mapping[str, str]
-) -> LintFinding:
-    factor, tensor, other, kernel = advance.term.factors[0], pointers[advance.base], words[word], record.function
-    name, spot = renamed(factor.parameter, word, word_of(advance.base)), factor.spots[0]
-    passed, more = f"the kernel takes {name} too", ""
-    if name not in kernel.parameters:
-        passed, more = f"the kernel does not take {name}", ", a parameter to add here and in the launch"
-    sentence = f"{tensor} is advanced by {spot.text}, by its name a stride of {other}: {passed} (it was not launched)"
-    told = {"other": other, "kind": stride_of(name, set(words))[1], "note": f"of {other}", "by_name": True}
-    return finding_at(spot, FOREIGN, kernel.name, sentence, f"{spot.text} -> {name}{more}", tensor, **told)

@@ -1,4 +1,4 @@
-"""What names of kernels' parameters say by the field's custom: which tensor a pointer is, whose stride a number is."""
+"""The tensors and strides of a launched kernel: which tensor each pointer is, whose stride each number may be."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from ..inputs.placement import spanned
 from ..runtime.launches import storage_of
 from ..source.parameter_names import is_stride, stride_of, word_of
+from ..source.text import SourceLine
 from ..source.triton_source import Function
 from .catching import Caught
 from .cuda import CudaKernel, read_cuda
 from .launch import HostLaunch, tensor_in
-from .pointers import read_kernel
-from .values import AddressValue, Amount, LaunchConstant, Parts, Record, StrideFactor, Term, Value, opaque
+from .pointers import AddressValue, LaunchConstant, Record, Value, opaque, read_kernel, stride_value
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,6 +53,14 @@ class TensorViews:
     def stride(self, axis: int) -> Stride:
         return Stride(self.name, axis, self.kinds[axis] if self.kinds else "")
 
+    def axis_like(self, kind: str) -> int | None:
+        """The axis of a kind, or of its family where that is the only one: heads are heads."""
+        if kind in self.kinds:
+            return self.kinds.index(kind)
+        like = {"h": "gh", "g": "hg", "m": "mn", "n": "nm", "d": "de", "e": "ed"}.get(kind, "")
+        found = [axis for axis, letter in enumerate(self.kinds) if letter in like]
+        return found[0] if len(found) == 1 or (found and kind in "mn") else None
+
 
 @dataclass(frozen=True)
 class CallTensors:
@@ -76,7 +84,7 @@ class CallTensors:
         return not flat.is_given and len(flat.shape) == 1 and any(span <= flat.shape[0] for span in others)
 
 
-def memory_of(caught: Caught) -> CallTensors:
+def tensors_of(caught: Caught) -> CallTensors:
     """The tensors of a call and their strides."""
     held = {storage_of(tensor): _views_of(caught, name, tensor, True) for name, tensor in caught.inputs.items()}
     for parameter, value in (pair for launch in caught.launches for pair in launch.arguments.items()):
@@ -110,32 +118,6 @@ class KernelView:
 
     launch: HostLaunch
     memory: CallTensors
-    ordinary: tuple[HostLaunch, CallTensors] | None = None
-    """The same launch where what the target allocates lies as it asked for."""
-
-    @cached_property
-    def record(self) -> Record:
-        """What its pointers do. What the constants of the launch rule out is not followed."""
-        function, launch = self.function, self.launch
-        if isinstance(function, CudaKernel):
-            return read_cuda(function, frozenset(self.strides), frozenset(self.plain_names))
-        values = {name: self._value(name, value, name in launch.constants) for name, value in launch.arguments.items()}
-        return read_kernel(function, values)
-
-    def _value(self, name: str, value: Any, is_constant: bool) -> Value:
-        if self.memory.tensor(value) is not None:
-            return AddressValue(frozenset({name}))
-        if isinstance(value, (tuple, list)):
-            return Parts(tuple(self._value(f"{name}[{at}]", each, is_constant) for at, each in enumerate(value)))
-        if self._may_be_stride(name, value):
-            return stride_value(name)
-        if value is None or is_constant or isinstance(value, (bool, str)):
-            return LaunchConstant(value)
-        return opaque(name=name)
-
-    def _may_be_stride(self, name: str, value: Any) -> bool:
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        return is_number and (value in self.memory.given or (is_stride(name) and not name.isupper()))
 
     @property
     def function(self) -> Function | CudaKernel:
@@ -143,60 +125,70 @@ class KernelView:
 
     @property
     def name(self) -> str:
-        return self.launch.name
+        return self.launch.function.name
 
     @cached_property
-    def plain_names(self) -> dict[str, str]:
+    def tensors(self) -> dict[str, TensorViews]:
+        """By the parameters of pointers."""
+        found = ((name, self.memory.tensor(value)) for name, value in self.launch.arguments.items())
+        return {name: held for name, held in found if held is not None}
+
+    @cached_property
+    def words(self) -> dict[str, str]:
         """What the parameters of pointers are called without what says that they are pointers."""
-        return {name: word_of(name) for name, value in self.launch.arguments.items() if self.memory.tensor(value)}
+        return {name: word_of(name) for name in self.tensors}
 
-    def number(self, parameter: str) -> int:
-        """The number that a parameter is, also one of a tuple: "strides[1]"."""
-        return _number(self.launch, parameter)
+    @cached_property
+    def strides(self) -> dict[str, int]:
+        """The numbers of the parameters that may be strides; those of a tuple as "strides[1]"."""
+        found: dict[str, int] = {}
+        for name, value in self.launch.arguments.items():
+            parts = enumerate(value) if isinstance(value, (tuple, list)) else ()
+            for word, each in ((name, value), *((f"{name}[{at}]", each) for at, each in parts)):
+                is_named = is_stride(name) and not name.isupper()
+                if type(each) is int and (each in self.memory.given or is_named):
+                    found[word] = each
+        return found
 
-    def tensor_of(self, base: str) -> TensorViews | None:
-        """The tensor of a pointer's parameter."""
-        return self.memory.tensor(self.launch.arguments.get(base))
+    @cached_property
+    def record(self) -> Record:
+        """What its pointers do. What the constants of the launch rule out is not followed."""
+        if isinstance(self.function, CudaKernel):
+            return read_cuda(self.function, frozenset(self.strides), frozenset(self.words))
+        return read_kernel(self.function, {name: self._value(name, x) for name, x in self.launch.arguments.items()})
 
-    def owns(self, base: str, parameter: str) -> bool:
-        """Whether a parameter is a stride of the tensor that a pointer points into, here or where nobody interferes."""
-        for launch, memory in ((self.launch, self.memory), *([self.ordinary] if self.ordinary is not None else [])):
-            held = memory.tensor(launch.arguments.get(base))
-            if held is not None and _number(launch, parameter) in held.own:
-                return True
-        return False
+    def _value(self, name: str, value: Any) -> Value:
+        if name in self.tensors:
+            return AddressValue(frozenset({name}))
+        if isinstance(value, (tuple, list)):
+            return tuple(self._value(f"{name}[{at}]", each) for at, each in enumerate(value))
+        if name in self.strides:
+            return stride_value(name)
+        if value is None or name.partition("[")[0] in self.launch.constants or isinstance(value, (bool, str)):
+            return LaunchConstant(value)
+        return opaque(name=name)
 
     def meanings(self, parameter: str) -> tuple[Stride, ...]:
-        """The strides that a parameter may be, first that of which its name speaks."""
-        found = self.memory.meanings.get(self.number(parameter), ())
-        named = self.named(parameter)
-        return tuple(sorted(found, key=lambda stride: stride.tensor != named))
-
-    def is_certain(self, parameter: str) -> bool:
-        """Whether a parameter's number can only be a stride, or is one of the tensor of which its name speaks."""
-        named = self.named(parameter)
-        is_given = self.number(parameter) in self.memory.given
-        return is_given or any(stride.tensor == named for stride in self.meanings(parameter))
+        """The strides that a parameter is: those of which its name speaks, else those that alone have its number."""
+        number, named = self.strides[parameter], self.named(parameter)
+        found = self.memory.meanings.get(number, ())
+        return tuple(each for each in found if each.tensor == named) or (found if number in self.memory.given else ())
 
     def named(self, parameter: str) -> str:
         """The tensor of whose stride a parameter's name speaks; "" where it does not tell."""
-        word, _ = stride_of(parameter, set(self.plain_names.values()))
-        held = [self.tensor_of(name) for name, own in self.plain_names.items() if word and own == word]
-        return held[0].name if held and held[0] is not None else ""
+        words = {held.name: held.name for held in self.tensors.values()}
+        words |= {word: self.tensors[name].name for name, word in self.words.items()}
+        word, _ = stride_of(parameter, set(words))
+        return words.get(word, "")
 
     def parameters_of(self, base: str, axis: int) -> list[str]:
         """The parameters that are a tensor's own stride along an axis, first those that are called so."""
-        held = self.tensor_of(base)
-        if held is None or held.shape[axis] < 2:
+        held = self.tensors[base]
+        if held.shape[axis] < 2:
             return []
-        found = [name for name in self.strides if self.number(name) == held.strides[axis]]
+        found = [name for name, number in self.strides.items() if number == held.strides[axis]]
         named = [name for name in found if self.named(name) in ("", held.name)]
         return sorted(named, key=lambda name: self.named(name) != held.name)
-
-    @cached_property
-    def strides(self) -> tuple[str, ...]:
-        """The parameters that may be strides."""
-        return tuple(name for name, value in self.launch.arguments.items() if self._may_be_stride(name, value))
 
     @cached_property
     def mentioned(self) -> Mapping[str, int]:
@@ -206,24 +198,13 @@ class KernelView:
         nodes = (node for statement in self.function.tree.body for node in ast.walk(statement))
         return Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
 
-
-def by_name(function: Function, pointers: Mapping[str, Any]) -> Record:
-    """Reads a kernel that was never launched.
-
-    Args:
-        pointers: its parameters that are pointers.
-    """
-    given: dict[str, Value] = {name: opaque(name=name) for name in function.parameters}
-    given |= {name: stride_value(name) for name in function.parameters if is_stride(name)}
-    return read_kernel(function, given | {name: AddressValue(frozenset({name})) for name in pointers})
-
-
-def stride_value(parameter: str) -> Amount:
-    """A parameter that is a stride."""
-    return Amount((Term((StrideFactor(parameter, ()),)),))
-
-
-def _number(launch: HostLaunch, parameter: str) -> int:
-    name, bracket, at = parameter.partition("[")
-    value = launch.arguments[name]
-    return int(value[int(at[:-1])] if bracket else value)
+    def product_at(self, spot: SourceLine) -> str:
+        """The product that a name stands in, as it is written; the name alone where it stands in none."""
+        if isinstance(self.function, CudaKernel):
+            return self.function.product_at(spot) or spot.text
+        for node in ast.walk(self.function.tree):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+                names = (side for side in (node.left, node.right) if isinstance(side, ast.Name))
+                if any(self.function.line_of(name) == spot for name in names):
+                    return ast.unparse(node)
+        return spot.text

@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from .kernel_file import parameters
 from .text import PythonSource
-from .triton_source import blocks
+from .triton_source import blocks, bound_in
 
 STATEMENT, SIDE, TURNS, FLAG, CALLER = "statement", "side", "turns", "flag", "caller"
 # A loop that had this many turns or more had several.
@@ -55,32 +54,32 @@ class Reach:
     """The lines that an edit changed."""
 
     @cached_property
+    def nodes(self) -> Mapping[int, ast.stmt]:
+        """The statements by their first lines."""
+        return {node.lineno: node for node in _statements(self.function.body)}
+
+    @cached_property
     def statements(self) -> Mapping[int, int]:
         """Each line of a statement, or of the head of one that holds others -> its first line."""
-        found: dict[int, int] = {}
-        for node in _statements(self.function.body):
-            found |= dict.fromkeys(_head(node), node.lineno)
-        return found
+        return {line: first for first, node in self.nodes.items() for line in _head(node)}
 
     @cached_property
     def branches(self) -> Mapping[int, range]:
         """The first line of each `if` -> the lines of its body."""
-        return {node.lineno: _lines(node.body) for node in _statements(self.function.body) if isinstance(node, ast.If)}
+        return {line: _lines(node.body) for line, node in self.nodes.items() if isinstance(node, ast.If)}
 
     @cached_property
     def loops(self) -> Mapping[int, range]:
         """The first line of each loop -> the lines of its body."""
-        kinds = (ast.For, ast.While)
-        return {node.lineno: _lines(node.body) for node in _statements(self.function.body) if isinstance(node, kinds)}
+        return {line: _lines(node.body) for line, node in self.nodes.items() if isinstance(node, (ast.For, ast.While))}
 
     @cached_property
     def flags(self) -> frozenset[str]:
-        """The parameters that choose between two expressions of one line."""
+        """The parameters that choose, plain or negated, between two expressions of one line."""
         tests = [node.test for node in ast.walk(self.function) if isinstance(node, ast.IfExp)]
-        named = {node.id for test in tests for node in ast.walk(test) if isinstance(node, ast.Name)}
-        plain = {test.id for test in tests if isinstance(test, ast.Name)}
-        negated = {test.operand.id for test in tests if _is_negated(test)}  # type: ignore[attr-defined]
-        return frozenset(named & (plain | negated) & set(parameters(self.function)))
+        chosen = [getattr(test, "operand", test) for test in tests]
+        named = {each.id for each in chosen if isinstance(each, ast.Name)}
+        return frozenset(named & {each.arg for each in _arguments(self.function)})
 
     @cached_property
     def goals(self) -> frozenset[Goal]:
@@ -111,23 +110,18 @@ class Reach:
         """
         if goal.kind in (CALLER, FLAG):
             return goal.kind == CALLER or bool(self.edited & self._choosing(goal.name))
-        node = self._nodes[goal.line]
+        node = self.nodes[goal.line]
         if goal.kind == TURNS:
             return False  # The statements of a loop without a turn are goals of their own.
         inside = self._inside(goal) if goal.kind == SIDE else _head(node)
         if self.edited & {*inside, *_head(node)}:
             return True
         is_left_out = isinstance(node, ast.If) and goal.kind == SIDE and not self._varies(node.test)
-        return not is_left_out and any(self._is_fed(self._nodes[line]) for line in inside if line in self._nodes)
-
-    @cached_property
-    def _nodes(self) -> Mapping[int, ast.stmt]:
-        """The statements by their first lines."""
-        return {node.lineno: node for node in _statements(self.function.body)}
+        return not is_left_out and any(self._is_fed(self.nodes[line]) for line in inside if line in self.nodes)
 
     def _inside(self, goal: Goal) -> range:
         """The lines of a side of a branch."""
-        node = self._nodes[goal.line]
+        node = self.nodes[goal.line]
         return _lines(node.body if goal.value else node.orelse) if isinstance(node, ast.If) else range(0)
 
     def _choosing(self, flag: str) -> set[int]:
@@ -138,7 +132,7 @@ class Reach:
     def _varies(self, test: ast.expr) -> bool:
         """Whether a condition is of more than the compiler's constants, or a threshold of one: a length may be one."""
         arguments = {each.arg for each in _arguments(self.function) if not _is_constexpr(each)}
-        plain = {name for node in self._nodes.values() if not _is_constexpr(node) for name in _assigned(node)}
+        plain = {name for node in self.nodes.values() if not _is_constexpr(node) for name in _assigned(node)}
         varying = (ast.Call, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
         return bool(_read(test) & (arguments | plain)) or any(isinstance(node, varying) for node in ast.walk(test))
 
@@ -149,7 +143,7 @@ class Reach:
     @cached_property
     def _fed(self) -> frozenset[str]:
         """The names whose values are made of what an edit changed, or chosen by it."""
-        nodes = self._nodes.values()
+        nodes = self.nodes.values()
         fed = [node for node in nodes if self.edited & {*_head(node)}]
         found: set[str] = set()
         while more := {name for node in fed for each in (node, *_within(node)) for name in _assigned(each)} - found:
@@ -206,10 +200,6 @@ def _says(statement: ast.stmt) -> bool:
     return False
 
 
-def _is_negated(test: ast.expr) -> bool:
-    return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and isinstance(test.operand, ast.Name)
-
-
 def _is_constant(loop: ast.For | ast.While, function: ast.FunctionDef) -> bool:
     """Whether a loop has the same turns in all runs: its range is of literals and constants of the compiler."""
     if isinstance(loop, ast.While) or not isinstance(loop.iter, ast.Call):
@@ -248,9 +238,7 @@ def _within(node: ast.stmt) -> list[ast.stmt]:
 
 def _assigned(node: ast.stmt) -> set[str]:
     """The names that a statement itself assigns."""
-    targets = [node.target] if isinstance(node, ast.For) else [] if blocks(node) else [node]
-    names = (each for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
-    return {each.id for each in names if isinstance(each.ctx, ast.Store)}
+    return set(bound_in([node.target] if isinstance(node, ast.For) else [] if blocks(node) else [node]))
 
 
 def _head(node: ast.stmt) -> range:

@@ -1,7 +1,7 @@
 """Where an intermediate gets its last value in a kernel."""
 
+from gradprobe.diagnosis.assignments import computed_at
 from gradprobe.kernels.triton import flash, lazy
-from gradprobe.lint.finding import computed_at, where_of
 from tests.lint.written import reading
 
 
@@ -38,6 +38,6 @@ def test_nothing_is_shown_of_what_has_no_source():
 
 def test_a_finding_becomes_the_line_of_a_diagnosis(tmp_path):
     (finding,) = reading(tmp_path, ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh")).findings
-    where = where_of(finding)
+    where = finding.where
     assert (where.line, where.kernel, where.note) == (28, "touch_kernel", "q.stride(1)")
     assert where.code[where.column : where.column + where.length] == "stride_qh"
