@@ -185,10 +185,12 @@ def _shown(finding: LintFinding, others: Sequence[LintFinding], width: int) -> I
     """One finding, and in which lines others say the same."""
     from rich.text import Text
 
+    from ..render.screen.code import window
+
     lines = ", ".join(str(one.line) for one in others)
     also = f" (the same in line{'s' * (len(others) > 1)} {lines})" if others else ""
     yield Text(f"{_place(finding.file)}:{finding.line}  {finding.kernel}  {finding.rule}{also}", style="bold")
-    code, column = _window(visible(finding.code), finding.column, finding.length, width - 2)
+    code, column = window(visible(finding.code), finding.column, finding.length, width - 2)
     yield Text(f"  {code}")
     yield Text(f"  {' ' * column}{'^' * max(min(finding.length, len(code) - column), 1)}", style="red")
     for line in _wrapped(finding.sentence, width):
@@ -196,14 +198,6 @@ def _shown(finding: LintFinding, others: Sequence[LintFinding], width: int) -> I
     if finding.fix:
         for line in _wrapped(f"fix: {finding.fix}", width):
             yield Text(line, style="green")
-
-
-def _window(code: str, column: int, length: int, width: int) -> tuple[str, int]:
-    """As much of a line as fits around what is wrong, and where that stands in it."""
-    if len(code) <= width:
-        return code, column
-    start = max(min(column - (width - length) // 2, len(code) - width), 0)
-    return code[start : start + width], column - start
 
 
 def _read(inquiry: Inquiry, width: int) -> Iterator[str]:

@@ -119,17 +119,7 @@ _SAME |= {"advance", *HINTS}
 _DESCRIBING = {"make_block_ptr", "make_tensor_descriptor", "_experimental_make_tensor_descriptor"}
 # What expressions may be made of that are computed where all their names are constants of the launch.
 _COMPUTED = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp)
-_PARTS: tuple[type[ast.AST], ...] = (
-    *_COMPUTED,
-    ast.Name,
-    ast.Constant,
-    ast.Tuple,
-    ast.List,
-    ast.expr_context,
-    ast.operator,
-    ast.unaryop,
-)
-_PARTS += (ast.boolop, ast.cmpop)
+_PARTS = (*_COMPUTED, ast.Name, ast.Constant, ast.Tuple, ast.List)
 
 
 class _Pointers(Evaluator[Value]):
@@ -207,7 +197,7 @@ class _Pointers(Evaluator[Value]):
         held = {each.id: self.visit_Name(each) for each in nodes if isinstance(each, ast.Name)}
         known = {name: value.value for name, value in held.items() if isinstance(value, LaunchConstant)}
         known |= {name: value for name, value in held.items() if isinstance(value, AddressValue)}
-        if len(known) < len(held) or not all(isinstance(each, _PARTS) for each in nodes):
+        if len(known) < len(held) or any(isinstance(each, ast.expr) and not isinstance(each, _PARTS) for each in nodes):
             return None
         try:
             found = eval(compile(ast.Expression(node), self.function.file, "eval"), {"__builtins__": {}}, known)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ..model.intermediates import AXIS_WORDS
 from ..source.parameter_names import renamed, stride_of, word_of
 from ..source.text import SourceLine
 from .cuda import CudaKernel
@@ -142,7 +143,8 @@ class _Accused:
     def _edit(self, spot: SourceLine) -> str:
         """The edit of the kernel, and of its launch where the right stride is no parameter; "" where one is no edit."""
         name = self.own or self._new_name()
-        if not name or self._is_shared(spot):
+        # A whole offset, or what another pointer takes rightly, is more than the wrong stride.
+        if not name or spot not in self.use.factor.spots or self._is_right_elsewhere(spot):
             return ""
         product = self.view.product_at(spot)
         edit = f"{product} -> {product.replace(spot.text, name)}" if spot.text in product else f"{spot.text} -> {name}"
@@ -155,10 +157,6 @@ class _Accused:
         letter = self.held.kinds[self.axis] if self.axis is not None and self.held.kinds else f"_{self.axis}"
         name = renamed(self.use.factor.parameter, other, word) if other else f"stride_{word}{letter}"
         return "" if name in view.mentioned or name in view.function.parameters else name
-
-    def _is_shared(self, spot: SourceLine) -> bool:
-        """Whether a spot holds more than the wrong stride: a whole offset, or what another pointer takes rightly."""
-        return spot not in self.use.factor.spots or self._is_right_elsewhere(spot)
 
     def _is_right_elsewhere(self, spot: SourceLine) -> bool:
         """Whether the same name at a spot is another pointer's own stride."""
@@ -299,13 +297,10 @@ def _is_apart(uses: Sequence[Use], base: str, held: TensorViews, axis: int) -> b
     return any(use.base in along and family(use.kind) == outer_kind for use in others)
 
 
-_WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "column", "e": "column"}
-
-
 def _missing_finding(view: KernelView, uses: Sequence[Use], base: str, axis: int) -> LintFinding:
     own, held = view.parameters_of(base, axis)[0], view.tensors[base]
     kind, name = held.kinds[axis] if held.kinds else "", held.name
-    word = _WORDS.get(kind, f"index of axis {axis}")
+    word = AXIS_WORDS.get(kind, f"index of axis {axis}")
     sentence = (
         f"{own} of {view.name} is {name}.stride({axis}) and is never used for {name}: "
         f"every {word} uses {name} of {word} 0"

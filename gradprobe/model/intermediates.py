@@ -182,6 +182,9 @@ DERIVED = {name.lower(): name for name in ("O", "LSE", "delta")}
 KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "w": "d"}
 """Which axes stand for one another in different tensors: batches, heads, rows or keys, and innermost axes."""
 
+AXIS_WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim"}
+AXIS_WORDS |= {"w": "distance"}
+
 
 def names() -> tuple[str, ...]:
     """Every name, in dataflow order."""

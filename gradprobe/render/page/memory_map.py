@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from ...model.intermediates import AXIS_WORDS
 from ...model.number import plural
 from ...model.report import Misread, Reached, Report, explained_diagnoses
 from ...model.run import ASKED, LACKING, MORE, NONE, TWICE, Laid, Visited
@@ -14,7 +15,6 @@ from ...model.run import ASKED, LACKING, MORE, NONE, TWICE, Laid, Visited
 # Heads of a tensor that are drawn, one below the other, and indices of an axis that is misread.
 _HEADS, _STEPS = 3, 8
 _WIDE, _TALL = 520, 9
-_WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim"}
 SIGNS = {
     ASKED: "visited, as the mask asks",
     NONE: "not visited, none is asked for",
@@ -130,7 +130,7 @@ def accesses(read: Misread) -> list[StrideStep]:
 def _access(read: Misread, letters: Sequence[int], step: int) -> StrideStep:
     steps = {at: min(step, read.sizes[at] - 1) for at in letters}
     due, taken = (sum(strides[at] * steps[at] for at in letters) for strides in (read.due, read.taken))
-    names = dict.fromkeys(_WORDS.get(read.axes[at], "axis") for at in letters)
+    names = dict.fromkeys(AXIS_WORDS.get(read.axes[at], "axis") for at in letters)
     return StrideStep(f"{' and '.join(names)} {step}", due, taken, _lands(read, taken), due != taken)
 
 
@@ -143,7 +143,7 @@ def _lands(read: Misread, element: int) -> str:
     if left:
         reach = sum((size - 1) * stride for size, stride in zip(read.sizes, read.due, strict=True))
         return "between its elements" if element <= reach else f"outside, {element - reach:,} behind its last element"
-    return ", ".join(f"{_WORDS.get(letter, 'axis')} {found[at]}" for at, letter in enumerate(read.axes))
+    return ", ".join(f"{AXIS_WORDS.get(letter, 'axis')} {found[at]}" for at, letter in enumerate(read.axes))
 
 
 def drawn(read: Misread) -> Markup:
@@ -156,7 +156,7 @@ def drawn(read: Misread) -> Markup:
 
 def reaches(found: Reached, laid: Sequence[Laid]) -> list[StrideStep]:
     """Each index that a load or a store should reach and does not, in elements where it is known how the tensor lay."""
-    word, known = _WORDS.get(found.letter, "index"), {one.name: one for one in laid}.get(found.tensor)
+    word, known = AXIS_WORDS.get(found.letter, "index"), {one.name: one for one in laid}.get(found.tensor)
     stride = dict(zip(known.axes, known.strides, strict=False)).get(found.letter, 1) if known else 1
     return [
         StrideStep(
@@ -224,7 +224,7 @@ def _tiles(result: Visited) -> Markup:
 
 
 def _describe(found: Reached) -> str:
-    word, does = _WORDS.get(found.letter, "index"), "written" if found.is_store else "read"
+    word, does = AXIS_WORDS.get(found.letter, "index"), "written" if found.is_store else "read"
     return f"{found.tensor}: above each {word} that should be {does}, below the one that is"
 
 
