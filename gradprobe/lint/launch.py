@@ -1,4 +1,4 @@
-"""LaunchSite: where the host launched a kernel, and which piece of its source gave each argument."""
+"""Where the host launched a kernel, and which piece of its source gave each argument."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import linecache
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
@@ -39,13 +39,22 @@ class HostArgument:
 
 
 @dataclass(frozen=True)
-class LaunchSite:
-    """One call that launches a kernel."""
+class HostLaunch:
+    """One launch."""
 
-    spot: SourceLine
-    """Of the call's beginning."""
-    given: Mapping[str, HostArgument]
-    """The arguments by parameter, as far as the source tells them."""
+    function: Function | CudaKernel
+    arguments: Mapping[str, Any]
+    """What each parameter was given, or has by default."""
+    constants: frozenset[str] = frozenset()
+    """The parameters under tl.constexpr."""
+    spot: SourceLine | None = None
+    """Where the host's call begins; None where its source cannot be read."""
+    given: Mapping[str, HostArgument] = field(default_factory=dict)
+    """The arguments in the host's source by parameter, as far as that tells them."""
+
+    @property
+    def name(self) -> str:
+        return self.function.name
 
 
 def host_frame() -> FrameType | None:
@@ -65,8 +74,10 @@ def _is_host(name: str) -> bool:
     return not own and not foreign and not name.startswith("<") and os.path.exists(name)
 
 
-def site_of(frame: FrameType, parameters: Sequence[str], count: int) -> LaunchSite | None:
-    """The call of a frame's current line that launches a kernel.
+def _in_source(
+    frame: FrameType, parameters: Sequence[str], count: int
+) -> tuple[SourceLine | None, dict[str, HostArgument]]:
+    """The call of a frame's current line that launches a kernel: where it begins, and its arguments.
 
     Args:
         count: how many arguments were given by position.
@@ -77,12 +88,12 @@ def site_of(frame: FrameType, parameters: Sequence[str], count: int) -> LaunchSi
     calls = [node for node in _calls(source) if node.lineno <= frame.f_lineno <= (node.end_lineno or 0)]
     launches = [node for node in calls if isinstance(node.func, ast.Subscript)] or calls
     if not launches:
-        return None
+        return None, {}
     call = max(launches, key=lambda node: (node.lineno, node.col_offset))
     arguments = _Arguments(source, frame, call)
     given = {name: each for name, each in zip(parameters, arguments.by_position(count), strict=False) if each}
     given |= {word.arg: arguments.given(word.value) for word in call.keywords if word.arg}
-    return LaunchSite(arguments.given(call.func).spot, given)
+    return arguments.given(call.func).spot, given
 
 
 @lru_cache(maxsize=64)
@@ -154,23 +165,6 @@ class _Arguments:
         return None
 
 
-@dataclass(frozen=True)
-class HostLaunch:
-    """One launch."""
-
-    function: Function | CudaKernel
-    arguments: Mapping[str, Any]
-    """What each parameter was given, or has by default."""
-    constants: frozenset[str]
-    """The parameters under tl.constexpr."""
-    site: LaunchSite | None
-    """Where the host launched it; None where its source cannot be read."""
-
-    @property
-    def name(self) -> str:
-        return self.function.name
-
-
 def tensor_in(value: Any) -> Tensor | None:
     """The tensor that an argument is, or that a descriptor describes."""
     import torch
@@ -192,17 +186,16 @@ def launch_of(jit: Any, positional: tuple[Any, ...], words: Mapping[str, Any]) -
     values = {name: given.get(name, spec.default) for name, spec in specs.items()}
     arguments = {name: value for name, value in values.items() if value is not inspect.Parameter.empty}
     constants = frozenset(name for name, spec in specs.items() if "constexpr" in str(spec.annotation))
-    site = site_of(frame, list(specs), len(positional)) if frame is not None else None
-    return HostLaunch(function, arguments, constants, site)
+    spot, of_source = _in_source(frame, list(specs), len(positional)) if frame is not None else (None, {})
+    return HostLaunch(function, arguments, constants, spot, of_source)
 
 
 def cuda_launch(entry: KernelEntry, arguments: Sequence[Any]) -> HostLaunch:
     """A launch of a CUDA kernel, at the host's current line: of its arguments nothing is asked."""
-    kernel, frame, site = kernel_of(entry), host_frame(), None
+    kernel, frame, spot = kernel_of(entry), host_frame(), None
     if frame is not None:
         name, line = frame.f_code.co_filename, frame.f_lineno
         linecache.checkcache(name)
         code = linecache.getline(name, line).strip()
         spot = SourceLine(str(Path(name).resolve()), line, code, 0, len(code), frame.f_code.co_name)
-        site = LaunchSite(spot, {})
-    return HostLaunch(kernel, dict(zip(kernel.parameters, arguments, strict=True)), frozenset(), site)
+    return HostLaunch(kernel, dict(zip(kernel.parameters, arguments, strict=True)), spot=spot)

@@ -50,13 +50,12 @@ def findings_of(target: Target, case: Case) -> tuple[LintFinding, ...]:
 
     Kernels are not run, and no value counts: only the case's options and dtype do.
     """
-    return reading_of([target], [case]).findings
+    return reading_of(target, case).findings
 
 
-def reading_of(targets: Sequence[Target], cases: Sequence[Case]) -> KernelReading:
-    """What can be read of the kernels of some targets, each in a case of its own."""
-    views = [view for target, case in zip(targets, cases, strict=True) for view in views_of(catch(target, case))]
-    return read_views(views, [])
+def reading_of(target: Target, case: Case) -> KernelReading:
+    """What can be read of the kernels of a target."""
+    return read_views(views_of(catch(target, case)))
 
 
 def views_of(calls: Iterable[Caught]) -> list[KernelView]:
@@ -64,7 +63,7 @@ def views_of(calls: Iterable[Caught]) -> list[KernelView]:
     return [KernelView(launch, tensors) for call in calls for tensors in [tensors_of(call)] for launch in call.launches]
 
 
-def read_views(views: Sequence[KernelView], scopes: Iterable[tuple[dict[str, object], str]]) -> KernelReading:
+def read_views(views: Sequence[KernelView], scopes: Iterable[tuple[dict[str, object], str]] = ()) -> KernelReading:
     """What is found of launched kernels, and of those beside them.
 
     Args:

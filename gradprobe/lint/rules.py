@@ -10,7 +10,6 @@ from ..source.parameter_names import renamed, stride_of, word_of
 from ..source.text import SourceLine
 from .cuda import CudaKernel
 from .finding import FOREIGN, MISSING, SWAPPED, LintFinding, finding_at
-from .launch import HostArgument
 from .pointers import Advance, StrideFactor
 from .view import KernelView, Stride, TensorViews
 
@@ -107,37 +106,32 @@ class _Accused:
 
     def of_the_host(self) -> LintFinding | None:
         """The launch gave another tensor's stride for a parameter that is called this tensor's."""
-        view, parameter, site, other = self.view, self.use.factor.parameter, self.view.launch.site, self.meanings[0]
-        if view.named(parameter) != self.held.name or site is None:
+        view, parameter, launch, other = self.view, self.use.factor.parameter, self.view.launch, self.meanings[0]
+        if view.named(parameter) != self.held.name or launch.spot is None:
             return None
         _, letter = stride_of(parameter, set(view.words.values()))
         found = self.held.axis_like(letter) if letter and self.held.kinds else None
         axis = self.axis if found is None else found
         sentence = (
-            f"parameter {parameter} of {view.name} is given {other} in the launch at {site.spot.place}, "
+            f"parameter {parameter} of {view.name} is given {other} in the launch at {launch.spot.place}, "
             f"so {self.held.name} is read with {other.tensor}'s stride"
         )
-        given, name = self._given(parameter), self._host_name()
+        given, name = launch.given.get(parameter.partition("[")[0]), self._host_name()
         own = f"{name}.stride({axis})"
         if given is not None and given.text != given.spot.text:  # one of several that `*q.stride()` gives
             return self._finding(given.spot, sentence, f"in the launch: *{given.spot.text} -> *{name}.stride()", None)
         edit = f"pass {own} for {parameter}" if given is None else f"{given.text} -> {own}"
         fix = f"in the launch: {edit}" if axis is not None else ""
-        return self._finding(site.spot if given is None else given.spot, sentence, fix, axis)
+        return self._finding(launch.spot if given is None else given.spot, sentence, fix, axis)
 
     def _finding(self, spot: SourceLine, sentence: str, fix: str, axis: int | None) -> LintFinding:
         other, kind = self.meanings[0], self.held.kinds[axis] if axis is not None and self.held.kinds else ""
         told = {"other": other.tensor, "axis": axis, "kind": kind, "note": str(other)}
         return finding_at(spot, FOREIGN, self.view.name, sentence, fix, self.held.name, **told)
 
-    def _given(self, parameter: str) -> HostArgument | None:
-        """What the host gave for a parameter; None where its source does not tell."""
-        site = self.view.launch.site
-        return site.given.get(parameter.partition("[")[0]) if site is not None else None
-
     def _host_name(self) -> str:
         """What the host calls the tensor: a variable's name, else the tensor's."""
-        given = self._given(self.use.base)
+        given = self.view.launch.given.get(self.use.base)
         return given.text if given is not None and given.text.isidentifier() else self.held.name
 
     def _edit(self, spot: SourceLine) -> str:
@@ -169,14 +163,14 @@ class _Accused:
 
     def _added(self, name: str, axis: int) -> str:
         """What to add to kernel and launch where the stride does not reach the kernel."""
-        view, base, site = self.view, self.use.base, self.view.launch.site
+        view, base, spot = self.view, self.use.base, self.view.launch.spot
         beside = [each for at in range(len(self.held.shape)) for each in view.parameters_of(base, at)]
         names = [each.partition("[")[0] for each in beside or [*view.strides][-1:]]
         after, passed, own = max(names, key=view.function.parameters.index), view.launch.arguments[base], axis
         # The host may pass a view, in which the axis has another number.
         if hasattr(passed, "stride") and self.held.strides[axis] in passed.stride():
             own = passed.stride().index(self.held.strides[axis])
-        call, at = f"{self._host_name()}.stride({own})", f" at {site.spot.place}" if site is not None else ""
+        call, at = f"{self._host_name()}.stride({own})", f" at {spot.place}" if spot is not None else ""
         return f"add a parameter {name} after {after} of {view.name}, and pass {call} for it in the launch{at}"
 
     def _wrong_spot(self) -> SourceLine:

@@ -27,7 +27,7 @@ def _peak():
 
 @pytest.mark.nightly
 def test_a_wrapper_that_allocates_by_extents_is_read_as_it_is_and_takes_no_memory():
-    reading, grown = most_mib(lambda: reading_of([find_target(f"{FILE}:backward")], [CASE]))
+    reading, grown = most_mib(lambda: reading_of(find_target(f"{FILE}:backward"), CASE))
     # Its own buffer lies as dO does, so the one wrong stride is that of q.
     (finding,) = reading.findings
     assert (finding.rule, finding.code, finding.note) == (
@@ -40,6 +40,6 @@ def test_a_wrapper_that_allocates_by_extents_is_read_as_it_is_and_takes_no_memor
 
 
 def test_where_it_needs_values_the_strides_of_its_inputs_are_read_all_the_same():
-    reading, grown = most_mib(lambda: reading_of([find_target(f"{FILE}:needs_values")], [CASE]))
+    reading, grown = most_mib(lambda: reading_of(find_target(f"{FILE}:needs_values"), CASE))
     assert [finding.note for finding in reading.findings] == ["q.stride(1)"]
     assert grown < 400

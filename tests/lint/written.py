@@ -78,4 +78,4 @@ def reading(folder: Path, *edits: tuple[str, str], more: str = "") -> KernelRead
 def reading_of_word(word: str) -> KernelReading:
     """What is found of a target in its default case."""
     target = find_target(word)
-    return reading_of([target], [resolve({"device": "cpu"}, target.family, takes_bias="bias" in target.takes)])
+    return reading_of(target, resolve({"device": "cpu"}, target.family, takes_bias="bias" in target.takes))
