@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
@@ -22,22 +23,10 @@ class CudaKernel:
     """A kernel of a .cu file."""
 
     entry: KernelEntry
-
-    @property
-    def name(self) -> str:
-        return self.entry.plain_name
-
-    @property
-    def line(self) -> int:
-        return self.entry.line
-
-    @property
-    def file(self) -> str:
-        return str(self.entry.file)
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        return tuple(parameter.name for parameter in self.entry.parameters)
+    name: str
+    file: str
+    line: int
+    parameters: tuple[str, ...]
 
     @cached_property
     def mentions(self) -> tuple[Node, ...]:
@@ -51,8 +40,7 @@ class CudaKernel:
         return Counter(map(node_text, self.mentions))
 
     @cached_property
-    def lines(self) -> list[str]:
-        """Of the file."""
+    def _lines(self) -> list[str]:
         return self.entry.unit.source.text.split("\n")
 
     def product_at(self, spot: SourceLine) -> str:
@@ -63,7 +51,7 @@ class CudaKernel:
     def spot(self, name: Node) -> SourceLine:
         """Where a name stands."""
         row, column = name.start_point
-        line = self.lines[row]
+        line = self._lines[row]
         indent = len(line) - len(line.lstrip())
         return SourceLine(self.file, row + 1, line.strip(), column - indent, len(node_text(name)), self.name)
 
@@ -71,7 +59,8 @@ class CudaKernel:
 @lru_cache(maxsize=256)
 def kernel_of(entry: KernelEntry) -> CudaKernel:
     """A kernel, read once."""
-    return CudaKernel(entry)
+    names = tuple(parameter.name for parameter in entry.parameters)
+    return CudaKernel(entry, entry.plain_name, str(entry.file), entry.line, names)
 
 
 def read_cuda(kernel: CudaKernel, strides: frozenset[str], pointers: frozenset[str]) -> Record:
@@ -92,7 +81,7 @@ def read_cuda(kernel: CudaKernel, strides: frozenset[str], pointers: frozenset[s
             record.advances[Advance(base, term, spot, node_text(mention))] = None
         if not _is_advanced(mention):
             record.accesses.setdefault(base, spot)
-    return record
+    return replace(record, lost=reader.lost)
 
 
 @dataclass
@@ -103,6 +92,8 @@ class _CudaReader:
     strides: frozenset[str]
     names: dict[str, str]
     """What each pointer starts from: a parameter, or a variable that was made from one."""
+    lost: set[str] = field(default_factory=set)
+    """Those that are passed on with strides of which it is not known whose they are."""
 
     def note_alias(self, mention: Node) -> None:
         """A variable that is declared as a pointer plus something is that pointer too."""
@@ -134,14 +125,15 @@ class _CudaReader:
             node = around
 
     def _passed(self, arguments: Node, pointer: Node) -> Iterator[Term]:
-        """The strides that are passed right behind the only pointer of a call."""
+        """The strides that are passed right behind the only pointer of a call; whose others are, nobody knows here."""
         given = arguments.named_children
-        if sum(node_text(name) in self.names for name in nodes(arguments, "identifier")) != 1:
-            return
-        for argument in given[given.index(pointer) + 1 :]:
-            if argument.type != "identifier" or node_text(argument) not in self.strides:
-                return
-            yield Term((self._factor(argument),))
+        bases = {self.names[word] for word in map(node_text, nodes(arguments, "identifier")) if word in self.names}
+        strides = [node for node in given if node.type == "identifier" and node_text(node) in self.strides]
+        behind = given[given.index(pointer) + 1 :] if len(bases) == 1 else []
+        own = list(itertools.takewhile(lambda node: node in strides, behind))
+        if len(own) < len(strides):
+            self.lost |= bases
+        yield from (Term((self._factor(node),)) for node in own)
 
     def _sum(self, expression: Node | None) -> Iterator[Term]:
         for summand in _summands(expression):
