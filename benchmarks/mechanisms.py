@@ -86,7 +86,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _flow("misread", "misread", "common_index"), _flow("stores", "stores"), _flow("sums", "sums"),
     _flow("unmade", "unmade"), _flow("unstored", "unstored"), _flow("values", "first_wrong", "factors"),
     Mechanism("memory", "probing/observe", tuple(f"{_MEMORY}/{name}" for name in (
-        "__init__", "accesses", "findings", "launch", "views", "watch",
+        "__init__", "findings", "launch", "stream", "views", "watch",
     ))),
     Mechanism("memory/bands", "probing/observe", ("runtime/allocations",)),
     Mechanism("memory/cuda", "probing/observe", ("cuda/watch",)),
@@ -157,9 +157,9 @@ MECHANISMS: tuple[Mechanism, ...] = (
 CORE: tuple[str, ...] = (
     *(f"runtime/{name}" for name in (
         "__init__", "arithmetic", "backend", "caches", "changes", "interpreter/__init__", "interpreter/bfloat16",
-        "interpreter/kept", "interpreter/language", "interpreter/libdevice", "interpreter/names", "interpreter/quick",
-        "interpreter/shipped", "interpreter/work", "launches", "limits", "raised", "ranks", "reached", "run", "spread",
-        "taps", "trace", "versions",
+        "interpreter/kept", "interpreter/language", "interpreter/libdevice", "interpreter/names",
+        "interpreter/operations", "interpreter/quick", "interpreter/shipped", "interpreter/work", "launches", "limits",
+        "raised", "ranks", "reached", "run", "spread", "taps", "trace", "versions",
     )),
     *(f"probing/{name}" for name in (
         "__init__", "atomics", "contract", "dots", "experiment", "measure", "observe", "receipt", "runs", "shard",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..cuda import CudaFinding
-    from ..runtime.interpreter.memory import AccessFinding
+    from ..runtime.interpreter.memory.findings import AccessFinding
 
 _CUDA_ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
 

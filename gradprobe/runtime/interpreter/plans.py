@@ -53,15 +53,6 @@ class Plans:
         for made in self._made.values():
             made.clear()
 
-    @contextlib.contextmanager
-    def left_out(self) -> Iterator[None]:
-        """While open, each operation is worked out by itself."""
-        before, self.is_used = self.is_used, False
-        try:
-            yield
-        finally:
-            self.is_used = before
-
     def planned(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of the language, given the semantic that it takes, and repeated where there is a plan."""
         semantic, made = self._semantic, self._made.setdefault(function, {})

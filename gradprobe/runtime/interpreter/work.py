@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from triton.runtime import interpreter as shipped
-
-from ...targets.surroundings import replaced
+from .operations import Operation, noting
 
 
 @dataclass
@@ -20,16 +17,16 @@ class Work:
     idle: int = 0
     """Those of a tile that is 0 throughout, as where no row sees any of its keys."""
 
+    def count(self, step: Operation) -> None:
+        """Counts a product."""
+        a, b, *_ = step.args
+        self.products += 1
+        self.idle += not (a.data.any() and b.data.any())
+
 
 @contextlib.contextmanager
 def counted_work() -> Iterator[Work]:
     """While open, the products of interpreted kernels are counted."""
-    work, plain = Work(), shipped.InterpreterBuilder.create_dot
-
-    def create_dot(builder: Any, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
-        work.products += 1
-        work.idle += not (a.data.any() and b.data.any())
-        return plain(builder, a, b, *args, **kwargs)
-
-    with replaced(shipped.InterpreterBuilder, "create_dot", create_dot):
+    work = Work()
+    with noting({"create_dot": [work.count]}):
         yield work

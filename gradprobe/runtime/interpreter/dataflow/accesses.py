@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ....inputs.memory import Array
-from ..memory.views import Handle, View
+from ..memory.stream import Access
+from ..memory.views import View
 from .graph import Flow, Node, StoredTile, Tile, Unplaced
 from .lanes import NOWHERE, Cover, IndexTable, Lanes, along, is_block, without_tail
 from .slices import slice_of
@@ -34,9 +35,9 @@ class IndexedAccesses:
         self._over: dict[int, str] = {}
         """By home of sums, what they are over: m or n."""
 
-    def loaded(self, result: Any, pointers: Any, mask: Any) -> None:
+    def loaded(self, result: Any, access: Access) -> None:
         """Notes what a load read."""
-        parts = self._parts(pointers, mask)
+        parts = _known(access)
         at: dict[str, Array] = {}
         names: list[str] = []
         writers: list[Node] = []
@@ -47,14 +48,13 @@ class IndexedAccesses:
             writers += self._writers_of(view, addresses)
         if not parts:
             return
-        site, name = self.flow.site("load"), "/".join(dict.fromkeys(names))
-        number = self.flow.number(name, site, slice_of(pointers))
+        site, name = self.flow.site_of(access), "/".join(dict.fromkeys(names))
+        number = self.flow.number(name, site, slice_of(access.pointers))
         origin = frozenset([number])
         known = {letter: values.reshape(result.data.shape) for letter, values in at.items()}
-        is_read = mask.data if isinstance(mask, Handle) else True
         if not any(self._letters(view) for view, _, _ in parts):
             self.flow.derived.add(number)
-        if any(((values == NOWHERE) & is_read).any() for values in known.values()):
+        if any(((values == NOWHERE) & access.on).any() for values in known.values()):
             self.flow.unknown.add(number)
         known = without_tail(known, self.flow.sizes)
         _reach(self.flow, number, known)
@@ -82,26 +82,27 @@ class IndexedAccesses:
         own = (batch >= 0) & (index >= 0) & (np.arange(visits.shape[1])[:, None] // many == head)
         return Cover(axes[0], over, np.where(own.T[:, :, None], each, 0).astype(np.int16))
 
-    def stored(self, value: Any, pointers: Any, mask: Any, *, is_atomic: bool) -> None:
+    def stored(self, access: Access) -> None:
         """Notes what a store, or an atomic, wrote."""
-        tile, site = Tile.of(value), self.flow.site("atomic" if is_atomic else "store")
+        value, behind = access.value, slice_of(access.pointers)
+        tile, site, is_atomic = Tile.of(value), self.flow.site_of(access), not access.is_store
         if tile is None and ((value.data == value.data.flat[0]) | (value.data != value.data)).all():
-            self.flow.empty.update({view.home: site for view, _, _ in self._parts(pointers, mask)})
+            self.flow.empty.update({view.home: site for view, _, _ in _known(access)})
         if tile is None:
             return
-        for view, lanes, addresses in self._parts(pointers, mask):
+        for view, lanes, addresses in _known(access):
             has_nan = tile.node.has_nan and bool(np.isnan(value.data.reshape(-1)[lanes]).any())
             self.flow.stores.append(StoredTile(view.home, tile.node, site, has_nan))
             here = {} if tile.lanes is None else {x: at.reshape(-1)[lanes] for x, at in _told_apart(tile.lanes).items()}
             found = self._indices_of(view, addresses) if self._letters(view) else {}
             if tile.lanes is not None and found:
                 own = Lanes(here, tile.lanes.origins)
-                number = self.flow.number(view.name, site, slice_of(pointers))
+                number = self.flow.number(view.name, site, behind)
                 _reach(self.flow, number, found)
                 self.flow.compare(own, Lanes(found, dict.fromkeys(found, frozenset([number]))), site)
             elif tile.lanes is not None:
                 own, offsets = Lanes(here, tile.lanes.origins), view.in_bytes(addresses)
-                self.flow.unplaced.append(Unplaced(view.home, offsets, own, site, slice_of(pointers)))
+                self.flow.unplaced.append(Unplaced(view.home, offsets, own, site, behind))
             self._leave(view, addresses, here, tile.node)
             if tile.lanes is not None:
                 self._visit(view.home, tile.lanes, is_atomic)
@@ -172,10 +173,10 @@ class IndexedAccesses:
         numbers = np.unique(writers[np.clip(offsets, 0, len(writers) - 1)])
         return [self.flow.nodes[number] for number in numbers if number >= 0]
 
-    def _parts(self, pointers: Any, mask: Any) -> list[tuple[View, Array, Array]]:
-        """For each tensor that is accessed: its view, the flat lanes, and their addresses."""
-        assert self.flow.memory is not None
-        return self.flow.memory.parts(pointers, mask.data if isinstance(mask, Handle) else mask)
+
+def _known(access: Access) -> list[tuple[View, Array, Array]]:
+    """For each tensor that is known: its view, the flat lanes, and their addresses."""
+    return [(view, lanes, addresses) for view, lanes, addresses in access.parts if view is not None]
 
 
 def _dims(at: Mapping[str, Array]) -> frozenset[int]:

@@ -6,21 +6,21 @@ element than it should have.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 
 from ....inputs.memory import Array
-from ....model.failures import fault_words
-from ..memory.findings import Line, is_between
-from ..memory.views import Handle, View
+from ..memory.findings import Line
+from ..memory.launch import Launch
+from ..memory.stream import Access, attempted, executing
+from ..memory.views import View
 from ..memory.watch import Memory
+from ..operations import Handle
 from .lanes import Lanes, differ, spread
 
 _KEY = "gradprobe node"
@@ -215,6 +215,8 @@ class Flow:
     filled: dict[int, tuple[str, Array]] = field(default_factory=dict)
     """By the number of a source, its letters but those of dims, and of these axes: what it loads or stores."""
     memory: Memory | None = None
+    launch: Launch | None = None
+    """The one that runs."""
     failures: dict[str, None] = field(default_factory=dict)
     _numbers: dict[tuple[str, Site], int] = field(default_factory=dict)
     _of_lines: dict[tuple[Line, ...], int] = field(default_factory=dict)
@@ -226,21 +228,21 @@ class Flow:
 
     def attempt(self, action: Callable[..., object], *args: Any) -> None:
         """A fault of following stops no kernel."""
-        try:
-            action(*args)
-        except Exception as error:
-            self.failures[fault_words(error)] = None
+        attempted(self.failures, action, *args)
 
     def site(self, operation: str) -> Site:
         """The operation that is executing."""
-        assert self.memory is not None
-        lines, instruction = _executing(self.memory.code)
-        return Site(self.memory.kernel, lines, operation, instruction)
+        lines, instruction = executing(self.launch.code if self.launch else None)
+        return Site(self.launch.kernel if self.launch else "", lines, operation, instruction)
+
+    @staticmethod
+    def site_of(access: Access) -> Site:
+        """That of an access."""
+        return Site(access.launch.kernel, access.lines, access.kind, access.instruction)
 
     def line(self) -> int:
         """The number of the line that is executing."""
-        assert self.memory is not None
-        lines, _ = _executing(self.memory.code)
+        lines, _ = executing(self.launch.code if self.launch else None)
         number = self._of_lines.setdefault(lines, len(self._of_lines))
         if number == len(self.lines):
             self.lines.append(lines)
@@ -319,18 +321,3 @@ def _mark_used(nodes: Sequence[Node]) -> None:
             node.used = True
             if node.role is None or not node.role.is_known:
                 _mark_used(node.operands)
-
-
-def _executing(kernel: CodeType | None) -> tuple[tuple[Line, ...], int]:
-    """The lines that are executing, that of the kernel first, and the innermost function's instruction."""
-    lines: list[Line] = []
-    instruction = -1
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is kernel or not is_between(frame.f_code.co_filename):
-            instruction = frame.f_lasti if not lines else instruction
-            lines.append((frame.f_code, frame.f_lineno))
-        if frame.f_code is kernel:
-            return tuple(reversed(lines)), instruction
-        frame = frame.f_back
-    return tuple(lines[:1]), instruction

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -46,11 +46,6 @@ class Lanes:
     origins: Mapping[str, frozenset[int]]
     """By letter, the numbers of the loads that it comes from."""
     cover: Cover | None = None
-
-    def moved(self, move: Callable[[Array], Array]) -> Lanes:
-        """The same after its tile was rearranged."""
-        cover = self.cover if all(move(at).shape == at.shape for at in self.at.values()) else None
-        return Lanes({letter: move(at) for letter, at in self.at.items()}, self.origins, cover)
 
     @property
     def is_matrix(self) -> bool:

@@ -1,4 +1,4 @@
-"""Tracer: the methods of Triton's interpreter, wrapped so that each operation becomes a node of a flow.
+"""Tracer: looks on at what kernels do, so that each operation becomes a node of a flow.
 
 What is rearranged keeps its indices, what meets lane by lane must agree in them, and what a dot sums over must be the
 same on both sides.
@@ -7,26 +7,22 @@ same on both sides.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import triton.language as tl
-from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array, Unwritten
-from ....targets.surroundings import replaced
-from ..memory.views import REARRANGING, Handle, Method
+from ..memory.stream import Access, Stream, Watcher
 from ..memory.watch import watched_memory
-from ..plans import PLANS
+from ..operations import REARRANGING, TRANSPOSE, Handle, Note, Operation
 from .accesses import IndexedAccesses
 from .graph import Crossing, Flow, Node, Tile
 from .lanes import NOWHERE, Cover, Lanes, reduced, without
 from .meetings import lacking, laid_across, lane_by_lane, product
-from .slices import Slices
+from .slices import notes_of_slices
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,120 +35,78 @@ _BY_LANE = {
     "fcmpOLT fcmpOGT fcmpOLE fcmpOGE fcmpOEQ fcmpONE fcmpUNE": slice(2),
     "select": slice(1, 3),
 }
-_MOVED = tuple(name for name in REARRANGING if name not in ("create_gather", "create_select"))
+_MOVED = (*(name for name in REARRANGING if name not in ("create_gather", "create_select")), TRANSPOSE)
+_NO_LOAD = frozenset[int]()
 
 
-def _then(note: Callable[..., object], flow: Flow) -> Callable[[Method], Method]:
-    """Wraps a method: what it made, and what it made it of, is noted afterwards."""
+class _Tracer(Watcher):
+    """Notes what kernels make in one flow."""
 
-    def wrapper(original: Method) -> Method:
-        def method(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            flow.attempt(note, result, *args)
-            return result
+    def __init__(self, flow: Flow, learn: Callable[[Any], None]) -> None:
+        """`learn` is called with each argument of a launch, before it runs."""
+        self.errors, self._flow, self._learn = flow.failures, flow, learn
+        self._accesses = IndexedAccesses(flow)
 
-        return method
-
-    return wrapper
-
-
-class _Tracer:
-    """The wrappers of one flow. Their notes take what a method made, then what it was called with."""
-
-    def __init__(self, flow: Flow) -> None:
-        self._flow, self._accesses = flow, IndexedAccesses(flow)
-
-    def patches(self) -> Iterator[tuple[Any, str, Callable[[Method], Method]]]:
-        """(owner, method name, wrapper) of each method of the interpreter that is wrapped."""
-        builder, accesses = shipped.InterpreterBuilder, self._accesses
-
-        def loaded(result: Any, builder: Any, pointers: Any, mask: Any, *_: Any) -> None:
-            accesses.loaded(result, pointers, mask)
-
-        def stored(_: Any, builder: Any, pointers: Any, value: Any, mask: Any, *__: Any) -> None:
-            accesses.stored(value, pointers, mask, is_atomic=False)
-
-        def changed(_: Any, builder: Any, op: Any, pointers: Any, value: Any, mask: Any, *__: Any) -> None:
-            accesses.stored(value, pointers, mask, is_atomic=True)
-
-        noted = (
-            (builder, "create_masked_load", loaded),
-            (builder, "create_masked_store", stored),
-            (builder, "create_atomic_rmw", changed),
-            (builder, "create_fma", self._fused),
-            (builder, "create_dot", self._dotted),
-            (shipped.ReduceOps, "apply_impl", self._reduced),
-            (shipped.ScanOps, "apply_impl", self._scanned),
-        )
-        yield from ((owner, name, _then(note, self._flow)) for owner, name, note in noted)
+    def notes(self) -> Iterator[tuple[str, Note]]:
+        """What is to be called after each operation."""
+        yield "create_fma", self._fused
+        yield "create_dot", self._dotted
+        yield "ReduceOps.apply_impl", self._reduced
+        yield "ScanOps.apply_impl", self._scanned
         for names, operands in _BY_LANE.items():
-            yield from (
-                (builder, f"create_{name}", _then(partial(self._met, name, operands), self._flow))
-                for name in names.split()
-                if hasattr(builder, f"create_{name}")
-            )
-        yield from ((builder, name, self._moving) for name in _MOVED)
-        yield shipped, "_patch_lang_tensor", self._transposing
+            yield from ((f"create_{name}", partial(self._met, name, operands)) for name in names.split())
+        yield from ((name, self._moved) for name in _MOVED)
+        yield from notes_of_slices(self._flow)
+
+    @contextlib.contextmanager
+    def around(self, executor: Any, stream: Stream) -> Iterator[None]:
+        """A launch is the flow's."""
+        before, self._flow.launch = self._flow.launch, stream.launch
+        try:
+            yield
+        finally:
+            self._flow.launch = before
+
+    def launched(self, arguments: Sequence[Any]) -> None:
+        """Learns of each."""
+        for argument in arguments:
+            self._flow.attempt(self._learn, argument)
+
+    def after(self, access: Access, result: Any) -> None:
+        """Notes what it read or wrote, but for an exchange that compares."""
+        if access.kind == "load":
+            self._accesses.loaded(result, access)
+        elif access.value is not None:
+            self._accesses.stored(access)
 
     # --- what is moved
 
-    def _moving(self, original: Method) -> Method:
+    def _moved(self, step: Operation) -> None:
         """What only moves lanes about makes no node of its own."""
-
-        def method(builder: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(builder, *args, **kwargs)
-            tiles = [Tile.of(arg) for arg in args]
-            if any(tiles):
-                self._flow.attempt(self._carry, result, partial(original, builder, **kwargs), args, tiles)
-            return result
-
-        return method
-
-    def _carry(self, result: Any, move: Method, args: Sequence[Any], tiles: Sequence[Tile | None]) -> None:
-        results = result if isinstance(result, tuple) else (result,)
-        known = [tile.lanes if tile else None for tile in tiles]
+        tiles = [Tile.of(arg) for arg in step.args]
         moved_tiles = [tile for tile in tiles if tile is not None]
-        letters = dict.fromkeys(x for lanes in known if lanes for x in lanes.at)
-        found: list[dict[str, Array]] = [{} for _ in results]
-        for letter in letters:
-            stand_ins = [
-                Handle(_of_letter(lanes, letter, arg), tl.int32) if isinstance(arg, Handle) else arg
-                for arg, lanes in zip(args, known, strict=True)
-            ]
-            moved = move(*stand_ins)
-            for each, out in zip(found, moved if isinstance(moved, tuple) else (moved,), strict=True):
-                each[letter] = out.data
-        origins = {
-            x: frozenset[int]().union(*(lanes.origins.get(x, frozenset()) for lanes in known if lanes)) for x in letters
-        }
-        for handle, at in zip(results, found, strict=True):
+        if not moved_tiles:
+            return
+        known = [tile.lanes for tile in moved_tiles if tile.lanes]
+        found: list[dict[str, Array]] = [{} for _ in step.results]
+        for letter in dict.fromkeys(x for lanes in known for x in lanes.at):
+            for each, out in zip(found, step.moving(partial(_of_letter, letter)), strict=True):
+                each[letter] = out
+        origins = {x: _NO_LOAD.union(*(lanes.origins.get(x, _NO_LOAD) for lanes in known)) for x in found[0]}
+        for handle, at in zip(step.results, found, strict=True):
             lanes = Lanes(at, origins, _kept_cover(moved_tiles, handle)) if at else None
             if len(moved_tiles) == 1:  # the same value, elsewhere
                 Tile(moved_tiles[0].node, lanes).keep(handle)
             else:
                 self._flow.note(handle, self._flow.site("join"), _nodes(moved_tiles), lanes)
 
-    def _transposing(self, original: Method) -> Method:
-        def patch(tensor: Any, scope: Any) -> None:
-            original(tensor, scope)
-            plain = tensor.T.fget
-
-            def transposed(this: Any) -> Any:
-                result, tile = plain(this), Tile.of(this.handle)
-                if tile is not None:
-                    Tile(tile.node, tile.lanes.moved(np.transpose) if tile.lanes else None).keep(result.handle)
-                return result
-
-            tensor.T = property(transposed)
-
-        return patch
-
     # --- what makes a node
 
-    def _met(self, name: str, operands: slice, result: Any, builder: Any, *args: Any) -> None:
-        tiles = [Tile.of(arg) for arg in args[operands]]
-        others = [arg for arg, tile in zip(args[operands], tiles, strict=True) if tile is None]
-        is_nothing = not result.data.any() or any(not other.data.any() for other in others)
+    def _met(self, name: str, operands: slice, step: Operation) -> None:
+        args = step.args[operands]
+        tiles = [Tile.of(arg) for arg in args]
+        others = [arg for arg, tile in zip(args, tiles, strict=True) if tile is None]
+        is_nothing = not step.result.data.any() or any(not other.data.any() for other in others)
         if not any(tiles) or (name == "fmul" and others and is_nothing):
             return  # nothing that is followed, or an accumulator that holds nothing yet, rescaled, by NaN too
         site = self._flow.site(name)
@@ -163,17 +117,18 @@ class _Tracer:
                 self._flow.crossings.append(Crossing(site, letter, vector.node, scores.node))
                 known[number] = without(own, {letter})  # its load is not to be blamed, nor what is made of both
         lanes = lane_by_lane(self._flow, known, name, site)
-        self._flow.note(result, site, _nodes(tiles), lanes)
+        self._flow.note(step.result, site, _nodes(tiles), lanes)
 
-    def _fused(self, result: Any, builder: Any, *args: Any) -> None:
-        tiles = [Tile.of(arg) for arg in args[:3]]
+    def _fused(self, step: Operation) -> None:
+        tiles = [Tile.of(arg) for arg in step.args[:3]]
         if any(tiles):
             site = self._flow.site("fma")
             x, y, z = (tile.lanes if tile else None for tile in tiles)
             xy = lane_by_lane(self._flow, [x, y], "fmul", site)
-            self._flow.note(result, site, _nodes(tiles), lane_by_lane(self._flow, [xy, z], "fadd", site))
+            self._flow.note(step.result, site, _nodes(tiles), lane_by_lane(self._flow, [xy, z], "fadd", site))
 
-    def _dotted(self, result: Any, builder: Any, a: Any, b: Any, d: Any, *_: Any) -> None:
+    def _dotted(self, step: Operation) -> None:
+        a, b, d, *_ = step.args
         tiles = [Tile.of(a), Tile.of(b), Tile.of(d)]
         if not any(tiles):
             return
@@ -183,36 +138,36 @@ class _Tracer:
         if a.data.ndim == 2:
             made = product(flow, site, left, right, a.data, b.data)
         lanes = lane_by_lane(flow, [made, added], "fadd", site)
-        flow.note(result, site, _nodes(tiles), lanes, lacking(flow, left) | lacking(flow, right))
+        flow.note(step.result, site, _nodes(tiles), lanes, lacking(flow, left) | lacking(flow, right))
 
-    def _reduced(self, result: Any, operation: Any, inputs: Any, *_: Any) -> None:
-        tile = Tile.of(inputs[0].handle)
+    def _reduced(self, step: Operation) -> None:
+        tile = Tile.of(step.args[0][0].handle)
         if tile is None:
             return
-        site, lanes, axis = self._flow.site("reduce"), tile.lanes, operation.axis
-        for each in _all_of(result):
+        site, lanes, axis = self._flow.site("reduce"), tile.lanes, step.of.axis
+        for each in step.results:
             shape = each.handle.data.shape
             kept = None if lanes is None or axis is None else reduced(lanes, axis, shape, self._flow.sizes)
             self._flow.note(each.handle, site, [tile.node], kept)
 
-    def _scanned(self, result: Any, operation: Any, inputs: Any, *_: Any) -> None:
-        tile = Tile.of(inputs[0].handle)
+    def _scanned(self, step: Operation) -> None:
+        tile = Tile.of(step.args[0][0].handle)
         if tile is not None:
-            for each in _all_of(result):
+            for each in step.results:
                 self._flow.note(each.handle, self._flow.site("scan"), [tile.node], tile.lanes)
-
-
-def _all_of(result: Any) -> Sequence[Any]:
-    return result if isinstance(result, (tuple, list)) else (result,)
 
 
 def _nodes(tiles: Sequence[Tile | None]) -> tuple[Node, ...]:
     return tuple(tile.node for tile in tiles if tile is not None)
 
 
-def _of_letter(lanes: Lanes | None, letter: str, handle: Any) -> Array:
-    found = lanes.at.get(letter) if lanes else None
-    return np.full(handle.data.shape, NOWHERE, np.int32) if found is None else found
+def _of_letter(letter: str, argument: Any) -> Array | None:
+    """The indices of what an argument holds; None of what is no tile of values."""
+    if not isinstance(argument, Handle):
+        return None
+    tile = Tile.of(argument)
+    found = tile.lanes.at.get(letter) if tile is not None and tile.lanes else None
+    return np.full(argument.data.shape, NOWHERE, np.int32) if found is None else found
 
 
 def _kept_cover(tiles: Sequence[Tile], handle: Any) -> Cover | None:
@@ -236,17 +191,5 @@ def followed(tensors: Mapping[str, Tensor], flow: Flow, learn: Callable[[Any], N
         InterpreterNotKnown: this release of Triton lacks something that has to be watched.
     """
 
-    def learning(original: Method) -> Method:
-        def init_args(executor: Any, args: Any, kwargs: Any) -> Any:
-            for argument in itertools.chain(args, kwargs.values()):
-                flow.attempt(learn, argument)
-            return original(executor, args, kwargs)
-
-        return init_args
-
-    with watched_memory(tensors, Unwritten()) as memory, PLANS.left_out(), contextlib.ExitStack() as stack:
-        flow.memory = memory
-        arguments = shipped.GridExecutor, "_init_args_hst", learning
-        for owner, name, wrapper in (*_Tracer(flow).patches(), *Slices(flow).patches(), arguments):
-            stack.enter_context(replaced(owner, name, wrapper(getattr(owner, name))))
+    with watched_memory(tensors, Unwritten(), _Tracer(flow, learn)) as flow.memory:
         yield flow

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import linecache
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 
 import triton
 
@@ -17,7 +16,9 @@ from ....model.memory import MISALIGNED, OUTSIDE, UNWRITTEN
 from ....source.text import SourceLine
 
 Program = tuple[int, int, int]
-Line = tuple[CodeType, int] | SourceLine
+CodeLine = tuple[CodeType, int]
+"""A line that is executing."""
+Line = CodeLine | SourceLine
 _VERBS = {"load": "loads", "store": "stores", "atomic": "does an atomic"}
 
 
@@ -62,7 +63,7 @@ class Earlier:
     """One line storing in one program: of a race, the store that another program made to the same address before."""
 
     program: Program
-    lines: tuple[Line, ...]
+    lines: tuple[CodeLine, ...]
     is_atomic: bool
 
     @property
@@ -170,19 +171,6 @@ _BETWEEN = tuple(str(Path(triton.__file__).parent / part) for part in ("language
 _THIS_TOOL = str(Path(__file__).parents[1])
 # The name that a function with taps has for its file.
 _TAPPED = re.compile(r"<(.+), \S+ with taps>")
-
-
-def executing(kernel: CodeType | None) -> tuple[Line, ...]:
-    """The lines that are executing, that of the kernel first; the innermost alone where the kernel's is not found."""
-    lines: list[Line] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is kernel:
-            return ((frame.f_code, frame.f_lineno), *reversed(lines))
-        if not is_between(frame.f_code.co_filename):
-            lines.append((frame.f_code, frame.f_lineno))
-        frame = frame.f_back
-    return tuple(lines[:1])
 
 
 def places(lines: Sequence[Line]) -> tuple[SourceLine, ...]:

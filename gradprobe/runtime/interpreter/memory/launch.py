@@ -8,9 +8,10 @@ from types import CodeType
 from typing import Any
 
 import numpy as np
+from triton.runtime import interpreter as shipped
 
-from ....inputs.memory import Array, Marks
-from .findings import Earlier, Line, Program
+from ....inputs.memory import Array, Marks, Unwritten
+from .findings import CodeLine, Earlier, Program
 from .views import NO_ORIGIN, View, argument_view
 
 
@@ -58,7 +59,7 @@ class Stores:
         if program != self._program:
             self._program, self._first, self.is_ordered = program, len(self._events) + 1, False
 
-    def add(self, view: View, addresses: Array, width: int, lines: tuple[Line, ...], *, is_atomic: bool) -> Array:
+    def add(self, view: View, addresses: Array, width: int, lines: tuple[CodeLine, ...], *, is_atomic: bool) -> Array:
         """Notes a store of the running program.
 
         Returns:
@@ -95,7 +96,7 @@ class Stores:
         self._marks[view.low] = marks if marks.unit <= width else marks.refined(width)
         return self._marks[view.low]
 
-    def _event(self, lines: tuple[Line, ...], is_atomic: bool) -> int:
+    def _event(self, lines: tuple[CodeLine, ...], is_atomic: bool) -> int:
         assert self._program is not None
         event = Earlier(self._program, lines, is_atomic)
         running = self._events[self._first - 1 :]
@@ -181,6 +182,30 @@ class Launch:
             yield None, np.flatnonzero(left)
 
 
+class LastWriters:
+    """What launches stored where nothing had a value."""
+
+    def __init__(self, unwritten: Unwritten) -> None:
+        self.unwritten = unwritten
+        self._last: dict[int, tuple[Launch, tuple[CodeLine, ...]]] = {}
+        """By home: the last launch that stored there, with its lines."""
+
+    def stored(self, launch: Launch, home: int, offsets: Array, width: int, lines: tuple[CodeLine, ...]) -> None:
+        """Notes a store of so many bytes at offsets in a storage."""
+        self.unwritten.stored(home, offsets, width)
+        if home in self.unwritten.places:
+            self._last[home] = launch, lines
+
+    def before(self, launch: Launch, home: int) -> tuple[Launch, tuple[CodeLine, ...]] | None:
+        """The launch that stored in a storage last, and its lines, where it is another one."""
+        last = self._last.get(home)
+        return None if last is None or last[0] is launch else last
+
+    def lines_of(self, launch: Launch) -> dict[int, tuple[CodeLine, ...]]:
+        """By home: the lines of a launch that stored there, where no later one did."""
+        return {home: lines for home, (by, lines) in self._last.items() if by is launch}
+
+
 def _tensors(parameter: str, given: Any, on_host: Any) -> Iterator[tuple[str, Any, Any, Any]]:
     """(name, tensor, tensor on the host, what the interpreter makes a pointer of) of an argument and of its parts."""
     if isinstance(given, tuple):
@@ -191,3 +216,10 @@ def _tensors(parameter: str, given: Any, on_host: Any) -> Iterator[tuple[str, An
         yield parameter, getattr(given, "base", given), getattr(on_host, "base", on_host), on_host
     elif hasattr(given, "block_shape") and hasattr(given, "base"):
         yield from _tensors(parameter, given.base, on_host.base)
+
+
+def bits_at(addresses: Array, width: int) -> Array:
+    """[N] the bits at addresses, each access of `width` bytes."""
+    dtype = np.dtype(f"u{width}")
+    on = np.ones(addresses.shape, bool)
+    return shipped._interpreter.load(np.ascontiguousarray(addresses), on, np.zeros(addresses.shape, dtype), dtype)

@@ -15,11 +15,11 @@ import math
 import os
 import pickle
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FunctionType
-from typing import Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import triton.language as tl
@@ -27,12 +27,13 @@ from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import MAPPED, Array, Elements, Unwritten
 from ....model.mechanisms import is_on, note
-from ....source.text import SourceLine
-from .accesses import Accesses, bits_at
-from .findings import Line, Program
+from .findings import CodeLine, Program
 from .kernel_code import Digest, Language, Unknown
-from .launch import Launch, Units
+from .launch import LastWriters, Launch, Units, bits_at
 from .views import NO_ORIGIN, Origins, View
+
+if TYPE_CHECKING:
+    from .stream import Stream
 
 # Bytes of all tensors of a launch that are looked at; bytes and number of all that is kept.
 _MOST_SEEN, _MOST_KEPT, _MOST_LAUNCHES = 1 << 28, 1 << 29, 1 << 10
@@ -84,60 +85,64 @@ class Effect:
     its code, and how far it stands below that code's first line."""
 
 
-class Recalled:
+@contextlib.contextmanager
+def recalling(executor: Any, stream: Stream, writers: LastWriters, errors: Mapping[str, None]) -> Iterator[None]:
+    """Has a launch do at once what it did in an earlier check; one that was run without new errors is kept."""
+    plain, before = executor.fn, len(errors)
+    executor.fn = recalled = _Recalled(plain, stream, writers)
+    try:
+        yield
+    finally:
+        executor.fn = plain
+        if recalled.launch is not None and recalled.left == 0 and len(errors) == before:
+            recalled.launch.keep(writers)
+
+
+class _Recalled:
     """The kernel of one launch, which the interpreter calls for each program: none is run that an earlier check ran."""
 
-    def __init__(self, function: Any, accesses: Accesses, failures: Mapping[str, None]) -> None:
-        """`failures`: what went wrong in watching."""
+    def __init__(self, function: Any, stream: Stream, writers: LastWriters) -> None:
         functools.update_wrapper(self, function)
         self.__signature__ = inspect.signature(function)
         self.__globals__, self.__code__ = function.__globals__, function.__code__
-        self._function, self._accesses = function, accesses
-        self._failures, self._failed = failures, len(failures)
-        self._memo: Memo | None = None
-        self._left: int | None = None
+        self._function, self._stream, self._writers = function, stream, writers
+        self.launch: KeyedLaunch | None = None
+        """None where it was recalled, or it cannot be said whether it is the same."""
+        self.left: int | None = None
         """How many programs are to be run; None before the first is called."""
 
     def __call__(self, **arguments: Any) -> None:
         """Runs the next program of the grid."""
-        if self._left is None:
+        if self.left is None:
             grid: Program = tuple(map(int, shipped.interpreter_builder.grid_dim))  # type: ignore[assignment]
-            self._memo, self._left = Memo.of(self._function, arguments, grid, self._accesses), math.prod(grid)
-            if self._memo is not None and self._memo.recalled(self._accesses):
-                self._memo, self._left = None, 0
-        if self._left:
+            self.left = math.prod(grid)
+            with contextlib.suppress(Unknown):
+                self.launch = KeyedLaunch(self._function, arguments, grid, self._stream, self._writers)
+                if self.launch.recalled(self._writers):
+                    self.launch, self.left = None, 0
+        if self.left:
             self._function(**arguments)
-            self._left -= 1
-
-    def close(self) -> None:
-        """Keeps what the launch did, where all of it was run and seen."""
-        if self._memo is not None and self._left == 0 and len(self._failures) == self._failed:
-            self._memo.keep(self._accesses)
+            self.left -= 1
 
 
-class Memo:
+class KeyedLaunch:
     """One launch, told by its key."""
 
-    def __init__(self, launch: Launch, key: str, codes: list[CodeType]) -> None:
-        self._launch, self._key, self._codes = launch, key, codes
-        self._storages = _storages(launch)
+    def __init__(
+        self, function: FunctionType, arguments: Mapping[str, Any], grid: Program, stream: Stream, writers: LastWriters
+    ) -> None:
+        """Raises Unknown: it cannot be said whether a launch is the same."""
+        assert stream.launch is not None
+        self._launch, digest = stream.launch, Digest()
+        digest.value(function)
+        digest.add(self._launch.kernel, grid)
+        for name, value in arguments.items():
+            digest.add(name)
+            _tell_argument(digest, value, stream.origins)
+        _tell_memory(digest, self._launch, writers.unwritten)
+        self._key, self._codes, self._storages = digest.hex, digest.codes, _storages(self._launch)
 
-    @classmethod
-    def of(cls, function: FunctionType, arguments: Mapping[str, Any], grid: Program, accesses: Accesses) -> Memo | None:
-        """None where it cannot be said whether a launch is the same."""
-        digest, launch = Digest(), accesses.running
-        try:
-            digest.value(function)
-            digest.add(launch.kernel, grid)
-            for name, value in arguments.items():
-                digest.add(name)
-                _tell_argument(digest, value, accesses.origins)
-            _tell_memory(digest, launch, accesses.unwritten)
-        except Unknown:
-            return None
-        return cls(launch, digest.hex, digest.codes)
-
-    def recalled(self, accesses: Accesses) -> bool:
+    def recalled(self, writers: LastWriters) -> bool:
         """Does what the launch did before; returns whether that was kept."""
         effect = _read(self._key)
         if effect is None:
@@ -148,10 +153,11 @@ class Memo:
             units = one.units(lows[one.number])
             shipped._interpreter.store(units.addresses, one.bits, np.ones(len(one.bits), bool))
             lines = tuple(self._line(*each) for each in effect.last.get(one.number, ()))
-            accesses.recall(self._launch.view_at(units.low), units, lines)
+            home = self._launch.view_at(units.low).home
+            writers.stored(self._launch, home, units.offsets, units.width, lines)
         return True
 
-    def keep(self, accesses: Accesses) -> None:
+    def keep(self, writers: LastWriters) -> None:
         """Called once the launch has run, where nothing went wrong."""
         launch, numbers = self._launch, {low: number for number, low in enumerate(self._storages)}
         if not launch.is_plain:
@@ -159,19 +165,17 @@ class Memo:
         with contextlib.suppress(Unknown):
             lows = [(units, self._storages[units.low]) for units in launch.stores.units()]
             stores = tuple(_stored(numbers[units.low], units, size) for units, size in lows)
-            last = {numbers[low]: tuple(map(self._relative, lines)) for low, lines in accesses.last_of(launch).items()}
+            last = {numbers[low]: tuple(map(self._relative, lines)) for low, lines in writers.lines_of(launch).items()}
             _write(self._key, Effect(stores, last))
 
-    def _relative(self, line: Line) -> tuple[int, int]:
+    def _relative(self, line: CodeLine) -> tuple[int, int]:
         """A line as far as it stays the same where its function is moved. Raises Unknown."""
-        if isinstance(line, SourceLine):  # of which only the words are left
-            raise Unknown(line)
         at = [at for at, code in enumerate(self._codes) if line[0] is code]
         if len(at) != 1:
             raise Unknown(line)
         return at[0], line[1] - self._codes[at[0]].co_firstlineno
 
-    def _line(self, at: int, below: int) -> Line:
+    def _line(self, at: int, below: int) -> CodeLine:
         return self._codes[at], self._codes[at].co_firstlineno + below
 
 

@@ -1,239 +1,216 @@
-"""Memory: what is seen of the accesses that Triton's interpreter makes, by wrapping the methods that make them."""
+"""Memory: judges each access of interpreted kernels, counts what it finds, and says which lanes are to be left out."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
-from types import CodeType
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import triton
-import triton.language as tl
-from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array, Unwritten
-from ....model.failures import fault_words
+from ....model.assignment import OUTPUTS
+from ....model.memory import MISALIGNED, OUTSIDE, RACE, UNWRITTEN
 from ....source.text import SourceLine
-from ....targets.surroundings import replaced
-from ..bfloat16 import InterpreterNotKnown
-from .accesses import Accesses
-from .findings import AccessFinding, places
+from .findings import AccessFinding, CodeLine, Earlier, Program, Rest, places
 from .kernel_code import Language
-from .launch import Launch
-from .memo import Recalled, may_recall
-from .views import BLOCKS, IN_PLACE, REARRANGING, Handle, Method, Origins, View, view_of
+from .launch import LastWriters, Launch, bits_at
+from .memo import may_recall, recalling
+from .stream import Access, Stream, Watcher
+from .views import View
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+_ORDER = (OUTSIDE, MISALIGNED, RACE, UNWRITTEN)
+_ACCESSES = ("store", "atomic", "load")
 
-class Memory:
-    """What was seen of the accesses of all kernels that ran while it was open."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], unwritten: Unwritten) -> None:
-        self._known = tuple(view_of(tensor, tensor, name) for name, tensor in tensors.items())
-        self._origins = Origins()
-        self._accesses = Accesses(self._origins, unwritten)
-        self.counts = self._accesses.counts
-        self._failures: dict[str, None] = {}
-        self._launches = 0
-        self.is_open = True
+@dataclass
+class _Count:
+    """All accesses of one kind that one line made to one tensor."""
+
+    first: AccessFinding
+    launch: Launch
+    runs_on: bool = True
+    lanes: int = 0
+    programs: set[tuple[int, Program]] = field(default_factory=set)
+
+    @property
+    def finding(self) -> AccessFinding:
+        many, beyond = len(self.programs), next(self._beyond(), None)
+        return replace(self.first, lanes=self.lanes, programs=many, beyond=beyond, runs_on=self.runs_on)
+
+    def _beyond(self) -> Iterator[tuple[int, int, int]]:
+        """(axis, first, many) of each axis along which all programs from the first on did it, and no others."""
+        grid, launches = self.launch.grid or (), {number for number, _ in self.programs}
+        for axis, many in enumerate(grid):
+            first = min(program[axis] for _, program in self.programs)
+            if first and len(self.programs) == len(launches) * math.prod(grid) // many * (many - first):
+                yield axis, first, many
+
+
+class Memory(Watcher):
+    """What was seen of the accesses of all kernels that ran while it looked on."""
+
+    def __init__(self, unwritten: Unwritten) -> None:
+        super().__init__()
+        self._unwritten, self._last_writers = unwritten, LastWriters(unwritten)
         self.language: Language | None = None
         """That in which launches may be taken over from earlier checks; None where they may not."""
+        self._findings: dict[tuple[object, ...], _Count] = {}
+        self._writers: dict[str, tuple[str, tuple[CodeLine, ...]]] = {}
+        self._inside: dict[tuple[tuple[int, int], ...], tuple[int, Program, tuple[CodeLine, ...]]] = {}
+        """By line, of whose code the id is taken since its hash takes long: the program in which it last stayed inside
+        its tensor, and the line, so that no other code takes its id."""
+        self._contests: list[Callable[[], None]] = []
+        """What is to be judged once the atomic that comes next is done."""
 
     @property
     def findings(self) -> tuple[AccessFinding, ...]:
-        """Accesses outside their tensor first, then races, then reads of what was never written."""
-        return self._accesses.findings
+        """By kind, stores before loads; among these in the order in which they were first seen."""
+        found = [count.finding for count in self._findings.values()]
+        return tuple(sorted(found, key=lambda one: (_ORDER.index(one.kind), _ACCESSES.index(one.access))))
 
     @property
     def writers(self) -> dict[str, tuple[str, SourceLine]]:
-        """By the caller's input that a kernel changed: the first kernel that did, and its line."""
-        return {name: (kernel, places(lines)[0]) for name, (kernel, lines) in self._accesses.writers.items() if lines}
+        """By the caller's input that a kernel changed: the first that stored other bits than it held, and its line."""
+        return {name: (kernel, places(lines)[0]) for name, (kernel, lines) in self._writers.items() if lines}
 
     @property
     def failures(self) -> tuple[str, ...]:
         """What went wrong in watching. The accesses concerned were executed as they were, and not judged."""
-        return tuple(self._failures)
+        return tuple(self.errors)
 
-    @property
-    def kernel(self) -> str:
-        """The name of the kernel that runs; "" where none does."""
-        launch = self._accesses.launch
-        return launch.kernel if launch else ""
+    def around(self, executor: Any, stream: Stream) -> AbstractContextManager[Any]:
+        """A launch does at once what it did in an earlier check."""
+        may = self.language is not None and self.language.is_same()
+        return recalling(executor, stream, self._last_writers, self.errors) if may else nullcontext()
 
-    @property
-    def code(self) -> CodeType | None:
-        """The code of the kernel that runs."""
-        launch = self._accesses.launch
-        return launch.code if launch else None
+    def before(self, access: Access) -> Array | None:
+        """Judges an access; gives the lanes that stay in their storage, or None where all do."""
+        launch, shape = access.launch, access.pointers.data.shape
+        launch.stores.enter(access.program)
+        launch.stores.is_ordered |= access.is_exchange
+        kept = None
+        for view, lanes, addresses in access.parts:
+            if view is None or view.is_own:
+                launch.is_plain = False
+                continue
+            launch.is_plain &= bool(view.parameter)
+            bits = _bits(np.broadcast_to(access.value.data, shape).reshape(-1)[lanes]) if access.is_store else None
+            stays = self._judge(access, view, addresses, bits)
+            if stays is not None:
+                kept = np.array(np.broadcast_to(access.on, shape), bool).reshape(-1) if kept is None else kept
+                kept[lanes[~stays]] = False
+        return kept
 
-    def parts(self, pointers: Any, on: Array) -> list[tuple[View, Array, Array]]:
-        """For each tensor that these pointers access: its view, the flat numbers of the lanes, and their addresses."""
-        launch = self._accesses.launch
-        if launch is None:
-            return []
-        lanes = np.flatnonzero(np.broadcast_to(on, pointers.data.shape))
-        addresses = pointers.data.reshape(-1)[lanes]
-        found = launch.by_view(self._origins.of(pointers), addresses, lanes)
-        return [(view, lanes[some], addresses[some]) for view, some in found if view is not None]
+    def after(self, access: Access, result: Any) -> None:
+        """Where an atomic changed a bit, it raced with the plain store of another program."""
+        contests, self._contests = self._contests, []
+        for judge in contests:
+            judge()
 
-    def patches(self) -> list[tuple[Any, str, Callable[[Method], Method]]]:
-        """(owner, method name, wrapper) of each method of the interpreter that is wrapped."""
-        builder = shipped.InterpreterBuilder
-        # Block pointers are gone from Triton 3.8 on.
-        blocks = [getattr(shipped, name) for name in BLOCKS if hasattr(shipped, name)]
-        return [
-            (shipped.GridExecutor, "__call__", self._launching),
-            (shipped.GridExecutor, "_init_args_hst", self._learning),
-            (shipped, "_implicit_cvt", self._marking),
-            *((builder, name, self._origins.rearranging) for name in REARRANGING),
-            *((builder, name, self._origins.in_place) for name in IN_PLACE),
-            *((block, "materialize_pointers", self._origins.of_base) for block in blocks),
-            (builder, "create_get_program_id", self._numbering),
-            (builder, "create_masked_load", self._loading),
-            (builder, "create_masked_store", self._storing),
-            (builder, "create_atomic_rmw", self._changing),
-            (builder, "create_atomic_cas", self._comparing),
-        ]
+    def _judge(self, access: Access, view: View, addresses: Array, bits: Array | None) -> Array | None:
+        """Which of these accesses may be executed: those that stay in the view's storage; None where all do."""
+        inside = view.hold(addresses, access.width)
+        stays, within, its_bits = None, addresses, bits
+        if not inside.all():
+            stays, within = view.in_storage(addresses, access.width), addresses[inside]
+            its_bits = None if bits is None else bits[inside]
+            self._found(OUTSIDE, access, view, addresses, ~inside)
+        elif len(inside):
+            self._inside[_numbers(access.lines)] = access.launch.number, access.program, access.lines
+        if access.width > view.elements.itemsize:  # an element by itself lies where its tensor does
+            self._found(MISALIGNED, access, view, within, within % access.width != 0)
+        if access.kind != "store":
+            unread = self._unwritten.among(view.home, view.in_bytes(within), access.width)
+            self._found(UNWRITTEN, access, view, within, unread)
+        if access.kind != "load":
+            self._overwritten(access, view, within, its_bits)
+            some = slice(None) if stays is None else stays
+            self._stored(access, view, addresses[some], None if bits is None else bits[some])
+        return None if stays is None or stays.all() else stays
 
-    def _launching(self, original: Method) -> Method:
-        def launch(executor: Any, *args: Any, **kwargs: Any) -> Any:
-            before = self._accesses.launch
-            if self.is_open:
-                self._launches += 1
-                self._accesses.launch = Launch(self._launches, executor.fn, self._known)
-            try:
-                with self._recalled(executor) if self.is_open and self._may_recall else contextlib.nullcontext():
-                    return original(executor, *args, **kwargs)
-            finally:
-                self._accesses.launch = before
+    def _overwritten(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
+        if view.known is None or view.name in OUTPUTS:
+            return
+        if bits is None or (bits_at(addresses, access.width) != bits).any():
+            access.launch.is_plain = False
+            self._writers.setdefault(view.name, (access.launch.kernel, access.lines))
 
-        return launch
+    def _stored(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
+        is_atomic = access.kind == "atomic"
+        events = access.launch.stores.add(view, addresses, access.width, access.lines, is_atomic=is_atomic)
+        self._last_writers.stored(access.launch, view.home, view.in_bytes(addresses), access.width, access.lines)
+        by_others = events != 0
+        if not by_others.any():
+            return
+        access.launch.is_plain = False
+        addresses, events = addresses[by_others], events[by_others]
+        before = bits_at(addresses, access.width)
+        contested = partial(self._contested, access, view, addresses, events, before)
+        if bits is None:
+            self._contests.append(contested)
+        else:
+            contested(bits[by_others])
 
-    @property
-    def _may_recall(self) -> bool:
-        return self.language is not None and self.language.is_same()
+    def _contested(
+        self, access: Access, view: View, addresses: Array, events: Array, before: Array, after: Array | None = None
+    ) -> None:
+        """Two programs stored to these addresses: other bits `before` than `after`, None where these lie there now.
 
-    @contextlib.contextmanager
-    def _recalled(self, executor: Any) -> Iterator[None]:
-        """Has a launch do at once what it did in an earlier check."""
-        plain, recalled = executor.fn, Recalled(executor.fn, self._accesses, self._failures)
-        executor.fn = recalled
-        try:
-            yield
-        finally:
-            recalled.close()
-            executor.fn = plain
+        Stores of a program that did an exchange may be ordered by a lock.
+        """
+        differ, stores = before != (bits_at(addresses, access.width) if after is None else after), access.launch.stores
+        if differ.any() and not stores.is_ordered:
+            self._found(RACE, access, view, addresses, differ, stores.earlier(int(events[differ][0])))
 
-    def _learning(self, original: Method) -> Method:
-        def init_args(executor: Any, args: Any, kwargs: Any) -> Any:
-            host_args, host_kwargs = original(executor, args, kwargs)
-            launch = self._accesses.launch
-            if launch is not None:
-                names = executor.arg_names
-                given, on_host = dict(zip(names, args, strict=False)), dict(zip(names, host_args, strict=False))
-                self._watching(lambda: launch.learn(given | kwargs, on_host | host_kwargs))
-            return host_args, host_kwargs
+    def _found(
+        self, kind: str, access: Access, view: View, addresses: Array, which: Array | None, other: Earlier | None = None
+    ) -> None:
+        """Counts `which` of the addresses as a finding; only the first of its kind is described."""
+        if which is None or not which.any():
+            return
+        launch, lines = access.launch, access.lines
+        launch.is_plain = False
+        key = (kind, access.kind, view.name, launch.kernel, lines)
+        if key not in self._findings:
+            spot = view.spot(int(addresses[which][0]), access.width, launch.around)
+            of = (kind, access.kind, view.name, launch.kernel, places(lines), access.program, spot, other, access.width)
+            first = AccessFinding(*of)
+            if kind == UNWRITTEN:
+                made = self._unwritten.places.get(view.home, ("", 0))
+                first = replace(first, allocated=made, rest=self._rest(view.home, launch))
+            self._findings[key] = _Count(first, launch)
+        count, program = self._findings[key], (launch.number, access.program)
+        inside = self._inside.get(_numbers(lines))
+        count.runs_on &= bool(which.all()) and inside is not None and inside[:2] == program
+        count.lanes += int(which.sum())
+        count.programs.add(program)
 
-        return init_args
-
-    def _marking(self, original: Method) -> Method:
-        def implicit_cvt(argument: Any) -> Any:
-            made = original(argument)
-            launch = self._accesses.launch
-            if launch is not None and id(argument) in launch.origins:
-                self._origins.set(made.handle, launch.origins[id(argument)])
-            return made
-
-        return implicit_cvt
-
-    def _numbering(self, original: Method) -> Method:
-        def program_id(builder: Any, axis: int) -> Any:
-            launch = self._accesses.launch
-            if launch is not None:
-                launch.numbered(tuple(builder.grid_dim), axis)
-            return original(builder, axis)
-
-        return program_id
-
-    def _loading(self, original: Method) -> Method:
-        def load(builder: Any, pointers: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
-            width = int(shipped._get_np_dtype(pointers.get_element_ty()).itemsize)
-            keep = self._look("load", builder, pointers, mask, width)
-            return original(builder, pointers, _narrowed(mask, pointers, keep), *args, **kwargs)
-
-        return load
-
-    def _storing(self, original: Method) -> Method:
-        def store(builder: Any, pointers: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
-            keep = self._look("store", builder, pointers, mask, value.data.dtype.itemsize, value.data)
-            return original(builder, pointers, value, _narrowed(mask, pointers, keep), *args, **kwargs)
-
-        return store
-
-    def _changing(self, original: Method) -> Method:
-        def atomic(builder: Any, op: Any, pointers: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
-            self._synchronise(builder, getattr(op, "name", "") == "XCHG")
-            keep = self._look("atomic", builder, pointers, mask, value.data.dtype.itemsize)
-            mask = _narrowed(mask, pointers, keep)
-            result = original(builder, op, pointers, value, mask, *args, **kwargs)
-            self._watching(self._accesses.settle)
-            return result
-
-        return atomic
-
-    def _comparing(self, original: Method) -> Method:
-        def compare_and_swap(builder: Any, pointers: Any, expected: Any, value: Any, *args: Any) -> Any:
-            self._synchronise(builder, True)
-            on = np.ones(pointers.data.shape, bool)
-            keep = self._look("atomic", builder, pointers, on, value.data.dtype.itemsize)
-            operands = (pointers, expected, value)
-            if keep is None:
-                result = original(builder, *operands, *args)
-            else:
-                result = Handle(np.zeros(expected.data.size, expected.data.dtype), expected.dtype.scalar)
-                kept = [Handle(each.data.reshape(-1)[keep], each.dtype) for each in operands]
-                result.data[keep] = original(builder, *kept, *args).data
-                result.data = result.data.reshape(expected.data.shape)
-            self._watching(self._accesses.settle)
-            return result
-
-        return compare_and_swap
-
-    def _look(self, kind: str, builder: Any, pointers: Any, mask: Any, width: int, values: Any = None) -> Array | None:
-        if self._accesses.launch is None:
-            return None
-        # A block's mask comes as an array, all others as handles.
-        on = mask.data if isinstance(mask, Handle) else mask
-        look = self._accesses.look
-        return self._watching(lambda: look(kind, builder.grid_idx, pointers, on, width, values))
-
-    def _synchronise(self, builder: Any, is_exchange: bool) -> None:
-        """Notes an exchange, which locks are made of."""
-        launch = self._accesses.launch
-        if is_exchange and launch is not None:
-            launch.stores.enter(builder.grid_idx)
-            launch.stores.is_ordered = True
-
-    def _watching(self, action: Callable[[], Any]) -> Any:
-        """The action's result; None where it fails, so that a fault of the watcher does not stop the kernel."""
-        try:
-            return action()
-        except Exception as error:
-            self._failures[fault_words(error)] = None
-            return None
+    def _rest(self, home: int, running: Launch) -> Rest | None:
+        """Who stored the rest of what is read where nothing has written it: an earlier launch."""
+        launch, lines = self._last_writers.before(running, home) or (None, ())
+        return None if launch is None else Rest(launch.kernel, places(lines)[0], tuple(launch.alike.items()))
 
 
-def _narrowed(mask: Any, pointers: Any, keep: Array | None) -> Any:
-    """The mask as it was, or the lanes to keep in the shape of the pointers."""
-    return mask if keep is None else Handle(keep.reshape(pointers.data.shape), tl.int1)
+def _numbers(lines: tuple[CodeLine, ...]) -> tuple[tuple[int, int], ...]:
+    """Of lines that are executing: the id of each one's code, and its number there."""
+    return tuple([(id(code), line) for code, line in lines])
+
+
+def _bits(values: Array) -> Array:
+    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
 
 
 @contextlib.contextmanager
 def watched_memory(
-    tensors: Mapping[str, Tensor], unwritten: Unwritten | None = None, *, recalls: bool = False
+    tensors: Mapping[str, Tensor], unwritten: Unwritten | None = None, *others: Watcher, recalls: bool = False
 ) -> Iterator[Memory]:
     """While open, every access of a kernel in Triton's interpreter is judged; results stay what they were.
 
@@ -245,20 +222,14 @@ def watched_memory(
     Args:
         tensors: those that the caller knows by name. Others are named after the kernel's parameter, without "ptr".
         unwritten: which memory has no value as yet; without it, no read is reported as one of unwritten memory.
+        others: look on too.
         recalls: whether launches are taken over from earlier checks, where these are kept.
 
     Raises:
         InterpreterNotKnown: this release of Triton lacks something that has to be watched.
     """
-    memory = Memory(tensors, Unwritten() if unwritten is None else unwritten)
-    patches = memory.patches()
-    missing = [f"{getattr(owner, '__name__', owner)}.{name}" for owner, name, _ in patches if not hasattr(owner, name)]
-    if missing:
-        raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {', '.join(missing)}")
+    memory = Memory(Unwritten() if unwritten is None else unwritten)
     is_plain = recalls and may_recall()
-    with contextlib.ExitStack() as stack:
-        stack.callback(setattr, memory, "is_open", False)
-        for owner, name, watching in patches:
-            stack.enter_context(replaced(owner, name, watching(getattr(owner, name))))
+    with Stream(tensors, (memory, *others)).opened():
         memory.language = Language() if is_plain else None
         yield memory

@@ -13,13 +13,14 @@ from triton.runtime.interpreter import InterpreterBuilder
 
 from gradprobe.commands.warm_check import _rehearse
 from gradprobe.inputs.history import CheckRequest
+from gradprobe.inputs.memory import Unwritten
 from gradprobe.model.documents import document_of
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.processes import forks
-from gradprobe.runtime.interpreter.memory import Unwritten, memo, watched_memory
-from gradprobe.runtime.interpreter.memory.accesses import Accesses
+from gradprobe.runtime.interpreter.memory import memo
 from gradprobe.runtime.interpreter.memory.launch import Launch, Stores
+from gradprobe.runtime.interpreter.memory.watch import Memory, watched_memory
 from gradprobe.runtime.interpreter.work import counted_work
 from tests.planted.planting import KERNELS
 from tests.runtime.interpreter.memory import joined_kernels as joined
@@ -294,7 +295,7 @@ def test_what_was_not_watched_is_not_kept(monkeypatch, ran):
     tensors = {"x": numbers(72), "out": empty(72)}
     launch = lambda *given: kernels.copy_all[GRID](*given, 8)  # noqa: E731
     with monkeypatch.context() as patch:
-        patch.setattr(Accesses, "_judge", lambda *_: 1 / 0)
+        patch.setattr(Memory, "_judge", lambda *_: 1 / 0)
         *_, failures = seen(launch, tensors)
         assert failures
     *_, failures = seen(launch, tensors)

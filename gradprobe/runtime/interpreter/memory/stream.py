@@ -1,0 +1,297 @@
+"""Stream: the one patch of Triton's interpreter that watching goes through, and what it tells those that look on.
+
+They are told of launches, of each access of memory before and after it is made, and of the operations that they ask
+for. What nobody asks for is not patched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import triton
+import triton.language as tl
+from triton.runtime import interpreter as shipped
+
+from ....inputs.memory import Array
+from ....model.failures import fault_words
+from ....targets.surroundings import replaced
+from ..bfloat16 import InterpreterNotKnown
+from ..operations import IN_PLACE, OF_BLOCKS, REARRANGING, TRANSPOSE, Handle, Method, Note, noting, transposing
+from .findings import CodeLine, Program, is_between
+from .launch import Launch
+from .views import Origins, View, view_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def executing(kernel: CodeType | None) -> tuple[tuple[CodeLine, ...], int]:
+    """The lines that are executing, that of the kernel first, and the innermost function's instruction.
+
+    The innermost line alone where the kernel's is not found.
+    """
+    lines: list[CodeLine] = []
+    instruction = -1
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code is kernel or not is_between(code.co_filename):
+            instruction = frame.f_lasti if not lines else instruction
+            lines.append((code, frame.f_lineno))
+        if code is kernel:
+            return tuple(reversed(lines)), instruction
+        frame = frame.f_back
+    return tuple(lines[:1]), instruction
+
+
+@dataclass(eq=False)
+class Access:
+    """One load, store or atomic of many lanes."""
+
+    kind: str
+    """"load", "store" or "atomic"."""
+    launch: Launch
+    program: Program
+    pointers: Any
+    origins: int | Array
+    """Which arguments of the launch these point into."""
+    on: Array
+    """bool, the lanes that are not masked."""
+    lines: tuple[CodeLine, ...]
+    instruction: int
+    """Where it is made: from `executing`."""
+    width: int
+    """In bytes, of a lane."""
+    value: Any = None
+    """What a store or an atomic is given, but for an exchange that compares."""
+    is_exchange: bool = False
+    """Whether it is an atomic that locks are made of."""
+
+    @property
+    def is_store(self) -> bool:
+        """Whether it is a plain one, whose value is what it leaves."""
+        return self.kind == "store"
+
+    @functools.cached_property
+    def parts(self) -> list[tuple[View | None, Array, Array]]:
+        """(view, flat numbers of the lanes, addresses) for each tensor that is accessed; None for one not known."""
+        shape = self.pointers.data.shape
+        lanes = (self.on if self.on.shape == shape else np.broadcast_to(self.on, shape)).reshape(-1).nonzero()[0]
+        addresses = self.pointers.data.reshape(-1)[lanes]
+        found = self.launch.by_view(self.origins, addresses, lanes)
+        return [(view, lanes[some], addresses[some]) for view, some in found]
+
+
+class Watcher:
+    """Looks on. What it does not override it is not told; a fault of it stops no kernel."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, None] = {}
+
+    def notes(self) -> Iterable[tuple[str, Note]]:
+        """What is to be called after operations, each with the name of its method."""
+        return ()
+
+    def around(self, executor: Any, stream: Stream) -> AbstractContextManager[Any]:
+        """Entered around a launch."""
+        return nullcontext()
+
+    def launched(self, arguments: Sequence[Any]) -> None:
+        """Told of the arguments of a launch."""
+
+    def before(self, access: Access) -> Array | None:
+        """The lanes of an access that may be made, flat; None for all that are not masked."""
+        return None
+
+    def after(self, access: Access, result: Any) -> None:
+        """Told of an access that was made."""
+
+
+def attempted(errors: dict[str, None], action: Callable[..., Any], *args: Any) -> Any:
+    """What an action gives; None where it fails, which is noted."""
+    try:
+        return action(*args)
+    except Exception as error:
+        errors[fault_words(error)] = None
+        return None
+
+
+class Stream:
+    """What kernels do, as long as it is open."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], watchers: Sequence[Watcher]) -> None:
+        self._known = tuple(view_of(tensor, tensor, name) for name, tensor in tensors.items())
+        self._watchers = watchers
+        # What goes wrong in following pointers is told by the first.
+        self._errors = watchers[0].errors
+        self.origins = Origins()
+        self.launch: Launch | None = None
+        """The one that runs."""
+        self._launches = 0
+        self._is_open = False
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Raises InterpreterNotKnown: this release of Triton lacks something that has to be patched."""
+        patches = self._patches()
+        missing = [
+            f"{getattr(owner, '__name__', owner)}.{name}" for owner, name, _ in patches if not hasattr(owner, name)
+        ]
+        if missing:
+            raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {', '.join(missing)}")
+        with contextlib.ExitStack() as stack:
+            # Whoever patched over it meanwhile may hold on to a patch.
+            stack.callback(setattr, self, "_is_open", False)
+            for owner, name, wrapper in patches:
+                stack.enter_context(replaced(owner, name, wrapper(getattr(owner, name))))
+            notes = self._notes()
+            stack.enter_context(noting(notes))
+            patch = partial(transposing, shipped._patch_lang_tensor, notes[TRANSPOSE])
+            stack.enter_context(replaced(shipped, "_patch_lang_tensor", patch))
+            self._is_open = True
+            yield
+
+    def _patches(self) -> list[tuple[Any, str, Callable[[Method], Method]]]:
+        builder = shipped.InterpreterBuilder
+        return [
+            (shipped.GridExecutor, "__call__", self._launching),
+            (shipped.GridExecutor, "_init_args_hst", self._learning),
+            (shipped, "_implicit_cvt", self._marking),
+            (builder, "create_get_program_id", self._numbering),
+            (builder, "create_masked_load", self._loading),
+            (builder, "create_masked_store", self._storing),
+            (builder, "create_atomic_rmw", self._changing),
+            (builder, "create_atomic_cas", self._comparing),
+        ]
+
+    def _notes(self) -> defaultdict[str, list[Note]]:
+        notes: defaultdict[str, list[Note]] = defaultdict(list)
+        notes |= {name: [self.origins.moved] for name in REARRANGING}
+        notes |= {name: [self.origins.handed_on] for name in IN_PLACE}
+        notes |= {name: [self.origins.of_block] for name in OF_BLOCKS}
+        for watcher in self._watchers:
+            for name, note in watcher.notes():
+                notes[name].append(partial(attempted, watcher.errors, note))
+        return notes
+
+    def _launching(self, method: Method) -> Method:
+        def launch(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._is_open:
+                return method(executor, *args, **kwargs)
+            before, self._launches = self.launch, self._launches + 1
+            self.launch = Launch(self._launches, executor.fn, self._known)
+            try:
+                with contextlib.ExitStack() as stack:
+                    for watcher in self._watchers:
+                        stack.enter_context(watcher.around(executor, self))
+                    return method(executor, *args, **kwargs)
+            finally:
+                self.launch = before
+
+        return launch
+
+    def _learning(self, method: Method) -> Method:
+        def init_args(executor: Any, args: Any, kwargs: Any) -> Any:
+            host_args, host_kwargs = method(executor, args, kwargs)
+            if self.launch is not None:
+                names = executor.arg_names
+                given, on_host = dict(zip(names, args, strict=False)), dict(zip(names, host_args, strict=False))
+                attempted(self._errors, self.launch.learn, given | kwargs, on_host | host_kwargs)
+                for watcher in self._watchers:
+                    attempted(watcher.errors, watcher.launched, (*args, *kwargs.values()))
+            return host_args, host_kwargs
+
+        return init_args
+
+    def _marking(self, method: Method) -> Method:
+        def implicit_cvt(argument: Any) -> Any:
+            made = method(argument)
+            if self.launch is not None and id(argument) in self.launch.origins:
+                self.origins.set(made.handle, self.launch.origins[id(argument)])
+            return made
+
+        return implicit_cvt
+
+    def _numbering(self, method: Method) -> Method:
+        def program_id(builder: Any, axis: int) -> Any:
+            if self.launch is not None:
+                self.launch.numbered(tuple(builder.grid_dim), axis)
+            return method(builder, axis)
+
+        return program_id
+
+    def _loading(self, method: Method) -> Method:
+        def load(builder: Any, pointers: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
+            width = int(shipped._get_np_dtype(pointers.get_element_ty()).itemsize)
+            made = partial(_masked, pointers, mask, lambda on: method(builder, pointers, on, *args, **kwargs))
+            return self._accessed(made, "load", builder, pointers, mask, width)
+
+        return load
+
+    def _storing(self, method: Method) -> Method:
+        def store(builder: Any, pointers: Any, value: Any, mask: Any, *args: Any) -> Any:
+            made = partial(_masked, pointers, mask, lambda on: method(builder, pointers, value, on, *args))
+            return self._accessed(made, "store", builder, pointers, mask, value.data.dtype.itemsize, value)
+
+        return store
+
+    def _changing(self, method: Method) -> Method:
+        def atomic(builder: Any, op: Any, pointers: Any, value: Any, mask: Any, *args: Any) -> Any:
+            made = partial(_masked, pointers, mask, lambda on: method(builder, op, pointers, value, on, *args))
+            is_exchange, width = getattr(op, "name", "") == "XCHG", value.data.dtype.itemsize
+            return self._accessed(made, "atomic", builder, pointers, mask, width, value, is_exchange)
+
+        return atomic
+
+    def _comparing(self, method: Method) -> Method:
+        def compare_and_swap(builder: Any, pointers: Any, expected: Any, value: Any, *args: Any) -> Any:
+            def made(keep: Array | None) -> Any:
+                if keep is None:
+                    return method(builder, pointers, expected, value, *args)
+                result = Handle(np.zeros(expected.data.size, expected.data.dtype), expected.dtype.scalar)
+                kept = [Handle(one.data.reshape(-1)[keep], one.dtype) for one in (pointers, expected, value)]
+                result.data[keep] = method(builder, *kept, *args).data
+                result.data = result.data.reshape(expected.data.shape)
+                return result
+
+            on, width = np.ones(pointers.data.shape, bool), value.data.dtype.itemsize
+            return self._accessed(made, "atomic", builder, pointers, on, width, None, True)
+
+        return compare_and_swap
+
+    def _accessed(
+        self, made: Callable[[Array | None], Any], kind: str, builder: Any, pointers: Any, mask: Any, *about: Any
+    ) -> Any:
+        """Makes an access, of the lanes alone that watchers leave of it."""
+        access = attempted(self._errors, self._access, kind, builder, pointers, mask, *about)
+        if access is None:
+            return made(None)
+        left = [attempted(watcher.errors, watcher.before, access) for watcher in self._watchers]
+        result = made(next((lanes for lanes in left if lanes is not None), None))
+        for watcher in self._watchers:
+            attempted(watcher.errors, watcher.after, access, result)
+        return result
+
+    def _access(self, kind: str, builder: Any, pointers: Any, mask: Any, *about: Any) -> Access | None:
+        """What is known of an access; None outside launches."""
+        if self.launch is None:
+            return None
+        # A block's mask comes as an array, all others as handles.
+        on, origins = mask.data if isinstance(mask, Handle) else mask, self.origins.of(pointers)
+        at = executing(self.launch.code)
+        return Access(kind, self.launch, builder.grid_idx, pointers, origins, on, *at, *about)
+
+
+def _masked(pointers: Any, mask: Any, method: Method, keep: Array | None) -> Any:
+    """What a method gives with the mask as it was, or with the lanes to keep in the shape of the pointers."""
+    return method(mask if keep is None else Handle(keep.reshape(pointers.data.shape), tl.int1))
