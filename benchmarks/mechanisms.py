@@ -83,7 +83,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("dataflow/seen", "diagnosis/apart", ("diagnosis/apart", "diagnosis/seen")),
     Mechanism("dataflow/visited", "diagnosis/dataflow"),
     _flow("programs", "programs"), _flow("crossed", "crossed"), _flow("elsewhere", "elsewhere"),
-    _flow("misread", "misread", "common_index"), _flow("stores", "stores"), _flow("sums", "sums"),
+    _flow("misread", "misread"), _flow("stores", "stores"), _flow("sums", "sums"),
     _flow("unmade", "unmade"), _flow("unstored", "unstored"), _flow("values", "first_wrong", "factors"),
     Mechanism("memory", "probing/observe", tuple(f"{_MEMORY}/{name}" for name in (
         "__init__", "findings", "launch", "stream", "views", "watch",

@@ -165,12 +165,9 @@ class _Judge:
     @cached_property
     def _sets(self) -> dict[str, _Sets]:
         """By level; of units that read a whole row of a tensor, which no copy or conversion by element does."""
+        whole = {unit for unit, number, lacks in self._dims() if not lacks and self._places[number].is_load}
         found = {level: self._elements.sets(level) for level in _LEVELS}
-        return {level: {u: each for u, each in units.items() if u in self._whole} for level, units in found.items()}
-
-    @cached_property
-    def _whole(self) -> set[int]:
-        return {unit for unit, number, lacks in self._dims() if not lacks and self._places[number].is_load}
+        return {level: {u: each for u, each in units.items() if u in whole} for level, units in found.items()}
 
     def _dims(self) -> Iterator[tuple[int, int, bool]]:
         """Units and places of tensors with dims, and whether one of these is not touched there."""

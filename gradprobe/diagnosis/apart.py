@@ -99,11 +99,11 @@ def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[SeenValue], 
         coarse: whether by an arithmetic that is coarser than the contract.
     """
     values = {name: value for name, value in own.trace.values.items() if name not in MATRIX_OF or name == gradient}
-    for one in seen:
-        if gradient in one.into:
-            dtype = getattr(torch, case.dtype) if one.is_rounded else torch.float32
+    for value in seen:
+        if gradient in value.into:
+            dtype = getattr(torch, case.dtype) if value.is_rounded else torch.float32
             # Triton's interpreter holds it on the host, also where the target's own tensors lie on a GPU.
-            values[one.name] = torch.from_numpy(one.values).to(own.x.q.device, dtype)
+            values[value.name] = torch.from_numpy(value.values).to(own.x.q.device, dtype)
     order = [name for name in expected_shapes(case) if name in values]
     trace = Trace({name: values[name] for name in order}, dict.fromkeys(order, "seen"))
     precision = own.comparison.precision.coarser if coarse else own.comparison.precision
@@ -114,24 +114,24 @@ def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[SeenValue], 
 def _rows(seen: Sequence[SeenValue], chains: Mapping[str, Measured]) -> list[SeenRow]:
     """Each that was seen, judged: kernel by kernel, and in each in dataflow order."""
     found = []
-    for one in seen:
-        chain = next((chains[name] for name in chains if name in one.into), None)
+    for value in seen:
+        chain = next((chains[name] for name in chains if name in value.into), None)
         if chain is not None:
-            into = tuple(name for name in names() if name in one.into)
-            found.append(SeenRow(_place(one, seen), into, chain.comparison.findings[one.name], chain))
+            into = tuple(name for name in names() if name in value.into)
+            found.append(SeenRow(_place(value, seen), into, chain.comparison.findings[value.name], chain))
     kernels = list(dict.fromkeys(one.kernel for one in found))
     return sorted(found, key=lambda row: (kernels.index(row.kernel), names().index(row.finding.name)))
 
 
-def _place(one: SeenValue, seen: Sequence[SeenValue]) -> str:
+def _place(value: SeenValue, seen: Sequence[SeenValue]) -> str:
     """The kernel, and what is computed for where the kernel computes it again for other gradients."""
-    here = [other for other in seen if other.kernel == one.kernel]
-    together = reduce(lambda known, other: known | other.into if known & other.into else known, 2 * here, one.into)
+    here = [other for other in seen if other.kernel == value.kernel]
+    together = reduce(lambda known, other: known | other.into if known & other.into else known, 2 * here, value.into)
     if together == frozenset().union(*(other.into for other in here)):
-        if sum(other.name == one.name for other in here) == 1:
-            return one.kernel
-        together = one.into
-    return f"{one.kernel} for {listed([name for name in names() if name in together])}"
+        if sum(other.name == value.name for other in here) == 1:
+            return value.kernel
+        together = value.into
+    return f"{value.kernel} for {listed([name for name in names() if name in together])}"
 
 
 def _held_to_coarser(row: SeenRow, coarse: Callable[[str], Measured]) -> SeenRow:

@@ -296,5 +296,5 @@ def _warned(
         yield Warned(COINCIDENCE, f"{tensor} in {first.kernel}", words, (), first.file, first.line, first.code)
 
 
-def _where(one: _Culprit) -> Where:
-    return Where(one.line.file, one.line.line, one.line.code.strip(), kernel=one.kernel)
+def _where(culprit: _Culprit) -> Where:
+    return Where(culprit.line.file, culprit.line.line, culprit.line.code.strip(), kernel=culprit.kernel)

@@ -114,15 +114,15 @@ def results_among(tensors: Sequence[torch.Tensor], trace: Trace) -> Iterator[tup
 
 def in_shape(tensor: torch.Tensor, shape: Sequence[int]) -> Iterator[torch.Tensor]:
     """A tensor, or what it is a slice of, in a shape: as it is, with rows and heads swapped, or as it lies."""
-    for one in (tensor, tensor._base):
-        if one is None:
+    for whole in (tensor, tensor._base):
+        if whole is None:
             continue
-        if tuple(one.shape) == tuple(shape):
-            yield one
-        elif one.dim() > 2 and tuple(one.transpose(1, 2).shape) == tuple(shape):
-            yield one.transpose(1, 2)
-        elif one.is_contiguous() and one.numel() == math.prod(shape):
-            yield one.view(*shape)
+        if tuple(whole.shape) == tuple(shape):
+            yield whole
+        elif whole.dim() > 2 and tuple(whole.transpose(1, 2).shape) == tuple(shape):
+            yield whole.transpose(1, 2)
+        elif whole.is_contiguous() and whole.numel() == math.prod(shape):
+            yield whole.view(*shape)
 
 
 def copied(argument: torch.Tensor, known: Mapping[str, torch.Tensor], roles: Roles) -> str:

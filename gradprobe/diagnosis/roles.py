@@ -86,10 +86,6 @@ class Roles:
         negative = {f"-{words}" if words else "-1": -constant for words, constant in factors.items()}
         return factors | negative if name in ("LSE", "delta") else factors
 
-    def expected(self, name: str) -> Array:
-        """The reference's values of P, dP, dS or delta."""
-        return self._parts[name]
-
     def gradient(self, name: str, ds: Array) -> Array:
         """dQ or dK of some dS; dV of some P."""
         product = PRODUCTS[name]
@@ -113,7 +109,7 @@ class Roles:
         return tolerances(self.x, self._batches, self._dtype)
 
     @cached_property
-    def _parts(self) -> dict[str, Array]:
+    def parts(self) -> dict[str, Array]:
         """Every matrix and row of the reference, [B, H, M, N] and [B, H, M]."""
         found: dict[str, list[Array]] = {}
         for tile, on_it in self._batches:
@@ -128,11 +124,11 @@ class Roles:
     @cached_property
     def valid(self) -> Array:
         """[B, H, M, N] bool."""
-        return self._parts["valid"] > 0
+        return self.parts["valid"] > 0
 
     @cached_property
     def _matrices(self) -> list[_Form]:
-        parts = self._parts
+        parts = self.parts
         qk, t, p, dpe, dp = parts["QK"], parts["S"], parts["P"], parts["dPE"], parts["dP"]
         delta, lse = parts["delta"][..., None], parts["LSE"][..., None]
         s = qk * self.x.scale
@@ -166,12 +162,12 @@ class Roles:
 
     @cached_property
     def _rows(self) -> list[_Form]:
-        return [_Form(name, self._parts[name]) for name in ("LSE", "delta")]
+        return [_Form(name, self.parts[name]) for name in ("LSE", "delta")]
 
     @cached_property
     def _sums(self) -> dict[tuple[str, str], list[_Form]]:
         """By what is summed over and the letter of the columns: the matrices and inputs that products sum."""
-        parts = self._parts
+        parts = self.parts
         of_keys = [_Form("delta", parts["P"] * parts["dP"]), _Form("sum of dP / (i + 1)", parts["dP"] / self._count)]
         found = {("n", ""): of_keys, ("m", ""): [_Form("sum of dS", parts["dS"])]}
         for name, product in PRODUCTS.items():
@@ -182,7 +178,7 @@ class Roles:
 
     @cached_property
     def _output(self) -> Array:
-        return np.asarray(self._parts.get("PE", self._parts["P"]) @ self._of_heads(self._inputs["v"]))
+        return np.asarray(self.parts.get("PE", self.parts["P"]) @ self._of_heads(self._inputs["v"]))
 
     def _of_heads(self, tensor: Array) -> Array:
         """What has key heads, for each query head."""
@@ -228,8 +224,8 @@ class Roles:
         rows = (b.astype(np.int64) * self.case.heads + h) * self.case.seqlen_q + m
         row, actual, masked = rows[seen], got[seen], got[~seen & np.isin(rows, rows[seen])]
         for name, words in (("P", ""), ("S", ""), ("S", "log2(e)")):
-            want = self._parts[name][index][seen] * self.constants("S")[words]
-            if self._is_one_a_row(_Form(name, self._parts[name]), row, actual, want, is_factor=name == "P"):
+            want = self.parts[name][index][seen] * self.constants("S")[words]
+            if self._is_one_a_row(_Form(name, self.parts[name]), row, actual, want, is_factor=name == "P"):
                 is_open = bool(masked.size) and self._is_open(_Form(name, actual), actual, masked)
                 by = "times a factor of its row" if name == "P" else "less a maximum of its row"
                 return Role(f"{name}, {by}", words, is_open=is_open, is_by_row=True)
@@ -263,7 +259,7 @@ class Roles:
             return {}
         index, known = _index(lanes, "bhmn")
         seen, is_factor = self.valid[index], role.name.startswith("P")
-        want, lse = self._parts["P" if is_factor else "S"][index][seen], self._parts["LSE"][index[:3]][seen]
+        want, lse = self.parts["P" if is_factor else "S"][index][seen], self.parts["LSE"][index[:3]][seen]
         got = node.value[known][seen].astype(np.float64) / self.constants("S").get(role.factor, 1.0)
         ways = [got / np.where(want == 0, np.nan, want)] if is_factor else [got - want, got - want + lse]
         # LSE may be taken off already: what is left over is less then.
@@ -326,7 +322,7 @@ class Roles:
 
     def _running(self, got: Array, batch: Array, index: Array, covered: Array) -> Iterator[Role | None]:
         """The maximum of the scores so far, or the sum of their exponentials less that."""
-        for name, matrix in (("S", self._parts["S"]), ("Q K^T", self._parts["QK"])):
+        for name, matrix in (("S", self.parts["S"]), ("Q K^T", self.parts["QK"])):
             scores = matrix[batch, :, index, :]
             visible = covered & self.valid[batch, :, index, :] if name == "S" else covered
             most = np.where(visible, scores, -np.inf).max((1, 2))

@@ -258,7 +258,7 @@ class _Reading:
         if name == "dS" and gradient:
             came, given = self._results[gradient], roles.gradient(gradient, raw)
         else:
-            came, given = roles.expected(name), raw
+            came, given = roles.parts[name], raw
         off = {one: float(np.nansum(np.abs(given / one - came))) for one in roles.constants(name).values()}
         best = min(off, key=lambda one: off[one])
         # What is wrong anyway is shown as it is.

@@ -67,10 +67,10 @@ def masks(file: str, line: int, *, of_accesses: bool = True) -> Iterator[int]:
     tests = [call.args[0] for call in here.calls if _name(call.func) == "where" and call.args]
     tests += [word.value for call in here.calls for word in call.keywords if word.arg == "mask" and of_accesses]
     for test in tests:
-        for one in here.assigned(_names(test)):
-            yield one.lineno
-            yield from (at for call in _calls(one.value) for at in _body(here.tree, _name(call.func)))
-            terms = here.assigned(_names(one.value), one.lineno - 1)
+        for made in here.assigned(_names(test)):
+            yield made.lineno
+            yield from (at for call in _calls(made.value) for at in _body(here.tree, _name(call.func)))
+            terms = here.assigned(_names(made.value), made.lineno - 1)
             yield from (term.lineno for term in terms if isinstance(term.value, (ast.Compare, ast.BoolOp)))
 
 
@@ -185,7 +185,9 @@ def ranges(lines: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
         made = here.behind(names | _names(*heads))
         yield from ((file, each.lineno) for each in made)
         names |= _names(*heads, *(each.value for each in made))
-        names, callee = names & _parameters(here.function), getattr(here.function, "name", "")
+        owner = here.function if isinstance(here.function, ast.FunctionDef) else None
+        names &= {each.arg for each in owner.args.args} if owner is not None else set()
+        callee = owner.name if owner is not None else ""
     for file, _ in lines[:1]:
         for launch in _launches(_tree(file), callee):
             there = _Line(file, launch.lineno)
@@ -199,10 +201,6 @@ def _passed(here: _Line, callee: str, names: set[str]) -> set[str]:
         given = {word.arg: word.value for word in call.keywords} | dict(zip(order, call.args, strict=False))
         found |= _names(*(value for parameter, value in given.items() if parameter in names))
     return found
-
-
-def _parameters(function: ast.AST) -> set[str]:
-    return {each.arg for each in function.args.args} if isinstance(function, ast.FunctionDef) else set()
 
 
 def _launches(tree: ast.AST, kernel: str | None = None) -> list[ast.Call]:

@@ -80,11 +80,13 @@ def explanations(seen: Observed, shards: Shards) -> list[Explained]:
     own = [blocks.given(names, rank, blocks.right(rank)) for rank in ranks]
     given = _together(blocks, own)
     fitting = {key: list[Explained]() for key, value in given.items() if _is_own(blocks, key, value)}
-    for one in _candidates(blocks, own, given, list(fitting)):
-        for name, shard in one.predicted.keys() & fitting.keys():
-            hit, wrong = _score(blocks, (name, shard), one.predicted[name, shard], one.other)
+    for candidate in _candidates(blocks, own, given, list(fitting)):
+        for name, shard in candidate.predicted.keys() & fitting.keys():
+            hit, wrong = _score(blocks, (name, shard), candidate.predicted[name, shard], candidate.other)
             if hit >= CONSISTENT * wrong:
-                of = Explained(one.kind, one.words, one.rank, one.step, name, shard, hit / wrong, wrong)
+                of = Explained(
+                    candidate.kind, candidate.words, candidate.rank, candidate.step, name, shard, hit / wrong, wrong
+                )
                 fitting[name, shard].append(of)
     best = [_best(every) for every in fitting.values() if every]
     common = Counter(one.said for every in best for one in every)

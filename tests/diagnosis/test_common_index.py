@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.diagnosis.explainers.common_index import common_index
+from gradprobe.diagnosis.explainers.misread import common_index
 from gradprobe.diagnosis.explainers.sentences import diagnoses_of
 from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.runtime.interpreter.dataflow import AccessLine, Conflict, Flow, Site

@@ -26,8 +26,9 @@ def crossed(run: FollowedRun) -> Iterator[Suspect]:
             yield Suspect("value", name, site, site.lines, _reason(first), extent)
 
 
-def _reason(one: Crossing) -> str:
-    vector, scores = (node.role.formula if node.role and node.name else "" for node in (one.vector, one.scores))
-    own, other = ("m", "n") if one.letter == "m" else ("n", "m")
+def _reason(crossing: Crossing) -> str:
+    met = (crossing.vector, crossing.scores)
+    vector, scores = (node.role.formula if node.role and node.name else "" for node in met)
+    own, other = ("m", "n") if crossing.letter == "m" else ("n", "m")
     made = f"{vector or 'a vector'}, one number a {WORDS[own]},"
     return f"{made} goes along the {WORDS[other]}s of {scores or 'the scores'} here"

@@ -177,7 +177,10 @@ def _first_wrong(run: FollowedRun) -> Iterator[tuple[Node, Node]]:
             continue
         seen.add(node)
         unmasked = [operand for operand in node.operands if _is_not_to_be_summed(node, operand)]
-        unknown = [operand for operand in node.operands if _leads_on(run, node, operand)] or [*_of_wrong_rows(node)]
+        unknown = [operand for operand in node.operands if _leads_on(run, node, operand)]
+        # What has a factor of its row and should have none got it where its operands did, unless from a maximum.
+        if not unknown and node.role is not None and node.role.is_by_row and not _is_less_a_maximum(node):
+            unknown = _by_row(node)
         if unknown:
             pending += [(operand, node) for operand in unknown]
         elif unmasked:
@@ -242,10 +245,9 @@ def _is_wrong(node: Node, used_by: Node) -> bool:
     return False
 
 
-def _of_wrong_rows(node: Node) -> Iterator[Node]:
-    """Of what has a factor of its row and should have none: the operands that have it, unless a maximum gave it."""
-    if node.role is not None and node.role.is_by_row and not _is_less_a_maximum(node):
-        yield from (one for one in node.operands if one.role is not None and one.role.is_by_row)
+def _by_row(node: Node) -> list[Node]:
+    """The operands that have a factor of their row."""
+    return [one for one in node.operands if one.role is not None and one.role.is_by_row]
 
 
 _MAXIMA = ("maximum of S so far", "maximum of Q K^T so far")
@@ -253,8 +255,7 @@ _MAXIMA = ("maximum of S so far", "maximum of Q K^T so far")
 
 def _is_less_a_maximum(node: Node) -> bool:
     """Whether its rows have their factors of a running maximum, as a forward's have until they are divided."""
-    by_row = [one for one in node.operands if one.role is not None and one.role.is_by_row]
-    return any(one.name in _MAXIMA for one in node.operands) or any(map(_is_less_a_maximum, by_row))
+    return any(one.name in _MAXIMA for one in node.operands) or any(map(_is_less_a_maximum, _by_row(node)))
 
 
 # Far above what exp errs by in 32 bits, and below a rounding to 16 bits.

@@ -10,7 +10,6 @@ import numpy as np
 from ...model.number import plural
 from ...runtime.interpreter.dataflow import Conflict, Flow, Node, Site
 from ..follow import FollowedRun
-from .common_index import common_index
 from .suspect import WORDS, Chain, Suspect, blamed, share
 
 
@@ -61,9 +60,52 @@ def _with_right_ones(conflicts: Sequence[Conflict], number: int, misled: Collect
     return [one for one in own if len({one.left.isdisjoint(misled), one.right.isdisjoint(misled)}) > 1] or own
 
 
+# What is one number throughout a program.
+_LETTERS = ("b", "h", "g")
+
+
+def common_index(flow: Flow, conflicts: Sequence[Conflict]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The lines that make the number of a batch or head by which several tensors are misread, and these accesses.
+
+    Where the head of K and V is wrong, K disagrees with q and V with dO. By votes q or dO may lose, which are right. A
+    line that all addresses of one side have in common, and none of the other, is one fault. The likeliest line comes
+    first, and loads do. None where something else is misread too, where no line tells the sides of every conflict
+    apart, or where lines of either side do: then nobody knows which of them is at fault.
+    """
+    if any(one.letter not in _LETTERS for one in conflicts):
+        return None
+    sides: dict[frozenset[int], list[int]] = defaultdict(list)
+    behind = _behind(flow, (number for one in conflicts for number in one.left | one.right))
+    # Loads that met others, and are in no conflict that is asked about, are right.
+    right = {number for number, letter in flow.agreed if letter in _LETTERS and flow.agreed[number, letter]}
+    right = {number for number in right if flow.sources[number].site.operation == "load"}
+    for line in behind - flow.spread:
+        users = frozenset(number for number, lines in flow.slices.items() if line in lines)
+        accused = [_accused(one, users) for one in conflicts]
+        if all(accused) and not right & (users - _union(accused)):
+            sides[_union(accused)].append(line)
+    if len(sides) != 1:
+        return None
+    ((misled, lines),) = sides.items()
+    # The number of a head is mostly a quotient or a remainder; what is multiplied by it is less likely wrong.
+    ordered = sorted(lines, key=lambda line: (line in flow.divided, line), reverse=True)
+    by_kind = sorted(misled, key=lambda number: (flow.sources[number].site.operation != "load", number))
+    return (tuple(ordered), tuple(by_kind)) if len(misled) > 1 else None
+
+
+def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
+    return frozenset[int]().union(*sets)
+
+
+def _accused(conflict: Conflict, users: frozenset[int]) -> frozenset[int]:
+    """The side of a conflict of which every access has an address made by a line; none where both are, or neither."""
+    whole = [side for side in (conflict.left, conflict.right) if side and side <= users]
+    return whole[0] if len(whole) == 1 else frozenset()
+
+
 def _behind(flow: Flow, numbers: Iterable[int]) -> frozenset[int]:
     """The lines that made the addresses of some accesses."""
-    return frozenset[int]().union(*(flow.slices.get(number, frozenset()) for number in numbers))
+    return _union(flow.slices.get(number, frozenset()) for number in numbers)
 
 
 def _apart(flow: Flow, culprit: int) -> tuple[Chain, ...]:
@@ -129,7 +171,7 @@ def _confined_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) ->
     made_of = [one for node in flow.nodes if node.site == flow.sources[culprit].site for one in node.operands]
     of_lanes = [one.lanes.origins for one in made_of if one.lanes is not None and culprit in flow.derived]
     for letter in sorted({one.letter for one in conflicts}, key="bhgmn".find):
-        loads = frozenset[int]().union(*(origins.get(letter, frozenset()) for origins in of_lanes))
+        loads = _union(origins.get(letter, frozenset()) for origins in of_lanes)
         short = sorted(each for each in loads if (each, letter) in flow.reached and not _is_all(flow, each, letter))
         for number in short:
             source, missed = flow.sources[number], ~flow.reached[number, letter]
@@ -153,11 +195,11 @@ def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
     Of a load and a store alone the load is right where something known is made of it, and wrong where nothing is.
     """
     votes, letters = defaultdict[int, float](float), set[tuple[int, str]]()
-    for one in conflicts:
-        for side in (one.left, one.right):
+    for conflict in conflicts:
+        for side in (conflict.left, conflict.right):
             for number in side:
                 votes[number] += 1 / len(side)
-                letters.add((number, one.letter))
+                letters.add((number, conflict.letter))
     agreed = Counter[int]()
     for number, letter in letters:
         agreed[number] += flow.agreed[number, letter]
@@ -197,7 +239,7 @@ def _across(conflict: Conflict, dot: Node | None) -> frozenset[int]:
     are_loaded = [is_loaded(operand) for operand in dot.operands[:2]]
     wrong = "mn" if all(are_loaded) else "de"
     sides = zip((conflict.left, conflict.right), conflict.letter.split("/"), are_loaded, strict=True)
-    return frozenset[int]().union(*(numbers for numbers, letter, loaded in sides if loaded and letter in wrong))
+    return _union(numbers for numbers, letter, loaded in sides if loaded and letter in wrong)
 
 
 def is_loaded(node: Node) -> bool:

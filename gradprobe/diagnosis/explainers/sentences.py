@@ -50,11 +50,12 @@ _MOST_REACHED = 12
 def diagnoses_of(found: Sequence[Suspect], family: str = "softmax") -> list[Diagnosis]:
     """The diagnoses of suspects, those of one fault together."""
     sure, groups = [one for one in found if one.is_sure], dict[tuple[str, str], list[Suspect]]()
-    for one in [*sure, *(one for one in found if one.kind == "pairs" and not one.is_sure)] if sure else found:
+    sums = [one for one in found if one.kind == "pairs" and not one.is_sure]
+    for suspect in [*sure, *sums] if sure else found:
         # What one loop leaves out of two results is one fault.
-        of = f"{one.site.kernel}: {one.reason}" if one.kind == "pairs" else one.name
+        of = f"{suspect.site.kernel}: {suspect.reason}" if suspect.kind == "pairs" else suspect.name
         # So is what an index misleads, loads and stores.
-        groups.setdefault(("index", repr(one.index)) if one.index else (one.kind, of), []).append(one)
+        groups.setdefault(("index", repr(suspect.index)) if suspect.index else (suspect.kind, of), []).append(suspect)
     made = [_diagnosis(group, family) for group in groups.values()]
     return [replace(one, also=number > 0) for number, one in enumerate(made)]
 
@@ -62,7 +63,8 @@ def diagnoses_of(found: Sequence[Suspect], family: str = "softmax") -> list[Diag
 def _diagnosis(group: Sequence[Suspect], family: str) -> Diagnosis:
     first, where = group[0], [_where(one) for one in group]
     beside = [line for one, place in zip(group, where, strict=True) for line in _beside(one, place)]
-    made = list(_index_lines(first))
+    notes = ["the index of all of these is computed here", *["it is made of this"] * len(first.index)]
+    made = [_line(first, *_last(chain), note) for chain, note in zip(first.index, notes, strict=False)]
     # A line has the last of its notes, in the first of its places.
     lines = {(place.file, place.line): place for place in (*made, *where, *beside, *where, *made)}
     is_value, slug = first.kind == "value", re.sub(r"[^\w]+", "-", first.name).strip("-")
@@ -80,22 +82,23 @@ def _diagnosis(group: Sequence[Suspect], family: str) -> Diagnosis:
     )
 
 
-def _reached(one: Suspect) -> Reached | None:
-    pairs = tuple((there, None if here < 0 else here) for there, here in one.reached[:_MOST_REACHED])
-    return Reached(tensor=one.name, letter=one.letter, pairs=pairs, is_store=one.kind == "store") if pairs else None
+def _reached(suspect: Suspect) -> Reached | None:
+    pairs = tuple((there, None if here < 0 else here) for there, here in suspect.reached[:_MOST_REACHED])
+    is_store = suspect.kind == "store"
+    return Reached(tensor=suspect.name, letter=suspect.letter, pairs=pairs, is_store=is_store) if pairs else None
 
 
 # --- sentences
 
 
-def _summary(one: Suspect, names: Sequence[str]) -> str:
-    kernel, tensors = one.site.kernel, listed([title(name) for name in names])
-    if one.index:
-        return f"{kernel} accesses {tensors} at another {WORDS[one.letter]} than the one it works on"
+def _summary(suspect: Suspect, names: Sequence[str]) -> str:
+    kernel, tensors = suspect.site.kernel, listed([title(name) for name in names])
+    if suspect.index:
+        return f"{kernel} accesses {tensors} at another {WORDS[suspect.letter]} than the one it works on"
     of_keys = set(names) <= {"dK", "dV"}
-    return _KINDS[one.kind].summary.format(
-        kernel=kernel, name=one.name, tensor=title(one.name), reason=one.reason, value=_value(one.name),
-        line=places(one.lines)[-1].line, inputs=_inputs(one),
+    return _KINDS[suspect.kind].summary.format(
+        kernel=kernel, name=suspect.name, tensor=title(suspect.name), reason=suspect.reason, value=_value(suspect.name),
+        line=places(suspect.lines)[-1].line, inputs=_inputs(suspect),
         results=f"{' and '.join(names)} {'are' if names[1:] else 'is'}",
         terms="the rows that see each key" if of_keys else "the keys that each row sees",
     )  # fmt: skip
@@ -107,11 +110,11 @@ def _value(name: str) -> str:
     return f"{name}, and so {step[0]}," if len(step) == 1 else name or "a value"
 
 
-def _inputs(one: Suspect) -> str:
+def _inputs(suspect: Suspect) -> str:
     """What is right there, or by how much it is off. Of a mask nothing says what it should be."""
-    if f"{one.name} is off by " in one.reason:
-        return one.reason
-    return "it is right until that line masks it" if one.site.operation == "select" else "its inputs are right"
+    if f"{suspect.name} is off by " in suspect.reason:
+        return suspect.reason
+    return "it is right until that line masks it" if suspect.site.operation == "select" else "its inputs are right"
 
 
 def _reasons(group: Sequence[Suspect], where: Sequence[Where]) -> Iterator[str]:
@@ -131,14 +134,14 @@ def _called(chain: Chain) -> str:
 # --- lines
 
 
-def _where(one: Suspect) -> Where:
+def _where(suspect: Suspect) -> Where:
     """The line at fault, and the calls that led there."""
-    does = f"{title(one.name)} is {_KINDS[one.kind].verb} here" if one.name else "wrong here"
-    return _line(one, *_last(one.lines), does + _called(one.lines))
+    does = f"{title(suspect.name)} is {_KINDS[suspect.kind].verb} here" if suspect.name else "wrong here"
+    return _line(suspect, *_last(suspect.lines), does + _called(suspect.lines))
 
 
-def _line(one: Suspect, file: str, line: int, note: str) -> Where:
-    return among(Where(file, line, linecache.getline(file, line).strip(), kernel=one.site.kernel, note=note))
+def _line(suspect: Suspect, file: str, line: int, note: str) -> Where:
+    return among(Where(file, line, linecache.getline(file, line).strip(), kernel=suspect.site.kernel, note=note))
 
 
 def _last(chain: Chain) -> tuple[str, int]:
@@ -147,41 +150,35 @@ def _last(chain: Chain) -> tuple[str, int]:
     return place.file, place.line
 
 
-def _index_lines(one: Suspect) -> Iterator[Where]:
-    """The lines of the index that misleads several accesses."""
-    for number, chain in enumerate(one.index):
-        note = "it is made of this" if number else "the index of all of these is computed here"
-        yield _line(one, *_last(chain), note)
-
-
-def _beside(one: Suspect, place: Where) -> Iterator[Where]:
+def _beside(suspect: Suspect, place: Where) -> Iterator[Where]:
     """The lines of what enters a wrong operation unseen: its mask, its terms, the range of its loop."""
     file, line = place.file, place.line
-    note = "its address" if one.kind in _OF_ACCESSES else f"used in {title(one.name)} here" if one.name else "used here"
-    lines = [(*_last(chain), "worked on here") for chain in one.used]
-    lines += [(*_last(chain), note) for chain in one.beside]
-    if one.site.operation == "select" or one.kind == "masked":
+    used = f"used in {title(suspect.name)} here" if suspect.name else "used here"
+    note = "its address" if suspect.kind in _OF_ACCESSES else used
+    lines = [(*_last(chain), "worked on here") for chain in suspect.used]
+    lines += [(*_last(chain), note) for chain in suspect.beside]
+    if suspect.site.operation == "select" or suspect.kind == "masked":
         lines += [(file, at, "the mask") for at in masks(file, line)]
-    if one.kind in _OF_ACCESSES:
+    if suspect.kind in _OF_ACCESSES:
         lines += [(of, at, note) for of, made, _ in lines for at in aliases(of, made)]
-        passed = gathered("lint", passed_of_others, file, one.site.kernel, one.name)
+        passed = gathered("lint", passed_of_others, file, suspect.site.kernel, suspect.name)
         lines += [(file, at, "passed here") for at in passed]
-        masking = [_last(chain) for chain in one.used if one.letter]
+        masking = [_last(chain) for chain in suspect.used if suspect.letter]
         lines += [(of, at, LOOP) for of, masked in masking for at in loops(of, masked)]
-        lines += [] if one.beside else [(file, at, note) for at in address(file, line)]
-    elif one.kind == "value":
-        lines += _beside_value(one, file, line, lines, note)
-    elif one.kind in ("unstored", "grid"):
-        lines += [(file, at, "launched here") for at in grids(file, one.site.kernel)]
-    elif one.kind == "pairs":
-        lines = _beside_pairs(one)
-    yield from (_line(one, *each) for each in lines)
+        lines += [] if suspect.beside else [(file, at, note) for at in address(file, line)]
+    elif suspect.kind == "value":
+        lines += _beside_value(suspect, file, line, lines, note)
+    elif suspect.kind in ("unstored", "grid"):
+        lines += [(file, at, "launched here") for at in grids(file, suspect.site.kernel)]
+    elif suspect.kind == "pairs":
+        lines = _beside_pairs(suspect)
+    yield from (_line(suspect, *each) for each in lines)
 
 
 _Lines = list[tuple[str, int, str]]
 
 
-def _beside_value(one: Suspect, file: str, line: int, entering: _Lines, note: str) -> _Lines:
+def _beside_value(suspect: Suspect, file: str, line: int, entering: _Lines, note: str) -> _Lines:
     lines = [(of, at, note) for of, made, _ in entering for at in given_again(of, made, line)]
     lines += [(file, at, "the mask") for at in masks(file, line, of_accesses=False)]
     lines += [(file, at, note) for at in begun(file, line)]
@@ -189,7 +186,7 @@ def _beside_value(one: Suspect, file: str, line: int, entering: _Lines, note: st
     lines += [(of, at, "the mask") for of, made, _ in entering for at in masks(of, made, of_accesses=False)]
     last = max([line, *(made for of, made, _ in (*entering, *lines) if of == file)])
     # From where scores are not masked that it is made of: the lines that make them anew.
-    for of, made in map(_last, one.unmasked):
+    for of, made in map(_last, suspect.unmasked):
         anew = given_again(of, made, last) if of == file else ()
         lines += [(of, at, "not masked here") for at in (made, *anew)]
         lines += [(of, at, "the mask") for at in masks(of, made, of_accesses=False)]
@@ -197,8 +194,8 @@ def _beside_value(one: Suspect, file: str, line: int, entering: _Lines, note: st
     return lines
 
 
-def _beside_pairs(one: Suspect) -> _Lines:
-    chains = [[(line.file, line.line) for line in places(chain)] for chain in (one.lines, *one.beside)]
+def _beside_pairs(suspect: Suspect) -> _Lines:
+    chains = [[(line.file, line.line) for line in places(chain)] for chain in (suspect.lines, *suspect.beside)]
     lines = [(file, at, LOOP) for chain in chains for file, line in chain for at in loops(file, line)]
     lines += [(file, at, RANGE) for chain in chains for file, at in ranges(chain)]
-    return lines + [(*_last(chain), COUNTED) for chain in one.counted]
+    return lines + [(*_last(chain), COUNTED) for chain in suspect.counted]

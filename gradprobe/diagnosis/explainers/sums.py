@@ -76,8 +76,8 @@ def _counting(run: FollowedRun, stored: StoredTile) -> Iterator[Chain]:
     """The lines that are in the address of each load whose rows, or keys, are summed over, and of no other load."""
     flow, lanes = run.flow, stored.node.lanes
     having, others = list[frozenset[int]](), frozenset[int]()
-    for number, one in enumerate(flow.sources):
-        if (one.site.kernel, one.site.operation) == (stored.site.kernel, "load"):
+    for number, source in enumerate(flow.sources):
+        if (source.site.kernel, source.site.operation) == (stored.site.kernel, "load"):
             if lanes is not None and lanes.cover is not None and (number, lanes.cover.letter) in flow.reached:
                 having.append(flow.slices[number])
             else:
@@ -160,11 +160,11 @@ def partly(node: Node, extent: str) -> Suspect:
 def summing(node: Node) -> tuple[Site, ...]:
     """The dots that a result was summed by, the last first; one that sums nothing itself stands for them."""
 
-    def made_of(one: Node) -> Sequence[Node]:
-        if one.site.operation == "reduce":
+    def made_of(summed: Node) -> Sequence[Node]:
+        if summed.site.operation == "reduce":
             return ()
         # What a dot is added to, where that is an operand of its own, was summed by others.
-        return one.operands[2:] if one.site.operation == "dot" else one.operands
+        return summed.operands[2:] if summed.site.operation == "dot" else summed.operands
 
     found = dict.fromkeys(one.site for one in behind([node], made_of) if one.site.operation in ("dot", "reduce"))
     dots = tuple(site for site in found if site.operation == "dot")
