@@ -39,10 +39,10 @@ def capture(function: Any = None, *, folder: str = ".gradprobe/captures", keep: 
     """
     from pathlib import Path
 
-    from .commands.record.capture import Keeping
+    from .commands.record.capture import CapturePlan
     from .commands.record.capturing import capture as start
 
-    return start(function, Keeping(Path(folder), keep, order))
+    return start(function, CapturePlan(Path(folder), keep, order))
 
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from gradprobe.inputs.draw import draw
 from gradprobe.model.case import Case
 from gradprobe.numerics.black_box.look import Examiner, look_inside
 from gradprobe.numerics.black_box.onehot import Sample
-from gradprobe.numerics.black_box.recover import Answer, Recovered, recover
+from gradprobe.numerics.black_box.recover import Answer, RecoveredValues, recover
 from gradprobe.numerics.budget import Recovery
 from gradprobe.numerics.compare import compare
-from gradprobe.numerics.evidence import Inside, Measured
+from gradprobe.numerics.evidence import BlackBoxEvidence, Measured
 from gradprobe.numerics.precision import precision_of
 from gradprobe.numerics.rows import problem_of, rows_of
 from gradprobe.runtime.trace import Trace, read_trace
@@ -57,7 +57,7 @@ def measure_of(case: Case, how: Arithmetic | None = None) -> Callable[..., Measu
     return measure
 
 
-def recovered_of(case: Case, how: Arithmetic | None = None, **options) -> Recovered:
+def recovered_of(case: Case, how: Arithmetic | None = None, **options) -> RecoveredValues:
     return recover(case, draw(case), answer_of(how, **options))
 
 
@@ -66,7 +66,7 @@ def inside_of(
     how: Arithmetic | None = None,
     sample: Sample | Callable[[Case, Mapping[str, Tensor], Measured], Sample] | None = None,
     **options,
-) -> Inside:
+) -> BlackBoxEvidence:
     """What a look into an emulated kernel shows."""
     values, answer, measure = draw(case), answer_of(how, **options), measure_of(case, how)
     own = measure(values, answer(case, values, values))

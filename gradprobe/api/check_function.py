@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..commands.suite.batteries import begun, refuse_set_by_it, refuse_unknown_battery
-from ..commands.suite.checked import Counterpart, Planned
+from ..commands.suite.checked import Counterpart, PlannedCheck
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.other_check import report_beside
 from ..inputs.history import CheckRequest
@@ -88,7 +88,7 @@ def checked(
     )
     functions = (None, None) if apart else (_function(target), _function(reference))
     kept, fresh = os.fspath(manner.evidence or ""), manner.fresh
-    planned = Planned("", request, sanitizer=sanitizer, evidence=kept, fresh=fresh, functions=functions)
+    planned = PlannedCheck("", request, sanitizer=sanitizer, evidence=kept, fresh=fresh, functions=functions)
     try:
         if not request.options.get("untested"):
             refuse_untested()
@@ -138,7 +138,7 @@ def _function(subject: Subject | None) -> Callable[..., Any] | None:
     return None if isinstance(subject, str) else subject
 
 
-def report_of_plan(planned: Planned, setting: Setting, other: Subject | Report | None) -> Report:
+def report_of_plan(planned: PlannedCheck, setting: Setting, other: Subject | Report | None) -> Report:
     with tempfile.TemporaryDirectory(prefix="gradprobe-") as folder:
         if other is not None:
             planned = replace(planned, against=_beside(planned, setting, other, os.path.join(folder, "given.pt")))
@@ -150,7 +150,7 @@ def report_of_plan(planned: Planned, setting: Setting, other: Subject | Report |
     return made.report
 
 
-def _beside(planned: Planned, setting: Setting, other: Subject | Report, kept: str) -> Counterpart:
+def _beside(planned: PlannedCheck, setting: Setting, other: Subject | Report, kept: str) -> Counterpart:
     if isinstance(other, Report):
         return Counterpart(other.name, other, "")
     function = None if setting.isolate else _function(other)

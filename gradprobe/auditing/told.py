@@ -8,7 +8,7 @@ import numpy as np
 
 from ..model.intermediates import PRODUCTS, symbol
 from ..model.number import listed
-from ..model.report import Diagnosis, Held, Where
+from ..model.report import Diagnosis, NameMismatch, Where
 from ..source.expressions import Expression
 from ..targets.naming import plain_function
 from .audit import Audit
@@ -194,7 +194,7 @@ def _strange_words(audit: Audit, value: Value) -> str:
     return f"the first variable that matches no formula is {value.at.name}{place}{due}"
 
 
-def held_of(audit: Audit) -> tuple[Held, ...]:
+def held_of(audit: Audit) -> tuple[NameMismatch, ...]:
     """Parameters and variables whose names say one thing, and hold another."""
     explanation = audit.explanation
     if explanation is None:
@@ -203,13 +203,13 @@ def held_of(audit: Audit) -> tuple[Held, ...]:
         takes = {own: name for name, own in audit.callee.takes.items()}
         pair = explanation.swapped
         return tuple(
-            Held(name=one, says=symbol(takes[one]), holds=f"used as {symbol(takes[other])}")
+            NameMismatch(name=one, says=symbol(takes[one]), holds=f"used as {symbol(takes[other])}")
             for one, other in (pair, pair[::-1])
         )
     return tuple(_conflicts(audit, explanation.holdings))[:_MOST_HELD]
 
 
-def _conflicts(audit: Audit, holdings: tuple[Holding, ...]) -> Iterator[Held]:
+def _conflicts(audit: Audit, holdings: tuple[Holding, ...]) -> Iterator[NameMismatch]:
     parameters = {
         own: "O" if name == "o" else name.upper() if name == "lse" else name for name, own in audit.callee.takes.items()
     }
@@ -222,7 +222,7 @@ def _conflicts(audit: Audit, holdings: tuple[Holding, ...]) -> Iterator[Held]:
         if wrong and says:
             rows = those if len(those) > 1 else wrong
             for one in {(one.line, one.words): one for one in rows}.values():
-                yield Held(name=name, says=symbol(says), holds=_holds(one), line=one.line)
+                yield NameMismatch(name=name, says=symbol(says), holds=_holds(one), line=one.line)
 
 
 def _is_own(one: Holding) -> bool:

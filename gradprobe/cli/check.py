@@ -12,7 +12,7 @@ import typer
 
 from ..commands.configuration.effective import configured, effective_settings
 from ..commands.suite.batteries import refuse_unknown_battery
-from ..commands.suite.checked import Planned
+from ..commands.suite.checked import PlannedCheck
 from ..commands.suite.checking import Setting
 from ..model.failures import UsageFailure
 from ..model.number import plural
@@ -118,7 +118,7 @@ def check(
         if battery:
             raise typer.Exit(check_battery(battery, request, effective, forms, how))
         if against is not None:
-            raise typer.Exit(check_against(Planned("", effective.over(request), fresh=fresh), against, forms, how))
-        planned = Planned("", effective.over(request), sanitizer=sanitizer, evidence=forms.evidence, fresh=fresh)
+            raise typer.Exit(check_against(PlannedCheck("", effective.over(request), fresh=fresh), against, forms, how))
+        planned = PlannedCheck("", effective.over(request), sanitizer=sanitizer, evidence=forms.evidence, fresh=fresh)
         planned = replace(planned, chosen=shared.BUILT_IN if target is None else "")
         raise typer.Exit(check_one(planned, forms, how))

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..commands.suite.check_table import LISTED, CheckTable, closing, counts, simplest
-from ..commands.suite.checked import Checked, Planned, code_of
+from ..commands.suite.checked import CheckOutcome, PlannedCheck, code_of
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.several import Further, Several, growing
 from ..inputs import history as last
-from ..model.documents import Reports, Untaken
+from ..model.documents import RefusedCase, Reports
 from ..model.failures import INTERRUPTED, Failure
 from ..model.report import Report
 from ..model.run import FAILED, MATCH
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-def check_one(planned: Planned, forms: Forms, setting: Setting) -> int:
+def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
     """Makes a check, shows it, and writes every form that was asked for; its exit code.
 
     What kept it from being made, or ended it, is said on stderr; what was measured before stands on stdout.
     """
-    made: list[Checked] = []
+    made: list[CheckOutcome] = []
     try:
         with Progress(lambda: _case_line(planned), patience=0.0) as tick:
             tick("importing torch and the target", None)
@@ -54,7 +54,7 @@ def check_one(planned: Planned, forms: Forms, setting: Setting) -> int:
     return tell(checked.report, checked.code, forms, setting.tracebacks, SHOW if is_kept else "")
 
 
-def _case_line(planned: Planned) -> list[Text]:
+def _case_line(planned: PlannedCheck) -> list[Text]:
     from rich.text import Text
 
     return [Text(planned.case_line, no_wrap=True, overflow="ellipsis")]
@@ -71,7 +71,7 @@ def tell(report: Report, code: int, forms: Forms, tracebacks: bool, rest: str = 
     return forms.write(Reports(reports=(report,), origin=report.origin), code, said=said)
 
 
-def _by_layout(planned: Planned, tick: Progress) -> Callable[[str, float, str], None]:
+def _by_layout(planned: PlannedCheck, tick: Progress) -> Callable[[str, float, str], None]:
     """Tells how many of the layouts are done; of a single one, how far its comparison is."""
     begun, of = list[str](), len(planned.layouts)
 
@@ -101,7 +101,7 @@ def say(report: Report, tracebacks: bool) -> str:
 _BETWEEN = 20
 # Lines of a live table at most, and of the terminal what is left to all else.
 _LIVE, _LEFT = 12, 6
-Maker = Callable[[Progress], Iterator[Checked]]
+Maker = Callable[[Progress], Iterator[CheckOutcome]]
 
 
 class _Lines:
@@ -142,13 +142,13 @@ class _Lines:
 
 
 def check_several(
-    planned: list[Planned],
+    planned: list[PlannedCheck],
     forms: Forms,
     setting: Setting,
     *,
-    untaken: Sequence[Untaken] | None = None,
-    closer: Callable[[Checked], Checked] = lambda failing: failing,
-    weigh: Callable[[Checked], Checked] = lambda checked: checked,
+    untaken: Sequence[RefusedCase] | None = None,
+    closer: Callable[[CheckOutcome], CheckOutcome] = lambda failing: failing,
+    weigh: Callable[[CheckOutcome], CheckOutcome] = lambda checked: checked,
     sweep: Maker | None = None,
     titles: Sequence[str] = (),
     further: Further = Further(),  # noqa: B008 - it holds nothing
@@ -216,7 +216,9 @@ def check_several(
     return forms.write(several.so_far, code_of(codes) if codes or several.expected else Failure.exit_code)
 
 
-def _each(planned: Sequence[Planned], setting: Setting, further: Further, tick: Progress) -> Iterator[Checked]:
+def _each(
+    planned: Sequence[PlannedCheck], setting: Setting, further: Further, tick: Progress
+) -> Iterator[CheckOutcome]:
     for number, checked in enumerate(check_each(planned, setting, alike=further.alike), 1):
         tick(f"check {number} of {len(planned)} made", number / len(planned))
         yield checked

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from msgspec import structs
 
-from ..commands.suite.checked import Planned, code_of_report
+from ..commands.suite.checked import PlannedCheck, code_of_report
 from ..commands.suite.checking import Setting
 from ..inputs import history as last
 from ..model.failures import UsageFailure, did_you_mean
@@ -57,7 +57,7 @@ def diff(
         if request.options.get("oracle") == "identities":
             raise UsageFailure("diff: --oracle identities compares no element", "check it without, at a shorter length")
         chosen = shared.BUILT_IN if target is None and not repeated else ""
-        planned = Planned("", request, close_up=(row.name, place), chosen=chosen)
+        planned = PlannedCheck("", request, close_up=(row.name, place), chosen=chosen)
         kept = last.kept_report(request) if repeated else None
         views = [view for view in (kept.close_ups if kept else ()) if view.intermediate == row.name]
         view = next((view for view in views if place in (None, (view.batch or 0, view.head))), None)

@@ -11,7 +11,7 @@ import typer
 
 from ..commands.apply_edit import apply, refuse_dirty, refuse_link
 from ..commands.configuration.effective import effective_settings
-from ..commands.suite.checked import Checked, Planned
+from ..commands.suite.checked import CheckOutcome, PlannedCheck
 from ..commands.suite.checking import Setting, check_each
 from ..inputs import history as last
 from ..model.failures import UsageFailure
@@ -70,7 +70,7 @@ def fix(
         budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
         limit = seconds if isolate else None
         how = Setting(show_traceback, isolate=isolate, timeout=limit, fix_budget=budget, beyond=True)
-        planned = Planned("", effective.over(request))
+        planned = PlannedCheck("", effective.over(request))
         kept = last.kept_report(planned.request) if repeated else None
         if kept is not None and passing_edit(kept) is not None:
             note("the edit of the last check here, nothing was run")
@@ -100,9 +100,9 @@ def _several(report: Report) -> Any:
     return Reports(reports=(report,), origin=report.origin)
 
 
-def _checked(planned: Planned, how: Setting) -> tuple[Report, int]:
+def _checked(planned: PlannedCheck, how: Setting) -> tuple[Report, int]:
     """The report of a check, and its exit code; it is the last one in this folder then."""
-    made: list[Checked] = []
+    made: list[CheckOutcome] = []
     with Progress() as tick:
         tick("importing torch and the target", None)
         for checked in check_each(

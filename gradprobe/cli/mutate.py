@@ -115,7 +115,7 @@ def mutate(
             raise typer.Exit(0)
         from ..commands.mutate.campaign import campaign
 
-        told = _Told(json_file, repro_command)
+        told = _Progress(json_file, repro_command)
         with told.tick:
             told.tick("the gate on the file as it is", None)
             try:
@@ -127,7 +127,7 @@ def mutate(
         raise typer.Exit(found.exit_code)
 
 
-class _Told:
+class _Progress:
     """What is said while it runs, and in the end."""
 
     def __init__(self, json_file: str | None, repro_command: str) -> None:

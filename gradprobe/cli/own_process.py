@@ -59,7 +59,7 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
                 with heard_by(lambda value: show(0, value)):
                     return body(*arguments)
             (ended,) = run_each(
-                f"{__name__}:ApartBody", terminal(), [(body, arguments)], echo=sys.stderr.write, told=show
+                f"{__name__}:ProcessBody", terminal(), [(body, arguments)], echo=sys.stderr.write, told=show
             )
         except KeyboardInterrupt:
             step = last[0] if last else ProgressNote("", 0, 0, "")
@@ -76,8 +76,8 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
     return result
 
 
-class ApartBody:
-    """The other end: `ApartBody(look)((body, arguments))` gives what the body returns; it tells what goes to stdout."""
+class ProcessBody:
+    """The other end: `ProcessBody(look)((body, arguments))` gives what the body returns, and tells of stdout."""
 
     def __init__(self, on: Terminal) -> None:
         os.environ |= {"COLUMNS": str(on.columns)} | ({} if on.rows is None else {"LINES": str(on.rows)})

@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from ..commands.suite.checked import Counterpart, Planned
+from ..commands.suite.checked import Counterpart, PlannedCheck
 from ..commands.suite.checking import Setting
 from ..commands.suite.other_check import report_beside
 from ..render.terminal import Progress
@@ -14,7 +14,7 @@ from .checks import check_one, say
 from .report_forms import Forms
 
 
-def check_against(planned: Planned, word: str, forms: Forms, setting: Setting) -> int:
+def check_against(planned: PlannedCheck, word: str, forms: Forms, setting: Setting) -> int:
     """Checks another target, then this one, and shows this one with what it differs in; the exit code.
 
     Raises:

@@ -55,14 +55,14 @@ COMMANDS = {
 }
 
 
-class Worded(ShortHelp):
+class OptionalWordCommand(ShortHelp):
     """A command with --battery or --ray, which may stand without its word."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_word(args))
 
 
-class Unimported(TyperCommand):
+class LazyCommand(TyperCommand):
     """A command of which the name and the first paragraph are known; the list of commands needs no more."""
 
     def imported(self) -> Any:
@@ -84,7 +84,7 @@ def imported(name: str) -> Any:
     # A line's end in a docstring is none in the help.
     paragraphs = (inspect.getdoc(found) or "").split("\n\n")
     told = "\n\n".join(" ".join(lines.split()) for lines in paragraphs)
-    alone.command(name, cls=Worded, help=told)(found)
+    alone.command(name, cls=OptionalWordCommand, help=told)(found)
     return typer.main.get_command(alone)
 
 
@@ -153,7 +153,7 @@ class Commands(CommandGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands.update({name: Unimported(name, help=first) for name, first in COMMANDS.items()})
+        self.commands.update({name: LazyCommand(name, help=first) for name, first in COMMANDS.items()})
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parser's parameters, of which typer's own that installs completion says instead what to run."""

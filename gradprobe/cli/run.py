@@ -66,9 +66,9 @@ def run(
     with failures_told(json_file, repro_command, show_traceback):
         if watch is None:
             raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
-        from ..commands.record.capture import FOLDER, Keeping
+        from ..commands.record.capture import FOLDER, CapturePlan
 
-        keeping = Keeping(Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order)
+        keeping = CapturePlan(Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order)
         shared.refuse_wrong_words(replace(request, target=target or shared.DEFAULT))
         from ..commands.record.replay import look_where_it_looked, run_watched
 

@@ -14,11 +14,11 @@ import typer
 
 from ..commands.configuration.effective import EffectiveSettings, effective_settings
 from ..commands.suite.batteries import looked_into
-from ..commands.suite.checked import Checked, Planned
+from ..commands.suite.checked import CheckOutcome, PlannedCheck
 from ..commands.suite.checking import Setting, check_each
-from ..commands.suite.journal import Asked, Journal
+from ..commands.suite.journal import Journal, SweepRequest
 from ..commands.suite.matrix import Takes, described
-from ..commands.suite.on_ray import OnRay, check_each_on_ray
+from ..commands.suite.on_ray import RayCluster, check_each_on_ray
 from ..commands.suite.sweeping import Sweep, sweep_of
 from ..inputs import history as last
 from ..inputs.options import OPTIONS, parse
@@ -93,7 +93,7 @@ def sweep(
         effective = effective_settings(Path.cwd())
         seconds = effective.timeout(timeout)
         setting = Setting(show_traceback, _at_a_time(workers, options), timeout=seconds, shrink_budget=shrink_budget)
-        on = None if ray is None else OnRay(ray, retries)
+        on = None if ray is None else RayCluster(ray, retries)
         if on is not None:
             on.refuse_unusable()
         if resume is not None:
@@ -125,7 +125,7 @@ def _asked(
     minutes: float | None,
     *,
     grid: bool,
-) -> Asked:
+) -> SweepRequest:
     """What the command line asks for."""
     values = {name: list(dict.fromkeys(words)) for name, words in request.options.items() if name not in _LISTS}
     varied = {name: words for name, words in values.items() if len(words) > 1}
@@ -143,7 +143,7 @@ def _asked(
     for word in targets:
         whole = effective.over(replace(request, target=word, options=fixed))
         requests.append(replace(whole, options={name: w for name, w in whole.options.items() if name not in varied}))
-    return Asked(tuple(requests), varied, draw, minutes)
+    return SweepRequest(tuple(requests), varied, draw, minutes)
 
 
 def _at_a_time(workers: int | None, options: Mapping[str, Any]) -> int:
@@ -153,7 +153,7 @@ def _at_a_time(workers: int | None, options: Mapping[str, Any]) -> int:
     return shared.count_of_workers(workers)
 
 
-def _cases(asked: Asked, setting: Setting) -> Sweep:
+def _cases(asked: SweepRequest, setting: Setting) -> Sweep:
     """The cases of a sweep; where they depend on what the targets take, these are asked."""
     takes: Iterable[Takes | None] = itertools.repeat(None, len(asked.requests))
     if asked.is_drawn or not asked.varied:
@@ -161,13 +161,15 @@ def _cases(asked: Asked, setting: Setting) -> Sweep:
     return sweep_of(asked, list(takes))
 
 
-def _swept(asked: Asked, cases: Sweep, journal: Journal, forms: Forms, setting: Setting, on: OnRay | None) -> int:
+def _swept(
+    asked: SweepRequest, cases: Sweep, journal: Journal, forms: Forms, setting: Setting, on: RayCluster | None
+) -> int:
     """Makes the checks of a sweep; their exit code."""
 
-    def check(plan: Sequence[Planned]) -> Iterator[Checked]:
+    def check(plan: Sequence[PlannedCheck]) -> Iterator[CheckOutcome]:
         return check_each(plan, setting) if on is None else check_each_on_ray(plan, setting, on)
 
-    def results(tick: Progress) -> Iterator[Checked]:
+    def results(tick: Progress) -> Iterator[CheckOutcome]:
         return cases.results(journal, check, 2 * setting.workers, tick)
 
     # Of cases that nobody asked for by name, what the target refuses is no error.

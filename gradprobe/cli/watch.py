@@ -15,7 +15,7 @@ from typing import Any
 from rich.text import Text
 
 from ..commands.configuration.effective import effective_settings
-from ..commands.suite.checked import Checked, Planned
+from ..commands.suite.checked import CheckOutcome, PlannedCheck
 from ..commands.suite.checking import Setting, check_each
 from ..commands.warm_check import (
     Sources,
@@ -34,7 +34,7 @@ from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.report import Report
 from ..model.run import FAILED
-from ..processes.each import Abandoned, abandoned_when
+from ..processes.each import AbandonedWork, abandoned_when
 from ..render.comparison import changes_since, sentences_of
 from ..render.terminal import Progress, note, print_failure, rendered, show, terminal, write_as_is
 from . import shared_options as shared
@@ -68,7 +68,7 @@ def watch(
         fix = shared.FIX_BUDGET if fix_budget is None else fix_budget
         coincidence = shared.COINCIDENCE_BUDGET if coincidence_budget is None else coincidence_budget
 
-        def plan() -> tuple[Planned, Setting]:
+        def plan() -> tuple[PlannedCheck, Setting]:
             effective = effective_settings(Path.cwd())
             if target is None:
                 effective.refuse_misspelt()
@@ -76,7 +76,7 @@ def watch(
             seconds = effective.timeout(timeout)
             how = Setting(show_traceback, timeout=seconds, fix_budget=fix, coincidence_budget=coincidence, beyond=True)
             chosen = shared.BUILT_IN if target is None else ""
-            return Planned("", effective.over(request), chosen=chosen), how
+            return PlannedCheck("", effective.over(request), chosen=chosen), how
 
         loop = _Loop(plan, Forms.json(json_file))
         with warm(loop.planned.request.options):
@@ -86,7 +86,7 @@ def watch(
 class _Loop:
     """One check after another, until Ctrl-C."""
 
-    def __init__(self, plan: Callable[[], tuple[Planned, Setting]], forms: Forms) -> None:
+    def __init__(self, plan: Callable[[], tuple[PlannedCheck, Setting]], forms: Forms) -> None:
         """Raises UsageFailure, from the plan."""
         self._plan, self._forms = plan, forms
         self.planned, self._setting = plan()
@@ -101,7 +101,7 @@ class _Loop:
             try:
                 with abandoned_when(lambda: bool(self._sources.changed)):
                     checked = self._checked()
-            except Abandoned:
+            except AbandonedWork:
                 saved = self._sources.settled()
             else:
                 self._show(checked, time.time() - begun)
@@ -124,7 +124,7 @@ class _Loop:
                 self._sources.wait()
                 self._sources = Sources.of(self._sources.digests)
 
-    def _checked(self) -> Checked:
+    def _checked(self) -> CheckOutcome:
         """Makes the check; the layout that failed last is measured first, and how it stands now is told at once."""
         linecache.clearcache()  # of earlier texts, from which a crash's line would be told
         with Progress() as tick:
@@ -133,7 +133,7 @@ class _Loop:
             layout = failing_layout(self._before) if self._before else ""
             if (alone := in_layout(self.planned, layout)) is not None:
                 quick = replace(self._setting, fix_budget=0, coincidence_budget=0, beyond=False)
-                with contextlib.suppress(Abandoned), abandoned_when(lambda: answer.is_given):
+                with contextlib.suppress(AbandonedWork), abandoned_when(lambda: answer.is_given):
                     # To its end: Ctrl-C is raised after the check that it ended.
                     list(check_each([alone], quick, tick=answer.tick, told=answer.give))
             (checked,) = check_each(
@@ -141,7 +141,7 @@ class _Loop:
             )
             return checked
 
-    def _show(self, checked: Checked, seconds: float) -> None:
+    def _show(self, checked: CheckOutcome, seconds: float) -> None:
         """The report, what it changed, and the files that were asked for."""
         report = checked.report
         if report.verdict == FAILED:
@@ -156,7 +156,7 @@ class _Loop:
             self._before = report
         self._forms.write(Reports(reports=(report,), origin=report.origin), checked.code)
 
-    def _wait(self, checked: Checked, begun: float) -> list[str]:
+    def _wait(self, checked: CheckOutcome, begun: float) -> list[str]:
         """The files that are saved next, or were meanwhile."""
         known = self._sources.digests
         files = imported(self.planned, checked) or {*known, *at_first(self.planned), *checked.report.sources}

@@ -89,7 +89,7 @@ def _signature(statements: list[ast.stmt], name: str) -> tuple[int, list[str]]:
 
 
 @dataclass(frozen=True)
-class FoundTarget:
+class TargetListing:
     """One function of a user's file."""
 
     name: str
@@ -131,7 +131,7 @@ class FileTargets:
     """What stands in a user's file."""
 
     file: str
-    targets: tuple[FoundTarget, ...]
+    targets: tuple[TargetListing, ...]
     """Every function that a word can name, by its line."""
     kernels: tuple[str, ...]
     """Its Triton kernels and what they call, which functions launch."""
@@ -154,21 +154,21 @@ def found_in(file: str) -> FileTargets:
         return FileTargets(file, tuple(map(_listed, found.functions)), tuple(one.name for one in kernels))
 
 
-def _listed(found: FoundFunction) -> FoundTarget:
+def _listed(found: FoundFunction) -> TargetListing:
     word = found.word
     try:
         target = target_of(found)
     except UsageFailure as failure:
         why = str(failure).removeprefix(f"target {word!r} ")
         known = set(map(canonical_name, inspect.signature(found.function).parameters))
-        return FoundTarget(word, "", "", False, (), (), found.source.line, why, not {"q", "k", "v"} <= known)
+        return TargetListing(word, "", "", False, (), (), found.source.line, why, not {"q", "k", "v"} <= known)
     of_lazy = {"window", *(name for input in ("tau", "bias") for name in (input, GRADIENT_OF[input].lower()))}
     lazy = of_lazy if target.family == "lazy" else set()
     masks = {"bias": "mask"} if target.takes.get("bias") in EITHER else {}
     required = {masks.get(name, name) for name in target.required - lazy}
     needed = [given for name, given in _GIVEN.items() if name in required]
     words = {name: value for given in needed for name, value in given.items()}
-    return FoundTarget(
+    return TargetListing(
         word,
         command_line("check", word, words),
         target.family,
@@ -209,7 +209,7 @@ def _way_out(found: FileTargets) -> str:
     return f"gradprobe init writes an adapter, to call what {found.file} has"
 
 
-def _refused(entries: Sequence[FoundTarget], width: int) -> Iterator[Text]:
+def _refused(entries: Sequence[TargetListing], width: int) -> Iterator[Text]:
     """Why some cannot be checked; those that are no attention in one sentence."""
     yield Text("Not as it stands", "bold")
     for entry in (one for one in entries if not one.is_other):
@@ -218,11 +218,11 @@ def _refused(entries: Sequence[FoundTarget], width: int) -> Iterator[Text]:
         yield from _folded("no q, k, v", ", ".join(others), width)
 
 
-def _function(entry: FoundTarget) -> str:
+def _function(entry: TargetListing) -> str:
     return entry.name.rpartition(":")[2]
 
 
-def _of_file(entry: FoundTarget, width: int) -> Iterator[Text]:
+def _of_file(entry: TargetListing, width: int) -> Iterator[Text]:
     yield Text(entry.command)
     kind = "backward" if entry.is_backward else "forward through autograd"
     yield from _folded("family", f"{entry.family}, a {kind}, in line {entry.line}", width)

@@ -24,7 +24,7 @@ from ..processes.warm import warm_process
 from ..targets.builtin import BUILTINS, has_driver
 from ..targets.find import FILES, parts_of
 from .configuration.settings import table_of
-from .suite.checked import Checked, Planned
+from .suite.checked import CheckOutcome, PlannedCheck
 
 # What a kernel is written in, and may include.
 _SETTINGS = "pyproject.toml"
@@ -176,7 +176,7 @@ def _lacks(now: Sources, before: Sources) -> bool:
     return any(before.digests[file] and not digest for file, digest in now.digests.items())
 
 
-def at_first(planned: Planned) -> set[str]:
+def at_first(planned: PlannedCheck) -> set[str]:
     """Files of which one is the target's, as far as its words say, and their folders: where nothing was imported."""
     words = (planned.request.target, planned.request.reference or "")
     files = {os.path.abspath(place) for word in words if (place := _file(word))}
@@ -196,14 +196,14 @@ def _beside(folder: str) -> Iterator[str]:
         yield from (entry.path for entry in os.scandir(folder) if Path(entry.name).suffix in _SOURCES)
 
 
-def of_settings(planned: Planned) -> set[str]:
+def of_settings(planned: PlannedCheck) -> set[str]:
     """The files of its inputs and settings, also where the nearest is not there yet."""
     folder, inputs = Path.cwd(), planned.request.options.get("inputs")
     files = {above / _SETTINGS for above in folder.parents if (above / _SETTINGS).is_file()} | {folder / _SETTINGS}
     return {str(file) for file in files} | ({os.path.abspath(inputs)} if inputs else set())
 
 
-def imported(planned: Planned, checked: Checked) -> set[str]:
+def imported(planned: PlannedCheck, checked: CheckOutcome) -> set[str]:
     """The files that made a check what it is; empty where it did not come to its results."""
     report = checked.report
     if report.error is not None or not report.runs:
@@ -220,7 +220,7 @@ def failing_layout(report: Report) -> str:
     return "" if report.failing is None else report.failing.layout.partition(", ")[0]
 
 
-def in_layout(planned: Planned, layout: str) -> Planned | None:
+def in_layout(planned: PlannedCheck, layout: str) -> PlannedCheck | None:
     """The same check in one layout alone; None where it begins there anyway."""
     options = {name: word for name, word in planned.request.options.items() if name != "layout"}
     if not layout or layout == planned.layouts[0]:

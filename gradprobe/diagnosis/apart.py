@@ -19,7 +19,7 @@ from ..numerics.black_box.recover import recoverable
 from ..numerics.compare import compare, promoted
 from ..numerics.evidence import Measured, SeenRow
 from ..numerics.locate import locate
-from ..numerics.tally import Finding, Rising
+from ..numerics.tally import Finding, RisingErrors
 from ..probing.experiment import Experiment
 from ..probing.insides import MOST_INTERPRETED, with_insides
 from ..probing.runs import RunRecord
@@ -175,7 +175,7 @@ def _less_blamed(own: Finding, judged: Finding | None) -> Finding:
     if judged is None or not own.mismatched:
         return own
     left = own.own.minimum(judged.own)
-    return replace(own, own=left, rising_own=own.rising_own if bool(left.any()) else Rising())
+    return replace(own, own=left, rising_own=own.rising_own if bool(left.any()) else RisingErrors())
 
 
 def _first(shown: Measured) -> Element | None:

@@ -12,7 +12,7 @@ from ..model.failures import fault_words
 from ..model.intermediates import TABLE
 from ..model.number import plural
 from ..model.report import CONSISTENT, NAMED, Diagnosis, Misread, causes_among
-from ..model.run import Visited
+from ..model.run import VisitedPairs
 from ..probing.experiment import Experiment
 from .agreement import Table
 from .behaviour import (
@@ -53,7 +53,7 @@ class CauseSearch:
         self._unexplained: dict[str, tuple[FailingLayout, list[str]]] = {}
         """By layout, with others that fail in the same places."""
         self._late: list[str] = []
-        self.visited: dict[str, tuple[Visited, ...]] = {}
+        self.visited: dict[str, tuple[VisitedPairs, ...]] = {}
         """By layout that was followed, what each result was summed over."""
         self._not_followed: dict[str, None] = {}
         """Faults of gradprobe that kept the dataflow of a run from being followed."""

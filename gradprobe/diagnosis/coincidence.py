@@ -25,7 +25,7 @@ from ..model.assignment import UNIT_RUN, Assigned, run_name
 from ..model.case import ALIGNMENTS, Case, fewer_heads, shortened
 from ..model.failures import Failure
 from ..model.mechanisms import door, gathered
-from ..model.memory import COINCIDENCE, OUTSIDE, Warned, telling
+from ..model.memory import COINCIDENCE, OUTSIDE, WarningNote, telling
 from ..model.number import in_words, spans
 from ..model.report import Where
 from ..model.run import MATCH
@@ -95,7 +95,7 @@ class CoincidenceSearch:
         self._fork = ParallelWork(partial(sought, replace(experiment, tick=silent), runs, allowance.count))
 
     @door("coincidence", lambda search: ((), ()))
-    def result(self) -> tuple[tuple[Warned, ...], tuple[str, ...]]:
+    def result(self) -> tuple[tuple[WarningNote, ...], tuple[str, ...]]:
         """What is found, and a sentence where the search was stopped."""
         left = max(0.0, self._since + self._longest - time.monotonic())
         if (found := self._fork.answer(left)) is not None:
@@ -110,9 +110,9 @@ class CoincidenceSearch:
         self._fork.__exit__()
 
 
-def sought(experiment: Experiment, runs: Sequence[LayoutRun], count: int) -> tuple[Warned, ...]:
+def sought(experiment: Experiment, runs: Sequence[LayoutRun], count: int) -> tuple[WarningNote, ...]:
     """What so many runs come to, made in this process."""
-    found = dict[tuple[str, int | None], Warned]()
+    found = dict[tuple[str, int | None], WarningNote]()
     work, apart = _SmallRuns(experiment, count), variations(experiment.case, runs)
     # Most targets that take each of several cases take all at once, which is one run instead of several.
     if work.left > 0 and len(apart) > 1 and work.is_right(_together(apart)):
@@ -199,7 +199,7 @@ class _SmallRuns:
     def _has_matched(self, variation: Variation) -> bool:
         return next((run is not None and run.verdict == MATCH for _, run in self._taken(variation)), False)
 
-    def warnings_in(self, variation: Variation) -> list[Warned]:
+    def warnings_in(self, variation: Variation) -> list[WarningNote]:
         """What misreads a tensor in the first layout in which the target does not do so in its own way."""
         others = _corners(self._experiment, variation)[1:]
         for ran, run in self._taken(variation):
@@ -282,7 +282,7 @@ def _short(flow: Flow) -> Iterator[_Culprit]:
 
 def _warned(
     experiment: Experiment, assigned: Assigned, culprits: Sequence[_Culprit], with_case: str
-) -> Iterator[Warned]:
+) -> Iterator[WarningNote]:
     """A warning for each tensor: what `lint` says of its strides where they were other numbers, else what was seen."""
     read = gathered("lint", findings_of, experiment.target, experiment.case) if assigned else []
     for tensor in dict.fromkeys(one.tensor for one in culprits):
@@ -293,7 +293,7 @@ def _warned(
         others = sorted({one.line for one in more if one.line != first.line})
         likewise = f" (likewise at line {in_words(spans(others), 4)})" if others else ""
         words = f"right only by coincidence: {reason}{likewise}; it is wrong with {with_case}"
-        yield Warned(COINCIDENCE, f"{tensor} in {first.kernel}", words, (), first.file, first.line, first.code)
+        yield WarningNote(COINCIDENCE, f"{tensor} in {first.kernel}", words, (), first.file, first.line, first.code)
 
 
 def _where(culprit: _Culprit) -> Where:

@@ -17,7 +17,7 @@ from ..model.failures import Failure, fault_words
 from ..model.mechanisms import door, gathered
 from ..model.report import Diagnosis, Where
 from ..model.run import INHERITED, MISMATCH
-from ..numerics.evidence import LayoutRun, Measured, Watched
+from ..numerics.evidence import DataflowEvidence, LayoutRun, Measured
 from ..probing.experiment import Experiment
 from .addresses import misread, visited_run
 from .explainers.sentences import diagnoses_of
@@ -27,10 +27,10 @@ from .explainers.suspects import suspects
 from .follow import FollowedRun, followed_run
 
 
-@door("dataflow", lambda *args: Watched())
+@door("dataflow", lambda *args: DataflowEvidence())
 def seen_in_dataflow(
     experiment: Experiment, run: LayoutRun, read: Callable[[FollowedRun], Measured | None] = lambda followed: None
-) -> Watched:
+) -> DataflowEvidence:
     """What goes wrong by itself in one failing run, and what it summed; nothing of packed sequences.
 
     A fault of gradprobe in here is told as what kept it from being followed.
@@ -38,25 +38,25 @@ def seen_in_dataflow(
     Args:
         read: what its kernels hold, judged.
     """
-    watched = Watched()
+    watched = DataflowEvidence()
     if experiment.case.cu_seqlens_q or run.measured is None:
         return watched
     try:
         if experiment.cuda:
             visited = visited_run(experiment, run.assigned)
             found = gathered("dataflow/cuda", misread, visited, _wrong(run.measured)) if visited is not None else []
-            return Watched(tuple(diagnoses_of(found, experiment.case.family)))
+            return DataflowEvidence(tuple(diagnoses_of(found, experiment.case.family)))
         if (followed := followed_run(experiment, run.assigned)) is not None:
             followed = dataclasses.replace(followed, wrong=_wrong(run.measured))
-            watched = Watched(failures=tuple(followed.flow.failures))
+            watched = DataflowEvidence(failures=tuple(followed.flow.failures))
             shown = None if watched.failures else read(followed)
             seen = diagnoses_of(suspects(followed, followed.wrong), experiment.case.family)
             visits = gathered("dataflow/visited", visited_in, followed)
-            watched = Watched(tuple(seen), watched.failures, shown, tuple(visits))
+            watched = DataflowEvidence(tuple(seen), watched.failures, shown, tuple(visits))
     except Failure:
         return watched
     except Exception as error:
-        return Watched(failures=(*watched.failures, fault_words(error)))
+        return DataflowEvidence(failures=(*watched.failures, fault_words(error)))
     return watched
 
 

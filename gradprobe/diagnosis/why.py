@@ -11,7 +11,7 @@ from ..faults.hypothesis import Hypothesis
 from ..model.failures import fault_words
 from ..model.mechanisms import spoken
 from ..model.report import NAMED, Diagnosis, causes_among
-from ..model.run import MISMATCH, Visited
+from ..model.run import MISMATCH, VisitedPairs
 from ..numerics.evidence import LayoutRun
 from ..numerics.rows import rows_of
 from ..probing.experiment import Experiment, inputs_of
@@ -48,7 +48,7 @@ class Reasons:
     """By fault of a cause, the layouts in which it shows."""
     predicted: Mapping[str, Hypothesis] = field(default_factory=dict)
     """By fault of a cause, what predicts it."""
-    visited: Mapping[str, tuple[Visited, ...]] = field(default_factory=dict)
+    visited: Mapping[str, tuple[VisitedPairs, ...]] = field(default_factory=dict)
     """By layout that was followed, what each result was summed over."""
     is_beyond_edits: bool = False
     """Whether the one cause lies in more lines than an edit that is tried changes."""

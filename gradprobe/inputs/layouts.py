@@ -12,7 +12,7 @@ from ..model.assignment import AS_SAVED, ORDERED, OUTPUTS, PLAIN, SCALED, Assign
 from ..model.case import Case
 from ..model.failures import UsageFailure
 from ..model.intermediates import OF_HEADS
-from ..model.run import Laid
+from ..model.run import TensorLayout
 from .guard_bands import ORDINARY, guarded
 from .placement import Placement, spanned
 
@@ -101,7 +101,7 @@ def place(
     return Inputs(run_name(assigned), values, {name: found[name] for name in places}, assigned, fill)
 
 
-def laid(case: Case, inputs: Inputs, *, otherwise: bool = False) -> tuple[Laid, ...]:
+def laid(case: Case, inputs: Inputs, *, otherwise: bool = False) -> tuple[TensorLayout, ...]:
     """How the tensors of a run lie.
 
     Args:
@@ -109,7 +109,7 @@ def laid(case: Case, inputs: Inputs, *, otherwise: bool = False) -> tuple[Laid, 
     """
     kept = {name: tensor for name, tensor in inputs.tensors.items() if not (otherwise and tensor.is_contiguous())}
     return tuple(
-        Laid(name=name, axes=case.input_axes(name), sizes=tuple(tensor.shape), strides=tuple(tensor.stride()))
+        TensorLayout(name=name, axes=case.input_axes(name), sizes=tuple(tensor.shape), strides=tuple(tensor.stride()))
         for name, tensor in kept.items()
     )
 

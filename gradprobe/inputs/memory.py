@@ -162,7 +162,7 @@ class Marks:
         self._nbytes = nbytes
         self.unit = unit
         count = -(-nbytes // unit)
-        self._marks: _Room | _Sorted = _Room(count, dtype) if count <= ROOM_FOR_ALL else _Sorted()
+        self._marks: _Room | _SparseUnits = _Room(count, dtype) if count <= ROOM_FOR_ALL else _SparseUnits()
 
     @property
     def whole(self) -> Array | None:
@@ -216,7 +216,7 @@ class _Room:
         return units, self.values[units]
 
 
-class _Sorted:
+class _SparseUnits:
     """Those units only that were set, in ascending order: for storages of which little is ever touched."""
 
     def __init__(self) -> None:

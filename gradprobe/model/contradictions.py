@@ -8,7 +8,7 @@ from typing import Any
 from .case import Case
 from .memory import ACCESSES, KINDS, MemoryFinding
 from .report import Misread, Where
-from .run import CRASHED, FAILED, INCOMPLETE, MATCH, MISMATCH, SKIPPED, CloseUp, Laid, Run, Window
+from .run import CRASHED, FAILED, INCOMPLETE, MATCH, MISMATCH, SKIPPED, CloseUp, Run, TensorLayout, Window
 
 # A line of source, and an indent, are no longer than that.
 _LONGEST = 100_000
@@ -54,7 +54,7 @@ def _one_of(name: str, word: str, known: tuple[str, ...]) -> Wrong:
         yield name, f"expected one of {', '.join(filter(None, known))}, got {word!r}"
 
 
-def _laid(laid: Laid) -> Wrong:
+def _laid(laid: TensorLayout) -> Wrong:
     yield from _as_many("strides", laid.strides, "sizes", laid.sizes)
 
 
@@ -97,7 +97,7 @@ _RULES: dict[type, Callable[[Any], Wrong]] = {
     Case: _case,
     Run: _run,
     MemoryFinding: _memory,
-    Laid: _laid,
+    TensorLayout: _laid,
     Misread: _misread,
     Window: _window,
     CloseUp: _close_up,

@@ -26,7 +26,7 @@ SCHEMA_OF_SEVERAL = "gradprobe.reports/2"
 KNOWN = {SCHEMA: 1, "gradprobe.report/1": 1, SCHEMA_OF_SEVERAL: 2, "gradprobe.reports/1": 2}
 
 
-class Untaken(Struct, frozen=True):
+class RefusedCase(Struct, frozen=True):
     """A case that is no check of a target, since it does not take it."""
 
     title: str
@@ -40,7 +40,7 @@ class Reports(Struct, frozen=True, kw_only=True):
     """Those that count, then those that are warnings."""
     planned: int | None = None
     """How many there are to be that count; None for one check that is made alone."""
-    not_taken: tuple[Untaken, ...] | None = None
+    not_taken: tuple[RefusedCase, ...] | None = None
     """What the target does not take, where that is no error."""
     origin: Origin | None = None
     """As in each of them; there may be none."""
@@ -204,7 +204,7 @@ def load_several(text: str | bytes) -> Reports:
         mild = [one["report"] for one in document["warnings"] if one.get("report")]
         # Each once: a report with two warnings stands at both.
         parts = [*document["reports"], *(one for at, one in enumerate(mild) if one not in mild[:at])]
-        untaken = msgspec.convert(document.get("not_taken"), tuple[Untaken, ...] | None)
+        untaken = msgspec.convert(document.get("not_taken"), tuple[RefusedCase, ...] | None)
         origin = msgspec.convert(document.get("origin"), Origin | None)
         reports = tuple(_part(one, at) for at, one in enumerate(parts))
         groups = tuple(map(_group_from, document.get("groups", ())))

@@ -13,7 +13,7 @@ COUNTED = "warnings change no verdict; with --strict they are errors"
 
 
 @dataclass(frozen=True)
-class Warned:
+class WarningNote:
     """What is told and does not count, in plain values."""
 
     kind: str

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from .case import Case
 from .failures import Failure
 from .heads import Evidence
-from .memory import WARNING, MemoryFinding, Warned
+from .memory import WARNING, MemoryFinding, WarningNote
 from .run import FAILED, MATCH, MISMATCH, CloseUp, Counts, Difference, Element, Error, Intermediate, Run
 
 # The share of wrong elements that a hypothesis must reproduce to be named as the cause; with less it is consistent with
@@ -133,7 +133,7 @@ class Misread(Struct, frozen=True, kw_only=True):
     """Those with which it is read."""
 
 
-class Reached(Struct, frozen=True, kw_only=True):
+class AxisReach(Struct, frozen=True, kw_only=True):
     """Which indices of one axis a load or a store should reach, by what it meets, and which it does."""
 
     tensor: str
@@ -166,7 +166,7 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     """What was tried at its lines and at what flows into them; None where nothing was."""
     misread: Misread | None = None
     """Of a tensor that is read with other strides, in the layout that shows it."""
-    reached: Reached | None = None
+    reached: AxisReach | None = None
     """Of a load or a store that was seen to reach other elements than those that it meets."""
     seen: str = ""
     """Of what is no hypothesis, but was seen while it ran: "seen in dq_kernel, 4 of 4 tiles"."""
@@ -296,7 +296,7 @@ class SurveySummary(Struct, frozen=True, kw_only=True):
     findings: tuple[MemoryFinding, ...] = ()
 
 
-class Against(Struct, frozen=True, kw_only=True):
+class SecondCheck(Struct, frozen=True, kw_only=True):
     """A check that another one is set beside: of a second target, or saved."""
 
     name: str
@@ -333,7 +333,7 @@ class Opinion(Struct, frozen=True, kw_only=True):
     wrong: tuple[str, ...] = ()
 
 
-class Held(Struct, frozen=True, kw_only=True):
+class NameMismatch(Struct, frozen=True, kw_only=True):
     """A parameter or variable whose name says one thing, and whose use or value another."""
 
     name: str
@@ -346,7 +346,7 @@ class AuditSummary(Struct, frozen=True, kw_only=True):
     """What an audit of a reference has besides its runs."""
 
     opinions: tuple[Opinion, ...] = ()
-    held: tuple[Held, ...] = ()
+    held: tuple[NameMismatch, ...] = ()
     taken: tuple[str, ...] = ()
     """How it was called, and what it does by itself."""
 
@@ -404,7 +404,7 @@ class Report(Struct, frozen=True, kw_only=True):
     undeclared: tuple[str, ...] = ()
     """What came out wrong in a small second case, and nothing says that the target takes it."""
     compared: Counts = Counts()
-    warnings: tuple[Warned, ...] = ()
+    warnings: tuple[WarningNote, ...] = ()
     reproduce: str = ""
     """One command line that repeats this."""
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -417,7 +417,7 @@ class Report(Struct, frozen=True, kw_only=True):
     evidence: Evidence | None = None
     """The file that whole heads are kept in, where one was asked for."""
     strides: SurveySummary | None = None
-    against: Against | None = None
+    against: SecondCheck | None = None
     audit: AuditSummary | None = None
 
     @property

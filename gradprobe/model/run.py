@@ -249,7 +249,7 @@ ALONE, TOGETHER, PROGRAM = "one tensor", "all tensors", "program"
 BITS, BUDGET = "same bits", "within budget"
 
 
-class Tried(Struct, frozen=True, kw_only=True):
+class SurveyedLayout(Struct, frozen=True, kw_only=True):
     """What a survey says of one of its layouts."""
 
     kind: str
@@ -273,7 +273,7 @@ class Line(Struct, frozen=True, kw_only=True):
     code: str
 
 
-class Repeated(Struct, frozen=True, kw_only=True):
+class RepeatedResult(Struct, frozen=True, kw_only=True):
     """One intermediate that is not the same in every repeated run, or is wrong in one."""
 
     name: str
@@ -300,7 +300,7 @@ class Repeated(Struct, frozen=True, kw_only=True):
     """The spread in these heads: 0 where they are wrong by the same numbers each time."""
 
 
-class Laid(Struct, frozen=True, kw_only=True):
+class TensorLayout(Struct, frozen=True, kw_only=True):
     """How one tensor lay in memory."""
 
     name: str
@@ -316,7 +316,7 @@ class Laid(Struct, frozen=True, kw_only=True):
 NONE, ASKED, MORE, LACKING, TWICE = ".", "=", "+", "-", "2"
 
 
-class Visited(Struct, frozen=True, kw_only=True):
+class VisitedPairs(Struct, frozen=True, kw_only=True):
     """Which pairs of a row and a key one result was summed over, in one head."""
 
     name: str
@@ -350,7 +350,7 @@ class Run(Struct, frozen=True, kw_only=True):
     invariants: tuple[Identity, ...] = ()
     repeats: int = 0
     """How many runs of the same values, or in other orders of threads, were compared bit by bit; 0 of a single one."""
-    repeated: tuple[Repeated, ...] = ()
+    repeated: tuple[RepeatedResult, ...] = ()
     """What these showed; an intermediate that is right and the same in all of them is not in it."""
     error: Error | str | None = None
     """What kept it from its end; words alone in a survey of layouts."""
@@ -361,10 +361,10 @@ class Run(Struct, frozen=True, kw_only=True):
     copied: tuple[str, ...] = ()
     """The tensors of which a survey's kernels were given copies."""
     bits: bool | None = None
-    tried: Tried | None = None
-    laid: tuple[Laid, ...] = ()
+    tried: SurveyedLayout | None = None
+    laid: tuple[TensorLayout, ...] = ()
     """How its tensors lay; of a survey's, those that did not lie contiguous."""
-    visited: tuple[Visited, ...] = ()
+    visited: tuple[VisitedPairs, ...] = ()
     """Of one that was followed: what each result was summed over."""
 
     @property

@@ -18,13 +18,13 @@ from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes
 from .block import Block, blocks, key_heads_at_once, parts_of
 from .budget import Recovery
-from .compare import BySieve, Comparison, Evaluate, Later, compare, promoted
+from .compare import Comparison, Evaluate, Later, SieveResult, compare, promoted
 from .identities import Invariant, allowed, identities, worst
 from .precision import Precision, ordinary
 from .rows import Rows, problem_of
 from .sieve import LEAST_SCORES, Sieve
 from .sifted import KEPT, KEPT_AS
-from .tally import Finding, Rising, Tally
+from .tally import Finding, RisingErrors, Tally
 
 LEAST_ELEMENTS = 1 << 25
 """Elements of q and k from which recovered results are compared so: float64 sums of all heads take too much memory."""
@@ -50,7 +50,7 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class ByBlock:
+class BlockComparison:
     """Compares the results of a run block by block.
 
     Args:
@@ -152,7 +152,7 @@ class ByBlock:
             leaks={name: sum(part.leaks[name] for part in parts) for name in summed},
             recovery=self.recovery,
             reading=_most_of(part.reading for part in parts),
-            by_sieve=BySieve(least, lambda block: self._by_budget(block, blame=False), by_budget),
+            by_sieve=SieveResult(least, lambda block: self._by_budget(block, blame=False), by_budget),
         )
         return promoted(found)
 
@@ -169,7 +169,9 @@ class ByBlock:
         squares = sum(one.rms_ratio**2 * one.counted for _, one in found)
         counted = sum(one.counted for _, one in found)
         own, every = (
-            Rising.of(self._placed(block, element) for block, one in found for element in getattr(one, which).elements)
+            RisingErrors.of(
+                self._placed(block, element) for block, one in found for element in getattr(one, which).elements
+            )
             for which in ("rising_own", "rising")
         )
         return replace(

@@ -22,7 +22,7 @@ from .evidence import LayoutRun, Measured, Probed
 from .grid import tile_of
 from .locate import locate_at
 from .rows import Rows, rows_of
-from .tally import Judged, least_telling
+from .tally import Judgement, least_telling
 
 # Of a map and its rows together; what has more is not kept in a report: 100 kB of JSON each.
 MOST_CELLS = 2048
@@ -106,7 +106,9 @@ def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[i
     )
 
 
-def whole_head(case: Case, measured: Measured, name: str, batch: int, head: int) -> tuple[Judged, Tensor, Rows | None]:
+def whole_head(
+    case: Case, measured: Measured, name: str, batch: int, head: int
+) -> tuple[Judgement, Tensor, Rows | None]:
     """One head judged, and where a mask covers it, each [R, C]; and which rows these are, where not all were shown."""
     comparison = measured.comparison
     if name not in BY_ROW:
@@ -117,7 +119,7 @@ def whole_head(case: Case, measured: Measured, name: str, batch: int, head: int)
             judged = judge_whole(came, of.expected[name][0, 0], of.bounds[name][0, 0])
             return judged, torch.zeros_like(judged.right), None
         parts = [part[index] for part in comparison.judged(measured.trace, name)]
-        whole = Judged(*(part.reshape(part.shape[0] if part.dim() else 1, -1) for part in parts))
+        whole = Judgement(*(part.reshape(part.shape[0] if part.dim() else 1, -1) for part in parts))
         return whole, torch.zeros_like(whole.right), None
     shown = rows_of(case, comparison.recovery)
     case = shown.case(case) if shown else case
@@ -135,7 +137,7 @@ def whole_head(case: Case, measured: Measured, name: str, batch: int, head: int)
         masked = ~values["valid"] if of_matrix else torch.zeros_like(judged.right)
         pieces.append([part[0].reshape(part.shape[1], -1) for part in (*judged, masked)])
     *whole_parts, masked = (torch.cat(part) for part in zip(*pieces, strict=True))
-    return Judged(*whole_parts), masked, shown
+    return Judgement(*whole_parts), masked, shown
 
 
 def _pooled(ratio: Tensor, tile: tuple[int, int], lines: Sequence[int] | None) -> tuple[tuple[Number | None, ...], ...]:
@@ -154,7 +156,7 @@ def _pooled(ratio: Tensor, tile: tuple[int, int], lines: Sequence[int] | None) -
     return tuple(tuple(None if cell < 0 else Number(cell) for cell in row) for row in pooled.tolist())
 
 
-def _rows(judged: Judged, ratio: Tensor, at: Sequence[int]) -> tuple[Row, ...]:
+def _rows(judged: Judgement, ratio: Tensor, at: Sequence[int]) -> tuple[Row, ...]:
     wrong = (~judged.right).sum(1)
     chosen = wrong.nonzero().flatten().tolist() or [int(ratio.amax(1).argmax())]
     cols = ratio.argmax(1).tolist()

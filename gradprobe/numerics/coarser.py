@@ -21,7 +21,7 @@ from ..model.case import Case
 from ..reference import Attention, Tile, evaluate
 from ..runtime.trace import Trace
 from .compare import Comparison, tile_size
-from .tally import Judged, Tally
+from .tally import Judgement, Tally
 
 TILES = (16, 32, 64, 128, 256, 512, 1024)
 # Of the elements whose bits are not those of one rounding at the end, the share that a model must get right. The rest
@@ -149,7 +149,7 @@ def _judged_by(
         return comparison, None
     tally = Tally(case, name, tuple(actual.shape))
     within = (actual - modelled).abs() <= bound + turns
-    tally.add_whole(Judged(actual, modelled, bound + turns, within), None)
+    tally.add_whole(Judgement(actual, modelled, bound + turns, within), None)
     wider = comparison.bounds[name] + (modelled - expected).abs() + turns
     return replace(
         comparison,
@@ -217,7 +217,7 @@ class Accumulation:
 
         Scores near 120 have as many fewer bits behind the point, and P rounds otherwise where they do.
         """
-        noisy = _InFloat32(self.case, self.x, self.trace, self.name)
+        noisy = _Float32Terms(self.case, self.x, self.trace, self.name)
         differ = (self.of_model(model, place) != noisy.of_model(model, place) for place in places)
         return sum(float(one.double().mean()) for one in differ) / len(places)
 
@@ -285,7 +285,7 @@ class Accumulation:
         return tensor.to(self.dtype).double()
 
 
-class _InFloat32(Accumulation):
+class _Float32Terms(Accumulation):
     """The same terms with P of scores that were multiplied in float32, as most kernels multiply them."""
 
     def _given(self, tile: Tile) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from .block import Block
 from .budget import Recovery, TileBudget, Whole, tile_budget
 from .precision import Precision, ordinary, output_rounding, stored
 from .shift import rounding_shift
-from .tally import Finding, Judged, Tally
+from .tally import Finding, Judgement, Tally
 
 OTHER_DELTA = "delta, otherwise"
 # What other intermediates are made of.
@@ -64,7 +64,7 @@ Evaluate = Callable[[Attention, Tile, Mapping[str, Tensor] | None], dict[str, Te
 
 
 @dataclass(frozen=True)
-class BySieve:
+class SieveResult:
     """What is known of a run of which all passed the sieve."""
 
     bounds: Mapping[str, Tensor]
@@ -101,14 +101,14 @@ class Comparison:
     """What it was compared with: the reference, or a coarser arithmetic that the target proved to have."""
     replaced: Mapping[str, Tensor] = field(default_factory=dict)
     """The values of a user's own reference, by which it was judged in place of those."""
-    by_sieve: BySieve | None = None
+    by_sieve: SieveResult | None = None
     """What the sieve knows, where all passed it; what the whole budget says is then computed where it is asked for."""
 
     def values(self, x: Attention, tile: Tile) -> dict[str, Tensor]:
         """What was expected of a tile."""
         return with_replaced(self.evaluate(x, tile, None), self.replaced, tile)
 
-    def judged(self, trace: Trace, name: str) -> Judged:
+    def judged(self, trace: Trace, name: str) -> Judgement:
         """An intermediate of the trace that was compared, whole, of those summed over rows."""
         return judge_whole(trace.values[name], self.expected[name], self.bounds[name], exact=self.precision.exact)
 
@@ -357,7 +357,7 @@ def allowed_on(
 
 def judge(
     actual: Tensor, values: Mapping[str, Tensor], budget: TileBudget, name: str, *, poisoned: bool = False
-) -> Judged:
+) -> Judgement:
     """One intermediate on one tile.
 
     Args:
@@ -377,7 +377,7 @@ def judge(
         right |= _within(actual, values[OTHER_DELTA], bound, poisoned=poisoned)
     if name == "LSE":  # of a row that sees no key there are several conventions, and nothing reads it
         right |= ~values["valid"].any(-1) & ~actual.isnan()
-    return Judged(actual, expected, bound, right)
+    return Judgement(actual, expected, bound, right)
 
 
 def _other_side(values: Mapping[str, Tensor], budget: TileBudget, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -400,7 +400,7 @@ def _other_delta(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> Tens
     return (x.do[tile.batch, tile.heads, tile.rows] * values["O"]).sum(-1) - share * values["dP"].sum(-1)
 
 
-def judge_whole(actual: Tensor, expected: Tensor, bound: Tensor, *, exact: bool = False) -> Judged:
+def judge_whole(actual: Tensor, expected: Tensor, bound: Tensor, *, exact: bool = False) -> Judgement:
     """An intermediate that is summed over rows, whole.
 
     Args:
@@ -409,7 +409,7 @@ def judge_whole(actual: Tensor, expected: Tensor, bound: Tensor, *, exact: bool 
     dtype, actual = actual.dtype, actual.double()
     bound = stored(actual, expected, bound, dtype) if exact else bound + output_rounding(expected, bound, dtype)
     right = _within(actual, expected, bound) | may_overflow(actual, expected, bound, dtype)
-    return Judged(actual, expected, bound, right)
+    return Judgement(actual, expected, bound, right)
 
 
 def _within(actual: Tensor, expected: Tensor, bound: Tensor, *, poisoned: bool = False) -> Tensor:

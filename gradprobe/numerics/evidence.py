@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..model.assignment import run_name
 from ..model.case import Case
-from ..model.memory import ERROR, WARNING, Warned
+from ..model.memory import ERROR, WARNING, WarningNote
 from ..model.report import CompileError, Diagnosis, SplitProducts
-from ..model.run import FAILED, MATCH, MISMATCH, SKIPPED, Element, Laid, Repeated, Visited
+from ..model.run import FAILED, MATCH, MISMATCH, SKIPPED, Element, RepeatedResult, TensorLayout, VisitedPairs
 from ..targets.naming import LoadedSource
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class SeenRow:
 
 
 @dataclass(frozen=True)
-class Watched:
+class DataflowEvidence:
     """What following the operations of a run showed."""
 
     seen: tuple[Diagnosis, ...] = ()
@@ -91,12 +91,12 @@ class Watched:
     """What kept operations from being followed."""
     shown: Measured | None = None
     """The run's results as they came, and what its kernels hold; None where that is not all that they were made of."""
-    visited: tuple[Visited, ...] = ()
+    visited: tuple[VisitedPairs, ...] = ()
     """What each result was summed over."""
 
 
 @dataclass(frozen=True)
-class Inside:
+class BlackBoxEvidence:
     """What a black box's answers to one-hot problems showed."""
 
     measured: Measured
@@ -118,19 +118,19 @@ class LayoutRun:
     """None where the target refused the layout."""
     skipped: str | None
     """Why it was skipped: the target's words. What its kernels did to memory before counts all the same."""
-    inside: Inside | None = None
+    inside: BlackBoxEvidence | None = None
     """Where the target was looked into under this layout."""
-    watched: Watched | None = None
+    watched: DataflowEvidence | None = None
     """Where it was followed."""
     memory: tuple[MemoryFinding, ...] = ()
     """What its kernels did to memory that they should not have, where every access was seen."""
     repeats: int = 0
     """How many runs were compared bit by bit; 0 of a single one."""
-    repeated: tuple[Repeated, ...] = ()
+    repeated: tuple[RepeatedResult, ...] = ()
     """What these showed."""
-    laid: tuple[Laid, ...] = ()
+    laid: tuple[TensorLayout, ...] = ()
     """How its tensors lay."""
-    visited: tuple[Visited, ...] = ()
+    visited: tuple[VisitedPairs, ...] = ()
     """Where it was followed, what each result was summed over."""
 
     @property
@@ -221,7 +221,7 @@ class Probed:
     """Of a sharded target, by intermediate and shard: the rank and the step of its ring that made it wrong."""
     products: SplitProducts | None = None
     """How products of float64 were made, where not by float64."""
-    coincidences: tuple[Warned, ...] = ()
+    coincidences: tuple[WarningNote, ...] = ()
     """What is right only by coincidence, where all matches."""
     not_checked: tuple[str, ...] = ()
     """What the target may take and neither this case nor a small second one used."""
@@ -256,12 +256,12 @@ class Probed:
         return next(((run, found) for run, found in wrong if not found.comparison.matches), wrong[0] if wrong else None)
 
     @property
-    def warnings(self) -> list[Warned]:
+    def warnings(self) -> list[WarningNote]:
         """What is shown and does not count: of memory each finding once with its layouts, then the coincidences."""
         layouts: dict[tuple[str, str, str], list[str]] = {}
         for run in self.runs:
             for finding in run.memory:
                 if finding.severity == WARNING:
                     layouts.setdefault((finding.kind, finding.tensor, finding.sentence), []).append(run.layout)
-        seen = [Warned(*about, tuple(dict.fromkeys(named))) for about, named in layouts.items()]
+        seen = [WarningNote(*about, tuple(dict.fromkeys(named))) for about, named in layouts.items()]
         return [*seen, *self.coincidences]

@@ -25,7 +25,7 @@ MOST = tl.constexpr(torch.finfo(torch.float).max)
 
 
 @dataclass(frozen=True)
-class OfRows:
+class RowStatistics:
     """What the elements of each row came to, each [h, m] float64."""
 
     ratio: Tensor
@@ -55,7 +55,7 @@ def works(device: torch.device) -> bool:
     return [float(of) for of in vars(found).values()] == [0.5, 0.25, 1.0, 2.0, 1.0, 2.0]
 
 
-def rows_of(name: str, came: Tensor, terms: Terms) -> OfRows:
+def rows_of(name: str, came: Tensor, terms: Terms) -> RowStatistics:
     """What came of P, dP or dS [h, m, n] beside what its bounds are made of."""
     heads, rows, keys = came.shape
     into = came.new_empty((6, heads, rows), dtype=torch.double)
@@ -66,7 +66,7 @@ def rows_of(name: str, came: Tensor, terms: Terms) -> OfRows:
             rows, keys, heads * rows, *came.stride(), *valid.stride(),
             terms.weight, terms.relative, terms.floor, NAME=name, BLOCK=BLOCK, num_warps=WARPS,
         )  # fmt: skip
-    return OfRows(*into)
+    return RowStatistics(*into)
 
 
 @triton.jit

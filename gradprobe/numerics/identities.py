@@ -26,7 +26,7 @@ from ..reference import Attention, tiles
 from ..reference.attention import BY_KEY, BY_ROW
 from ..runtime.trace import Trace
 from .block import Block, blocks, key_heads_at_once, parts_of
-from .compare import BySieve, Comparison, may_overflow
+from .compare import Comparison, SieveResult, may_overflow
 from .precision import Precision, output_rounding
 
 # A reference must be at least four bits better than the kernel that it judges.
@@ -287,14 +287,14 @@ class _TwoRuns:
         """Where a block of the second run stands in the first."""
         return block.mirrored(self.case) if self.reverse else block
 
-    def furthest_of(self, block: Block, sieve: BySieve, dtypes: Mapping[str, torch.dtype]) -> tuple[Tensor, Tensor]:
+    def furthest_of(self, block: Block, sieve: SieveResult, dtypes: Mapping[str, torch.dtype]) -> tuple[Tensor, Tensor]:
         """The same of a block that is off by what the sieve knows: what is off by the whole budget, too."""
         found = [self._by_budget(one, sieve, dtypes) for one in parts_of(block)]
         residuals, budgets = (torch.stack(parts) for parts in zip(*found, strict=True))
         at = _ratios(residuals, budgets).reshape(residuals.shape).argmax(0, keepdim=True)
         return residuals.gather(0, at)[0], budgets.gather(0, at)[0]
 
-    def _by_budget(self, block: Block, sieve: BySieve, dtypes: Mapping[str, torch.dtype]) -> tuple[Tensor, Tensor]:
+    def _by_budget(self, block: Block, sieve: SieveResult, dtypes: Mapping[str, torch.dtype]) -> tuple[Tensor, Tensor]:
         """Of one key head."""
         there, (residual, budget) = self.in_first(block), self.furthest_off(block, sieve.bounds)
         off = residual.abs() > budget

@@ -12,7 +12,7 @@ from ..inputs.guard_bands import same_bits
 from ..model.case import Case
 from ..model.intermediates import slots
 from ..model.number import Number, spans
-from ..model.run import MISMATCH, Line, Repeated
+from ..model.run import MISMATCH, Line, RepeatedResult
 from .evidence import Measured
 from .identities import allowed
 
@@ -52,7 +52,7 @@ class Repeats:
         """The intermediates of which two runs gave different bits."""
         return [name for name, differs in self._differs.items() if bool(differs.any())]
 
-    def found(self, atomics: Mapping[str, Sequence[Line]]) -> tuple[Repeated, ...]:
+    def found(self, atomics: Mapping[str, Sequence[Line]]) -> tuple[RepeatedResult, ...]:
         """What is not the same in all runs, or wrong in one; in dataflow order.
 
         Args:
@@ -61,7 +61,7 @@ class Repeats:
         named = [name for name in self._differs if name in self.varying or name in self._wrong]
         return tuple(self._of(name, tuple(atomics.get(name, ()))) for name in named)
 
-    def _of(self, name: str, atomics: tuple[Line, ...]) -> Repeated:
+    def _of(self, name: str, atomics: tuple[Line, ...]) -> RepeatedResult:
         differs, ratio, wrong = self._placed(name, self._differs[name]), self._ratio(name), self._wrong.get(name, [])
         letter = slots(self._case.axes(name))[2]
         block = {"m": self._case.block_m, "n": self._case.block_n}.get(letter, 0)
@@ -70,7 +70,7 @@ class Repeats:
         in_wrong = (
             None if ratio is None or always is None or not bool(always.any()) else ratio[always.to(ratio.device)].max()
         )
-        return Repeated(
+        return RepeatedResult(
             name=name,
             runs=self.count,
             differing=int(differs.sum()),

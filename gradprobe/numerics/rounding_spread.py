@@ -36,7 +36,7 @@ def rounding(precision: Precision, values: Tensor) -> Tensor:
 
 
 @dataclass
-class OfTile:
+class TileShare:
     """A tile's share of what scatters one result."""
 
     parts: Parts
@@ -53,7 +53,7 @@ class OfTile:
 
 def tile_parts(
     x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision, *, by_element: bool = False
-) -> dict[str, OfTile]:
+) -> dict[str, TileShare]:
     """What scatters each of RESULTS on a tile, row by row or element by element.
 
     Args:
@@ -94,10 +94,10 @@ def tile_parts(
     from_lse, from_delta = sum(by_lse.values()), sum(by_delta.values())
     to_dk, to_dv = x.scale**2 * q2 * (ds**2 * from_lse + p**2 * from_delta), do2 * pe**2 * from_lse
     return {
-        "O": OfTile(_times(of_pe, squares(v)), terms[-1]),
-        "dQ": OfTile(dq, terms[-1]),
-        "dK": OfTile(_times({name: one.mT for name, one in by_keys.items()}, squares(q), x.scale), terms[-2], to_dk),
-        "dV": OfTile(_times({name: one.mT for name, one in of_pe.items()}, squares(do)), terms[-2], to_dv),
+        "O": TileShare(_times(of_pe, squares(v)), terms[-1]),
+        "dQ": TileShare(dq, terms[-1]),
+        "dK": TileShare(_times({name: one.mT for name, one in by_keys.items()}, squares(q), x.scale), terms[-2], to_dk),
+        "dV": TileShare(_times({name: one.mT for name, one in of_pe.items()}, squares(do)), terms[-2], to_dv),
     }
 
 
@@ -130,7 +130,7 @@ class Spread:
         self.x = x
         self.of: dict[str, Scatter] = {}
 
-    def add(self, tile: Tile, found: Mapping[str, OfTile]) -> None:
+    def add(self, tile: Tile, found: Mapping[str, TileShare]) -> None:
         for result, tile_values in found.items():
             scatter = self.of.setdefault(result, self._nothing(result, tile_values))
             for name, part in tile_values.parts.items():
@@ -142,7 +142,7 @@ class Spread:
                 of_heads = torch.stack([of_queries.sum(-1), of_queries.square().sum(-1)])
                 scatter.queries[:, tile.batch].index_add_(1, self.x.kv_heads(tile), of_heads)
 
-    def _nothing(self, result: str, tile_values: OfTile) -> Scatter:
+    def _nothing(self, result: str, tile_values: TileShare) -> Scatter:
         rows = (self.x.k if result in BY_KEY else self.x.q).shape[:-1]
         zeros = self.x.q.new_zeros
         parts = {name: zeros(*rows, part.shape[-1]) for name, part in tile_values.parts.items()}

@@ -17,7 +17,7 @@ from ..reference.attention import BY_KEY, BY_ROW
 from .budget import Recovery
 from .compare import attention_of
 from .evidence import Measured
-from .tally import Finding, Rising
+from .tally import Finding, RisingErrors
 
 # The inputs with a row for each query row; the second ones only where they are not broadcast along them.
 _OF_ROWS, _OF_SCORES = ("q", "do"), ("bias", "mask", "keep")
@@ -90,7 +90,7 @@ class Rows:
         wrong = found.wrong_rows.new_zeros((*found.wrong_rows.shape[:2], self.of))
         wrong[:, :, list(self.at)] = found.wrong_rows
         own, every = (
-            Rising(tuple(self.element(case, one) for one in rising.elements))
+            RisingErrors(tuple(self.element(case, one) for one in rising.elements))
             for rising in (found.rising_own, found.rising)
         )
         return replace(found, wrong_rows=wrong, rising_own=own, rising=every, shown=self.at)

@@ -21,7 +21,7 @@ from ..model.intermediates import DERIVED
 from ..reference.attention import MATRICES
 from ..runtime.trace import Trace
 from .precision import Precision
-from .sifted import Sifted
+from .sifted import SiftedRun
 from .walks import First, PassedRun
 
 LEAST_SCORES = 1 << 22
@@ -39,7 +39,7 @@ class Sieve:
 
     def __init__(self, *, several: bool = True) -> None:
         self.several = several
-        self._known: Sifted | None = None
+        self._known: SiftedRun | None = None
 
     def sift(
         self,
@@ -50,7 +50,7 @@ class Sieve:
         tick: Callable[[float], None] = lambda fraction: None,
         *,
         is_part: bool = False,
-    ) -> Sifted | None:
+    ) -> SiftedRun | None:
         """A run's results, where every element and every identity passes; None where one does not, or may not be asked.
 
         Args:
@@ -80,7 +80,7 @@ def _same(values: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     )
 
 
-def _again(known: Sifted, trace: Trace) -> Sifted | None:
+def _again(known: SiftedRun, trace: Trace) -> SiftedRun | None:
     """Another run of the same values, where it passes by what is known of them; None where that does not tell."""
     first, came = known.trace.values, trace.values
     if first.keys() != came.keys() or any(came[name].dtype != value.dtype for name, value in first.items()):

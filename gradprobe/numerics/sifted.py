@@ -1,4 +1,4 @@
-"""Sifted: a run of which every element passed the sieve, and what is kept of it."""
+"""SiftedRun: a run of which every element passed the sieve, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..model.case import Case
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes
 from .block import Block
-from .compare import BySieve, Comparison, Later, attention_of, compare
+from .compare import Comparison, Later, SieveResult, attention_of, compare
 from .identities import Invariant
 from .precision import Precision, ordinary
 from .tally import Finding, Tally
@@ -26,7 +26,7 @@ KEPT = 1.0 - OFF
 
 
 @dataclass
-class Sifted:
+class SiftedRun:
     """A run of which every element passed."""
 
     case: Case
@@ -79,7 +79,7 @@ class Sifted:
             bounds=Later(linear, lambda: whole().bounds),
             row_sums=Later(summed, lambda: whole().row_sums),
             leaks=dict.fromkeys(summed, 0),
-            by_sieve=BySieve(self.bounds, self.by_the_whole_budget),
+            by_sieve=SieveResult(self.bounds, self.by_the_whole_budget),
         )
 
     def _finding(self, name: str) -> Finding:

@@ -22,7 +22,7 @@ ElementIndex = tuple[int, int, int, int]
 """Batch, head, row and column of an element; 0 along an axis that its intermediate does not have."""
 
 
-class Judged(NamedTuple):
+class Judgement(NamedTuple):
     """Values that came, beside those expected and the errors allowed, and whether each is right; all of one shape."""
 
     actual: Tensor
@@ -36,8 +36,8 @@ class Judged(NamedTuple):
         ratio = ((self.actual - self.expected).abs() / self.bound).nan_to_num(math.inf, posinf=math.inf)
         return ratio.masked_fill(self.right & ~(ratio <= 1), 0.0)
 
-    def reshape(self, *shape: int) -> Judged:
-        return Judged(*(part.reshape(shape) for part in self))
+    def reshape(self, *shape: int) -> Judgement:
+        return Judgement(*(part.reshape(shape) for part in self))
 
 
 # An element that is off by less than this may be what rounding moves. One that is off by the worst over this, or more,
@@ -56,7 +56,7 @@ def least_telling(finite: float, worst: float) -> float:
 
 
 @dataclass(frozen=True)
-class Rising:
+class RisingErrors:
     """The wrong elements of an intermediate that are further off than all before them, by batch, head, row, column."""
 
     elements: tuple[Element, ...] = ()
@@ -69,13 +69,13 @@ class Rising:
         return next((one for one in self.elements if one.ratio >= least), None)
 
     @staticmethod
-    def of(elements: Iterable[Element]) -> Rising:
+    def of(elements: Iterable[Element]) -> RisingErrors:
         """Those of some elements, in any order."""
         found: list[Element] = []
         for element in sorted(elements, key=_place):
             if not found or element.ratio > found[-1].ratio:
                 found.append(element)
-        return Rising(tuple(found))
+        return RisingErrors(tuple(found))
 
 
 def _place(element: Element) -> ElementIndex:
@@ -107,9 +107,9 @@ class Finding:
     """[B, H, C] bool."""
     largest: Tensor
     """[B, H] the largest magnitude expected; 0 of a head that passed the sieve."""
-    rising_own: Rising = Rising()
+    rising_own: RisingErrors = RisingErrors()
     """Of the wrong elements that are not inherited."""
-    rising: Rising = Rising()
+    rising: RisingErrors = RisingErrors()
     """Of all wrong elements."""
     shown: tuple[int, ...] = ()
     """The rows that were recovered, where not all were."""
@@ -197,18 +197,18 @@ class Tally:
         self.wrong_rows = torch.zeros(self.shape[:3], dtype=torch.bool)
         self.wrong_columns = torch.zeros((*self.shape[:2], self.shape[3]), dtype=torch.bool)
         self.largest = torch.zeros(self.shape[:2], dtype=torch.double)
-        self.rising_own, self.rising = Rising(), Rising()
+        self.rising_own, self.rising = RisingErrors(), RisingErrors()
 
-    def add_whole(self, judged: Judged, inherited: Tensor | None) -> None:
+    def add_whole(self, judged: Judgement, inherited: Tensor | None) -> None:
         """Adds a whole intermediate, in its own axes."""
         n_batch, n_heads, n_rows, _ = self.shape
         whole = judged.reshape(*self.shape)
         explained = None if inherited is None else inherited.reshape(self.shape)
         for b in range(n_batch):
-            tile, of_b = Tile(b, slice(0, n_heads), slice(0, n_rows)), Judged(*(part[b] for part in whole))
+            tile, of_b = Tile(b, slice(0, n_heads), slice(0, n_rows)), Judgement(*(part[b] for part in whole))
             self.add(tile, of_b, None if explained is None else explained[b])
 
-    def add(self, tile: Tile, judged: Judged, inherited: Tensor | None, valid: Tensor | None = None) -> None:
+    def add(self, tile: Tile, judged: Judgement, inherited: Tensor | None, valid: Tensor | None = None) -> None:
         """Adds one tile, with values [h, r, ...].
 
         Args:
@@ -231,7 +231,7 @@ class Tally:
             explained = wrong.new_zeros(()) if inherited is None else inherited.reshape(wrong.shape)
             self._add_wrong(tile, wrong, wrong & ~explained, judged)
 
-    def _add_wrong(self, tile: Tile, wrong: Tensor, own: Tensor, judged: Judged) -> None:
+    def _add_wrong(self, tile: Tile, wrong: Tensor, own: Tensor, judged: Judgement) -> None:
         place = (tile.batch, tile.heads)
         self.wrong[place] += wrong.sum((1, 2)).cpu()
         self.own[place] += own.sum((1, 2)).cpu()
@@ -243,14 +243,14 @@ class Tally:
         self.rising_own = self._risen(self.rising_own, tile, own, ratio, judged)
         self.rising = self._risen(self.rising, tile, wrong, ratio, judged)
 
-    def _risen(self, known: Rising, tile: Tile, mask: Tensor, ratio: Tensor, judged: Judged) -> Rising:
+    def _risen(self, known: RisingErrors, tile: Tile, mask: Tensor, ratio: Tensor, judged: Judgement) -> RisingErrors:
         """With the elements of a mask that are further off than all before them, by batch, head, row and column."""
         masked = ratio.masked_fill(~mask, -1.0).flatten()
         before = torch.cat([masked.new_full((1,), -1.0), masked.cummax(0).values[:-1]])
         found = (masked > before).nonzero().flatten().tolist()
-        return Rising.of((*known.elements, *(self._element(tile, number, judged) for number in found)))
+        return RisingErrors.of((*known.elements, *(self._element(tile, number, judged) for number in found)))
 
-    def _element(self, tile: Tile, number: int, judged: Judged) -> Element:
+    def _element(self, tile: Tile, number: int, judged: Judgement) -> Element:
         """One element of a tile, by its number in it."""
         _, rows, columns = judged.actual.shape
         h, rest = divmod(number, rows * columns)

@@ -15,7 +15,7 @@ from ..reference.attention import BY_ROW
 from .compare import allowed_on, judge, judge_whole, tiles_of
 from .evidence import LayoutRun, Measured
 from .locate import locate_at
-from .tally import Finding, Judged, Tally
+from .tally import Finding, Judgement, Tally
 
 
 class SideBySide:
@@ -83,7 +83,7 @@ def _add(case: Case, measured: Measured, others: Mapping[str, Tensor], tallies: 
         tallies[name].add_whole(_alike(judged), None)
 
 
-def _alike(judged: Judged) -> Judged:
+def _alike(judged: Judgement) -> Judgement:
     """No difference where neither is a number."""
     return judged._replace(right=judged.right | _same(judged.actual, judged.expected))
 

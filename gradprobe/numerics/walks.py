@@ -22,7 +22,7 @@ from .compare import attention_of
 from .identities import PARTNERS, Sums, allowed, both_sums, residuals, share_of_reference, worst
 from .kink import Kink
 from .precision import Precision, output_rounding
-from .sifted import KEPT, KEPT_AS, OFF, Sifted, came_within
+from .sifted import KEPT, KEPT_AS, OFF, SiftedRun, came_within
 from .tally import Finding, Tally
 from .totals import TOTALS, Totals
 
@@ -39,7 +39,7 @@ OF_MATRICES = ("I5", "I6", "I7")
 
 
 @dataclass
-class _Judged:
+class _BlockJudgement:
     """What a block came to."""
 
     block: Block
@@ -88,7 +88,7 @@ class _Walk:
         self, case: Case, values: Mapping[str, Tensor], trace: Trace, precision: Precision, *, several: bool = True
     ) -> None:
         self.case, self.values, self.precision = case, values, precision
-        self.sifted = Sifted(case, values, trace, precision)
+        self.sifted = SiftedRun(case, values, trace, precision)
         self._passed: list[Tensor] = []
         self._residuals: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for name, value in trace.values.items():
@@ -118,7 +118,7 @@ class _Walk:
         self.sifted.squares[name] = ratio.norm().square()
         self._passed.append((self.sifted.ratios[name] <= 1.0).all())
 
-    def add(self, judged: _Judged) -> None:
+    def add(self, judged: _BlockJudgement) -> None:
         """A block that passed."""
         block, sifted = judged.block, self.sifted
         for name, ratio in judged.ratios.items():
@@ -133,7 +133,7 @@ class _Walk:
             for key, residual, budget in residuals(block.case(self.case), sums, *of_block):
                 self._residuals[key, sums.of].append((residual.flatten(), budget.flatten()))
 
-    def ended(self) -> Sifted | None:
+    def ended(self) -> SiftedRun | None:
         """What passed, with its identities; None where one is broken, or a total is wrong."""
         self.sifted.invariants = [
             worst(key, side, *(torch.cat(parts) for parts in zip(*found, strict=True)))
@@ -146,7 +146,7 @@ class _Walk:
 class PassedRun(_Walk):
     """A further run of values of which one has passed."""
 
-    def __init__(self, known: Sifted, trace: Trace) -> None:
+    def __init__(self, known: SiftedRun, trace: Trace) -> None:
         super().__init__(known.case, known.values, trace, known.precision)
         self.known = known
         self.sifted.live, self.sifted.arriving, self.sifted.undecided = known.live, known.arriving, known.undecided
@@ -155,7 +155,7 @@ class PassedRun(_Walk):
             for of in ("ratios", "rows", "squares", "largest"):
                 getattr(self.sifted, of)[name] = getattr(known, of)[name]
 
-    def run(self) -> Sifted | None:
+    def run(self) -> SiftedRun | None:
         found = [self._block(block) for block in blocks(self.case, key_heads_at_once(self.case))]
         if not bool(torch.stack([one for judged in found for one in judged.passed]).all()):
             return None
@@ -169,8 +169,8 @@ class PassedRun(_Walk):
             ended.invariants += [one for one in self.known.invariants if one.of == "reference"] + of_matrices
         return ended
 
-    def _block(self, block: Block) -> _Judged:
-        inputs, judged, sums = block.inputs(self.case, self.values), _Judged(block), Sums("target")
+    def _block(self, block: Block) -> _BlockJudgement:
+        inputs, judged, sums = block.inputs(self.case, self.values), _BlockJudgement(block), Sums("target")
         for name in self.known.errors.keys() - {*TOTALS}:
             value, error, bound, unsure = self._beside_the_first(name, block)
             self.keep(name, block, error, bound)
@@ -212,7 +212,7 @@ class First(_Walk):
         self.totals = Totals(case, trace.values, like=values["q"])
         self.is_fused = _is_fused(case, values["q"].device, trace)
 
-    def run(self, tick: Callable[[float], None]) -> Sifted | None:
+    def run(self, tick: Callable[[float], None]) -> SiftedRun | None:
         every = list(blocks(self.case, self._key_heads_of_a_block()))
         for done, block in enumerate(every, 1):
             with least.tf32():
@@ -277,9 +277,9 @@ class _BlockWalk:
         self.sums = least.LeastSums(self.x, linear.keys() & {*BY_KEY}, whole.precision)
         self.sides = Sums("target"), Sums("reference")
         self.live = block.of(whole.sifted.live, "bhm")
-        self.judged = _Judged(block, sums=self.sides)
+        self.judged = _BlockJudgement(block, sums=self.sides)
 
-    def run(self) -> _Judged | None:
+    def run(self) -> _BlockJudgement | None:
         """What the block came to; None where it is wrong."""
         for tile in tiles(self.x, rows=self.whole.rows_of_a_tile(self.x.n_heads)):
             self._tile(replace(tile, keys=self.x.seen_keys(tile)))
@@ -365,7 +365,7 @@ class _BlockWalk:
         rounding = output_rounding(expected, bound, came.dtype) * ((expected != 0) | (bound > 0))
         return (bound + rounding) * KEPT, bound * share_of_reference(self.precision)
 
-    def _by_the_whole_budget(self) -> _Judged | None:
+    def _by_the_whole_budget(self) -> _BlockJudgement | None:
         """What the block comes to by the whole budget; None where it is wrong by that, too, or judged by it anyway."""
         if self.whole.is_part:
             return None
@@ -373,7 +373,7 @@ class _BlockWalk:
         if not comparison.matches:
             return None
         trace = Trace(self.came, self.whole.sifted.trace.sources)
-        judged = _Judged(self.block, sums=both_sums(self.x, trace, comparison), undecided=comparison.undecided)
+        judged = _BlockJudgement(self.block, sums=both_sums(self.x, trace, comparison), undecided=comparison.undecided)
         bounds = allowed(comparison, {name: value.dtype for name, value in self.came.items()})
         for name, finding in comparison.findings.items():
             judged.take(finding, like=self.x.q)

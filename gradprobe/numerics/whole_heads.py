@@ -12,7 +12,7 @@ from ..model.intermediates import slots
 from ..model.run import MATCH
 from .closeup import shown_of, whole_head
 from .evidence import LayoutRun, Measured, Probed
-from .tally import Finding, Judged
+from .tally import Finding, Judgement
 
 # Of the values that are held at once and written: P, dP, dS and the rest of one head at L = 2048.
 MOST_BYTES = 320 << 20
@@ -73,7 +73,7 @@ def _shape(probed: Probed, finding: Finding) -> tuple[int, int]:
     return len(finding.shown) or rows, cols
 
 
-def _kept(probed: Probed, run: LayoutRun, name: str, batch: int, head: int) -> tuple[WholeHead, Judged]:
+def _kept(probed: Probed, run: LayoutRun, name: str, batch: int, head: int) -> tuple[WholeHead, Judgement]:
     measured, kernel = shown_of(run, name)
     judged, _, rows = whole_head(probed.case, measured, name, batch, head)
     axes = measured.comparison.findings[name].axes

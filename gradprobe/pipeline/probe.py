@@ -22,7 +22,7 @@ from ..model.assignment import run_name
 from ..model.case import Case, ranked
 from ..model.failures import Refusal, TargetFailure, fault_words
 from ..model.mechanisms import door
-from ..model.memory import Warned
+from ..model.memory import WarningNote
 from ..model.report import NAMED
 from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import LayoutRun, Probed
@@ -188,7 +188,7 @@ def _search(
 
 def _coincidences(
     experiment: Experiment, report: Probed, search: CoincidenceSearch | None
-) -> tuple[tuple[Warned, ...], tuple[str, ...]]:
+) -> tuple[tuple[WarningNote, ...], tuple[str, ...]]:
     """What is right only by coincidence in a check that matches, and what kept it from being sought."""
     if report.failing is not None or experiment.case.ranks or search is None:
         return (), ()

@@ -23,7 +23,7 @@ from ..numerics.black_box.onehot import Sample
 from ..numerics.black_box.recover import Asked, is_whole, obstacle, recoverable
 from ..numerics.black_box.sampling import sampled
 from ..numerics.budget import Recovery
-from ..numerics.evidence import Inside, LayoutRun, Measured
+from ..numerics.evidence import BlackBoxEvidence, LayoutRun, Measured
 from ..numerics.rows import in_whole
 from ..runtime.trace import Trace
 from .atomics import makes_together
@@ -127,7 +127,7 @@ def _sample(experiment: Experiment, own: Measured) -> Sample | None:
     return None if is_small and is_whole(case) else sampled(case, experiment.values, own)
 
 
-def _receipt(layout: str, case: Case, sample: Sample, inside: Inside, runs: int) -> str:
+def _receipt(layout: str, case: Case, sample: Sample, inside: BlackBoxEvidence, runs: int) -> str:
     """Which rows and keys were shown."""
     names = [name for name, source in inside.shown.trace.sources.items() if source == "recovered"]
     rows = f"{len(sample.rows)} of {case.seqlen_q:,} rows ({in_words(spans(sample.rows), _MOST_SPANS)})"

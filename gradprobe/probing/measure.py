@@ -17,7 +17,7 @@ from ..model.case import Case
 from ..model.intermediates import DERIVED
 from ..model.mechanisms import gathered
 from ..numerics.budget import Recovery
-from ..numerics.by_block import ByBlock
+from ..numerics.by_block import BlockComparison
 from ..numerics.coarser import Coarser, CoarserDots, explained
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
 from ..numerics.conventions import Convention, in_other_conventions
@@ -89,7 +89,7 @@ def measure(
     reference = _reference_trace(experiment, inputs)
     if rows and reference is not None:
         reference = Trace(rows.results(reference.values), reference.sources)
-    by_block = ByBlock(case, values, trace, precision, rows, recovery, coarse, timed)
+    by_block = BlockComparison(case, values, trace, precision, rows, recovery, coarse, timed)
     with stopwatch.timed("compare"), fast():
         if reference is None and by_block.is_worth_it:
             comparison, invariants = by_block.compared(partial(compared, timed), tick, until_wrong=coarse)

@@ -2,6 +2,6 @@
 
 from .child import tell
 from .each import run_each, run_here
-from .ended import Crash, EndedLine, Raised, TaskResult
+from .ended import Crash, EndedLine, TaskResult, WorkerException
 
-__all__ = ["Crash", "TaskResult", "EndedLine", "Raised", "run_each", "run_here", "tell"]
+__all__ = ["Crash", "TaskResult", "EndedLine", "WorkerException", "run_each", "run_here", "tell"]

@@ -15,14 +15,14 @@ from typing import Any
 from . import resource_limits as limits
 from .child import ANSWER, LOST, READY, START_LIMIT, TOLD, UNREADY, heard_by, worker_of
 from .devices import gpus
-from .ended import CRASH, DEVICE, MEMORY, TIMEOUT, Crash, Raised, TaskResult, raised_of, words_of
+from .ended import CRASH, DEVICE, MEMORY, TIMEOUT, Crash, TaskResult, WorkerException, raised_of, words_of
 from .process import Child, ChildMessage
 
 # Seconds between two questions whether anybody still wants what is made.
 _ASK = 0.1
 
 
-class Abandoned(Exception):
+class AbandonedWork(Exception):
     """Nobody wants any more what was being made."""
 
 
@@ -31,7 +31,7 @@ _unwanted: list[Callable[[], bool]] = []
 
 @contextlib.contextmanager
 def abandoned_when(unwanted: Callable[[], bool]) -> Iterator[None]:
-    """While open, whatever waits for children asks ten times a second, and ends them and raises Abandoned where so."""
+    """While open, what waits for children asks ten times a second; where so, it ends them and raises AbandonedWork."""
     _unwanted.append(unwanted)
     try:
         yield
@@ -70,7 +70,7 @@ def run_each(
 
     Raises:
         Failure: no process can be started at all.
-        Abandoned: as `abandoned_when` says.
+        AbandonedWork: as `abandoned_when` says.
     """
     events: queue.SimpleQueue[ChildMessage] = queue.SimpleQueue()
     workers = max(1, min(workers, limits.limit() // limits.LEAST))
@@ -181,7 +181,7 @@ class _Crew:
         late = min((limit for child in self.children if (limit := self._limit(child)) is not None), default=None)
         while True:
             if any(unwanted() for unwanted in _unwanted):
-                raise Abandoned
+                raise AbandonedWork
             left = None if late is None else max(0.0, late - time.monotonic())
             wait = left if not _unwanted else _ASK if left is None else min(left, _ASK)
             with contextlib.suppress(queue.Empty):
@@ -250,7 +250,9 @@ class _Crew:
         while_starting = replace(crash, words=f"{crash.words} while it started")
         return self._without(child, crash=while_starting)
 
-    def _without(self, child: Child, *, crash: Crash | None = None, raised: Raised | None = None) -> list[TaskResult]:
+    def _without(
+        self, child: Child, *, crash: Crash | None = None, raised: WorkerException | None = None
+    ) -> list[TaskResult]:
         """The items that end with a child that failed to start: none where others work, else the next one, or all."""
         if child in self.children:
             self.children.remove(child)

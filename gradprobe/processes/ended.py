@@ -27,7 +27,7 @@ _MEANINGS = {
 
 
 @dataclass(frozen=True)
-class Raised:
+class WorkerException:
     """An exception of the worker. The process that raised it lives on."""
 
     kind: str
@@ -82,7 +82,7 @@ class TaskResult:
     """Its place among the items, from 0."""
     result: Any | None = None
     crash: Crash | None = None
-    raised: Raised | None = None
+    raised: WorkerException | None = None
 
     @property
     def why(self) -> str:
@@ -90,11 +90,13 @@ class TaskResult:
         return self.crash.words if self.crash else self.raised.message if self.raised else ""
 
 
-def raised_of(error: BaseException) -> Raised:
+def raised_of(error: BaseException) -> WorkerException:
     """An exception as a value that any process can read."""
     failure = as_failure(error)
     trace = "".join(traceback.format_exception(error))
-    return Raised(type(failure).__name__, str(failure), failure.way_out, failure.exit_code, trace, failure.details)
+    return WorkerException(
+        type(failure).__name__, str(failure), failure.way_out, failure.exit_code, trace, failure.details
+    )
 
 
 def words_of(code: int) -> str:

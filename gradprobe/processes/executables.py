@@ -67,7 +67,7 @@ def run_programs(
     Raises:
         UsageFailure: a command cannot be started.
     """
-    left, running = deque(enumerate(programs)), list[_Running]()
+    left, running = deque(enumerate(programs)), list[_ChildProgram]()
     try:
         while left or running:
             while left and len(running) < workers:
@@ -85,7 +85,7 @@ def run_programs(
 
 
 @dataclass(eq=False)
-class _Running:
+class _ChildProgram:
     number: int
     process: subprocess.Popen[bytes]
     output: IO[bytes]
@@ -112,7 +112,7 @@ class _Running:
         self.process.wait()
 
 
-def _started(number: int, program: Program, grouped: bool) -> _Running:
+def _started(number: int, program: Program, grouped: bool) -> _ChildProgram:
     output = tempfile.TemporaryFile()  # noqa: SIM115 - closed once it has been read
     command, environment = list(program.command), dict(program.environment)
     try:
@@ -127,7 +127,7 @@ def _started(number: int, program: Program, grouped: bool) -> _Running:
     except OSError as error:
         output.close()
         raise UsageFailure(f"{shlex.join(command)}: cannot be started, {error.strerror}") from error
-    return _Running(number, process, output, time.monotonic(), grouped)
+    return _ChildProgram(number, process, output, time.monotonic(), grouped)
 
 
 def run_in_foreground(command: Sequence[str], environment: Mapping[str, str], *, quiet: bool) -> int:

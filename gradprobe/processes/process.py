@@ -22,7 +22,7 @@ from .child import READY, WHERE, Frames, NotAMessage, send
 from .devices import VISIBLE
 from .leftovers import MARK, end_leftovers, new_mark
 from .resource_limits import SHARE, SHARED_BY, held_by, in_words
-from .warm import Forked, forked_from_warm, search_path, surroundings
+from .warm import ForkedChild, forked_from_warm, search_path, surroundings
 
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.
 _START = (
@@ -39,7 +39,7 @@ _TAIL_BYTES, _TAIL_LINES = 1 << 16, 30
 class _Begun:
     """A process that waits for its worker, with this side of what it speaks through."""
 
-    process: subprocess.Popen[bytes] | Forked
+    process: subprocess.Popen[bytes] | ForkedChild
     stream: socket.socket
     errors: int
     stacks: int

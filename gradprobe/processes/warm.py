@@ -35,7 +35,7 @@ _SECOND = 2.0
 
 
 @dataclass(frozen=True)
-class Forked:
+class ForkedChild:
     """A fork of a warm process that has become a child of this one: what Popen tells and does of it."""
 
     pid: int
@@ -58,7 +58,7 @@ class _Warm:
     surroundings: tuple[object, ...]
     """What it has of this process."""
 
-    def forked(self, words: Sequence[str], descriptors: Sequence[int]) -> Forked | None:
+    def forked(self, words: Sequence[str], descriptors: Sequence[int]) -> ForkedChild | None:
         """A child that was told the words; None where the warm process is gone, or too late, and is ended."""
         try:
             with _inheriting_orphans():
@@ -67,7 +67,7 @@ class _Warm:
         except OSError:
             self.process.kill()
             return None
-        return Forked(int(answer)) if answer else None
+        return ForkedChild(int(answer)) if answer else None
 
 
 _warm: list[_Warm] = []
@@ -101,7 +101,7 @@ def warm_process(prepare: str, argument: str) -> Iterator[int]:
         process.wait()
 
 
-def forked_from_warm(words: Sequence[str], descriptors: Sequence[int]) -> Forked | None:
+def forked_from_warm(words: Sequence[str], descriptors: Sequence[int]) -> ForkedChild | None:
     """A child forked off the warm process; None where there is none, or it has other surroundings than this process."""
     warm = _warm[-1] if _warm and _warm[-1].surroundings == surroundings() else None
     return None if warm is None else warm.forked(words, descriptors)

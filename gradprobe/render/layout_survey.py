@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.text import Text
 
 from ..model.assignment import LAYOUTS
-from ..model.memory import COUNTED, GUARD, OUTSIDE, WARNING, MemoryFinding, Warned, worst_first
+from ..model.memory import COUNTED, GUARD, OUTSIDE, WARNING, MemoryFinding, WarningNote, worst_first
 from ..model.number import plural
 from ..model.report import Report
-from ..model.run import ALONE, BITS, FAILED, MATCH, MISMATCH, PROGRAM, SKIPPED, TOGETHER, Run, Tried
+from ..model.run import ALONE, BITS, FAILED, MATCH, MISMATCH, PROGRAM, SKIPPED, TOGETHER, Run, SurveyedLayout
 from .excerpt import render_reasons, window
 from .text import ASCII, CAUTION, UTF8, Signs, blame, folded, greppable, headed, quoted, stray_line
 
@@ -42,7 +42,7 @@ def render_survey(report: Report, width: int, *, utf8: bool = True) -> list[Text
     return [*lines, Text(f"  again: {report.reproduce}")]
 
 
-def tried_as(run: Run) -> Tried:
+def tried_as(run: Run) -> SurveyedLayout:
     assert run.tried is not None
     return run.tried
 
@@ -125,14 +125,14 @@ def memory_told(report: Report, wrong: Sequence[Run]) -> Iterator[str]:
         yield f"and {plural(len(memory) - _MOST, 'more finding')} about memory, none worse: --json FILE has them"
 
 
-def _warning(report: Report, warned: Warned, width: int) -> Iterator[Text]:
+def _warning(report: Report, warned: WarningNote, width: int) -> Iterator[Text]:
     """What is told and does not count, and the first that was seen of it: a line, or what came out wrong."""
     words, seen = warning_told(report, warned)
     yield from headed("WARNING", _WARNING, words, width)
     yield from folded(seen, width)
 
 
-def warning_told(report: Report, warned: Warned) -> tuple[str, str]:
+def warning_told(report: Report, warned: WarningNote) -> tuple[str, str]:
     """A warning with the layouts that show it, and what was seen in the first of them."""
     first = next(run for run in report.runs if run.layout in warned.layouts)
     memory = _telling(report, [first])

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..model.documents import Reports
-from ..model.memory import WARNING, MemoryFinding, Warned
+from ..model.memory import WARNING, MemoryFinding, WarningNote
 from ..model.number import plural
 from ..model.report import Report, TriedEdit, passing_edit
 from ..model.run import CRASHED, FAILED, INCOMPLETE, INHERITED, MATCH, MISMATCH, SKIPPED, Run
@@ -92,7 +92,7 @@ def _rows(report: Report, base: Base) -> Iterator[TableRow]:
         yield replace(row, verdict=WARNING) if is_mild and row.verdict in (MISMATCH, FAILED, CRASHED) else row
 
 
-def _parts(report: Report, base: Base) -> Iterator[tuple[TableRow, Report | Run | MemoryFinding | Warned]]:
+def _parts(report: Report, base: Base) -> Iterator[tuple[TableRow, Report | Run | MemoryFinding | WarningNote]]:
     """Each row with the part of the report that it tells."""
     place = next(iter(places_of(report)), None)
     where = base.shorten(place) if place else ""

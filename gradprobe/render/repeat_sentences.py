@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from ..model.number import in_words, plural, spans
 from ..model.report import Report
-from ..model.run import Repeated
+from ..model.run import RepeatedResult
 from .text import ratio
 
 
@@ -27,7 +27,7 @@ def repeat_sentences(report: Report) -> Iterator[str]:
         yield f"{runs[0].repeats} runs gave the same bits"
 
 
-def _of(result: Repeated) -> Iterator[str]:
+def _of(result: RepeatedResult) -> Iterator[str]:
     if result.wrong_in == result.runs and result.wrong_heads:
         yield f"{result.name} is wrong in {_heads(result.wrong_heads)} in each of {result.runs} runs, {_alike(result)}"
     elif result.wrong_in:
@@ -39,7 +39,7 @@ def _of(result: Repeated) -> Iterator[str]:
         yield f"{result.name} differs from run to run in {count}{place}{_by(result)}: {_cause(result)}"
 
 
-def _alike(result: Repeated) -> str:
+def _alike(result: RepeatedResult) -> str:
     if result.wrong_spread is None:
         return "by the same numbers: not noise" if not result.differing else "and differs between them"
     if result.wrong_spread == 0:
@@ -49,11 +49,11 @@ def _alike(result: Repeated) -> str:
     return f"by numbers that differ by up to {ratio(result.wrong_spread)}x what is allowed"
 
 
-def _by(result: Repeated) -> str:
+def _by(result: RepeatedResult) -> str:
     return "" if result.spread is None else f", by up to {ratio(result.spread)}x what is allowed"
 
 
-def _cause(result: Repeated) -> str:
+def _cause(result: RepeatedResult) -> str:
     lines = ", ".join(dict.fromkeys(f"{PurePath(at.file).name}:{at.line}" for at in result.atomics))
     is_small = result.spread is None or result.spread <= 1
     if lines:
@@ -69,6 +69,6 @@ def _heads(heads: Sequence[tuple[int | None, int]]) -> str:
     return f"head{'s' if len(found) > 1 else ''} {in_words(spans(found), 6)}" if found else ""
 
 
-def _tiles(result: Repeated) -> str:
+def _tiles(result: RepeatedResult) -> str:
     rows = "keys" if result.name in ("dK", "dV") else "rows"
     return f"tiles {in_words(result.tiles, 6)} of {result.block} {rows}" if result.tiles else ""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from .. import __version__
 from ..model.documents import Reports
 from ..model.intermediates import is_named_after
-from ..model.memory import MemoryFinding, Warned
+from ..model.memory import MemoryFinding, WarningNote
 from ..model.report import CheckedTarget, Origin, Report, Where
 from ..model.run import Error
 
@@ -131,7 +131,7 @@ def _function(target: CheckedTarget) -> Iterator[Place]:
         yield Place(file, None, function)
 
 
-def place_of(part: Where | MemoryFinding | Error | Warned) -> Place:
+def place_of(part: Where | MemoryFinding | Error | WarningNote) -> Place:
     """The line that a cause, a finding about memory, an error or a warning names."""
-    kernel = "" if isinstance(part, (Error, Warned)) else part.kernel
+    kernel = "" if isinstance(part, (Error, WarningNote)) else part.kernel
     return Place(part.file or "", part.line or None, part.code or kernel)

@@ -9,7 +9,7 @@ from rich.text import Text
 from ..model.case import Case, unlike
 from ..model.documents import Reports
 from ..model.number import in_words, plural, spans
-from ..model.report import Against, Report
+from ..model.report import Report, SecondCheck
 from ..model.run import FAILED, MATCH, Difference
 from .comparison import changes_of, sentences_of
 from .text import blame, headed, place_in_words, ratio, value
@@ -35,7 +35,7 @@ def beside(report: Report) -> Iterator[str]:
         yield from (f"beside {other.name}: {sentence}" for sentence in sentences_of(changes))
 
 
-def _who(other: Against) -> str:
+def _who(other: SecondCheck) -> str:
     """The word, and on what it ran where that tells two runs of one target apart."""
     where = [other.report.target.backend, other.report.environment.get("device", "")]
     return f"{other.name} ({' on '.join(filter(None, where))})" if any(where) else other.name
@@ -50,7 +50,7 @@ def _verdict(report: Report) -> str:
     return f"is wrong: {blame(report.failing)}{cause}" if report.failing.compares else "is wrong"
 
 
-def _first(other: Against, report: Report) -> str:
+def _first(other: SecondCheck, report: Report) -> str:
     """Where both differ first."""
     if other.is_saved:
         return "only what both reports hold is compared"

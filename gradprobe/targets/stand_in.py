@@ -15,7 +15,7 @@ from ..model.architectures import ARCHITECTURES, DEFAULT, Architecture
 from .surroundings import replaced
 
 
-class Awaiting(importlib.abc.MetaPathFinder):
+class ImportWatcher(importlib.abc.MetaPathFinder):
     """A finder that finds nothing itself, but makes the loader of the awaited module call back."""
 
     def __init__(self, module: str, then: Callable[[ModuleType], object]) -> None:
@@ -36,7 +36,7 @@ class Awaiting(importlib.abc.MetaPathFinder):
             return None
         self.busy = True
         try:
-            others = [finder for finder in sys.meta_path if not isinstance(finder, Awaiting)]
+            others = [finder for finder in sys.meta_path if not isinstance(finder, ImportWatcher)]
             spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
         finally:
             self.busy = False
@@ -61,7 +61,7 @@ class Awaiting(importlib.abc.MetaPathFinder):
 class _CallingBack:
     """A loader that does what another one does, and calls back at the end."""
 
-    def __init__(self, loader: Any, awaiting: Awaiting) -> None:
+    def __init__(self, loader: Any, awaiting: ImportWatcher) -> None:
         self._loader, self._awaiting = loader, awaiting
 
     def __getattr__(self, name: str) -> Any:
@@ -150,7 +150,7 @@ def _driver_stood_in() -> Iterator[None]:
         before.append((module.driver, dict(vars(module.driver))))
         module.driver.set_active(_driver())
 
-    awaiting = Awaiting(_DRIVER, put)
+    awaiting = ImportWatcher(_DRIVER, put)
     sys.meta_path.insert(0, awaiting)
     awaiting.notice()
     try:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from gradprobe.commands.suite.checked import Checked, Planned
+from gradprobe.commands.suite.checked import CheckOutcome, PlannedCheck
 from gradprobe.commands.suite.source_hashes import sources_of
 from gradprobe.commands.warm_check import (
     Sources,
@@ -24,7 +24,7 @@ from tests.render.written import document
 
 
 def planned(**options):
-    return Planned("", CheckRequest("own.py:f", None, None, options))
+    return PlannedCheck("", CheckRequest("own.py:f", None, None, options))
 
 
 def test_the_layout_that_failed_is_asked_for_alone_where_it_is_not_the_first_anyway():
@@ -73,5 +73,5 @@ def test_of_a_cuda_source_what_lies_beside_it_may_be_included(tmp_path):
     target["kernels"] = [{"name": "k", "file": str(tmp_path / "own.cu"), "line": 1, "sha256": ""}]
     report = report_from(document(wrong_in(), target=target))
     report = structs.replace(report, sources=sources_of(report, planned().request, sys.modules))
-    found = {Path(file).name for file in imported(planned(), Checked(planned().request, report, 0))}
+    found = {Path(file).name for file in imported(planned(), CheckOutcome(planned().request, report, 0))}
     assert found == {"own.py", "own.cu", "tile.cuh"}

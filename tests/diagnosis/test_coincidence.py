@@ -9,7 +9,7 @@ from gradprobe.diagnosis.coincidence import _FOLLOWED, Variation, _culprits, _Sm
 from gradprobe.diagnosis.follow import followed_run
 from gradprobe.model.allowance import NOTHING, Allowance
 from gradprobe.model.assignment import DEFAULT_RUNS, Assigned
-from gradprobe.model.memory import Warned
+from gradprobe.model.memory import WarningNote
 from gradprobe.model.run import MATCH
 from gradprobe.numerics.evidence import LayoutRun
 from gradprobe.pipeline.probe import COINCIDENCES, probe
@@ -31,7 +31,7 @@ STRIDES, LENGTHS, HEADS = "batch", "seqlen_q", "kv_heads"
 MANY = 40
 
 
-def warnings_in(experiment: Experiment, variation: Variation, count: int = MANY) -> list[Warned]:
+def warnings_in(experiment: Experiment, variation: Variation, count: int = MANY) -> list[WarningNote]:
     return _SmallRuns(experiment, count).warnings_in(variation)
 
 

@@ -12,14 +12,14 @@ from gradprobe.model.assignment import DEFAULT_RUNS
 from gradprobe.model.case import Case
 from gradprobe.model.documents import Reports, dump, load, load_several, several_document, text_of
 from gradprobe.model.failures import UsageFailure
-from gradprobe.model.memory import MemoryFinding, Warned
+from gradprobe.model.memory import MemoryFinding, WarningNote
 from gradprobe.model.number import Number
 from gradprobe.model.report import (
-    Against,
     CheckedTarget,
     Culprit,
     Diagnosis,
     Report,
+    SecondCheck,
     Source,
     SurveySummary,
     TriedEdit,
@@ -109,7 +109,7 @@ REPORTS = st.builds(
     case=st.sampled_from([None, CASE]), options=st.dictionaries(WORDS, st.booleans() | COUNTS | WORDS, max_size=2),
     first_mismatch=st.none() | ELEMENTS, diagnoses=few(DIAGNOSES), sought=st.booleans(),
     notes=few(WORDS), reproduce=WORDS,
-    warnings=few(st.builds(Warned, kind=WORDS, about=WORDS, words=WORDS, layouts=few(WORDS))),
+    warnings=few(st.builds(WarningNote, kind=WORDS, about=WORDS, words=WORDS, layouts=few(WORDS))),
     seconds=st.dictionaries(WORDS, st.floats(0, 1e6), max_size=2), close_ups=few(CLOSE_UPS, 1),
     close_up=st.none() | CLOSE_UPS, strides=st.none() | SURVEYS,
 )  # fmt: skip
@@ -125,7 +125,7 @@ def test_a_report_comes_back_from_json_as_it_was(report):
 @given(REPORTS, REPORTS, NUMBERS)
 def test_so_does_one_that_is_set_beside_another(report, other, number):
     found = Difference(layout="distinct", name="dK", total=3, heads=(1,), other=number)
-    report = replace(report, against=Against(name="old.py:f", report=other, differences=(found,)))
+    report = replace(report, against=SecondCheck(name="old.py:f", report=other, differences=(found,)))
     assert load(dump(report)) == report
 
 
@@ -162,7 +162,7 @@ def test_several_reports_come_back_with_what_does_not_count():
     reports = tuple(
         Report(title=title, verdict="mismatch", severity=severity, warnings=warnings)
         for title, severity, warnings in (
-            ("right", None, ()), ("odd", "warning", (Warned("huge", "q", "words", ("huge",)),)),
+            ("right", None, ()), ("odd", "warning", (WarningNote("huge", "q", "words", ("huge",)),)),
         )
     )  # fmt: skip
     several = Reports(reports=reports, planned=1, not_taken=())

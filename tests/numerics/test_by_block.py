@@ -10,7 +10,7 @@ import torch
 from gradprobe.inputs.draw import draw
 from gradprobe.numerics import sieve
 from gradprobe.numerics.budget import Recovery
-from gradprobe.numerics.by_block import ByBlock
+from gradprobe.numerics.by_block import BlockComparison
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.identities import agreement, allowed, identities
 from gradprobe.numerics.locate import locate
@@ -65,7 +65,7 @@ def test_findings_place_and_identities_are_those_of_the_whole(fault, names, by_s
     case, values, trace, precision = run_of(fault, names)
     x = attention_of(case, values)
     whole = compare(case, x, trace, precision)
-    found, invariants = ByBlock(case, values, trace, precision).compared(never, lambda fraction: None)
+    found, invariants = BlockComparison(case, values, trace, precision).compared(never, lambda fraction: None)
     assert not whole.matches
     for name, finding in whole.findings.items():
         part = found.findings[name]
@@ -85,7 +85,7 @@ def test_findings_place_and_identities_are_those_of_the_whole(fault, names, by_s
 
 def test_what_is_inherited_in_one_block_is_not_promoted_for_a_fault_of_another(monkeypatch):
     case, values, trace, precision = run_of("one query head", GRADIENTS)
-    compared = ByBlock._compared
+    compared = BlockComparison._compared
 
     def with_an_inherited_one(by, block):
         comparison, invariants = compared(by, block)
@@ -93,15 +93,17 @@ def test_what_is_inherited_in_one_block_is_not_promoted_for_a_fault_of_another(m
         wrong = replace(finding, wrong=finding.wrong + 1) if block.batch == 0 else finding
         return replace(comparison, findings={**comparison.findings, "dV": wrong}), invariants
 
-    monkeypatch.setattr(ByBlock, "_compared", with_an_inherited_one)
-    together, _ = ByBlock(case, values, trace, precision).compared(never, lambda fraction: None)
+    monkeypatch.setattr(BlockComparison, "_compared", with_an_inherited_one)
+    together, _ = BlockComparison(case, values, trace, precision).compared(never, lambda fraction: None)
     assert [together.findings[name].status for name in ("dV", "dQ")] == ["inherited", "mismatch"]
 
 
 def test_until_wrong_looks_no_further_and_the_coarser_arithmetic_is_asked_for():
     case, values, trace, precision = run_of("everywhere", GRADIENTS, "bfloat16")
     ticks = []
-    found, _ = ByBlock(case, values, trace, precision, coarse=True).compared(never, ticks.append, until_wrong=True)
+    found, _ = BlockComparison(case, values, trace, precision, coarse=True).compared(
+        never, ticks.append, until_wrong=True
+    )
     assert not found.matches
     assert ticks == [1 / 4]
     x = attention_of(case, values)
@@ -116,7 +118,7 @@ def test_what_was_recovered_is_widened_in_every_block():
     recovery = Recovery(torch.float32, torch.float32, 1.0, zero_key)
     x = attention_of(case, values)
     whole = compare(case, x, trace, precision, recovery=recovery)
-    found, _ = ByBlock(case, values, trace, precision, recovery=recovery).compared(never, lambda fraction: None)
+    found, _ = BlockComparison(case, values, trace, precision, recovery=recovery).compared(never, lambda fraction: None)
     for name, finding in whole.findings.items():
         assert told(found.findings[name]) == told(finding), name
     assert found.reading == pytest.approx(whole.reading)
@@ -128,7 +130,7 @@ def test_what_was_recovered_is_widened_in_every_block():
 def test_a_second_run_is_held_to_what_the_whole_budget_allows(head, share):
     case, values, trace, precision = run_of("one query head", GRADIENTS)
     whole = compare(case, attention_of(case, values), trace, precision)
-    found, _ = ByBlock(case, values, trace, precision).compared(never, lambda fraction: None)
+    found, _ = BlockComparison(case, values, trace, precision).compared(never, lambda fraction: None)
     moved = {name: value.double() for name, value in trace.values.items()}
     # Of a head that was wrong, and of one that passed the sieve: two runs are allowed twice what one is.
     one = allowed(whole, {name: value.dtype for name, value in trace.values.items()})["dQ"]

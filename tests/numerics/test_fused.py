@@ -35,7 +35,7 @@ def plain_rows(came, expected, bound):
     ratio = error / bound.double().clamp(min=2.0**-149)
     sums = (of.sum(-1, dtype=torch.double) for of in (ratio.square(), bound, expected, came))
     squares, bounds, of_expected, of_came = sums
-    return fused.OfRows(ratio.amax(-1), squares, error.amax(-1), bounds, of_expected, of_came)
+    return fused.RowStatistics(ratio.amax(-1), squares, error.amax(-1), bounds, of_expected, of_came)
 
 
 def hold_alike(found, came, expected, bound):

@@ -8,7 +8,7 @@ import torch
 from gradprobe.inputs.draw import draw
 from gradprobe.numerics.compare import attention_of
 from gradprobe.numerics.rows import Rows
-from gradprobe.numerics.tally import Judged, Tally
+from gradprobe.numerics.tally import Judgement, Tally
 from gradprobe.reference import Tile, evaluate, tiles
 from gradprobe.reference.attention import BY_ROW
 from tests.emulated import case_of
@@ -48,7 +48,7 @@ def test_what_was_found_of_rows_is_told_by_their_numbers_in_the_whole():
     tally, expected = Tally(rows.case(case), "P", (1, 1, 5, 50)), torch.zeros(1, 5, 50, dtype=torch.double)
     actual = expected.clone()
     actual[0, 3:, 7] = 1.0
-    tally.add(Tile(0, slice(0, 1), slice(0, 5)), Judged(actual, expected, expected + 0.1, (actual == 0)), None)
+    tally.add(Tile(0, slice(0, 1), slice(0, 5)), Judgement(actual, expected, expected + 0.1, (actual == 0)), None)
     found = rows.finding(case, tally.finding())
     assert found.row_ranges(0, 0) == [(20, 20), (49, 49)]
     assert (found.first.row, found.first.col, found.first.tile) == (20, 7, (20 // case.block_m, 7 // case.block_n))

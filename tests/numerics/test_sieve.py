@@ -138,9 +138,9 @@ def test_what_fails_the_sieve_alone_is_judged_block_by_block(monkeypatch):
     values, trace = right(case)
     monkeypatch.setattr(least, "weight", lambda precision, terms: 0.0)
     asked = []
-    whole = sieve.Sifted.by_the_whole_budget
+    whole = sieve.SiftedRun.by_the_whole_budget
     monkeypatch.setattr(
-        sieve.Sifted, "by_the_whole_budget", lambda self, block: asked.append(block) or whole(self, block)
+        sieve.SiftedRun, "by_the_whole_budget", lambda self, block: asked.append(block) or whole(self, block)
     )
     passed = Sieve().sift(case, values, trace, precision_of("bfloat16", "ieee"))
     assert passed is not None
@@ -221,7 +221,7 @@ def test_two_runs_that_differ_break_the_identity_by_the_whole_budget_alone(monke
     ],
 )
 def test_what_is_within_its_bound_passes_and_a_nan_never(error, bound, passes):
-    judged = walks._Judged(next(blocks(case_with(), 1)))
+    judged = walks._BlockJudgement(next(blocks(case_with(), 1)))
     judged.judge("dQ", *(torch.tensor([[[0.5, of]]], dtype=torch.double) for of in (error, bound)))
     assert [bool(one) for one in judged.passed] == [passes]
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gradprobe.numerics.tally import Judged, Tally
+from gradprobe.numerics.tally import Judgement, Tally
 from gradprobe.reference import Tile
 from tests.emulated import case_of
 
@@ -21,7 +21,7 @@ def finding_of(errors, bounds, *, parts=1):
         actual, allowed = 1 + error[None, rows], bound[None, rows]
         tile = Tile(0, slice(0, 1), rows)
         right = (actual - 1).abs() <= allowed
-        tally.add(tile, Judged(actual, torch.ones_like(actual), allowed, right), None)
+        tally.add(tile, Judgement(actual, torch.ones_like(actual), allowed, right), None)
     return tally.finding()
 
 

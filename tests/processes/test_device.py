@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from gradprobe.commands.suite.checked import Planned, for_the_interpreter
+from gradprobe.commands.suite.checked import PlannedCheck, for_the_interpreter
 from gradprobe.commands.suite.checking import Setting, check_each
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.history import CheckRequest
@@ -93,7 +93,7 @@ def test_what_cost_a_gpu_is_asked_of_the_interpreter_no_larger_than_it_need_be()
 def test_a_check_that_costs_the_device_keeps_what_it_measured_and_names_the_line_that_the_interpreter_sees(tmp_path):
     options = {"seqlen": 20, "head_dim": 8, "runs": ["contiguous", "huge"]}
     request = CheckRequest(write(tmp_path, "narrow", losing=True), None, None, options)
-    (checked,) = check_each([Planned("", request)], Setting())
+    (checked,) = check_each([PlannedCheck("", request)], Setting())
     assert (checked.code, checked.verdict, checked.report.error.kind) == (3, "error", "DeviceLost")
     assert [(run.layout, run.verdict) for run in checked.report.runs] == [
         ("contiguous", "match"), ("huge", "crashed"),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gradprobe.model.documents import report_from
 from gradprobe.model.number import Number
 from gradprobe.model.run import Element
-from gradprobe.numerics.tally import Rising
+from gradprobe.numerics.tally import RisingErrors
 from gradprobe.render.console import _sentences
 from gradprobe.render.text import size_in_words
 from tests.reported.conftest import SMALL
@@ -123,9 +123,9 @@ def test_the_telling_element_is_the_first_of_all_of_its_order(wrong):
     worst = max(ratio for *_, ratio in every)
     first = next(one for one in every if one[2] >= worst / 10)
     half = len(every) // 2
-    later = Rising.of(element(*one) for one in every[half:]).elements
-    apart = Rising.of([*later, *(element(*one) for one in every[:half])])
-    for rising in (Rising.of(element(*one) for one in every), apart):
+    later = RisingErrors.of(element(*one) for one in every[half:]).elements
+    apart = RisingErrors.of([*later, *(element(*one) for one in every[:half])])
+    for rising in (RisingErrors.of(element(*one) for one in every), apart):
         assert (rising.telling.row, rising.telling.col, rising.telling.ratio) == first
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...inputs.history import CheckRequest
 from ...model.failures import UsageFailure
-from ..suite.checked import Planned
+from ..suite.checked import PlannedCheck
 from .environment import options_of, seconds, timeout_of, variable_of
 from .settings import Scope, Settings, misspelt_table, nearest_table, settings_of
 
@@ -113,7 +113,7 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def configured(effective: EffectiveSettings) -> list[Planned]:
+def configured(effective: EffectiveSettings) -> list[PlannedCheck]:
     """Every configured target on every configured case; on the default case where none is. Empty: no targets.
 
     One target's checks follow one another: they share a process.
@@ -124,7 +124,7 @@ def configured(effective: EffectiveSettings) -> list[Planned]:
     settings = effective.settings
     if settings is None or not (settings.top.targets or settings.cases):
         return []
-    top, plan = settings.top, list[Planned]()
+    top, plan = settings.top, list[PlannedCheck]()
     for name, case in (settings.cases or {"": Scope()}).items():
         targets = case.targets or top.targets
         if not targets:
@@ -132,6 +132,6 @@ def configured(effective: EffectiveSettings) -> list[Planned]:
             raise UsageFailure(what, 'add targets = ["FILE.py:FUNCTION"] to it, or to [tool.gradprobe]')
         options = merged(effective.environment, case.options, top.options)
         own = (case.family or top.family, case.reference or top.reference, options)
-        plan += [Planned(f"{target} {name}".rstrip(), CheckRequest(target, *own)) for target in targets]
+        plan += [PlannedCheck(f"{target} {name}".rstrip(), CheckRequest(target, *own)) for target in targets]
     order = list(dict.fromkeys([*top.targets, *(one.request.target for one in plan)]))
     return sorted(plan, key=lambda one: order.index(one.request.target))

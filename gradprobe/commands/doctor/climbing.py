@@ -17,12 +17,12 @@ from ...model.visible import visible
 from ...processes import TaskResult, run_each, tell
 from ...processes.ended import TIMEOUT
 from ...render.console import first_line
-from ..suite.checked import Checked
+from ..suite.checked import CheckOutcome
 from ..suite.checking import Checker, Setting
 from .ladder import narrower, target_rungs
 from .machine_survey import MachineSurvey, survey_machine, survey_target
 from .primitives import run_primitive
-from .rung import CUDA, FAILS, GREEN, RED, REFUSED, Climbed, Rung
+from .rung import CUDA, FAILS, GREEN, RED, REFUSED, Rung, RungResult
 
 if TYPE_CHECKING:
     from ...model.report import Report
@@ -43,10 +43,10 @@ class Climber:
         self._device = prepare_backend(device)
         self._check = Checker(Setting())
 
-    def __call__(self, rung: Rung | None) -> Climbed | MachineSurvey:
+    def __call__(self, rung: Rung | None) -> RungResult | MachineSurvey:
         return survey_machine(self._device) if rung is None else self.tried(rung)
 
-    def tried(self, rung: Rung) -> Climbed:
+    def tried(self, rung: Rung) -> RungResult:
         """What came of it."""
         start = time.perf_counter()
         if rung.planned is not None:
@@ -56,15 +56,15 @@ class Climber:
             state = RED if words else GREEN
         except Exception as error:
             state, words = FAILS, _first(error)
-        return Climbed(rung, state, words, time.perf_counter() - start)
+        return RungResult(rung, state, words, time.perf_counter() - start)
 
 
 @dataclass(frozen=True)
 class RungStep:
     """A rung of a target."""
 
-    climbed: Climbed
-    closer: Climbed | None
+    climbed: RungResult
+    closer: RungResult | None
     """The same with one head, where it is bad and has several."""
 
 
@@ -98,7 +98,7 @@ class TargetClimber:
         small = narrower(climbed.rung, self._rungs) if climbed.is_bad else None
         return RungStep(climbed, None if small is None else self._tried(small, _stop))
 
-    def _tried(self, rung: Rung, told: Callable[[Probed], object]) -> Climbed:
+    def _tried(self, rung: Rung, told: Callable[[Probed], object]) -> RungResult:
         start = time.perf_counter()
         try:
             state, words, report = self._checked(rung, told)
@@ -106,7 +106,7 @@ class TargetClimber:
             state, words, report = RED if seen.args[0].failing else GREEN, "", None
         except Exception as error:
             state, words, report = REFUSED if isinstance(error, (Refusal, NoRoom)) else FAILS, _first(error), None
-        return Climbed(rung, state, words, time.perf_counter() - start, report)
+        return RungResult(rung, state, words, time.perf_counter() - start, report)
 
     def _checked(self, rung: Rung, told: Callable[[Probed], object]) -> tuple[str, str, Report]:
         from ...pipeline.reported import report_of
@@ -133,7 +133,7 @@ _MACHINE, _TARGET = f"{__name__}:Climber", f"{__name__}:TargetClimber"
 
 def climb(
     rungs: Sequence[Rung | None], device: str, *, workers: int = 1, timeout: float | None = _LONGEST
-) -> Iterator[Climbed | MachineSurvey]:
+) -> Iterator[RungResult | MachineSurvey]:
     """Each rung, or survey, as it comes.
 
     Args:
@@ -148,10 +148,10 @@ def climb(
         yield ended.result if isinstance(ended.result, MachineSurvey) else _ended(ended, ended.item, ended.result)
 
 
-def climbed_alone(rung: Rung, device: str, timeout: float | None = _LONGEST) -> Climbed:
+def climbed_alone(rung: Rung, device: str, timeout: float | None = _LONGEST) -> RungResult:
     """A rung in a process that no other shares."""
     (climbed,) = climb([rung], device, timeout=timeout)
-    assert isinstance(climbed, Climbed)
+    assert isinstance(climbed, RungResult)
     return climbed
 
 
@@ -197,18 +197,18 @@ def _failure(subject: str, ended: TaskResult) -> Failure:
     return TargetFailure(f"{subject} crashed while it was imported{how}")
 
 
-def _ended(ended: TaskResult, rung: Rung, climbed: object) -> Climbed:
-    if isinstance(climbed, Climbed):
+def _ended(ended: TaskResult, rung: Rung, climbed: object) -> RungResult:
+    if isinstance(climbed, RungResult):
         return climbed
     if (crash := ended.crash) is not None:
         how = "" if crash.kind == TIMEOUT else "it ended its process: "
-        return Climbed(rung, FAILS, f"{how}{crash.words}{crash.where}", crash.seconds)
-    return Climbed(rung, FAILS, ended.raised.message if ended.raised else "it sent no answer")
+        return RungResult(rung, FAILS, f"{how}{crash.words}{crash.where}", crash.seconds)
+    return RungResult(rung, FAILS, ended.raised.message if ended.raised else "it sent no answer")
 
 
-def _of_check(rung: Rung, checked: Checked) -> Climbed:
+def _of_check(rung: Rung, checked: CheckOutcome) -> RungResult:
     report, seconds = checked.report, checked.report.seconds.get("total", 0.0)
-    climbed = Climbed(rung, GREEN, "", seconds, report)
+    climbed = RungResult(rung, GREEN, "", seconds, report)
     if checked.verdict == MATCH:
         return climbed
     if checked.verdict == FAILED:

@@ -13,13 +13,13 @@ from ...inputs.history import CheckRequest
 from ...model.failures import Failure
 from ...runtime.caches import TritonCache, fresh_caches, triton_cache
 from ...targets.builtin import has_driver
-from ..suite.checked import Planned
+from ..suite.checked import PlannedCheck
 from .climbing import RungStep, climb, climb_target, climbed_alone
 from .ladder import machine_rungs, target_rungs
 from .machine import Machine, machine
 from .machine_survey import MachineSurvey
 from .module_copies import LoadedFile
-from .rung import COMPILED, CUDA, FAILS, GREEN, INTERPRETED, NOT_RUN, RED, Climbed, Rung
+from .rung import COMPILED, CUDA, FAILS, GREEN, INTERPRETED, NOT_RUN, RED, Rung, RungResult
 
 Tick = Callable[[str, float | None], object]
 
@@ -32,9 +32,9 @@ class Examination:
     """"" of the machine alone."""
     machine: Machine
     survey: MachineSurvey
-    climbed: tuple[Climbed, ...]
+    climbed: tuple[RungResult, ...]
     """Of a target up to the first that is bad, and those above it, which were not run."""
-    closer: tuple[Climbed, ...]
+    closer: tuple[RungResult, ...]
     """The first that is bad once more, in other ways."""
     cache: TritonCache
     left_out: tuple[str, ...]
@@ -44,7 +44,7 @@ class Examination:
     """The command line that repeats it."""
 
     @property
-    def first_bad(self) -> Climbed | None:
+    def first_bad(self) -> RungResult | None:
         """The rung that is the story."""
         return next((one for one in self.climbed if one.is_bad), None)
 
@@ -87,9 +87,9 @@ def examine_machine(command: str, tick: Tick) -> Examination:
 
 def _all_climbed(
     rungs: Sequence[tuple[str, Rung]], tick: Tick
-) -> tuple[dict[tuple[str, str], Climbed], dict[str, MachineSurvey]]:
+) -> tuple[dict[tuple[str, str], RungResult], dict[str, MachineSurvey]]:
     """What came of each rung by its key, and a survey of each device."""
-    found, surveys = dict[tuple[str, str], Climbed](), dict[str, MachineSurvey]()
+    found, surveys = dict[tuple[str, str], RungResult](), dict[str, MachineSurvey]()
     for device in dict.fromkeys(device for device, _ in rungs):
         here = [rung for where, rung in rungs if where == device]
         # The first in CUDA C++ compiles for others: it begins at once, so that none of them does so beside it.
@@ -131,7 +131,7 @@ def examine_target(request: CheckRequest, command: str, timeout: float | None, t
             break
         if (done := len(steps)) < len(rungs):
             tick(f"rung {done + 1} of {len(rungs)}: {rungs[done].title}", done / len(rungs))
-    above = (Climbed(rung, NOT_RUN) for rung in rungs[len(steps) :])
+    above = (RungResult(rung, NOT_RUN) for rung in rungs[len(steps) :])
     climbed = (*(step.climbed for step in steps), *above)
     closer = tuple(step.closer for step in steps if step.closer is not None)
     cache = triton_cache({file.file: file.kernels for file in surveys[0].files})
@@ -161,16 +161,16 @@ def _ways(backend: str) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
     return [ways[0], ways[2]], ("CUDA: cuda-core is not installed (pip install 'gradprobe[cuda]')",)
 
 
-def _closer(made: Examination) -> tuple[Climbed, ...]:
+def _closer(made: Examination) -> tuple[RungResult, ...]:
     """The first bad rung in Triton's interpreter, and with empty caches, where it is compiled."""
     bad, device = made.first_bad, made.survey.backend
     has_cuda = any(not file.file.endswith(".py") for file in made.survey.files)
     if bad is None or bad.rung.how == INTERPRETED or (device == "cpu" and bad.rung.how != CUDA and not has_cuda):
         return ()
-    rung, found = bad.rung, list[Climbed]()
+    rung, found = bad.rung, list[RungResult]()
     if made.target and rung.planned is not None and device == "cuda":
         options = {**rung.planned.request.options, "device": "cpu"}
-        planned = Planned(AS_INTERPRETED, replace(rung.planned.request, options=options))
+        planned = PlannedCheck(AS_INTERPRETED, replace(rung.planned.request, options=options))
         found.append(climbed_alone(replace(rung, title=AS_INTERPRETED, planned=planned), "cpu"))
     with fresh_caches():
         return (*found, climbed_alone(replace(rung, title=FRESH), device))

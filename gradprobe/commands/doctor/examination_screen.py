@@ -17,7 +17,7 @@ from ...render.text import CAUTION, folded, headed, quoted
 from .examination import Examination
 from .machine import MATTERS
 from .module_copies import LoadedFile
-from .rung import COMPILED, CUDA, FAILS, GREEN, INTERPRETED, NOT_RUN, RED, REFUSED, Climbed
+from .rung import COMPILED, CUDA, FAILS, GREEN, INTERPRETED, NOT_RUN, RED, REFUSED, RungResult
 
 SCHEMA = "gradprobe.doctor/1"
 _STYLES = {GREEN: "green", RED: "bold red", FAILS: "bold red", REFUSED: CAUTION}
@@ -93,13 +93,13 @@ def _target_ladder(made: Examination, width: int) -> Iterator[Text]:
         yield Text(f"  {words}", "dim")
 
 
-def _refusal(climbed: Climbed) -> str:
+def _refusal(climbed: RungResult) -> str:
     """The target's own words, which it has for several layouts alike."""
     found = re.search(r" refused every layout \([^:]*: (.*)\): nothing was compared", climbed.words)
     return found[1] if found else climbed.words
 
 
-def _rung(climbed: Climbed, longest: int) -> Text:
+def _rung(climbed: RungResult, longest: int) -> Text:
     line = Text.assemble("  ", (f"{climbed.state:<8}", _STYLES[climbed.state]), f"{climbed.seconds:>5.1f} s  ")
     line.append(f"{climbed.rung.title:<{longest}}")
     return line.append(f"  {climbed.rung.blames}", "bold red" if climbed.is_bad else "dim")
@@ -222,7 +222,7 @@ def as_json(made: Examination) -> dict[str, Any]:
     return shortened
 
 
-def _climbed(climbed: Climbed) -> dict[str, Any]:
+def _climbed(climbed: RungResult) -> dict[str, Any]:
     again = climbed.rung.in_full
     told = {"rung": climbed.rung.title, "how": climbed.rung.how or None, "state": climbed.state, "words": climbed.words}
     return {**told, "blames": climbed.rung.blames, "reproduce": again or None, "seconds": round(climbed.seconds, 3)}

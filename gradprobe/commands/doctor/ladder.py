@@ -11,7 +11,7 @@ from ...inputs.options import command_line
 from ...model.failures import UsageFailure
 from ...model.intermediates import title
 from ...model.number import plural
-from ..suite.checked import Planned
+from ..suite.checked import PlannedCheck
 from .primitives import IN_CUDA, IN_TRITON
 from .rung import COMPILED, CUDA, Rung
 
@@ -39,7 +39,7 @@ def machine_rungs(how: str, device: str) -> list[Rung]:
 
     def check(title: str, blames: str, target: str, options: Mapping[str, Any], run: str) -> Rung:
         words = {**options, "runs": [run], "device": device, "dots": "ieee"}
-        return Rung(title, blames, how, Planned(title, CheckRequest(target, None, None, words)))
+        return Rung(title, blames, how, PlannedCheck(title, CheckRequest(target, None, None, words)))
 
     many = {**_SMALL, "batch": 2, "heads": 5}
     rungs += [
@@ -141,12 +141,12 @@ class _Ladder:
             yield self._rung(f"{self._name}, a short bias", "the window of the bias", bias_window=_SHORT_BIAS)
         if is_lazy and "tau" not in given:
             yield self._rung(f"{self._name}, a tau of each sign", "what tau does to the mask", tau=None)
-        yield Rung("the case of gradprobe check", "what no rung below covers", "", Planned("", self._request))
+        yield Rung("the case of gradprobe check", "what no rung below covers", "", PlannedCheck("", self._request))
 
     def _rung(self, title: str, blames: str, run: str = "contiguous", **options: Any) -> Rung:
         words = {**self._given, **self._plain(), **self._options, **options}
         named = {name: word for name, word in words.items() if word is not None} | {"runs": [run]}
-        return Rung(title, blames, "", Planned(title, replace(self._request, options=named)))
+        return Rung(title, blames, "", PlannedCheck(title, replace(self._request, options=named)))
 
     def _plain(self) -> dict[str, Any]:
         """What the lower rungs have in place of what the case has by default."""
@@ -183,4 +183,4 @@ def narrower(rung: Rung, rungs: Sequence[Rung]) -> Rung | None:
     if options == dict(request.options):
         return None
     title = f"1 head, {rung.title.partition(', ')[2]}"
-    return replace(rung, title=title, planned=Planned(title, replace(request, options=options)))
+    return replace(rung, title=title, planned=PlannedCheck(title, replace(request, options=options)))

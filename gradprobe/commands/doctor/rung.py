@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..suite.checked import Planned
+from ..suite.checked import PlannedCheck
 
 if TYPE_CHECKING:
     from ...model.report import Report
@@ -23,7 +23,7 @@ class Rung:
     """What is at fault where it is red and all below it is green; what it rules out where it is green."""
     how: str
     """COMPILED, INTERPRETED or CUDA; "" of a user's own kernel."""
-    planned: Planned | None = None
+    planned: PlannedCheck | None = None
     """The check that it is; None where it is a primitive."""
     primitive: str = ""
     """FUNCTION or FUNCTION:DTYPE:PRECISION of `primitives`."""
@@ -44,7 +44,7 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Climbed:
+class RungResult:
     """A rung that was tried."""
 
     rung: Rung

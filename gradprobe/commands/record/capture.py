@@ -32,7 +32,7 @@ _MOST_FAILURES = 10
 
 
 @dataclass(frozen=True)
-class Keeping:
+class CapturePlan:
     """Where and how many sets of inputs are kept."""
 
     folder: Path
@@ -53,7 +53,7 @@ class Keeping:
 class _CallForm:
     """All calls with one shape and layout of the inputs."""
 
-    waiting: weakref.WeakSet[_Waiting] = field(default_factory=weakref.WeakSet)
+    waiting: weakref.WeakSet[_PendingCall] = field(default_factory=weakref.WeakSet)
     """Copies that wait for their dO. A copy disappears with the graph of its call."""
     idle: int = 0
     """Copies since the last new layout of dO that brought no new one."""
@@ -62,7 +62,7 @@ class _CallForm:
     missed: set[Any] = field(default_factory=set)
 
 
-class _Waiting:
+class _PendingCall:
     """A call whose dO has not come yet. It lives as long as the graph behind the call's output."""
 
     def __init__(self, form: _CallForm, key: tuple[Any, ...], copy: Saved | None) -> None:
@@ -76,7 +76,7 @@ class WatchedFunction:
     the program; each is counted in `seen`.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str, how: Keeping) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, how: CapturePlan) -> None:
         """`name` is what sentences call the function."""
         self.name, self.folder, self.keep = name, how.folder, how.keep
         self.files: list[Path] = []
@@ -130,7 +130,7 @@ class WatchedFunction:
         counts = (seen.calls, seen.without_grad, seen.arrived, seen.not_finite, seen.layouts_missed, seen.over)
         return seen.kept, len(seen.failures), len(seen.notes), *map(bool, counts)
 
-    def _before(self, grad_enabled: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Waiting | None:
+    def _before(self, grad_enabled: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _PendingCall | None:
         self.seen.calls += 1
         call = self._reader.read(args, kwargs)
         self.seen.notes += [note for note in call.notes if note not in self.seen.notes]
@@ -147,13 +147,13 @@ class WatchedFunction:
             if grad is None
             else _layout({"do": grad}, placements_of({"do": grad})) in form.layouts
         )
-        waiting = _Waiting(form, key, None if enough else Saved(_copies(tensors), placements, options))
+        waiting = _PendingCall(form, key, None if enough else Saved(_copies(tensors), placements, options))
         if grad is not None:  # the function is itself a backward, whose dO is an argument
             self._arrived(waiting, grad)
             return None
         return waiting
 
-    def _after(self, waiting: _Waiting, output: Any) -> None:
+    def _after(self, waiting: _PendingCall, output: Any) -> None:
         import torch
 
         output = output[0] if isinstance(output, (tuple, list)) and output else output
@@ -170,7 +170,7 @@ class WatchedFunction:
 
         output.register_hook(hook)
 
-    def _arrived(self, waiting: _Waiting, grad: Tensor | None) -> None:
+    def _arrived(self, waiting: _PendingCall, grad: Tensor | None) -> None:
         if grad is None:
             return
         self.seen.arrived += 1
@@ -193,7 +193,7 @@ class WatchedFunction:
             values = {**copy.values, **_copies({"do": grad})}
             self._keep(waiting, Saved(values, {**copy.placements, **placement}, copy.options), layout)
 
-    def _keep(self, waiting: _Waiting, found: Saved, layout: Any) -> None:
+    def _keep(self, waiting: _PendingCall, found: Saved, layout: Any) -> None:
         if not all(bool(found.values[name].isfinite().all()) for name in ("q", "k", "v", "do")):
             self.seen.not_finite += 1
             return

@@ -13,15 +13,15 @@ from typing import Any
 from ...model.failures import UsageFailure
 from ...model.number import plural
 from ...model.visible import safe
-from .capture import Keeping, WatchedFunction
+from .capture import CapturePlan, WatchedFunction
 
 
-def capture(function: Any, how: Keeping) -> Any:
+def capture(function: Any, how: CapturePlan) -> Any:
     """See `gradprobe.capture`. Raises UsageFailure where it is neither a function nor the name of one."""
     if function is None:
         return functools.partial(capture, how=how)
     if isinstance(function, str):
-        return Replaced(function, how)
+        return ModulePatch(function, how)
     if not callable(function) or isinstance(function, type):
         raise UsageFailure(f"capture takes a function, got {type(function).__name__}")
     watch = WatchedFunction(function, getattr(function, "__name__", type(function).__name__), how)
@@ -29,10 +29,10 @@ def capture(function: Any, how: Keeping) -> Any:
     return watch.wrapped
 
 
-class Replaced:
+class ModulePatch:
     """Within `with`, a module holds the wrapped function in place of its own."""
 
-    def __init__(self, word: str, how: Keeping) -> None:
+    def __init__(self, word: str, how: CapturePlan) -> None:
         self.word, self.how = word, how
 
     def __enter__(self) -> WatchedFunction:
@@ -56,7 +56,7 @@ def parted(word: str) -> tuple[str, str]:
     return place, name
 
 
-def put_in_place(module: ModuleType, name: str, word: str, how: Keeping) -> WatchedFunction:
+def put_in_place(module: ModuleType, name: str, word: str, how: CapturePlan) -> WatchedFunction:
     """Watches a module's function in its place. Raises UsageFailure where the module has no such function."""
     function = getattr(module, name, None)
     if function is None:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ...model.failures import Failure
-from ...targets.stand_in import Awaiting
+from ...targets.stand_in import ImportWatcher
 from .call import WatchedCalls
 
 if TYPE_CHECKING:
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 def enter() -> None:
     """Has the function that GRADPROBE_WATCH names wrapped as soon as its module is imported."""
     module = os.environ["GRADPROBE_WATCH"].partition(":")[0]
-    wrapping = Wrapping()
-    awaiting = Awaiting(module, wrapping)
+    wrapping = ImportHook()
+    awaiting = ImportWatcher(module, wrapping)
     wrapping.write()
     atexit.register(wrapping.write)
     atexit.register(awaiting.notice)  # runs before wrapping.write, which must know whether the module was imported
     sys.meta_path.insert(0, awaiting)
 
 
-class Wrapping:
+class ImportHook:
     """Wraps the function in its module, and keeps the file of `WatchedCalls` up to date."""
 
     def __init__(self) -> None:
@@ -40,11 +40,11 @@ class Wrapping:
 
     def __call__(self, module: ModuleType) -> None:
         """Wraps the function. A failure is written down, and the program goes on."""
-        from .capture import Keeping
+        from .capture import CapturePlan
         from .capturing import put_in_place
 
         try:
-            how = Keeping(self.folder, int(os.environ["GRADPROBE_KEEP"]), os.environ["GRADPROBE_ORDER"])
+            how = CapturePlan(self.folder, int(os.environ["GRADPROBE_KEEP"]), os.environ["GRADPROBE_ORDER"])
             self.watch = put_in_place(module, self.word.partition(":")[2], self.word, how)
             self.watch.told = self.write
         except Exception as error:

@@ -28,7 +28,7 @@ from ...render.console import first_line
 from ...render.text import CAUTION
 from . import call as seen
 from .call import WatchedCalls
-from .capture import ENDING, FOLDER, Keeping
+from .capture import ENDING, FOLDER, CapturePlan
 from .capturing import parted
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class CheckedInputs:
         return 1 if self.report is not None and self.report.failing else 0
 
 
-def run_watched(command: Sequence[str], watch: str, how: Keeping, *, quiet: bool) -> ProgramResult:
+def run_watched(command: Sequence[str], watch: str, how: CapturePlan, *, quiet: bool) -> ProgramResult:
     """Runs a command and watches a function in every Python process that it starts.
 
     Args:
@@ -121,7 +121,7 @@ def _clear(folder: Path) -> None:
         raise UsageFailure(f"--folder {folder}: cannot be written, {error.strerror}") from error
 
 
-def _environment(watch: str, how: Keeping) -> dict[str, str]:
+def _environment(watch: str, how: CapturePlan) -> dict[str, str]:
     path = [str(STARTUP), os.environ.get("PYTHONPATH", "")]
     own = {"GRADPROBE_ENTRY": f"{__package__}.entry:enter"}
     own |= {"GRADPROBE_WATCH": watch, "GRADPROBE_FOLDER": str(how.folder.resolve())}

@@ -54,7 +54,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Looked:
+class CaseCheck:
     """A case looked at as `gradprobe check` does."""
 
     symptom: Symptom | None
@@ -68,7 +68,7 @@ class Looked:
 
 
 @dataclass(frozen=True)
-class Told:
+class LastCheck:
     """The last look at the shrunken case."""
 
     symptom: Symptom | None
@@ -89,7 +89,7 @@ class ShrinkWorker:
 
         self._asked, self._fits = request, True
 
-    def __call__(self, order: Order) -> Facts | Looked | TriedCase | Told:
+    def __call__(self, order: Order) -> Facts | CaseCheck | TriedCase | LastCheck:
         self._fits = order.fits
         if order.what == FACTS:
             return self._facts()
@@ -143,22 +143,22 @@ class ShrinkWorker:
         request = replace(self._asked, options=order.options)
         return run_check(request, request.command(), budget=lambda of: order.edits if of == EDITS else NOTHING)
 
-    def _tell_step(self, order: Order) -> Told:
+    def _tell_step(self, order: Order) -> LastCheck:
         probed = self._probed(order)
         report, case, target = report_of(probed), self._case(order), self._problem.target
         why = no_program(probed, case, target) if order.scripted else "none is asked for"
         program = None if why else program_of(probed, case, target, self._experiment(case))
         why = why or ("" if program else "the error is too small for a plain comparison")
-        return Told(symptom_of(probed), report, first_line(report), program, why)
+        return LastCheck(symptom_of(probed), report, first_line(report), program, why)
 
 
-def _looked(report: Probed) -> Looked:
+def _looked(report: Probed) -> CaseCheck:
     own = [run for run in report.runs if run.layout.partition(", ")[0] == run.layout]
     plain = plain_symptom(own, report.case.heads)
     first = plain[0] if plain else report.failing[0] if report.failing else None
     alone = first is not None and (first in own or first.assigned in layouts_of(report.case))
     run = first.assigned if first and alone else None
-    return Looked(symptom_of(report), plain[1] if plain else None, run, report_of(report))
+    return CaseCheck(symptom_of(report), plain[1] if plain else None, run, report_of(report))
 
 
 CRASHED = Symptom(CRASH, CRASH)

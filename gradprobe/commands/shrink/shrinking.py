@@ -12,11 +12,11 @@ from ...inputs.history import CheckRequest
 from ...model.case import Case
 from ...model.failures import TargetFailure, UsageFailure
 from . import symptom as keeping
-from .case_worker import CRASHED, FACTS, LOOK, TELL, Attempts, Looked, TargetCrashed, Told
+from .case_worker import CRASHED, FACTS, LOOK, TELL, Attempts, CaseCheck, LastCheck, TargetCrashed
 from .ordering import AXES, key
 from .repeat import Facts, fewest_words
 from .simpler_cases import ALL_OPTIONS, Simplification, simpler, single_runs
-from .symptom import IDENTITY, Kept, Symptom, TriedCase
+from .symptom import IDENTITY, KeptCase, Symptom, TriedCase
 
 
 @dataclass(frozen=True)
@@ -113,17 +113,17 @@ class ShrinkResult:
     """Of the target, and the case asked for."""
     shrunk: Shrunk | None
     """None where the case asked for matches."""
-    told: Told | None
+    told: LastCheck | None
     """A whole check of the shrunken case; None where the case matches or crashes the process that runs it."""
     request: CheckRequest
     """The target with the fewest words of the shrunken case."""
-    looked: Looked
+    looked: CaseCheck
     """The case asked for, in a whole check."""
     tries: int
     seconds: float
     from_kept: bool
     """Whether the search began from a case kept from before."""
-    still: tuple[Kept, ...] = ()
+    still: tuple[KeptCase, ...] = ()
     """Where the case asked for matches: the kept ones that fail still."""
     dropped: int = 0
     """How many kept cases pass now."""
@@ -169,12 +169,12 @@ def shrink(
     attempts = Attempts(request, alone, timeout, most, echo, fix_budget, scripted)
     facts = _facts(attempts, request)
     try:
-        looked: Looked = attempts.ask(LOOK, request.options)
+        looked: CaseCheck = attempts.ask(LOOK, request.options)
     except TargetCrashed:  # a way to fail too
-        looked = Looked(CRASHED, CRASHED, None, None)
+        looked = CaseCheck(CRASHED, CRASHED, None, None)
     wanted = looked.plain or looked.symptom
     words = {name: word for name, word in request.options.items() if name in _AS_ASKED}
-    before = _Before(attempts, request, facts, words)
+    before = _KnownCases(attempts, request, facts, words)
     if wanted is None:
         still, took = tuple(before.failing()), time.perf_counter() - start
         return ShrinkResult(facts, None, None, request, looked, attempts.count, took, False, still, before.dropped)
@@ -195,7 +195,9 @@ def shrink(
     assert fewest is not None
     small = replace(request, options=fewest)
     seen = attempts.known.get(shrunk.case)
-    keeping.save(keeping.with_another(keeping.load(), Kept(small, seen.symptom if seen and seen.symptom else wanted)))
+    keeping.save(
+        keeping.with_another(keeping.load(), KeptCase(small, seen.symptom if seen and seen.symptom else wanted))
+    )
     last = None if wanted.kind == CRASHED.kind else attempts.ask(TELL, fewest)
     took, is_kept = time.perf_counter() - start, found is not None
     return ShrinkResult(facts, shrunk, last, small, looked, attempts.count, took, is_kept, dropped=before.dropped)
@@ -212,7 +214,7 @@ def _facts(attempts: Attempts, request: CheckRequest) -> Facts:
 
 
 @dataclass
-class _Before:
+class _KnownCases:
     """The kept cases of a target, tried again. Those that pass now are dropped."""
 
     attempts: Attempts
@@ -227,7 +229,7 @@ class _Before:
         failing = self._failing_as(wanted, like, in_full=in_full)
         return next((case for case in failing if key(case) < key(self.facts.case)), None)
 
-    def failing(self) -> list[Kept]:
+    def failing(self) -> list[KeptCase]:
         """Those that fail still, in whatever way."""
         return [
             kept
@@ -235,9 +237,9 @@ class _Before:
             if self._failing_as(kept.symptom, [kept], in_full=kept.symptom.kind == IDENTITY)
         ]
 
-    def _failing_as(self, wanted: Symptom, kept: Sequence[Kept], *, in_full: bool) -> list[Case]:
+    def _failing_as(self, wanted: Symptom, kept: Sequence[KeptCase], *, in_full: bool) -> list[Case]:
         """The kept cases that fail as wanted, the smallest first."""
-        cases: dict[Case, Kept] = {}
+        cases: dict[Case, KeptCase] = {}
         for candidate in kept:
             with contextlib.suppress(UsageFailure):
                 cases[self.facts.resolved({**candidate.request.options, **self.words})] = candidate

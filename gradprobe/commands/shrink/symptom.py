@@ -124,23 +124,23 @@ FILE = FOLDER / "failing.json"
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptCase:
     """A shrunken case, and in which way it fails."""
 
     request: CheckRequest
     symptom: Symptom
 
 
-def load() -> list[Kept]:
+def load() -> list[KeptCase]:
     """The kept cases; none where the file is missing or broken."""
     try:
-        targets = msgspec.json.decode(FILE.read_bytes(), type=dict[str, list[Kept]])
+        targets = msgspec.json.decode(FILE.read_bytes(), type=dict[str, list[KeptCase]])
     except (OSError, RecursionError, msgspec.MsgspecError):
         return []
     return [kept for entries in targets.values() for kept in entries if is_sound(kept.request)]
 
 
-def save(kept: Sequence[Kept]) -> None:
+def save(kept: Sequence[KeptCase]) -> None:
     """Writes the file, grouped by target. A folder that cannot be written is no failure."""
     targets: dict[str, list[dict[str, Any]]] = {}
     for one in kept:
@@ -150,13 +150,13 @@ def save(kept: Sequence[Kept]) -> None:
         replace_file(FILE, json.dumps(targets, indent=2) + "\n")
 
 
-def of_target(kept: Sequence[Kept], request: CheckRequest) -> list[Kept]:
+def of_target(kept: Sequence[KeptCase], request: CheckRequest) -> list[KeptCase]:
     """Those of the target that is asked for, under the same family and reference."""
     words = (request.target, request.family, request.reference)
     return [one for one in kept if (one.request.target, one.request.family, one.request.reference) == words]
 
 
-def with_another(kept: Sequence[Kept], new: Kept) -> list[Kept]:
+def with_another(kept: Sequence[KeptCase], new: KeptCase) -> list[KeptCase]:
     """The kept cases and a new one, which replaces those of its target that fail in the same way."""
     ways = [(one, (one.symptom.kind, one.symptom.first, one.symptom.fault)) for one in of_target(kept, new.request)]
     way = (new.symptom.kind, new.symptom.first, new.symptom.fault)

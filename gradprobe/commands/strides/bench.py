@@ -14,7 +14,7 @@ from ...inputs.guard_bands import same_bits
 from ...inputs.layouts import laid, place
 from ...model.failures import DeviceLost, NoRoom, TargetFailure
 from ...model.memory import ERROR, HUGE, WARNING, MemoryFinding, telling
-from ...model.run import BITS, BUDGET, MATCH, MISMATCH, TOGETHER, Laid
+from ...model.run import BITS, BUDGET, MATCH, MISMATCH, TOGETHER, TensorLayout
 from ...numerics.evidence import LayoutRun, Measured
 from ...numerics.memory_findings import never_written
 from ...pipeline.reported import run_of
@@ -87,7 +87,7 @@ class Bench:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, self._shapes = experiment, experiment.case.shapes
         self.executions: list[Execution] = []
-        self._laid: dict[str, tuple[Laid, ...]] = {}
+        self._laid: dict[str, tuple[TensorLayout, ...]] = {}
         """Of all trials so far, without their tensors."""
         self._bases: dict[tuple[str, ...], _Base] = {}
 

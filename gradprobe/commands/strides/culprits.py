@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from ...model.assignment import TENSORS
-from ...model.memory import HUGE, OUTSIDE, Warned
+from ...model.memory import HUGE, OUTSIDE, WarningNote
 from ...model.report import Culprit
 from .trials import CONTIGUOUS, LayoutTrial, TrialResult
 from .wide import (
@@ -140,10 +140,10 @@ class Hazard:
     """Those that fail by it alone."""
 
     @property
-    def warned(self) -> Warned:
+    def warned(self) -> WarningNote:
         about = " ".join(name for name, _ in self.culprit.strides)
         layouts = tuple(result.trial.title for result in self.results)
-        return Warned(self.kind, about, self.culprit.words, layouts)
+        return WarningNote(self.kind, about, self.culprit.words, layouts)
 
 
 def hazards(results: Sequence[TrialResult]) -> tuple[Hazard, ...]:

@@ -16,7 +16,7 @@ from ...model.allowance import LAST_RESORT, Allowance
 from ...model.failures import TargetFailure
 from ...model.memory import ERROR, WARNING
 from ...model.report import Culprit, Diagnosis, Report, SurveySummary
-from ...model.run import ALONE, MATCH, MISMATCH, PROGRAM, Run, Tried, add_counts
+from ...model.run import ALONE, MATCH, MISMATCH, PROGRAM, Run, SurveyedLayout, add_counts
 from ...processes import TaskResult, run_each
 from ...processes.ended import DEVICE
 from ..suite.checked import for_the_interpreter
@@ -102,7 +102,9 @@ class Survey:
 def _run(result: TrialResult) -> Run:
     trial, severity = result.trial, result.severity if result.is_failing else None
     run = result.run or Run(layout=trial.title, verdict=result.verdict)
-    tried = Tried(kind=trial.kind, row=trial.row, layout=trial.layout, thorough=trial.thorough, hazard=result.hazard)
+    tried = SurveyedLayout(
+        kind=trial.kind, row=trial.row, layout=trial.layout, thorough=trial.thorough, hazard=result.hazard
+    )
     run = structs.replace(run, how=result.how or None, copied=tuple(result.copied), severity=severity, tried=tried)
     return structs.replace(run, error=result.words, memory=result.memory) if result.verdict == NOT_RUN else run
 

@@ -10,15 +10,15 @@ from typing import Any
 from ...inputs.history import CheckRequest
 from ...inputs.options import command_line
 from ...model.coverage import AUTO, BATTERIES, PAIRS, QUICK, TRIPLES
-from ...model.documents import Reports, Untaken
+from ...model.documents import RefusedCase, Reports
 from ...model.failures import UsageFailure, did_you_mean
 from .battery import Item, battery, hinted, set_by
 from .battery import weighed as judged
 from .case_factors import factors_of, set_by_factors
 from .check_table import simplest
-from .checked import Checked, Planned
+from .checked import CheckOutcome, PlannedCheck
 from .checking import Setting, check_each
-from .combining import Combining
+from .combining import CombinationRounds
 from .matrix import described
 from .several import Further, Several, growing
 
@@ -57,9 +57,9 @@ def _by(word: str) -> Callable[[str], str]:
 class Begun:
     """What is needed to make the checks of a battery."""
 
-    planned: list[Planned]
+    planned: list[PlannedCheck]
     """The first ones."""
-    untaken: list[Untaken]
+    untaken: list[RefusedCase]
     battery: Battery
     setting: Setting
 
@@ -94,8 +94,8 @@ def begun(word: str, request: CheckRequest, setting: Setting) -> Begun:
     workers = len(os.sched_getaffinity(0))
     setting = replace(setting, workers=min(workers, _ON_ONE_GPU) if on_gpu else workers)
     factors = factors_of(takes, request.options, on_gpu=on_gpu)
-    combining = Combining(factors, BATTERIES[word] or (TRIPLES if on_gpu else PAIRS))
-    return _Combined(request, setting, combining).begin(next(combining.rounds), setting)
+    combining = CombinationRounds(factors, BATTERIES[word] or (TRIPLES if on_gpu else PAIRS))
+    return _CombinationBattery(request, setting, combining).begin(next(combining.rounds), setting)
 
 
 # Processes that share a GPU: cases are small, and what takes long is to compile and to compare them.
@@ -114,51 +114,52 @@ class Battery(Further):
 
     def begin(self, items: Sequence[Item], setting: Setting) -> Begun:
         """The battery with its first checks."""
-        untaken = [Untaken(item.name, item.why_not) for item in items if item.why_not]
+        untaken = [RefusedCase(item.name, item.why_not) for item in items if item.why_not]
         return Begun(self.planned(items), untaken, self, setting)
 
-    def planned(self, items: Sequence[Item]) -> list[Planned]:
+    def planned(self, items: Sequence[Item]) -> list[PlannedCheck]:
         taken = {item.name: item for item in items if not item.why_not}
         self._items |= taken
         # Black boxes are not looked into: of all that fail, the simplest alone is shown in full.
         without = {"recover": False, **self._request.options}
         return [
-            Planned(name, replace(self._request, options={**without, **item.options})) for name, item in taken.items()
+            PlannedCheck(name, replace(self._request, options={**without, **item.options}))
+            for name, item in taken.items()
         ]
 
-    def weighed(self, checked: Checked) -> Checked:
+    def weighed(self, checked: CheckOutcome) -> CheckOutcome:
         item = self._items[checked.title]
         is_strict = self._request.options.get("strict")
         return hinted(checked if is_strict else judged(checked, item, self._checked), item)
 
-    def _checked(self, options: Mapping[str, Any]) -> Checked:
-        (again,) = check_each([Planned("", replace(self._request, options=options))], self._setting)
+    def _checked(self, options: Mapping[str, Any]) -> CheckOutcome:
+        (again,) = check_each([PlannedCheck("", replace(self._request, options=options))], self._setting)
         return again
 
-    def in_full(self, failing: Checked) -> Checked:
+    def in_full(self, failing: CheckOutcome) -> CheckOutcome:
         """The simplest failing check as it is shown, with the inside of a black box."""
         is_given = "recover" in self._request.options
         return failing if is_given else self.weighed(looked_into(failing, self._setting))
 
 
-class _Combined(Battery):
+class _CombinationBattery(Battery):
     """Checks of combinations, each round planned by what came of those before it."""
 
-    def __init__(self, request: CheckRequest, setting: Setting, combining: Combining) -> None:
+    def __init__(self, request: CheckRequest, setting: Setting, combining: CombinationRounds) -> None:
         super().__init__(request, setting)
         self._combining, self._seen = combining, 0
         self.titles = combining.titles
 
-    def alike(self, planned: Planned) -> Hashable:
+    def alike(self, planned: PlannedCheck) -> Hashable:
         return tuple(planned.request.options.get(name) for name in _COMPILED) if self._setting.workers > 1 else None
 
-    def weighed(self, checked: Checked) -> Checked:
+    def weighed(self, checked: CheckOutcome) -> CheckOutcome:
         """The check, numbered so that the case with the fewest properties comes first: that is shown in full."""
         weighed = super().weighed(checked)
         number = weighed.report.number
         return weighed if number >= _MOST else weighed.numbered(_MOST * len(weighed.title.split()) + number)
 
-    def __call__(self, made: Sequence[Checked]) -> Sequence[Planned]:
+    def __call__(self, made: Sequence[CheckOutcome]) -> Sequence[PlannedCheck]:
         came, self._seen = {checked.title: checked for checked in made[self._seen :]}, len(made)
         try:
             return self.planned(self._combining.rounds.send(came))
@@ -175,12 +176,12 @@ _COMPILED = (
 )  # fmt: skip
 
 
-def looked_into(failing: Checked, setting: Setting) -> Checked:
+def looked_into(failing: CheckOutcome, setting: Setting) -> CheckOutcome:
     """The check once more with the inside of a black box; as it was where there is none, or nothing is wrong now."""
     is_black_box = any({"P", "dS"} & set(run.absent) for run in failing.report.runs)
     if failing.verdict != "mismatch" or not is_black_box:
         return failing
     options = {name: word for name, word in failing.request.options.items() if name != "recover"}
-    planned = Planned(failing.title, replace(failing.request, options=options))
+    planned = PlannedCheck(failing.title, replace(failing.request, options=options))
     (again,) = check_each([planned], setting)
     return again.numbered(failing.report.number) if again.verdict == "mismatch" else failing

@@ -11,10 +11,10 @@ from msgspec import structs
 
 from ...model.assignment import SCALED
 from ...model.failures import TargetFailure
-from ...model.memory import HUGE, UNDECLARED, Warned
+from ...model.memory import HUGE, UNDECLARED, WarningNote
 from ...model.run import FAILED
 from .check_table import words_of
-from .checked import Checked
+from .checked import CheckOutcome
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def set_by(option: str, *, alone: bool = False) -> str:
     return f"item {by.number} ({by.title})" if by else ""
 
 
-def weighed(checked: Checked, item: Item, made: Callable[[Mapping[str, Any]], Checked]) -> Checked:
+def weighed(checked: CheckOutcome, item: Item, made: Callable[[Mapping[str, Any]], CheckOutcome]) -> CheckOutcome:
     """The check; one that does not count, as a warning.
 
     Args:
@@ -220,16 +220,16 @@ def weighed(checked: Checked, item: Item, made: Callable[[Mapping[str, Any]], Ch
     if item.options.get("layout") == [f"all={HUGE}"]:
         is_right = made({**checked.request.options, "layout": [f"all={SCALED}"]}).verdict == "match"
         words = "right in the same strides when they are small, so an index is held in 32 bits"
-        warned = Warned(HUGE, checked.title, f"{words}: {words_of(checked.report)}", (HUGE,))
+        warned = WarningNote(HUGE, checked.title, f"{words}: {words_of(checked.report)}", (HUGE,))
         return checked.as_warning(warned) if is_right else checked
     error = checked.report.error if checked.verdict == FAILED else None
     if item.beyond and error is not None and error.kind == TargetFailure.__name__:
         words = f"given {item.beyond}, which none of its parameters says: {words_of(checked.report)}"
-        return checked.as_warning(Warned(UNDECLARED, checked.title, words, ()))
+        return checked.as_warning(WarningNote(UNDECLARED, checked.title, words, ()))
     return checked
 
 
-def hinted(checked: Checked, item: Item) -> Checked:
+def hinted(checked: CheckOutcome, item: Item) -> CheckOutcome:
     """The check; of wrong numbers where nothing says that the target takes such a case, with the way out."""
     if checked.verdict != "mismatch" or not item.beyond:
         return checked

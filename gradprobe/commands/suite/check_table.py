@@ -12,7 +12,7 @@ from typing import TypeVar
 from rich.text import Text
 
 from ...model.coverage import PAIRS, TRIPLES, Coverage
-from ...model.documents import Reports, Untaken
+from ...model.documents import RefusedCase, Reports
 from ...model.groups import AxisShare, FailureGroup
 from ...model.memory import COUNTED, WARNING
 from ...model.number import plural
@@ -23,9 +23,9 @@ from ...render.screen.fitting import MOST, MOST_OF_A_MATCH, Section, fitted
 from ...render.screen.screen import core, headed_in, short
 from ...render.terminal import Terminal, rendered
 from ...render.text import CAUTION, folded, headed, ratio, wrapped
-from .checked import LATE, LOST, Checked
+from .checked import LATE, LOST, CheckOutcome
 
-Made = TypeVar("Made", Checked, Report)
+Made = TypeVar("Made", CheckOutcome, Report)
 # Beyond so many checks those that match are counted alone: they would take more than two screens, or part of one.
 LISTED, FEW = 40, 4
 _STYLES = {"match": "green", "mismatch": "bold red", "error": CAUTION, "warning": CAUTION}
@@ -131,7 +131,7 @@ def in_full(report: Report, look: Terminal, tracebacks: bool) -> Iterator[Text]:
     yield Text(f"  again: {report.reproduce}")
 
 
-def not_taken(untaken: Sequence[Untaken], look: Terminal) -> list[Text]:
+def not_taken(untaken: Sequence[RefusedCase], look: Terminal) -> list[Text]:
     """What a target does not take, one line for each reason; on a terminal folded."""
     return _with_reasons("not taken", [(one.title, one.why) for one in untaken], "dim", look)
 

@@ -1,4 +1,4 @@
-"""Planned: a check of several. Checked: the same, made, or what is known of one that came to no end; exit codes."""
+"""PlannedCheck: a check of several. CheckOutcome: what it gave, or what is known where it did not end; exit codes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ...model.assignment import parse_run, planned_runs, run_name
 from ...model.case import Case, fewer_heads, shortened
 from ...model.documents import Reports
 from ...model.failures import Failure, ReferenceFailure, TargetFailure, UsageFailure, as_failure
-from ...model.memory import WARNING, MemoryFinding, Warned
-from ...model.report import Against, CheckedTarget, Report, error_of
+from ...model.memory import WARNING, MemoryFinding, WarningNote
+from ...model.report import CheckedTarget, Report, SecondCheck, error_of
 from ...model.run import CRASHED, FAILED, MATCH, MISMATCH, Error, Run
-from ...processes import Crash, Raised
+from ...processes import Crash, WorkerException
 from ...processes.ended import CRASH, DEVICE, MEMORY, TIMEOUT
 from ...render.terminal import interrupted
 from .matrix import titled
@@ -38,7 +38,7 @@ class Counterpart:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedCheck:
     """A check of several."""
 
     title: str
@@ -94,7 +94,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckOutcome:
     """A check that was made, also one that failed, crashed or took too long."""
 
     request: CheckRequest
@@ -124,11 +124,11 @@ class Checked:
         error = self.report.error
         return self.verdict == FAILED and error is not None and error.kind == INTERRUPTED
 
-    def numbered(self, number: int) -> Checked:
+    def numbered(self, number: int) -> CheckOutcome:
         """The same at a place in the plan."""
         return replace(self, report=structs.replace(self.report, number=number))
 
-    def as_warning(self, warned: Warned) -> Checked:
+    def as_warning(self, warned: WarningNote) -> CheckOutcome:
         """The same, of which one sentence is told and which does not count."""
         return replace(self, report=structs.replace(self.report, severity=WARNING, warnings=(warned,)), code=0)
 
@@ -216,7 +216,7 @@ _WAYS_OUT = {
 }
 
 
-def of_error(planned: Planned, error: BaseException, heard: Heard, seconds: float, stack: str) -> Checked:
+def of_error(planned: PlannedCheck, error: BaseException, heard: Heard, seconds: float, stack: str) -> CheckOutcome:
     """A check that an exception ended, also one that asks for the end of its process."""
     failure = as_failure(error)
     if not isinstance(error, Exception):
@@ -225,14 +225,14 @@ def of_error(planned: Planned, error: BaseException, heard: Heard, seconds: floa
     return _ended(planned, structs.replace(error_of(failure), stack=stack), failure.exit_code, heard, seconds)
 
 
-def of_raised(planned: Planned, raised: Raised, heard: Heard, stack: str) -> Checked:
+def of_raised(planned: PlannedCheck, raised: WorkerException, heard: Heard, stack: str) -> CheckOutcome:
     """The same of an exception in another process."""
     left: dict[str, Any] = {"details": raised.details, "way_out": raised.way_out, "stack": stack}
     error = Error(kind=raised.kind, message=raised.message, **left)
     return _ended(planned, error, raised.exit_code, heard, 0.0)
 
 
-def of_crash(planned: Planned, crash: Crash, heard: Heard, memory: Sequence[MemoryFinding] = ()) -> Checked:
+def of_crash(planned: PlannedCheck, crash: Crash, heard: Heard, memory: Sequence[MemoryFinding] = ()) -> CheckOutcome:
     """A check whose process died or was stopped.
 
     Args:
@@ -248,7 +248,7 @@ def of_crash(planned: Planned, crash: Crash, heard: Heard, memory: Sequence[Memo
     return _ended(planned, error, Failure.exit_code, heard, crash.seconds)
 
 
-def of_interrupt(planned: Planned, heard: Heard) -> Checked:
+def of_interrupt(planned: PlannedCheck, heard: Heard) -> CheckOutcome:
     """A check that Ctrl-C ended, with the layouts that were measured."""
     done = len(heard.so_far.runs) if heard.so_far else 0
     failure = interrupted(done, max(done, len(planned.layouts)), "layouts")
@@ -256,7 +256,7 @@ def of_interrupt(planned: Planned, heard: Heard) -> Checked:
     return _ended(planned, error, Failure.exit_code, heard, 0.0)
 
 
-def _subject(planned: Planned, heard: Heard) -> str:
+def _subject(planned: PlannedCheck, heard: Heard) -> str:
     if heard.stage is not None and heard.stage.words.startswith("reference "):
         return f"reference {planned.request.reference!r}"
     return f"target {planned.request.target!r}"
@@ -274,23 +274,23 @@ def _where(heard: Heard) -> str:
     return f" ({layout})" if (layout := _layout(heard)) else ""
 
 
-def _ended(planned: Planned, error: Error, code: int, heard: Heard, seconds: float) -> Checked:
+def _ended(planned: PlannedCheck, error: Error, code: int, heard: Heard, seconds: float) -> CheckOutcome:
     """What was measured counts, whatever came after it, unless that says that nobody may judge by it."""
     so_far, request = heard.so_far, planned.request
     ended: dict[str, Any] = {"title": planned.title, "error": error}
     if (other := planned.against) is not None:
-        ended |= {"against": Against(name=other.name, report=other.report)}
+        ended |= {"against": SecondCheck(name=other.name, report=other.report)}
     total = {"total": round(seconds, 4)}
     if so_far is None or code != Failure.exit_code or error.kind == ReferenceFailure.__name__:
         # The target and the words of the case that a report would have been about.
         name = request.target or getattr(planned.functions[0], "__name__", "")
         target = CheckedTarget(name=name, family=request.family or "", reference=request.reference or "")
         ended |= {"target": target, "options": dict(request.options), "reproduce": planned.repro_command}
-        return Checked(request, Report(verdict=FAILED, seconds=total, **ended), code)
+        return CheckOutcome(request, Report(verdict=FAILED, seconds=total, **ended), code)
     runs = (*so_far.runs, run_ended(error, _layout(heard)))
     verdict = FAILED if so_far.failing is None else MISMATCH
     report = structs.replace(so_far, verdict=verdict, runs=runs, seconds={**so_far.seconds, **total}, **ended)
-    return Checked(request, report, 1 if verdict == MISMATCH else code)
+    return CheckOutcome(request, report, 1 if verdict == MISMATCH else code)
 
 
 def run_ended(error: Error, layout: str) -> Run:

@@ -1,4 +1,4 @@
-"""Planned -> Checked, in processes of their own; what a check that was ended early had not come to is run after it."""
+"""PlannedCheck -> CheckOutcome, in processes of their own; what a check ended early left out is run after it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from ...pipeline.sanitizer import strays_under, with_strays, with_words
 from ...processes import TaskResult, run_each, run_here, tell
 from ...processes.ended import DEVICE, TIMEOUT
 from .checked import (
-    Checked,
+    CheckOutcome,
     Heard,
-    Planned,
+    PlannedCheck,
     Stage,
     code_of,
     code_of_report,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 # Seconds between two words of how far one stage is: a comparison has hundreds.
 _BETWEEN = 0.1
 FACTORY = f"{__name__}:Checker"
-Alike = Callable[[Planned], Hashable]
+Alike = Callable[[PlannedCheck], Hashable]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Checker:
         if setting.workers > 1:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // setting.workers))
 
-    def __call__(self, planned: Planned) -> Checked:
+    def __call__(self, planned: PlannedCheck) -> CheckOutcome:
         from ...numerics.target_difference import SideBySide
         from ...pipeline.reported import report_of
         from ...runtime.ranks.world import late_after
@@ -135,8 +135,8 @@ def _allowance(setting: Setting, start: float, of: str) -> Allowance:
     return setting.allowance_at(time.perf_counter() - start, of)
 
 
-def _checked_as(planned: Planned, probed: Probed, differences: Sequence[Difference]) -> Checked:
-    from ...model.report import Against
+def _checked_as(planned: PlannedCheck, probed: Probed, differences: Sequence[Difference]) -> CheckOutcome:
+    from ...model.report import SecondCheck
     from ...numerics.closeup import close_up_of, kept_close_ups
     from ...pipeline.reported import report_of
 
@@ -149,13 +149,13 @@ def _checked_as(planned: Planned, probed: Probed, differences: Sequence[Differen
 
         report = structs.replace(report, evidence=keep_heads(probed, planned.evidence))
     if (other := planned.against) is not None:
-        against = Against(name=other.name, report=other.report, differences=tuple(differences))
+        against = SecondCheck(name=other.name, report=other.report, differences=tuple(differences))
         report = structs.replace(report, against=against)
-    return Checked(request, report, code_of_report(report))
+    return CheckOutcome(request, report, code_of_report(report))
 
 
 def probed_as(
-    planned: Planned,
+    planned: PlannedCheck,
     tick: Tick,
     told: Callable[[Probed], object],
     budget: Callable[[str], Allowance] = lambda of: NOTHING,
@@ -202,7 +202,7 @@ class _Ticks:
             self._say(Stage(stage, fraction, layout))
 
 
-def findings_of(planned: Planned, layout: str, setting: Setting) -> tuple[MemoryFinding, ...]:
+def findings_of(planned: PlannedCheck, layout: str, setting: Setting) -> tuple[MemoryFinding, ...]:
     """The findings about memory; none where it cannot be run there, or is right.
 
     Args:
@@ -214,11 +214,11 @@ def findings_of(planned: Planned, layout: str, setting: Setting) -> tuple[Memory
     kept = {name: word for name, word in options.items() if not (layout and name in ("layout", "runs"))}
     again = replace(small, request=replace(small.request, options=kept | layouts))
     (ended,) = run_each(FACTORY, setting, [again], timeout=setting.timeout)
-    runs = ended.result.report.runs if isinstance(ended.result, Checked) else ()
+    runs = ended.result.report.runs if isinstance(ended.result, CheckOutcome) else ()
     return tuple(finding for run in runs for finding in run.memory)
 
 
-def rest_of(planned: Planned, checked: Checked) -> Planned | None:
+def rest_of(planned: PlannedCheck, checked: CheckOutcome) -> PlannedCheck | None:
     """A check of those layouts; None where there are none, where none was measured, or where one took too long."""
     error, options = checked.report.error, planned.request.options
     if error is None or error.kind == TIMEOUT or planned.close_up or "layout" in options:
@@ -232,7 +232,7 @@ def rest_of(planned: Planned, checked: Checked) -> Planned | None:
     return replace(planned, request=asked_again, sanitizer=None, kept="", against=None, evidence="") if left else None
 
 
-def joined(checked: Checked, rest: Checked, heard: Heard) -> Checked:
+def joined(checked: CheckOutcome, rest: CheckOutcome, heard: Heard) -> CheckOutcome:
     """A check that a layout ended, with those that were checked after it.
 
     Args:
@@ -253,14 +253,14 @@ def joined(checked: Checked, rest: Checked, heard: Heard) -> Checked:
 
 
 def check_each(
-    planned: Sequence[Planned],
+    planned: Sequence[PlannedCheck],
     setting: Setting,
     *,
     echo: Callable[[str], object] | None = None,
     tick: Callable[[str, float, str], object] = lambda stage, fraction, layout: None,
     told: Callable[[Report], object] = lambda so_far: None,
     alike: Alike = lambda planned: None,
-) -> Generator[Checked, None, None]:
+) -> Generator[CheckOutcome, None, None]:
     """Each check as it is made; with one worker in the order of the plan. One that crashes or hangs is one too.
 
     Checks of one target on one device share a process. Others do not: what a module does to torch at its import, and
@@ -283,21 +283,21 @@ def check_each(
         number += len(plans)
 
 
-def _groups(planned: Sequence[Planned]) -> list[Sequence[Planned]]:
+def _groups(planned: Sequence[PlannedCheck]) -> list[Sequence[PlannedCheck]]:
     """What shares a process; the plan itself where all of it does."""
     groups = [list(group) for _, group in groupby(planned, shares)]
     return [planned] if len(groups) == 1 else [*groups]
 
 
 def _of_group(
-    plans: Sequence[Planned],
+    plans: Sequence[PlannedCheck],
     first: int,
     setting: Setting,
     echo: Callable[[str], object] | None,
     tick: Callable[[str, float, str], object],
     told: Callable[[Report], object],
     alike: Alike,
-) -> Iterator[Checked]:
+) -> Iterator[CheckOutcome]:
     """The checks that share a process, of which the first has that number."""
     heard, done = defaultdict[int, Heard](Heard), set[int]()
 
@@ -334,13 +334,15 @@ def _of_group(
         raise
 
 
-def shares(planned: Planned) -> tuple[object, ...]:
+def shares(planned: PlannedCheck) -> tuple[object, ...]:
     """What checks that share a process have in common."""
     request = planned.request
     return request.target, request.reference, request.options.get("device")
 
 
-def _with_rest(planned: Planned, checked: Checked, setting: Setting, echo: Callable[[str], object] | None) -> Checked:
+def _with_rest(
+    planned: PlannedCheck, checked: CheckOutcome, setting: Setting, echo: Callable[[str], object] | None
+) -> CheckOutcome:
     """The check; where a layout ended it, with those that it had not come to, in processes after it."""
     before = None
     while setting.isolate and (rest := rest_of(planned, checked)) not in (None, before):
@@ -352,20 +354,20 @@ def _with_rest(planned: Planned, checked: Checked, setting: Setting, echo: Calla
 _UNSEEN = "the same case in Triton's interpreter was stopped after {:.0f} s"
 
 
-def with_interpreter(planned: Planned, checked: Checked, setting: Setting) -> Checked:
+def with_interpreter(planned: PlannedCheck, checked: CheckOutcome, setting: Setting) -> CheckOutcome:
     """The check; of kernels that were compiled for a GPU with what a small case in the interpreter shows."""
     if not (setting.fix_budget and setting.isolate and is_to_be_interpreted(planned, checked.report)):
         return checked
     with without_gpu():
         (ended,) = run_each(FACTORY, replace(setting, timeout=None), [small_case(planned)], timeout=LAST_RESORT)
-    if not isinstance(ended.result, Checked):
+    if not isinstance(ended.result, CheckOutcome):
         late = ended.crash is not None and ended.crash.kind == TIMEOUT
         known = (*checked.report.known, *([_UNSEEN.format(LAST_RESORT)] if late else []))
         return replace(checked, report=structs.replace(checked.report, known=known))
     return replace(checked, report=with_causes_of(checked.report, planned, ended.result.report))
 
 
-def _alone(planned: Planned, setting: Setting, echo: Callable[[str], object] | None, heard: Heard) -> Checked:
+def _alone(planned: PlannedCheck, setting: Setting, echo: Callable[[str], object] | None, heard: Heard) -> CheckOutcome:
     """A check made in a process that no other shares."""
     (ended,) = run_each(
         FACTORY, setting, [planned], timeout=setting.timeout, echo=echo, told=lambda _, value: heard.take(value)
@@ -373,13 +375,13 @@ def _alone(planned: Planned, setting: Setting, echo: Callable[[str], object] | N
     return _checked(ended, heard, setting)
 
 
-def _checked(ended: TaskResult, heard: Heard, setting: Setting) -> Checked:
-    planned: Planned = ended.item
+def _checked(ended: TaskResult, heard: Heard, setting: Setting) -> CheckOutcome:
+    planned: PlannedCheck = ended.item
     if ended.crash is not None:
         layout = heard.stage.layout if heard.stage else ""
         memory = findings_of(planned, layout, setting) if ended.crash.kind == DEVICE else ()
         return of_crash(planned, ended.crash, heard, memory)
     if ended.raised is not None:
         return of_raised(planned, ended.raised, heard, ended.raised.traceback if setting.tracebacks else "")
-    assert isinstance(ended.result, Checked)
+    assert isinstance(ended.result, CheckOutcome)
     return ended.result

@@ -1,4 +1,4 @@
-"""Combining: the rounds of a battery whose cases hold every pair or triple of levels that a target takes."""
+"""CombinationRounds: the rounds of a battery whose cases hold every pair or triple of levels that a target takes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import replace
 from ...model.coverage import PAIRS, Coverage
 from .battery import Item, battery
 from .case_factors import Factors, found_by_trying
-from .checked import Checked
+from .checked import CheckOutcome
 from .covering import Combination, Row, Space, covering, simplest, standing
 
-Round = Generator[list[Item], Mapping[str, Checked], None]
+Round = Generator[list[Item], Mapping[str, CheckOutcome], None]
 """Gives the items of a round, and is sent what came of each by its name."""
 _PLAIN = "as it is"
 # What every case has besides: an element that is never written shows.
@@ -22,7 +22,7 @@ _AT_ONCE, _TIMES = 20, 6
 RIGHT, WRONG, UNTAKEN = "right", "wrong", "not taken"
 
 
-class Combining:
+class CombinationRounds:
     """The rounds, each planned by what came of those before it.
 
     1. The case without any option, to which what a target takes is found by trying.
@@ -139,7 +139,7 @@ class Combining:
 
     def _combinations(
         self, rows: Iterable[Row], beside: Sequence[Item] = ()
-    ) -> Generator[list[Item], Mapping[str, Checked], Mapping[str, Checked]]:
+    ) -> Generator[list[Item], Mapping[str, CheckOutcome], Mapping[str, CheckOutcome]]:
         rows = list(rows)
         if not rows and not beside:
             return {}
@@ -164,7 +164,7 @@ class Combining:
         return [replace(one, options={**one.options, **kept}) for one in rows if one.is_alone and not one.why_not]
 
 
-def _word(checked: Checked) -> str:
+def _word(checked: CheckOutcome) -> str:
     # What is an error only where nobody said that it is taken is not taken either.
     if checked.is_refused or checked.report.is_warning:
         return UNTAKEN

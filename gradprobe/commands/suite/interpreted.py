@@ -16,14 +16,14 @@ from ...inputs.options import flags
 from ...model.report import Diagnosis, Report
 from ...model.run import INHERITED, MISMATCH
 from ...processes.ended import DEVICE
-from .checked import Planned, for_the_interpreter
+from .checked import PlannedCheck, for_the_interpreter
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # What was seen in memory, whatever numbers came of it.
 _OF_MEMORY = ("outside/", "race/", "unwritten/", "shared/")
 
 
-def is_to_be_interpreted(planned: Planned, report: Report) -> bool:
+def is_to_be_interpreted(planned: PlannedCheck, report: Report) -> bool:
     """Whether a GPU gave a wrong result, whether or not it was lost in a later layout."""
     is_whole = report.error is None or report.error.kind == DEVICE
     is_wrong = report.verdict == MISMATCH and is_whole and planned.close_up is None
@@ -42,13 +42,13 @@ def without_gpu() -> Iterator[None]:
         os.environ |= {} if before is None else {_VISIBLE: before}
 
 
-def small_case(planned: Planned) -> Planned:
+def small_case(planned: PlannedCheck) -> PlannedCheck:
     """The check in the interpreter, where operations are followed and so nothing has to be recovered."""
     small = for_the_interpreter(planned.request)
-    return Planned(planned.title, replace(small, options={**small.options, "recover": False}))
+    return PlannedCheck(planned.title, replace(small, options={**small.options, "recover": False}))
 
 
-def with_causes_of(report: Report, planned: Planned, small: Report) -> Report:
+def with_causes_of(report: Report, planned: PlannedCheck, small: Report) -> Report:
     """The report with the causes of the small case, where that goes wrong first in what is wrong in the large one too.
 
     What it leaves right has another cause: then those of the report stand beside them.
@@ -85,7 +85,7 @@ def _as_interpreted(diagnosis: Diagnosis) -> Diagnosis:
     )
 
 
-def _size_in_words(planned: Planned) -> str:
+def _size_in_words(planned: PlannedCheck) -> str:
     """What is smaller there."""
     options = for_the_interpreter(planned.request).options
     smaller = {name: word for name, word in options.items() if planned.request.options.get(name) != word}

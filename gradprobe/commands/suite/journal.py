@@ -27,7 +27,7 @@ _MOST = 100
 
 
 @dataclass(frozen=True)
-class Asked:
+class SweepRequest:
     """What a sweep was asked for: the same cases in the same order follow from it."""
 
     requests: tuple[CheckRequest, ...]
@@ -47,13 +47,15 @@ class Asked:
 class Journal:
     """An open journal: `add` appends a report."""
 
-    def __init__(self, asked: Asked, file: str | Path, stream: IO[bytes], reports: Sequence[Report] = ()) -> None:
+    def __init__(
+        self, asked: SweepRequest, file: str | Path, stream: IO[bytes], reports: Sequence[Report] = ()
+    ) -> None:
         self.asked, self.file, self._stream = asked, str(file), stream
         self.reports = reports
         """What it held when it was opened."""
 
     @classmethod
-    def begun(cls, asked: Asked, file: str | None) -> Journal:
+    def begun(cls, asked: SweepRequest, file: str | None) -> Journal:
         """A new one in the place of what is there; without a name, one in this folder's own that nobody writes.
 
         Raises:
@@ -98,7 +100,7 @@ class Journal:
         self._stream.close()
 
 
-def _read(stream: IO[bytes], file: str) -> tuple[dict[str, Any], Asked, tuple[Report, ...], int]:
+def _read(stream: IO[bytes], file: str) -> tuple[dict[str, Any], SweepRequest, tuple[Report, ...], int]:
     """The first line, what was asked for, the reports, and how many bytes at the end are no whole line."""
     *lines, torn = stream.read().split(b"\n")
     number = 1
@@ -108,7 +110,7 @@ def _read(stream: IO[bytes], file: str) -> tuple[dict[str, Any], Asked, tuple[Re
         head = parsed(lines[0])
         if head.get("schema") != SCHEMA:
             raise UsageFailure(f"expected the schema {SCHEMA}, got {head.get('schema')!r}")
-        asked, _ = msgspec.convert(head["asked"], Asked), str(head["version"])
+        asked, _ = msgspec.convert(head["asked"], SweepRequest), str(head["version"])
         if not all(map(is_sound, asked.requests)):
             raise UsageFailure("$.asked.requests: an option has no value of its type")
         reports = []

@@ -20,7 +20,7 @@ from ...processes import Crash
 from ...processes import resource_limits as limits
 from ...processes.devices import VISIBLE
 from ...processes.ended import CRASH
-from .checked import Checked, Heard, Planned, of_crash
+from .checked import CheckOutcome, Heard, PlannedCheck, of_crash
 from .checking import Setting, check_each, shares
 
 EMBEDDED = "local"
@@ -34,7 +34,7 @@ _PATIENCE = 10.0
 
 
 @dataclass(frozen=True)
-class OnRay:
+class RayCluster:
     """Where checks are made."""
 
     address: str
@@ -59,7 +59,7 @@ class OnRay:
             raise UsageFailure(words, "--ray alone starts a cluster here") from error
 
 
-def check_each_on_ray(planned: Sequence[Planned], setting: Setting, on: OnRay) -> Iterator[Checked]:
+def check_each_on_ray(planned: Sequence[PlannedCheck], setting: Setting, on: RayCluster) -> Iterator[CheckOutcome]:
     """Each check as it is made, as `check_each` has it.
 
     A target that crashes ends a process of its worker's alone. A worker of Ray's that is lost costs its one check,
@@ -93,7 +93,7 @@ def check_each_on_ray(planned: Sequence[Planned], setting: Setting, on: OnRay) -
 
 
 @contextlib.contextmanager
-def _connected(ray: Any, planned: Sequence[Planned], setting: Setting, on: OnRay) -> Iterator[str]:
+def _connected(ray: Any, planned: Sequence[PlannedCheck], setting: Setting, on: RayCluster) -> Iterator[str]:
     """While open, tasks run there. The folder that each runs in; "" of one that Ray makes of what travels."""
     with tempfile.TemporaryDirectory() as staged:
         where: dict[str, Any] = {"num_cpus": setting.workers, "include_dashboard": False}
@@ -111,7 +111,7 @@ def _connected(ray: Any, planned: Sequence[Planned], setting: Setting, on: OnRay
             ray.shutdown()
 
 
-def _stage(planned: Sequence[Planned], staged: Path) -> None:
+def _stage(planned: Sequence[PlannedCheck], staged: Path) -> None:
     """Copies what travels: the sources in the folders of targets and references that lie below this one, and inputs.
 
     Raises:
@@ -141,7 +141,7 @@ def _sources(folder: Path) -> Iterator[Path]:
         yield from (Path(name, file) for file in files if Path(file).suffix in _SOURCES)
 
 
-def _result(ray: Any, over: Any, planned: Planned, on: OnRay) -> Checked:
+def _result(ray: Any, over: Any, planned: PlannedCheck, on: RayCluster) -> CheckOutcome:
     """What a task came to, with the paths of this machine.
 
     Raises:
@@ -149,7 +149,7 @@ def _result(ray: Any, over: Any, planned: Planned, on: OnRay) -> Checked:
     """
     try:
         folder: str
-        checked: Checked
+        checked: CheckOutcome
         folder, checked = ray.get(over)
     except ray.exceptions.RayTaskError as error:
         raise Failure(
@@ -171,11 +171,11 @@ class _Bench:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._plan: list[Planned] = []
+        self._plan: list[PlannedCheck] = []
         self._kind: object = None
         self._ends = check_each((), setting)
 
-    def check(self, planned: Planned) -> Checked:
+    def check(self, planned: PlannedCheck) -> CheckOutcome:
         kind = shares(planned), os.environ.get(VISIBLE)  # Ray may give a worker another GPU for each task
         if kind != self._kind:
             self._ends.close()
@@ -189,7 +189,7 @@ class _Bench:
 _benches: dict[Setting, _Bench] = {}
 
 
-def made_in_task(version: str, planned: Planned, setting: Setting, folder: str) -> tuple[str, Checked]:
+def made_in_task(version: str, planned: PlannedCheck, setting: Setting, folder: str) -> tuple[str, CheckOutcome]:
     """The folder that this worker runs in, and a check.
 
     Args:

@@ -11,7 +11,7 @@ from ...model.failures import UsageFailure, did_you_mean
 from ...model.report import Report
 from ...targets.builtin import BUILTINS
 from ..saved_reports import read
-from .checked import Planned
+from .checked import PlannedCheck
 from .checking import Setting, check_each
 
 # The same target, run otherwise: the word for it, and the device that it runs on then.
@@ -19,7 +19,7 @@ _RUN_OTHERWISE = {"interpreted": "cpu", "compiled": "cuda"}
 
 
 def report_beside(
-    planned: Planned, word: str, kept: str, setting: Setting, function: Callable[..., Any] | None = None
+    planned: PlannedCheck, word: str, kept: str, setting: Setting, function: Callable[..., Any] | None = None
 ) -> Report:
     """The report of another target in the case of a check, or of the same one run otherwise.
 
@@ -48,7 +48,7 @@ def _saved(file: str) -> Report:
     return several[0]
 
 
-def _other(planned: Planned, word: str, setting: Setting, function: Callable[..., Any] | None) -> Planned:
+def _other(planned: PlannedCheck, word: str, setting: Setting, function: Callable[..., Any] | None) -> PlannedCheck:
     request, (own, reference) = planned.request, planned.functions
     if function is None and word in _RUN_OTHERWISE:
         if not setting.isolate:
@@ -56,13 +56,13 @@ def _other(planned: Planned, word: str, setting: Setting, function: Callable[...
         other = replace(request, options={**request.options, "device": _RUN_OTHERWISE[word]})
     else:
         other, own = replace(request, target=word), function
-    made = Planned("", other, functions=(own, reference))
+    made = PlannedCheck("", other, functions=(own, reference))
     if (made.request, made.functions) == (request, planned.functions):
         raise UsageFailure(f"--against {word}: this is the target itself, run in the same way")
     return made
 
 
-def _counterpart(other: Planned, word: str, kept: str, setting: Setting) -> Report:
+def _counterpart(other: PlannedCheck, word: str, kept: str, setting: Setting) -> Report:
     plain = replace(setting, fix_budget=0, coincidence_budget=0, beyond=False)
     (checked,) = check_each([replace(other, kept=kept)], plain, echo=sys.stderr.write)
     error = checked.report.error

@@ -7,10 +7,10 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...model.coverage import Coverage
-from ...model.documents import Reports, Untaken
+from ...model.documents import RefusedCase, Reports
 from ...model.groups import FailureGroup
 from .check_table import words_of
-from .checked import Checked, Planned
+from .checked import CheckOutcome, PlannedCheck
 from .checking import Setting
 from .folding import by_axis, folded_by_cause, with_smallest
 
@@ -21,11 +21,11 @@ class Further:
     coverage: Coverage | None = None
     """Which combinations all of them hold; None as long as more are to come."""
 
-    def alike(self, planned: Planned) -> Hashable:
+    def alike(self, planned: PlannedCheck) -> Hashable:
         """What is the same of checks of which one child makes one after another, as far as it can."""
         return None
 
-    def __call__(self, made: Sequence[Checked]) -> Sequence[Planned]:
+    def __call__(self, made: Sequence[CheckOutcome]) -> Sequence[PlannedCheck]:
         """Those after all that were planned are made."""
         return ()
 
@@ -34,15 +34,15 @@ class Further:
 class Several:
     """What came of several checks."""
 
-    planned: list[Planned]
+    planned: list[PlannedCheck]
     """May grow behind its end."""
-    untaken: list[Untaken] | None
+    untaken: list[RefusedCase] | None
     """What the target does not take, where that is no error."""
     is_sweep: bool
     further: Further
-    checks: list[Checked] = field(default_factory=list)
+    checks: list[CheckOutcome] = field(default_factory=list)
     """Those that count, in the order of their numbers, as the others."""
-    warned: list[Checked] = field(default_factory=list)
+    warned: list[CheckOutcome] = field(default_factory=list)
     refused: int = 0
     is_over: bool = False
     groups: tuple[FailureGroup, ...] = ()
@@ -69,18 +69,18 @@ class Several:
             coverage=coverage,
         )
 
-    def take(self, checked: Checked) -> bool:
+    def take(self, checked: CheckOutcome) -> bool:
         """Whether it is one that is shown."""
         if checked.is_interrupted:
             return False
         if self.untaken is not None and checked.is_refused:
-            self.untaken.append(Untaken(checked.title, words_of(checked.report)))
+            self.untaken.append(RefusedCase(checked.title, words_of(checked.report)))
             self.refused += 1
             return False
         insort(self.warned if checked.report.is_warning else self.checks, checked, key=lambda one: one.report.number)
         return True
 
-    def fold(self, failing: Checked | None = None, in_full: Checked | None = None) -> None:
+    def fold(self, failing: CheckOutcome | None = None, in_full: CheckOutcome | None = None) -> None:
         """Folds what fails, once. A check that was made once more and in full takes the place of the one it was."""
         if self.is_over:
             return
@@ -94,9 +94,9 @@ class Several:
         self.groups = with_smallest(self.groups, requests, setting.shrink_budget, setting.workers)
 
 
-def growing(planned: list[Planned], checks: Iterable[Checked], further: Further) -> Iterator[Checked]:
+def growing(planned: list[PlannedCheck], checks: Iterable[CheckOutcome], further: Further) -> Iterator[CheckOutcome]:
     """The checks as they are made, of a plan that grows behind its end."""
-    made = list[Checked]()
+    made = list[CheckOutcome]()
     for checked in checks:
         made.append(checked)
         if len(made) == len(planned):

@@ -12,13 +12,13 @@ from ...inputs.history import CheckRequest
 from ...model.failures import UsageFailure
 from ...model.report import Report
 from .battery import Item, hinted, weighed
-from .checked import INTERRUPTED, Checked, Planned, code_of_report
+from .checked import INTERRUPTED, CheckOutcome, PlannedCheck, code_of_report
 from .drawing import BATCH, beyond, case_of, cost, drawn_in_order, title_of, worth_first
-from .journal import Asked, Journal
+from .journal import Journal, SweepRequest
 from .matrix import Takes, combinations, suiting, titles
 
 T = TypeVar("T")
-Make = Callable[[Sequence[Planned]], Iterator[Checked]]
+Make = Callable[[Sequence[PlannedCheck]], Iterator[CheckOutcome]]
 # Of what is no target's own: a case of either family is about as expensive.
 _ANY = tuple(Takes(family, frozenset(), frozenset()) for family in ("softmax", "lazy"))
 
@@ -27,7 +27,7 @@ _ANY = tuple(Takes(family, frozenset(), frozenset()) for family in ("softmax", "
 class Sweep:
     """The cases of a sweep."""
 
-    planned: list[Planned] = field(default_factory=list)
+    planned: list[PlannedCheck] = field(default_factory=list)
     """In the order in which they are made; of a sweep that lasts so many minutes more are added while it does."""
     numbers: list[int] = field(default_factory=list)
     """The place of each in the table."""
@@ -35,14 +35,14 @@ class Sweep:
     """Of each, as `drawing.cost` has it."""
     beyond: dict[int, str] = field(default_factory=dict)
     """By number, what a drawn case asks for that no parameter of the target says that it takes."""
-    more: Iterator[Planned] = field(default_factory=lambda: iter(()))
+    more: Iterator[PlannedCheck] = field(default_factory=lambda: iter(()))
     """What is added, without end."""
     titles: list[str] = field(default_factory=list)
     """Of those of a sample that is added first."""
     seconds: float = 0.0
     """How long that goes on."""
 
-    def add(self, planned: Planned, number: int, of: float) -> None:
+    def add(self, planned: PlannedCheck, number: int, of: float) -> None:
         """Plans one more."""
         self.planned.append(planned)
         self.numbers.append(number)
@@ -50,7 +50,7 @@ class Sweep:
 
     def results(
         self, journal: Journal, make: Make, ahead: int, tell: Callable[[str, float], object]
-    ) -> Iterator[Checked]:
+    ) -> Iterator[CheckOutcome]:
         """Each check in the order of the plan, also those that the journal holds; the others into it as they come.
 
         Args:
@@ -66,7 +66,7 @@ class Sweep:
 
     def _arriving(
         self, journal: Journal, make: Make, ahead: int, tell: Callable[[str, float], object]
-    ) -> Iterator[tuple[int, Checked]]:
+    ) -> Iterator[tuple[int, CheckOutcome]]:
         until = time.monotonic() + self.seconds - spent(journal.reports, ahead // 2)
         kept = {report.number: report for report in journal.reports}
         for planned in itertools.islice(self.more, max(kept, default=-1) + 1 + ahead):
@@ -99,7 +99,7 @@ class Sweep:
             return min(1.0, 1.0 - (until - time.monotonic()) / self.seconds)
         return sum(self.costs[at] for at in done) / sum(self.costs)
 
-    def weigh(self, checked: Checked) -> Checked:
+    def weigh(self, checked: CheckOutcome) -> CheckOutcome:
         """The check; a drawn one that fails by accident, where nothing says that the target takes it, as a warning."""
         asked = self.beyond.get(checked.report.number, "")
         if not asked or checked.request.options.get("strict"):
@@ -113,18 +113,18 @@ def spent(reports: Sequence[Report], workers: int) -> float:
     return sum(report.seconds.get("total", 0.0) for report in reports) / max(1, workers)
 
 
-def is_partial(checked: Checked) -> bool:
+def is_partial(checked: CheckOutcome) -> bool:
     """Whether Ctrl-C ended it."""
     error = checked.report.error
     return error is not None and error.kind == INTERRUPTED
 
 
-def _from_journal(planned: Planned, report: Report) -> Checked:
+def _from_journal(planned: PlannedCheck, report: Report) -> CheckOutcome:
     if report.title != planned.title:
         raise UsageFailure(
             "--resume: the file holds other cases than this command draws", "sweep again, from the beginning"
         )
-    return Checked(planned.request, report, code_of_report(report))
+    return CheckOutcome(planned.request, report, code_of_report(report))
 
 
 def _in_order(arriving: Iterator[tuple[int, T]]) -> Iterator[T]:
@@ -142,7 +142,7 @@ def _in_order(arriving: Iterator[tuple[int, T]]) -> Iterator[T]:
     yield from (waiting[at] for at in sorted(waiting))
 
 
-def sweep_of(asked: Asked, takes: Sequence[Takes | None]) -> Sweep:
+def sweep_of(asked: SweepRequest, takes: Sequence[Takes | None]) -> Sweep:
     """The cases that were asked for; those first that show most for what they cost.
 
     Args:
@@ -162,7 +162,7 @@ def sweep_of(asked: Asked, takes: Sequence[Takes | None]) -> Sweep:
         first = len(sweep.planned)
         for at in worth_first(cases):
             title = f"{request.target} {names[at]}".rstrip() if several or not names[at] else names[at]
-            planned = Planned(title, replace(request, options={**request.options, **matrix[at]}))
+            planned = PlannedCheck(title, replace(request, options={**request.options, **matrix[at]}))
             sweep.add(planned, first + at, cost(cases[at]))
     return sweep
 
@@ -178,17 +178,17 @@ def _case(options: Mapping[str, Any], request: CheckRequest) -> Any:
     return next((case for one in families if (case := case_of(options, one)) is not None), None)
 
 
-def _draw(sweep: Sweep, asked: Asked, request: CheckRequest, taken: Takes, *, several: bool) -> None:
+def _draw(sweep: Sweep, asked: SweepRequest, request: CheckRequest, taken: Takes, *, several: bool) -> None:
     """Adds cases that are drawn for a target, black boxes not looked into: at the end the simplest that fails is."""
     fixed = {name: [word] for name, word in request.options.items() if name != "seed"}
     given = {"recover": [False], **fixed, **asked.varied}
     seed = request.options.get("seed", 0)
 
-    def planned() -> Iterator[Planned]:
+    def planned() -> Iterator[PlannedCheck]:
         for number, options in enumerate(drawn_in_order(taken, given, seed), len(sweep.planned)):
             title = title_of(options, [*fixed, "recover"])
             sweep.beyond[number] = beyond(options, taken)
-            yield Planned(f"{request.target} {title}" if several else title, replace(request, options=options))
+            yield PlannedCheck(f"{request.target} {title}" if several else title, replace(request, options=options))
 
     if asked.minutes is not None:
         stream = planned()

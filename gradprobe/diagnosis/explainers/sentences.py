@@ -13,7 +13,7 @@ from ...lint.passed import passed_of_others
 from ...model.intermediates import entered_by, parents_of, title
 from ...model.mechanisms import gathered
 from ...model.number import listed
-from ...model.report import CONSISTENT, Diagnosis, Reached, Where
+from ...model.report import CONSISTENT, AxisReach, Diagnosis, Where
 from ...runtime.interpreter.memory.findings import places
 from ..lines import among
 from ..statements import COUNTED, LOOP, RANGE, address, aliases, begun, given_again, grids, loops, masks, ranges
@@ -82,10 +82,10 @@ def _diagnosis(group: Sequence[Suspect], family: str) -> Diagnosis:
     )
 
 
-def _reached(suspect: Suspect) -> Reached | None:
+def _reached(suspect: Suspect) -> AxisReach | None:
     pairs = tuple((there, None if here < 0 else here) for there, here in suspect.reached[:_MOST_REACHED])
     is_store = suspect.kind == "store"
-    return Reached(tensor=suspect.name, letter=suspect.letter, pairs=pairs, is_store=is_store) if pairs else None
+    return AxisReach(tensor=suspect.name, letter=suspect.letter, pairs=pairs, is_store=is_store) if pairs else None
 
 
 # --- sentences

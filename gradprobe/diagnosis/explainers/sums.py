@@ -9,7 +9,7 @@ import numpy as np
 from ...inputs.memory import Array
 from ...model.intermediates import PRODUCTS
 from ...model.number import plural
-from ...model.run import ASKED, LACKING, MORE, NONE, TWICE, Visited
+from ...model.run import ASKED, LACKING, MORE, NONE, TWICE, VisitedPairs
 from ...runtime.interpreter.dataflow import Node, Site, StoredTile, behind
 from ..follow import FollowedRun
 from .misread import culprits_of
@@ -106,13 +106,13 @@ def nothing_summed(run: FollowedRun) -> Iterator[Suspect]:
             yield Suspect("pairs", name, site, site.lines, reason, share(total, total, "pair"))
 
 
-def visited_in(run: FollowedRun) -> tuple[Visited, ...]:
+def visited_in(run: FollowedRun) -> tuple[VisitedPairs, ...]:
     """What each result was summed over, tile by tile, in the first head in which that is not what is asked for.
 
     Where something is misread, its rows and keys are those of other elements: then no pair is known to lack. And none
     lacks in what is right.
     """
-    found, is_read = list[Visited](), not culprits_of(run.flow)
+    found, is_read = list[VisitedPairs](), not culprits_of(run.flow)
     for home, visits in run.visits.items():
         stored = next((one for one in run.flow.stores if one.home == home), None)
         name = run.outcome.storages.get(home, "")
@@ -124,13 +124,13 @@ def visited_in(run: FollowedRun) -> tuple[Visited, ...]:
     return tuple(found)
 
 
-def _tiles(run: FollowedRun, name: str, kernel: str, at: tuple[int, int], visits: Array) -> Visited:
+def _tiles(run: FollowedRun, name: str, kernel: str, at: tuple[int, int], visits: Array) -> VisitedPairs:
     valid, came, (m, n) = run.roles.valid[at], visits[at], (run.roles.case.block_m, run.roles.case.block_n)
     lines = [
         "".join(_sign(valid[i : i + m, j : j + n], came[i : i + m, j : j + n]) for j in range(0, valid.shape[1], n))
         for i in range(0, valid.shape[0], m)
     ]
-    return Visited(name=name, kernel=kernel, batch=at[0], head=at[1], tile=(m, n), tiles=tuple(lines))
+    return VisitedPairs(name=name, kernel=kernel, batch=at[0], head=at[1], tile=(m, n), tiles=tuple(lines))
 
 
 def _sign(valid: Array, came: Array) -> str:

@@ -14,13 +14,13 @@ from ...model.intermediates import MATRIX_OF
 from ...model.number import listed
 from ...model.run import MISMATCH
 from ...runtime.trace import Trace
-from ..evidence import Inside, Measured
+from ..evidence import BlackBoxEvidence, Measured
 from .onehot import Sample
 from .recover import (
     SUMS,
     ZERO,
     Asked,
-    Recovered,
+    RecoveredValues,
     are_one_fault,
     factor_in_words,
     is_one_delta_a_row,
@@ -76,19 +76,19 @@ class Examiner:
 
     def recovered(
         self, assigned: Assigned | None = None, *, one_by_one: bool = False, with_p: bool = True
-    ) -> Recovered:
+    ) -> RecoveredValues:
         """What the target's answers show, in its layout or another one."""
         assigned = self.assigned if assigned is None else assigned
         answer, announce = partial(self.run, assigned), partial(self.announce, assigned)
         how = {"one_by_one": one_by_one, "with_p": with_p, "cut": self.cut}
         return recover(self.case, self.values, answer, self.sample, **how, announce=announce)
 
-    def compared(self, recovered: Recovered) -> Measured:
+    def compared(self, recovered: RecoveredValues) -> Measured:
         """What was recovered, judged."""
         return self.measure(recovered.values, recovered.trace, recovered.recovery)
 
 
-def look_inside(examiner: Examiner) -> Inside:
+def look_inside(examiner: Examiner) -> BlackBoxEvidence:
     """Recovers what a target does not expose under one layout, judges it, and says which kernel is at fault."""
     recovered = examiner.recovered()
     measured = examiner.compared(recovered)
@@ -104,11 +104,11 @@ def look_inside(examiner: Examiner) -> Inside:
         measured, words = examiner.compared(recovered), [*notes.values(), *unreached]
     if inseparable(measured.trace, measured.comparison.findings):
         words.append("dP or delta is wrong: P and dS show their difference alone")
-    return Inside(measured, tuple(words), beside(examiner.case, examiner.own, measured))
+    return BlackBoxEvidence(measured, tuple(words), beside(examiner.case, examiner.own, measured))
 
 
 def _with_a_fault(
-    examiner: Examiner, recovered: Recovered, scales: Scales, evidence: Sequence[ResultEvidence]
+    examiner: Examiner, recovered: RecoveredValues, scales: Scales, evidence: Sequence[ResultEvidence]
 ) -> tuple[Measured, list[str]]:
     """What the one-hot problems show of a fault, and which kernel has it."""
     words = [_ONLY_HERE] if examiner.own.comparison.matches else []
@@ -125,7 +125,7 @@ def _with_a_fault(
     return measured, [*words, *of_p, *(of_one or of_ds), *of_dp, *unreached, *shapes]
 
 
-def _of_one_result(examiner: Examiner, recovered: Recovered, measured: Measured) -> tuple[Measured, list[str]]:
+def _of_one_result(examiner: Examiner, recovered: RecoveredValues, measured: Measured) -> tuple[Measured, list[str]]:
     """Without a P or dS that is wrong as one gradient alone shows it: that gradient's own sum may be what is wrong.
 
     A dS that is right but for its delta, one number a row, is no sum's doing.
@@ -140,15 +140,15 @@ def _of_one_result(examiner: Examiner, recovered: Recovered, measured: Measured)
     return examiner.compared(_without(recovered, (MATRIX_OF[alone], *QUOTIENTS))), [words]
 
 
-def _held_to_coarser(recovered: Recovered, evidence: Sequence[ResultEvidence]) -> Recovered:
+def _held_to_coarser(recovered: RecoveredValues, evidence: Sequence[ResultEvidence]) -> RecoveredValues:
     """The same, with what is coarse and not wrong held to the coarser arithmetic."""
     coarse = {one.name for one in evidence if one.is_coarse} - {one.name for one in evidence if one.is_wrong}
     return replace(recovered, recovery=replace(recovered.recovery, coarse=frozenset(coarse)))
 
 
 def _reached(
-    examiner: Examiner, recovered: Recovered, evidence: Sequence[ResultEvidence]
-) -> tuple[Recovered, list[str]]:
+    examiner: Examiner, recovered: RecoveredValues, evidence: Sequence[ResultEvidence]
+) -> tuple[RecoveredValues, list[str]]:
     """Without what is right here through a gradient that is wrong in the ordinary run: it tells nothing of that run."""
     shown = [one for one in evidence if one.name != one.through]
     through = [one.through for one in shown if not one.is_reached]
@@ -168,14 +168,14 @@ def _is(names: Collection[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
-def _with_sums(examiner: Examiner, recovered: Recovered) -> Recovered:
+def _with_sums(examiner: Examiner, recovered: RecoveredValues) -> RecoveredValues:
     if examiner.sample or not set(SUMS) & examiner.own.trace.values.keys() - recovered.trace.values.keys():
         return recovered
     alone = examiner.run(examiner.assigned, examiner.case, recovered.values, recovered.values)
     return with_sums(recovered, examiner.case, alone)
 
 
-def _p_without_do(examiner: Examiner, recovered: Recovered, scales: Scales) -> tuple[Recovered, list[str]]:
+def _p_without_do(examiner: Examiner, recovered: RecoveredValues, scales: Scales) -> tuple[RecoveredValues, list[str]]:
     """P once more where it came out wrong, in ways that no misread dO can spoil.
 
     P is read off dV = P^T dO. With dO contiguous and one probe a call, every head and batch is given the same one-hot
@@ -203,15 +203,15 @@ def _p_without_do(examiner: Examiner, recovered: Recovered, scales: Scales) -> t
     return with_matrices(replace(of_ds, by={**of_ds.by, "dV": p}), examiner.case, {"P": p}), [words]
 
 
-def _right_p(examiner: Examiner, assigned: Assigned, recovered: Recovered, scales: Scales) -> Tensor | None:
+def _right_p(examiner: Examiner, assigned: Assigned, recovered: RecoveredValues, scales: Scales) -> Tensor | None:
     """P from another layout, one probe a call; None where it is wrong there too."""
     p = examiner.recovered(assigned, one_by_one=True).by["dV"]
     return None if scales.of(recovered, "dV", p).is_wrong else p
 
 
 def _either_ds(
-    examiner: Examiner, recovered: Recovered, evidence: Sequence[ResultEvidence]
-) -> tuple[Recovered, list[str]]:
+    examiner: Examiner, recovered: RecoveredValues, evidence: Sequence[ResultEvidence]
+) -> tuple[RecoveredValues, list[str]]:
     """The dS to go on with, of the two that dQ and dK show; and which kernel is at fault where one is right.
 
     Where they differ neither stands for both kernels, and none is shown. A right dS convicts dV alone of a wrong P,
@@ -274,14 +274,14 @@ def _of_kernels(
     ]
 
 
-def _without(recovered: Recovered, names: Collection[str]) -> Recovered:
+def _without(recovered: RecoveredValues, names: Collection[str]) -> RecoveredValues:
     """The same without some of what was recovered; what the target exposes stays."""
     trace = recovered.trace
     sources = {name: how for name, how in trace.sources.items() if name not in names or how != "recovered"}
     return replace(recovered, trace=Trace({name: trace.values[name] for name in sources}, sources))
 
 
-def _inseparable(examiner: Examiner, recovered: Recovered, measured: Measured) -> tuple[Measured, list[str]]:
+def _inseparable(examiner: Examiner, recovered: RecoveredValues, measured: Measured) -> tuple[Measured, list[str]]:
     """Where dP or delta came out wrong: both left out again where the split of dS into them means nothing.
 
     So it is where dS as a whole is explained; where P is wrong and does not explain them, since dV may show another P
@@ -310,7 +310,7 @@ def _inseparable(examiner: Examiner, recovered: Recovered, measured: Measured) -
     return examiner.compared(_without(recovered, QUOTIENTS)), sentence
 
 
-def _with_one_do(examiner: Examiner, recovered: Recovered) -> Recovered:
+def _with_one_do(examiner: Examiner, recovered: RecoveredValues) -> RecoveredValues:
     """dS once more, of probes that have one dO, beside the P known."""
     again = examiner.recovered(one_by_one=True, with_p=False)
     found = {"P": recovered.trace.values["P"]}

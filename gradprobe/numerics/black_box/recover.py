@@ -38,7 +38,7 @@ Asked = Callable[[], tuple[Case, Mapping[str, Tensor], Mapping[str, Tensor]]]
 
 
 @dataclass(frozen=True)
-class Recovered:
+class RecoveredValues:
     """What the one-hot problems showed."""
 
     values: Mapping[str, Tensor]
@@ -104,7 +104,7 @@ def recover(
     with_p: bool = True,
     announce: Callable[[Sequence[Asked]], object] = lambda asked: None,
     cut: bool = False,
-) -> Recovered:
+) -> RecoveredValues:
     """Runs a target on the one-hot problems of a case and reads its intermediates off the gradients.
 
     Args:
@@ -138,7 +138,7 @@ def _recover(
     *,
     one_by_one: bool,
     cut: bool,
-) -> Recovered:
+) -> RecoveredValues:
     rows = None if layout.sample == everything(case) else Rows(tuple(layout.sample.rows), case.seqlen_q)
     first, shown = _answers(case, values, answer, layout, announce, rows, one_by_one=one_by_one)
     kept = problem(case, layout, values, 0)
@@ -210,13 +210,13 @@ def _recovered(
     first: Trace,
     shown: Mapping[str, Tensor],
     rows: Rows | None,
-) -> Recovered:
+) -> RecoveredValues:
     of_rows = rows.case(case) if rows else case
     unseen = next(iter(shown.values())).new_full(expected_shapes(of_rows)["LSE"], -1).long()
     recovery = Recovery(
         _dtype(first, "dV"), _dtype(first, "dQ", "dK"), abs(layout.factor), unseen, rows=rows.at if rows else None
     )
-    recovered = Recovered(values, first, shown, recovery, of_rows, layout, rows)
+    recovered = RecoveredValues(values, first, shown, recovery, of_rows, layout, rows)
     if rows is not None and "dQ" in shown:
         recovered = replace(recovered, by={**shown, "dQ": _as_expected_elsewhere(recovered, shown["dQ"])})
     # Some keys alone make no rows of dS.
@@ -224,7 +224,7 @@ def _recovered(
     return with_matrices(recovered, case, {MATRIX_OF[name]: shown[name] for name in whole})
 
 
-def _as_expected_elsewhere(recovered: Recovered, shown: Tensor) -> Tensor:
+def _as_expected_elsewhere(recovered: RecoveredValues, shown: Tensor) -> Tensor:
     """dS as dQ shows it at some keys, and as it is expected at the others."""
     made = torch.empty_like(shown)
     for block, x in recovered.parts():
@@ -235,7 +235,7 @@ def _as_expected_elsewhere(recovered: Recovered, shown: Tensor) -> Tensor:
     return made
 
 
-def with_matrices(recovered: Recovered, case: Case, found: Mapping[str, Tensor]) -> Recovered:
+def with_matrices(recovered: RecoveredValues, case: Case, found: Mapping[str, Tensor]) -> RecoveredValues:
     """The same with other P or dS, and with delta and dP derived from them; exposed intermediates stay."""
     known, recovery = recovered.trace, recovered.recovery
     exposed = {name: value for name, value in known.values.items() if known.sources[name] != "recovered"}
@@ -250,7 +250,7 @@ def with_matrices(recovered: Recovered, case: Case, found: Mapping[str, Tensor])
     return replace(recovered, trace=trace, recovery=replace(recovery, names=names))
 
 
-def with_sums(recovered: Recovered, case: Case, alone: Trace) -> Recovered:
+def with_sums(recovered: RecoveredValues, case: Case, alone: Trace) -> RecoveredValues:
     """The same with the totals of the first probe run alone: of several at once they are one sum."""
     known = recovered.trace
     order = [name for name in expected_shapes(case) if name in known.values or (name in SUMS and name in alone.values)]
@@ -263,7 +263,7 @@ def _dtype(trace: Trace, *names: str) -> torch.dtype:
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
 
 
-def _quotients(recovered: Recovered, p: Tensor, ds: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+def _quotients(recovered: RecoveredValues, p: Tensor, ds: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """delta = -dS / (P * slope) where dP is 0, and dP = dS / (P * slope) + delta; 0 where P * slope is.
 
     delta is read at the key without a value that its row sees best: the second result, -1 where it sees none.
@@ -296,7 +296,7 @@ UNEXPLAINED = 0.01
 ZERO = ", 0 throughout"
 
 
-def factor_in_words(recovered: Recovered, name: str, tensor: Tensor) -> str:
+def factor_in_words(recovered: RecoveredValues, name: str, tensor: Tensor) -> str:
     """By which one factor P or dS is wrong, in words; "" where no single factor explains it."""
     x, keys = recovered.x, recovered.keys if tensor is recovered.by.get("dQ") else slice(None)
     # Sums of actual * expected and of expected^2, for what is meant and for dS before the softcap's derivative.
@@ -321,7 +321,7 @@ def factor_in_words(recovered: Recovered, name: str, tensor: Tensor) -> str:
     return ", as without the softcap's derivative" if name == "dS" and x.softcap is not None and of_dt <= most else ""
 
 
-def are_one_fault(recovered: Recovered) -> bool:
+def are_one_fault(recovered: RecoveredValues) -> bool:
     """Whether the dS that dQ shows is wrong in the same way as the dS that dK shows.
 
     Compared are elements that one probe shows in both: between probes a misread value may differ.
@@ -338,7 +338,7 @@ def are_one_fault(recovered: Recovered) -> bool:
     return apart <= UNEXPLAINED * errors
 
 
-def is_one_delta_a_row(measured: Measured, recovered: Recovered) -> bool:
+def is_one_delta_a_row(measured: Measured, recovered: RecoveredValues) -> bool:
     """Whether all keys without a value show the same delta for each row."""
     x, values, precision = measured.x, recovered.trace.values, measured.comparison.precision
     for tile in tiles_of(recovered.case, x):

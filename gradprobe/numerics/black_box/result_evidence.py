@@ -23,8 +23,8 @@ from ..evidence import Measured
 from ..identities import Invariant
 from ..locate import locate
 from ..rows import in_whole, rows_of
-from ..tally import Finding, Rising
-from .recover import Recovered
+from ..tally import Finding, RisingErrors
+from .recover import RecoveredValues
 
 QUOTIENTS = ("dP", "delta")
 """What is read off P and dS."""
@@ -93,7 +93,7 @@ class Scales:
         self._measure, self._own, self._values = measure, own, values
         self._beside: dict[str, int] = {}
 
-    def all(self, recovered: Recovered, measured: Measured) -> list[ResultEvidence]:
+    def all(self, recovered: RecoveredValues, measured: Measured) -> list[ResultEvidence]:
         """What every exported result says.
 
         Args:
@@ -110,7 +110,7 @@ class Scales:
         return exported + self.shown(recovered, whole, known)
 
     def shown(
-        self, recovered: Recovered, whole: Mapping[str, int] = {}, findings: Mapping[str, Finding] = {}
+        self, recovered: RecoveredValues, whole: Mapping[str, int] = {}, findings: Mapping[str, Finding] = {}
     ) -> list[ResultEvidence]:
         """What each gradient shows of its intermediate."""
         found = []
@@ -120,7 +120,12 @@ class Scales:
         return found
 
     def of(
-        self, recovered: Recovered, through: str, value: Tensor, whole: int = RIGHT, known: Mapping[str, Finding] = {}
+        self,
+        recovered: RecoveredValues,
+        through: str,
+        value: Tensor,
+        whole: int = RIGHT,
+        known: Mapping[str, Finding] = {},
     ) -> ResultEvidence:
         """What a gradient shows of its intermediate.
 
@@ -135,7 +140,7 @@ class Scales:
         return replace(evidence, whole=max(evidence.grade, whole))
 
     def _evidence(
-        self, recovered: Recovered, name: str, through: str, value: Tensor, finding: Finding
+        self, recovered: RecoveredValues, name: str, through: str, value: Tensor, finding: Finding
     ) -> ResultEvidence:
         grade = RIGHT
         if finding.mismatched:
@@ -153,7 +158,7 @@ class Scales:
             self._beside[name] = grade
         return self._beside[name]
 
-    def _alone(self, recovered: Recovered, name: str, value: Tensor, *, coarse: bool = False) -> Comparison:
+    def _alone(self, recovered: RecoveredValues, name: str, value: Tensor, *, coarse: bool = False) -> Comparison:
         # What a gradient shows was read, even where the target exposes it besides.
         read = value is not recovered.trace.values.get(name) or recovered.trace.sources[name] == "recovered"
         recovery = replace(recovered.recovery, names=frozenset(RECOVERABLE if read else ()))
@@ -218,7 +223,7 @@ def _blamed(own: Finding, inner: Finding | None) -> Finding:
         return own
     inherits = (inner.wrong > 0) & (inner.own == 0)
     left = own.own.masked_fill(inherits, 0)
-    return replace(own, own=left, rising_own=own.rising_own if bool(left.any()) else Rising())
+    return replace(own, own=left, rising_own=own.rising_own if bool(left.any()) else RisingErrors())
 
 
 def _blamed_by_some(case: Case, of_some: Mapping[str, Finding], own: Finding, inner: Finding | None) -> Finding:
@@ -230,7 +235,9 @@ def _blamed_by_some(case: Case, of_some: Mapping[str, Finding], own: Finding, in
     wrong = {name for name, one in of_some.items() if one.mismatched}
     made_of_wrong = own.name not in BY_ROW and not wrong.isdisjoint(parents_of(own.name, case.family))
     inherits = bool(inner and inner.status == INHERITED) or made_of_wrong
-    return replace(own, own=own.own * 0, rising_own=Rising()) if own.mismatched and inherits else _blamed(own, inner)
+    return (
+        replace(own, own=own.own * 0, rising_own=RisingErrors()) if own.mismatched and inherits else _blamed(own, inner)
+    )
 
 
 def _either(own: tuple[Invariant, ...], inner: tuple[Invariant, ...]) -> tuple[Invariant, ...]:
@@ -252,7 +259,7 @@ _UNEXPLAINED = 2.0**-10
 
 
 @dataclass(frozen=True)
-class Rereading:
+class TensorMisreading:
     """One way to misread a tensor."""
 
     tensor: str
@@ -267,7 +274,7 @@ class Rereading:
         return f"{name} is read {self.how}: so read it gives the {self.gives} that came"
 
 
-def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor]) -> Rereading | None:
+def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor]) -> TensorMisreading | None:
     """The misreading of dO that explains a wrong dV; None where none does, or the case is too large.
 
     Args:
@@ -289,7 +296,7 @@ def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor
 
 def reread_for_dp(
     case: Case, x: Attention, name: str, gradient: Tensor, tensors: Mapping[str, Tensor]
-) -> Rereading | None:
+) -> TensorMisreading | None:
     """The misreading of dO or V in dP that explains a wrong dQ or dK; None where none does, or the case is too large.
 
     Args:
@@ -320,7 +327,7 @@ def _explains(expected: Tensor, gradient: Tensor) -> bool:
     return bool(error <= _UNEXPLAINED)
 
 
-def _readings(tensor: str, gives: str, tensors: Mapping[str, Tensor]) -> Iterator[tuple[Rereading, Tensor]]:
+def _readings(tensor: str, gives: str, tensors: Mapping[str, Tensor]) -> Iterator[tuple[TensorMisreading, Tensor]]:
     """Every other reading of a tensor, each once."""
     own, tried = tensors[tensor], {tensors[tensor].stride()}
     for name, other in tensors.items():
@@ -335,10 +342,10 @@ def _readings(tensor: str, gives: str, tensors: Mapping[str, Tensor]) -> Iterato
                 named = {"b": "batch", "h": "head", "m": "row", "d": "dim"}
                 words = "every" if len(axes) == 4 else " and ".join(named[axis] for axis in axes)
                 how = f"with {name}'s {words} stride"
-                yield Rereading(tensor, how, gives), own.as_strided(own.shape, strides)
+                yield TensorMisreading(tensor, how, gives), own.as_strided(own.shape, strides)
 
 
-def _of_other_heads(case: Case, do: Tensor) -> Iterator[tuple[Rereading, Tensor]]:
+def _of_other_heads(case: Case, do: Tensor) -> Iterator[tuple[TensorMisreading, Tensor]]:
     """dO of the head or batch that a wrong index leads to."""
     heads, kv_heads = torch.arange(case.heads, device=do.device), case.kv_heads
     maps = {"of head 0 in every head": heads * 0}
@@ -347,6 +354,6 @@ def _of_other_heads(case: Case, do: Tensor) -> Iterator[tuple[Rereading, Tensor]
         maps["of head h % kv_heads"] = heads % kv_heads
     for how, index in maps.items():
         if case.heads > 1:
-            yield Rereading("do", how, "dV"), do[:, index]
+            yield TensorMisreading("do", how, "dV"), do[:, index]
     if case.batch > 1:
-        yield Rereading("do", "of batch 0 in every batch", "dV"), do[:1].expand_as(do)
+        yield TensorMisreading("do", "of batch 0 in every batch", "dV"), do[:1].expand_as(do)

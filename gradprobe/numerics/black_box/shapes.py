@@ -11,7 +11,7 @@ from ...model.number import in_words, spans
 from ...reference import evaluate
 from ..compare import tiles_of
 from ..evidence import Measured
-from .recover import UNEXPLAINED, Recovered
+from .recover import UNEXPLAINED, RecoveredValues
 
 # P that is no rounding error of 0.
 _SEEN = 1e-3
@@ -19,7 +19,7 @@ _SEEN = 1e-3
 _ALIKE = 0.02
 
 
-def shape_in_words(recovered: Recovered, measured: Measured, *, may_read_lse: bool) -> list[str]:
+def shape_in_words(recovered: RecoveredValues, measured: Measured, *, may_read_lse: bool) -> list[str]:
     """What the errors of P look like.
 
     Args:
@@ -31,7 +31,7 @@ def shape_in_words(recovered: Recovered, measured: Measured, *, may_read_lse: bo
     return _of_entries(recovered, measured) or _of_factors(recovered, measured, may_read_lse=may_read_lse)
 
 
-def _of_entries(recovered: Recovered, measured: Measured) -> list[str]:
+def _of_entries(recovered: RecoveredValues, measured: Measured) -> list[str]:
     """Entries that are 0 or that are not, where the others are what they should be but for a factor of their row."""
     leaked = hidden = 0
     alike, scattered = True, False
@@ -87,7 +87,7 @@ class _Factors:
         return (self.products / self.expected)[self.expected > 0]
 
 
-def _of_factors(recovered: Recovered, measured: Measured, *, may_read_lse: bool) -> list[str]:
+def _of_factors(recovered: RecoveredValues, measured: Measured, *, may_read_lse: bool) -> list[str]:
     """One factor for each row, or for each key, that makes P of what came."""
     by_row, by_key, error = list[tuple[Tensor, ...]](), dict[tuple[int, int], tuple[Tensor, ...]](), 0.0
     for tile in tiles_of(recovered.case, measured.x):

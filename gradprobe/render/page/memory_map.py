@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from ...model.intermediates import AXIS_WORDS
 from ...model.number import plural
-from ...model.report import Misread, Reached, Report, explained_diagnoses
-from ...model.run import ASKED, LACKING, MORE, NONE, TWICE, Laid, Visited
+from ...model.report import AxisReach, Misread, Report, explained_diagnoses
+from ...model.run import ASKED, LACKING, MORE, NONE, TWICE, TensorLayout, VisitedPairs
 
 # Heads of a tensor that are drawn, one below the other, and indices of an axis that is misread.
 _HEADS, _STEPS = 3, 8
@@ -62,7 +62,7 @@ class Pairs:
     lines: tuple[str, ...]
 
 
-def tensors(laid: Sequence[Laid]) -> list[LaidTensor]:
+def tensors(laid: Sequence[TensorLayout]) -> list[LaidTensor]:
     """Each tensor, those of batches and heads first."""
     return [
         LaidTensor(
@@ -77,7 +77,7 @@ def tensors(laid: Sequence[Laid]) -> list[LaidTensor]:
     ]
 
 
-def _kind(tensor: Laid) -> str:
+def _kind(tensor: TensorLayout) -> str:
     long = [(stride, size) for stride, size in zip(tensor.strides, tensor.sizes, strict=True) if size > 1]
     if long and all(stride == 0 for stride, _ in long):
         return "one element for all"
@@ -89,7 +89,7 @@ def _kind(tensor: Laid) -> str:
     return "contiguous" if long == sorted(long, reverse=True) else "without gaps, in another order"
 
 
-def _rows_of(tensor: Laid) -> Markup:
+def _rows_of(tensor: TensorLayout) -> Markup:
     """The memory of the first batch from its first element on: a line for each head, in it each row where it lies."""
     letters = dict(zip(tensor.axes, zip(tensor.sizes, tensor.strides, strict=True), strict=False))
     heads, by_head = letters.get("h") or letters.get("g") or (1, 0)
@@ -154,7 +154,7 @@ def drawn(read: Misread) -> Markup:
     return _strip(steps, own, label)
 
 
-def reaches(found: Reached, laid: Sequence[Laid]) -> list[StrideStep]:
+def reaches(found: AxisReach, laid: Sequence[TensorLayout]) -> list[StrideStep]:
     """Each index that a load or a store should reach and does not, in elements where it is known how the tensor lay."""
     word, known = AXIS_WORDS.get(found.letter, "index"), {one.name: one for one in laid}.get(found.tensor)
     stride = dict(zip(known.axes, known.strides, strict=False)).get(found.letter, 1) if known else 1
@@ -188,7 +188,7 @@ def _strip(steps: Sequence[StrideStep], own: int, label: str) -> Markup:
     )
 
 
-def pairs(visited: Sequence[Visited]) -> list[Pairs]:
+def pairs(visited: Sequence[VisitedPairs]) -> list[Pairs]:
     """What each result was summed over, beside what the mask asks for."""
     return [
         Pairs(
@@ -202,12 +202,12 @@ def pairs(visited: Sequence[Visited]) -> list[Pairs]:
     ]
 
 
-def _counts(result: Visited) -> Iterator[str]:
+def _counts(result: VisitedPairs) -> Iterator[str]:
     signs = "".join(result.tiles)
     yield from (f"{signs.count(sign)} {words}" for sign, words in SIGNS.items() if sign in signs)
 
 
-def _tiles(result: Visited) -> Markup:
+def _tiles(result: VisitedPairs) -> Markup:
     size = max(4, min(16, 240 // max(map(len, result.tiles))))
     parts = []
     for y, line in enumerate(result.tiles):
@@ -223,7 +223,7 @@ def _tiles(result: Visited) -> Markup:
     ).format(width, height, f"{result.name}: the tiles that were visited", Markup("").join(parts))
 
 
-def _describe(found: Reached) -> str:
+def _describe(found: AxisReach) -> str:
     word, does = AXIS_WORDS.get(found.letter, "index"), "written" if found.is_store else "read"
     return f"{found.tensor}: above each {word} that should be {does}, below the one that is"
 

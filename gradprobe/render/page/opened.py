@@ -1,4 +1,4 @@
-"""Opened: what stands behind a cell of a matrix, one layout of a survey or one of several checks, in short."""
+"""CheckSummary: what stands behind a cell of a matrix, one layout of a survey or one of several checks, in short."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OpenedLine:
 
 
 @dataclass(frozen=True)
-class Opened:
+class CheckSummary:
     """What one run or check came to."""
 
     id: str
@@ -49,10 +49,10 @@ class Opened:
     again: str = ""
 
 
-def of_layout(report: Report, run: Run, id: str) -> Opened:
+def of_layout(report: Report, run: Run, id: str) -> CheckSummary:
     """One layout of a survey."""
     is_told = run.has_wrong_elements or bool(run.broken)
-    return Opened(
+    return CheckSummary(
         id=id,
         title=run.layout,
         verdict=verdict_of(run),
@@ -65,7 +65,7 @@ def of_layout(report: Report, run: Run, id: str) -> Opened:
     )
 
 
-def of_check(report: Report, id: str, cause: tuple[str, str] | None) -> Opened:
+def of_check(report: Report, id: str, cause: tuple[str, str] | None) -> CheckSummary:
     """One of several checks.
 
     Args:
@@ -73,7 +73,7 @@ def of_check(report: Report, id: str, cause: tuple[str, str] | None) -> Opened:
     """
     run = report.failing
     error = report.own_error
-    return Opened(
+    return CheckSummary(
         id=id,
         title=report.title or report.name,
         verdict=verdict_of(report),

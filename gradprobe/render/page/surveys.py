@@ -30,7 +30,7 @@ from ..layout_survey import (
 from ..source_places import base_of
 from ..text import UTF8, cause_in_words, ratio, told_apart
 from . import check_matrix as matrix
-from .opened import Opened, ids_of, of_check, of_layout
+from .opened import CheckSummary, ids_of, of_check, of_layout
 from .sources import CodeBlock, diff_lines, excerpts
 from .wholes import Wholes, of_layouts
 
@@ -130,7 +130,7 @@ def parts_of_comparison(before: Reports, after: Reports) -> dict[str, Any]:
     }
 
 
-def _opened(report: Report | None) -> Opened | None:
+def _opened(report: Report | None) -> CheckSummary | None:
     if report is None:
         return None
     return of_check(report, "", next((("", cause_in_words(one)) for one in report.causes), None))

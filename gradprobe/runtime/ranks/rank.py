@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ...model.case import Case
 from ...model.memory import MemoryFinding
 from ...processes.child import WHERE, worker_of
-from ...processes.ended import Raised, raised_of
+from ...processes.ended import WorkerException, raised_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,7 +78,7 @@ class Answer:
     """P, dP and dS of the shard's rows and all keys, where the target returned any."""
     memory: tuple[MemoryFinding, ...] = ()
     unwatched: tuple[str, ...] = ()
-    raised: Raised | None = None
+    raised: WorkerException | None = None
 
 
 def started(folder: str) -> None:

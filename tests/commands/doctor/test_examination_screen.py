@@ -21,8 +21,8 @@ from gradprobe.commands.doctor.rung import (
     NOT_RUN,
     RED,
     REFUSED,
-    Climbed,
     Rung,
+    RungResult,
 )
 from gradprobe.runtime.caches import TritonCache
 from gradprobe.runtime.versions import InstalledPackage
@@ -38,7 +38,7 @@ MADE = Examination("mine.py:f", MACHINE, SURVEY, (), (), CACHE, (), 1.0, "gradpr
 
 
 def climbed(*states):
-    return tuple(Climbed(Rung(f"rung {at}", "strides of q", ""), state) for at, state in enumerate(states, 1))
+    return tuple(RungResult(Rung(f"rung {at}", "strides of q", ""), state) for at, state in enumerate(states, 1))
 
 
 def shown(made, width=80):
@@ -77,7 +77,7 @@ def test_what_is_stale_is_the_verdict_though_every_rung_is_green():
 
 @pytest.mark.parametrize(("state", "is_stale"), [(GREEN, True), (RED, False)])
 def test_a_cache_is_at_fault_only_where_the_rung_is_green_without_it(state, is_stale):
-    fresh = Climbed(Rung(FRESH, "", ""), state)
+    fresh = RungResult(Rung(FRESH, "", ""), state)
     made = replace(MADE, climbed=climbed(RED), closer=(fresh,))
     assert bool(made.stale) == is_stale
     assert made.exit_code == 1
@@ -95,8 +95,10 @@ def test_a_copy_of_another_text_is_a_fact_and_no_verdict_and_one_of_the_same_tex
 
 def test_every_way_of_a_machine_fits_80_columns_and_a_red_rung_is_told_in_words():
     rungs = [rung for how in (COMPILED, INTERPRETED, CUDA) for rung in machine_rungs(how, "cpu")]
-    bad = Climbed(rungs[4], RED, "of 100 atomic adds a head, 8 of 8 sums are wrong: 5042 and not 5050")
-    made = replace(MADE, target="", climbed=tuple(bad if rung is rungs[4] else Climbed(rung, GREEN) for rung in rungs))
+    bad = RungResult(rungs[4], RED, "of 100 atomic adds a head, 8 of 8 sums are wrong: 5042 and not 5050")
+    made = replace(
+        MADE, target="", climbed=tuple(bad if rung is rungs[4] else RungResult(rung, GREEN) for rung in rungs)
+    )
     lines = shown(made)
     assert max(map(len, lines)) <= 80
     assert 'RED  first at "dots in float16", compiled; the 4 rungs below it are green (this' in lines[0]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradprobe.commands.suite.checked import Planned, code_of
+from gradprobe.commands.suite.checked import PlannedCheck, code_of
 from gradprobe.commands.suite.checking import Setting, check_each
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.allowance import Allowance
@@ -46,7 +46,7 @@ def test_a_slow_check_may_do_as_much_as_a_quick_one_and_a_timeout_leaves_a_third
     ],
 )
 def test_the_line_of_a_case_says_what_its_words_say_before_anything_else_is_known(options, line):
-    assert Planned("", CheckRequest("lazy", None, None, options)).case_line == f"lazy  {line}"
+    assert PlannedCheck("", CheckRequest("lazy", None, None, options)).case_line == f"lazy  {line}"
 
 
 def test_a_right_and_a_wrong_target_give_the_documents_that_check_gives():

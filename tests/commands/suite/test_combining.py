@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from gradprobe.commands.suite.case_factors import factors_of
-from gradprobe.commands.suite.combining import Combining
+from gradprobe.commands.suite.combining import CombinationRounds
 from gradprobe.commands.suite.matrix import Takes
 from gradprobe.model.case import Case
 
@@ -17,7 +17,7 @@ TAKES = Takes("softmax", frozenset({"q", "k", "v", "causal", "window", "scale"})
 class Ended:
     """What came of all rounds."""
 
-    combining: Combining
+    combining: CombinationRounds
     rounds: list[list[str]] = field(default_factory=list)
     """The titles of each."""
     options: dict = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Ended:
 
 def ended(verdict=lambda options: "match", strength=2, case=None, takes=TAKES):
     """All rounds of a target of which `verdict` says match, mismatch, refused or warning, by its options."""
-    combining = Combining(factors_of(takes, {}, on_gpu=False), strength)
+    combining = CombinationRounds(factors_of(takes, {}, on_gpu=False), strength)
     found, items = Ended(combining), next(combining.rounds)
     while True:
         asked = [item for item in items if not item.why_not]

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from gradprobe.commands.suite import checking
-from gradprobe.commands.suite.checked import Checked, Planned
+from gradprobe.commands.suite.checked import CheckOutcome, PlannedCheck
 from gradprobe.commands.suite.checking import Setting, with_interpreter
 from gradprobe.commands.suite.interpreted import with_causes_of
 from gradprobe.inputs.history import CheckRequest
@@ -31,7 +31,9 @@ def report_of(*wrong, diagnoses=(OTHER,), backend="triton", device="cuda"):
 
 
 def interpreted(report, budget=20):
-    return with_interpreter(Planned("", REQUEST), Checked(REQUEST, report, 1), Setting(fix_budget=budget)).report
+    return with_interpreter(
+        PlannedCheck("", REQUEST), CheckOutcome(REQUEST, report, 1), Setting(fix_budget=budget)
+    ).report
 
 
 def test_cause_line_and_edit_are_those_of_a_small_case_in_the_interpreter():
@@ -98,4 +100,4 @@ RACE = Diagnosis("race/dK", "RACE", "dK differs from call to call", 1.0)
 )
 def test_a_cause_of_the_large_case_stays_where_the_small_one_does_not_go_wrong_as_it_does(here, there, own, told):
     large, small = report_of(*here, diagnoses=(own,)), report_of(*there, diagnoses=(SEEN,) if there else ())
-    assert [one.fault for one in with_causes_of(large, Planned("", REQUEST), small).causes] == told
+    assert [one.fault for one in with_causes_of(large, PlannedCheck("", REQUEST), small).causes] == told

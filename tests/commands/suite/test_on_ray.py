@@ -13,7 +13,7 @@ import time
 import pytest
 
 from gradprobe.cli.shared_options import with_word
-from gradprobe.commands.suite.on_ray import EMBEDDED, OnRay
+from gradprobe.commands.suite.on_ray import EMBEDDED, RayCluster
 from gradprobe.model.failures import UsageFailure
 from tests.cli.command import ROOT, run, start
 from tests.commands.suite.plans import planned
@@ -133,12 +133,12 @@ def test_an_embedded_cluster_tells_a_target_that_crashes_as_it_is_told_here(targ
 
 def test_without_ray_or_a_cluster_there_it_is_said_before_anything_runs(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    OnRay(EMBEDDED, 3).refuse_unusable()
+    RayCluster(EMBEDDED, 3).refuse_unusable()
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        OnRay(f"ray://{address}", 3).refuse_unusable()
+        RayCluster(f"ray://{address}", 3).refuse_unusable()
     with pytest.raises(UsageFailure, match=f"--ray {address}: nothing answers there"):
-        OnRay(address, 3).refuse_unusable()
+        RayCluster(address, 3).refuse_unusable()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     ran = run("sweep soft.py:backward --draw 3 --ray --workers 1")
     assert (ran.code, ran.out) == (2, "")

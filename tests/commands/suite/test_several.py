@@ -9,7 +9,7 @@ from gradprobe.cli import checks as several
 from gradprobe.cli.checks import check_several
 from gradprobe.cli.report_forms import Forms
 from gradprobe.commands.suite.check_table import CheckTable
-from gradprobe.commands.suite.checked import Checked
+from gradprobe.commands.suite.checked import CheckOutcome
 from gradprobe.commands.suite.checking import Setting
 from gradprobe.inputs import history as last
 from gradprobe.model.documents import report_from
@@ -102,7 +102,7 @@ def fake(one, verdict="match"):
         "runs": [run],
         "target": {"name": "t"},
     }
-    return Checked(one.request, report_from(document), 0 if verdict == "match" else 1)
+    return CheckOutcome(one.request, report_from(document), 0 if verdict == "match" else 1)
 
 
 def test_the_file_holds_what_came_when_the_rest_is_lost(monkeypatch, folder):

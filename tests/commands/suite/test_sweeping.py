@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from gradprobe.commands.suite.checked import Checked
-from gradprobe.commands.suite.journal import DEFAULT, Asked, Journal
+from gradprobe.commands.suite.checked import CheckOutcome
+from gradprobe.commands.suite.journal import DEFAULT, Journal, SweepRequest
 from gradprobe.commands.suite.matrix import Takes
 from gradprobe.commands.suite.sweeping import sweep_of
 from gradprobe.inputs.history import CheckRequest, digest_of
@@ -17,15 +17,15 @@ from gradprobe.model.report import CheckedTarget, Report
 
 TAKES = Takes("softmax", frozenset({"q", "k", "v", "do", "scale", "causal"}), frozenset({"q", "k", "v"}))
 REQUEST = CheckRequest("soft.py:backward", None, None, {"batch": 1})
-DRAWN = Asked((REQUEST,), {}, draw=12)
-GRID = Asked((REQUEST,), {"heads": [1, 4, 2], "seqlen": [90, 9]})
+DRAWN = SweepRequest((REQUEST,), {}, draw=12)
+GRID = SweepRequest((REQUEST,), {"heads": [1, 4, 2], "seqlen": [90, 9]})
 
 
 def made(planned, number):
     sources = {"soft.py": digest_of("soft.py")}
     target = CheckedTarget(name="t")
     report = Report(title=planned.title, number=number, verdict="match", target=target, sources=sources)
-    return Checked(planned.request, report, 0)
+    return CheckOutcome(planned.request, report, 0)
 
 
 class Bench:
@@ -96,7 +96,7 @@ def test_a_grid_is_made_by_what_it_costs_and_numbered_as_it_was_given():
 def test_a_sweep_of_minutes_draws_until_its_time_is_up_and_resumed_for_what_is_left(monkeypatch):
     now, shares = [0.0], []
     monkeypatch.setattr("gradprobe.commands.suite.sweeping.time.monotonic", lambda: now[0])
-    asked = Asked((REQUEST,), {}, minutes=1.0)
+    asked = SweepRequest((REQUEST,), {}, minutes=1.0)
 
     def slow(plan):
         for at, planned in enumerate(plan):

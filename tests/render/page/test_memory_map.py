@@ -8,8 +8,8 @@ from lxml import html
 from msgspec import structs
 
 from gradprobe.model.documents import load
-from gradprobe.model.report import Diagnosis, Misread, Reached
-from gradprobe.model.run import Laid, Visited
+from gradprobe.model.report import AxisReach, Diagnosis, Misread
+from gradprobe.model.run import TensorLayout, VisitedPairs
 from gradprobe.render.page.memory_map import accesses, drawn, pairs, reaches, tensors
 from gradprobe.render.page.page import page_of
 from tests.render.written import faulty
@@ -19,7 +19,7 @@ READ = Misread(tensor="do", along="h", axes="bhme", sizes=(1, 3, 4, 5), due=(100
 
 
 def lies(sizes, strides, axes="bhmd"):
-    (one,) = tensors([Laid(name="q", axes=axes, sizes=sizes, strides=strides)])
+    (one,) = tensors([TensorLayout(name="q", axes=axes, sizes=sizes, strides=strides)])
     return one
 
 
@@ -87,7 +87,7 @@ def test_the_strip_marks_each_head_where_it_lies_and_where_it_is_read():
 
 
 def test_tiles_are_counted_in_words_and_crossed_where_they_are_wrong():
-    visited = Visited(name="dK", kernel="dkdv", batch=0, head=1, tile=(32, 16), tiles=("--.", "==2"))
+    visited = VisitedPairs(name="dK", kernel="dkdv", batch=0, head=1, tile=(32, 16), tiles=("--.", "==2"))
     (one,) = pairs([visited])
     assert one.title == "dK in dkdv, batch 0, head 1"
     assert one.words.endswith(
@@ -98,8 +98,8 @@ def test_tiles_are_counted_in_words_and_crossed_where_they_are_wrong():
 
 
 def test_what_a_load_was_seen_to_reach_is_drawn_in_elements_where_the_layout_is_known():
-    reached = Reached(tensor="k", letter="h", pairs=((1, 0), (2, None)))
-    lay = (Laid(name="k", axes="bhnd", sizes=(2, 3, 8, 4), strides=(96, 32, 4, 1)),)
+    reached = AxisReach(tensor="k", letter="h", pairs=((1, 0), (2, None)))
+    lay = (TensorLayout(name="k", axes="bhnd", sizes=(2, 3, 8, 4), strides=(96, 32, 4, 1)),)
     first, second = reaches(reached, lay)
     assert (first.at, first.due, first.taken, first.lands) == ("head 1", 32, 0, "head 0")
     assert (second.due, second.taken, second.lands) == (64, None, "outside its elements")
