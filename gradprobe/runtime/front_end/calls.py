@@ -30,26 +30,20 @@ class KernelCall:
     """One launch of a kernel, without its tensors."""
 
     kernel: Any
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    given: Mapping[str, Any]
+    """Its arguments and options by name."""
 
     @property
     def key(self) -> tuple[Any, ...]:
         """What it is compiled by: launches of one key compile alike."""
-        named = (*zip(self.kernel.arg_names, self.args, strict=False), *sorted(self.kwargs.items()))
-        constants = constants_of(self.kernel.fn)
-        return id(self.kernel), *((name, repr(one) if name in constants else _kind(one)) for name, one in named)
+        constants = self.constants
+        kinds = {name: repr(one) if name in constants else _kind(one) for name, one in self.given.items()}
+        return id(self.kernel), *sorted(kinds.items())
 
     @property
     def constants(self) -> dict[str, Any]:
         """The values of its constants, those that are its parameters' defaults left out."""
-        named = {**dict(zip(self.kernel.arg_names, self.args, strict=False)), **self.kwargs}
-        return {name: value for name, value in named.items() if name in constants_of(self.kernel.fn)}
-
-    def with_constants(self, constants: Mapping[str, Any]) -> KernelCall:
-        """The same launch with other values of some constants."""
-        args = tuple(constants.get(name, one) for name, one in zip(self.kernel.arg_names, self.args, strict=False))
-        return KernelCall(self.kernel, args, {name: constants.get(name, one) for name, one in self.kwargs.items()})
+        return {name: value for name, value in self.given.items() if name in constants_of(self.kernel.fn)}
 
 
 class Calls:
@@ -77,8 +71,9 @@ class Calls:
 
 def described_call(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:
     """A launch as `kernel.run` is given it."""
-    named = {name: _described(one) for name, one in kwargs.items() if name not in ("grid", "warmup")}
-    return KernelCall(kernel, tuple(map(_described, args)), named)
+    given = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
+    named = {name: _described(one) for name, one in given.items() if name not in ("grid", "warmup")}
+    return KernelCall(kernel, named)
 
 
 @functools.cache

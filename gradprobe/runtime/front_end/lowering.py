@@ -10,6 +10,7 @@ import gc
 import linecache
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,7 +28,7 @@ from ...model.report import CompileError
 from ...targets.stand_in import architecture
 from ..interpreter.bfloat16 import probe_kernel
 from ..raised import CompilerPlace, compiler_place
-from .calls import KernelCall, Pointed
+from .calls import KernelCall, Pointed, described_call
 from .language import compilable, restore_language
 
 # A kernel that compiles for one of them is not at fault, where nobody said which it is for.
@@ -70,8 +71,7 @@ def _targets() -> list[GPUTarget]:
 
 
 def _own_call() -> KernelCall:
-    pointers = (Pointed(torch.bfloat16),) * 3
-    return KernelCall(probe_kernel, pointers, {"size": 16})
+    return described_call(probe_kernel, (Pointed(torch.bfloat16),) * 3, {"size": 16})
 
 
 def _error_of(call: KernelCall) -> CompileError | None:
@@ -103,12 +103,11 @@ def _error_in(call: KernelCall, target: GPUTarget) -> BaseException | None:
 
 def _lower(call: KernelCall, target: GPUTarget) -> None:
     """Compiles a launch to TTIR as Triton's own `run` begins to."""
-    kernel, kwargs = compilable(call.kernel), {**call.kwargs, "debug": False}
-    backend = make_backend(target)
+    kernel, backend = compilable(call.kernel), make_backend(target)
+    given = {**{name: compilable(argument) for name, argument in call.given.items()}, "debug": False}
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)
-    args = [compilable(one) for one in call.args]
-    bound, types, given = bind(*args, **{name: compilable(one) for name, one in kwargs.items()})
-    options, signature, constants, attributes = kernel._pack_args(backend, kwargs, bound, types, given)
+    bound, types, named = bind(**given)
+    options, signature, constants, attributes = kernel._pack_args(backend, given, bound, types, named)
     source, context = ASTSource(kernel, signature, constants, attributes), ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
@@ -153,7 +152,7 @@ def _with_larger_blocks(call: KernelCall) -> Iterator[KernelCall]:
     for factor in _LARGER:
         larger = {name: max(_LEAST, factor * (1 << (size - 1).bit_length())) for name, size in sizes.items()}
         if larger != sizes:
-            yield call.with_constants(larger)
+            yield replace(call, given={**call.given, **larger})
 
 
 def _first_sentence(words: str) -> str:
