@@ -39,11 +39,6 @@ MOST_INTERPRETED = 1 << 18
 _MOST_SPANS = 12
 
 
-def _is_odd(measured: Measured) -> bool:
-    """Whether it exports P or dS, of which the others are read, in another convention."""
-    return any(one.name in ("P", "dS") for one in measured.conventions)
-
-
 @door("one-hot", lambda experiment, records: records)
 def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
     """Looks into a black box under the first layout, and under the first that fails where that is another.
@@ -78,7 +73,8 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
         or run.measured is None
         or not case.recover
         or not recoverable(run.measured.trace)
-        or _is_odd(run.measured)
+        # Of P or dS in another convention the others cannot be read.
+        or any(convention.name in ("P", "dS") for convention in run.measured.conventions)
     ):
         return record
     if words := obstacle(case, experiment.values):
@@ -89,7 +85,7 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     # What a wrong one reads that nothing wrote may be something else in a fork.
     beforehand = Beforehand()
     box = _BlackBox(experiment, beforehand)
-    announce = box.announce if run.verdict == MATCH else _nothing_to_tell
+    announce = box.announce if run.verdict == MATCH else lambda assigned, asked: None
     measured, sample, assigned = run.measured, _sample(experiment, run.measured), run.assigned
 
     def tensors() -> Mapping[str, Tensor]:
@@ -140,10 +136,6 @@ def _repeats_as_saved(experiment: Experiment, assigned: Assigned) -> bool:
         return False
     shapes = {name: tuple(value.shape) for name, value in experiment.values.items()}
     return any(repeats(shapes[name], place) for name, place in experiment.saved.placements.items())
-
-
-def _nothing_to_tell(assigned: Assigned, asked: Sequence[Asked]) -> None:
-    """Has nothing answered beforehand."""
 
 
 class _BlackBox:
