@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..source.cuda_syntax import blank, declared_name, has, leaves, node_text, nodes, parse, without_comments
-from .source import CudaSource, LeftOut, Parameter, declared_parameter, host_code, needs_python
+from ..source.cuda_syntax import blank, has, leaves, node_text, nodes, parse, without_comments
+from .source import CudaSource, LeftOut, Parameter, declared_line, declared_parameter, host_code, needs_python
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -70,12 +70,6 @@ def _function(name: str, node: Node) -> HostFunction:
     given = function.child_by_field_name("parameters")
     taken = given.named_children if given is not None and node_text(given) != "(void)" else ()
     return HostFunction(name, declared_line(function), tuple(map(_parameter, taken)))
-
-
-def declared_line(function: Node) -> int:
-    """The line in which a declared name stands."""
-    name = declared_name(function)
-    return (name or function).start_point[0] + 1
 
 
 def _parameter(node: Node) -> HostParameter:

@@ -253,17 +253,14 @@ class CudaSource:
 
     def line_of(self, kernel: str) -> int:
         """The line in which a kernel's name stands."""
-        name = declared_name(self._found[kernel].declarator) if kernel in self._found else None
-        return name.start_point[0] + 1 if name is not None else 1
+        return declared_line(self._found[kernel].declarator) if kernel in self._found else 1
 
     def line_of_function(self, name: str) -> int:
         """The line in which a function is defined; 0 where there is none of this name."""
-        found = (
-            next(iter(nodes(node, "function_declarator")), None)
-            for node in nodes(parse(self.plain), "function_definition")
-        )
-        named = (declared_name(one) for one in found if one is not None)
-        return next((one.start_point[0] + 1 for one in named if one is not None and node_text(one) == name), 0)
+        defined = nodes(parse(self.plain), "function_definition")
+        found = [next(iter(nodes(node, "function_declarator")), None) for node in defined]
+        named = (one for one in found if one is not None and node_text(declared_name(one)) == name)
+        return next(map(declared_line, named), 0)
 
     def unsupported_on_a_cpu(self) -> str:
         """The first line that cannot run on a CPU, and why; "" where there is none."""
@@ -370,6 +367,11 @@ def declared_parameter(node: Node) -> Parameter:
     """A parameter of a function, from its declaration."""
     declarator = node.child_by_field_name("declarator")
     return Parameter(node_text(declared_name(declarator)), _type(node, declarator))
+
+
+def declared_line(function: Node) -> int:
+    """The line in which a declared name stands."""
+    return (declared_name(function) or function).start_point[0] + 1
 
 
 def _type(declaration: Node, declarator: Node | None) -> str:
