@@ -13,7 +13,7 @@ from torch import Tensor
 from ..inputs.draw import outputs_of
 from ..inputs.guard_bands import same_bits
 from ..inputs.layouts import Inputs, laid
-from ..model.assignment import AS_SAVED, ORDERED_RUN, UNIT_RUN, Assigned, run_name
+from ..model.assignment import AS_SAVED, ORDERED_RUN, UNIT_RUN, Assigned
 from ..model.case import Case
 from ..model.failures import UsageFailure
 from ..model.mechanisms import door
@@ -144,22 +144,24 @@ def _record(
         run = LayoutRun(inputs.layout, assigned, None, first.outcome.refused, memory=telling(memory, False), laid=lay)
         return RunRecord(run, (first,)), run
     inputs = replace(inputs, tensors={})  # of which its values are left
-    measured = measure(experiment, inputs, trace)
-    seen = Repeats(experiment.case, measured)
-    measured, ordered, notes = _in_other_orders(experiment, assigned, measured, seen)
-    for other in ordered:
-        memory += [one for one in other.memory if one.identity not in {known.identity for known in memory}]
-    repeats = []
+    measured = plain = measure(experiment, inputs, trace)
+    seen, executions, differing = Repeats(experiment.case, plain), [first], Counter[str]()
+    for seed in range(1, experiment.case.schedules + 1):
+        measured, execution, other = _again(experiment, assigned, plain, measured, seen, seed)
+        executions.append(execution)
+        differing.update(other)
+        memory += [one for one in execution.memory if one.identity not in {known.identity for known in memory}]
     for number in range(1, experiment.case.repeat):
         # In every second repeat memory without values holds 7.0, which a sum takes for a number.
         sevens = replace(experiment, unwritten=7.0) if experiment.case.poison and number % 2 else experiment
-        measured, execution = _repeated(sevens, assigned, measured, seen)
-        repeats.append(execution)
+        measured, execution, _ = _again(sevens, assigned, plain, measured, seen)
+        executions.append(execution)
+    notes = _of_orders(inputs.layout, differing, experiment.case.schedules)
     non_finite = any(bool(finding.non_finite) for finding in measured.comparison.findings.values())
     run = LayoutRun(inputs.layout, assigned, measured, None, memory=telling(memory, non_finite), laid=lay)
     if seen.count > 1:
         run = replace(run, repeats=seen.count, repeated=seen.found(atomics_into(first.outcome, seen.varying)))
-    return RunRecord(run, (first, *ordered, *repeats), tuple(notes)), run
+    return RunRecord(run, tuple(executions), tuple(notes)), run
 
 
 def with_strays(records: Iterable[RunRecord]) -> list[LayoutRun]:
@@ -183,30 +185,38 @@ def _with_those_of(
     return tuple(worst_first(found.values()))
 
 
-def _in_other_orders(
-    experiment: Experiment, assigned: Assigned, measured: Measured, seen: Repeats
-) -> tuple[Measured, list[Execution], list[str]]:
-    """Runs the target in other orders of threads and blocks; a wrong one takes the place of a right first run.
+def _again(
+    experiment: Experiment, assigned: Assigned, first: Measured, kept: Measured, seen: Repeats, schedule: int = 0
+) -> tuple[Measured, Execution, list[str]]:
+    """Runs the target again; a wrong run takes the place of a right one. Also which results have other bits.
+
+    Args:
+        kept: the run that stands so far.
+        schedule: another order of the threads and blocks of CUDA kernels on the CPU.
 
     Raises:
         UsageFailure: the target has no kernels whose threads could be ordered.
     """
-    first, executions, differing = measured.raw, [], Counter[str]()
-    for seed in range(1, experiment.case.schedules + 1):
-        trace, execution = accepted(experiment, inputs_of(experiment, assigned), seed)
-        if execution.outcome.cuda != "cuda-on-cpu":
-            raise UsageFailure(
-                f"--schedules: target {experiment.target.name!r} launched no CUDA kernel on the CPU",
-                "it orders the threads of kernels that gradprobe.cuda loads, with --device cpu",
-            )
-        executions.append(execution)
-        came = {name: (trace.values[name], value) for name, value in first.values.items()}
-        other = [name for name, (a, b) in came.items() if a.dtype != b.dtype or not bool(same_bits(a, b).all())]
-        differing.update(other)
-        again = measure(experiment, inputs_of(experiment, assigned), trace) if other else replace(measured, trace=trace)
-        seen.add(again)
-        measured = again if measured.matches and other else measured
-    return measured, executions, _of_orders(run_name(assigned), differing, experiment.case.schedules)
+    inputs = inputs_of(experiment, assigned)  # laid out afresh: a target may have written over its inputs
+    trace, execution = accepted(experiment, inputs, schedule)
+    if schedule and execution.outcome.cuda != "cuda-on-cpu":
+        raise UsageFailure(
+            f"--schedules: target {experiment.target.name!r} launched no CUDA kernel on the CPU",
+            "it orders the threads of kernels that gradprobe.cuda loads, with --device cpu",
+        )
+    before, now = first.raw.values, trace.values
+    other = [name for name in {**before, **now} if not _is_same(before.get(name), now.get(name))]
+    again = measure(experiment, inputs, trace) if other else first
+    seen.add(again)
+    worse = again if kept.matches and not again.matches else kept
+    if not schedule and summable(first):
+        invariant = agreement("repeat", experiment.case, first.raw, trace, first.comparison)
+        worse = replace(worse, invariants=(*worse.invariants, invariant))
+    return worse, execution, other
+
+
+def _is_same(before: Tensor | None, now: Tensor | None) -> bool:
+    return before is not None and now is not None and before.dtype == now.dtype and bool(same_bits(before, now).all())
 
 
 def _of_orders(layout: str, differing: Counter[str], count: int) -> list[str]:
@@ -216,21 +226,6 @@ def _of_orders(layout: str, differing: Counter[str], count: int) -> list[str]:
         f"{layout}: {name} depends on the order of threads and blocks: {times} of {count} gave other bits"
         for name, times in differing.items()
     ]
-
-
-def _repeated(
-    experiment: Experiment, assigned: Assigned, measured: Measured, seen: Repeats
-) -> tuple[Measured, Execution]:
-    """Runs the target again; a wrong repeat takes the place of a right first run."""
-    inputs = inputs_of(experiment, assigned)  # laid out afresh: a target may have written over its inputs
-    trace, execution = accepted(experiment, inputs)
-    again = measure(experiment, inputs, trace)
-    seen.add(again)
-    worse = again if measured.matches and not again.matches else measured
-    if summable(measured):
-        invariant = agreement("repeat", experiment.case, measured.raw, trace, measured.comparison)
-        worse = replace(worse, invariants=(*worse.invariants, invariant))
-    return worse, execution
 
 
 def summable(measured: Measured) -> bool:
