@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING
@@ -82,8 +82,7 @@ def shown_with(case: Case, own: Measured, seen: Sequence[SeenValue]) -> Measured
     wrong = {name for name, finding in own.comparison.findings.items() if finding.mismatched}
     gradients = [name for name in MATRIX_OF if name in own.trace.values]
     chains = {name: _chain(case, own, name, seen) for name in gradients}
-    coarse = partial(_chain, case, own, seen=seen, coarse=True)
-    rows = tuple(_held_to_coarser(row, coarse) for row in _rows(seen, chains))
+    rows = tuple(_held_to_coarser(case, own, seen, row) for row in _rows(seen, chains))
     shown = {(one.finding.name, gradient) for one in rows for gradient in one.into}
     needed = {(MATRIX_OF[name], name) for name in (wrong & chains.keys() or gradients)}
     needed = {pair for pair in needed if pair[0] not in own.trace.values}
@@ -134,11 +133,12 @@ def _place(value: SeenValue, seen: Sequence[SeenValue]) -> str:
     return f"{value.kernel} for {listed([name for name in names() if name in together])}"
 
 
-def _held_to_coarser(row: SeenRow, coarse: Callable[[str], Measured]) -> SeenRow:
+def _held_to_coarser(case: Case, own: Measured, seen: Sequence[SeenValue], row: SeenRow) -> SeenRow:
     """A row that a coarser arithmetic explains, held to that: what it goes into may be right all the same."""
     if not row.finding.mismatched:
         return row
-    measured = coarse(next(name for name in row.into if name in row.measured.trace.values))
+    gradient = next(name for name in row.into if name in row.measured.trace.values)
+    measured = _chain(case, own, gradient, seen, coarse=True)
     finding = measured.comparison.findings[row.finding.name]
     return row if finding.mismatched else replace(row, finding=finding, measured=measured)
 

@@ -196,11 +196,18 @@ class _Reading:
         Of rows and keys that see nothing a kernel may hold anything, if it stores nothing of that: what it holds there
         counts where the gradient that came is made of it.
         """
-        values = self._without_constant(name, into, nodes)
+        sites, constants = {node.site for node in nodes}, self._run.roles.constants(name)
+        known = {site: constants[self._factors[site]] for site in sites if site in self._factors}
+        raw = values = self._last_values(name, nodes, known)
+        if raw is not None and len(known) < len(sites):
+            # What is summed into one gradient has one constant.
+            alike = [known[node.site] for node in nodes if node.number in self._summed and node.site in known]
+            known = dict.fromkeys(sites, alike[0] if alike else self._fitting(name, into, raw)) | known
+            values = self._last_values(name, nodes, known)
         gradient = next((one for one in ("dV", "dK", "dQ") if one in into and one in self._results), "")
         if values is None or not gradient or name != MATRIX_OF[gradient] or self._case.family != "softmax":
             return values
-        whole = self._without_constant(name, into, nodes, keep_unseen=True)
+        whole = self._last_values(name, nodes, known, keep_unseen=True)
         if whole is None or np.array_equal(whole, values, equal_nan=True):
             return values
         return min((values, whole), key=lambda one: self._off(gradient, one))
@@ -217,25 +224,13 @@ class _Reading:
         trace = self._run.outcome.trace
         return {} if trace is None else {name: one.double().cpu().numpy() for name, one in trace.values.items()}
 
-    def _without_constant(
-        self, name: str, into: frozenset[str], nodes: Sequence[Node], *, keep_unseen: bool = False
-    ) -> Array | None:
-        sites, constants = {node.site for node in nodes}, self._run.roles.constants(name)
-        known = {site: constants[self._factors[site]] for site in sites if site in self._factors}
-        raw = self._last_values(name, nodes, known, keep_unseen=keep_unseen)
-        if raw is None or len(known) == len(sites):
-            return raw
-        # What is summed into one gradient has one constant.
-        alike = [known[node.site] for node in nodes if node.number in self._summed and node.site in known]
-        constant = alike[0] if alike else self._fitting(name, into, raw)
-        return self._last_values(name, nodes, dict.fromkeys(sites, constant) | known, keep_unseen=keep_unseen)
-
     def _last_values(
-        self, name: str, nodes: Sequence[Node], constants: Mapping[Site, float], *, keep_unseen: bool
+        self, name: str, nodes: Sequence[Node], constants: Mapping[Site, float], *, keep_unseen: bool = False
     ) -> Array | None:
         valid = self._run.roles.valid
-        found = np.full(valid.shape if name != "delta" else valid.shape[:3], np.nan)
-        seen = np.zeros(found.shape, bool)
+        rows, keys = valid.any(3), valid.any(2)
+        needed = rows if name == "delta" else valid
+        found, seen = np.zeros(needed.shape), np.zeros(needed.shape, bool)
         for node in nodes:
             read = self._rows(node) if name == "delta" else self._scores(node)
             if read is None:
@@ -246,10 +241,9 @@ class _Reading:
                 values = np.where(valid[index], values, 0.0)
             elif name != "delta" and not keep_unseen:
                 b, h, m, n = index
-                values = np.where(valid.any(3)[b, h, m] & valid.any(2)[b, h, n], values, 0.0)
+                values = np.where(rows[b, h, m] & keys[b, h, n], values, 0.0)
             found[index], seen[index] = values, True
-        needed = valid if name != "delta" else valid.any(3)
-        return np.where(seen, found, 0.0) if bool((seen | ~needed).all()) else None
+        return found if bool((seen | ~needed).all()) else None
 
     def _fitting(self, name: str, into: frozenset[str], raw: Array) -> float:
         """The constant with which dS gives the gradient that came; of another the one that leaves the least error."""
