@@ -106,6 +106,13 @@ def calls_of(file: KernelFile, name: str) -> list[ast.Call]:
     return _calls_by_name(file).get(name, [])
 
 
+def arguments_of(call: ast.Call, function: ast.FunctionDef) -> dict[str, ast.expr | ast.keyword]:
+    """What a call passes by parameter; nothing by place where some of that is starred."""
+    is_starred = any(isinstance(each, ast.Starred) for each in call.args)
+    by_place = zip(parameters(function), () if is_starred else call.args, strict=False)
+    return dict(by_place) | {word.arg: word for word in call.keywords if word.arg}
+
+
 @lru_cache(maxsize=64)
 def _calls_by_name(file: KernelFile) -> dict[str, list[ast.Call]]:
     found: dict[str, list[ast.Call]] = {}

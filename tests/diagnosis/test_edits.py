@@ -202,7 +202,7 @@ def search_on(folder):
     """A search for what is wrong with EXAMPLE, and what it tries on top of no edit."""
     begun = experiment_on(folder, EXAMPLE)
     search = Search(begun, runs_of(begun), folder, ALLOWED)
-    faults = [FileFaults(KernelFile(f"{folder}/delta.py", EXAMPLE), (Fault(19),), (), None)]
+    faults = [FileFaults(KernelFile(f"{folder}/delta.py", EXAMPLE), (Fault(19),), is_named=False)]
     search._faults, search._grounds = faults, [Ground(faults, search.wrong[0])]
     return search, search._grounds[0]
 

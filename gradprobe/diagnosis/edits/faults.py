@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from ...model.intermediates import is_named_after
@@ -34,22 +35,26 @@ class FileFaults:
 
     file: KernelFile
     faults: tuple[Fault, ...]
-    wanted: tuple[str, ...]
+    wanted: tuple[str, ...] = ()
     """Words of the right text."""
-    diagnosis: int | None
-    """The place of the diagnosis among them; None for lines that no diagnosis names."""
     printed: tuple[Edit, ...] = ()
     """The edit that the diagnosis prints; none where its words do not say one."""
+    is_named: bool = True
+    """Whether a diagnosis names them."""
+
+
+# Each file is read once for all diagnoses, which name its lines together.
+Read = Callable[[str], KernelFile | None]
 
 
 def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Sequence[str]) -> list[FileFaults]:
     """The lines that are named, the best diagnosis first; then all of the kernels named after what is wrong."""
-    files: dict[str, KernelFile | None] = {}
-    found = [each for at, diagnosis in enumerate(diagnoses) for each in _of_diagnosis(diagnosis, at, files)]
-    return [*found, *_of_kernels(experiment, wrong, files)]
+    read = cache(_editable)
+    found = [each for diagnosis in diagnoses for each in _of_diagnosis(diagnosis, read)]
+    return [*found, *_of_kernels(experiment, wrong, read)]
 
 
-def _of_diagnosis(diagnosis: Diagnosis, at: int, files: dict[str, KernelFile | None]) -> Iterator[FileFaults]:
+def _of_diagnosis(diagnosis: Diagnosis, read: Read) -> Iterator[FileFaults]:
     by_file: dict[str, list[Fault]] = {}
     pieces: dict[str, list[Place]] = {}
     kind, _, of = diagnosis.fault.partition("/")
@@ -62,11 +67,11 @@ def _of_diagnosis(diagnosis: Diagnosis, at: int, files: dict[str, KernelFile | N
         if where.column is not None and where.length:
             pieces.setdefault(where.file, []).append((where.line, where.column, where.length))
     for name, faults in by_file.items():
-        file = _editable(name, files)
+        file = read(name)
         if file is not None:
             wanted = () if is_turned else _wanted(diagnosis.fault)
             printed = edits_printed(file, diagnosis.fix, pieces[name]) if list(pieces) == [name] else ()
-            yield FileFaults(file, tuple(faults), wanted, at, printed)
+            yield FileFaults(file, tuple(faults), wanted, printed)
 
 
 def _wanted(fault: str) -> tuple[str, ...]:
@@ -82,30 +87,23 @@ def _wanted(fault: str) -> tuple[str, ...]:
     return (tensor, *(_AXES[axis] for axis in axes[:1] if axis in _AXES))
 
 
-def _of_kernels(
-    experiment: Experiment, wrong: Sequence[str], files: dict[str, KernelFile | None]
-) -> Iterator[FileFaults]:
+def _of_kernels(experiment: Experiment, wrong: Sequence[str], read: Read) -> Iterator[FileFaults]:
     kernels = [kernel for kernel in (experiment.first.kernels if experiment.first else ()) if kernel.line]
     named = [kernel for kernel in kernels if any(is_named_after(kernel.name, name) for name in wrong)]
     for kernel in named or reversed(kernels):
-        file = _editable(kernel.file, files)
+        file = read(kernel.file)
         if file is not None:
-            yield FileFaults(file, (Fault(kernel.line),), (), None)
+            yield FileFaults(file, (Fault(kernel.line),), is_named=False)
 
 
-def _editable(name: str, files: dict[str, KernelFile | None]) -> KernelFile | None:
-    """A Python file of kernels that may be shadowed, read once; None for any other."""
-    if name not in files:
-        files[name] = _read(Path(name))
-    return files[name]
-
-
-def _read(path: Path) -> KernelFile | None:
+def _editable(name: str) -> KernelFile | None:
+    """A Python file of kernels that may be shadowed; None for any other."""
+    path = Path(name)
     roots = (Path(file).parent for name in _LIBRARIES if (file := getattr(sys.modules.get(name), "__file__", None)))
     if path.suffix != ".py" or any(path.is_relative_to(root) for root in roots):
         return None
     try:
-        file = KernelFile(str(path), path.read_bytes().decode("utf-8-sig"))
+        file = KernelFile(name, path.read_bytes().decode("utf-8-sig"))
         return file if file.kernels else None
     except (OSError, UnicodeDecodeError, SyntaxError, ValueError):
         return None

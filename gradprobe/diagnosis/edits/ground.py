@@ -121,7 +121,7 @@ def _in_turn(
     """
 
     def costed(at: int, each: FileFaults) -> Iterator[tuple[float, int, int, Candidate | None]]:
-        late = at * _NEXT + (_UNNAMED if each.diagnosis is None and faults[0].diagnosis is not None else 0.0)
+        late = at * _NEXT + (_UNNAMED if faults[0].is_named and not each.is_named else 0.0)
         yield late - SOONEST, at, -1, None  # none is made before it may be its turn
         found = candidates_of(each.file, each.faults, each.wanted, contiguous=contiguous)
         for number, candidate in enumerate(_on_top(found, base, done)):

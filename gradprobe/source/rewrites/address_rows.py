@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 
-from ..kernel_file import Change, KernelFile, calls_in, calls_of, inside, names_in, parameters
+from ..kernel_file import Change, KernelFile, arguments_of, calls_in, calls_of, inside, names_in, parameters
 from ..text import Edit
 from ..triton_source import bound_in
 from .alike import belongs, core, others_of, stride_of
@@ -81,32 +81,21 @@ def stride_passed(at: Spot) -> Undone:
 
 def _passed_besides(file: KernelFile, kernel: ast.FunctionDef, anchor: str, foreign: str, name: str) -> Edits:
     """A parameter and what every launch passes for it, beside another one's; none where one does not tell."""
-
-    def passed(beside: ast.expr, other: ast.expr | None) -> str:
-        words = re.fullmatch(r"(.*\.stride)\(-?\d\)", file.text_of(beside))
-        axis = re.search(r"\.stride\((-?\d)\)$", file.text_of(other)) if other is not None else None
-        return f"{words[1]}({axis[1]})" if words and axis else ""
-
-    found = list[Edit]()
-    for given in arguments_of(file, kernel):
-        beside = given.get(anchor)
-        if beside is None or not (text := passed(beside[0], given.get(foreign, (None,))[0])):
-            return ()
-        found.append(more_passed(file, beside, name, text))
-    return (more_taken(file, kernel, anchor, name), *found) if found else ()
-
-
-Given = tuple[ast.expr, ast.keyword | None]
-"""An argument, and the keyword that it is passed by."""
-
-
-def arguments_of(file: KernelFile, kernel: ast.FunctionDef) -> Iterator[dict[str, Given]]:
-    """What each call of a kernel passes by parameter; nothing by place where some of that is starred."""
+    passed = list[Edit]()
     for call in calls_of(file, kernel.name):
-        is_starred = any(isinstance(each, ast.Starred) for each in call.args)
-        by_place = zip(parameters(kernel), () if is_starred else call.args, strict=False)
-        found: dict[str, Given] = {name: (value, None) for name, value in by_place}
-        yield found | {word.arg: (word.value, word) for word in call.keywords if word.arg}
+        given = arguments_of(call, kernel)
+        owners, axes = (_asked(file, given.get(each)) for each in (anchor, foreign))
+        if not owners or not axes:
+            return ()
+        passed.append(more_passed(file, given[anchor], name, f"{owners[0]}({axes[1]})"))
+    return (more_taken(file, kernel, anchor, name), *passed) if passed else ()
+
+
+def _asked(file: KernelFile, argument: ast.expr | ast.keyword | None) -> tuple[str, str] | None:
+    """`do.stride` and 1 of an argument `do.stride(1)`."""
+    value = argument.value if isinstance(argument, ast.keyword) else argument
+    words = re.fullmatch(r"(.*\.stride)\((-?\d)\)", file.text_of(value)) if value is not None else None
+    return (words[1], words[2]) if words else None
 
 
 def more_taken(file: KernelFile, kernel: ast.FunctionDef, anchor: str, name: str) -> Edit:
@@ -116,11 +105,10 @@ def more_taken(file: KernelFile, kernel: ast.FunctionDef, anchor: str, name: str
     return Edit(end, end, f", {name}")
 
 
-def more_passed(file: KernelFile, beside: Given, name: str, text: str) -> Edit:
+def more_passed(file: KernelFile, beside: ast.expr | ast.keyword, name: str, text: str) -> Edit:
     """What is passed for it, behind another one's argument and in the same way."""
-    value, word = beside
-    end = file.span(word or value)[1]
-    return Edit(end, end, f", {name}={text}" if word else f", {text}")
+    end = file.span(beside)[1]
+    return Edit(end, end, f", {name}={text}" if isinstance(beside, ast.keyword) else f", {text}")
 
 
 def other_tensors_strides(file: KernelFile) -> Iterator[Change]:

@@ -57,7 +57,7 @@ def comparison_turned(at: Spot) -> Undone:
 def operand_dropped(file: KernelFile) -> Iterator[Change]:
     """`valid` for `valid & (distance < window)`: one condition of a mask is missing."""
     for node in file.inside_kernels(ast.BinOp, ast.AugAssign):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd):
+        if isinstance(node, ast.BinOp) and _is_and(node):
             left, right = file.operands(node, "&")
             yield Change(_class_of(file, node.right), node, (file.replaced(node, left),))
             yield Change(_class_of(file, node.left), node, (file.replaced(node, right),))
@@ -76,31 +76,21 @@ def _class_of(file: KernelFile, node: ast.expr) -> str:
 
 def condition_added(at: Spot) -> Undone:
     """One more term in a mask; first the test that hides the kernel's scores, where pairs are decided over."""
-    text, terms = at.file.text_of, _terms(at)
-    for mask in _masks(at):
-        words = text(mask)
-        yield from (at.put(1.5, mask, f"({words}) & ({term})") for term in terms if term not in words)
-    pairs = [call.args[0] for call in at.calls("where") if call.args]
+    tests = [call.args[0] for call in at.calls("where") if call.args]
+    masks = [node.value for node in at.nodes if isinstance(node, ast.keyword) and node.arg == "mask"]
     value = at.value
     if isinstance(value, ast.Compare) and not any(map(_is_position, ast.walk(value))):
-        pairs.append(value)
-    for test in pairs:
-        words = text(test)
-        for rank, other in _hiding(at.file, at.function):
-            if other not in words:
-                yield at.put(rank, test, f"({words}) & ({other})")
+        tests.append(value)
+    elif value is not None and (isinstance(value, ast.Compare) or _is_and(value) or is_mask(at)):
+        masks.append(value)
+    hiding, terms = _hiding(at.file, at.function), [(1.5, term) for term in _terms(at)]
+    for node, likely in [*((test, [*hiding, *terms]) for test in tests), *((mask, terms) for mask in masks)]:
+        words = at.file.text_of(node)
+        yield from (at.put(rank, node, f"({words}) & ({term})") for rank, term in likely if term not in words)
 
 
-def _masks(at: Spot) -> Iterator[ast.expr]:
-    """Where a condition over positions stands whole."""
-    for node in at.nodes:
-        if isinstance(node, ast.keyword) and node.arg == "mask":
-            yield node.value
-    yield from (call.args[0] for call in at.calls("where") if call.args)
-    value = at.value
-    is_condition = isinstance(value, ast.Compare) or (isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitAnd))
-    if value is not None and (is_condition or is_mask(at)):
-        yield value
+def _is_and(node: ast.expr) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd)
 
 
 def is_mask(at: Spot) -> bool:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ...model.mechanisms import door
-from ..kernel_file import KernelFile, parameters
+from ..kernel_file import KernelFile, arguments_of, calls_of, parameters
 from ..text import Edit
-from .address_rows import arguments_of, more_passed, more_taken
+from .address_rows import more_passed, more_taken
 
 # The forms that steps of an edit have: see lint.
 _REPLACED = re.compile(r"(?:in the launch: )?(?P<old>[^>]+?) -> (?P<new>.+?)(?: in (?P<kernels>[\w, ]+))?$")
@@ -57,7 +57,7 @@ def _passed(file: KernelFile, step: re.Match[str]) -> list[Edit]:
     kernel = next((each for each in file.kernels if each.name == step["kernel"]), None)
     if kernel is None or step["anchor"] not in parameters(kernel):
         return []
-    launches = list(arguments_of(file, kernel))
+    launches = [arguments_of(call, kernel) for call in calls_of(file, kernel.name)]
     if not launches or any(step["anchor"] not in given for given in launches):
         return []
     passed = [more_passed(file, given[step["anchor"]], step["name"], step["passed"]) for given in launches]

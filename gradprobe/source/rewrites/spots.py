@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
 
-from ..kernel_file import KernelFile, called, calls_in, calls_of, inside, parameters
+from ..kernel_file import KernelFile, arguments_of, called, calls_in, calls_of, inside, parameters
 from ..text import Edit
 from ..triton_source import HINTS, blocks, bound_in
 
@@ -238,15 +238,14 @@ def _host_of(file: KernelFile, call: ast.Call) -> ast.FunctionDef | None:
 
 def _passed(spot: Spot) -> Iterator[Spot]:
     """What callers pass for the parameters that are read here."""
-    file, names = spot.file, parameters(spot.function)
-    for call in calls_of(file, spot.function.name):
-        host = _host_of(file, call)
+    for call in calls_of(spot.file, spot.function.name):
+        host = _host_of(spot.file, call)
         if host is None or host is spot.function:
             continue
-        given = dict(zip(names, call.args, strict=False)) | {word.arg: word.value for word in call.keywords if word.arg}
-        starred: list[ast.expr] = [each for each in call.args if isinstance(each, ast.Starred)]
-        for argument in starred or [given[name] for name in names if name in spot.reads and name in given]:
-            yield Spot(file, host, file.statement(call), (argument,))
+        given = arguments_of(call, spot.function)
+        starred = [each for each in call.args if isinstance(each, ast.Starred)]
+        for argument in starred or [given[name] for name in parameters(spot.function) if name in spot.reads & {*given}]:
+            yield Spot(spot.file, host, spot.file.statement(call), (argument,))
 
 
 def _grids(file: KernelFile, function: ast.FunctionDef, statement: ast.stmt) -> Iterator[Spot]:
