@@ -15,6 +15,7 @@ from ..model.report import NAMED
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, inputs_of
 from ..processes.forks import halved
+from .lines import of_strays
 from .prediction import observed
 from .search import alike
 from .testing import Tester, merged
@@ -91,3 +92,12 @@ def explaining(seen: Observed, known: Sequence[Hypothesis]) -> tuple[str, ...]:
         if merged([of_first, of_second, tester.fully(first, second)]).explained >= NAMED:
             return first.fault, second.fault
     return ()
+
+
+def left_by(experiment: Experiment, run: LayoutRun, known: Sequence[Hypothesis]) -> tuple[str, ...]:
+    """The faults that explain all that is wrong in a run: of what predicts some, and of its memory; else none."""
+    (layout,) = failing_layouts(experiment, [run])
+    explained = explaining(layout.unspoilt, known) if layout.unspoilt.own else ()
+    if layout.unspoilt.own and not explained:
+        return ()
+    return (*explained, *dict.fromkeys(one.fault for one in of_strays((run.layout, one) for one in layout.spoiling)))

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from gradprobe.diagnosis.edits.cause import Cause
 from gradprobe.diagnosis.edits.faults import FileFaults, faults_of
-from gradprobe.diagnosis.edits.ground import Ground
+from gradprobe.diagnosis.edits.hunt import Hunt
 from gradprobe.diagnosis.edits.judge import JudgedEdit
 from gradprobe.diagnosis.edits.search import Found, Passed, Search
 from gradprobe.diagnosis.edits.trial import Came, came_of
@@ -92,7 +93,7 @@ def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(tmp_path
     at = text.index("19)")
     edit = Candidate(KernelFile(f"{tmp_path}/delta.py", text), (Edit(at, at + 2, bound),), 0.0)
     search = Search(begun, runs_of(begun), tmp_path, ALLOWED)
-    titles, _ = search._confirmed(edit)
+    titles, _ = search._confirmed(Cause((), tuple(search.wrong)), edit)
     assert bool(titles) is matches
 
 
@@ -129,8 +130,8 @@ def test_an_edit_that_visits_tiles_in_which_nothing_is_seen_says_so(tmp_path, st
     at = text.index("first + BLOCK_M")
     edit = Candidate(KernelFile(f"{tmp_path}/flash.py", text), (Edit(at, at + len("first + BLOCK_M"), start),), 0.0)
     search = Search(begun, runs_of(begun), tmp_path, ALLOWED)
-    titles, whole = search._confirmed(edit)
-    told = told_of(Passed(edit, titles, JudgedEdit(["causal"]), search._needless(edit, whole)))
+    titles, whole = search._confirmed(cause := Cause((), tuple(search.wrong)), edit)
+    told = told_of(Passed(edit, titles, JudgedEdit(["causal"]), search._needless(cause, edit, whole)))
     assert told.matches
     assert told.is_certain is is_tight
     assert ("nothing is seen in" in told.words) is not is_tight
@@ -176,8 +177,17 @@ def test_the_edits_for_two_causes_are_one_fix_and_each_is_told_at_its_own_cause(
     first, second = report.causes
     assert first.edit.words.endswith(f"; of it line 23 for {first.fault}, line 19 for {second.fault}")
     assert patched(both, second.edit.diff) == RIGHT.replace("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1) * 0.5")
-    part = "it is this cause's part of the edit with which all matches"
-    assert (second.edit.matches, second.edit.mends, second.edit.words) == (False, True, part)
+    gone = f"with it this fault is gone: in distinct and do=expanded all that is wrong is due to {first.fault}"
+    assert (second.edit.matches, second.edit.mends, second.edit.words) == (False, True, gone)
+
+
+@pytest.mark.parametrize(
+    ("left_by", "matches", "is_undone"), [((), True, True), ((), False, False), (("b",), False, True),
+                                          (("a", "b"), False, False)],
+)  # fmt: skip
+def test_a_cause_is_undone_where_only_what_others_make_wrong_is_left(left_by, matches, is_undone):
+    came = Came({"dQ": 0 if matches else 1}, {}, 0, "", matches, left_by=left_by)
+    assert Cause((), (), 0, "a").is_undone(came) is is_undone
 
 
 @pytest.mark.nightly
@@ -198,13 +208,12 @@ def test_an_edit_is_closer_where_a_result_comes_right_and_none_goes_wrong(wrong,
     assert not replace(before, wrong={}, failure="raised").is_better_than(before)
 
 
-def search_on(folder):
-    """A search for what is wrong with EXAMPLE, and what it tries on top of no edit."""
+def hunt_on(folder):
+    """A hunt for what is wrong with EXAMPLE, and the search that it is part of."""
     begun = experiment_on(folder, EXAMPLE)
     search = Search(begun, runs_of(begun), folder, ALLOWED)
-    faults = [FileFaults(KernelFile(f"{folder}/delta.py", EXAMPLE), (Fault(19),), is_named=False)]
-    search._faults, search._grounds = faults, [Ground(faults, search.wrong[0])]
-    return search, search._grounds[0]
+    file = KernelFile(f"{folder}/delta.py", EXAMPLE)
+    return search, Hunt(Cause((FileFaults(file, (Fault(19),)),), tuple(search.wrong)))
 
 
 def next_of(ground):
@@ -214,34 +223,35 @@ def next_of(ground):
 
 def test_a_small_case_in_which_memory_suffers_that_does_not_in_the_layout_is_none_to_try_on(tmp_path, monkeypatch):
     """A kernel that takes whole blocks alone reads beyond a shorter tensor, whatever the edit."""
-    search, ground = search_on(tmp_path)
-    wrong = came_of(ground.failing)
+    search, hunt = hunt_on(tmp_path)
+    wrong = came_of(hunt.first.failing)
     came = iter([replace(wrong, harm=1), wrong])
     monkeypatch.setattr(search, "_all", lambda *_: [next(came)])
-    search._begin(ground)
-    assert ground.small[1] == wrong
+    search._begin(hunt, hunt.first)
+    assert hunt.first.small[1] == wrong
 
 
 def test_an_edit_that_passes_too_small_a_case_is_tried_on_a_larger_one_and_the_others_go_on_behind_it(tmp_path):
-    search, ground = search_on(tmp_path)
-    search._begin(ground)
-    first, (small, before) = next_of(ground), ground.small
-    ground.larger = iter([(replace(small, title="larger"), before)])
-    assert not search._goes_on(ground, first, [(ground.failing, before)])
-    assert ground.small[0].title == "larger"
-    assert next_of(ground) is first
-    assert next_of(ground).edits != first.edits
+    search, hunt = hunt_on(tmp_path)
+    search._begin(hunt, hunt.first)
+    first, (small, before) = next_of(hunt.first), hunt.first.small
+    passed, whole = replace(before, wrong={}, matches=True), [(hunt.first.failing, before)]
+    hunt.first.larger = iter([(replace(small, title="larger"), before)])
+    search._go_on(hunt, hunt.first, first, passed, whole)
+    assert hunt.first.small[0].title == "larger"
+    assert next_of(hunt.first) is first
+    assert next_of(hunt.first).edits != first.edits
 
 
 def test_what_is_sought_on_top_of_an_edit_takes_nothing_from_the_others(tmp_path):
-    search, ground = search_on(tmp_path)
-    search._begin(ground)
-    before, edit = ground.small[1], next_of(ground)
-    other = next(run for run in search.wrong if run is not ground.failing)
-    assert search._goes_on(ground, edit, [(other, before)])
-    above = search._grounds.pop()
+    search, hunt = hunt_on(tmp_path)
+    search._begin(hunt, hunt.first)
+    before, edit = hunt.first.small[1], next_of(hunt.first)
+    other = next(run for run in search.wrong if run is not hunt.first.failing)
+    search._go_on(hunt, hunt.first, edit, replace(before, wrong={}, matches=True), [(other, before)])
+    above = hunt.grounds.pop()
     assert above.base is edit
-    assert search._likeliest() is ground
+    assert hunt.likeliest is hunt.first
 
 
 def test_what_is_stored_but_for_a_constant_wants_the_scale(tmp_path):

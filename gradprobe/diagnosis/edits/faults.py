@@ -37,10 +37,10 @@ class FileFaults:
     faults: tuple[Fault, ...]
     wanted: tuple[str, ...] = ()
     """Words of the right text."""
+    diagnosis: int | None = None
+    """The place of the diagnosis among them; None for lines that no diagnosis names."""
     printed: tuple[Edit, ...] = ()
     """The edit that the diagnosis prints; none where its words do not say one."""
-    is_named: bool = True
-    """Whether a diagnosis names them."""
 
 
 # Each file is read once for all diagnoses, which name its lines together.
@@ -50,11 +50,11 @@ Read = Callable[[str], KernelFile | None]
 def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Sequence[str]) -> list[FileFaults]:
     """The lines that are named, the best diagnosis first; then all of the kernels named after what is wrong."""
     read = cache(_editable)
-    found = [each for diagnosis in diagnoses for each in _of_diagnosis(diagnosis, read)]
+    found = [each for at, diagnosis in enumerate(diagnoses) for each in _of_diagnosis(diagnosis, at, read)]
     return [*found, *_of_kernels(experiment, wrong, read)]
 
 
-def _of_diagnosis(diagnosis: Diagnosis, read: Read) -> Iterator[FileFaults]:
+def _of_diagnosis(diagnosis: Diagnosis, at: int, read: Read) -> Iterator[FileFaults]:
     by_file: dict[str, list[Fault]] = {}
     pieces: dict[str, list[Place]] = {}
     kind, _, of = diagnosis.fault.partition("/")
@@ -71,7 +71,7 @@ def _of_diagnosis(diagnosis: Diagnosis, read: Read) -> Iterator[FileFaults]:
         if file is not None:
             wanted = () if is_turned else _wanted(diagnosis.fault)
             printed = edits_printed(file, diagnosis.fix, pieces[name]) if list(pieces) == [name] else ()
-            yield FileFaults(file, tuple(faults), wanted, printed)
+            yield FileFaults(file, tuple(faults), wanted, at, printed)
 
 
 def _wanted(fault: str) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ def _of_kernels(experiment: Experiment, wrong: Sequence[str], read: Read) -> Ite
     for kernel in named or reversed(kernels):
         file = read(kernel.file)
         if file is not None:
-            yield FileFaults(file, (Fault(kernel.line),), is_named=False)
+            yield FileFaults(file, (Fault(kernel.line),))
 
 
 def _editable(name: str) -> KernelFile | None:

@@ -1,4 +1,4 @@
-"""The search: candidates tried on a small case, and what passes there in every layout of the check."""
+"""The search: candidates tried on a small case for each cause, and what passes there in every layout of the check."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+from ...faults.hypothesis import Hypothesis
 from ...model.allowance import Allowance
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...processes.forks import Forks
 from ...source.rewrites.candidates import Candidate
-from ...source.rewrites.spots import Edits
 from .cases import fresh, in_words, smaller
-from .faults import FileFaults
-from .ground import Ground, Small, printed_by
+from .cause import Cause
+from .hunt import Ground, Hunt, Mend, Small
 from .judge import Judge, JudgedEdit
 from .trial import Came, Trial, came_of, holding, run_trial
 
@@ -33,10 +33,8 @@ _OF_ONE = 1 << 13
 # worse: it passes in some cases alone, which may be all that the kernel takes, or by visiting tiles in which nothing is
 # seen.
 _AFTER_ONE, _AFTER_PART = 6, 24
-# On top of how many edits others are tried, beside those on top of none.
-_MOST = 3
 Whole = Sequence[tuple[LayoutRun, "Came | None"]]
-"""What came in each layout of the check; None of those after the first that does not match."""
+"""What came in each layout of the check; None of one that was not run to its end."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,8 @@ class Passed:
     """What came of it in other cases."""
     needless: int = 0
     """How many products of nothing it adds to kernels that made none."""
+    parts: tuple[tuple[Hunt, Candidate], ...] = ()
+    """Where it undoes several causes, what of it undoes which."""
 
     @property
     def is_certain(self) -> bool:
@@ -63,18 +63,21 @@ class Found:
 
     passed: list[Passed] = field(default_factory=list)
     """What makes everything match."""
-    closest: tuple[Candidate, Came, Came] | None = None
-    """What makes some of it right: with what came with it and without any edit."""
-    tried: int = 0
-    """How many edits were run."""
-    untried: set[Candidate] = field(default_factory=set)
-    """Of the edits that diagnoses print."""
-    moves: bool = False
-    """Whether anything that came was other than without the edit."""
-    breaks: bool = False
-    """Whether an edit with which the check matches broke what is right without it in another use."""
+    hunts: list[Hunt] = field(default_factory=list)
+    """All that was tried, by cause."""
     is_late: bool = False
     """Whether the last resort ended it."""
+
+    @property
+    def tried(self) -> int:
+        """How many edits were run."""
+        return sum(hunt.tried for hunt in self.hunts)
+
+    @property
+    def has_what_is_said(self) -> bool:
+        """Whether an edit is certain that a cause says itself: no other is better."""
+        said = {printed.edits for hunt in self.hunts for printed in hunt.cause.printed}
+        return any(each.is_certain and each.candidate.edits in said for each in self.passed)
 
 
 class Search:
@@ -87,143 +90,154 @@ class Search:
         self.wrong = [run for run in self._plain if not run.matches]
         self._copies = count()
         self._modules: dict[str, list[str]] = {}
-        self._faults: Sequence[FileFaults] = ()
-        self._grounds: list[Ground] = []
         spoilt = {name for run in self.wrong for name in came_of(run).names}
         self._judge = Judge(experiment, self._all, spoilt, [run.layout for run in self._plain])
 
-    def run(self, faults: Sequence[FileFaults]) -> Found:
-        """Tries candidates until one is certain that nothing is likelier than, or as many were tried as may be.
+    def run(self, causes: Sequence[Cause]) -> Found:
+        """Tries the candidates of all causes until all are undone, or as many were tried as may be.
 
-        Nothing is tried where nothing goes wrong in a fork as it did in the check.
+        Nothing is tried for a cause that does not show in a fork as it did in the check.
         """
-        self._faults, self._grounds = faults, [Ground(faults, self.wrong[0])]
-        printed, left = printed_by(faults), _AFTER_PART
-        found, said = Found(untried=set(printed)), {each.edits for each in printed}
+        found, left = Found(hunts=list(map(Hunt, causes))), _AFTER_PART
         with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
-            for ground, candidate, came in self._screened(forks, found):
+            for hunt, ground, candidate, came in self._screened(forks, found.hunts):
                 before = len(found.passed)
-                if came is not None:
-                    self._weigh(ground, candidate, came, found)
+                helps = came is not None and self._helps(hunt, ground, candidate, came, found)
+                if helps and not found.passed:
+                    self._try_together(found)
                 left -= _spent(found, before)
-                if left <= 0 or _has_what_is_said(found, said):
+                if left <= 0 or found.has_what_is_said or all(hunt.is_over for hunt in found.hunts):
                     break
         found.is_late = time.monotonic() > self._until
         return found
 
-    def _likeliest(self) -> Ground | None:
-        """The ground whose next candidate is the likeliest, the latest one of several, on a case that shows it."""
-        while self._grounds:
-            ground = min(reversed(self._grounds), key=lambda each: each.cost)
-            if ground.cost == math.inf:
-                return None
-            if ground.small is None:
-                self._begin(ground)
-            if ground.small is not None:
-                return ground
-            self._grounds.remove(ground)
-        return None
-
-    def _begin(self, ground: Ground) -> None:
-        """Begins on the smallest case that shows what is wrong."""
-        ground.larger = self._showing(ground)
-        ground.small = next(ground.larger, None)
-
-    def _screened(self, forks: Forks, found: Found) -> Iterator[tuple[Ground, Candidate, Came | None]]:
-        """Each candidate with what came of it on the small case of its ground, in the order in which they begin."""
+    def _screened(self, forks: Forks, hunts: Sequence[Hunt]) -> Iterator[tuple[Hunt, Ground, Candidate, Came | None]]:
+        """Each candidate with what came of it on the small case of its cause, in the order in which they were begun."""
         while True:
             # The next one is made ready while forks work.
-            while len(forks) < _BEGUN and self._left > 0 and (ground := self._likeliest()) is not None:
+            while len(forks) < _BEGUN and self._left > 0:
+                hunt = min(hunts, key=lambda hunt: hunt.cost)  # of which the next candidate is the likeliest
+                if hunt.cost == math.inf:
+                    break
+                ground = hunt.likeliest
+                if ground.small is None and not self._begin(hunt, ground):
+                    continue
                 assert ground.small is not None
-                candidate, (trial, _) = ground.take(), ground.small
-                forks.add((ground, trial, candidate), self._trying(trial, candidate, self._written(candidate)))
+                candidate, (trial, before) = ground.take(), ground.small
+                copy = self._written(candidate)
+                forks.add(
+                    (hunt, ground, trial, candidate), self._trying(trial, candidate, copy, hunt.cause.others, before)
+                )
                 self._left -= max(1, trial.case.scores // _OF_ONE)
             answer = next(forks.answers(self._until), None)
             if answer is None:
                 return
-            (ground, trial, candidate), came = answer
-            found.tried += 1
-            found.untried.discard(candidate)
+            (hunt, ground, trial, candidate), came = answer
+            hunt.tried += 1
+            hunt.untried.discard(candidate)
+            if hunt.is_over:
+                continue
             if ground.small is not None and trial is ground.small[0]:
-                yield ground, candidate, came
-            elif came is not None and came.matches:
+                yield hunt, ground, candidate, came
+            elif came is not None and hunt.cause.is_undone(came):
                 # It passed a case that was found too small meanwhile.
                 ground.due.append(candidate)
 
-    def _weigh(self, ground: Ground, candidate: Candidate, came: Came, found: Found) -> None:
-        """Keeps what passes in the whole check, and what helps; more is sought on top of that."""
-        assert ground.small is not None
-        small, before = ground.small
-        found.moves |= bool(came.failure) or came.errors != before.errors
-        if not came.matches:
-            closest, is_better = found.closest, ground.weigh(candidate, came)
-            if is_better and (closest is None or ground.base is not None or came.is_better_than(closest[1])):
-                found.closest = candidate, came, closest[2] if closest else before
-            if ground.is_due and ground.best is not None:
-                self._build_on(ground.best[0], ground.failing, (small, ground.best[1]))
-            return
-        titles, whole = self._confirmed(candidate)
-        judged = self._judge.judged(candidate) if titles else None
-        if judged is not None:
-            found.passed.append(Passed(candidate, titles, judged, self._needless(candidate, whole)))
-        elif titles:
-            found.breaks = True
-        elif self._goes_on(ground, candidate, whole):
-            found.closest = candidate, came, found.closest[2] if found.closest else before
+    def _begin(self, hunt: Hunt, ground: Ground) -> bool:
+        """Begins on the smallest case that shows what is wrong; the ground is left where there is none."""
+        ground.larger = self._showing(hunt.cause, ground)
+        ground.small = next(ground.larger, None)
+        if ground.small is None:
+            hunt.grounds.remove(ground)
+            hunt.is_over = hunt.is_over or not hunt.grounds
+        return ground.small is not None
 
-    def _goes_on(self, ground: Ground, candidate: Candidate, whole: Whole) -> bool:
-        """Goes on after an edit that passed the small case and not the check; whether on top of it.
+    def _helps(self, hunt: Hunt, ground: Ground, candidate: Candidate, came: Came, found: Found) -> bool:
+        """Whether a cause of several is undone by an edit, or more of it than before."""
+        if not hunt.cause.is_undone(came):
+            return hunt.weigh(ground, candidate, came)
+        titles, whole = self._confirmed(hunt.cause, candidate)
+        if titles:
+            judged = self._judge.judged(candidate)
+            hunt.breaks |= judged is None
+            if judged is not None:
+                found.passed.append(Passed(candidate, titles, judged, self._needless(hunt.cause, candidate, whole)))
+            return False
+        mend = None if hunt.cause.is_all else _mend(hunt.cause, candidate, whole)
+        if mend is None:
+            self._go_on(hunt, ground, candidate, came, whole)
+            return False
+        hunt.weigh(ground, candidate, came)
+        hunt.mend = mend if mend.is_sure else hunt.mend
+        hunt.is_over = mend.is_sure or came.matches
+        return True
+
+    def _go_on(self, hunt: Hunt, ground: Ground, candidate: Candidate, came: Came, whole: Whole) -> None:
+        """Goes on after an edit that passed the small case and not the check.
 
         Where the same layout is still wrong the case was too small to tell. Where another is, something else may be.
         """
-        wrong = next(((run, came) for run, came in whole if came is not None and not came.matches), None)
-        if wrong is None:
-            return False
-        run, came = wrong
+        left = ((run, other) for run, other in whole if other is not None and not hunt.cause.is_undone(other))
+        run, other = next(left, (None, None))
+        if run is None or other is None:
+            return
         if run.layout == ground.failing.layout:
             ground.enlarge(candidate)
-            return False
-        is_left = not run.matches and came.is_no_worse_than(came_of(run))
-        if is_left:
-            self._build_on(candidate, run)
-        return is_left
+        elif hunt.cause.is_all and not run.matches and other.is_no_worse_than(came_of(run)):
+            hunt.keep(ground, candidate, came)
+            hunt.build_on(candidate, run)
 
-    def _build_on(self, base: Candidate, failing: LayoutRun, small: Small | None = None) -> None:
-        """Also tries candidates on top of an edit, for what is still wrong with it in a layout."""
-        if len(self._grounds) <= _MOST:
-            self._grounds.append(Ground(self._faults, failing, base, small))
+    def _try_together(self, found: Found) -> None:
+        """Puts what undoes each cause, or comes closest to it, to the check as one edit."""
+        parts = [(hunt, hunt.part) for hunt in found.hunts]
+        together: Candidate | None = parts[0][1]
+        for _, part in parts[1:]:
+            is_one = together is not None and part is not None and part.file is together.file
+            together = together.with_more(part.edits) if is_one else None  # type: ignore[union-attr]
+        trials = [hunt.first.small[0] for hunt in found.hunts if hunt.first.small is not None]
+        if together is None or len(parts) < 2 or not _all_match(self._all(together, trials)):
+            return
+        titles, _ = self._confirmed(Cause((), tuple(self.wrong)), together)
+        judged = self._judge.judged(together) if titles else None
+        if judged is not None:
+            found.passed.append(Passed(together, titles, judged, parts=tuple(parts)))  # type: ignore[arg-type]
 
-    def _showing(self, ground: Ground) -> Iterator[Small]:
+    def _showing(self, cause: Cause, ground: Ground) -> Iterator[Small]:
         """The cases in which the same results go wrong, the smallest first, and what comes there.
 
-        None in which memory suffers that does not in the layout itself: what only takes other lengths is right in none.
+        Of one of several causes all of them, and not by the others alone. None in which memory suffers that does not
+        in the layout itself: what only takes other lengths is right in none.
         """
-        failing, candidate = ground.failing, ground.base or Candidate(self._faults[0].file, (), 0.0)
+        failing, candidate = ground.failing, ground.base or Candidate(cause.faults[0].file, (), 0.0)
         due = came_of(failing)
         for case in smaller(self._experiment.case, failing):
             trial = Trial(case, failing.assigned, failing.layout)
-            (came,) = self._all(candidate, [trial])
-            if came is not None and not came.failure and not came.matches and came.is_no_worse_than(due):
+            (came,) = self._all(candidate, [trial], cause.others)
+            if came is None or came.failure or came.matches or not came.is_no_worse_than(due):
+                continue
+            if cause.is_all or (came.names == due.names and not cause.is_undone(came)):
                 yield trial, came
 
-    def _confirmed(self, candidate: Candidate) -> tuple[list[str], Whole]:
+    def _confirmed(self, cause: Cause, candidate: Candidate) -> tuple[list[str], Whole]:
         """What comes of an edit in the whole check.
 
         Returns:
-            The titles of all trials, where all match, fresh values included, else none; and what came in each layout.
+            The titles of all trials, where all match, fresh values included, else none; and what came in each layout,
+            where one edit is to undo everything until the first that does not match.
         """
         runs = [*self.wrong, *(run for run in self._plain if run.matches)]
-        came = self._all(candidate, [Trial(self._experiment.case, run.assigned, run.layout) for run in runs])
-        draw = self._drawn_afresh(candidate, runs[0]) if all(each is not None and each.matches for each in came) else ""
+        trials = [Trial(self._experiment.case, run.assigned, run.layout) for run in runs]
+        came = self._all(candidate, trials, cause.others, every=not cause.is_all)
+        draw = self._drawn_afresh(candidate, runs[0]) if _all_match(came) else ""
         return [*(run.layout for run in self._plain), draw] if draw else [], list(zip(runs, came, strict=True))
 
-    def _needless(self, candidate: Candidate, whole: Whole) -> int:
+    def _needless(self, cause: Cause, candidate: Candidate, whole: Whole) -> int:
         """How many products of nothing an edit adds in the first layout; 0 where the file as it is makes some."""
         (run, came), *_ = whole
         if came is None or not came.idle:
             return 0
         nothing = Candidate(candidate.file, (), 0.0)
-        (before,) = self._all(nothing, [Trial(self._experiment.case, run.assigned, run.layout)])
+        (before,) = self._all(nothing, [Trial(self._experiment.case, run.assigned, run.layout)], cause.others)
         is_tight = before is not None and before.products > 0 and not before.idle
         return came.idle if is_tight else 0
 
@@ -241,21 +255,30 @@ class Search:
                 break
         return ""
 
-    def _all(self, candidate: Candidate, trials: Sequence[Trial]) -> list[Came | None]:
-        """What comes of each trial; None of those after one that does not match."""
+    def _all(
+        self, candidate: Candidate, trials: Sequence[Trial], others: Sequence[Hypothesis] = (), *, every: bool = False
+    ) -> list[Came | None]:
+        """What comes of each trial; None of those after one that does not match, unless every one is to be run."""
         copy, came = self._written(candidate), dict[Trial, Came | None]()
         with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
             for trial in trials:
-                forks.add(trial, self._trying(trial, candidate, copy))
+                forks.add(trial, self._trying(trial, candidate, copy, others))
             for trial, each in forks.answers(self._until):
                 came[trial] = each
-                if each is None or not each.matches:
+                if not every and (each is None or not each.matches):
                     break
         return [came.get(trial) for trial in trials]
 
-    def _trying(self, trial: Trial, candidate: Candidate, copy: Path) -> partial[Came]:
+    def _trying(
+        self,
+        trial: Trial,
+        candidate: Candidate,
+        copy: Path,
+        others: Sequence[Hypothesis] = (),
+        before: Came | None = None,
+    ) -> partial[Came]:
         file = candidate.file.file
-        return partial(run_trial, self._experiment, trial, file, copy, self._modules[file])
+        return partial(run_trial, self._experiment, trial, file, copy, self._modules[file], others, before)
 
     def _written(self, candidate: Candidate) -> Path:
         """A copy of the file with the edits, under the file's own name."""
@@ -276,6 +299,19 @@ def _spent(found: Found, before: int) -> int:
     return bool(found.passed) * (_AFTER_PART // _AFTER_ONE if is_dear else 1)
 
 
-def _has_what_is_said(found: Found, said: set[Edits]) -> bool:
-    """Whether an edit is certain that a cause says itself: no other is better."""
-    return any(each.is_certain and each.candidate.edits in said for each in found.passed)
+def _all_match(came: Sequence[Came | None]) -> bool:
+    return all(each is not None and each.matches for each in came)
+
+
+def _mend(cause: Cause, candidate: Candidate, whole: Whole) -> Mend | None:
+    """The edit, where it makes every layout that shows its cause better, and none worse."""
+    layouts, shown = [], {run.layout for run in cause.shown}
+    for run, came in whole:
+        before = came_of(run)
+        if came is None or not came.is_no_worse_than(before):
+            return None
+        if run.layout in shown:
+            if not (cause.is_undone(came) or came.is_better_than(before)):
+                return None
+            layouts.append((run.layout, came, before))
+    return Mend(cause, candidate, tuple(layouts))

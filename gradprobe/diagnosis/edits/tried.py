@@ -19,10 +19,11 @@ from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...runtime.backend import interpreting
 from ...source.rewrites.candidates import Candidate
-from ...source.text import Edit
 from ..lines import among
 from ..why import Reasons
+from .cause import causes_of
 from .faults import faults_of
+from .hunt import Hunt, Mend
 from .search import Found, Passed, Search
 from .trial import Came
 
@@ -57,7 +58,7 @@ def with_edits(experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reaso
         search = Search(experiment, runs, Path(folder), allowance)
         if not (faults and search.wrong):
             return reasons
-        found = search.run(faults)
+        found = search.run(causes_of(reasons, faults, search.wrong))
     told = {edit for passed in found.passed for edit in passed.candidate.edits}
     spoken(lambda thing: thing[0] == "edits" and told.issuperset(thing[1]))
     known = (*reasons.known, *([_late(found, allowance.seconds)] if found.is_late else []))
@@ -68,37 +69,35 @@ def with_edits(experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reaso
 
 def _late(found: Found, seconds: float) -> str:
     """What was left out for want of time."""
-    printed = "; the printed edit of the cause was not tried" if found.untried else ""
+    untried = [hunt.cause.fault or "the cause" for hunt in found.hunts if hunt.untried]
+    printed = f"; the printed edit of {_and(untried)} was not tried" if untried else ""
     return f"stopped after {seconds:.0f} s, when {plural(found.tried, 'edit')} had been tried{printed}"
 
 
 def _placed(diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float) -> tuple[Diagnosis, ...]:
-    """The diagnoses with the edit at the cause of its lines, and with its parts at the others that it undoes."""
+    """The diagnoses with what undoes everything at the first cause of it, and what was tried for each other one."""
     if not found.passed:
-        at = _cause_of(diagnoses, found.closest[0]) if found.closest else None
-        edit, at = _of_none(found, seconds), at or diagnoses[0] if diagnoses else None
-        return tuple(structs.replace(each, edit=edit) if each is at else each for each in diagnoses)
+        for hunt in (hunt for hunt in found.hunts if hunt.tried and diagnoses):
+            told, edit = diagnoses[hunt.cause.number or 0], _of_cause(hunt, seconds)
+            diagnoses = _with(diagnoses, told, hunt.mend.candidate if hunt.mend else None, edit)
+        return diagnoses
     best, *others = sorted(found.passed, key=_rank)
-    parts = _parts(causes_among(diagnoses), best.candidate)
-    edit = _of_passed(best, others, parts, found.tried, seconds)
-    at = _cause_of(diagnoses, best.candidate)
-    if at is None:
-        return (_new(best.candidate, edit), *diagnoses)
-    for cause, part in parts:
-        if cause is not at:
-            words = "it is this cause's part of the edit with which all matches"
-            not_run = () if best.is_certain else _NOT_ALONE
-            mend = structs.replace(_edit(part, words, found.tried, seconds), mends=True, not_run=not_run)
-            diagnoses = _with(diagnoses, cause, part, mend)
-    return _with(diagnoses, at, best.candidate, edit)
+    for hunt, part in best.parts:
+        words = "it is this cause's part of the edit with which all matches"
+        words = _what_is_mended(hunt.mend) if hunt.mend is not None else words
+        not_run = () if best.is_certain else _NOT_ALONE
+        edit = structs.replace(_edit(part, words, found.tried, seconds), mends=True, not_run=not_run)
+        diagnoses = _with(diagnoses, diagnoses[hunt.cause.number or 0], part, edit)
+    edit, at = _of_passed(best, others, found.tried, seconds), _cause_of(diagnoses, best.candidate)
+    return _with(diagnoses, at, best.candidate, edit) if at else (_new(best.candidate, edit), *diagnoses)
 
 
 def _with(
-    diagnoses: tuple[Diagnosis, ...], at: Diagnosis, candidate: Candidate, edit: TriedEdit
+    diagnoses: tuple[Diagnosis, ...], at: Diagnosis, candidate: Candidate | None, edit: TriedEdit
 ) -> tuple[Diagnosis, ...]:
-    """The diagnoses with an edit at one of them, the lines first that it changes: no other is as sure."""
+    """The diagnoses with an edit at one of them, the lines first of one that undoes it: no other is as sure."""
     said = {(where.file, where.line): where for where in at.where}
-    changed = [said.pop((where.file, where.line), where) for where in _wheres(candidate)]
+    changed = [said.pop((where.file, where.line), where) for where in _wheres(candidate)] if candidate else []
     told = structs.replace(at, edit=edit, where=(*changed, *said.values()))
     return tuple(told if each is at else each for each in diagnoses)
 
@@ -106,37 +105,14 @@ def _with(
 def _cause_of(diagnoses: Sequence[Diagnosis], candidate: Candidate) -> Diagnosis | None:
     """The cause that has a line of an edit, else the first; None where none is named."""
     named, lines = causes_among(diagnoses), set(candidate.lines)
-    of_line = [each for each in named if any(_is_at(where, candidate, lines) for where in each.where)]
+    of_line = [each for each in named if lines & {at.line for at in each.where if at.file == candidate.file.file}]
     return next(iter(of_line or named), None)
 
 
-def _is_at(where: Where, candidate: Candidate, lines: set[int]) -> bool:
-    return where.file == candidate.file.file and where.line in lines
-
-
-def _parts(named: Sequence[Diagnosis], candidate: Candidate) -> list[tuple[Diagnosis, Candidate]]:
-    """What of an edit is of which cause, by the lines; none where it is all of one."""
-    of: dict[int, list[Edit]] = {}
-    for edit in candidate.edits:
-        lines = set(replace(candidate, edits=(edit,)).lines)
-        places = [
-            (number, at)
-            for at, cause in enumerate(named)
-            for number, where in enumerate(cause.where)
-            if _is_at(where, candidate, lines)
-        ]
-        if places:
-            of.setdefault(min(places)[1], []).append(edit)
-    found = [(named[at], replace(candidate, edits=tuple(edits))) for at, edits in sorted(of.items())]
-    return found if len(found) > 1 else []
-
-
-def _of_passed(
-    best: Passed, others: Sequence[Passed], parts: Sequence[tuple[Diagnosis, Candidate]], tried: int, seconds: float
-) -> TriedEdit:
+def _of_passed(best: Passed, others: Sequence[Passed], tried: int, seconds: float) -> TriedEdit:
     """What is told of the smallest edit with which everything matches."""
     tiles = f"; {plural(best.needless, 'product')} of tiles that nothing is seen in with it" if best.needless else ""
-    lines = [f"{_in_lines(part)} for {cause.fault}" for cause, part in parts]
+    lines = [f"{_in_lines(part)} for {hunt.cause.fault}" for hunt, part in best.parts]
     of = f"; of it {', '.join(lines)}" if lines else ""
     words = f"with it all matches: {', '.join(best.titles[:-1])} and {best.titles[-1]}{tiles}{of}"
     changes = set(best.candidate.changes)
@@ -153,15 +129,18 @@ def _of_passed(
     )
 
 
-def _of_none(found: Found, seconds: float) -> TriedEdit:
-    """What is told where no edit makes everything match."""
-    if found.closest is not None:
-        candidate, came, before = found.closest
-        return _edit(candidate, _what_is_left(came, before), found.tried, seconds)
-    is_telling = found.moves or found.tried < _TELLING
-    words = f"none of {plural(found.tried, 'edit')} {'brings a result right' if is_telling else _WITHOUT_EFFECT}"
-    words += " without breaking what is right with other options" if found.breaks else ""
-    return TriedEdit(matches=False, words=words, tried=found.tried, seconds=seconds)
+def _of_cause(hunt: Hunt, seconds: float) -> TriedEdit:
+    """What came of the edits for one cause, or for all that is wrong, where none makes everything match."""
+    if hunt.mend is not None:
+        edit = _edit(hunt.mend.candidate, _what_is_mended(hunt.mend), hunt.tried, seconds)
+        return structs.replace(edit, mends=True, not_run=_NOT_ALONE)
+    if hunt.closest is not None:
+        candidate, came, before = hunt.closest
+        return _edit(candidate, _what_is_left(came, before), hunt.tried, seconds)
+    is_telling = hunt.moves or hunt.tried < _TELLING
+    words = f"none of {plural(hunt.tried, 'edit')} {'brings a result right' if is_telling else _WITHOUT_EFFECT}"
+    words += " without breaking what is right with other options" if hunt.breaks else ""
+    return TriedEdit(matches=False, words=words, tried=hunt.tried, seconds=seconds)
 
 
 def _edit(candidate: Candidate, words: str, tried: int, seconds: float) -> TriedEdit:
@@ -201,9 +180,33 @@ def _in_lines(candidate: Candidate) -> str:
 def _what_is_left(came: Came, before: Came) -> str:
     right = sorted(before.names - came.names)
     left = [f"{name} still wrong in {plural(came.heads[name], 'head')}" for name in sorted(came.names)]
-    *most, last = right or [""]
-    match = f"{', '.join(most)} and {last} match" if most else f"{last} matches"
-    return "; ".join([f"{match} with it" if right else "fewer elements are wrong", *left])
+    return "; ".join([f"{_match(right)} with it" if right else "fewer elements are wrong", *left])
+
+
+def _match(names: Sequence[str]) -> str:
+    return f"{_and(names)} {'match' if names[1:] else 'matches'}"
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _what_is_mended(mend: Mend) -> str:
+    """What comes right in the layouts that show a cause, and what stays wrong, by which others."""
+    groups: dict[str, list[str]] = {}
+    for layout, came, before in mend.layouts:
+        groups.setdefault(_left_by_others(came, before), []).append(layout)
+    told = (f"in {_and(layouts)} {words}" for words, layouts in groups.items())
+    return f"with it this fault is gone: {'; '.join(told)}"
+
+
+def _left_by_others(came: Came, before: Came) -> str:
+    if came.matches:
+        return "all matches"
+    right, left, by = sorted(before.names - came.names), sorted(came.names), _and(came.left_by)
+    if not right:
+        return f"all that is wrong is due to {by}"
+    return f"{_match(right)}, and {_and(left) or 'memory'} {'stay' if left[1:] else 'stays'} wrong, by {by}"
 
 
 def _new(candidate: Candidate, edit: TriedEdit) -> Diagnosis:

@@ -243,7 +243,7 @@ def _passed(spot: Spot) -> Iterator[Spot]:
         if host is None or host is spot.function:
             continue
         given = arguments_of(call, spot.function)
-        starred = [each for each in call.args if isinstance(each, ast.Starred)]
+        starred: list[ast.expr | ast.keyword] = [each for each in call.args if isinstance(each, ast.Starred)]
         for argument in starred or [given[name] for name in parameters(spot.function) if name in spot.reads & {*given}]:
             yield Spot(spot.file, host, spot.file.statement(call), (argument,))
 

@@ -1,4 +1,4 @@
-"""Ground: what edits are tried on top of, an edit or nothing, on a small case that shows what is wrong with it."""
+"""Hunt: the search for an edit that undoes one cause, on small cases that show it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from ...numerics.evidence import LayoutRun
 from ...source.rewrites.candidates import SOONEST, Candidate, candidates_of
 from ...source.rewrites.spots import Edits
+from .cause import Cause
 from .faults import FileFaults
 from .trial import Came, Trial
 
@@ -22,19 +23,19 @@ _NEXT = 0.5
 _UNNAMED = 3.0
 # How many more are tried once one makes some result right and leaves others wrong, until more are sought beside it.
 _BEFORE_TWO = 24
+# How much sooner that is tried which is on top of an edit with which a whole layout matches.
+_SOONER = 1.5
+# On top of how many edits others are tried, beside those on top of none.
+_MOST = 3
 Small = tuple[Trial, Came]
 """A case, and what comes there."""
 
 
 class Ground:
-    """What is tried on top of one edit, or of none, in which order, and what helps."""
+    """What candidates are put on top of, an edit or nothing, and the small case that they are tried on."""
 
     def __init__(
-        self,
-        faults: Sequence[FileFaults],
-        failing: LayoutRun,
-        base: Candidate | None = None,
-        small: Small | None = None,
+        self, cause: Cause, failing: LayoutRun, base: Candidate | None = None, small: Small | None = None
     ) -> None:
         """Args:
         small: the case; None where one is still to be found that shows what is wrong in the failing layout.
@@ -43,12 +44,13 @@ class Ground:
         self.larger: Iterator[Small] = iter(())
         """The cases that show it too, in the order in which they grow."""
         self.best: tuple[Candidate, Came] | None = None
-        self.due = deque(_on_top(printed_by(faults), base))
+        self.due = deque(_on_top(cause.printed, base))
         """What is to be tried before all others."""
         self._left = _BEFORE_TWO
-        # What is wrong in another layout lies in other lines than what brought this one right.
+        # What brings a layout right is likely right: what is wrong in another one is sought soon, in other lines.
         done = base.lines if base is not None and small is None else ()
-        self._waiting = _in_turn(faults, base, done, contiguous=failing.layout == "contiguous")
+        self._sooner = _SOONER if done else 0.0
+        self._waiting = _in_turn(cause.faults, base, done, contiguous=failing.layout == "contiguous")
         self._ahead = deque[tuple[float, Candidate]]()
 
     @property
@@ -57,7 +59,7 @@ class Ground:
         if self.due:
             return -math.inf
         self._ahead += islice(self._waiting, 1 - len(self._ahead))
-        return self._ahead[0][0] if self._ahead else math.inf
+        return self._ahead[0][0] - self._sooner if self._ahead else math.inf
 
     def take(self) -> Candidate:
         """The next candidate, once its cost is known."""
@@ -93,13 +95,79 @@ class Ground:
         return self.best is not None and self._left == 0
 
 
-def printed_by(faults: Sequence[FileFaults]) -> list[Candidate]:
-    """The edits that diagnoses print, and at last all of them together."""
-    found = list(dict.fromkeys(Candidate(each.file, each.printed, -math.inf) for each in faults if each.printed))
-    together = found[0] if found else None
-    for each in found[1:]:
-        together = together.with_more(each.edits) if together is not None and together.file is each.file else None
-    return [*found, *([together] if together is not None and found[1:] else [])]
+@dataclass(frozen=True)
+class Mend:
+    """An edit for one cause of several, with which every layout that shows it is better and none is worse."""
+
+    cause: Cause
+    candidate: Candidate
+    layouts: tuple[tuple[str, Came, Came], ...]
+    """Each layout that shows the cause: what came with it and without it."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether all that is wrong with it is known to be made so by the other causes."""
+        return all(self.cause.is_undone(came) for _, came, _ in self.layouts)
+
+
+class Hunt:
+    """What is tried for one cause, in which order, and what helps."""
+
+    def __init__(self, cause: Cause) -> None:
+        self.cause, self.tried, self.is_over = cause, 0, False
+        self.untried = set(cause.printed)
+        """Of the edits that the cause prints."""
+        self.mend: Mend | None = None
+        """What surely undoes it, where it is one of several."""
+        self.closest: tuple[Candidate, Came, Came] | None = None
+        """What makes some of it right: with what came with it and without any edit."""
+        self.moves = False
+        """Whether anything that came was other than without the edit."""
+        self.breaks = False
+        """Whether an edit with which the check matches broke what is right without it in another use."""
+        self.first = Ground(cause, cause.shown[0])
+        """On top of no edit: it is never left while it has candidates."""
+        self.grounds = [self.first]
+
+    @property
+    def likeliest(self) -> Ground:
+        """The ground whose next candidate is the likeliest, the latest one of several."""
+        return min(reversed(self.grounds), key=lambda ground: ground.cost)
+
+    @property
+    def cost(self) -> float:
+        """How unlikely the next candidate is; infinite where there is none."""
+        return self.likeliest.cost if self.grounds and not self.is_over else math.inf
+
+    @property
+    def part(self) -> Candidate | None:
+        """What undoes the cause, or else comes closest to that."""
+        return self.mend.candidate if self.mend is not None else self.closest and self.closest[0]
+
+    def build_on(self, base: Candidate, failing: LayoutRun, small: Small | None = None) -> None:
+        """Also tries candidates on top of an edit, for what is still wrong with it in a layout."""
+        if len(self.grounds) <= _MOST:
+            self.grounds.append(Ground(self.cause, failing, base, small))
+
+    def weigh(self, ground: Ground, candidate: Candidate, came: Came) -> bool:
+        """Keeps what helps; once nothing better comes, more is sought on top of that.
+
+        Returns:
+            Whether this is the best so far on its ground.
+        """
+        assert ground.small is not None
+        is_better = ground.weigh(candidate, came)
+        self.moves |= bool(came.failure) or came.errors != ground.small[1].errors
+        if is_better and (self.closest is None or ground.base is not None or came.is_better_than(self.closest[1])):
+            self.keep(ground, candidate, came)
+        if ground.is_due and ground.best is not None:
+            self.build_on(ground.best[0], ground.failing, (ground.small[0], ground.best[1]))
+        return is_better
+
+    def keep(self, ground: Ground, candidate: Candidate, came: Came) -> None:
+        """Keeps what comes closest to undoing the cause."""
+        assert ground.small is not None
+        self.closest = candidate, came, self.closest[2] if self.closest else ground.small[1]
 
 
 def _on_top(candidates: Iterable[Candidate], base: Candidate | None, done: Collection[int] = ()) -> Iterator[Candidate]:
@@ -121,7 +189,7 @@ def _in_turn(
     """
 
     def costed(at: int, each: FileFaults) -> Iterator[tuple[float, int, int, Candidate | None]]:
-        late = at * _NEXT + (_UNNAMED if faults[0].is_named and not each.is_named else 0.0)
+        late = at * _NEXT + (_UNNAMED if each.diagnosis is None and faults[0].diagnosis is not None else 0.0)
         yield late - SOONEST, at, -1, None  # none is made before it may be its turn
         found = candidates_of(each.file, each.faults, each.wanted, contiguous=contiguous)
         for number, candidate in enumerate(_on_top(found, base, done)):
