@@ -22,33 +22,24 @@ from .axes import AXES, MERGED, SHAPES, in_words
 from .calling import CallConvention, Called, Callee, is_near
 from .explain import AuditExplanation, explain
 
-# A size for each axis that no other axis, and no product of two, has: values tell by their shapes what they are of.
-SMALL = {"batch": 2, "heads": 3, "seqlen": 7, "head_dim": 5}
-# Some references take whole blocks, or powers of two.
+# Sizes of axes none of which another axis, or a product of two, has: values tell by their shapes what they are of. And
+# some references take whole blocks, or powers of two.
 _SIZES = (
-    SMALL,
+    {"batch": 2, "heads": 3, "seqlen": 7, "head_dim": 5},
     {"batch": 1, "heads": 2, "seqlen": 64, "head_dim": 16},
     {"batch": 1, "heads": 2, "seqlen": 128, "head_dim": 64},
 )
 # What a reference may raise because of lengths and head dims that it does not take.
 _OF_SIZES = (AssertionError, ValueError, RuntimeError)
 _LENGTH, _HEAD_DIM = r"(?:L|N|M|S|T|N_CTX|seq\w*|length)", r"(?:D|dim|d_k|head_?dim|d_?head)"
+# What a function says of its tensors that have no batches, or neither batches nor heads.
 _FEWER = {
     2: rf"single[ -]head|one head|[\[\(] *{_LENGTH} *, *{_HEAD_DIM} *[\]\)]",
     3: rf"[\[\(] *(?:B|H|\w*heads|batch) *, *{_LENGTH} *, *{_HEAD_DIM} *[\]\)]"
     rf"|[\[\(] *{_LENGTH} *, *(?:H|\w*heads) *, *{_HEAD_DIM} *[\]\)]",
 }
-"""What a function says of its tensors that have no batches, or neither batches nor heads."""
-
-
-@dataclass(frozen=True)
-class ReferenceSetting:
-    """What a reference does by itself."""
-
-    causal: bool
-    scale: float | None
-    """None for 1 / sqrt(head dim)."""
-    words: tuple[str, ...] = ()
+# What is made on the way: a constant in it is its author's convention, where the gradients are right.
+_ON_THE_WAY = ("P", "dP", "dS", "delta", "LSE")
 
 
 @dataclass(frozen=True)
@@ -63,197 +54,92 @@ class Drawn:
     def x(self) -> Attention:
         return attention_of(self.case, self.values)
 
+    @property
+    def given(self) -> dict[str, Tensor]:
+        """The values with what a forward saves, and what is due by its name."""
+        saved = {"o": self.due["O"], "lse": self.due["LSE"], "delta": self.due["delta"], "P": self.due["P"]}
+        return {**self.values, **saved, **{f"due {name}": value for name, value in self.due.items()}}
+
 
 @dataclass(frozen=True)
 class Attempt:
     """One way in which a reference was called, and how much of it came right."""
 
     how: CallConvention
-    setting: ReferenceSetting
     drawn: Drawn
     called: Called
     wrong: tuple[str, ...]
-
-    @property
-    def right(self) -> int:
-        return len(self.called.results) - len(self.wrong)
 
 
 class ReferenceSearch:
     """Calls one reference in one way after another."""
 
-    def __init__(self, callee: Callee, family: str, options: dict[str, Any]) -> None:
-        self._callee, self._family, self._given = callee, family, options
-        self._raised: list[tuple[CallConvention, BaseException]] = []
+    def __init__(self, callee: Callee, family: str, options: Mapping[str, Any]) -> None:
+        self.callee, self.family, self._options = callee, family, options
+        self.raised: list[tuple[CallConvention, BaseException]] = []
         self._cases: dict[tuple[Any, ...], Drawn] = {}
         self._explanations: dict[tuple[CallConvention, Case], AuditExplanation] = {}
-
-    def _drawn(self, setting: ReferenceSetting, seed: int, sizes: Mapping[str, int]) -> Drawn:
-        key = setting, seed, tuple(sizes.items())
-        if key not in self._cases:
-            self._cases[key] = self._drawn_anew(setting, seed, sizes)
-        return self._cases[key]
-
-    def _drawn_anew(self, setting: ReferenceSetting, seed: int, sizes: Mapping[str, int]) -> Drawn:
-        options = {**sizes, **self._given, "seed": seed, "causal": setting.causal}
-        if setting.scale is not None:
-            options["scale"] = setting.scale
-        required = "bias" in self._callee.takes and self._is_required("bias") and "" in self._callee.masks
-        options |= {"bias": True} if required else {}
-        if self._family == "lazy":
-            options.pop("causal")
-        case = resolve(options, self._family, takes_bias=required)
-        drawn = draw(case)
-        values: dict[str, Any] = {name: one.double() if one.is_floating_point() else one for name, one in drawn.items()}
-        known: dict[str, Any] = {
-            name: getattr(case, name) for name in ("family", "causal", "scale", "window", "softcap", "align")
-        }
-        due = manual_attention_backward(**values, **known)
-        return Drawn(case, values, due)
-
-    def _is_required(self, name: str) -> bool:
-        parameter = inspect.signature(self._callee.function).parameters[self._callee.takes[name]]
-        return parameter.default is parameter.empty
-
-    def _call(self, how: CallConvention, drawn: Drawn, *, watch: bool = False) -> Called:
-        due = drawn.due
-        saved = {"o": due["O"], "lse": due["LSE"], "delta": due["delta"], "P": due["P"]}
-        values = {**drawn.values, **saved, **{f"due {name}": value for name, value in due.items()}}
-        case = drawn.case
-        options = {"causal": case.causal, "scale": case.scale, "window": case.window, "softcap": case.softcap}
-        options |= {"tau": self._as(how, drawn.values.get("tau")), "bias": self._as(how, drawn.values.get("bias"))}
-        return _with_conventions(self._callee.call(how, values, options, watch=watch), drawn)
-
-    @staticmethod
-    def _as(how: CallConvention, tensor: Tensor | None) -> Any:
-        return tensor if tensor is None or how.library == "torch" else tensor.numpy()
-
-    def _settings(self, how: CallConvention) -> Iterator[ReferenceSetting]:
-        """What it may do by itself, the likelier first: what its own text says of a mask, then the plain scale."""
-        takes = self._callee.takes
-        if self._family == "lazy":
-            yield ReferenceSetting(True, None)
-            return
-        masked = [False, True]
-        if self._callee.masks[0]:  # which shows what the mask means; without it none is laid
-            masked = [bool(how.mask)]
-        elif "causal" not in takes:
-            masked = [True, False] if self._mentions_mask() else [False, True]
-        yield from (ReferenceSetting(causal, None) for causal in masked)
-        if "scale" not in takes:
-            yield from (ReferenceSetting(causal, 1.0) for causal in masked)
-
-    def _mentions_mask(self) -> bool:
-        return re.search(r"tril|triu|causal|mask", self._text()) is not None
-
-    def _text(self) -> str:
-        """The text of the function; "" where it cannot be read."""
         try:
-            return inspect.getsource(plain_function(self._callee.function))
+            self._text = inspect.getsource(plain_function(callee.function))
         except (OSError, TypeError):
-            return ""
+            self._text = ""
 
-    def _best(self) -> Attempt:
-        """The way of calling it by which most is right; of ways that are as good, one whose mistakes are known."""
+    def best(self) -> Attempt:
+        """The way of calling it by which most is right; of ways that are as good, one whose mistakes are known.
+
+        Raises:
+            UsageFailure, TargetFailure: it raises in every way.
+        """
         attempts: list[Attempt] = []
         for sizes in _SIZES:
             for attempt in self._attempts(sizes):
                 attempts.append(attempt)
-                if not attempt.wrong and self._is_meant(attempt, attempts):
+                if not attempt.wrong and self._is_meant(attempt, attempts[0]):
                     return attempt
-            if attempts or not any(isinstance(error, _OF_SIZES) for _, error in self._raised):
+            if attempts or not any(isinstance(error, _OF_SIZES) for _, error in self.raised):
                 break
         if not attempts:
             failure, error = self._cannot_run()
             raise failure from error
-        attempts = [one for one in attempts if self._is_meant(one, attempts)]
-        found: list[tuple[AuditExplanation, Attempt]] = []
-        for shapes in dict.fromkeys(one.how.shapes for one in attempts):
-            alike = [one for one in attempts if one.how.shapes == shapes]
-            found += [(self._explained(one), one) for one in self._likeliest(alike)]
-            if any(not explanation.unexplained for explanation, _ in found):
+        found: list[Attempt] = []
+        meant = [one for one in attempts if self._is_meant(one, attempts[0])]
+        for _, alike in itertools.groupby(meant, key=lambda one: one.how.shapes):
+            found += self._likeliest(list(alike))
+            if any(not self.explained(one).unexplained for one in found):
                 break
 
-        def rank(pair: tuple[AuditExplanation, Attempt]) -> tuple[int, bool, int]:
-            explanation, attempt = pair
-            return len(explanation.unexplained), attempt.setting.scale is not None, len(explanation.located)
+        def rank(attempt: Attempt) -> tuple[int, bool, int]:
+            explanation = self.explained(attempt)
+            return len(explanation.unexplained), attempt.how.scale is not None, len(explanation.located)
 
-        return min(found, key=rank)[1]
+        return min(found, key=rank)
 
-    def _is_meant(self, attempt: Attempt, attempts: list[Attempt]) -> bool:
-        """Whether a way of calling it may decide: with fewer axes only where it does not run with more, or says so."""
-        first, text = attempts[0].how.shapes, self._text()
-        if len(attempt.how.shapes) >= len(first) or attempt.how.library != attempts[0].how.library:
-            return True
-        return re.search(_FEWER[len(attempt.how.shapes)], text, re.IGNORECASE) is not None
-
-    def _likeliest(self, attempts: list[Attempt]) -> list[Attempt]:
-        """One attempt a setting, those with the most right results first, in the order in which they were made."""
-        by_setting: dict[tuple[bool, float | None], Attempt] = {}
-        for attempt in attempts:
-            key = attempt.setting.causal, attempt.setting.scale
-            if key not in by_setting or attempt.right > by_setting[key].right:
-                by_setting[key] = attempt
-        told = "causal" in self._callee.takes or self._family == "lazy"
-        kept = [one for one in by_setting.values() if one.setting.scale is None or one.right]
-        return kept[:1] if told else kept
-
-    def _attempts(self, sizes: Mapping[str, int]) -> Iterator[Attempt]:
-        known = [shapes for shapes in SHAPES if shapes != MERGED or self._callee.has_width]
-        for library, shapes in itertools.product(self._callee.libraries, known):
-            one = {letter: 1 for letter, name in (("b", "batch"), ("h", "heads")) if letter not in shapes}
-            fitting = {**sizes, **{{"b": "batch", "h": "heads"}[letter]: size for letter, size in one.items()}}
-            ran = False
-            for mask in self._callee.masks:
-                plain = CallConvention(library, shapes, mask)
-                ways = [plain, replace(plain, leaves=True)]
-                ways += [replace(plain, unknown=flag) for flag in (False, True) if self._callee.unknown]
-                for how in ways:
-                    found = list(self._with_settings(how, fitting))
-                    yield from found
-                    ran |= bool(found)
-                    if found:
-                        break
-            if ran and len(self._callee.libraries) > 1 and shapes == known[-1]:
-                return
-
-    def _with_settings(self, how: CallConvention, sizes: Mapping[str, int]) -> Iterator[Attempt]:
-        for setting in self._settings(how):
-            drawn = self._drawn(setting, 0, sizes)
-            try:
-                called = self._call(how, drawn)
-            except Exception as error:  # a stranger's function may raise anything, in shapes that it does not take
-                self._raised.append((how, error))
-                continue
-            shapes = {
-                name: (result.shape, drawn.due[name].shape)
-                for name, result in called.results.items()
-                if name in drawn.due
+    def drawn(self, how: CallConvention, seed: int, sizes: Mapping[str, int]) -> Drawn:
+        key = how.causal, how.scale, seed, tuple(sizes.items())
+        if key not in self._cases:
+            options = {**sizes, **self._options, "seed": seed, "causal": how.causal}
+            options |= {} if how.scale is None else {"scale": how.scale}
+            with_bias = "bias" in self.callee.required and "" in self.callee.masks
+            options |= {"bias": True} if with_bias else {}
+            if self.family == "lazy":
+                options.pop("causal")
+            case = resolve(options, self.family, takes_bias=with_bias)
+            values: dict[str, Any] = {
+                name: one.double() if one.is_floating_point() else one for name, one in draw(case).items()
             }
-            if any(came == due for came, due in shapes.values()):
-                yield Attempt(how, setting, drawn, called, wrong_of(called, drawn))
-            else:
-                unfit = [f"{name} of {list(came)} for {list(due)}" for name, (came, due) in shapes.items()]
-                self._raised.append((how, TypeError(f"it returned {', '.join(unfit) or 'nothing to compare'}")))
+            self._cases[key] = Drawn(case, values, due_of(case, values))
+        return self._cases[key]
 
-    def _cannot_run(self) -> tuple[Failure, BaseException]:
-        """Why it cannot be judged, and what it raised."""
-        how, error = next(((how, one) for how, one in self._raised if not isinstance(one, TypeError)), self._raised[0])
-        if unknown := self._callee.unknown:
-            failure: Failure = UsageFailure(
-                f"reference {self._callee.word!r} needs a parameter {unknown[0]!r} that gradprobe has no value for",
-                "name it as the field does: q, k, v, do, o, lse, scale, causal, mask; or give it a default",
-            )
-            return failure, error
-        words = f"{type(error).__name__}: {text_of(error)}"
-        tried = ", ".join(f"[{in_words(shapes)}]" for shapes in SHAPES)
-        failure = TargetFailure(
-            f"reference {self._callee.word!r} raised, with q of [{in_words(how.shapes)}], {words}",
-            f"tried: {tried}; --traceback shows where",
-        )
-        return failure, error
+    def call(
+        self, how: CallConvention, drawn: Drawn, given: Mapping[str, Tensor] = {}, *, watch: bool = False
+    ) -> Called:  # noqa: B006
+        """Calls it on drawn values, some of them replaced by those given."""
+        options = {name: getattr(drawn.case, name) for name in ("causal", "scale", "window", "softcap")}
+        options |= {name: drawn.values.get(name) for name in ("tau", "bias")}
+        called = self.callee.call(how, {**drawn.given, **given}, options, watch=watch)
+        return _with_conventions(called, drawn)
 
-    def _explained(self, attempt: Attempt) -> AuditExplanation:
+    def explained(self, attempt: Attempt) -> AuditExplanation:
         """Why an attempt is wrong; the call is made once more and watched."""
         key = attempt.how, attempt.drawn.case
         if key not in self._explanations:
@@ -262,31 +148,122 @@ class ReferenceSearch:
 
     def _watched(self, attempt: Attempt) -> AuditExplanation:
         try:
-            called = self._call(attempt.how, attempt.drawn, watch=True)
+            called = self.call(attempt.how, attempt.drawn, watch=True)
         except Exception:  # its file is not what runs, as after an edit: then no line is known
             called = attempt.called
         before = attempt.called.results
         if any(
-            not one.allclose(before[name], equal_nan=True) for name, one in called.results.items() if name in before
+            name not in before or not one.allclose(before[name], equal_nan=True) for name, one in called.results.items()
         ):
             return AuditExplanation(unexplained=attempt.wrong, varies=True)
         results = {name: result.detach().double().numpy() for name, result in called.results.items()}
-        text = self._text()
-        by_autograd = not self._callee.is_backward or re.search(r"\.backward\(|autograd|\.grad\b|vjp", text) is not None
-        told = "causal" in self._callee.takes
-        how = {"by_autograd": by_autograd, "asks_for_mask": told}
-        return explain(attempt.drawn.x, called.values, results, attempt.wrong, **how)
+        differentiated = re.search(r"\.backward\(|autograd|\.grad\b|vjp", self._text) is not None
+        return explain(
+            attempt.drawn.x, called.values, results, attempt.wrong,
+            by_autograd=differentiated or not self.callee.is_backward, asks_for_mask="causal" in self.callee.takes,
+        )  # fmt: skip
+
+    def _settings(self, how: CallConvention) -> Iterator[CallConvention]:
+        """What it may do by itself, the likelier first: what its own text says of a mask, then the plain scale."""
+        masked = [False, True]
+        if self.family == "lazy":
+            masked = [True]
+        elif self.callee.masks[0]:  # which shows what the mask means; without it none is laid
+            masked = [bool(how.mask)]
+        elif "causal" not in self.callee.takes and re.search(r"tril|triu|causal|mask", self._text):
+            masked = [True, False]
+        scales = [None] if self.family == "lazy" or "scale" in self.callee.takes else [None, 1.0]
+        yield from (replace(how, causal=causal, scale=scale) for scale in scales for causal in masked)
+
+    def _is_meant(self, attempt: Attempt, first: Attempt) -> bool:
+        """Whether a way of calling it may decide: with fewer axes only where it does not run with more, or says so."""
+        shapes, how = first.how.shapes, attempt.how
+        if len(how.shapes) >= len(shapes) or how.library != first.how.library:
+            return True
+        return re.search(_FEWER[len(how.shapes)], self._text, re.IGNORECASE) is not None
+
+    def _likeliest(self, attempts: list[Attempt]) -> list[Attempt]:
+        """One attempt a setting, that with the most right results; of one that is told if it is causal, the first."""
+        by_setting: dict[str, Attempt] = {}
+        for attempt in attempts:
+            before = by_setting.setdefault(attempt.how.words, attempt)
+            by_setting[attempt.how.words] = max(before, attempt, key=_count_right)
+        is_told = "causal" in self.callee.takes or self.family == "lazy"
+        kept = [one for one in by_setting.values() if one.how.scale is None or _count_right(one)]
+        return kept[:1] if is_told else kept
+
+    def _attempts(self, sizes: Mapping[str, int]) -> Iterator[Attempt]:
+        known = [shapes for shapes in SHAPES if shapes != MERGED or self.callee.has_width]
+        for library in self.callee.libraries:
+            ran = False
+            for shapes, mask in itertools.product(known, self.callee.masks):
+                fewer = {name: 1 for letter, name in (("b", "batch"), ("h", "heads")) if letter not in shapes}
+                plain = CallConvention(library, shapes, mask)
+                ways = [plain, replace(plain, leaves=True)]
+                ways += [replace(plain, unknown=flag) for flag in (False, True) if self.callee.unknown]
+                for way in ways:
+                    found = [one for how in self._settings(way) for one in self._attempt(how, {**sizes, **fewer})]
+                    yield from found
+                    if found:
+                        ran = True
+                        break
+            if ran:
+                return
+
+    def _attempt(self, how: CallConvention, sizes: Mapping[str, int]) -> list[Attempt]:
+        """One call, where something comes of it."""
+        drawn = self.drawn(how, 0, sizes)
+        try:
+            called = self.call(how, drawn)
+        except Exception as error:  # a stranger's function may raise anything, in shapes that it does not take
+            self.raised.append((how, error))
+            return []
+        misfits = misshapen(called, drawn)
+        if misfits.keys() >= called.results.keys() & drawn.due.keys():
+            unfit = [f"{name} of {list(shape)} for {list(drawn.due[name].shape)}" for name, shape in misfits.items()]
+            self.raised.append((how, TypeError(f"it returned {', '.join(unfit) or 'nothing to compare'}")))
+            return []
+        return [Attempt(how, drawn, called, wrong_of(called, drawn))]
+
+    def _cannot_run(self) -> tuple[Failure, BaseException]:
+        """Why it cannot be judged, and what it raised."""
+        how, error = next(((how, one) for how, one in self.raised if not isinstance(one, TypeError)), self.raised[0])
+        if unknown := self.callee.unknown:
+            failure: Failure = UsageFailure(
+                f"reference {self.callee.word!r} needs a parameter {unknown[0]!r} that gradprobe has no value for",
+                "name it as the field does: q, k, v, do, o, lse, scale, causal, mask; or give it a default",
+            )
+            return failure, error
+        words = f"{type(error).__name__}: {text_of(error)}"
+        tried = ", ".join(f"[{in_words(shapes)}]" for shapes in SHAPES)
+        failure = TargetFailure(
+            f"reference {self.callee.word!r} raised, with q of [{in_words(how.shapes)}], {words}",
+            f"tried: {tried}; --traceback shows where",
+        )
+        return failure, error
+
+
+def due_of(case: Case, values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What the formulas give on some values of a case."""
+    known: dict[str, Any] = {
+        name: getattr(case, name) for name in ("family", "causal", "scale", "window", "softcap", "align")
+    }
+    return manual_attention_backward(**values, **known)
+
+
+def _count_right(attempt: Attempt) -> int:
+    return len(attempt.called.results) - len(attempt.wrong)
 
 
 def wrong_of(called: Called, drawn: Drawn) -> tuple[str, ...]:
-    due = drawn.due
-    return tuple(
-        name for name in AXES if name in called.results and name in due and not is_near(called.results[name], due[name])
-    )
+    known = [name for name in AXES if name in called.results and name in drawn.due]
+    return tuple(name for name in known if not is_near(called.results[name], drawn.due[name]))
 
 
-# What is made on the way: a constant in it is its author's convention, where the gradients are right.
-_ON_THE_WAY = ("P", "dP", "dS", "delta", "LSE")
+def misshapen(called: Called, drawn: Drawn) -> dict[str, tuple[int, ...]]:
+    """The results of another shape than is due."""
+    shapes = {name: tuple(one.shape) for name, one in called.results.items() if name in drawn.due}
+    return {name: shape for name, shape in shapes.items() if shape != drawn.due[name].shape}
 
 
 def _with_conventions(called: Called, drawn: Drawn) -> Called:

@@ -13,47 +13,39 @@ AXES |= {name: "bhlL" for name in ("P", "S", "dP", "dS")}
 """Of each result."""
 
 
+def _own(axes: str, shapes: str) -> str:
+    """The axes of a tensor bhld, or bhlL of a matrix, as a function of these shapes has it."""
+    left = "".join(letter for letter in axes if letter in shapes + "L")
+    return shapes if axes == "bhld" else left
+
+
 def shaped(tensor: Tensor, axes: str, shapes: str) -> Tensor:
-    """A tensor of axes such as bhld, or bhlL of a matrix, as a function of these shapes takes it."""
+    """A tensor as a function of these shapes takes it."""
     if shapes == MERGED:
         return tensor.transpose(1, 2).flatten(2) if axes == "bhld" else tensor
-    tensor = tensor[tuple(slice(None) if letter in shapes + "L" else 0 for letter in axes)]
-    left = [letter for letter in axes if letter in shapes + "L"]
-    order = [letter for letter in shapes if letter in left] if axes == "bhld" else left
-    return tensor.permute([left.index(letter) for letter in order]).contiguous()
-
-
-def _shapes(name: str, shapes: str, q: Tensor) -> list[tuple[int, ...]]:
-    """The shapes in which a function of these shapes may return a result."""
-    b, h, m, d = q.shape
-    sizes = {"b": b, "h": h, "l": m, "d": d, "L": m}
-    axes = AXES[name]
-    if shapes == MERGED:
-        return [(b, m, h * d)] if axes == "bhld" else [tuple(sizes[letter] for letter in axes)]
-    own = shapes if axes == "bhld" else "".join(letter for letter in axes if letter in shapes + "L")
-    shape = tuple(sizes[letter] for letter in own)
-    return [shape, (*shape, 1)] if axes == "bhl" else [shape]
-
-
-def fits(tensor: Tensor, name: str, shapes: str, q: Tensor) -> bool:
-    return tuple(tensor.shape) in _shapes(name, shapes, q)
+    own = _own(axes, shapes)
+    tensor = tensor[tuple(slice(None) if letter in own else 0 for letter in axes)]
+    left = [letter for letter in axes if letter in own]
+    return tensor.permute([left.index(letter) for letter in own]).contiguous()
 
 
 def settled(tensor: Tensor, name: str, shapes: str, q: Tensor) -> Tensor:
     """A result with the axes of the table of intermediates; as it came where it has another shape."""
-    if not fits(tensor, name, shapes, q):
+    (b, h, m, d), axes = q.shape, AXES[name]
+    if shapes == MERGED and axes == "bhld":
+        fits = tensor.shape == (b, m, h * d)
+        return tensor.unflatten(2, (h, -1)).transpose(1, 2) if fits else tensor
+    own, sizes = _own(axes, shapes), {"b": b, "h": h, "l": m, "d": d, "L": m}
+    shape = tuple(sizes[letter] for letter in own)
+    if tensor.shape != shape and (axes != "bhl" or tensor.shape != (*shape, 1)):
         return tensor
-    axes = AXES[name]
-    if shapes == MERGED:
-        heads = q.shape[1]
-        return tensor.unflatten(2, (heads, -1)).transpose(1, 2) if axes == "bhld" else tensor
-    tensor = tensor.reshape(_shapes(name, shapes, q)[0])
-    if axes == "bhld":
-        left = [letter for letter in axes if letter in shapes]
-        tensor = tensor.permute([shapes.index(letter) for letter in left])
-    for at, letter in enumerate(axes):
-        tensor = tensor if letter in shapes + "L" else tensor.unsqueeze(at)
-    return tensor
+    tensor = tensor.reshape(shape).permute([own.index(letter) for letter in axes if letter in own])
+    return tensor[tuple(slice(None) if letter in own else None for letter in axes)]
+
+
+def fits(tensor: Tensor, name: str, shapes: str, q: Tensor) -> bool:
+    sizes = dict(zip("bhldL", (*q.shape, q.shape[2]), strict=True))
+    return settled(tensor, name, shapes, q).shape == tuple(sizes[letter] for letter in AXES[name])
 
 
 def in_words(shapes: str) -> str:

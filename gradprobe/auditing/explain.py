@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..model.intermediates import PRODUCTS, Product, symbol
+from ..model.intermediates import PRODUCTS, symbol
 from ..model.mechanisms import door
 from ..reference import Attention
 from ..source.expressions import Expression
-from .forms import DUE, Array, Form, Mistake
+from .forms import DUE, Array, Form, Mistake, Rewrite
+from .formulas import Formulas
 from .library import HIDDEN, FormLibrary, Match
 from .names import role_of
-from .variants import Variants
+from .variants import other_scores, variants
 from .watching import Value
 
 # How far a value may be from a form, as a share of its largest number: sums of a few dozen numbers err by far less.
@@ -25,6 +27,7 @@ _COARSE = 3e-2
 _NEAR = 1e-3
 # What is right where it is made, and a mistake where it is used.
 AT_USE = ("softmax/scores", "tau/left-out")
+_RESULTS = ("O", "dQ", "dK", "dV")
 
 
 @dataclass(frozen=True)
@@ -41,22 +44,18 @@ class Located:
 
 
 @dataclass(frozen=True)
-class Holding:
-    """What a variable holds."""
+class Sight:
+    """What an expression of the function was seen to hold."""
 
     at: Expression
-    """The variable, after a statement."""
-    words: str
-    kind: str
+    words: str = ""
+    kind: str = ""
     mistakes: tuple[Mistake, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.at.name
-
-    @property
-    def line(self) -> int:
-        return self.at.line
+    form: Form | None = None
+    factor: float = 1.0
+    """By which the form is multiplied."""
+    mask: str | None = None
+    """Of masked scores, by which of the masks; "" for the one that is due."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class AuditExplanation:
     """In the order of the formulas."""
     unexplained: tuple[str, ...] = ()
     """The wrong results that no known mistake gives."""
-    holdings: tuple[Holding, ...] = ()
+    holdings: tuple[Sight, ...] = ()
     """What each variable held after each statement, as far as it is known."""
     swapped: tuple[str, str] | None = None
     """Two parameters, each used as the other: with their values exchanged all is right."""
@@ -75,17 +74,6 @@ class AuditExplanation:
     """Whether another call gave other results, so that nothing can be told of them."""
     strange: Value | None = None
     """Of what is unexplained, the first variable that holds none of what the formulas have."""
-
-
-@dataclass
-class _Places:
-    """Where each mistake and each form first showed."""
-
-    of_mistakes: list[tuple[frozenset[Mistake], Expression, Form | None]] = field(default_factory=list)
-    of_factor: dict[tuple[str, str], Expression] = field(default_factory=dict)
-    of_product: dict[Product, Expression] = field(default_factory=dict)
-    of_scores: list[tuple[float, Expression]] = field(default_factory=list)
-    of_masks: dict[str, Expression] = field(default_factory=dict)
 
 
 @door("audit/explain", lambda x, values, results, wrong: AuditExplanation(unexplained=tuple(wrong)))
@@ -107,88 +95,112 @@ def explain(
         by_autograd: whether its gradients are those of its O, so that they inherit what is wrong in that.
         asks_for_mask: whether it is told if there is a mask; else one that it lays by itself is meant.
     """
-    return _Explaining(x, by_autograd, asks_for_mask).explain(values, results, list(wrong))
+    return _Explaining(x, asks_for_mask).explain(values, results, list(wrong), by_autograd)
 
 
 class _Explaining:
-    def __init__(self, x: Attention, by_autograd: bool, asks_for_mask: bool) -> None:
-        self._formulas, self._by_autograd = Variants(x, asks_for_mask=asks_for_mask), by_autograd
-        self._of_output: tuple[Mistake, ...] = ()
+    """The forms of one problem, and which of them were seen where."""
+
+    def __init__(self, x: Attention, asks_for_mask: bool) -> None:
         b, h, m, d = x.q.shape
+        self._x, self._formulas = x, Formulas(x)
+        self._masks = {"": self._formulas.valid, **self._formulas.masks()}
+        self._rewrites = variants(self._formulas, asks_for_mask=asks_for_mask)
         self._library = FormLibrary({"b": b, "h": h, "m": m, "n": x.n_key, "d": d, "e": x.v.shape[-1]})
-        self._library.add(self._formulas.right())
-        self._library.add(self._formulas.wrong())
-        self._places, self._expanded = _Places(), set[int]()
-        self._holdings: list[Holding] = []
+        self._library.add(self._formulas.due())
+        for form, rows in other_scores(self._formulas):
+            self._library.add([form, *map(self._formulas.alone, rows)])
+        for one in self._rewrites:
+            self._library.add([self._formulas.alone(one)] if one.step != "do" else ())
+            if len(one.mistakes) == 1:  # its results at once: loops over elements may hold nothing else
+                self._library.add(form for form in self._formulas.ways(one) if form.kind in _RESULTS)
+        self._followed: list[tuple[Rewrite, ...]] = []
+        self._sights: list[Sight] = []
+        self._holdings: list[Sight] = []
         self._narrow: Value | None = None
-        self._latest: dict[tuple[str, str], Value] = {}
         self._unknown: list[Value] = []
 
-    def explain(self, values: Sequence[Value], results: Mapping[str, Array], wrong: list[str]) -> AuditExplanation:
+    def explain(
+        self, values: Sequence[Value], results: Mapping[str, Array], wrong: list[str], by_autograd: bool
+    ) -> AuditExplanation:
         for value in values:
             self._see(value)
         located: dict[Mistake, Located] = {}
         unexplained = []
         for name in wrong:
             mistakes = self._mistakes(name, results[name])
-            if mistakes is None and self._by_autograd:
-                mistakes = self._of_output or None
-            if mistakes is None:
-                unexplained.append(name)
-            for mistake in mistakes or ():
-                before = located.get(mistake) or self._located(mistake, frozenset(mistakes or ()))
+            if not mistakes and by_autograd:
+                mistakes = next((one.mistakes for one in self._seen("O")), ())
+            unexplained += [] if mistakes else [name]
+            for mistake in mistakes:
+                before = located.get(mistake) or self._located(mistake, frozenset(mistakes))
                 located[mistake] = replace(before, results=(*before.results, name))
         order = list(DUE)
         found = sorted(located.values(), key=lambda one: order.index(one.mistake.of) if one.mistake.of in order else 99)
-        strange = self._strange() if unexplained else None
+        strange = self._strange(values) if unexplained else None
         return AuditExplanation(tuple(found), tuple(unexplained), tuple(self._holdings), strange=strange)
 
     # --- values
 
     def _see(self, value: Value) -> None:
+        """Notes what a value is, and adds what follows from it to the library."""
         tolerance = _TOLERANCES.get(value.dtype, _COARSE)
         self._narrow = self._narrow or (value if value.dtype not in _TOLERANCES else None)
-        if self._is_masked(value, tolerance):
-            return
-        matches = self._library.matches(value.array, tolerance)
-        if value.at.name:
-            self._latest[value.at.function, value.at.name] = value
-            self._hold(value, matches)
-        for match in matches:
-            self._note(value, match)
-        for match in matches:
-            self._expand(match)
-
-    def _is_masked(self, value: Value, tolerance: float) -> bool:
-        """Whether it is masked scores; notes where a mask is laid."""
         hidden = ~(value.array > HIDDEN)
-        if not hidden.any() or np.isnan(value.array).any():
-            return False
-        formulas, square = self._formulas, value.array.ndim >= 2
-        shape = (value.array.shape[-2], value.array.shape[-1]) if square else ()
-        for name, mask in {"": formulas.valid, **formulas.masks}.items():
-            if square and shape == mask.shape[-2:] and (hidden == ~mask[0, 0]).all():
-                self._places.of_masks.setdefault(name, value.at)
-                if value.at.name:
-                    words = "S, masked" if not name else "S, masked otherwise"
-                    self._holdings.append(Holding(value.at, words, "S"))
-        return True
-
-    def _hold(self, value: Value, matches: list[Match]) -> None:
-        if not matches:
-            is_told = np.isfinite(value.array).all() and value.array.any() and self._library.knows(value.array)
-            if value.is_last and is_told:
-                self._unknown.append(value)
+        if hidden.any() and not np.isnan(value.array).any():
+            self._see_masked(value, hidden)
             return
-        match = matches[0]
-        words = self._in_words(match)
-        held = Holding(value.at, words, match.form.kind, match.form.mistakes)
-        if held not in self._holdings:
-            self._holdings.append(held)
+        matches, sights = self._library.matches(value.array, tolerance), []
+        for form, factor in ((match.form, match.factor) for match in matches):
+            by = self._factor_words(factor)
+            sights.append(
+                Sight(value.at, f"{by} * {form.words}" if by else form.words, form.kind, form.mistakes, form, factor)
+            )
+        self._sights += sights
+        role = role_of(value.at.name)
+        if value.at.name and sights:
+            self._holdings.append(min(sights, key=lambda one: (len(one.mistakes), one.kind != role)))
+        elif value.at.name:
+            self._unknown.append(value)
+        for match in matches:
+            self._follow(value, match)
 
-    def _in_words(self, match: Match) -> str:
-        factor = self._factor_words(match.factor)
-        return f"{factor} * {match.form.words}" if factor else match.form.words
+    def _see_masked(self, value: Value, hidden: NDArray[np.bool_]) -> None:
+        """Masked scores: notes where which mask is laid."""
+        for name, mask in self._masks.items():
+            if hidden.shape[-2:] == mask.shape[-2:] and (hidden == ~mask[0, 0]).all():
+                sight = Sight(value.at, "S, masked otherwise" if name else "S, masked", "S", mask=name)
+                self._sights.append(sight)
+                self._holdings += [sight] if value.at.name else []
+
+    def _follow(self, value: Value, match: Match) -> None:
+        """Adds what follows from a wrong form, once it is seen; and from delta, or dP, times a factor."""
+        rewrites, form = match.form.rewrites, match.form
+        if form.kind in ("delta", "dP") and not form.mistakes and not _is(abs(match.factor), 1.0):
+            by = self._factor_words(match.factor)
+            is_mean = form.kind == "delta" and match.factor < 1 and "1/" in by
+            words = f"{symbol(form.kind)} is {by} of what is due"
+            words = f"delta is a mean, {by} of the sum over the row" if is_mean else words
+            mistake = Mistake(form.kind, f"{form.kind.lower()}/factor", words)
+            array = form.values * match.factor
+            known = (one for one in self._rewrites if one.mistakes == (mistake,))
+            rewrites = (next(known, None) or Rewrite(form.kind, lambda v: array, (mistake,)),)
+            self._shown(mistake, value.at)
+        elif not form.mistakes or form.kind not in ("P", "O", "dP", "delta", "dS"):
+            return
+        wrong = tuple(one for one in rewrites if one.mistakes)
+        if wrong in self._followed or not wrong:
+            return
+        formulas, order = self._formulas, self._formulas.order
+        step = max(order[one.step] for one in wrong)
+        self._library.add([*formulas.ways(*wrong), *formulas.products(*wrong)])
+        earlier = [one for one in self._followed if all(order[other.step] < step for other in one)]
+        for others in earlier:
+            self._library.add(formulas.ways(*others, *wrong))
+        self._followed.append(wrong)
+        for one in self._rewrites:
+            if order[one.step] > step:
+                self._library.add(form for form in formulas.ways(*wrong, one) if form.kind == one.step)
 
     def _factor_words(self, factor: float) -> str:
         if _is(factor, 1.0):
@@ -196,7 +208,7 @@ class _Explaining:
         return next((words for words, known in self._constants().items() if _is(factor, known)), f"{factor:.4g}")
 
     def _constants(self) -> dict[str, float]:
-        x, log2e = self._formulas.x, math.log2(math.e)
+        x, log2e = self._x, math.log2(math.e)
         length, d = x.n_query, x.q.shape[-1]
         return {"-1": -1.0, "scale": x.scale, "1/scale": 1 / x.scale, "scale^2": x.scale**2, "ln 2": 1 / log2e,
                  "log2(e)": log2e, f"1/{length} (the length)": 1 / length, f"1/{d} (the head dim)": 1 / d, "1/2": 0.5,
@@ -206,61 +218,23 @@ class _Explaining:
                  f"1/{x.n_batch} (the batches)": 1 / x.n_batch, f"1/{x.n_heads} (the heads)": 1 / x.n_heads,
                  "-scale": -x.scale, "-1/scale": -1 / x.scale, "sqrt(scale)": x.scale**0.5}  # fmt: skip
 
-    def _note(self, value: Value, match: Match) -> None:
-        """Keeps where a mistake, a factor or a product first showed."""
-        places, form = self._places, match.form
-        if form.mistakes:
-            places.of_mistakes.append((frozenset(form.mistakes), value.at, form))
-        if form.kind in DUE:
-            places.of_factor.setdefault((form.kind, _key(match.factor)), value.at)
-        if form.kind == "O":
-            self._of_output = form.mistakes
-        if form.product is not None:
-            places.of_product.setdefault(form.product, value.at)
-        if form.kind == "S":
-            by = match.factor * (self._formulas.scale if form.words == "S" else 1.0)
-            places.of_scores.append((by, value.at))
-
-    def _expand(self, match: Match) -> None:
-        """Adds what follows from a wrong form, once it is seen; and from delta, or dP, times a factor."""
-        form = match.form
-        if form.kind in ("delta", "dP") and not form.mistakes and not _is(abs(match.factor), 1.0):
-            by = self._factor_words(match.factor)
-            words = f"{symbol(form.kind)} is {by} of what is due"
-            if form.kind == "delta" and match.factor < 1 and "1/" in by:
-                words = f"delta is a mean, {by} of the sum over the row"
-            mistake = Mistake(form.kind, f"{form.kind.lower()}/factor", words)
-            key = hash((form.kind, _key(match.factor)))
-            at = self._places.of_factor[form.kind, _key(match.factor)]
-            self._places.of_mistakes.append((frozenset([mistake]), at, None))
-            form = replace(form, values=form.values * match.factor, mistakes=(mistake,))
-        else:
-            key = id(form)
-        if form.mistakes and key not in self._expanded:
-            self._expanded.add(key)
-            self._library.add(self._formulas.derived(form))
-
     # --- results
 
-    def _mistakes(self, name: str, array: Array) -> tuple[Mistake, ...] | None:
-        """What makes a result wrong; None where nothing known does."""
+    def _mistakes(self, name: str, array: Array) -> tuple[Mistake, ...]:
+        """What makes a result wrong; () where nothing known does."""
         if self._narrow is not None and self._is_coarse(name, array):
             words = f"it computes in {self._narrow.dtype}, and has its rounding errors"
-            made = Mistake("", "precision", words, "compute in float64")
-            self._places.of_mistakes.append((frozenset([made]), self._narrow.at, None))
-            return (made,)
+            return (self._shown(Mistake("", "precision", words, "compute in float64"), self._narrow.at),)
         matches = self._library.matches(array, _TOLERANCES["float32"])
         own = [match for match in matches if match.form.kind == name]
-        for match in own:
-            if _is(match.factor, 1.0):
-                return match.form.mistakes or None
-        for match in own:
-            if not _is(match.factor, 1.0):
-                return (*match.form.mistakes, self._of_factor(name, match.factor))
-        for match in matches:
-            if match.form.product is not None or match.form.kind:
-                return (*match.form.mistakes, self._of_other(name, match))
-        return None
+        exact = [match for match in own if _is(match.factor, 1.0)]
+        if exact:
+            return exact[0].form.mistakes
+        if own:
+            return (*own[0].form.mistakes, self._of_factor(name, own[0].factor))
+        others = (one for one in matches if one.form.product is not None or one.form.kind)
+        other = next(others, None)
+        return () if other is None else (*other.form.mistakes, self._of_other(name, other.form))
 
     def _is_coarse(self, name: str, array: Array) -> bool:
         """Whether a result is right to 16 bits."""
@@ -268,13 +242,13 @@ class _Explaining:
         return any(one.form.kind == name and not one.form.mistakes and abs(one.factor - 1) < _COARSE for one in matches)
 
     def _of_factor(self, name: str, factor: float) -> Mistake:
-        by = self._factor_words(factor)
-        scale = self._formulas.scale
-        if name in ("dQ", "dK") and _is(factor, 1 / scale):
+        by, scale, at = self._factor_words(factor), self._x.scale, self._first(name, factor)
+        of_scores = name in ("dQ", "dK")
+        if of_scores and _is(factor, 1 / scale):
             made = Mistake(name, "scale/left-out", f"the scale is left out of {name}", f"multiply {name} by the scale")
-        elif name in ("dQ", "dK") and _is(factor, scale):
+        elif of_scores and _is(factor, scale):
             made = Mistake(name, "scale/twice", f"the scale is applied to {name} twice", f"multiply {name} by it once")
-        elif name in ("dQ", "dK") and _is(factor * scale, self._formulas.x.q.shape[-1] ** -0.5):
+        elif of_scores and _is(factor * scale, self._x.q.shape[-1] ** -0.5):
             words = f"the scale that is given is not used in {name}, but 1 / sqrt(head dim)"
             made = Mistake(name, "scale/ignored", words, "use it")
         elif _is(factor, -1.0):
@@ -283,56 +257,67 @@ class _Explaining:
             made = Mistake(name, "mean", f"{name} is a mean, {by} of the sum")
         else:
             made = Mistake(name, "factor", f"all of {name} is {by} times what the formula gives")
-        at = self._places.of_factor.get((name, _key(factor)))
-        if name in ("dQ", "dK") and not _is(factor * scale, 1.0):  # where dS has that factor already
-            at = self._places.of_factor.get(("dS", _key(factor * scale)), at)
-        if at is not None:
-            self._places.of_mistakes.append((frozenset([made]), at, None))
-        return made
+        if of_scores and not _is(factor * scale, 1.0):  # where dS has that factor already
+            at = self._first("dS", factor * scale) or at
+        return self._shown(made, at)
 
-    def _of_other(self, name: str, match: Match) -> Mistake:
+    def _of_other(self, name: str, form: Form) -> Mistake:
         """A result that is another one, or a product of other things."""
-        product, due = match.form.product, PRODUCTS.get(name)
-        if match.form.kind or product is None or due is None:
-            words = f"what is returned as {name} is {match.form.words}"
-            made, at = Mistake(name, "order", words, "return it under its own name"), None
-        else:
-            key = "transposed" if product == due.turned else "operand"
-            made = Mistake(name, key, f"{name} is made of {product.formula}, not of {due.formula}")
-            at = self._places.of_product.get(product)
-            named = (one.at for one in self._holdings if role_of(one.name) == due.matrix and one.kind == product.matrix)
-            at = at if product.matrix == due.matrix else next(named, at)
-        if at is not None:
-            self._places.of_mistakes.append((frozenset([made]), at, None))
-        return made
+        product, due = form.product, PRODUCTS.get(name)
+        if form.kind or product is None or due is None:
+            return Mistake(name, "order", f"what is returned as {name} is {form.words}", "return it under its own name")
+        key = "transposed" if product == due.turned else "operand"
+        at = next((one.at for one in self._sights if one.form is not None and one.form.product == product), None)
+        if product.matrix != due.matrix:
+            named = (
+                one.at for one in self._holdings if role_of(one.at.name) == due.matrix and one.kind == product.matrix
+            )
+            at = next(named, at)
+        return self._shown(Mistake(name, key, f"{name} is made of {product.formula}, not of {due.formula}"), at)
+
+    def _shown(self, mistake: Mistake, at: Expression | None) -> Mistake:
+        """The mistake, which shows at a place."""
+        self._sights += [Sight(at, mistakes=(mistake,))] if at is not None else []
+        return mistake
+
+    def _seen(self, kind: str) -> Iterator[Sight]:
+        """Where forms of a kind were seen, the latest first."""
+        return (one for one in reversed(self._sights) if one.form is not None and one.form.kind == kind)
+
+    def _first(self, kind: str, factor: float) -> Expression | None:
+        found = [one.at for one in self._seen(kind) if f"{one.factor:.3g}" == f"{factor:.3g}"]  # of rounded values too
+        return found[-1] if found else None
 
     def _located(self, mistake: Mistake, together: frozenset[Mistake]) -> Located:
         """Where one of the mistakes of a result is made: of one in the scores or the mask, where these are made."""
-        places = self._places
-        shows = (one for one in places.of_mistakes if mistake in one[0] and one[0] <= together)
+        shows = [one for one in self._sights if mistake in one.mistakes and together.issuperset(one.mistakes)]
         if mistake.key in AT_USE:
-            shows = (one for one in shows if one[2] is None or (one[2].kind != "P" and one[2].words != "PE"))
-        _, at, form = next(shows, (None, None, None))
-        scores = [at for by, at in places.of_scores if mistake.of_scores is not None and _is(by, mistake.of_scores)]
-        if scores and mistake.key.startswith("scale"):
-            at = scores[-1]
+            shows = [one for one in shows if one.form is None or (one.form.kind != "P" and one.form.words != "PE")]
+        first = shows[0] if shows else None
+        at = first.at if first is not None else None
+        if mistake.of_scores is not None and mistake.key.startswith("scale"):
+            at = next((one.at for one in self._seen("S") if _is(self._of_raw(one), mistake.of_scores)), at)
         elif mistake.mask:
-            at = places.of_masks.get(mistake.mask, at)
-        return Located(mistake, at, (), form)
+            at = next((one.at for one in self._sights if one.mask == mistake.mask), at)
+        return Located(mistake, at, (), first.form if first is not None else None)
 
-    def _strange(self) -> Value | None:
+    def _of_raw(self, sight: Sight) -> float:
+        """By which factor of Q K^T scores were seen."""
+        return sight.factor * (self._x.scale if sight.form is not None and sight.form.words == "S" else 1.0)
+
+    def _strange(self, values: Sequence[Value]) -> Value | None:
         """The first variable named as an intermediate that holds none; else the first that holds nothing known."""
         # What is written into later shows only in the end what it holds.
-        final = [one for one in self._unknown if self._latest[one.at.function, one.at.name] is one]
-        named = [value for value in final if role_of(value.at.name) in DUE]
-        others = [value for value in final if value.array.ndim >= 2]
-        return next(iter([*named, *others]), None)
+        latest = {(value.at.function, value.at.name): value for value in values}
+        final = [
+            one
+            for one in self._unknown
+            if one is latest[one.at.function, one.at.name] and np.isfinite(one.array).all() and one.array.any()
+            and self._library.knows(one.array)
+        ]  # fmt: skip
+        named = [one for one in final if role_of(one.at.name) in DUE]
+        return next(iter([*named, *(one for one in final if one.array.ndim >= 2)]), None)
 
 
 def _is(factor: float, known: float) -> bool:
     return abs(factor - known) <= _NEAR * abs(known)
-
-
-def _key(factor: float) -> str:
-    """A factor to three digits, so that those of rounded values are one."""
-    return f"{factor:.3g}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,11 @@ _LAZY = {
     "O": "O = PE V, PE = relu(P + tau / (i + 1)), 0 where it is masked", "dP": "dP = [PE > 0] * dO V^T",
     "delta": "delta = rowsum(P * dP)", "dV": "dV = PE^T dO",
 }  # fmt: skip
-FEATURES = {"q": "bhmd", "k": "bhnd", "v": "bhne", "do": "bhme", "O": "bhme"}
+
+
+def due_in(family: str) -> Mapping[str, str]:
+    """The formula of each intermediate in a family."""
+    return DUE | _LAZY if family == "lazy" else DUE
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,20 @@ class Mistake:
     of_scores: float | None = None
     """Of one in the scores, the factor of Q K^T that came."""
     mask: str = ""
-    """Of one in the mask, its name among `masks`."""
+    """Of one in the mask, its name among those of `Formulas.masks`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rewrite:
+    """What stands in the place of one step of the formulas."""
+
+    step: str
+    make: Callable[[Mapping[str, Array]], Array]
+    """Its values from those of the steps before it."""
+    mistakes: tuple[Mistake, ...] = ()
+    """() where it is another right way."""
+    words: str = ""
+    """What it makes; "" for what is due."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,15 +69,5 @@ class Form:
     mistakes: tuple[Mistake, ...] = ()
     product: Product | None = None
     """Of a product: what it multiplies."""
-
-
-def due_in(family: str) -> Mapping[str, str]:
-    """The formula of each intermediate in a family."""
-    return DUE | _LAZY if family == "lazy" else DUE
-
-
-def multiplied(matrix: Form, product: Product, other: Array) -> Form:
-    """A matrix times an input, or O, without the scale."""
-    values = (matrix.values.swapaxes(-1, -2) if product.is_transposed else matrix.values) @ other
-    axes = "bh" + ("n" if product.is_transposed else "m") + FEATURES[product.other][-1]
-    return Form("", axes, values, product.formula, matrix.mistakes, product)
+    rewrites: tuple[Rewrite, ...] = ()
+    """With which it was made."""

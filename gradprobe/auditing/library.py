@@ -32,7 +32,6 @@ class _Shelf:
 
     forms: list[Form] = field(default_factory=list)
     rows: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    norms: Array = field(default_factory=lambda: np.zeros(0))
     until: int = 0
     """How many of the library's forms stand in it."""
 
@@ -41,65 +40,59 @@ class FormLibrary:
     """Forms of one problem, and which of them an array is."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
-        self.sizes = sizes
-        self.forms: list[Form] = []
+        self._sizes = sizes
+        self._forms: list[Form] = []
         self._shelves: dict[tuple[int, ...], _Shelf] = {}
-        self._fewest: dict[tuple[str, str, bytes], int] = {}
-        self._known_orders: dict[tuple[tuple[int, ...], str], list[tuple[str, ...]]] = {}
+        self._fewest: dict[tuple[str, str, int], int] = {}
+        self._orders: dict[tuple[tuple[int, ...], str], list[tuple[str, ...]]] = {}
 
     def add(self, forms: Iterable[Form]) -> None:
         """Further forms; one whose values are another's of its kind, with as few mistakes, is left out."""
         for form in forms:
-            key = (form.kind, form.axes, np.round(_finite(form.values), 9).tobytes())
+            key = (form.kind, form.axes, hash(np.round(_finite(form.values), 9).tobytes()))
             if len(form.mistakes) < self._fewest.get(key, 99):
                 self._fewest[key] = len(form.mistakes)
-                self.forms.append(form)
+                self._forms.append(form)
 
     def matches(self, array: Array, tolerance: float) -> list[Match]:
         """What an array is, that with the fewest mistakes first."""
-        shape = tuple(size for size in array.shape if size != 1)
         flat = _finite(array).reshape(-1)
         length = float(np.linalg.norm(flat))
-        if np.count_nonzero(flat) < FEWEST or not length:
+        shelf = self._shelf(array)
+        if np.count_nonzero(flat) < FEWEST or not length or not shelf.forms:
             return []
-        shelf = self._shelf(shape)
-        if not len(shelf.forms):
-            return []
-        products = shelf.rows @ flat
-        near = np.flatnonzero(np.abs(products) >= (1 - 4 * tolerance) * shelf.norms * length)
+        products, norms = shelf.rows @ flat, np.linalg.norm(shelf.rows, axis=1)
         found: dict[int, Match] = {}
-        for at in near[shelf.norms[near] > 0]:
-            factor = float(products[at] / shelf.norms[at] ** 2)
+        for at in np.flatnonzero((np.abs(products) >= (1 - 4 * tolerance) * norms * length) & (norms > 0)):
+            factor = float(products[at] / norms[at] ** 2)
             if np.abs(flat - factor * shelf.rows[at]).max() <= tolerance * np.abs(flat).max():
                 found.setdefault(id(shelf.forms[at]), Match(shelf.forms[at], factor))
         return sorted(found.values(), key=_simplest)
 
     def knows(self, array: Array) -> bool:
         """Whether any form has a part of an array's shape."""
-        return bool(self._shelf(tuple(size for size in array.shape if size != 1)).forms)
+        return bool(self._shelf(array).forms)
 
-    def _shelf(self, shape: tuple[int, ...]) -> _Shelf:
+    def _shelf(self, array: Array) -> _Shelf:
+        shape = tuple(size for size in array.shape if size != 1)
         shelf = self._shelves.setdefault(shape, _Shelf())
-        new = [(form, part) for form in self.forms[shelf.until :] for part in self._parts(form, shape)]
-        shelf.until = len(self.forms)
+        new = [(form, part) for form in self._forms[shelf.until :] for part in self._parts(form, shape)]
+        shelf.until = len(self._forms)
         if new:
             rows = np.concatenate([part for _, part in new])
             shelf.rows = np.concatenate([shelf.rows, rows]) if shelf.forms else rows
-            shelf.norms = np.linalg.norm(shelf.rows, axis=1)
             shelf.forms += [form for form, part in new for _ in part]
         return shelf
 
     def _parts(self, form: Form, shape: tuple[int, ...]) -> Iterator[Array]:
         """The parts of a form that have a shape, [parts, size] for each order of axes."""
-        axes = [letter for letter, size in zip(form.axes, form.values.shape, strict=True) if size != 1]
+        axes = "".join(letter for letter, size in zip(form.axes, form.values.shape, strict=True) if size != 1)
         values = _finite(form.values).reshape([size for size in form.values.shape if size != 1])
-        key = (shape, "".join(axes))
-        if key not in self._known_orders:
-            self._known_orders[key] = list(self._orders(shape, axes))
-        for kept in self._known_orders[key]:
-            flat = [letter for group in kept for letter in group]
-            left = [letter for letter in axes if letter not in flat]
-            moved = values.transpose([axes.index(letter) for letter in (*left, *flat)])
+        if (shape, axes) not in self._orders:
+            self._orders[shape, axes] = list(self._ordered(shape, axes))
+        for kept in self._orders[shape, axes]:
+            left = [letter for letter in axes if letter not in "".join(kept)]
+            moved = values.transpose([axes.index(letter) for letter in (*left, *"".join(kept))])
             for part in self._tiles(moved, kept, shape, len(left)):
                 yield np.ascontiguousarray(part).reshape(-1, math.prod(shape))
 
@@ -116,15 +109,14 @@ class FormLibrary:
             yield moved.take(range(start, start + size), axis)
 
     def _length(self, letters: str) -> int:
-        return math.prod(self.sizes[letter] for letter in letters)
+        return math.prod(self._sizes[letter] for letter in letters)
 
-    def _orders(self, shape: tuple[int, ...], axes: list[str]) -> Iterator[tuple[str, ...]]:
+    def _ordered(self, shape: tuple[int, ...], axes: str) -> Iterator[tuple[str, ...]]:
         """Which axes each dimension of a shape may be: one, or two neighbours that are merged into it.
 
         Where no axes fit, one dimension may be a tile of the query rows or of the keys.
         """
-        pairs = [first + second for first, second in (("b", "h"), ("h", "d"), ("h", "e"))]
-        known = [*axes, *(pair for pair in pairs if set(pair) <= set(axes))]
+        known = [*axes, *(pair for pair in ("bh", "hd", "he") if set(pair) <= set(axes))]
         whole = [[letters for letters in known if self._length(letters) == size] for size in shape]
         tiles = [[letter for letter in "mn" if letter in axes and 1 < size < self._length(letter)] for size in shape]
         cut = ([*whole[:at], tiles[at], *whole[at + 1 :]] for at in range(len(shape)))

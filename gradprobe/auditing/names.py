@@ -1,4 +1,4 @@
-"""Names: what parameters, variables and returned values of a hand-written reference are called."""
+"""Names: what parameters and variables of a hand-written reference are called, and the lines of its statements."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..model.intermediates import SUBEXPRESSIONS, TABLE, plain
-from ..source.text import PythonSource
 from ..targets.parameters import canonical_name
+from ..targets.returned import statements_of
 
 # What targets are never given by these names, and people call it so in references.
 _PARAMETERS = {"grad": "do", "g": "do", "dy": "do", "d_out": "do", "grad_outputs": "do", "upstream": "do", "l": "lse",
@@ -22,10 +22,9 @@ _RESULTS = {
     for row in (*TABLE, *SUBEXPRESSIONS)
     for word in (plain(row.name), *row.called.references.split(), *plain(row.called.parameters).split())
 }
-
-
-# What stands behind the name of an input in much code.
+# What stands behind the name of an input in much code, and of a variable.
 _ENDINGS = ("_in", "_ref", "_np", "_t", "_f", "_mat", "_tensor")
+_COPIES = ("_ref", "_manual", "_torch", "_expected", "_np", "_hat", "_fp32", "_f32", "_f64")
 
 
 def parameter_named(name: str) -> str | None:
@@ -43,81 +42,31 @@ def size_named(name: str) -> str | None:
 def role_of(name: str) -> str | None:
     """The intermediate that a variable or a key of a result is named after; None where its name says nothing."""
     word = name.lower().strip("_")
-    for ending in ("_ref", "_manual", "_torch", "_expected", "_np", "_hat", "_fp32", "_f32", "_f64"):
+    for ending in _COPIES:
         word = word.removesuffix(ending)
     return _RESULTS.get(plain(word.removeprefix("ref_")))
 
 
-def returned_names(function: Callable[..., Any], source: PythonSource | None) -> list[list[str | None]]:
-    """What each return statement's values are called, one list a statement that returns several; the last one first."""
-    node = _definition(function, source)
-    if node is None:
-        return []
-    returns = [
-        one for one in _own(node) if isinstance(one, ast.Return) and isinstance(one.value, (ast.Tuple, ast.List))
-    ]
-    return [[_name_of(part) for part in _flat(one.value)] for one in reversed(returns)]
-
-
-def return_line(function: Callable[..., Any], source: PythonSource | None, *, backward: bool = False) -> int | None:
+def return_line(function: Callable[..., Any], *, backward: bool = False) -> int | None:
     """The line of a function's last return statement; with `backward`, of its last call of that, where it has one."""
-    node = _definition(function, source)
-    inside = list(_own(node)) if node is not None else []
-    called = [one.func for one in inside if isinstance(one, ast.Call)]
-    calls = [one.lineno for one in called if isinstance(one, ast.Attribute) and one.attr in ("backward", "grad")]
-    lines = [one.lineno for one in inside if isinstance(one, ast.Return)]
+    lines: list[int] = []
+    calls: list[int] = []
+    for node in statements_of(function):
+        if isinstance(node, ast.Return):
+            lines.append(node.lineno)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            calls += [node.lineno] if node.func.attr in ("backward", "grad") else []
     return max((calls if backward else []) or lines, default=None)
 
 
-def line_of_role(function: Callable[..., Any], source: PythonSource | None, role: str) -> int | None:
+def line_of_role(function: Callable[..., Any], role: str) -> int | None:
     """The line of the one statement that makes a variable named after an intermediate; None where there are others."""
-    node = _definition(function, source)
-    inside = [one for one in _own(node) if isinstance(one, (ast.Assign, ast.AugAssign))] if node is not None else []
-    lines = {
-        one.lineno
-        for one in inside
-        for target in (one.targets if isinstance(one, ast.Assign) else [one.target])
-        if isinstance(target, ast.Name) and role_of(target.id) == role
-    }
+    lines = {line for line, name in _assigned(function) if role_of(name) == role}
     return lines.pop() if len(lines) == 1 else None
 
 
-def _definition(function: Callable[..., Any], source: PythonSource | None) -> ast.FunctionDef | None:
-    code = getattr(function, "__code__", None)
-    if source is None or code is None:
-        return None
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            lines = {node.lineno, *(decorator.lineno for decorator in node.decorator_list)}
-            if code.co_firstlineno in lines:
-                return node
-    return None
-
-
-def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """What stands in a function, and not in another one inside it."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
-            yield child
-            yield from _own(child)
-
-
-def _flat(node: ast.expr | None) -> Iterator[ast.expr]:
-    if isinstance(node, (ast.Tuple, ast.List)):
-        for part in node.elts:
-            yield from _flat(part)
-    elif node is not None:
-        yield node
-
-
-def _name_of(node: ast.expr) -> str | None:
-    """`dq` of dq, dq.to(x), dq.numpy(); dQ of q.grad."""
-    while True:
-        if isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.value, ast.Name):
-            return f"d{node.value.id}"
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            node = node.func.value
-        elif isinstance(node, (ast.Attribute, ast.Subscript)):
-            node = node.value
-        else:
-            return node.id if isinstance(node, ast.Name) else None
+def _assigned(function: Callable[..., Any]) -> Iterator[tuple[int, str]]:
+    for node in statements_of(function):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, (ast.Assign, ast.AugAssign)):
+            yield from ((node.lineno, target.id) for target in targets if isinstance(target, ast.Name))

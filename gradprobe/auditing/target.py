@@ -36,9 +36,8 @@ def audited_target(subject: str | Callable[..., Any], family: str | None) -> Tar
     except Failure:
         return find_target(subject, family)
     if not made.is_right:
-        raise ReferenceFailure(
-            f"the verdict is about the reference: {_describe(made)}", _WAY_OUT.format(made.callee.word)
-        )
+        way_out = _WAY_OUT.format(made.callee.word)
+        raise ReferenceFailure(f"the verdict is about the reference: {_describe(made)}", way_out)
     try:
         plain = find_target(subject, family)
     except UsageFailure:
@@ -51,7 +50,7 @@ def _is_plain(made: Audit, plain: Target) -> bool:
     """Whether it can be called as any target is."""
     how = made.attempt.how
     is_usual = how.library == "torch" and how.shapes == "bhld" and not how.mask and not how.leaves
-    takes_all = "causal" in plain.takes or not made.attempt.setting.causal or plain.family == "lazy"
+    takes_all = "causal" in plain.takes or not how.causal or plain.family == "lazy"
     return is_usual and takes_all and (made.attempt.called.is_mapping or not plain.is_backward)
 
 
@@ -73,11 +72,11 @@ def on_the_cpu_if_need_be(reference: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _describe(made: Audit) -> str:
-    name, found, known = made.callee.word, diagnoses_of(made), known_of(made)
-    first = next((run.measured.first for run in made.runs if run.measured and run.measured.first), None)
+    name, found = made.callee.word, diagnoses_of(made)
     if not found:
+        first = next((run.measured.first for run in made.runs if run.measured and run.measured.first), None)
         departs = f"{name} departs from {departure(made.attempt.drawn.case, first)}" if first is not None else name
-        return "; ".join([departs, *known])
+        return "; ".join([departs, *known_of(made)])
     where = found[0].where[0] if found[0].where else None
     place = f" ({Path(where.file).name}:{where.line}: {where.code})" if where is not None else ""
     _, is_formula, due = found[0].evidence[0].partition("due: ")
@@ -86,22 +85,16 @@ def _describe(made: Audit) -> str:
 
 def _in_its_own_way(made: Audit) -> Target:
     """The reference behind a function that takes and gives tensors [B, H, L, D] by their usual names."""
-    callee, how, setting = made.callee, made.attempt.how, made.attempt.setting
-    takes = {
-        name: name
-        for name in callee.takes
-        if canonical_name(name) == name and not (how.mask and name in ("mask", "bias"))
-    }
-    if setting.causal or how.mask or "P" in callee.takes:
+    callee, how = made.callee, made.attempt.how
+    usual = [name for name in callee.takes if canonical_name(name) == name]
+    takes = {name: name for name in usual if not how.mask or name not in ("mask", "bias")}
+    if how.causal or how.mask or "P" in callee.takes:
         takes["causal"] = "causal"
-    lost = [letter for letter in "bh" if letter not in how.shapes]
+    lost = [axis for axis, letter in enumerate("bh") if letter not in how.shapes]
 
     def reference(**given: Any) -> dict[str, Tensor]:
         tensors = {name: value for name, value in given.items() if name in LETTERS}
         options = {name: value for name, value in given.items() if name not in LETTERS}
-        if how.library == "numpy":
-            arrays = {name: value.cpu().numpy() for name, value in options.items() if isinstance(value, Tensor)}
-            options |= arrays
         if "P" in callee.takes:
             known = {name: value for name, value in given.items() if name in ("causal", "scale", "softcap", "window")}
             tensors["P"] = manual_attention_backward(*(tensors[name] for name in ("q", "k", "v", "do")), **known)["P"]
@@ -113,15 +106,14 @@ def _in_its_own_way(made: Audit) -> Target:
     return Target(found.word, reference, takes, required, made.attempt.drawn.case.family, found.source, found.changes)
 
 
-def _each(
-    tensors: Mapping[str, Tensor], lost: list[str], call: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
-) -> dict[str, Tensor]:
-    """The results of a call for every batch, and every head, that it has no axis for, put together."""
+_Tensors = Mapping[str, Tensor]
+
+
+def _each(tensors: _Tensors, lost: list[int], call: Callable[[_Tensors], _Tensors]) -> dict[str, Tensor]:
+    """The results of a call for each place along every axis that it lacks, put together."""
     if not lost:
         return dict(call(tensors))
-    axis = "bh".index(lost[0])
-    count = tensors["q"].shape[axis]
-    parts = [
-        _each({name: one.narrow(axis, at, 1) for name, one in tensors.items()}, lost[1:], call) for at in range(count)
-    ]
+    axis, count = lost[0], tensors["q"].shape[lost[0]]
+    cut = ({name: one.narrow(axis, at, 1) for name, one in tensors.items()} for at in range(count))
+    parts = [_each(part, lost[1:], call) for part in cut]
     return {name: torch.cat([part[name] for part in parts], axis) for name in parts[0]}

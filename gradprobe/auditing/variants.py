@@ -1,252 +1,82 @@
-"""Variants: what people write in the places of a right backward's formulas, and what follows from it."""
+"""Variants: what people write in the place of a step of the formulas, a row each."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model.intermediates import PRODUCTS, Product, symbol
-from .forms import Array, Form, Mistake, multiplied
-from .formulas import Formulas, exponentials
+from ..model.intermediates import symbol
+from .forms import Array, Form, Mistake, Rewrite
+from .formulas import FEATURES, Formulas, exponentials, turned
+
+Steps = Mapping[str, Array]
 
 
-class Variants(Formulas):
-    """The forms of one problem with a mistake in them."""
-
-    @property
-    def masks(self) -> Mapping[str, NDArray[np.bool_]]:
-        """By name, where keys are seen in the place of where they should be."""
-        i, j = np.arange(self.x.n_query)[:, None], np.arange(self.x.n_key)
-        others = {"left-out": i > -1, "strict": j < i, "inverted": j >= i, "inverted-strict": j > i, "late": j <= i + 1}
-        return {name: np.broadcast_to(seen & (j > -1), self.valid.shape) for name, seen in others.items()}
-
-    def wrong_p(self) -> Iterator[Form]:
-        """P with one or two mistakes in its scores, its mask, or its softmax."""
-        factors, masks, kinds = list(self._factors()), list(self._masks()), list(_KINDS.items())
-        for (of_factor, factor), (of_mask, mask), (kind, words) in itertools.product(factors, masks, kinds):
-            of_kind = Mistake("P", f"softmax/{kind}", words[0], words[1]) if kind else None
-            mistakes = tuple(one for one in (of_factor, of_mask, of_kind) if one is not None)
-            if 0 < len(mistakes) < 3 and (kind != "heads" or self.x.n_heads > 1):
-                with np.errstate(all="ignore"):
-                    way = of_mask.key if of_mask else ""
-                    way = "mask/after" if of_mask and of_mask.mask == "after" else way
-                    values = _softmaxed(kind, self.logits(factor), way, mask, self.valid)
-                if values is not None:
-                    yield Form("P", "bhmn", values, "P", mistakes)
-        if self.x.bias is not None:
-            without = np.where(self.valid, self.scale * self.raw, -np.inf)
-            _, powers = exponentials(without)
-            mistake = Mistake("S", "bias/left-out", "the bias is left out of the scores", "add it before the softmax")
-            yield Form("P", "bhmn", powers / np.maximum(powers.sum(-1, keepdims=True), 1.0), "P", (mistake,))
-        for of_factor, factor in factors[1:]:  # of an LSE that is given, and right
-            assert of_factor is not None
-            yield Form("P", "bhmn", np.where(self.valid, np.exp(self.logits(factor) - self._lse), 0), "P", (of_factor,))
-
-    def _factors(self) -> Iterator[tuple[Mistake | None, float]]:
-        yield None, self.scale
-        d, width, log2e = self.x.q.shape[-1], self.x.n_heads * self.x.q.shape[-1], math.log2(math.e)
-        ways = {
-            "scale/ignored": (d**-0.5, "the scale that is given is not used, but 1 / sqrt(head dim)", "use it"),
-            "scale/left-out": (1.0, "the scores are not scaled", "multiply Q K^T by the scale"),
-            "scale/twice": (self.scale**2, "the scores are scaled twice", "scale once"),
-            "scale/inverse": (1 / self.scale, "the scores are divided by the scale", "multiply by the scale"),
-            "scale/root": (self.scale**0.5, "the scores are multiplied by the square root of the scale", ""),
-            "scale/head-dim": (1 / d, "the scores are divided by the head dim, not by its root", ""),
-            "scale/width": (width**-0.5, "the scores are scaled by the width of all heads, not of one", ""),
-            "scale/length": (self.x.n_key**-0.5, "the scores are scaled by the length, not by the head dim", ""),
-            "exp2/log2e": (self.scale * log2e, "the scores are in units of log2, and exp is taken of them",
-                           "take exp2, or leave out log2(e)"),
-            "exp2/ln2": (self.scale / log2e, "exp2 is taken of scores in natural units",
-                         "take exp, or multiply by log2(e)"),
-        }  # fmt: skip
-        seen = [self.scale]
-        for key, (factor, words, fix) in ways.items():
-            if all(abs(factor - other) > 1e-6 * abs(factor) for other in seen):
-                seen.append(factor)
-                yield Mistake("S" if key.startswith("scale") else "P", key, words, fix, of_scores=factor), factor
-
-    def _masks(self) -> Iterator[tuple[Mistake | None, NDArray[np.bool_]]]:
-        yield None, self.valid
-        if self.valid.all() and not self._asks_for_mask:
-            return
-        if self.valid.all():
-            i, j = np.arange(self.x.n_query)[:, None], np.arange(self.x.n_key)
-            undue, seen = "it masks causally although causal is false", np.broadcast_to(j <= i, self.valid.shape)
-            yield Mistake("P", "mask/undue", undue, "mask only where causal is true", mask="undue"), seen
-            yield Mistake("P", "mask/undue", f"{undue}, over P", "mask only where causal is true", mask="after"), seen
-            return
-        words = {
-            "left-out": ("P is made of scores without the mask", "mask the scores with -inf before the softmax"),
-            "strict": ("the mask hides the diagonal too", "let a row see its own key: j <= i"),
-            "inverted": ("the mask shows what it should hide (j >= i)", "show j <= i"),
-            "inverted-strict": ("the mask is upside down (j > i)", "show j <= i, which is the opposite of this mask"),
-            "late": ("the mask shows one key too many (j <= i + 1)", "show j <= i"),
-        }
-        for name, mask in self.masks.items():
-            yield Mistake("P", f"mask/{name}", *words[name], mask=name), mask
-        zero = "masked scores are 0 where they should be -inf, so masked keys keep a share"
-        yield Mistake("P", "mask/zero", zero, "fill with -inf", mask="zero"), self.valid
-        after = "the mask is applied to P after the softmax, so rows do not sum to one"
-        yield (
-            Mistake("P", "mask/after", after, "mask the scores with -inf before the softmax", mask="after"),
-            self.valid,
-        )
-        lse = "P is exp(S - LSE) with unmasked scores and a masked LSE"
-        yield Mistake("P", "mask/left-out", lse, "mask the scores with -inf again, or P with 0", mask="lse"), self.valid
-
-    def wrong_rows(self) -> Iterator[Form]:
-        """One number a row that is taken for delta. Of two words for the same numbers the first is told."""
-        p, dp = self.alternates["P"][0].values, self.alternates["dP"][0].values
-        others = {"rowsum(dP)": dp.sum(-1), "colsum(P * dP)": (p * dp).sum(-2), "colsum(dP)": dp.sum(-2),
-                  "rowsum(P^2 * dP)": (p * p * dp).sum(-1), "max(P * dP)": (p * dp).max(-1),
-                  "rowsum(P * P)": (p * p).sum(-1), "rowsum(dP * dP)": (dp * dp).sum(-1),
-                  "rowsum(dO)": self.inputs["do"].sum(-1), "rowsum(O)": self.alternates["O"][0].values.sum(-1),
-                  "rowsum(P)": p.sum(-1)}  # fmt: skip
-        yield from (_row(words, values) for words, values in others.items())
-        yield from self._rows_of_features(self.alternates["O"][0])
-
-    def _of_wrong_rows(self) -> Iterator[Form]:
-        """Results of a wrong delta, which loops over elements never hold as a row."""
-        p, dp, delta = (self.alternates[kind][0].values for kind in ("P", "dP", "delta"))
-        length = dp.shape[-1]
-        means = {
-            f"delta is a mean, 1/{length} (the length) of the sum over the row": length,
-            "delta is a mean: it is divided by the keys that a row sees": np.maximum(self.valid.sum(-1), 1),
-        }
-        others = [_row("rowsum(dP) / the length", dp.mean(-1))]
-        for words, count in means.items():
-            others.append(Form("delta", "bhm", delta / count, "delta", (Mistake("delta", "delta/factor", words),)))
-        for row in (*self.wrong_rows(), *others):
-            ds = Form("dS", "bhmn", p * (dp - row.values[..., None]), "dS", row.mistakes)
-            yield from (self._product(name, ds) for name in ("dQ", "dK"))
-
-    def _rows_of_features(self, o: Form) -> Iterator[Form]:
-        dv = self.weighting_v(self.alternates["P"][0].values).swapaxes(-1, -2) @ self.inputs["do"]
-        features = {**self.inputs, "O": o.values, "dV": dv}
-        for a, b in itertools.combinations_with_replacement(features, 2):
-            if {a, b} == {"do", "O"} and self._tau is None:
-                continue
-            if features[a].shape == features[b].shape:
-                made = _row(f"rowsum({symbol(a)} * {symbol(b)})", (features[a] * features[b]).sum(-1))
-                yield replace(made, mistakes=(*(o.mistakes if "O" in (a, b) else ()), *made.mistakes))
-
-    def wrong_dp(self) -> Iterator[Form]:
-        """Products of the wrong rows, taken for dP."""
-        features = {**self.inputs, "O": self.alternates["O"][0].values}
-        for a, b in itertools.product(features, repeat=2):
-            if (a, b) not in (("do", "v"), ("q", "k"), ("v", "do"), ("k", "q")) and features[a].shape == features[
-                b
-            ].shape:
-                words = f"{symbol(a)} {symbol(b)}^T"
-                mistake = Mistake("dP", "dp/operand", f"{words} stands for dP")
-                yield Form("dP", "bhmn", features[a] @ features[b].swapaxes(-1, -2), words, (mistake,))
-
-    def wrong_lazy(self) -> Iterator[Form]:
-        """What stands for relu(P + tau / (i + 1)), and dP where the relu is passed over."""
-        assert self._tau is not None
-        p = self.alternates["P"][0].values
-        z, seen = p + self._tau, self.valid
-        ways = {
-            "left-out": (p, "P stands for relu(P + tau / (i + 1))"),
-            "open": (np.maximum(z, 0), "PE is not masked again after tau was added"),
-            "no-relu": (np.where(seen, z, 0), "the relu is left out of PE"),
-            "by-row": (np.where(seen, np.maximum(p + self._tau * self._count, 0), 0), "tau is not divided by i + 1"),
-            "from-0": (np.where(seen, np.maximum(p + self._tau * self._count / np.maximum(self._count - 1, 1), 0), 0),
-                       "tau is divided by i, not by i + 1"),
-        }  # fmt: skip
-        for key, (held, words) in ways.items():
-            made = Form("P", "bhmn", held, "PE", (Mistake("O", f"tau/{key}", words),))
-            yield from (replace(made, kind=""), *(self._product(name, made) for name in ("O", "dV")))
-        open_dp = self.inputs["do"] @ self.inputs["v"].swapaxes(-1, -2)
-        passed = Mistake("dP", "dp/relu", "dP does not stop where the relu does")
-        yield from (Form("dP", "bhmn", one, "dP", (passed,)) for one in (np.where(seen, open_dp, 0), open_dp))
-
-    def derived(self, found: Form) -> list[Form]:
-        """What follows from a form by right formulas, and by one more mistake; `found` is among its kind then."""
-        if found.kind not in self.alternates:
-            return []
-        self.alternates[found.kind].append(found)
-        made: list[Form] = []
-        if found.kind == "P":
-            made += [self._product(name, replace(found, values=self.weighting_v(found.values))) for name in ("O", "dV")]
-        if found.kind == "O":
-            values = (self.inputs["do"] * found.values).sum(-1)
-            made += [Form("delta", "bhm", values, "delta", found.mistakes), *self._rows_of_features(found)]
-        if found.kind in ("P", "dP"):
-            made += [
-                Form("delta", "bhm", (p.values * dp.values).sum(-1), "delta", _together(p, dp))
-                for p, dp in itertools.product(self.alternates["P"], self.alternates["dP"])
-                if found in (p, dp)
-            ]
-        if found.kind in ("P", "dP", "delta"):
-            made += self.scores_of(found)
-        if found.kind == "dP" and found.mistakes[0].key == "dp/operand":
-            made += self._scored_by(found)
-        if found.kind == "dS":
-            made += [self._product(name, found) for name in ("dQ", "dK")]
-        return [*made, *(self.products(found) if found.kind in ("P", "dP", "dS") else [])]
-
-    def _scored_by(self, found: Form) -> list[Form]:
-        """P of a product of the wrong rows, taken for the scores."""
-        came = f"{found.words} stands for Q K^T"
-        mistake = Mistake("S", "scores/operand", came)
-        values = _softmaxed("", self.scale * found.values, "", self.valid, self.valid)
-        assert values is not None
-        given = np.where(self.valid, np.exp(self.scale * found.values - self._lse), 0)
-        made = [Form("P", "bhmn", p, "P", (mistake,)) for p in (values, given)]
-        return [Form("S", "bhmn", found.values, "S", (mistake,)), *made]
-
-    def scores_of(self, found: Form | None = None) -> list[Form]:
-        """dS of every P, dP and delta that came, right and with a mistake of its own; with `found`, of that alone."""
-        made = []
-        for p, dp, delta in itertools.product(*(self.alternates[kind] for kind in ("P", "dP", "delta"))):
-            if found is None or found in (p, dp, delta):
-                forms = list(_wrong_ds(p, dp, delta, self.raw * self.scale))
-                made += forms
-                if known := _together(p, dp, delta):  # its own results at once: tiles of dS may not tell what they are
-                    follows = not any(mistake.key == "softmax/scores" for mistake in known)
-                    made += [self._product(name, forms[1]) for name in ("dQ", "dK") if follows]
-        return made
-
-    def _other_do(self) -> Iterator[Form]:
-        """What comes of the gradient of another loss than sum(O * dO)."""
-        p, o = self.alternates["P"][0], self.alternates["O"][0].values
-        others = {"the gradients are those of O.sum()": np.ones_like(o), "O stands in its place": o,
-                  "the gradients are those of O.mean()": np.full_like(o, 1 / o.size)}  # fmt: skip
-        for words, do in others.items():
-            mistake = Mistake("dP", "do/other", f"dO is not used: {words}", "hand dO to the backward")
-            yield Form("dV", "bhne", self.weighting_v(p.values).swapaxes(-1, -2) @ do, "dV", (mistake,))
-            dp = np.where(self.passes(p.values), do @ self.inputs["v"].swapaxes(-1, -2), 0)
-            ds = p.values * (dp - (p.values * dp).sum(-1, keepdims=True))
-            yield from (self._product(name, Form("dS", "bhmn", ds, "dS", (mistake,))) for name in ("dQ", "dK"))
-
-    def products(self, matrix: Form) -> list[Form]:
-        """A matrix by each of the inputs, transposed and not: a result where it should be another."""
-        made = []
-        features = {**self.inputs, "O": self.alternates["O"][0].values}
-        for other, transposed in itertools.product(features, (False, True)):
-            product = Product(matrix.kind, other, transposed)
-            if product not in PRODUCTS.values():
-                made.append(multiplied(matrix, product, features[other]))
-        return made
-
-    def wrong(self) -> list[Form]:
-        """Every form with a mistake, of what is right else."""
-        first = [self.alternates[kind][0] for kind in ("P", "dP", "dS")]
-        made = [*self.wrong_p(), *self.wrong_rows(), *self.wrong_dp(), *self.scores_of(), *self._other_do()]
-        made += self._of_wrong_rows()
-        made += self.wrong_lazy() if self._tau is not None else ()
-        return [*made, *(form for matrix in first for form in self.products(matrix))]
+class _Scores(NamedTuple):
+    mistake: Mistake | None
+    values: Array
 
 
+class _Mask(NamedTuple):
+    mistake: Mistake | None
+    seen: NDArray[np.bool_]
+    hidden: float = -np.inf
+    """What hidden scores are."""
+    is_late: bool = False
+    """Whether it is laid over P."""
+
+
+def variants(formulas: Formulas, *, asks_for_mask: bool = True) -> list[Rewrite]:
+    """Every rewrite of one step. Of two that give the same numbers the first is told."""
+    rows = [*_probabilities(formulas, asks_for_mask), *_losses(), *_dps(formulas), *_deltas(formulas), *_dss(formulas)]
+    return [*rows, *(_elastic(formulas) if formulas.tau is not None else ())]
+
+
+def other_scores(formulas: Formulas) -> Iterator[tuple[Form, list[Rewrite]]]:
+    """Products of the wrong rows that are taken for Q K^T, and P of them."""
+    for words, values in _products(formulas, ("q", "k")):
+        mistake = Mistake("S", "scores/operand", f"{words} stands for Q K^T")
+        scores, mask = _Scores(mistake, formulas.scale * values(formulas.right)), _Mask(None, formulas.valid)
+        rows = [_p(formulas, scores, mask, kind, None) for kind in ("", "given")]
+        yield Form("S", "bhmn", values(formulas.right), "S", (mistake,)), rows
+
+
+# --- P: of scores, a mask and a softmax
+
+
+def _probabilities(f: Formulas, asks_for_mask: bool) -> Iterator[Rewrite]:
+    """P with one or two mistakes in its scores, its mask, or its softmax."""
+    kinds = [("", None), ("given", None), *((key, Mistake("P", f"softmax/{key}", *row)) for key, row in _KINDS.items())]
+    for scores, mask, (kind, of_kind) in itertools.product(_scores(f), _masks(f, asks_for_mask), kinds):
+        mistakes = [one for one in (scores.mistake, mask.mistake, of_kind) if one is not None]
+        is_made = kind != "given" or (np.isinf(mask.hidden) and not mask.is_late)
+        is_made &= kind != "scores" or scores.mistake is None  # a constant times the same
+        if 0 < len(mistakes) < 3 and is_made and (kind != "heads" or f.x.n_heads > 1):
+            yield _p(f, scores, mask, kind, of_kind)
+
+
+def _p(f: Formulas, scores: _Scores, mask: _Mask, kind: str, of_kind: Mistake | None) -> Rewrite:
+    of_mask = mask.mistake
+    if kind == "given" and of_mask is not None and of_mask.key == "mask/left-out":
+        words = "P is exp(S - LSE) with unmasked scores and a masked LSE"
+        of_mask = Mistake("P", "mask/left-out", words, "mask the scores with -inf again, or P with 0", mask="lse")
+    mistakes = tuple(one for one in (scores.mistake, of_mask, of_kind) if one is not None)
+    with np.errstate(all="ignore"):
+        s = turned(scores.values) if kind == "transposed" else scores.values
+        t = s if mask.is_late else np.where(mask.seen, s, mask.hidden)
+        made = np.exp(t - f.lse) if kind == "given" else _softmax(kind, t)
+    values = np.where(mask.seen, made, 0) if mask.is_late else np.asarray(made)
+    return Rewrite("P", lambda v: values, mistakes)
+
+
+# Of each kind of softmax: what is wrong with it, and how it is mended.
 _KINDS = {
-    "": ("", ""),
     "queries": ("the softmax is over the queries of a key, not over the keys of a query", "take it over the last axis"),
     "heads": ("the softmax is over the heads, not over the keys", "take it over the last axis"),
     "unnormalised": ("exp(S) is not divided by its sum, so rows do not sum to one", "divide by the sum over the keys"),
@@ -258,68 +88,163 @@ _KINDS = {
 }
 
 
-def _softmaxed(kind: str, s: Array, key: str, mask: NDArray[np.bool_], valid: NDArray[np.bool_]) -> Array | None:
-    """P of the scores by a softmax of some kind; None where it is one of another kind too."""
-    s = s.swapaxes(-1, -2) if kind == "transposed" else s
-    t = np.where(mask, s, -np.inf)
-    if key == "mask/zero":
-        t = np.where(mask, s, 0.0)
-    elif key == "mask/after":
-        t = s
-    if key == "mask/left-out" and mask is valid:  # the masked LSE
-        lse = np.log(np.exp(np.where(valid, s, -np.inf)).sum(-1, keepdims=True))
-        return None if kind else np.exp(s - lse)
+def _softmax(kind: str, t: Array) -> Array:
     if kind == "scores":
-        values = np.where(np.isfinite(t), t, 0)
-    elif kind == "raw":
-        values = np.exp(t)
-    elif kind == "unnormalised":
-        values = np.exp(t - t.max(-1, keepdims=True))
-    elif kind == "columns":
-        powers = np.exp(t - t.max(-1, keepdims=True))
-        values = powers / powers.sum(-2, keepdims=True)
-    else:
-        axis: Any = {"queries": -2, "heads": 1, "all": (-1, -2)}.get(kind, -1)
-        powers = np.exp(t - t.max(axis, keepdims=True))
-        values = powers / powers.sum(axis, keepdims=True)
-    return np.where(mask, values, 0) if key == "mask/after" else np.asarray(values)
+        return np.where(np.isfinite(t), t, 0)
+    if kind == "raw":
+        return np.asarray(np.exp(t))
+    axes: dict[str, Any] = {"queries": -2, "heads": 1, "all": (-1, -2)}
+    axis = axes.get(kind, -1)
+    powers = exponentials(t, axis)[1]
+    if kind == "unnormalised":
+        return powers
+    return np.asarray(powers / powers.sum(-2 if kind == "columns" else axis, keepdims=True))
 
 
-def _row(words: str, values: Array) -> Form:
-    mistake = Mistake("delta", "delta/operand", f"{words} stands for delta")
-    return Form("delta", "bhm", values, words, (mistake,))
-
-
-def _together(*forms: Form) -> tuple[Mistake, ...]:
-    return tuple(dict.fromkeys(mistake for form in forms for mistake in form.mistakes))
-
-
-def _wrong_ds(p: Form, dp: Form, delta: Form, s: Array) -> Iterator[Form]:
-    """dS of these three: by its formula, and with a mistake of its own."""
-    known, column = _together(p, dp, delta), delta.values[..., None]
-    if known:
-        yield Form("", "bhmn", dp.values - column, "dP - delta", known)
-        yield Form("dS", "bhmn", p.values * (dp.values - column), "dS", known)
-        yield Form("", "bhmn", p.values * dp.values, "P * dP", _together(p, dp))
+def _scores(f: Formulas) -> Iterator[_Scores]:
+    yield _Scores(None, f.logits(f.scale))
+    d, width, log2e = f.x.q.shape[-1], f.x.n_heads * f.x.q.shape[-1], math.log2(math.e)
     ways = {
-        "delta-left-out": (p.values * dp.values, "P * dP", "delta is left out of dS", _together(p, dp)),
-        "p-left-out": (dp.values - column, "dP - delta", "P is left out of dS", _together(dp, delta)),
-        "sign-of-delta": (p.values * (dp.values + column), "P * (dP + delta)", "delta is added in dS", known),
-        "outside": (p.values * dp.values - column, "P * dP - delta", "delta is not multiplied by P in dS", known),
-        "by-columns": (p.values * (dp.values - delta.values[..., None, :]), "P * (dP - delta^T)",
-                       "delta is subtracted along the keys, not along the rows", known),
-        "elementwise": (p.values * (1 - p.values) * dp.values, "P * (1 - P) * dP",
-                        "dS has the derivative of a sigmoid, without the sum over the row", _together(p, dp)),
-        "dp-transposed": (p.values * (dp.values.swapaxes(-1, -2) - column), "P * (dP^T - delta)",
-                          "dP is transposed in dS", known),
-        "p-transposed": (p.values.swapaxes(-1, -2) * (dp.values - column), "P^T * (dP - delta)",
-                         "P is transposed in dS", known),
-        "scores": (s * (dp.values - column), "S * (dP - delta)", "dS is made of S, not of P", _together(dp, delta)),
-        "dp-for-p": (dp.values * (dp.values - column), "dP * (dP - delta)", "dP stands for P in dS",
-                     _together(dp, delta)),
-        "p-for-dp": (p.values * (p.values - column), "P * (P - delta)", "P stands for dP in dS", _together(p, delta)),
-        "s-for-dp": (p.values * (s - column), "P * (S - delta)", "S stands for dP in dS", _together(p, delta)),
-        "o-twice": (p.values * (dp.values - 2 * column), "P * (dP - 2 delta)", "delta is subtracted twice", known),
+        "scale/ignored": (d**-0.5, "the scale that is given is not used, but 1 / sqrt(head dim)", "use it"),
+        "scale/left-out": (1.0, "the scores are not scaled", "multiply Q K^T by the scale"),
+        "scale/twice": (f.scale**2, "the scores are scaled twice", "scale once"),
+        "scale/inverse": (1 / f.scale, "the scores are divided by the scale", "multiply by the scale"),
+        "scale/root": (f.scale**0.5, "the scores are multiplied by the square root of the scale", ""),
+        "scale/head-dim": (1 / d, "the scores are divided by the head dim, not by its root", ""),
+        "scale/width": (width**-0.5, "the scores are scaled by the width of all heads, not of one", ""),
+        "scale/length": (f.x.n_key**-0.5, "the scores are scaled by the length, not by the head dim", ""),
+        "exp2/log2e": (f.scale * log2e, "the scores are in units of log2, and exp is taken of them",
+                       "take exp2, or leave out log2(e)"),
+        "exp2/ln2": (f.scale / log2e, "exp2 is taken of scores in natural units", "take exp, or multiply by log2(e)"),
     }  # fmt: skip
-    for key, (values, words, came, inherited) in ways.items():
-        yield Form("dS", "bhmn", values, words, (*inherited, Mistake("dS", f"ds/{key}", came)))
+    before = [f.scale]
+    for key, (factor, words, fix) in ways.items():
+        if all(abs(factor - other) > 1e-6 * abs(factor) for other in before):
+            before.append(factor)
+            of = "S" if key.startswith("scale") else "P"
+            yield _Scores(Mistake(of, key, words, fix, of_scores=factor), f.logits(factor))
+    if f.x.bias is not None:
+        words = "the bias is left out of the scores"
+        yield _Scores(Mistake("S", "bias/left-out", words, "add it before the softmax"), f.scale * f.raw)
+
+
+def _masks(f: Formulas, asks_for_mask: bool) -> Iterator[_Mask]:
+    yield _Mask(None, f.valid)
+    if f.valid.all():
+        i, j = np.arange(f.x.n_query)[:, None], np.arange(f.x.n_key)
+        undue, fix = "it masks causally although causal is false", "mask only where causal is true"
+        seen = np.broadcast_to(j <= i, f.valid.shape)
+        if asks_for_mask:
+            yield _Mask(Mistake("P", "mask/undue", undue, fix, mask="undue"), seen)
+            yield _Mask(Mistake("P", "mask/undue", f"{undue}, over P", fix, mask="after"), seen, is_late=True)
+        return
+    masked, words = "mask the scores with -inf before the softmax", {
+        "left-out": ("P is made of scores without the mask", "mask the scores with -inf before the softmax"),
+        "strict": ("the mask hides the diagonal too", "let a row see its own key: j <= i"),
+        "inverted": ("the mask shows what it should hide (j >= i)", "show j <= i"),
+        "inverted-strict": ("the mask is upside down (j > i)", "show j <= i, which is the opposite of this mask"),
+        "late": ("the mask shows one key too many (j <= i + 1)", "show j <= i"),
+    }  # fmt: skip
+    for name, seen in f.masks().items():
+        yield _Mask(Mistake("P", f"mask/{name}", *words[name], mask=name), seen)
+    zero = "masked scores are 0 where they should be -inf, so masked keys keep a share"
+    yield _Mask(Mistake("P", "mask/zero", zero, "fill with -inf", mask="zero"), f.valid, hidden=0.0)
+    after = "the mask is applied to P after the softmax, so rows do not sum to one"
+    yield _Mask(Mistake("P", "mask/after", after, masked, mask="after"), f.valid, is_late=True)
+
+
+# --- what follows P
+
+
+def _elastic(f: Formulas) -> Iterator[Rewrite]:
+    """What stands for relu(P + tau / (i + 1)), and dP where the relu is passed over."""
+    assert f.tau is not None
+    tau, by_row, i = f.tau, f.tau * f.count, np.maximum(f.count - 1, 1)
+    relu: Callable[[Array], Array] = lambda z: np.where(f.valid, np.maximum(z, 0), 0)  # noqa: E731
+    ways: dict[str, tuple[str, Callable[[Array], Array]]] = {
+        "left-out": ("P stands for relu(P + tau / (i + 1))", lambda p: p),
+        "open": ("PE is not masked again after tau was added", lambda p: np.maximum(p + tau, 0)),
+        "no-relu": ("the relu is left out of PE", lambda p: np.where(f.valid, p + tau, 0)),
+        "by-row": ("tau is not divided by i + 1", lambda p: relu(p + by_row)),
+        "from-0": ("tau is divided by i, not by i + 1", lambda p: relu(p + by_row / i)),
+    }
+    for key, (words, make) in ways.items():
+        yield Rewrite("PE", partial(lambda make, v: make(v["P"]), make), (Mistake("O", f"tau/{key}", words),))
+    passed = Mistake("dP", "dp/relu", "dP does not stop where the relu does")
+    yield Rewrite("dP", lambda v: np.where(f.valid, v["dO V^T"], 0), (passed,))
+    yield Rewrite("dP", lambda v: v["dO V^T"], (passed,))
+
+
+def _losses() -> Iterator[Rewrite]:
+    """The gradient of another loss than sum(O * dO)."""
+    ways: dict[str, Callable[[Steps], Array]] = {
+        "the gradients are those of O.sum()": lambda v: np.ones_like(v["O"]),
+        "O stands in its place": lambda v: v["O"],
+        "the gradients are those of O.mean()": lambda v: np.full_like(v["O"], 1 / v["O"].size),
+    }
+    for words, make in ways.items():
+        yield Rewrite("do", make, (Mistake("dP", "do/other", f"dO is not used: {words}", "hand dO to the backward"),))
+
+
+def _products(f: Formulas, due: tuple[str, str]) -> Iterator[tuple[str, Callable[[Steps], Array]]]:
+    """Products of rows that are neither the scores nor dP, and not those that are due, in words."""
+    for a, b in itertools.product(FEATURES, repeat=2):
+        if {a, b} not in ({"do", "v"}, {"q", "k"}) and f.right[a].shape == f.right[b].shape:
+            yield f"{symbol(a)} {symbol(b)}^T", partial(lambda a, b, v: v[a] @ turned(v[b]), a, b)
+
+
+def _dps(f: Formulas) -> Iterator[Rewrite]:
+    for words, make in _products(f, ("do", "v")):
+        yield Rewrite("dP", make, (Mistake("dP", "dp/operand", f"{words} stands for dP"),), words)
+
+
+def _deltas(f: Formulas) -> Iterator[Rewrite]:
+    """One number a row that is taken for delta."""
+    others: dict[str, Callable[[Steps], Array]] = {
+        "rowsum(dP)": lambda v: v["dP"].sum(-1), "colsum(P * dP)": lambda v: v["P * dP"].sum(-2),
+        "colsum(dP)": lambda v: v["dP"].sum(-2), "rowsum(P^2 * dP)": lambda v: (v["P"] * v["P * dP"]).sum(-1),
+        "max(P * dP)": lambda v: v["P * dP"].max(-1), "rowsum(P * P)": lambda v: (v["P"] ** 2).sum(-1),
+        "rowsum(dP * dP)": lambda v: (v["dP"] ** 2).sum(-1), "rowsum(dO)": lambda v: v["do"].sum(-1),
+        "rowsum(O)": lambda v: v["O"].sum(-1), "rowsum(P)": lambda v: v["P"].sum(-1),
+    }  # fmt: skip
+    for a, b in itertools.combinations_with_replacement((*FEATURES, "dV"), 2):
+        is_delta = {a, b} == {"do", "O"} and f.tau is None
+        if not is_delta and f.right[a].shape == f.right[b].shape:
+            words = f"rowsum({symbol(a)} * {symbol(b)})"
+            others[words] = partial(lambda a, b, v: (v[a] * v[b]).sum(-1), a, b)
+    others["rowsum(dP) / the length"] = lambda v: v["dP"].mean(-1)
+    for words, make in others.items():
+        yield Rewrite("delta", make, (Mistake("delta", "delta/operand", f"{words} stands for delta"),), words)
+    means = {
+        f"delta is a mean, 1/{f.x.n_key} (the length) of the sum over the row": f.x.n_key,
+        "delta is a mean: it is divided by the keys that a row sees": np.maximum(f.valid.sum(-1), 1),
+    }
+    for words, count in means.items():
+        make = partial(lambda count, v: v["P * dP"].sum(-1) / count, count)
+        yield Rewrite("delta", make, (Mistake("delta", "delta/factor", words),))
+
+
+def _dss(f: Formulas) -> Iterator[Rewrite]:
+    s = f.raw * f.scale
+    column: Callable[[Steps], Array] = lambda v: v["delta"][..., None]  # noqa: E731
+    ways: dict[str, tuple[str, str, Callable[[Steps], Array]]] = {
+        "delta-left-out": ("P * dP", "delta is left out of dS", lambda v: v["P * dP"]),
+        "p-left-out": ("dP - delta", "P is left out of dS", lambda v: v["dP - delta"]),
+        "sign-of-delta": ("P * (dP + delta)", "delta is added in dS", lambda v: v["P"] * (v["dP"] + column(v))),
+        "outside": ("P * dP - delta", "delta is not multiplied by P in dS", lambda v: v["P * dP"] - column(v)),
+        "by-columns": ("P * (dP - delta^T)", "delta is subtracted along the keys, not along the rows",
+                       lambda v: v["P"] * (v["dP"] - v["delta"][..., None, :])),
+        "elementwise": ("P * (1 - P) * dP", "dS has the derivative of a sigmoid, without the sum over the row",
+                        lambda v: v["P * dP"] * (1 - v["P"])),
+        "dp-transposed": ("P * (dP^T - delta)", "dP is transposed in dS",
+                          lambda v: v["P"] * (turned(v["dP"]) - column(v))),
+        "p-transposed": ("P^T * (dP - delta)", "P is transposed in dS", lambda v: turned(v["P"]) * v["dP - delta"]),
+        "scores": ("S * (dP - delta)", "dS is made of S, not of P", lambda v: s * v["dP - delta"]),
+        "dp-for-p": ("dP * (dP - delta)", "dP stands for P in dS", lambda v: v["dP"] * v["dP - delta"]),
+        "p-for-dp": ("P * (P - delta)", "P stands for dP in dS", lambda v: v["P"] * (v["P"] - column(v))),
+        "s-for-dp": ("P * (S - delta)", "S stands for dP in dS", lambda v: v["P"] * (s - column(v))),
+        "o-twice": ("P * (dP - 2 delta)", "delta is subtracted twice",
+                    lambda v: v["P"] * (v["dP"] - 2 * column(v))),
+    }  # fmt: skip
+    for key, (words, came, make) in ways.items():
+        yield Rewrite("dS", make, (Mistake("dS", f"ds/{key}", came),), words)

@@ -28,45 +28,37 @@ class Value:
     at: Expression
     array: Array
     dtype: str
-    is_last: bool = True
-    """Whether it is the last that this expression held."""
 
 
 @dataclass
 class ReferenceWatch:
     """What came so far."""
 
-    values: list[Value] = field(default_factory=list)
+    _values: dict[tuple[int, int], Value] = field(default_factory=dict)
+    """By expression and how often it was looked at, in the order in which they came."""
     _counts: dict[int, int] = field(default_factory=dict)
 
     def record(self, at: Expression, value: Any) -> None:
-        array = as_array(value)
+        array = _as_array(value)
         if array is None or array.ndim == 0 or array.size > _LARGEST:
             return
         count = self._counts[at.number] = self._counts.get(at.number, 0) + 1
-        if count > _MOST:  # the latest in the place of the one before it
-            before = next(n for n in reversed(range(len(self.values))) if self.values[n].at is at)
-            del self.values[before]
-        self.values.append(Value(at, array.copy(), str(value.dtype).removeprefix("torch.")))
+        key = at.number, min(count, _MOST)
+        self._values.pop(key, None)  # the latest in the place of the one before it
+        self._values[key] = Value(at, array.copy(), str(value.dtype).removeprefix("torch."))
 
-    def last(self) -> list[Value]:
-        """Each value, with whether its expression had another one later."""
-        latest = {value.at.number: number for number, value in enumerate(self.values)}
-        return [
-            Value(value.at, value.array, value.dtype, latest[value.at.number] == number)
-            for number, value in enumerate(self.values)
-        ]
+    @property
+    def values(self) -> list[Value]:
+        return list(self._values.values())
 
 
-def as_array(value: Any) -> Array | None:
+def _as_array(value: Any) -> Array | None:
     """The floating numbers of a tensor or an array in float64; None of anything else."""
     if isinstance(value, torch.Tensor):
         if not value.is_floating_point() or value.is_meta or value.layout is not torch.strided:
             return None
         return value.detach().cpu().double().numpy()
-    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        return value.astype(np.float64)
-    return None
+    return value.astype(np.float64) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else None
 
 
 def module_of(function: Callable[..., Any]) -> ModuleType | None:
@@ -75,13 +67,18 @@ def module_of(function: Callable[..., Any]) -> ModuleType | None:
     return module if module is not None and (getattr(module, "__file__", None) or "").endswith(".py") else None
 
 
+def lines_of(function: Callable[..., Any]) -> list[str]:
+    """The lines of a function's file; none where it has no file of Python."""
+    module = module_of(function)
+    return [] if module is None else Path(module.__file__ or "").read_text(encoding="utf-8").splitlines()
+
+
 @contextmanager
 def watched(function: Callable[..., Any]) -> Iterator[ReferenceWatch]:
     """While open, a call of the function is watched, with the functions of its file that it calls."""
     watch, module = ReferenceWatch(), module_of(function)
-    text = Path(module.__file__ or "").read_text(encoding="utf-8") if module is not None else ""
     if module is None:
         yield watch
         return
-    with telling(module, text, watch.record):
+    with telling(module, Path(module.__file__ or "").read_text(encoding="utf-8"), watch.record):
         yield watch

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import torch
 from msgspec import structs
 
-from ..auditing.explain import AuditExplanation, Located, explain
+from ..auditing.explain import Located, explain
 from ..auditing.forms import DUE, due_in
 from ..auditing.told import where_in
-from ..auditing.watching import watched
+from ..auditing.watching import lines_of, watched
 from ..model.case import Case
 from ..model.mechanisms import door
 from ..model.number import listed
@@ -21,7 +19,6 @@ from ..model.report import Diagnosis, Where, causes_among
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, inputs_of
 from ..runtime.run import run_target
-from ..targets.naming import plain_function
 
 # Scores of a case up to which its expressions are copied: the library of forms has some hundreds of them.
 _MOST_SCORES = 1 << 16
@@ -33,14 +30,16 @@ def with_python_lines(experiment: Experiment, run: LayoutRun, found: Sequence[Di
     causes = causes_among(found)
     if not _is_taken(experiment, run) or any(one.where for one in causes) or len(causes) > 1:
         return [*found]
-    places = [(one, where) for one in _mistakes(experiment, run) if (where := _where_of(experiment, one)) is not None]
-    if not places:
-        return [*found]
-    located, where = places[0]
-    if not causes:
-        return [_diagnosis(experiment.case, located, where), *found]
-    is_other = causes[0].says_wrong and located.mistake.of not in causes[0].says_wrong
-    return [*found] if is_other else [structs.replace(causes[0], where=(where,)), *found[1:]]
+    target = experiment.target
+    for located in _mistakes(experiment, run):
+        where = where_in(target.source.file, lines_of(target.function), located.at)
+        if where is None:
+            continue
+        if not causes:
+            return [_diagnosis(experiment.case, located, where), *found]
+        is_other = causes[0].says_wrong and located.mistake.of not in causes[0].says_wrong
+        return [*found] if is_other else [structs.replace(causes[0], where=(where,)), *found[1:]]
+    return [*found]
 
 
 def _is_taken(experiment: Experiment, run: LayoutRun) -> bool:
@@ -68,26 +67,12 @@ def _mistakes(experiment: Experiment, run: LayoutRun) -> tuple[Located, ...]:
     results = {name: value.detach().double().numpy() for name, value in came.items() if name in DUE}
     findings = run.measured.comparison.findings
     wrong = [name for name in results if name in findings and findings[name].mismatched]
-    explanation = explain(x, watch.last(), results, wrong, by_autograd=not target.is_backward)
-    return explanation.located if _is_whole(explanation, wrong) else ()
+    explanation = explain(x, watch.values, results, wrong, by_autograd=not target.is_backward)
+    return () if explanation.unexplained else explanation.located
 
 
 def _are_same(values: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]) -> bool:
     return all(name in values and torch.equal(values[name], other) for name, other in others.items())
-
-
-def _is_whole(explanation: AuditExplanation, wrong: Sequence[str]) -> bool:
-    return bool(wrong) and not explanation.unexplained and {*wrong} <= {
-        name for one in explanation.located for name in one.results
-    }  # fmt: skip
-
-
-def _where_of(experiment: Experiment, located: Located) -> Where | None:
-    module = sys.modules.get(plain_function(experiment.target.function).__module__ or "")
-    file = getattr(module, "__file__", None)
-    if file is None or located.at is None:
-        return None
-    return where_in(file, Path(file).read_text(encoding="utf-8").splitlines(), located.at)
 
 
 def _diagnosis(case: Case, located: Located, where: Where) -> Diagnosis:

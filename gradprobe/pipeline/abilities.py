@@ -69,15 +69,12 @@ def _small(problem: Problem, **options: Any) -> dict[str, Any]:
     case = problem.case
     if problem.saved is not None or case.ranks or case.cu_seqlens_q or case.seqlens or problem.fixed & options.keys():
         return {}
-    sizes: dict[str, Any] = {"batch": 1, "heads": 2}
-    if "heads" in problem.fixed or case.kv_heads != case.heads:
-        del sizes["heads"]
-    if not set(OF_LENGTH) & problem.request.options.keys():
+    sizes: dict[str, Any] = {"batch": 1}
+    if case.kv_heads == case.heads:
+        sizes["heads"] = 2
+    if not {*OF_LENGTH} & problem.request.options.keys() and not {"seqlen_q"} & options.keys():
         sizes["seqlen"] = _SHORT
-    sizes = {name: size for name, size in sizes.items() if name not in problem.fixed and name not in options}
-    if {"seqlen", "seqlen_q"} & options.keys():
-        sizes.pop("seqlen", None)
-    given = {**sizes, **options}
+    given = {name: size for name, size in sizes.items() if name not in problem.fixed} | options
     rows = given.get("seqlen_q", given.get("seqlen", case.seqlen_q))
     keys = given.get("seqlen_k", given.get("seqlen", case.seqlen_k))
     scores = given.get("batch", case.batch) * given.get("heads", case.heads) * rows * keys

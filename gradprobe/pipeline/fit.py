@@ -126,8 +126,6 @@ class TrialRun:
     """Why there is no result; None where there is one."""
     wrong: float
     """The share of the wrong elements among those that tell most of a meaning; 1 where there is no result."""
-    matches: bool = False
-    """Whether all that came is right."""
     record: RunRecord | None = None
     """None where there is no result."""
 
@@ -135,15 +133,29 @@ class TrialRun:
     def run(self) -> LayoutRun | None:
         return None if self.record is None else self.record.run
 
+    @property
+    def matches(self) -> bool:
+        """Whether all that came is right."""
+        return self.run is not None and self.run.matches
+
+    @property
+    def least_wrong(self) -> float:
+        """The share of wrong elements in whichever of these has fewest."""
+        telling = _telling(self.run) if self.run is not None else []
+        return min((finding.mismatched / finding.total for finding in telling if finding.total), default=1.0)
+
 
 def tried(problem: Problem, options: Mapping[str, Any]) -> TrialRun:
     """One run of the target in the first layout, with further options."""
     try:
         problem = problem.with_options(options)
-        record, run = _run(problem)
+        case = replace(problem.case, repeat=1, schedules=0, configs="first", taps=())
+        record = next(records_of(experiment_of(case, problem.target, saved=problem.saved)))
+        if (run := record.run) is None or run.measured is None:
+            raise Refusal((run and run.skipped) or "it refused")
     except Failure as failure:
         return TrialRun(problem, failure, 1.0)
-    return TrialRun(problem, None, share_wrong(run), run.matches, record)
+    return TrialRun(problem, None, share_wrong(run), record)
 
 
 def refuses(failure: Failure) -> bool:
@@ -151,24 +163,11 @@ def refuses(failure: Failure) -> bool:
     return isinstance(failure, Refusal) or (type(failure) is TargetFailure and failure.__cause__ is not None)
 
 
-def _run(problem: Problem) -> tuple[RunRecord, LayoutRun]:
-    case = replace(problem.case, repeat=1, schedules=0, configs="first", taps=())
-    record = next(records_of(experiment_of(case, problem.target, saved=problem.saved)))
-    if (run := record.run) is None or run.measured is None:
-        raise Refusal((run and run.skipped) or "it refused")
-    return record, run
-
-
 def share_wrong(run: LayoutRun) -> float:
     """The share of wrong elements in O, else in the gradients, else in all that came; 0 where nothing came."""
     chosen = _telling(run)
     total = sum(finding.total for finding in chosen)
     return sum(finding.mismatched for finding in chosen) / total if total else 0.0
-
-
-def _share_of_the_best(run: LayoutRun) -> float:
-    """The share of wrong elements in whichever of these has fewest."""
-    return min((finding.mismatched / finding.total for finding in _telling(run) if finding.total), default=1.0)
 
 
 def _telling(run: LayoutRun) -> list[Finding]:
@@ -205,6 +204,10 @@ class Fit:
     def sentences(self) -> tuple[str, ...]:
         return tuple(sentence for _, sentence in self.found)
 
+    def also(self, problem: Problem, adaptation: Adaptation, sentence: str) -> Fit:
+        """This with one more adaptation, and the problem that it makes."""
+        return Fit(problem, (*self.found, (adaptation, sentence)))
+
 
 @door("fit")
 def fit(problem: Problem, failure: Failure | None, wrong: float = 1.0) -> Fit | None:
@@ -240,9 +243,8 @@ class _Search:
     def __init__(self, problem: Problem) -> None:
         self._problem, self._runs = problem, 0
         self.latest = TrialRun(problem, None, 1.0)
-        self._refused: list[tuple[Fit, Failure]] = []
-        self._ended: list[tuple[Fit, Failure]] = []
-        """What ran and gave no result for another reason."""
+        self._failed: list[tuple[Fit, Failure]] = []
+        """What gave no result, the problem as it is first; each in other words than those before."""
 
     def _tried(self, fit: Fit, adaptation: Adaptation) -> TrialRun:
         self._runs += 1
@@ -254,37 +256,35 @@ class _Search:
 
         Of one with which the case cannot be made, as of one batch alone, nothing is learned.
         """
-        waiting, seen = self._refused, {_about(failure)}
-        waiting.append((Fit(self._problem), failure))
-        for fit, why in waiting if refuses(failure) else ():
+        self._failed, known = [(Fit(self._problem), failure)], {_about(failure)}
+        for fit, why in self._failed:  # which grows
             given = self._given(fit)
-            for adaptation in of_a_refusal(fit.problem.case, self._problem.target, given):
+            for adaptation in of_a_refusal(fit.problem.case, self._problem.target, given) if refuses(why) else ():
                 if adaptation.options.keys() & given:
                     continue
                 if self._runs >= _MOST_RUNS:
                     return None
                 came = self._tried(fit, adaptation)
                 was = f"{adaptation.about} was refused ({_short(str(why))})"
-                sentence = f"{was}: it runs with {adaptation.flags}, found by trying"
-                further = Fit(came.problem, (*fit.found, (adaptation, sentence)))
+                further = fit.also(came.problem, adaptation, f"{was}: it runs with {adaptation.flags}, found by trying")
                 if came.failure is None:
                     if (right := self._mostly_right(self._needed(further))) is not None:
                         return right
-                elif not isinstance(came.failure, UsageFailure) and _about(came.failure) not in seen:
-                    seen.add(_about(came.failure))
-                    (waiting if refuses(came.failure) else self._ended).append((further, came.failure))
+                elif not isinstance(came.failure, UsageFailure) and _about(came.failure) not in known:
+                    known.add(_about(came.failure))
+                    self._failed.append((further, came.failure))
         return None
 
     @property
     def what_came_next(self) -> str:
         """What is raised after the first refusal: whoever mends that one meets it next; "" where nothing is."""
-        further = [one for one in self._refused[1:] if not _MEANINGS & one[0].options.keys()]
-        if not further and not self._ended:
+        ended = [one for one in self._failed[1:] if not refuses(one[1])]
+        further = ended or [one for one in self._failed[1:] if not _MEANINGS & one[0].options.keys()]
+        if not further:
             return ""
         # What is no refusal any more got furthest, and of those the one that took most to come to.
-        fit, failure = max(self._ended or further, key=lambda one: len(one[0].found))
-        said = _short(str(failure))
-        return f"with {' '.join(flags(fit.options))} it {'' if self._ended else 'raised '}{said}"
+        fit, failure = max(further, key=lambda one: len(one[0].found))
+        return f"with {' '.join(flags(fit.options))} it {'' if ended else 'raised '}{_short(str(failure))}"
 
     def _mostly_right(self, fit: Fit) -> Fit | None:
         """The fit, or a reading of it; None where its tensors have other axes and nothing shows that these are meant.
@@ -293,14 +293,12 @@ class _Search:
         """
         if not _MEANINGS & fit.options.keys() or self.latest.wrong <= _RIGHT_MOSTLY:
             return fit
-        return self.read(fit, self.latest.wrong) or self._right_in_whole_blocks(fit)
-
-    def _right_in_whole_blocks(self, fit: Fit) -> Fit | None:
-        """The fit, where most is right at another length: then its axes are right, and errors here are a fault."""
+        if (reading := self.read(fit, self.latest.wrong)) is not None:
+            return reading
         if self._given(fit) & set(OF_LENGTH):
             return None
-        came = self._tried(fit, Adaptation({"seqlen": WHOLE_BLOCKS[0]}, ""))
-        return fit if came.wrong <= _RIGHT_MOSTLY else None
+        # Where most is right at another length, the axes are right, and errors here are a fault.
+        return fit if self._tried(fit, Adaptation({"seqlen": WHOLE_BLOCKS[0]}, "")).wrong <= _RIGHT_MOSTLY else None
 
     def _needed(self, fit: Fit) -> Fit:
         """The adaptations that the target needs in order to run; the latest run has exactly those."""
@@ -316,21 +314,19 @@ class _Search:
 
         One whole gradient that comes right is enough: a fault may have spoilt the others.
         """
-        best: tuple[float, Fit] = (1.0, fit)
+        least, best = 1.0, None
         for adaptation in of_a_reading(fit.problem.case, self._problem.target, self._given(Fit(self._problem))):
             if self._runs >= _MOST_RUNS:
                 break
             came = self._tried(fit, adaptation)
-            is_right = came.wrong < _RIGHT_MOSTLY or (
-                came.run is not None and _share_of_the_best(came.run) < _NONE_WRONG
-            )
-            if is_right and came.wrong < best[0]:
+            is_right = came.wrong < _RIGHT_MOSTLY or came.least_wrong < _NONE_WRONG
+            if is_right and came.wrong < least:
                 right = f"{1 - came.wrong:.0%} of its results are right so, {1 - wrong:.0%} otherwise"
                 sentence = f"{adaptation.about}, found by trying ({adaptation.flags}): {right}"
-                best = (came.wrong, Fit(came.problem, (*fit.found, (adaptation, sentence))))
+                least, best = came.wrong, fit.also(came.problem, adaptation, sentence)
             if came.wrong < _NONE_WRONG:
                 break
-        return best[1] if best[1] is not fit else None
+        return best
 
     def _given(self, fit: Fit) -> set[str]:
         """The options that may not be changed: what the user gave or a file holds, and what was found before."""

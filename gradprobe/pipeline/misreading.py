@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..inputs.saved import Saved
 from ..model.failures import TargetFailure
@@ -11,6 +12,9 @@ from ..model.mechanisms import door
 from ..numerics.evidence import Measured
 from ..reference import Attention, Tile, evaluate
 from ..targets.find import Target
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # O of another reading differs by about its own size; the roundings of 16-bit kernels by a hundredth of it.
 _ALIKE = 0.02
@@ -33,15 +37,15 @@ def refuse_misreading(measured: Measured | None, saved: Saved, target: Target) -
         return
     if "O" not in measured.trace.values or not measured.comparison.findings["O"].mismatched:
         return
-    for x, swapped, words, way_out in _readings(measured.x, target.takes.keys()):
-        if _agrees(measured, x, swapped=swapped):
-            raise TargetFailure(
-                f"O of target {target.name!r} is wrong as its inputs were read, and right {words}", way_out
-            )
+    o = measured.trace.values["O"]
+    for x, came, words, way_out in _readings(measured.x, o, target.takes.keys()):
+        if _agrees(x, came):
+            message = f"O of target {target.name!r} is wrong as its inputs were read, and right {words}"
+            raise TargetFailure(message, way_out)
 
 
-def _readings(x: Attention, takes: Collection[str]) -> Iterator[tuple[Attention, bool, str, str]]:
-    """(problem, whether its axes are swapped, in words, the way out). What the target is told stays as it is."""
+def _readings(x: Attention, o: Tensor, takes: Collection[str]) -> Iterator[tuple[Attention, Tensor, str, str]]:
+    """(problem, O, in words, the way out). What the target is told stays as it is."""
     turned = {name: getattr(x, name).transpose(1, 2) for name in ("q", "k", "v", "do")}
     for scale in [x.scale] if "scale" in takes else [x.scale, 1.0]:
         for causal in [x.causal] if "causal" in takes else [False, True]:
@@ -49,18 +53,15 @@ def _readings(x: Attention, takes: Collection[str]) -> Iterator[tuple[Attention,
             if changed:
                 words = f"where it is {'causal' if causal else 'not causal'} with scale {scale:g}"
                 given = f"--implied {','.join(changed)}" + (f" --scale {scale:g}" if "scale" in changed else "")
-                way_out = f"if it is so by itself: {given}"
-                yield replace(x, causal=causal, scale=scale), False, words, way_out
+                yield replace(x, causal=causal, scale=scale), o, words, f"if it is so by itself: {given}"
             if x.q.shape[2] % x.k.shape[2] == 0:
                 words = "where they are [B, L, H, D]; the order here is [B, H, L, D]"
                 way_out = "keep them with --order blhd, and check it with --shapes blhd"
-                yield replace(x, **turned, causal=causal, scale=scale), True, words, way_out
+                yield replace(x, **turned, causal=causal, scale=scale), o.transpose(1, 2), words, way_out
 
 
-def _agrees(measured: Measured, x: Attention, *, swapped: bool) -> bool:
-    """Whether O of the first heads of the first batch fits another reading."""
+def _agrees(x: Attention, o: Tensor) -> bool:
+    """Whether O of the first heads of the first batch fits a reading."""
     heads = slice(0, min(_MOST_HEADS, x.n_heads))
     expected = evaluate(x, Tile(0, heads, slice(0, x.n_query)))["O"]
-    o = measured.trace.values["O"]
-    actual = (o.transpose(1, 2) if swapped else o)[0, heads].double()
-    return bool((actual - expected).abs().max() <= _ALIKE * expected.abs().max())
+    return bool((o[0, heads].double() - expected).abs().max() <= _ALIKE * expected.abs().max())

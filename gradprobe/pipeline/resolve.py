@@ -97,29 +97,22 @@ def _case(given: Mapping[str, Any], target: Target, saved: Saved | None, device:
 
     packs = target.packs and saved is None
     case = resolve({**given, "device": device}, target.family, takes_bias="bias" in target.takes, packs=packs)
-    _check_inplace(case, target)
-    _check_layouts(case, target)
+    _refuse_untaken(case, target)
     make_interpreter_right(case)
     choose_threads(case)
     return case
 
 
-def _check_inplace(case: Case, target: Target) -> None:
-    """What may be written over is given to the target; dO of a forward comes through autograd."""
-    given = {"do", *target.takes, *({"cu_seqlens_q", "cu_seqlens_k"} if target.packs else ())}
-    for name in case.inplace:
-        if name not in given:
-            taken = ", ".join(target.takes.values())
-            raise UsageFailure(f"--inplace {name}: target {target.name!r} is not given it", f"it takes {taken}")
-
-
-def _check_layouts(case: Case, target: Target) -> None:
-    """What is laid out in a way is given to the target, or nothing would be laid out so."""
-    given = {"all", "do", *target.takes}
-    for tensor, layout in (part for run in (case.layouts or (), *(case.runs or ())) for part in run):
-        if tensor not in given:
-            taken = ", ".join(target.takes.values())
-            raise UsageFailure(f"{tensor}={layout}: target {target.name!r} is not given {tensor}", f"it takes {taken}")
+def _refuse_untaken(case: Case, target: Target) -> None:
+    """What may be written over, or is laid out in a way, is given to the target; dO of a forward through autograd."""
+    given = {"do", *target.takes}
+    written = given | ({"cu_seqlens_q", "cu_seqlens_k"} if target.packs else set())
+    named = [(f"--inplace {name}", name) for name in case.inplace if name not in written]
+    laid = [part for run in (case.layouts or (), *(case.runs or ())) for part in run]
+    named += [(f"{tensor}={layout}", tensor) for tensor, layout in laid if tensor not in {"all", *given}]
+    for option, name in named:
+        taken = ", ".join(target.takes.values())
+        raise UsageFailure(f"{option}: target {target.name!r} is not given {name}", f"it takes {taken}")
 
 
 def _device(given: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +30,6 @@ from .resolve import Problem
 RIGHT, REFUSED, WRONG, DOUBTFUL, UNTRIED = "right", "refused", "wrong", "doubtful", "untried"
 # Seconds after which a fork is given up: a kernel that does not take a case may never end. What it left is not checked.
 _PATIENCE = LAST_RESORT
-_Seen = Callable[["Ability", "TrialRun"], None]
 
 
 @dataclass(frozen=True)
@@ -56,16 +55,10 @@ def second_cases(problem: Problem) -> SecondCases:
     tried_here = [one for one in abilities if one.options and one.is_plain and (on_cpu or one.compiles_nothing)]
     forks = on_cpu and not problem.target.surroundings.sets_threads
     apart = [one for one in abilities if one.options and not one.is_plain and forks]
-    lowered: dict[Ability, Compilation] = {}
     with ExitStack() as stack:
-
-        def lower(ability: Ability, came: TrialRun) -> None:
-            if came.record is not None:
-                lowered[ability] = stack.enter_context(Compilation())
-                lowered[ability].begin(came.record)
-
         fork = stack.enter_context(ParallelWork(partial(_outcomes, problem, apart))) if apart and may_fork() else None
-        came = _in_few_cases(problem, tried_here, lower)
+        lowered: dict[Ability, Compilation] = {}
+        came = _in_few_cases(problem, tried_here, lowered, stack)
         others = (fork.answer(_PATIENCE) or _each_apart(problem, apart)) if fork else _outcomes(problem, apart)
         uncompiled = [ability for ability, compilation in lowered.items() if compilation.result()[0]]
     came |= dict(zip(apart, others, strict=True))
@@ -106,16 +99,28 @@ def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) 
     return replace(second, beyond=words, added=options), of
 
 
-def _in_few_cases(problem: Problem, abilities: Sequence[Ability], seen: _Seen) -> dict[Ability, str]:
-    """What comes of each; those that may stand beside one another are tried apart only where they are not right so."""
+def _in_few_cases(
+    problem: Problem, abilities: Sequence[Ability], lowered: dict[Ability, Compilation], stack: ExitStack
+) -> dict[Ability, str]:
+    """What comes of each; whether its kernels compile is asked meanwhile.
+
+    Those that may stand beside one another are tried apart only where they are not right so.
+    """
     found: dict[Ability, str] = {}
     for name in dict.fromkeys(one.beside or one.words for one in abilities):
         some = [one for one in abilities if (one.beside or one.words) == name]
         # The first has the sizes.
         options = {option: word for one in reversed(some) for option, word in one.options.items()}
-        together = len(some) > 1 and _outcome(problem, replace(some[0], options=options), seen) == RIGHT
-        apart = [] if together else _outcomes(problem, some, seen)
-        found |= dict.fromkeys(some, RIGHT) if together else dict(zip(some, apart, strict=True))
+        together = [replace(some[0], options=options)] if len(some) > 1 else []
+        for ability in (*together, *some):
+            if ability in found:
+                continue
+            came = tried(problem, ability.options)
+            if came.record is not None:
+                lowered[ability] = stack.enter_context(Compilation())
+                lowered[ability].begin(came.record)
+            what = _outcome(ability, came)
+            found |= dict.fromkeys(some if ability in together and what == RIGHT else [ability], what)
     return found
 
 
@@ -128,18 +133,12 @@ def _each_apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
     return found
 
 
-def _outcomes(problem: Problem, abilities: Iterable[Ability], seen: _Seen = lambda *_: None) -> list[str]:
-    return [_outcome(problem, ability, seen) for ability in abilities]
+def _outcomes(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
+    return [_outcome(ability, tried(problem, ability.options)) for ability in abilities]
 
 
-def _outcome(problem: Problem, ability: Ability, seen: _Seen) -> str:
-    """What comes of a small case. A crash or a result of a wrong shape is wrong where the ability is plain.
-
-    Args:
-        seen: given the run of an ability.
-    """
-    came = tried(problem, ability.options)
-    seen(ability, came)
+def _outcome(ability: Ability, came: TrialRun) -> str:
+    """What comes of a small case. A crash or a result of a wrong shape is wrong where the ability is plain."""
     if came.failure is not None:
         if isinstance(came.failure, (UsageFailure, NoRoom)):
             return UNTRIED

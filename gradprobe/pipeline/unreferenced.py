@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..inputs.draw import outputs_of
@@ -15,8 +16,8 @@ from ..model.intermediates import DERIVED
 from ..model.memory import telling
 from ..numerics.compare import Comparison, attention_of
 from ..numerics.evidence import LayoutRun, Measured, Probed
-from ..numerics.identities import Invariant, doubled, permuted
-from ..numerics.precision import Precision, precision_of
+from ..numerics.identities import doubled, permuted
+from ..numerics.precision import precision_of
 from ..numerics.run_identities import (
     BLIND,
     agreement_alone,
@@ -29,7 +30,7 @@ from ..probing.dots import dots_of
 from ..probing.experiment import Experiment, Tick, effective, experiment_of, layouts_of, silent
 from ..probing.observe import Execution, execute
 from ..probing.receipt import environment, notes_of, provenance, warned_in
-from ..probing.runs import RunRecord, with_strays
+from ..probing.runs import RunRecord, outcomes_of, with_strays
 from ..reference import Attention
 from ..runtime.trace import Trace
 from .resolve import Problem
@@ -59,7 +60,7 @@ def probe_by_identities(
     planned = list(layouts_of(case))
     for assigned in planned:
         record, judged = _record(experiment, assigned, first)
-        experiment = experiment.after(execution.outcome for execution in record.executions)
+        experiment = experiment.after(outcomes_of([record]))
         if first is None and judged is not None:
             first, record = judged, _with_more_runs(experiment, judged, record)
         records.append(record)
@@ -141,7 +142,9 @@ def _record(
 
 def _with_more_runs(experiment: Experiment, first: _JudgedRun, record: RunRecord) -> RunRecord:
     """The first layout's record with what takes further runs of it: I8 and I9, I6, and repeats."""
-    executions: list[Execution] = []
+    assert record.run is not None
+    assert record.run.measured is not None
+    case, x, trace, executions = experiment.case, first.x, first.trace, list[Execution]()
     # Values that were expanded are so already.
     assigned = tuple((tensor, layout) for tensor, layout in first.assigned if layout != "expanded")
 
@@ -152,26 +155,16 @@ def _with_more_runs(experiment: Experiment, first: _JudgedRun, record: RunRecord
         executions.append(execution.without_tensors())
         return execution.outcome.trace
 
-    precision = precision_of(experiment.case.dtype, dots_of(experiment))
-    found = list(_of_more_runs(experiment.case, first, run, precision))
-    assert record.run is not None
-    assert record.run.measured is not None
+    precision = precision_of(case.dtype, dots_of(experiment))
+    agrees = partial(agreement_alone, case=case, x=x, first=trace, precision=precision)
+    found = [agrees("repeat", second=run(first.values)) for _ in range(1, case.repeat)]
+    found.append(agrees("I8", second=run(doubled(first.values)), factor=2.0))
+    if case.batch * case.heads > 1:
+        found.append(agrees("I9", second=run(permuted(first.values, case)), reverse=True))
+    silent = beyond_the_mask(case, x, run(silenced(first.values, case, x)))
+    found += [silent] if silent is not None else []
     measured = replace(record.run.measured, invariants=(*record.run.measured.invariants, *found))
     return replace(record, run=replace(record.run, measured=measured)).with_more(executions)
-
-
-def _of_more_runs(
-    case: Case, first: _JudgedRun, run: Callable[[Mapping[str, Tensor]], Trace], precision: Precision
-) -> Iterator[Invariant]:
-    x, trace = first.x, first.trace
-    for _ in range(1, case.repeat):
-        yield agreement_alone("repeat", case, x, trace, run(first.values), precision)
-    linear = run(doubled(first.values))
-    yield agreement_alone("I8", case, x, trace, linear, precision, factor=2.0)
-    if case.batch * case.heads > 1:
-        yield agreement_alone("I9", case, x, trace, run(permuted(first.values, case)), precision, reverse=True)
-    silent = beyond_the_mask(case, x, run(silenced(first.values, case, x)))
-    yield from [silent] if silent is not None else []
 
 
 def _report(experiment: Experiment, records: list[RunRecord]) -> Probed:

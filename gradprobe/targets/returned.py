@@ -45,7 +45,8 @@ def by_name(function: Callable[..., Any], results: Sequence[Any]) -> tuple[dict[
 
     A result whose name is that of no gradient is left out.
     """
-    named = next((names for names in _returned(function) if len(names) == len(results)), [])
+    words = next((names for names in returned_names(function) if len(names) == len(results)), [])
+    named = [_gradient(word) for word in words]
     if {*_BY_PLACE} <= {*named} and all(named.count(name) == 1 for name in named if name):
         found = {name: result for name, result in zip(named, results, strict=True) if name}
         return found, _taken_for(found, "by the names in its return statement")
@@ -59,25 +60,51 @@ def _taken_for(names: Iterable[str], why: str) -> str:
     return f"of the tuple that it returns, {', '.join(names)} are taken {why}"
 
 
-def _returned(function: Callable[..., Any]) -> Iterator[list[str]]:
-    """Of each tuple that a function itself returns, which gradients its elements are called; "" of other names."""
+def statements_of(function: Callable[..., Any]) -> Iterator[ast.AST]:
+    """What stands in a function, and not in another one inside it, with its lines in the file."""
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(plain_function(function))))
+        lines, first = inspect.getsourcelines(plain_function(function))
+        tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError):
         return
+    ast.increment_lineno(tree, max(first, 1) - 1)
     waiting: list[ast.AST] = list(getattr(tree.body[0], "body", []))
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
-            yield [_named(element) for element in node.value.elts]
+        yield node
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             waiting += ast.iter_child_nodes(node)
 
 
-def _named(element: ast.expr) -> str:
-    """`dQ` of `dq`, `grad_q` and `dq.to(q.dtype)`."""
-    if isinstance(element, ast.Call) and isinstance(element.func, ast.Attribute):
-        return _named(element.func.value)
-    word = element.id if isinstance(element, ast.Name) else ""
+def returned_names(function: Callable[..., Any]) -> Iterator[list[str]]:
+    """Of each tuple that a function itself returns, the last one first, what its elements are called; "" of others."""
+    for node in statements_of(function):
+        if isinstance(node, ast.Return) and isinstance(node.value, (ast.Tuple, ast.List)):
+            yield [_name_of(element) for element in _flat(node.value)]
+
+
+def _flat(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, (ast.Tuple, ast.List)):
+        for part in node.elts:
+            yield from _flat(part)
+    else:
+        yield node
+
+
+def _name_of(node: ast.expr) -> str:
+    """`dq` of `dq`, `dq.to(q.dtype)` and `q.grad`."""
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        if isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.value, ast.Name):
+            return f"d{node.value.id}"
+        if isinstance(node, ast.Call):
+            if not isinstance(node.func, ast.Attribute):
+                return ""
+            node = node.func
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _gradient(word: str) -> str:
+    """`dQ` of `dq` and `grad_q`; "" of other names."""
     row = lookup(canonical_name(word) or word)
     return row.name if row is not None and row.name in GRADIENT_OF.values() else ""

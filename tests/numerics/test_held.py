@@ -386,5 +386,5 @@ def test_what_autograd_shares_is_no_finding_and_a_gradient_that_a_function_lays_
 def test_inplace_names_inputs_that_the_target_is_given():
     with pytest.raises(UsageFailure, match="--inplace: no input 'dq'"):
         run_check(CheckRequest("lazy", None, None, {"inplace": ["dq"]}), "")
-    with pytest.raises(UsageFailure, match="--inplace sinks: target 'lazy' is not given it"):
+    with pytest.raises(UsageFailure, match="--inplace sinks: target 'lazy' is not given sinks"):
         run_check(CheckRequest("lazy", None, None, {"inplace": ["sinks"]}), "")
