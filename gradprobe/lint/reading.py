@@ -14,7 +14,7 @@ from .finding import LintFinding
 from .pointers import Record
 from .rules import findings_in
 from .unlaunched import functions_of, siblings
-from .view import KernelView, tensors_of
+from .view import CallTensors, KernelView
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,9 @@ def reading_of(target: Target, case: Case) -> KernelReading:
 
 def views_of(calls: Iterable[Caught]) -> list[KernelView]:
     """The kernels that were launched in some calls, as they are in each launch."""
-    return [KernelView(launch, tensors) for call in calls for tensors in [tensors_of(call)] for launch in call.launches]
+    return [
+        KernelView(launch, tensors) for call in calls for tensors in [CallTensors(call)] for launch in call.launches
+    ]
 
 
 def read_views(views: Sequence[KernelView], scopes: Iterable[tuple[dict[str, object], str]] = ()) -> KernelReading:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ..model.intermediates import AXIS_WORDS
 from ..source.parameter_names import renamed, stride_of, word_of
@@ -16,7 +17,7 @@ from .view import KernelView, Stride, TensorViews
 
 @dataclass(frozen=True)
 class Use:
-    """One stride in a pointer, its tensor's own or not."""
+    """One stride in a pointer, its tensor's own or another's."""
 
     view: KernelView
     advance: Advance
@@ -40,47 +41,20 @@ class Use:
     def kind(self) -> str:
         return self.held.kinds[self.axis] if self.held.kinds and self.axis is not None else ""
 
-
-def findings_in(view: KernelView) -> list[LintFinding]:
-    """The wrong strides of a launched kernel."""
-    uses = list(_uses(view))
-    own = [use for use in uses if use.axis is not None]
-    # A loop's variable in C++ may run along another axis in the next loop.
-    found = [*_foreign(uses), *([] if isinstance(view.function, CudaKernel) else _swapped(own))]
-    return [*found, *_missing(view, own, {(one.tensor, one.axis) for one in found})]
-
-
-def _uses(view: KernelView) -> Iterator[Use]:
-    for advance in view.record.advances:
-        held, factors = view.tensors.get(advance.base), advance.term.factors
-        if held is not None and len(factors) == 1:
-            number = view.strides[factors[0].parameter]
-            axes = [axis for axis, step in enumerate(held.strides) if step == number and held.shape[axis] > 1]
-            yield Use(view, advance, factors[0], held, axes[0] if len(axes) == 1 else None)
-
-
-def _foreign(uses: Sequence[Use]) -> Iterator[LintFinding]:
-    """The pointers that advance by a stride of a tensor that is not theirs."""
-    for use in uses:
-        view, parameter = use.view, use.factor.parameter
-        meanings = () if view.strides[parameter] in use.held.own else view.meanings(parameter)
-        if meanings and not any(view.memory.is_as_long_as(use.held, stride.tensor) for stride in meanings):
-            accused = _Accused(use, view, use.held, meanings)
-            yield accused.of_the_host() or accused.of_the_kernel()
-
-
-@dataclass(frozen=True)
-class _Accused:
-    """One use of a foreign stride."""
-
-    use: Use
-    view: KernelView
-    held: TensorViews
-    meanings: Sequence[Stride]
-    """Whose stride it is."""
+    @cached_property
+    def meanings(self) -> list[Stride]:
+        """Whose stride it is; [] where it is the tensor's own, or nobody knows."""
+        parameter = self.factor.parameter
+        return [] if self.view.strides[parameter] in self.held.own else self.view.meanings(parameter)
 
     @property
-    def axis(self) -> int | None:
+    def is_foreign(self) -> bool:
+        """Whether it is another tensor's."""
+        is_alike = any(self.view.memory.is_as_long_as(self.held, stride.tensor) for stride in self.meanings)
+        return bool(self.meanings) and not is_alike
+
+    @property
+    def meant(self) -> int | None:
         """The axis of the tensor that is meant: that of the same kind, else of the same number."""
         other = self.meanings[0]
         if self.held.kinds and other.kind:
@@ -90,28 +64,28 @@ class _Accused:
     @property
     def own(self) -> str:
         """The parameter that is meant; "" where none is passed."""
-        own = self.view.parameters_of(self.use.base, self.axis) if self.axis is not None else []
+        own = self.view.parameters_of(self.base, self.meant) if self.meant is not None else []
         return own[0] if own else ""
 
     def of_the_kernel(self) -> LintFinding:
         """The kernel takes another stride than that of its pointer."""
         spot, either = self._wrong_spot(), " or ".join(map(str, self.meanings[:3]))
-        call = f"{self.held.name}.stride({self.axis})"
-        became = f"{self.held.name} has no such axis" if self.axis is None else f"{call} is never passed"
+        call = f"{self.held.name}.stride({self.meant})"
+        became = f"{self.held.name} has no such axis" if self.meant is None else f"{call} is never passed"
         if self.own:
             is_used = self.own.partition("[")[0] in self.view.mentioned
             became = f"{self.own} = {call} is passed and {'used elsewhere' if is_used else 'never used'}"
         sentence = f"{self.held.name} is advanced by {spot.text}, which is {either}: {became}"
-        return self._finding(spot, sentence, self._edit(spot), self.axis)
+        return self._finding(spot, sentence, self._edit(spot), self.meant)
 
     def of_the_host(self) -> LintFinding | None:
         """The launch gave another tensor's stride for a parameter that is called this tensor's."""
-        view, parameter, launch, other = self.view, self.use.factor.parameter, self.view.launch, self.meanings[0]
+        view, parameter, launch, other = self.view, self.factor.parameter, self.view.launch, self.meanings[0]
         if view.named(parameter) != self.held.name or launch.spot is None:
             return None
         _, letter = stride_of(parameter, set(view.words.values()))
         found = self.held.axis_like(letter) if letter and self.held.kinds else None
-        axis = self.axis if found is None else found
+        axis = self.meant if found is None else found
         sentence = (
             f"parameter {parameter} of {view.name} is given {other} in the launch at {launch.spot.place}, "
             f"so {self.held.name} is read with {other.tensor}'s stride"
@@ -131,25 +105,25 @@ class _Accused:
 
     def _host_name(self) -> str:
         """What the host calls the tensor: a variable's name, else the tensor's."""
-        given = self.view.launch.given.get(self.use.base)
+        given = self.view.launch.given.get(self.base)
         return given.text if given is not None and given.text.isidentifier() else self.held.name
 
     def _edit(self, spot: SourceLine) -> str:
         """The edit of the kernel, and of its launch where the right stride is no parameter; "" where one is no edit."""
         name = self.own or self._new_name()
         # A whole offset, or what another pointer takes rightly, is more than the wrong stride.
-        if not name or spot not in self.use.factor.spots or self._is_right_elsewhere(spot):
+        if not name or spot not in self.factor.spots or self._is_right_elsewhere(spot):
             return ""
         product = self.view.product_at(spot)
         edit = f"{product} -> {product.replace(spot.text, name)}" if spot.text in product else f"{spot.text} -> {name}"
-        return edit if self.own or self.axis is None else f"{edit}; {self._added(name, self.axis)}"
+        return edit if self.own or self.meant is None else f"{edit}; {self._added(name, self.meant)}"
 
     def _new_name(self) -> str:
         """What a parameter for the right stride is to be called; "" where something else is called so."""
-        view, word = self.view, self.view.words[self.use.base]
-        other, _ = stride_of(self.use.factor.parameter, set(view.words.values()))
-        letter = self.held.kinds[self.axis] if self.axis is not None and self.held.kinds else f"_{self.axis}"
-        name = renamed(self.use.factor.parameter, other, word) if other else f"stride_{word}{letter}"
+        view, word = self.view, self.view.words[self.base]
+        other, _ = stride_of(self.factor.parameter, set(view.words.values()))
+        letter = self.held.kinds[self.meant] if self.meant is not None and self.held.kinds else f"_{self.meant}"
+        name = renamed(self.factor.parameter, other, word) if other else f"stride_{word}{letter}"
         return "" if name in view.mentioned or name in view.function.parameters else name
 
     def _is_right_elsewhere(self, spot: SourceLine) -> bool:
@@ -163,7 +137,7 @@ class _Accused:
 
     def _added(self, name: str, axis: int) -> str:
         """What to add to kernel and launch where the stride does not reach the kernel."""
-        view, base, spot = self.view, self.use.base, self.view.launch.spot
+        view, base, spot = self.view, self.base, self.view.launch.spot
         beside = [each for at in range(len(self.held.shape)) for each in view.parameters_of(base, at)]
         names = [each.partition("[")[0] for each in beside or [*view.strides][-1:]]
         after, passed, own = max(names, key=view.function.parameters.index), view.launch.arguments[base], axis
@@ -178,16 +152,35 @@ class _Accused:
 
         An offset that another pointer uses rightly is wrong only where it is added to this pointer.
         """
-        record, advance, (first, *_) = self.view.record, self.use.advance, self.use.factor.spots
+        record, advance, (first, *_) = self.view.record, self.advance, self.factor.spots
         if advance.term.via and self._is_right_elsewhere(first):
             return advance.term.via
-        inner = self.use.factor.spots[-1]
+        inner = self.factor.spots[-1]
         names = record.functions.get(inner.function, ())
         # Beside pointers a function has indices: stride_i of i is no stride of another tensor.
         moved = {each.local for each in record.advances if each.spot.function == inner.function}
         word, _ = stride_of(inner.text, {word_of(name) for name in names if name in moved or "ptr" in name.lower()})
         is_inner = inner != first and word and word != word_of(advance.local)
         return inner if is_inner and inner.function == advance.spot.function else first
+
+
+def findings_in(view: KernelView) -> list[LintFinding]:
+    """The wrong strides of a launched kernel."""
+    uses = list(_uses(view))
+    own = [use for use in uses if use.axis is not None]
+    # A loop's variable in C++ may run along another axis in the next loop.
+    found = [use.of_the_host() or use.of_the_kernel() for use in uses if use.is_foreign]
+    found += [] if isinstance(view.function, CudaKernel) else _swapped(own)
+    return [*found, *_missing(view, own, {(one.tensor, one.axis) for one in found})]
+
+
+def _uses(view: KernelView) -> Iterator[Use]:
+    for advance in view.record.advances:
+        held, factors = view.tensors.get(advance.base), advance.term.factors
+        if held is not None and len(factors) == 1:
+            number = view.strides[factors[0].parameter]
+            axes = [axis for axis, step in enumerate(held.strides) if step == number and held.shape[axis] > 1]
+            yield Use(view, advance, factors[0], held, axes[0] if len(axes) == 1 else None)
 
 
 # As many other tensors must agree on what a variable runs along.

@@ -61,7 +61,8 @@ def _foreign(function: Function, record: Record, pointers: Mapping[str, str]) ->
         word = stride_of(factors[0].parameter, set(words))[0] if len(factors) == 1 else ""
         if word and words[word] == pointers[advance.base]:
             own.add(advance.base)
-        elif word and advance.term.via is None:
+        # "stride_dq" of a pointer D may be its own along q.
+        elif word and advance.term.via is None and not word.startswith(word_of(advance.base)):
             accused.append((advance, word))
     for advance, word in accused:
         users = {each.base for each, other in accused if other == word}

@@ -62,44 +62,38 @@ class TensorViews:
         return found[0] if len(found) == 1 or (found and kind in "mn") else None
 
 
-@dataclass(frozen=True)
 class CallTensors:
-    """The tensors of one call."""
+    """The tensors of one call, whose strides tell what numbers mean."""
 
-    held: Mapping[int, TensorViews]
-    """By the address of the storage."""
-    meanings: Mapping[int, tuple[Stride, ...]]
-    """The strides that are a number, those of axes longer than 1."""
-    given: frozenset[int]
-    """The numbers that are a stride and nothing else."""
+    def __init__(self, caught: Caught) -> None:
+        self._held = {
+            storage_of(tensor): _views_of(caught, name, tensor, True) for name, tensor in caught.inputs.items()
+        }
+        for parameter, value in (pair for launch in caught.launches for pair in launch.arguments.items()):
+            if (tensor := tensor_in(value)) is not None:
+                address = storage_of(tensor)
+                if address not in self._held:
+                    name = caught.storages.get(address, "").lower() or word_of(parameter)
+                    self._held[address] = _views_of(caught, name, tensor, False)
+                self._held[address].own.update(tensor.stride())
+        self.meanings: dict[int, list[Stride]] = {}
+        """The strides that are a number, those of axes longer than 1."""
+        self.given = caught.given
+        """The numbers that are a stride and nothing else."""
+        for held in self._held.values():
+            for axis, (size, step) in enumerate(zip(held.shape, held.strides, strict=True)):
+                if size > 1 and step > 0:
+                    self.meanings.setdefault(step, []).append(held.stride(axis))
 
     def tensor(self, value: Any) -> TensorViews | None:
         """The tensor that an argument points into."""
         tensor = tensor_in(value)
-        return None if tensor is None else self.held.get(storage_of(tensor))
+        return None if tensor is None else self._held.get(storage_of(tensor))
 
     def is_as_long_as(self, flat: TensorViews, name: str) -> bool:
         """Whether a row of elements that the target allocated has room for a tensor as that lies: it lies so too."""
-        others = [spanned(each.shape, each.strides) for each in self.held.values() if each.name == name]
+        others = [spanned(each.shape, each.strides) for each in self._held.values() if each.name == name]
         return not flat.is_given and len(flat.shape) == 1 and any(span <= flat.shape[0] for span in others)
-
-
-def tensors_of(caught: Caught) -> CallTensors:
-    """The tensors of a call and their strides."""
-    held = {storage_of(tensor): _views_of(caught, name, tensor, True) for name, tensor in caught.inputs.items()}
-    for parameter, value in (pair for launch in caught.launches for pair in launch.arguments.items()):
-        if (tensor := tensor_in(value)) is not None:
-            address = storage_of(tensor)
-            if address not in held:
-                name = caught.storages.get(address, "").lower() or word_of(parameter)
-                held[address] = _views_of(caught, name, tensor, False)
-            held[address].own.update(tensor.stride())
-    meanings: dict[int, tuple[Stride, ...]] = {}
-    for each in held.values():
-        for axis, (size, step) in enumerate(zip(each.shape, each.strides, strict=True)):
-            if size > 1 and step > 0:
-                meanings[step] = (*meanings.get(step, ()), each.stride(axis))
-    return CallTensors(held, meanings, caught.given)
 
 
 def _views_of(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> TensorViews:
@@ -168,11 +162,11 @@ class KernelView:
             return LaunchConstant(value)
         return opaque(name=name)
 
-    def meanings(self, parameter: str) -> tuple[Stride, ...]:
+    def meanings(self, parameter: str) -> list[Stride]:
         """The strides that a parameter is: those of which its name speaks, else those that alone have its number."""
         number, named = self.strides[parameter], self.named(parameter)
-        found = self.memory.meanings.get(number, ())
-        return tuple(each for each in found if each.tensor == named) or (found if number in self.memory.given else ())
+        found = self.memory.meanings.get(number, [])
+        return [each for each in found if each.tensor == named] or (found if number in self.memory.given else [])
 
     def named(self, parameter: str) -> str:
         """The tensor of whose stride a parameter's name speaks; "" where it does not tell."""

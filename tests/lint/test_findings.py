@@ -169,6 +169,20 @@ def sibling_kernel(q_ptr, do_ptr, out_ptr, stride_qh, stride_qm, stride_doh, str
     ]  # fmt: skip
 
 
+def test_a_name_that_may_be_read_as_the_pointers_own_stride_is_not_accused(tmp_path):
+    sibling = """
+
+@triton.jit
+def own_kernel(D_ptr, DQ_ptr, stride_db, stride_dq, stride_dqb, stride_dqd, BLOCK: tl.constexpr):
+    b, offs = tl.program_id(0), tl.arange(0, BLOCK)
+    d = tl.load(D_ptr + b * stride_db + offs * stride_dq)
+    tl.store(DQ_ptr + b * stride_dqb + offs * stride_dqd, d)
+"""
+    found = reading(tmp_path, more=sibling)
+    assert found.findings == ()
+    assert [kernel.name for kernel in found.kernels] == ["touch_kernel", "own_kernel"]
+
+
 def test_one_stride_for_all_of_a_sibling_is_its_way_and_no_fault(tmp_path):
     shared = """
 
