@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..source.kernel_file import KernelFile, called, calls_of, parameters
-from ..source.parameter_names import tensor_of
-from ..source.rewrites.alike import stride_of
+from ..source.parameter_names import stride_of, tensor_of, word_of, words_of
 
 
 def passed_of_others(path: str, kernel: str, tensor: str) -> Iterator[int]:
@@ -24,21 +23,18 @@ def passed_of_others(path: str, kernel: str, tensor: str) -> Iterator[int]:
     except (OSError, SyntaxError, ValueError):
         return
     names = next((parameters(one) for one in file.functions if one.name == kernel), [])
+    words = words_of(tensor)
     for call in calls_of(file, kernel):
         given = [*zip(names, call.args, strict=False), *((word.arg or "", word.value) for word in call.keywords)]
-        itself = next((one.id for name, one in given if isinstance(one, ast.Name) and _means(name, tensor)), "")
+        itself = next((one.id for name, one in given if isinstance(one, ast.Name) and word_of(name) in words), "")
         for name, argument in given:
-            parts, owners = stride_of(name), _owners(argument)
-            if any(_means(owner, tensor) for owner in owners):
+            owners = _owners(argument)
+            if words & set(map(word_of, owners)):
                 is_wrong = itself not in {"", *owners}
             else:
-                is_wrong = parts is not None and _means(parts[0], tensor) and any(map(tensor_of, owners))
+                is_wrong = stride_of(name, words)[0] != "" and any(map(tensor_of, owners))
             if is_wrong:
                 yield argument.lineno
-
-
-def _means(name: str, tensor: str) -> bool:
-    return tensor_of(name) == tensor_of(tensor) != ""
 
 
 def _owners(argument: ast.expr) -> set[str]:

@@ -33,6 +33,11 @@ def tensor_of(pointer: str) -> str:
     return _WORDS.get(word_of(pointer), "")
 
 
+def words_of(tensor: str) -> set[str]:
+    """What a tensor is called in kernels; nothing for one that no name means."""
+    return {word for word, meant in _WORDS.items() if meant == tensor_of(tensor)}
+
+
 def is_stride(parameter: str) -> bool:
     """Whether a parameter is called a stride."""
     return _STRIDE.search(parameter) is not None
