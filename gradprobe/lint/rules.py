@@ -83,7 +83,7 @@ class Use:
         view, parameter, launch, other = self.view, self.factor.parameter, self.view.launch, self.meanings[0]
         if view.named(parameter) != self.held.name or launch.spot is None:
             return None
-        _, letter = stride_of(parameter, set(view.words.values()))
+        _, letter = stride_of(parameter, set(view.bare_names.values()))
         found = self.held.axis_like(letter) if letter and self.held.kinds else None
         axis = self.meant if found is None else found
         sentence = (
@@ -120,8 +120,8 @@ class Use:
 
     def _new_name(self) -> str:
         """What a parameter for the right stride is to be called; "" where something else is called so."""
-        view, word = self.view, self.view.words[self.base]
-        other, _ = stride_of(self.factor.parameter, set(view.words.values()))
+        view, word = self.view, self.view.bare_names[self.base]
+        other, _ = stride_of(self.factor.parameter, set(view.bare_names.values()))
         letter = self.held.kinds[self.meant] if self.meant is not None and self.held.kinds else f"_{self.meant}"
         name = renamed(self.factor.parameter, other, word) if other else f"stride_{word}{letter}"
         return "" if name in view.mentioned or name in view.function.parameters else name

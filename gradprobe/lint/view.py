@@ -128,7 +128,7 @@ class KernelView:
         return {name: held for name, held in found if held is not None}
 
     @cached_property
-    def words(self) -> dict[str, str]:
+    def bare_names(self) -> dict[str, str]:
         """What the parameters of pointers are called without what says that they are pointers."""
         return {name: word_of(name) for name in self.tensors}
 
@@ -148,7 +148,7 @@ class KernelView:
     def record(self) -> Record:
         """What its pointers do. What the constants of the launch rule out is not followed."""
         if isinstance(self.function, CudaKernel):
-            return read_cuda(self.function, frozenset(self.strides), frozenset(self.words))
+            return read_cuda(self.function, frozenset(self.strides), frozenset(self.bare_names))
         return read_kernel(self.function, {name: self._value(name, x) for name, x in self.launch.arguments.items()})
 
     def _value(self, name: str, value: Any) -> Value:
@@ -171,7 +171,7 @@ class KernelView:
     def named(self, parameter: str) -> str:
         """The tensor of whose stride a parameter's name speaks; "" where it does not tell."""
         words = {held.name: held.name for held in self.tensors.values()}
-        words |= {word: self.tensors[name].name for name, word in self.words.items()}
+        words |= {word: self.tensors[name].name for name, word in self.bare_names.items()}
         word, _ = stride_of(parameter, set(words))
         return words.get(word, "")
 
