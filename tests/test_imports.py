@@ -22,7 +22,7 @@ VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "core", "manage
 
 
 def module_name(file):
-    """ "render.text" for gradprobe/render/text.py; "" for gradprobe/__init__.py."""
+    """ "render.notation" for gradprobe/render/notation.py; "" for gradprobe/__init__.py."""
     parts = file.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

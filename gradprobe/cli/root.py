@@ -23,7 +23,7 @@ from .error_output import CommandGroup
 from .shared_options import with_word
 from .short_help import ShortHelp
 
-# Each command, which is a function of its own name in a module of that name, with the first paragraph of its help.
+# Each command, which is a function of its own name in NAME_command.py, with the first paragraph of its help.
 COMMANDS = {
     "check": "Run a kernel beside the reference, diff every intermediate, and point at the first mismatch.",
     "watch": "Check a kernel again each time that its file, or one that it imports, is saved, and say what changed.",
@@ -77,7 +77,7 @@ class LazyCommand(TyperCommand):
 @functools.cache
 def imported(name: str) -> Any:
     """A command, made once in a process."""
-    found = getattr(importlib.import_module(f".{name}", __package__), name)
+    found = getattr(importlib.import_module(f".{name}_command", __package__), name)
     if isinstance(found, typer.Typer):
         return typer.main.get_command(found)
     alone = typer.Typer(add_completion=False)

@@ -13,7 +13,7 @@ from ..model.case import flag_of
 from ..model.failures import UsageFailure
 from ..model.intermediates import PRODUCTS
 from ..model.kernel_contract import IEEE, Contract, Reading
-from ..render.text import headed, lines_of, wrapped
+from ..render.notation import headed, lines_of, wrapped
 
 if TYPE_CHECKING:
     from rich.text import Text

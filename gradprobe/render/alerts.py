@@ -14,8 +14,7 @@ from ..model.report import Diagnosis, Report, TriedEdit
 from ..model.run import INHERITED, MISMATCH, SKIPPED, Error, Identity, Intermediate, Run
 from . import ci_rules as rules
 from .ci_rules import Rule
-from .source_places import Place, place_of, places_of
-from .text import (
+from .notation import (
     cause_in_words,
     counts_in_words,
     element_line,
@@ -27,6 +26,7 @@ from .text import (
     residual,
     told_apart,
 )
+from .source_places import Place, place_of, places_of
 
 Found = Sequence[tuple[Run, Intermediate]]
 """An intermediate, in the runs in which it has a status."""

@@ -11,8 +11,8 @@ from ..model.number import listed, plural
 from ..model.report import AuditSummary, Report
 from ..model.run import MATCH
 from .excerpt import render_reasons
+from .notation import ASCII, UTF8, Signs, element_line, folded, headed
 from .source_places import base_of
-from .text import ASCII, UTF8, Signs, element_line, folded, headed
 
 _CELL, _JUDGE = 7, 38
 

@@ -14,7 +14,7 @@ from ..model.documents import Reports
 from ..model.number import in_words, spans
 from ..model.report import Report
 from ..model.run import MATCH, MISMATCH, NOT_EXPOSED, SKIPPED, Head, Intermediate, Run
-from .text import CAUTION, folded, quoted, ratio
+from .notation import CAUTION, folded, quoted, ratio
 
 SCHEMA = "gradprobe.comparison/1"
 WORSE, BETTER, SAME = "worse", "better", "same"

@@ -28,10 +28,7 @@ from ..model.report import Report, Source, SplitProducts
 from ..model.run import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head, Intermediate, Run
 from .excerpt import render_reasons, window
 from .identity_table import identity_table
-from .repeat_sentences import repeat_sentences
-from .source_places import Base, Place, base_of, place_of
-from .target_pair import beside, render_against
-from .text import (
+from .notation import (
     ASCII,
     CAUTION,
     STYLES,
@@ -47,6 +44,9 @@ from .text import (
     size_in_words,
     wrapped,
 )
+from .repeat_sentences import repeat_sentences
+from .source_places import Base, Place, base_of, place_of
+from .target_pair import beside, render_against
 
 _NAME, _CELL = 9, 8
 _MOST_STRAYS = 4

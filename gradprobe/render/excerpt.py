@@ -9,8 +9,8 @@ from rich.text import Text
 from ..model.number import Number, in_words, plural, spans
 from ..model.report import CONSISTENT, Diagnosis, Report, TriedEdit, Where
 from ..model.run import MISMATCH, CloseUp, Element
+from .notation import CAUTION, STYLES, folded, lines_of, place_in_words, ratio, value
 from .source_places import Base, base_of
-from .text import CAUTION, STYLES, folded, lines_of, place_in_words, ratio, value
 
 
 def window(place: Element, width: int, *, one_row: bool = False) -> Iterator[Text]:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ..model.report import Report
 from ..model.run import Identity
-from .text import STYLES, identities, ratio
+from .notation import STYLES, identities, ratio
 
 _NAME, _CELL = 34, 14
 

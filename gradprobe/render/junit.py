@@ -13,8 +13,7 @@ from ..model.report import Report
 from ..model.run import INHERITED, MISMATCH, SKIPPED, Error, Head, Identity, Intermediate, Run
 from ..model.visible import visible
 from .excerpt import render_reasons
-from .source_places import Base, Place, base_of, place_of, places_of
-from .text import (
+from .notation import (
     cause_in_words,
     counts_in_words,
     element_line,
@@ -26,6 +25,7 @@ from .text import (
     so_far,
     told_apart,
 )
+from .source_places import Base, Place, base_of, place_of, places_of
 
 # Of what is told in the terminal's words.
 _WIDTH = 120

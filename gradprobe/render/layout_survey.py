@@ -13,7 +13,7 @@ from ..model.number import plural
 from ..model.report import Report
 from ..model.run import ALONE, BITS, FAILED, MATCH, MISMATCH, PROGRAM, SKIPPED, TOGETHER, Run, SurveyedLayout
 from .excerpt import render_reasons, window
-from .text import ASCII, CAUTION, UTF8, Signs, blame, folded, greppable, headed, quoted, stray_line
+from .notation import ASCII, CAUTION, UTF8, Signs, blame, folded, greppable, headed, quoted, stray_line
 
 _ROW, _CELL = 8, 9
 # Findings that are printed; the others are in the JSON.

@@ -13,8 +13,8 @@ from ..model.number import plural
 from ..model.report import Report, TriedEdit, passing_edit
 from ..model.run import CRASHED, FAILED, INCOMPLETE, INHERITED, MATCH, MISMATCH, SKIPPED, Run
 from ..model.visible import visible
+from .notation import cause_in_words, element_line, errors_of, identities, ratio, so_far, told_apart
 from .source_places import Base, Place, base_of, place_of, places_of
-from .text import cause_in_words, element_line, errors_of, identities, ratio, so_far, told_apart
 
 # GitHub drops a summary that is larger.
 MOST_BYTES = 2**20

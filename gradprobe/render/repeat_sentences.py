@@ -8,7 +8,7 @@ from pathlib import PurePath
 from ..model.number import in_words, plural, spans
 from ..model.report import Report
 from ..model.run import RepeatedResult
-from .text import ratio
+from .notation import ratio
 
 
 def repeat_sentences(report: Report) -> Iterator[str]:

@@ -18,8 +18,8 @@ from ..model.run import MATCH, MISMATCH
 from ..model.visible import visible
 from .alerts import Alert, alerts_of
 from .ci_rules import RULES, USAGE, Rule
+from .notation import errors_of, so_far
 from .source_places import Base, Place, base_of
-from .text import errors_of, so_far
 from .topics.topic_forms import in_markdown
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

@@ -12,7 +12,7 @@ from ..model.number import in_words, plural, spans
 from ..model.report import Report, SecondCheck
 from ..model.run import FAILED, MATCH, Difference
 from .comparison import changes_of, sentences_of
-from .text import blame, headed, place_in_words, ratio, value
+from .notation import blame, headed, place_in_words, ratio, value
 
 _STYLES = {MATCH: "bold green", FAILED: "bold red"}
 

@@ -15,7 +15,7 @@ import torch
 
 import gradprobe
 from gradprobe.api.shown_report import shown
-from gradprobe.cli.check import check as command
+from gradprobe.cli.check_command import check as command
 from gradprobe.inputs.options import OPTIONS
 from gradprobe.model.failures import TargetFailure, Untested, UsageFailure
 from gradprobe.model.report import failed_report

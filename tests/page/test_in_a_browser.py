@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gradprobe.render.text import value
+from gradprobe.render.notation import value
 
 pytestmark = pytest.mark.browser
 NAMES = ("wrong", "evidence", "right", "heads-128", "kernel", "strides", "several", "comparison")

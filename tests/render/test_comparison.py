@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gradprobe.cli.compare import compare
+from gradprobe.cli.compare_command import compare
 from gradprobe.model.documents import Reports, report_from
 from gradprobe.render.comparison import (
     BETTER,

@@ -14,7 +14,7 @@ from gradprobe.model.memory import MemoryFinding
 from gradprobe.model.report import CheckedTarget, Culprit, Report
 from gradprobe.model.run import ALONE, PROGRAM, Run
 from gradprobe.render.layout_survey import render_survey
-from gradprobe.render.text import CAUTION
+from gradprobe.render.notation import CAUTION
 from tests.render.written import faulty, reports
 
 REPORT = Report(verdict="match", target=CheckedTarget(name="mine"))

@@ -9,7 +9,7 @@ from gradprobe.model.number import Number
 from gradprobe.model.run import Element
 from gradprobe.numerics.tally import RisingErrors
 from gradprobe.render.console import _sentences
-from gradprobe.render.text import size_in_words
+from gradprobe.render.notation import size_in_words
 from tests.reported.conftest import SMALL
 from tests.sampling import tries
 

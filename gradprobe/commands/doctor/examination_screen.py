@@ -12,8 +12,8 @@ from typing import Any
 from rich.text import Text
 
 from ...model.number import plural
+from ...render.notation import CAUTION, folded, headed, quoted
 from ...render.source_places import base_of, place_of
-from ...render.text import CAUTION, folded, headed, quoted
 from .examination import Examination
 from .machine import MATTERS
 from .module_copies import LoadedFile

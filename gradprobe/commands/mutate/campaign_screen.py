@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from ...model.number import plural
-from ...render.text import CAUTION, folded, headed
+from ...render.notation import CAUTION, folded, headed
 from .campaign import INVALID, KILLED, LATE, SURVIVED, Campaign, MutantOutcome
 from .mutant import CLASSES, Mutant
 

@@ -25,7 +25,7 @@ from ...model.run import MISMATCH
 from ...processes.executables import run_in_foreground
 from ...processes.startup import STARTUP
 from ...render.console import first_line
-from ...render.text import CAUTION
+from ...render.notation import CAUTION
 from . import call as seen
 from .call import WatchedCalls
 from .capture import ENDING, FOLDER, CapturePlan

@@ -17,7 +17,7 @@ from ...model.number import plural
 from ...model.report import failed_report
 from ...probing.experiment import layouts_of
 from ...render.excerpt import render_reasons
-from ...render.text import folded, headed
+from ...render.notation import folded, headed
 from .ordering import options_on
 from .shrinking import ShrinkResult
 

@@ -19,10 +19,10 @@ from ...model.number import plural
 from ...model.report import Report
 from ...model.run import FAILED, MATCH, MISMATCH, Run
 from ...render.console import render_layouts
+from ...render.notation import CAUTION, folded, headed, ratio, wrapped
 from ...render.screen.fitting import MOST, MOST_OF_A_MATCH, Section, fitted
 from ...render.screen.screen import core, headed_in, short
 from ...render.terminal import Terminal, rendered
-from ...render.text import CAUTION, folded, headed, ratio, wrapped
 from .checked import LATE, LOST, CheckOutcome
 
 Made = TypeVar("Made", CheckOutcome, Report)

@@ -15,7 +15,7 @@ from ...model.report import Report
 from ...model.run import CRASHED, FAILED, INCOMPLETE, MATCH, MISMATCH, SKIPPED, Run
 from .. import layout_survey as survey
 from ..layout_survey import tried_as
-from ..text import UTF8
+from ..notation import UTF8
 
 WARNED = "warned"
 SIGNS = {MISMATCH: UTF8.mismatch, FAILED: "crash", INCOMPLETE: "…", WARNED: "!", SKIPPED: "-", MATCH: "="}

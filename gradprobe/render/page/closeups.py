@@ -9,7 +9,7 @@ from itertools import product
 from markupsafe import Markup
 
 from ...model.run import LEVELS, CloseUp, Row
-from ..text import place_in_words, ratio
+from ..notation import place_in_words, ratio
 from .scale import class_of, sign_of
 
 # Of a tile: wide ones hold their number. Left of them stand the rows.

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from ...model.number import in_words, spans
 from ...model.run import LEVELS, MATCH, CloseUp, Head, Intermediate, Run
-from ..text import ratio
+from ..notation import ratio
 from .closeups import WIDE, CloseUpView, Opens, cell, view_of
 from .dataflow_picture import WORDS
 from .scale import class_of, figure_of

@@ -10,7 +10,7 @@ from ...model.report import Report
 from ...model.run import MISMATCH, Element, Run
 from ..console import first_line
 from ..layout_survey import memory_in, words_of
-from ..text import blame, greppable, heads_in_words, ratio
+from ..notation import blame, greppable, heads_in_words, ratio
 from .check_matrix import verdict_of
 from .memory_map import LaidTensor, tensors
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from markupsafe import Markup
 
 from ...model.run import Head, Intermediate, Run
-from ..text import UTF8, ratio
+from ..notation import UTF8, ratio
 from .dataflow_picture import WORDS
 from .maps import Alike, id_of, places, shorts, words_of
 from .scale import class_of, sign_of

@@ -14,8 +14,8 @@ from ...model.number import plural
 from ...model.report import Report
 from ...model.run import LEVELS
 from ...model.visible import visible
+from ..notation import so_far
 from ..source_places import base_of, with_origin
-from ..text import so_far
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -124,7 +124,7 @@ def _file(name: str) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    from ..text import cause_in_words, ratio, value
+    from ..notation import cause_in_words, ratio, value
     from .scale import figure_of
 
     made = Environment(

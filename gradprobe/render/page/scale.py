@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import ceil, floor, log10
 
 from ...model.run import HIDDEN, LEVELS, UNMEASURED, WITHIN
-from ..text import ratio
+from ..notation import ratio
 
 SCALE = (
     ("r0", "at most half of what is allowed"), ("r1", "all of it"), ("w1", "up to 16 times"), ("w2", "up to 256 times"),

@@ -8,9 +8,9 @@ from typing import Any
 from ...model.report import Report, explained_diagnoses
 from ...model.run import Element
 from ..console import first_line, verdict_words
+from ..notation import ratio, value
 from ..source_places import Base, base_of, places_of
 from ..terminal import Terminal, rendered
-from ..text import ratio, value
 from .dataflow_picture import graph
 from .maps import alike_heads, chapters, id_of, shared_ids
 from .memory_map import parts_of_memory

@@ -27,8 +27,8 @@ from ..layout_survey import (
     warning_told,
     wrong_layouts,
 )
+from ..notation import UTF8, cause_in_words, ratio, told_apart
 from ..source_places import base_of
-from ..text import UTF8, cause_in_words, ratio, told_apart
 from . import check_matrix as matrix
 from .opened import CheckSummary, ids_of, of_check, of_layout
 from .sources import CodeBlock, diff_lines, excerpts

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from rich.text import Text
 
 from ...model.report import TriedEdit, Where
+from ..notation import lines_of
 from ..source_places import Base
-from ..text import lines_of
 
 _MARKED, _DROPPED, _ADDED = "bold red", "red", "green"
 # Of what is wrong in a long line, as many characters stand around it at least.

@@ -10,7 +10,7 @@ from ...model.number import in_words, spans
 from ...model.report import Report
 from ...model.run import INHERITED, MATCH, MISMATCH, Intermediate, Run
 from ..console import status_in, worst_in
-from ..text import STYLES, Signs, ratio
+from ..notation import STYLES, Signs, ratio
 
 _TITLE = "worst error / allowed, by head"
 _CELL, _LONGEST = 8, 40

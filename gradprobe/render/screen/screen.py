@@ -15,9 +15,9 @@ from ...model.run import FAILED, MATCH, MISMATCH
 from ..console import beyond_the_case, first_line, on_ranks, receipt, render_layouts, sources, verdict_words, wrong_rows
 from ..excerpt import edit_head
 from ..identity_table import identity_table
+from ..notation import ASCII, CAUTION, UTF8, Signs, blame, headed, lines_of, ratio, size_in_words
 from ..source_places import base_of
 from ..target_pair import render_against
-from ..text import ASCII, CAUTION, UTF8, Signs, blame, headed, lines_of, ratio, size_in_words
 from .code import changes, excerpt
 from .fitting import MOST, MOST_OF_A_MATCH, Section, fitted, rows_of
 from .head_table import head_table, legend

@@ -162,7 +162,7 @@ def test_ray_may_stand_without_its_address(words, parsed):
 
 
 def test_nothing_of_ray_is_imported_unless_it_is_asked_for():
-    command = [sys.executable, "-c", "import sys, gradprobe.cli.sweep; print('ray' in sys.modules)"]
+    command = [sys.executable, "-c", "import sys, gradprobe.cli.sweep_command; print('ray' in sys.modules)"]
     assert subprocess.check_output(command, env={**os.environ, "PYTHONPATH": str(ROOT)}) == b"False\n"
 
 

@@ -18,7 +18,7 @@ from ..processes import tell
 from ..render.files import document, keeps_changing
 from ..render.terminal import dump, note, show, width
 from . import shared_options as shared
-from .diff import like_the_last
+from .diff_command import like_the_last
 from .error_output import failures_told, print_settings
 from .own_process import ProgressNote, apart
 

@@ -20,8 +20,8 @@ from ..model.failures import UsageFailure
 from ..model.report import failed_report
 from ..processes import tell
 from ..render.files import unfinished
+from ..render.notation import folded
 from ..render.terminal import dump, interrupted, print_failure, rendered, show, utf8, width, write_stdout
-from ..render.text import folded
 from . import shared_options as shared
 from .error_output import failures_told, report_error
 from .own_process import ProgressNote, apart

@@ -24,7 +24,7 @@ from ..render.terminal import Progress, note, show, width
 from ..targets.find import parts_of
 from . import shared_options as shared
 from .checks import say
-from .diff import like_the_last
+from .diff_command import like_the_last
 from .error_output import failures_told, print_settings
 from .report_forms import Forms
 
