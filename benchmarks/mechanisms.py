@@ -55,8 +55,8 @@ def _flow(name: str, *files: str) -> Mechanism:
     return Mechanism(f"dataflow/{name}", f"{folder}/suspects", tuple(f"{folder}/{file}" for file in files))
 
 
-def _behaviour(name: str, file: str) -> Mechanism:
-    return Mechanism(f"behaviour/{name}", f"diagnosis/{file}", functions=(name,))
+def _behaviour(name: str) -> Mechanism:
+    return Mechanism(f"behaviour/{name}", "diagnosis/behaviour", functions=(name,))
 
 
 def _row(name: str, file: str, *functions: str) -> Mechanism:
@@ -69,10 +69,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "faults/hypothesis", "faults/memory", "faults/table", "faults/variant", "faults/__init__",
         "diagnosis/prediction", "diagnosis/search", "diagnosis/testing",
     )),
-    *map(_kind, (
-        "bias_window", "dead", "delta", "dropout", "factor", "group", "index", "layout", "mask", "operand", "precision",
-        "softcap", "store", "stride", "tail", "tau", "tile", "wrap",
-    )),
+    *map(_kind, ("index", "mask", "operand", "precision", "store", "terms", "tile")),
     Mechanism("lint", "diagnosis/lines", ("lint",)),
     Mechanism("dataflow", "diagnosis/dataflow", (
         "runtime/interpreter/dataflow", "diagnosis/dataflow", "diagnosis/follow", "diagnosis/roles",
@@ -95,16 +92,15 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("identities", "numerics/identities", ("numerics/identities",)),
     Mechanism("symmetries", "probing/runs", functions=("with_symmetries", "_linear_and_permuted", "_second")),
     Mechanism("evenness", "probing/measure", ("numerics/evenness",)),
-    _behaviour("wrong_in_the_first_call_alone", "behaviour"), _behaviour("later_call_differs", "behaviour"),
-    _behaviour("differs_from_run_to_run", "behaviour"), _behaviour("reads_what_was_never_written", "behaviour"),
-    _behaviour("right_without_dead_rows", "behaviour"), _behaviour("multiplies_coarser", "compiled"),
-    _behaviour("right_without_pipelining", "compiled"), _behaviour("right_in_the_interpreter", "compiled"),
-    _behaviour("right_in_another_file", "compiled"),
+    _behaviour("wrong_in_the_first_call_alone"), _behaviour("later_call_differs"),
+    _behaviour("differs_from_run_to_run"), _behaviour("reads_what_was_never_written"),
+    _behaviour("right_without_dead_rows"), _behaviour("multiplies_coarser"),
+    _behaviour("right_in_the_interpreter"), _behaviour("right_in_another_file"),
     Mechanism("plain-python", "diagnosis/plain_python", ("diagnosis/plain_python",)),
     Mechanism("contiguous", "diagnosis/contiguous", ("diagnosis/contiguous",)),
     Mechanism("length", "pipeline/probe", ("diagnosis/length",)),
     Mechanism("groups", "pipeline/probe", functions=("_right_without_groups",)),
-    Mechanism("smaller", "diagnosis/smaller", ("diagnosis/smaller", "diagnosis/parts")),
+    Mechanism("smaller", "diagnosis/smaller", ("diagnosis/smaller",)),
     Mechanism("ranks", "diagnosis/ranks", ("diagnosis/ranks", "diagnosis/blocks", "diagnosis/steps")),
     Mechanism("fit", "pipeline/fit", ("pipeline/fit",)),
     Mechanism("misreading", "pipeline/misreading", ("pipeline/misreading",)),
@@ -169,8 +165,8 @@ CORE: tuple[str, ...] = (
         "__init__", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer", "unreferenced",
     )),
     *(f"diagnosis/{name}" for name in (
-        "__init__", "agreement", "assignments", "behaviour", "causes", "compiled", "exports", "facts", "layouts",
-        "lines", "order", "why",
+        "__init__", "agreement", "assignments", "behaviour", "causes", "exports", "facts", "layouts", "lines", "order",
+        "why",
     )),
     *(f"source/{name}" for name in (
         "__init__", "additions", "cuda_syntax", "evaluation", "expressions", "kernel_file", "listing",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
 
-from ..faults.factor import constants
+from ..faults.terms import constants
 from ..model.case import Case
 from ..model.failures import ReferenceFailure
 from ..model.intermediates import lookup

@@ -1,28 +1,37 @@
-"""Runs a target once more on what went wrong, and says which wrong elements changed."""
+"""Runs a target once more on what went wrong, or reads how it was compiled: what no variant predicts."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import os
+import shlex
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
 from torch import Tensor
 
-from ..faults.dead import FIX
 from ..faults.hypothesis import Observed
-from ..model.assignment import Assigned
+from ..faults.mask import DEAD_FIX
+from ..inputs.options import with_others
+from ..model.assignment import Assigned, run_name
 from ..model.failures import Failure
 from ..model.mechanisms import door
-from ..model.report import Diagnosis
+from ..model.report import Diagnosis, Where
+from ..numerics.compare import compare
+from ..numerics.precision import precision_of
+from ..probing.dots import coarser_dots, dots_in_words, dots_of
 from ..probing.experiment import Experiment, inputs_of
-from ..probing.measure import measure
 from ..probing.observe import execute
+from ..processes.executables import Program, gradprobe_command, run_programs
 from ..processes.forks import halved
-
-if TYPE_CHECKING:
-    from ..targets.find import Target
+from ..runtime.arithmetic import coarsest
+from ..targets.find import Target, find_target
+from .lines import among, line_of
+from .prediction import run_again
 
 Results = Mapping[str, Tensor]
 
@@ -42,51 +51,44 @@ class Again:
             self._calls.append(self.run())
         return self._calls[number]
 
-    def run(
-        self,
-        *,
-        target: Target | None = None,
-        unwritten: float | None = None,
-        schedule: int = 0,
-        instrumentation: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    ) -> Results | None:
+    def run(self, *, target: Target | None = None, unwritten: float | None = None, schedule: int = 0) -> Results | None:
         """The results of another run, in float64; None where it failed.
 
         Args:
             target: another one in its place.
             unwritten: what memory holds that nobody wrote, where that is not left to chance.
             schedule: of the threads of CUDA kernels on the CPU.
-            instrumentation: entered around it.
         """
         experiment = replace(self.experiment, target=target or self.experiment.target)
         if unwritten is not None:
             experiment = replace(experiment, unwritten=unwritten, case=replace(experiment.case, poison=True))
         try:
-            with instrumentation():
-                outcome = execute(experiment, inputs_of(experiment, self.assigned), schedule).outcome
+            outcome = execute(experiment, inputs_of(experiment, self.assigned), schedule).outcome
         except Failure:
             return None
         if outcome.trace is None:
             return None
-        device = self.seen.x.q.device
-        return {name: value.double().to(device) for name, value in outcome.trace.values.items()}
+        device, values = self.seen.x.q.device, outcome.trace.values
+        return {name: value.double().to(device) for name, value in values.items() if name in self.seen.actual}
 
     def right(self, results: Results) -> float:
         """The share of the wrong elements that are right in another run."""
-        found = sum(int((self._right(name, results) & ~self.seen.right[name]).sum()) for name in self._common(results))
+        found = sum(int((self._right(name, of) & ~self.seen.right[name]).sum()) for name, of in results.items())
         return found / self._wrong
 
-    def is_right(self, results: Results) -> bool:
-        """Whether all of another run is right."""
+    def is_right(self, results: Results | None) -> bool:
+        """Whether there are results of another run, and all of them are right."""
         seen = self.seen
         # Where the value that came is right, though not by the reference's value, any other may be.
-        free = {name: seen.right[name] & ~self._right(name, seen.actual) for name in seen.actual}
-        return all(bool((self._right(name, results) | free[name]).all()) for name in self._common(results))
+        free = {name: seen.right[name] & ~self._right(name, seen.actual[name]) for name in seen.actual}
+        return results is not None and all(
+            bool((self._right(name, of) | free[name]).all()) for name, of in results.items()
+        )
 
     def moved(self, one: Results, other: Results) -> dict[str, Tensor]:
         """Where two runs differ by more than what is allowed of either, by intermediate."""
         moved = {}
-        for name in (name for name in self._common(one) if name in other):
+        for name in (name for name in one if name in other):
             a, b = one[name], other[name]
             same = (a == b) | (a.isnan() & b.isnan())
             moved[name] = ~same & ~((a - b).abs() <= 2 * self.seen.allowed[name])
@@ -97,19 +99,11 @@ class Again:
         return sum(int((where & ~self.seen.right[name]).sum()) for name, where in moved.items()) / self._wrong
 
     @property
-    def actual(self) -> Results:
-        """What the run gave that went wrong."""
-        return self.seen.actual
-
-    @property
     def _wrong(self) -> int:
         return max(1, sum(self.seen.wrong(name) for name in self.seen.right))
 
-    def _common(self, results: Results) -> list[str]:
-        return [name for name in self.seen.actual if name in results]
-
-    def _right(self, name: str, results: Results) -> Tensor:
-        return (results[name] - self.seen.expected[name]).abs() <= self.seen.allowed[name]
+    def _right(self, name: str, value: Tensor) -> Tensor:
+        return (value - self.seen.expected[name]).abs() <= self.seen.allowed[name]
 
 
 def first_moved(moved: Mapping[str, Tensor]) -> str:
@@ -124,113 +118,154 @@ _SCHEDULES = (1, 2)
 @door("behaviour/wrong_in_the_first_call_alone")
 def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
     """The first call is wrong; a second and a third are right."""
-    second = again.call(0)
-    if second is None or not again.is_right(second):
+    second, seen = again.call(0), again.seen
+    if second is None or not (again.is_right(second) and again.is_right(again.call(1))):
         return None
-    third = again.call(1)
-    if third is None or not again.is_right(third):
-        return None
-    name = first_moved(again.moved(again.actual, second))
+    name = first_moved(again.moved(seen.actual, second))
     # The one factor by which the first call was wrong.
-    actual, expected = again.actual[name], again.seen.expected[name]
+    actual, expected = seen.actual[name], seen.expected[name]
     squares = float((expected**2).sum())
     ratio = float((actual * expected).sum()) / squares if squares else 0.0
     is_one = bool(((actual - ratio * expected).abs() <= 1e-4 * expected.abs().max()).all())
     times = f" ({ratio:.4g} times what is right)" if ratio and is_one else ""
-    return Diagnosis(
-        f"autotune/{name}",
-        "ATUNE",
-        f"{name} is wrong in the first call{times} and right in later ones",
-        again.right(second),
-        ("two further calls with the same values gave right results",),
-        fix="what a kernel adds to must be zeroed before each config that is tried: triton.autotune(reset_to_zero=...)",
-    )
+    summary = f"{name} is wrong in the first call{times} and right in later ones"
+    evidence = ("two further calls with the same values gave right results",)
+    fix = "what a kernel adds to must be zeroed before each config that is tried: triton.autotune(reset_to_zero=...)"
+    return Diagnosis(f"autotune/{name}", "ATUNE", summary, again.right(second), evidence, fix=fix)
 
 
 @door("behaviour/later_call_differs")
 def later_call_differs(again: Again) -> Diagnosis | None:
     """The first call was right; another with the same values gives other results."""
-    results = again.call(0)
-    moved = {} if results is None else again.moved(again.actual, results)
+    moved = again.moved(again.seen.actual, again.call(0) or {})
     name = first_moved(moved)
     if not name:
         return None
-    count = int(moved[name].sum())
-    return Diagnosis(
-        f"race/{name}",
-        "RACE",
-        f"{name} is right in the first call, and with the same values wrong in a later one",
-        1.0,
-        (f"{count:,} elements of {name} differ between the two calls",),
-        fix="what one call leaves (buffers, caches, counters) must not reach the next",
-    )
+    summary = f"{name} is right in the first call, and with the same values wrong in a later one"
+    evidence = (f"{int(moved[name].sum()):,} elements of {name} differ between the two calls",)
+    fix = "what one call leaves (buffers, caches, counters) must not reach the next"
+    return Diagnosis(f"race/{name}", "RACE", summary, 1.0, evidence, fix=fix)
 
 
 @door("behaviour/differs_from_run_to_run")
 def differs_from_run_to_run(again: Again) -> Diagnosis | None:
     """Repeated calls differ; where kernels run on the CPU, calls with other orders of threads."""
-    on_cpu = again.experiment.cuda == "cuda-on-cpu"
-    runs = [again.run(schedule=one) for one in _SCHEDULES] if on_cpu else [again.call(number) for number in range(3)]
-    results = [again.actual, *(run for run in runs if run is not None)]
-    moved = {name: again.seen.right[name] & False for name in again.actual}
-    for run in results[1:]:
-        moved = {name: moved[name] | where for name, where in again.moved(results[0], run).items()}
+    on_cpu, actual = again.experiment.cuda == "cuda-on-cpu", again.seen.actual
+    runs = [again.run(schedule=each) for each in _SCHEDULES] if on_cpu else [again.call(number) for number in range(3)]
+    others = [run for run in runs if run is not None]
+    moved = {name: again.seen.right[name] & False for name in actual}
+    for run in others:
+        moved |= {name: moved[name] | where for name, where in again.moved(actual, run).items()}
     name = first_moved(moved)
     if not name:
         return None
     how = "in another order of threads and blocks" if on_cpu else "from call to call"
-    others = [each for each, where in moved.items() if not bool(where.any())]
-    steady = f"; {', '.join(others)} stay as they are" if others else ""
-    count = int(moved[name].sum())
-    where = ", ".join(map(str, moved[name].nonzero()[0].tolist()))
-    return Diagnosis(
-        f"race/{name}",
-        "RACE",
-        f"{name} differs {how}, by more than the order of atomic additions allows",
-        again.share(moved),
-        (f"{count:,} elements of {name} differ between {len(results)} runs, the first at [{where}]{steady}",),
-    )
+    summary = f"{name} differs {how}, by more than the order of atomic additions allows"
+    steady = ", ".join(each for each, where in moved.items() if not bool(where.any()))
+    first = ", ".join(map(str, moved[name].nonzero()[0].tolist()))
+    count = f"{int(moved[name].sum()):,} elements of {name} differ between {len(others) + 1} runs"
+    evidence = f"{count}, the first at [{first}]" + (f"; {steady} stay as they are" if steady else "")
+    return Diagnosis(f"race/{name}", "RACE", summary, again.share(moved), (evidence,))
 
 
 @door("behaviour/reads_what_was_never_written")
 def reads_what_was_never_written(again: Again) -> Diagnosis | None:
     """Two runs differ whose memory held NaN and 7.0 before them."""
-    with_nan, with_seven = halved(lambda some: [again.run(unwritten=one) for one in some], (math.nan, 7.0))
-    if with_nan is None or with_seven is None:
-        return None
-    moved = again.moved(with_nan, with_seven)
-    name = first_moved(moved)
+    with_nan, with_seven = halved(lambda some: [again.run(unwritten=each) for each in some], (math.nan, 7.0))
+    moved = again.moved(with_nan or {}, with_seven or {})
+    name, seen = first_moved(moved), again.seen
     if not name:
         return None
-    wrong = {each: where | ~again.seen.right[each] & ~again.actual[each].isfinite() for each, where in moved.items()}
-    count = int(moved[name].sum())
-    return Diagnosis(
-        f"unwritten/{name}",
-        "N2",
-        f"{name} depends on what memory held before the run: it, or its scratch, is read before it is written",
-        again.share(wrong),
-        (f"{count:,} elements of {name} differ between memory full of NaN and full of 7.0",),
-        fix="use torch.zeros for what is added to, and store every element of a torch.empty",
-    )
+    wrong = {each: where | ~seen.right[each] & ~seen.actual[each].isfinite() for each, where in moved.items()}
+    summary = f"{name} depends on what memory held before the run: it, or its scratch, is read before it is written"
+    evidence = (f"{int(moved[name].sum()):,} elements of {name} differ between memory full of NaN and full of 7.0",)
+    fix = "use torch.zeros for what is added to, and store every element of a torch.empty"
+    return Diagnosis(f"unwritten/{name}", "N2", summary, again.share(wrong), evidence, fix=fix)
 
 
 @door("behaviour/right_without_dead_rows")
 def right_without_dead_rows(again: Again) -> Diagnosis | None:
     """The same values right with a mask that shows every key to the rows from which it hides all."""
-    mask = again.experiment.values.get("mask")
-    seen = again.seen
+    mask, seen = again.experiment.values.get("mask"), again.seen
     name = next((name for name in seen.own if bool((~seen.actual[name].isfinite() & ~seen.right[name]).any())), None)
     if name is None or mask is None or bool(mask.any(-1).all()):
         return None
     values = {**again.experiment.values, "mask": mask | ~mask.any(-1, keepdim=True)}
-    experiment = replace(again.experiment, values=values)
-    try:
-        inputs = inputs_of(experiment, again.assigned)
-        trace = execute(experiment, inputs).outcome.trace
-        if trace is None or not measure(experiment, inputs, trace).comparison.matches:
-            return None
-    except Failure:
+    shown = run_again(replace(again.experiment, values=values), again.assigned)
+    if shown is None or not shown.measured.comparison.matches:
         return None
     summary = f"rows that see no key make {name} NaN: exp(-inf - -inf), or 0 / 0"
     evidence = "with a mask that shows those rows every key, the same values give right results"
-    return Diagnosis("dead/nan", "N1", summary, 1.0, (evidence,), fix=FIX)
+    return Diagnosis("dead/nan", "N1", summary, 1.0, (evidence,), fix=DEAD_FIX)
+
+
+# The last resort for a check of one layout, which takes a few on a quiet machine.
+_SECONDS = 600
+
+
+@door("behaviour/multiplies_coarser")
+def multiplies_coarser(again: Again) -> Diagnosis | None:
+    """What came is within the budget of the dots that were read in its compiled code, and finer ones were asked for."""
+    coarser, case, measured = coarser_dots(again.experiment), again.experiment.case, again.seen.measured
+    if not coarser:
+        return None
+    way, declared = coarsest(coarser), dots_of(again.experiment)
+    recovery = measured.comparison.recovery
+    if not compare(
+        case, measured.x, measured.trace, precision_of(case.dtype, way), recovery=recovery, blame=False
+    ).matches:
+        return None
+    summary = f"the dots multiply in {way}, and the check expects {declared}"
+    evidence = (f"compiled: {dots_in_words(coarser)}", f"every result is within the budget of {way} dots")
+    places = [
+        Where(dot.file, line, line_of(dot.file, line).strip(), kernel=dot.by) for dot in coarser for line in dot.lines
+    ]
+    fix = f'tl.dot(..., input_precision="{declared}"), whose default is "tf32"; or check with --dots {way}'
+    return Diagnosis(f"precision/{way}", "PREC", summary, 1.0, evidence, tuple(map(among, places)), fix)
+
+
+@door("behaviour/right_in_the_interpreter")
+def right_in_the_interpreter(again: Again) -> Diagnosis | None:
+    """The same case in the same layout is right in Triton's interpreter, in a process of its own."""
+    if not again.experiment.command or not again.experiment.is_compiled:
+        return None
+    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "GRADPROBE_FIX_BUDGET": "0"}
+    layout = {"runs": [run_name(again.assigned)], "device": "cpu", "recover": False}
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = with_others(again.experiment.command, ("layout", "runs", "device"), {**layout, "json": report})
+        words = gradprobe_command(*shlex.split(command)[1:])
+        try:
+            list(run_programs([Program(words, environment)], timeout=_SECONDS, grouped=False))
+            verdict = json.loads(report.read_text())["verdict"]
+        except (Failure, OSError, ValueError, KeyError):
+            return None
+    if verdict != "match":
+        return None
+    name, where = again.seen.own[0], run_name(again.assigned)
+    summary = f"{name} is right in Triton's interpreter and wrong compiled"
+    evidence = (
+        f"the same case in {where} matches with --device cpu: no formula, mask or address is wrong",
+        "only compiled code can do it: the order of programs and threads, pipelining, the compiler",
+    )
+    fix = "clear Triton's cache; then launch with num_stages=1, and with other num_warps"
+    return Diagnosis(f"compiler/{name}", "COMP", summary, 1.0, evidence, fix=fix)
+
+
+@door("behaviour/right_in_another_file")
+def right_in_another_file(again: Again) -> Diagnosis | None:
+    """Another file of the same module name is right; the one that ran is perhaps an older copy."""
+    source = again.experiment.target.source
+    for file in source.shadows:
+        if hashlib.sha256(Path(file).read_bytes()).hexdigest() == source.sha256:  # what it calls is what differs
+            continue
+        try:
+            other = find_target(f"{file}:{source.name}", again.experiment.case.family)
+        except Failure:
+            continue
+        if again.is_right(again.run(target=other)):
+            summary = f"another file of this name is right, but did not run: {file}"
+            evidence = (f"ran: {source.file} sha256 {source.sha256[:12]}", f"right: {file}")
+            fix = f"remove one of the two, or put {Path(file).parent} first on the search path"
+            return Diagnosis("cache/other-file", "COMP", summary, 1.0, evidence, fix=fix)
+    return None

@@ -18,22 +18,24 @@ from .agreement import Table
 from .behaviour import (
     Again,
     differs_from_run_to_run,
+    multiplies_coarser,
     reads_what_was_never_written,
+    right_in_another_file,
+    right_in_the_interpreter,
     right_without_dead_rows,
     wrong_in_the_first_call_alone,
 )
-from .compiled import multiplies_coarser, right_in_another_file, right_in_the_interpreter, right_without_pipelining
 from .facts import facts_about
-from .layouts import FailingLayout, explaining
+from .layouts import FailingLayout
 from .lines import Lines
-from .search import Tested, fitting, ranked
+from .search import Tested, explaining, fitting, ranked
 
 # Layouts that are searched at most: each takes some hundreds of evaluations of the formulas.
 _MOST_LAYOUTS = 6
 # Tried one after another until one explains what is wrong.
 _BEHAVIOURS: tuple[Callable[[Again], Diagnosis | None], ...] = (
     right_in_another_file, wrong_in_the_first_call_alone, differs_from_run_to_run, reads_what_was_never_written,
-    right_without_dead_rows, right_without_pipelining, right_in_the_interpreter,
+    right_without_dead_rows, right_in_the_interpreter,
 )  # fmt: skip
 
 
@@ -202,9 +204,9 @@ def _tried_first(again: Again, tested: Sequence[Tested]) -> list[Diagnosis]:
     if (coarser := multiplies_coarser(again)) is not None:
         return [coarser]
     best = tested[0].hypotheses[0].fault if tested and tested[0].explained >= NAMED else ""
-    found = None
+    found, is_finite = None, all(bool(value.isfinite().all()) for value in again.seen.actual.values())
     # What is stored elsewhere leaves its own place unwritten.
-    if not best.startswith(("store/", "wrap/")) and any(not bool(v.isfinite().all()) for v in again.actual.values()):
+    if not is_finite and not best.startswith(("store/", "wrap/")):
         found = reads_what_was_never_written(again)
     if found is None and best.startswith(("factor/", "accumulation/")):
         found = wrong_in_the_first_call_alone(again)

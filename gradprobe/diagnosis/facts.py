@@ -11,7 +11,6 @@ from ..model.intermediates import slots
 from ..model.number import in_words, spans
 from ..reference import tiles
 
-_TILES = (16, 32, 64, 128)
 _WORDS = {"b": "batches", "h": "heads", "g": "key heads", "m": "rows", "n": "keys", "w": "distances"}
 _WORDS |= {"d": "dims", "e": "dims"}
 
@@ -35,19 +34,7 @@ def _where(seen: Observed, name: str, wrong: Tensor) -> Iterator[str]:
         along = wrong.amax(others) if others else wrong
         at = along.nonzero().flatten().tolist()
         if len(at) < wrong.shape[axis] and letter in letters:
-            where = f"{in_words(spans(at), 4)} of {wrong.shape[axis]}"
-            yield f"{_WORDS[letter]} {where}{_of_tiles(letter, at, wrong, axis)}"
-
-
-def _of_tiles(letter: str, at: list[int], wrong: Tensor, axis: int) -> str:
-    """Whether the wrong rows begin or end where tiles do."""
-    if letter not in "mnw" or at != list(range(at[0], at[-1] + 1)):
-        return ""
-    size = next((size for size in reversed(_TILES) if at[0] and at[0] % size == 0), 0)
-    if size:
-        return f" (they begin at a multiple of {size})"
-    size = next((size for size in reversed(_TILES) if (at[-1] + 1) % size == 0 and at[-1] + 1 < wrong.shape[axis]), 0)
-    return f" (they end at a multiple of {size})" if size else ""
+            yield f"{_WORDS[letter]} {in_words(spans(at), 4)} of {wrong.shape[axis]}"
 
 
 def _numbers(seen: Observed, name: str, wrong: Tensor) -> Iterator[str]:

@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
 
 from ..faults.hypothesis import Hypothesis, Observed
-from ..faults.table import hypotheses
 from ..model.intermediates import GRADIENT_OF, title
 from ..model.memory import GUARD, OUTSIDE, RACE, MemoryFinding
-from ..model.report import NAMED
 from ..numerics.evidence import LayoutRun
-from ..probing.experiment import Experiment, inputs_of
-from ..processes.forks import halved
+from ..probing.experiment import Experiment
 from .lines import of_strays
-from .prediction import observed
-from .search import alike
-from .testing import Tester, merged
+from .prediction import observed_in
+from .search import explaining
 
 # What a kernel does to the memory of a result that makes it wrong, whatever its numbers were.
 _SPOILING = (RACE, OUTSIDE, GUARD)
@@ -69,29 +64,8 @@ def _by_head(seen: Observed, name: str) -> Iterator[bool]:
 
 def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> list[FailingLayout]:
     """The runs as they are to be explained: the first, then those that move one tensor alone or show the least."""
-    layouts = []
-    for run in failing:
-        assert run.measured is not None
-        tensors = inputs_of(experiment, run.assigned).tensors
-        layouts.append(FailingLayout(run, observed(experiment.case, run.measured, tensors)))
-    first, *others = layouts
+    first, *others = [FailingLayout(run, observed_in(experiment, run)) for run in failing]
     return [first, *sorted(others, key=lambda one: ("all" in dict(one.run.assigned), len(one.unspoilt.wrong_names)))]
-
-
-def explaining(seen: Observed, known: Sequence[Hypothesis]) -> tuple[str, ...]:
-    """The faults of one or two hypotheses that explain other runs, where they explain this one; else none."""
-    if not known:
-        return ()
-    tester, every = Tester(seen), list(hypotheses(seen))
-    forms = [form for one in known for form in alike(every, one)]
-    alone = halved(lambda some: [tester.fully(one) for one in some], forms)
-    for one, explanation in zip(forms, alone, strict=True):
-        if explanation.explained >= NAMED:
-            return (one.fault,)
-    for (first, of_first), (second, of_second) in combinations(zip(forms, alone, strict=True), 2):
-        if merged([of_first, of_second, tester.fully(first, second)]).explained >= NAMED:
-            return first.fault, second.fault
-    return ()
 
 
 def left_by(experiment: Experiment, run: LayoutRun, known: Sequence[Hypothesis]) -> tuple[str, ...]:

@@ -4,22 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
 from ..faults.hypothesis import Observed
 from ..faults.memory import whole_storage
 from ..faults.variant import Variant
+from ..model.assignment import Assigned
 from ..model.case import Case
+from ..model.failures import Failure
 from ..model.run import MISMATCH
 from ..numerics.budget import Whole, tile_budget
 from ..numerics.compare import allowed_on, judge, tile_size, tiles_of
-from ..numerics.evidence import Measured
+from ..numerics.evidence import LayoutRun, Measured
 from ..numerics.precision import Precision, output_rounding
+from ..probing.experiment import Experiment, inputs_of
+from ..probing.measure import measure
+from ..probing.observe import execute
 from ..reference import Attention, evaluate, tiles
 from ..reference.attention import BY_ROW
 
 _FEW_SCORES, _FEW_ELEMENTS = 1 << 19, 1 << 24
+
+
+def observed_in(experiment: Experiment, run: LayoutRun) -> Observed:
+    """What a run that came to results showed."""
+    assert run.measured is not None
+    return observed(experiment.case, run.measured, inputs_of(experiment, run.assigned).tensors)
+
+
+def run_again(experiment: Experiment, assigned: Assigned) -> Observed | None:
+    """What another run shows, in a layout; None where the target does not take it."""
+    try:
+        inputs = inputs_of(experiment, assigned)
+        trace = execute(experiment, inputs).outcome.trace
+        return observed(experiment.case, measure(experiment, inputs, trace), inputs.tensors) if trace else None
+    except Failure:
+        return None
 
 
 def observed(case: Case, measured: Measured, tensors: Mapping[str, Tensor]) -> Observed:
@@ -48,8 +70,7 @@ def observed(case: Case, measured: Measured, tensors: Mapping[str, Tensor]) -> O
 def _at_hand(seen: Observed) -> Observed:
     """The same on the CPU where it is small: on a GPU, launches would dominate hundreds of small evaluations."""
     case, storages = seen.case, [whole_storage(tensor) for tensor in seen.tensors.values()]
-    scores = case.batch * case.heads * case.seqlen_q * case.seqlen_k
-    if not seen.x.q.is_cuda or scores > _FEW_SCORES or sum(map(len, storages)) > _FEW_ELEMENTS:
+    if not seen.x.q.is_cuda or case.scores > _FEW_SCORES or sum(map(len, storages)) > _FEW_ELEMENTS:
         return seen
     fields = {name: getattr(seen.x, name) for name in Attention.__dataclass_fields__}
     x = replace(seen.x, **{name: value.cpu() for name, value in fields.items() if hasattr(value, "cpu")})
@@ -57,11 +78,10 @@ def _at_hand(seen: Observed) -> Observed:
         name: storage.cpu().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         for (name, tensor), storage in zip(seen.tensors.items(), storages, strict=True)
     }
-    actual, expected, right, allowed = (
-        {name: value.cpu() for name, value in values.items()}
-        for values in (seen.actual, seen.expected, seen.right, seen.allowed)
-    )
-    return replace(seen, x=x, tensors=tensors, actual=actual, expected=expected, right=right, allowed=allowed)
+    moved: dict[str, Any] = {}
+    for of in ("actual", "expected", "right", "allowed"):
+        moved[of] = {name: value.cpu() for name, value in getattr(seen, of).items()}
+    return replace(seen, x=x, tensors=tensors, **moved)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from ..model.mechanisms import door
 from ..model.number import listed, ranks_in_words
 from ..model.report import NAMED, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
-from ..probing.experiment import Experiment, inputs_of
+from ..probing.experiment import Experiment
 from ..runtime.ranks.sharded import division
 from .causes import of_the_formula
-from .prediction import observed
+from .prediction import observed_in
 from .smaller import MOST_SCORES
 from .steps import POSITIONS, Explained, explanations
 from .why import Reasons
@@ -45,10 +45,7 @@ def reasons_on_ranks(experiment: Experiment, runs: Sequence[LayoutRun]) -> RankR
     if not failing:
         return RankReasons(Reasons())
     try:
-        shards, run = division(experiment.case), failing[0]
-        assert run.measured is not None
-        seen = observed(experiment.case, run.measured, inputs_of(experiment, run.assigned).tensors)
-        return _reasons(seen, shards)
+        return _reasons(observed_in(experiment, failing[0]), division(experiment.case))
     except Exception as error:
         fault = fault_words(error)
         return RankReasons(Reasons((), (f"no reason could be sought, by a fault of gradprobe: {fault}",), sought=False))

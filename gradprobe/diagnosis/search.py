@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -14,14 +15,11 @@ from ..faults.table import hypotheses
 from ..inputs.draw import draw
 from ..model.assignment import Assigned
 from ..model.case import Case
-from ..model.failures import Failure
 from ..model.intermediates import DERIVED
 from ..model.report import NAMED
-from ..probing.experiment import Experiment, inputs_of
-from ..probing.measure import measure
-from ..probing.observe import execute
+from ..probing.experiment import Experiment
 from ..processes.forks import halved
-from .prediction import observed
+from .prediction import run_again
 from .testing import Explanation, Tester, merged
 
 # How many of those that fit roughly are tested in full, and what they must explain roughly to be; nor is one that
@@ -33,12 +31,8 @@ _SURE = 10.0
 _ADDS = 0.05
 
 
-@dataclass(frozen=True)
-class _Rough:
-    """A hypothesis with about the share that it explains of each intermediate."""
-
-    hypothesis: Hypothesis
-    shares: Mapping[str, float]
+_Rough = tuple[Hypothesis, Mapping[str, float]]
+"""A hypothesis with about the share that it explains of each intermediate."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +85,11 @@ def ranked(seen: Observed, known: Sequence[Hypothesis] = ()) -> list[Tested]:
     if beside is not None:
         return [beside]
     rough = _roughly(tester, every)
-    tested = _fully(tester, _likely(tester, rough), len(rough))
-    order = {id(one.hypothesis): number for number, one in enumerate(rough)}
+    tested = fully(tester, _likely(tester, rough), len(rough))
+    order = {id(hypothesis): number for number, hypothesis in enumerate(every)}
     tested.sort(key=lambda one: (-round(one.explained, 3), one.explanation.contradicted, order[id(one.hypotheses[0])]))
     if tested and tested[0].explained < NAMED:
-        both = _two_at_once(tester, tested[0], lambda rest: rough)
+        both = _two_at_once(tester, tested[0], every, rough)
         tested = [both, *tested] if both is not None else tested
     kept: dict[tuple[str, ...], Tested] = {}
     for one in tested:
@@ -103,38 +97,59 @@ def ranked(seen: Observed, known: Sequence[Hypothesis] = ()) -> list[Tested]:
     return list(kept.values())
 
 
-def _roughly(tester: Tester, every: Sequence[Hypothesis], names: Collection[str] = EVERYTHING) -> list[_Rough]:
-    shares = halved(lambda some: [tester.roughly(one, names=names) for one in some], every)
-    return [_Rough(one, share) for one, share in zip(every, shares, strict=True)]
+def _roughly(
+    tester: Tester,
+    every: Sequence[Hypothesis],
+    names: Collection[str] = EVERYTHING,
+    beside: Sequence[Hypothesis] = (),
+) -> list[_Rough]:
+    """What each hypothesis explains roughly; or each in the very kernels of what stands beside it."""
+
+    def shares(some: Sequence[Hypothesis]) -> list[Mapping[str, float]]:
+        return [tester.roughly(*beside, one, names=names, stored=not beside) for one in some]
+
+    return list(zip(every, halved(shares, every), strict=True))
 
 
-def _fully(tester: Tester, some: Sequence[Hypothesis], tried: int) -> list[Tested]:
+def explaining(seen: Observed, known: Sequence[Hypothesis]) -> tuple[str, ...]:
+    """The faults of one or two hypotheses that explain other runs, where they explain this one; else none."""
+    if not known:
+        return ()
+    tester, every = Tester(seen), list(hypotheses(seen))
+    tested = fully(tester, [form for each in known for form in alike(every, each)], len(every))
+    for one in tested:
+        if one.explained >= NAMED:
+            return (one.hypotheses[0].fault,)
+    for one, other in combinations(tested, 2):
+        together = tester.fully(*one.hypotheses, *other.hypotheses)
+        if merged([one.explanation, other.explanation, together]).explained >= NAMED:
+            return one.hypotheses[0].fault, other.hypotheses[0].fault
+    return ()
+
+
+def fully(tester: Tester, some: Sequence[Hypothesis], tried: int) -> list[Tested]:
+    """Some of as many hypotheses, each tested in full."""
     explanations = halved(lambda some: [tester.fully(one) for one in some], some)
     return [Tested((one,), explanation, tried) for one, explanation in zip(some, explanations, strict=True)]
 
 
 def _beside_known(tester: Tester, every: Sequence[Hypothesis], known: Sequence[Hypothesis]) -> Tested | None:
     """The best of some hypotheses with another one, where both together explain nearly everything."""
-
-    def reaching(rest: Collection[str]) -> list[_Rough]:
-        some = [one for one in every if may_show(one.changes, tester.seen, rest)]
-        return _roughly(tester, some, rest) if tester.shows(rest) else _roughly(tester, some)
-
-    tested = _fully(tester, known, len(every))
+    tested = fully(tester, known, len(every))
     best = max(tested, key=lambda one: one.explained, default=None)
-    return None if best is None or best.explained >= NAMED else _two_at_once(tester, best, reaching)
+    return None if best is None or best.explained >= NAMED else _two_at_once(tester, best, every)
 
 
 def _likely(tester: Tester, rough: Sequence[_Rough], names: Collection[str] = EVERYTHING) -> list[Hypothesis]:
     """Those that are worth a full test, the likeliest first."""
-    shares = [(tester.share(one.shares, names), one.hypothesis) for one in rough]
+    shares = [(tester.share(of, names), hypothesis) for hypothesis, of in rough]
     least = max(_ROUGHLY, max((share for share, _ in shares), default=0.0) / 2)
     best = sorted((pair for pair in shares if pair[0] >= least), key=lambda pair: -pair[0])
-    return [one for _, one in best[:_FINALISTS]]
+    return [hypothesis for _, hypothesis in best[:_FINALISTS]]
 
 
 def _two_at_once(
-    tester: Tester, first: Tested, roughly: Callable[[Collection[str]], Sequence[_Rough]]
+    tester: Tester, first: Tested, every: Sequence[Hypothesis], rough: Sequence[_Rough] = ()
 ) -> Tested | None:
     """The best with what explains the rest, where both together explain nearly everything, and neither does alone.
 
@@ -142,20 +157,19 @@ def _two_at_once(
     the rest alone is tried first; then what does only together with the other, in the same kernel.
 
     Args:
-        roughly: what each other hypothesis explains roughly of some intermediates.
+        rough: what each explains roughly, where that is known.
     """
-    wrong, own = tester.wrong, tester.seen.own
+    wrong, own, one = tester.wrong, tester.seen.own, first.hypotheses[0]
     rest = [name for name in wrong if wrong[name] and not first.explanation.whole(name, wrong[name])]
     if not set(own) - set(rest) or len(rest) == sum(map(bool, wrong.values())):
         return None
-    one = first.hypotheses[0]
-    others = [other for other in roughly(rest) if other.hypothesis.fault != one.fault]
+    reaching = [other for other in every if may_show(other.changes, tester.seen, rest)]
+    rough = rough or _roughly(tester, reaching, rest if tester.shows(rest) else EVERYTHING)
+    others = [(other, of) for other, of in rough if other.fault != one.fault]
     found = _best_pair(tester, first, _likely(tester, others, rest), rest)
     if found is not None:
         return found
-    reaching = [other.hypothesis for other in others if may_show(other.hypothesis.changes, tester.seen, rest)]
-    shares = halved(lambda some: [tester.roughly(one, of, names=rest, stored=False) for of in some], reaching)
-    beside = [_Rough(other, share) for other, share in zip(reaching, shares, strict=True)]
+    beside = _roughly(tester, [other for other in reaching if other.fault != one.fault], rest, (one,))
     return _best_pair(tester, first, _likely(tester, beside, rest), rest)
 
 
@@ -218,39 +232,31 @@ def _second(experiment: Experiment, assigned: Assigned) -> Tester | None:
     """
     case = experiment.case
     drawn = draw(replace(case, seed=case.seed ^ 1)) if experiment.saved is None else _shuffled(case, experiment.values)
-    experiment = replace(experiment, values={name: value.to(case.device) for name, value in drawn.items()})
-    try:
-        inputs = inputs_of(experiment, assigned)
-        trace = execute(experiment, inputs).outcome.trace
-        return Tester(observed(experiment.case, measure(experiment, inputs, trace), inputs.tensors)) if trace else None
-    except Failure:
-        return None
+    values = {name: value.to(case.device) for name, value in drawn.items()}
+    seen = run_again(replace(experiment, values=values), assigned)
+    return Tester(seen) if seen is not None else None
 
 
 def _shuffled(case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """q, k, v and do, the rows of each shuffled by itself; without O and LSE, which belong to the old order."""
     generator = torch.Generator().manual_seed(case.seqlen_q)
-    left = {name: value for name, value in values.items() if name not in DERIVED}
+    shuffled = {name: value for name, value in values.items() if name not in DERIVED}
     for name in ("q", "k", "v", "do"):
-        order = torch.randperm(left[name].shape[2], generator=generator)
-        left[name] = left[name][:, :, order.to(left[name].device)]
-    return left
+        order = torch.randperm(shuffled[name].shape[2], generator=generator)
+        shuffled[name] = shuffled[name][:, :, order.to(shuffled[name].device)]
+    return shuffled
 
 
 def _again(one: Tested, second: Tester, experiment: Experiment) -> Tested:
     """A hypothesis with what it explains of the second draw."""
-    wrong = sum(second.wrong.values())
-    again = _best(second, one)
+    again, wrong = _best(second, one), sum(second.wrong.values())
     draw = "a second draw of values" if experiment.saved is None else "the values in another order"
-    said = f"on {draw} it explains {again.reproduced:.0%} of {wrong:,} wrong elements"
-    return replace(one, again=again, said=said)
+    return replace(one, again=again, said=f"on {draw} it explains {again.reproduced:.0%} of {wrong:,} wrong elements")
 
 
 def _best(second: Tester, one: Tested) -> Explanation:
     """What the same fault explains of the second draw, in the same form where it has that there too."""
-    if not any(second.wrong.values()):
-        return second.nothing
-    every = list(hypotheses(second.seen))
+    every = list(hypotheses(second.seen)) if any(second.wrong.values()) else []
     forms = [alike(every, each) for each in one.hypotheses]
     if not all(forms):
         return second.nothing

@@ -14,7 +14,7 @@ from ..model.report import NAMED, Diagnosis, causes_among
 from ..model.run import MISMATCH, VisitedPairs
 from ..numerics.evidence import LayoutRun
 from ..numerics.rows import rows_of
-from ..probing.experiment import Experiment, inputs_of
+from ..probing.experiment import Experiment
 from .behaviour import Again, later_call_differs
 from .causes import CauseSearch
 from .exports import of_conventions, still_failing
@@ -22,7 +22,7 @@ from .facts import facts_about
 from .layouts import failing_layouts
 from .lines import of_strays
 from .order import in_order, tensor_of, told_once
-from .prediction import observed
+from .prediction import observed_in
 from .smaller import MOST_SCORES, smaller_failing
 
 _TOO_LARGE = (
@@ -162,14 +162,13 @@ def _of_other_values(
     experiment: Experiment, runs: Sequence[LayoutRun], failing: LayoutRun, memory: Sequence[Diagnosis]
 ) -> Reasons:
     """Where the case's own values came out right and others did not: is it the values, or that calls differ?"""
-    tensors = inputs_of(experiment, failing.assigned).tensors
-    right = next((run.measured for run in runs if run.is_plain and run.assigned == failing.assigned), None)
+    right = next((run for run in runs if run.is_plain and run.assigned == failing.assigned and run.measured), None)
     if right is not None:
-        later = later_call_differs(Again(experiment, failing.assigned, observed(experiment.case, right, tensors)))
+        later = later_call_differs(Again(experiment, failing.assigned, observed_in(experiment, right)))
         if later is not None:
             return Reasons((later, *memory))
     assert failing.measured is not None
     rows = rows_of(experiment.case, failing.measured.comparison.recovery)
-    facts = () if rows else facts_about(observed(experiment.case, failing.measured, tensors))
+    facts = () if rows else facts_about(observed_in(experiment, failing))
     words = () if failing.inside else ("right with the case's own values, wrong with others",)
     return Reasons(tuple(memory), (*words, *facts))

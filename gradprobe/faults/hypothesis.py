@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from operator import methodcaller
+from typing import Any
 
 from torch import Tensor
 
@@ -11,7 +13,7 @@ from ..model.case import Case
 from ..model.intermediates import names, reached, steps, title
 from ..numerics.evidence import Measured
 from ..reference import Attention
-from .variant import Alter, Hook, hooking
+from .variant import Alter, Finish, Hook, Rule
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,6 @@ class Observed:
     actual: Mapping[str, Tensor]
     """What came, in float64, by intermediate."""
     expected: Mapping[str, Tensor]
-    """The reference's values of the same."""
     right: Mapping[str, Tensor]
     """Whether each element is right."""
     own: tuple[str, ...]
@@ -46,10 +47,10 @@ class Observed:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One fault, with the computation that it makes."""
+    """One fault, with the computation that it makes: a row of the table."""
 
     fault: str
-    """The word for scripts: "stride/do-head"."""
+    """The word for scripts: "stride/do-head"; its first part is the topic of `explain`."""
     fault_class: str
     summary: str
     """One sentence, without its full stop."""
@@ -80,18 +81,30 @@ def making(
     fault_class: str,
     summary: str,
     hooks: Mapping[str, Hook],
-    *,
-    also: Collection[str] = (),
     fix: str = "",
-    not_finite: bool = False,
+    changes: Collection[str] = (),
+    **about: Any,
 ) -> Hypothesis:
     """The fault that intermediates are made otherwise.
 
     Args:
-        also: what is wrong by itself besides them.
+        changes: what is wrong by itself, where that is not what is made otherwise.
+        about: further fields.
     """
-    changes = frozenset({*hooks, *also})
-    return Hypothesis(fault, fault_class, summary, hooking(*hooks.items()), changes, fix, not_finite=not_finite)
+    alter, changed = methodcaller("hooked", hooks), frozenset(changes or hooks)
+    return Hypothesis(fault, fault_class, summary, alter, changed, fix, **about)
+
+
+def hiding(fault: str, summary: str, rule: Rule, fix: str = "", changes: Collection[str] = ()) -> Hypothesis:
+    """The fault that rows see other keys."""
+    return Hypothesis(fault, "M1", summary, methodcaller("seeing", rule), frozenset(changes or SCORED), fix)
+
+
+def storing(
+    fault: str, fault_class: str, summary: str, names: Collection[str], finish: Finish, fix: str = "", **about: Any
+) -> Hypothesis:
+    """The fault that a caller gets other results under some names."""
+    return Hypothesis(fault, fault_class, summary, methodcaller("finished", finish), frozenset(names), fix, **about)
 
 
 def may_show(changes: frozenset[str], seen: Observed, names: Collection[str] | None = None) -> bool:
@@ -108,6 +121,10 @@ def may_show(changes: frozenset[str], seen: Observed, names: Collection[str] | N
 AXES = {"b": "batch", "h": "head", "g": "head", "m": "row", "n": "row", "d": "dim", "e": "dim", "w": "distance"}
 """Words for axes."""
 EVERYTHING = frozenset(names())
+SCORED = frozenset({"LSE", "P", "O", "dP", "dV", "delta"})
+"""What is wrong by itself where rows see other keys, or other scores."""
+SIZES = (16, 32, 64, 128)
+"""Of tiles, beside those of the case."""
 
 
 def entered(tensor: str, family: str) -> frozenset[str]:

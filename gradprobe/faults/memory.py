@@ -1,17 +1,19 @@
-"""Tensors as addresses find them: read through other strides, of another head, or stored elsewhere."""
+"""Tensors as addresses find them: which a kernel reads, what lies where, and with whose strides it is looked for."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..model.intermediates import DERIVED, KINDS, MATRIX_OF
 from .hypothesis import AXES, Hypothesis, Observed, entered
-from .variant import USED, Alter, Hook, hooking
+from .variant import USED, Variant
 
+Way = TypeVar("Way", bound=tuple[Any, ...])
 # Tensors that the reference's problem holds, by the same names.
 FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
 # Sets of axes whose strides kernels are known to mix up: one, those of a program's offset, those of a tile, or all.
@@ -63,36 +65,43 @@ def offsets(shape: Sequence[int], strides: Sequence[int]) -> Tensor:
     return total
 
 
-def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """The strides of a shape without gaps."""
-    return tuple(math.prod(max(size, 1) for size in shape[axis + 1 :]) for axis in range(len(shape)))
+    return torch.empty(tuple(shape), device="meta").stride()
 
 
-def reading(name: str, tensor: Tensor) -> Alter:
-    """The fault that kernels find other values in a tensor: an input, or LSE, O or delta; NaN where none is known."""
+def each_once(tensor: Tensor, ways: Iterable[Way]) -> Iterator[Way]:
+    """The ways, which end with strides, that lead elsewhere than the tensor's own and those before them do."""
+    tried = {_felt(tensor, tensor.stride())}
+    for way in ways:
+        if (felt := _felt(tensor, way[-1])) not in tried:
+            tried.add(felt)
+            yield way
+
+
+def _felt(tensor: Tensor, strides: Sequence[int]) -> tuple[int, ...]:
+    """The strides that make a difference: one along an axis of a single step makes none."""
+    return tuple(stride if size > 1 else 0 for size, stride in zip(tensor.shape, strides, strict=True))
+
+
+def misread(variant: Variant, name: str, tensor: Tensor) -> Variant:
+    """What finds other values in a tensor: an input, or LSE, O or delta; NaN where none is known."""
     if name in FIELDS:
-        return lambda variant: variant.reading(**{name: tensor})
-    wide = tensor.double()
-    found: Hook = lambda value, scope: wide[scope.tile.batch, scope.tile.heads, scope.tile.rows]  # noqa: E731
-    return hooking((USED + DERIVED[name], found))
+        return variant.reading(**{name: tensor})
+    found = tensor.double()
+    return variant.hooked({USED + DERIVED[name]: lambda v, t: found[(*t.place, t.tile.rows)]})
 
 
-def misreading(
-    seen: Observed,
-    name: str,
-    tensor: Tensor,
-    fault: str,
-    fault_class: str,
-    summary: str,
-    *,
-    axes: str = "",
-    other: str = "",
-    fix: str = "",
-    evidence: tuple[str, ...] = (),
+def reading(
+    seen: Observed, name: str, tensor: Tensor, fault: str, fault_class: str, summary: str, **about: Any
 ) -> Hypothesis:
-    """The fault that kernels find other values in a tensor."""
-    alter, changes = reading(name, tensor), entered(name, seen.case.family)
-    return Hypothesis(fault, fault_class, summary, alter, changes, fix, evidence, name, axes, other)
+    """The fault that kernels find other values in a tensor.
+
+    Args:
+        about: further fields.
+    """
+    alter, changes = partial(misread, name=name, tensor=tensor), entered(name, seen.case.family)
+    return Hypothesis(fault, fault_class, summary, alter, changes, tensor=name, **about)
 
 
 def in_words(axes: str) -> str:
@@ -108,17 +117,16 @@ def word(tensor: str, axes: str, shape_axes: str) -> str:
 
 
 def with_strides_of(
-    seen: Observed, name: str, strides: Sequence[int], others: Mapping[str, Sequence[int]]
+    seen: Observed, name: str, strides: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """(axes, the other tensor, the strides taken) of a tensor with each other tensor's strides along some axes."""
     own = axes_of(name, seen)
     for kinds in _SETS:
         axes = "".join(axis for axis in own if KINDS.get(axis, "?") in kinds)
-        for other, theirs in others.items() if len(axes) == len(kinds) else ():
-            pairs = zip(axes_of(other, seen), theirs, strict=True) if axes_of(other, seen) else ()
-            named = {KINDS[axis]: stride for axis, stride in pairs if axis in KINDS}
+        for other, theirs in strides.items() if len(axes) == len(kinds) else ():
+            named = dict(zip((KINDS.get(axis, "?") for axis in axes_of(other, seen)), theirs, strict=False))
             # All strides of what the wrapper allocates are those of a contiguous tensor: that is another fault.
             foreign = other in seen.tensors or len(axes) == 1
             if other != name and foreign and set(kinds) <= named.keys():
-                mine = zip(own, strides, strict=True)
+                mine = zip(own, strides[name], strict=True)
                 yield axes, other, tuple(named[KINDS[axis]] if axis in axes else stride for axis, stride in mine)

@@ -1,57 +1,84 @@
-"""S1: a gradient is stored with another tensor's strides."""
+"""H1, ACC: results that come in one another's place, not at all, or as one share of a sum."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import combinations
+from operator import methodcaller
 
 import torch
 from torch import Tensor
 
-from ..model.intermediates import title
-from .hypothesis import Hypothesis, Observed
-from .memory import GRADIENTS, axes_of, contiguous_strides, in_words, offsets, whole_storage, with_strides_of, word
-from .variant import Alter, finishing
+from ..model.intermediates import GRADIENT_OF
+from ..model.number import listed
+from ..numerics.totals import TOTALS
+from ..reference.attention import BY_HEAD
+from .hypothesis import SIZES, Hypothesis, Observed, making, storing
+from .variant import TileScope
 
-# Elements of a storage that is copied to see what stores leave in it.
-_LARGEST = 1 << 24
-
-
-def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
-    """Every gradient that was handed in to be written, with each other tensor's strides; and as if contiguous."""
-    for name, gradient in GRADIENTS.items():
-        if name in seen.tensors and gradient in seen.own and len(whole_storage(seen.tensors[name])) <= _LARGEST:
-            tensor, tried = seen.tensors[name], {seen.tensors[name].stride()}
-            for fault, fault_class, words, axes, other, strides in _ways(seen, name):
-                if strides not in tried:
-                    tried.add(strides)
-                    yield Hypothesis(
-                        fault, fault_class, f"{gradient} is stored {words}", _misplaced(gradient, tensor, strides),
-                        frozenset({gradient}), tensor=name, axes=axes, other=other, not_finite=True,
-                    )  # fmt: skip
+Results = Mapping[str, Tensor]
 
 
-def _ways(seen: Observed, name: str) -> Iterator[tuple[str, str, str, str, str, tuple[int, ...]]]:
-    own, lay = axes_of(name, seen), {other: tensor.stride() for other, tensor in seen.tensors.items()}
-    for axes, other, strides in with_strides_of(seen, name, lay[name], lay):
-        words = f"with {title(other)}'s {in_words(axes)} stride"
-        yield f"store/{word(name, axes, own)}", "S1", words, axes, other, strides
-    contiguous = contiguous_strides(seen.tensors[name].shape)
-    yield f"layout/{name}", "S2", "as if it were contiguous", own, "", contiguous
+def zeros(seen: Observed) -> Iterator[Hypothesis]:
+    """Gradients that are 0 throughout, together where there are several: one kernel may have left them."""
+    found = [name for name in GRADIENT_OF.values() if name in seen.own and not bool(seen.actual[name].any())]
+    if found:
+        are, there = (" are", "in them") if len(found) > 1 else (" is", "there")
+        summary = f"{listed(found)}{are} 0 throughout: nothing was stored {there}, or None was returned"
+        yield storing(f"zero/{found[0]}", "H1", summary, found, partial(_zeroed, found), is_plain=True)
 
 
-def _misplaced(gradient: str, tensor: Tensor, strides: tuple[int, ...]) -> Alter:
-    def finish(values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """What is found at a gradient's own places once all of it was stored at others."""
-        if gradient not in values:
-            return {}
-        flat, first = whole_storage(tensor), int(tensor.storage_offset())
-        own = (offsets(tensor.shape, tensor.stride()) + first).to(tensor.device)
-        at = (offsets(tensor.shape, strides) + first).to(tensor.device).flatten()
-        inside = (at >= 0) & (at < len(flat))
-        # Of a storage of gigabytes only the elements that are stored to or looked at are held in float64.
-        touched = torch.cat((own.flatten(), at[inside])).unique()
-        held = flat[touched].double()
-        held[torch.searchsorted(touched, at[inside])] = values[gradient].flatten()[inside]
-        return {gradient: held[torch.searchsorted(touched, own)]}
+def _zeroed(names: list[str], values: Results) -> Results:
+    return {name: values[name] * 0 for name in names if name in values}
 
-    return finishing(finish)
+
+def shares(seen: Observed) -> Iterator[Hypothesis]:
+    """Sums over the heads of a group, or over programs, that add something twice or keep one of their terms."""
+    case, group = seen.case, seen.case.heads // seen.case.kv_heads
+    fix, changes = "add every query head of the group once", frozenset({"dK", "dV"})
+    for member in range(group) if group > 1 else ():
+        share = torch.zeros(case.kv_heads, case.heads, dtype=torch.float64, device=seen.x.q.device)
+        for head in range(case.kv_heads):
+            share[head, head * group + member] = 1.0
+        ways = {
+            f"of each group only query head {member} is added to dK and dV": share,
+            f"query head {member} of each group is added in every member's place": share * group,
+        }
+        for summary, shared in ways.items():
+            yield Hypothesis("accumulation/dK", "ACC", summary, methodcaller("sharing", shared), changes, fix)
+    for name in filter(seen.own.__contains__, BY_HEAD):
+        for size in dict.fromkeys((case.block_m, *SIZES)):
+            last = (case.seqlen_q - 1) // size
+            for batch, tile in dict.fromkeys(((case.batch - 1, last), (case.batch - 1, 0), (0, last), (0, 0))):
+                share_of = f"of batch {batch}, rows {tile * size} to {tile * size + size - 1}"
+                summary = f"{name} holds the share {share_of} alone: it is stored, where it is to be added"
+                alone = partial(_of_one_program, name, batch, range(tile * size, tile * size + size))
+                yield making(f"accumulation/{name}", "ACC", summary, {name: alone}, "tl.atomic_add")
+
+
+def _of_one_program(name: str, batch: int, rows: range, value: Tensor, t: TileScope) -> Tensor:
+    own = ((t.i >= rows.start) & (t.i < rows.stop)).double() * (t.tile.batch == batch)
+    given = {"dT": own * t.P * t.spread, "dP": own * t.dP, "delta": own[:, 0] * t.delta}
+    return TOTALS[name].summed(t.x, t.tile, t.used, given[TOTALS[name].of])
+
+
+def exchanged(seen: Observed) -> Iterator[Hypothesis]:
+    """One gradient in another's place, too or instead."""
+    for one, two in combinations(("dQ", "dK", "dV"), 2):
+        if one not in seen.actual or two not in seen.actual or seen.actual[one].shape != seen.actual[two].shape:
+            continue
+        if seen.wrong(one) and seen.wrong(two):
+            fault, places, summary = f"swap/{one}-{two}", {one: two, two: one}, f"{one} and {two} have changed places"
+            fix = "return each gradient in its own place"
+        else:
+            here, of = (one, two) if seen.wrong(one) else (two, one)
+            fault, places, summary = f"twice/{of}", {here: of}, f"{of} stands in the place of {here} too"
+            fix = f"return {here} in its own place"
+        yield storing(fault, "H1", summary, places, partial(_placed, places), fix)
+
+
+def _placed(places: Mapping[str, str], values: Results) -> Results:
+    if not {*places.values()} <= values.keys():
+        return {}
+    return {here: values[of] for here, of in places.items()}

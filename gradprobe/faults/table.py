@@ -6,33 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from ..model.mechanisms import gathered
-from . import (
-    bias_window,
-    dead,
-    delta,
-    dropout,
-    factor,
-    group,
-    index,
-    layout,
-    mask,
-    operand,
-    precision,
-    softcap,
-    store,
-    stride,
-    tail,
-    tau,
-    tile,
-    wrap,
-)
+from . import index, mask, operand, precision, store, terms, tile
 from .hypothesis import Hypothesis, Observed, may_show
 
 _KINDS = (
-    factor.zeros, layout.hypotheses, stride.hypotheses, index.hypotheses, store.hypotheses, wrap.hypotheses,
-    mask.hypotheses, bias_window.hypotheses, delta.hypotheses, softcap.hypotheses, tau.hypotheses, dropout.hypotheses,
-    dead.hypotheses, group.hypotheses, operand.hypotheses, factor.hypotheses, tile.hypotheses, tail.hypotheses,
-    precision.hypotheses,
+    store.zeros, index.layouts, index.strides, index.indices, index.stored_elsewhere, index.wraps, mask.comparisons,
+    mask.left_out, mask.window_short_by_one, mask.beyond_the_window, terms.other_terms, mask.rows_without_keys,
+    mask.finite_masks, store.shares, operand.others, operand.transposed, operand.by_tiles, operand.own_rows,
+    store.exchanged, terms.factors, tile.tiles_left_out, tile.read_beyond_the_end, precision.hypotheses,
 )  # fmt: skip
 
 
@@ -40,8 +21,8 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """All that may have made a run wrong by itself."""
     for kind in _KINDS:
         name = f"faults/{kind.__module__.rpartition('.')[2]}"
-        yield from gathered(name, partial(_showing, kind), seen, credit=lambda one: ("fault", one.fault))
+        yield from gathered(name, partial(_showing, kind), seen, credit=lambda found: ("fault", found.fault))
 
 
 def _showing(kind: Callable[[Observed], Iterable[Hypothesis]], seen: Observed) -> Iterator[Hypothesis]:
-    return (one for one in kind(seen) if may_show(one.changes, seen))
+    return (found for found in kind(seen) if may_show(found.changes, seen))

@@ -10,24 +10,25 @@ from typing import Any, TypeVar, cast
 from torch import Tensor
 
 from ..model.intermediates import PRODUCTS
-from ..numerics.precision import softcap_slope
 from ..reference import Attention, Tile, evaluate
 from ..reference.softmax import kept_share
 
 Made = TypeVar("Made")
+Rule = Callable[[Tensor, Attention, Tile], Tensor]
+"""What is seen, [h or 1, m, N] bool, from what should be."""
 
 BUFFERS = ("LSE", "O", "delta")
 """What one kernel stores for another."""
 USED = "used "
 """Before the name of one of these: a hook on what is read from it, and not on what was stored."""
+_INPUTS = ("q", "k", "v", "do")
 
 
 @dataclass(frozen=True)
 class Seeing(Attention):
     """A problem whose rows may see other keys. What a tile holds is made once: it is small, and read by every hook."""
 
-    rule: Callable[[Tensor, Attention, Tile], Tensor] = lambda valid, x, tile: valid
-    """What is seen, from what should be: [h or 1, m, N] bool."""
+    rule: Rule = lambda valid, x, tile: valid
     _made: dict[tuple[object, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def valid(self, tile: Tile) -> Tensor:
@@ -40,15 +41,14 @@ class Seeing(Attention):
         return self.once("positions", tile, lambda: Attention.positions(self, tile))
 
     def once(self, name: str, tile: Tile, make: Callable[[], Made]) -> Made:
-        key = (name, *place_of(tile))
+        key = (name, *_place_of(tile))
         if key not in self._made:
             self._made[key] = make()
         made: Made = self._made[key]
         return made
 
 
-def place_of(tile: Tile) -> tuple[int, ...]:
-    """Where a tile lies: what two of the same place have in common."""
+def _place_of(tile: Tile) -> tuple[int, ...]:
     return tile.batch, tile.heads.start, tile.heads.stop, tile.rows.start, tile.rows.stop
 
 
@@ -59,7 +59,10 @@ def seeing_all(x: Attention) -> Seeing:
 
 @dataclass
 class TileScope:
-    """What a hook knows of the tile that is being computed; handed to the reference in place of given values."""
+    """What a hook knows of the tile that is being computed; handed to the reference in place of given values.
+
+    Its attributes q, k, v, do, P, dP, delta and so on are the inputs of the tile and what was computed on so far.
+    """
 
     x: Attention
     tile: Tile
@@ -67,41 +70,69 @@ class TileScope:
     buffers: Mapping[str, Tensor]
     """Whole LSE, O and delta as the kernels find them, where they are known."""
     used: dict[str, Tensor] = field(default_factory=dict)
-    """What was computed on so far, by intermediate."""
     altered: dict[str, Tensor] = field(default_factory=dict)
     formula: dict[str, Tensor] = field(default_factory=dict)
     """What the formula gave, before any hook and any buffer."""
 
+    def __getattr__(self, name: str) -> Tensor:
+        if name in _INPUTS:
+            return self.x.tensors(self.tile)[_INPUTS.index(name)]
+        return self.used[name]
+
+    @property
+    def place(self) -> tuple[int, slice]:
+        """The batch and the heads."""
+        return self.tile.batch, self.tile.heads
+
+    @property
+    def i(self) -> Tensor:
+        """[m, 1] the numbers of the rows."""
+        return self.x.positions(self.tile)[0]
+
+    @property
+    def j(self) -> Tensor:
+        """[1, N] the numbers of the keys."""
+        return self.x.positions(self.tile)[1]
+
     @cached_property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """q, k, v and do of the tile."""
-        return self.x.tensors(self.tile)
-
-    @property
-    def q(self) -> Tensor:
-        return self.tensors[0]
-
-    @property
-    def k(self) -> Tensor:
-        return self.tensors[1]
-
-    @property
-    def v(self) -> Tensor:
-        return self.tensors[2]
-
-    @property
-    def do(self) -> Tensor:
-        return self.tensors[3]
-
-    @property
-    def unmasked_dp(self) -> Tensor:
-        """[h, m, N] dO V^T."""
-        return self.x.once("unmasked dP", self.tile, lambda: self.do @ self.v.mT)
-
-    @property
     def valid(self) -> Tensor:
         """[h or 1, m, N] bool: which keys each row sees."""
         return self.x.valid(self.tile)
+
+    @property
+    def dpe(self) -> Tensor:
+        """[h, m, N] dO V^T, before any mask."""
+        return self.x.once("unmasked dP", self.tile, lambda: self.do @ self.v.mT)
+
+    @property
+    def spread(self) -> Tensor:
+        """[h, m, N] dP - delta."""
+        return self.dP - self.delta[..., None]
+
+    def z(self, divisor: Tensor | None = None) -> Tensor:
+        """[h, m, N] P + tau / (i + 1) of the lazy family, or over another divisor."""
+        assert self.x.tau is not None
+        floor = self.x.tau[self.tile.heads, None, None] / (self.i + 1.0 if divisor is None else divisor)
+        return self.P + floor
+
+    @property
+    def pe(self) -> Tensor:
+        """[h, m, N] what multiplies V: relu(P + tau / (i + 1)) in the lazy family, P with dropout in the other."""
+        if self.x.family == "lazy":
+            return self.z().relu() * self.valid
+        share = kept_share(self.x, self.tile)
+        return self.P if share is None else self.P * share
+
+    def operand(self, name: str) -> Tensor:
+        """An input, or the intermediate that kernels multiply under a name: of P what stands in its place."""
+        return self.pe if name == "P" else cast("Tensor", getattr(self, name))
+
+    def product(self, result: str, matrix: Tensor | None = None, other: Tensor | None = None) -> Tensor:
+        """O, dQ, dK or dV by its formula, of another matrix or operand where one is given."""
+        of = PRODUCTS[result]
+        matrix = self.operand(of.matrix) if matrix is None else matrix
+        made = (matrix.mT if of.is_transposed else matrix) @ (self.operand(of.other) if other is None else other)
+        return self.x.scale * made if of.is_scaled else made
 
     def get(self, name: str, value: Tensor) -> Tensor:
         """The value that the computation goes on with; what is stored under the name is made from `value` alone."""
@@ -137,6 +168,8 @@ class Variant:
     share: Tensor | None = None
     """[Hkv, H] how often each query head is added to each key head's gradients; None: each to its own."""
     finishes: tuple[Finish, ...] = ()
+    _evaluated: dict[tuple[object, ...], dict[str, Tensor]] | None = field(default=None, init=False, repr=False)
+    """None where it keeps none."""
 
     def reading(self, **tensors: Tensor) -> Variant:
         """The same from other tensors."""
@@ -146,91 +179,51 @@ class Variant:
         """The same with other options."""
         return replace(self, x=replace(self.x, **options))
 
-    def seeing(self, rule: Callable[[Tensor, Attention, Tile], Tensor]) -> Variant:
+    def seeing(self, rule: Rule) -> Variant:
         """The same with another rule of which keys a row sees, after whatever rule there is."""
         x = self.x if isinstance(self.x, Seeing) else seeing_all(self.x)
         before = x.rule
         return replace(self, x=replace(x, rule=lambda valid, x, tile: rule(before(valid, x, tile), x, tile)))
 
-    def hooked(self, *hooks: tuple[str, Hook]) -> Variant:
+    def hooked(self, hooks: Mapping[str, Hook]) -> Variant:
         """The same with further hooks."""
-        return replace(self, hooks=(*self.hooks, *hooks))
+        return replace(self, hooks=(*self.hooks, *hooks.items()))
 
     def sharing(self, share: Tensor) -> Variant:
         """The same with other sums over the query heads of a key head."""
         return replace(self, share=share)
+
+    def finished(self, finish: Finish) -> Variant:
+        """The same, of which a caller gets something else."""
+        return replace(self, finishes=(*self.finishes, finish))
 
     def on(self, tile: Tile, buffers: Mapping[str, Tensor], wanted: Collection[str] | None = None) -> dict[str, Tensor]:
         """Every intermediate on a tile, as `reference.evaluate` gives them.
 
         Args:
             buffers: whole LSE, O and delta, where they are what the kernels found.
-            wanted: from `reference.evaluate`.
+            wanted: from `reference.evaluate`; the same each time where evaluations are kept.
         """
+        key = (*_place_of(tile), *((name, id(buffer)) for name, buffer in buffers.items()))
+        if self._evaluated is not None and key in self._evaluated:
+            return self._evaluated[key]
         scope = TileScope(self.x, tile, self.hooks, buffers)
-        values = evaluate(self.x, tile, cast("Mapping[str, Tensor]", scope), wanted)
-        return values | scope.altered
+        values = evaluate(self.x, tile, cast("Mapping[str, Tensor]", scope), wanted) | scope.altered
+        if self._evaluated is not None:
+            self._evaluated[key] = values
+        return values
 
-
-@dataclass(frozen=True)
-class Remembering(Variant):
-    """The same, which makes each evaluation once; of buffers that live as long as it does."""
-
-    wanted: Collection[str] = ()
-    """In place of what is wanted of one evaluation alone."""
-    _made: dict[tuple[object, ...], dict[str, Tensor]] = field(default_factory=dict, init=False, repr=False)
-
-    def on(self, tile: Tile, buffers: Mapping[str, Tensor], wanted: Collection[str] | None = None) -> dict[str, Tensor]:
-        key = (*place_of(tile), *((name, id(buffer)) for name, buffer in buffers.items()))
-        if key not in self._made:
-            self._made[key] = super().on(tile, buffers, self.wanted)
-        return self._made[key]
+    def remembering(self) -> Variant:
+        """The same, which makes each evaluation once; of buffers that live as long as it does."""
+        variant = replace(self)
+        object.__setattr__(variant, "_evaluated", {})
+        return variant
 
 
 Alter = Callable[[Variant], Variant]
 """One fault: another way of computing made of a way of computing."""
 
 
-def hooking(*hooks: tuple[str, Hook]) -> Alter:
-    """A fault in intermediates."""
-    return lambda variant: variant.hooked(*hooks)
-
-
-def finishing(finish: Finish) -> Alter:
-    """A fault in what a caller gets."""
-    return lambda variant: replace(variant, finishes=(*variant.finishes, finish))
-
-
 def wide(tensor: Tensor) -> Tensor:
     """Floating-point numbers in float64."""
     return tensor.double() if tensor.is_floating_point() else tensor
-
-
-def pe(scope: TileScope) -> Tensor:
-    """[h, m, N] what multiplies V: relu(P + tau / (i + 1)) in the lazy family, P with dropout in the other."""
-    p = scope.used["P"]
-    if scope.x.family == "lazy":
-        assert scope.x.tau is not None
-        floor = scope.x.tau[scope.tile.heads, None, None] / (scope.x.positions(scope.tile)[0] + 1.0)
-        return (p + floor).relu() * scope.valid
-    share = kept_share(scope.x, scope.tile)
-    return p if share is None else p * share
-
-
-def operand(scope: TileScope, name: str) -> Tensor:
-    """An input on a tile, or the intermediate that kernels multiply under a name: of P what stands in its place."""
-    inputs = dict(zip(("q", "k", "v", "do"), scope.tensors, strict=True))
-    return inputs[name] if name in inputs else pe(scope) if name == "P" else scope.used[name]
-
-
-def product(result: str, scope: TileScope, matrix: Tensor | None = None, other: Tensor | None = None) -> Tensor:
-    """O, dQ, dK or dV on a tile by its formula, of another matrix or operand where one is given."""
-    of = PRODUCTS[result]
-    matrix = operand(scope, of.matrix) if matrix is None else matrix
-    made = (matrix.mT if of.is_transposed else matrix) @ (operand(scope, of.other) if other is None else other)
-    return scope.x.scale * made if of.is_scaled else made
-
-
-def slope(scope: TileScope) -> Tensor | float:
-    """[h, m, N] the softcap's derivative; 1 without."""
-    return softcap_slope(scope.x, scope.q, scope.k)

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradprobe.diagnosis.behaviour import Again
-from gradprobe.diagnosis.compiled import multiplies_coarser, right_in_the_interpreter
+from gradprobe.diagnosis.behaviour import Again, multiplies_coarser, right_in_the_interpreter
 from gradprobe.diagnosis.layouts import failing_layouts
 from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of

@@ -6,8 +6,7 @@ import pytest
 
 from gradprobe.diagnosis import why
 from gradprobe.diagnosis.order import told_once
-from gradprobe.diagnosis.parts import Part
-from gradprobe.diagnosis.smaller import MOST_SCORES, Smaller, size_in_words, smaller_failing
+from gradprobe.diagnosis.smaller import MOST_SCORES, Part, Smaller, size_in_words, smaller_failing
 from gradprobe.diagnosis.why import Reasons
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.saved import Saved, with_inputs
