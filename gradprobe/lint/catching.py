@@ -37,7 +37,7 @@ _PLAIN |= {"bias": False, "alibi": False, "sinks": False, "dropout": 0.0}
 
 
 def problems(target: Target, case: Case) -> Iterator[Case]:
-    """Cases from the richest on, without values; the last one is the case itself."""
+    """Cases from the richest on; the last one is the case itself, on its values."""
     base = replace(case, inputs=None, layouts=(), runs=(), taps=(), repeat=1, schedules=0, pattern="normal", **_PLAIN)
     takes, plain, equal_heads = target.takes, {"bias": case.bias} if case.family == "lazy" else {}, {"kv_heads": 6}
     # Everything optional that brings a tensor, as far as the target has a parameter for it.
@@ -59,8 +59,7 @@ def problems(target: Target, case: Case) -> Iterator[Case]:
             yield _sized(base, sizes | options)
     if case.dtype == "float32":  # which many take in no case
         yield from (_sized(base, sizes | plain | {"dtype": "float16"}) for sizes in steps[-2:])
-    if case.inputs is None:
-        yield replace(case, layouts=(), runs=(), taps=(), repeat=1)
+    yield replace(case, layouts=(), runs=(), taps=(), repeat=1)
 
 
 def _mask_like(case: Case) -> dict[str, Any]:
@@ -158,8 +157,8 @@ class Caught:
 def catch(target: Target, case: Case) -> list[Caught]:
     """The launches of the richest problem that the target takes, and of the same with padded sequences.
 
-    A problem is sought in which the call ends. If there is none, one is enough in which it fails after its launches. If
-    there is none of these either, the kernels are run. Empty where it refuses all, or fails.
+    A problem is sought in which the call ends; if there is none, one is enough in which it fails after its launches, as
+    where it reads what they would have written. Empty where it refuses all, or fails before.
     """
     for ends in (True, False):
         for problem in problems(target, case):
@@ -169,12 +168,11 @@ def catch(target: Target, case: Case) -> list[Caught]:
                 length, lengths = problem.seqlen_q, tuple(problem.seqlen_q - 3 * at for at in range(problem.batch))
                 padded = replace(problem, seqlen_k=length, seqlens=lengths)
                 more = _in_some_layout(target, padded, ends=ends) if "seqlens" in target.takes else None
-                return [each for each in (found, more) if each is not None]
-    found = _in_some_layout(target, case, runs=True)
-    return [found] if found is not None else []
+                return [found] if more is None else [found, more]
+    return []
 
 
-def _in_some_layout(target: Target, case: Case, *, ends: bool = True, runs: bool = False) -> Caught | None:
+def _in_some_layout(target: Target, case: Case, *, ends: bool) -> Caught | None:
     """The call in which most inputs reach kernels as they lie, of distinct strides for every tensor, then with last
     strides of 1, then contiguous; of several the first.
 
@@ -182,11 +180,10 @@ def _in_some_layout(target: Target, case: Case, *, ends: bool = True, runs: bool
 
     Args:
         ends: whether the call must come to its end; one that is refused never counts.
-        runs: whether kernels are run.
     """
     try:
         values = values_of(target, case)
-        plain = _caught(target, case, place(values, (), shapes=case.shapes), ends=ends, runs=runs)
+        plain = _caught(target, case, place(values, (), shapes=case.shapes), ends=ends)
     except Failure:
         return None
     if plain is None or not plain.launches:
@@ -196,7 +193,7 @@ def _in_some_layout(target: Target, case: Case, *, ends: bool = True, runs: bool
         strange = StrangeStrides(unit=unit)
         with contextlib.suppress(NoRoom):
             inputs = strange.placed(values)
-            if (caught := _caught(target, case, inputs, strange.given, ends=ends, runs=runs)) is not None:
+            if (caught := _caught(target, case, inputs, strange.given, ends=ends)) is not None:
                 found.append(caught)
         # A wrapper may copy what has no last stride of 1, and the strides of a copy tell little.
         if found and found[-1].reaching >= plain.reaching:
@@ -204,15 +201,13 @@ def _in_some_layout(target: Target, case: Case, *, ends: bool = True, runs: bool
     return max(found, key=lambda each: each.reaching, default=plain)
 
 
-def _caught(
-    target: Target, case: Case, inputs: Inputs, given: Collection[int] = (), *, ends: bool, runs: bool
-) -> Caught | None:
+def _caught(target: Target, case: Case, inputs: Inputs, given: Collection[int] = (), *, ends: bool) -> Caught | None:
     """What one call launched; None where it failed or refused."""
     launches: list[HostLaunch] = []
     storages: Mapping[int, str] = {}
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            outcome = run_target(target, case, inputs, instrumentation=_noting(launches, runs=runs))
+            outcome = run_target(target, case, inputs, instrumentation=_noting(launches))
         if outcome.refused is not None:
             return None
         storages = outcome.storages
@@ -223,22 +218,18 @@ def _caught(
 
 
 @contextlib.contextmanager
-def _noting(launches: list[HostLaunch], *, runs: bool) -> Iterator[None]:
-    """While open, launches are noted, and run only if `runs`. Warnings of the target are not shown here."""
+def _noting(launches: list[HostLaunch]) -> Iterator[None]:
+    """While open, kernels are not run, nor compiled: their launches are noted. Warnings of the target are not shown."""
     from ..cuda.module import Kernel
 
-    def note(run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+    def note(_: Any, kernel: Any, *args: Any, **kwargs: Any) -> None:
         if (launch := launch_of(kernel, args, kwargs)) is not None:
             launches.append(launch)
-        return run(kernel, *args, **kwargs) if runs else None
 
     def call(kernel: Kernel, grid: Any, block: Any, shared_bytes: int, /, *arguments: Any) -> None:
         kernel.entry.check(arguments)
         launches.append(cuda_launch(kernel.entry, arguments))
-        if runs:  # what is not run is not compiled either
-            original(kernel, grid, block, shared_bytes, *arguments)
 
-    original = Kernel.__call__
     with (
         warnings.catch_warnings(),
         launching_through(note),

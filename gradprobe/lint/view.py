@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..inputs.placement import spanned
+from ..model.intermediates import KINDS
 from ..runtime.launches import storage_of
 from ..source.parameter_names import is_stride, stride_of, word_of
 from ..source.text import SourceLine
@@ -57,8 +58,7 @@ class TensorViews:
         """The axis of a kind, or of its family where that is the only one: heads are heads."""
         if kind in self.kinds:
             return self.kinds.index(kind)
-        like = {"h": "gh", "g": "hg", "m": "mn", "n": "nm", "d": "de", "e": "ed"}.get(kind, "")
-        found = [axis for axis, letter in enumerate(self.kinds) if letter in like]
+        found = [axis for axis, letter in enumerate(self.kinds) if KINDS.get(letter) == KINDS.get(kind, "")]
         return found[0] if len(found) == 1 or (found and kind in "mn") else None
 
 

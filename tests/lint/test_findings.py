@@ -260,7 +260,7 @@ def test_a_target_that_fails_or_launches_nothing_has_no_findings_and_raises_noth
     assert (idle.findings, idle.kernels) == ((), ())
 
 
-def test_a_target_that_reads_what_its_kernels_wrote_is_caught_while_they_run(tmp_path):
+def test_a_target_that_reads_what_its_kernels_wrote_is_caught_before_it_fails(tmp_path):
     found = reading(
         tmp_path, ("    launch(q, do, lse, dq)\n", "    launch(q, do, lse, dq)\n    assert dq.flatten()[0] != 0\n")
     )
