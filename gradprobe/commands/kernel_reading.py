@@ -92,18 +92,14 @@ def _inquiry(word: str, module: ModuleType | None, targets: list[Target], given:
 def _case(target: Target, given: Mapping[str, Any], *, alone: bool) -> Case:
     """The case in which a target is called; without options that only its siblings in the file know."""
     from ..model.resolution import resolve
-    from ..runtime.backend import choose_threads, make_interpreter_right
 
     takes_bias = "bias" in target.takes
     try:
-        case = resolve(given, target.family, takes_bias=takes_bias, packs=target.packs)
+        return resolve(given, target.family, takes_bias=takes_bias, packs=target.packs)
     except Failure:
         if alone:
             raise
-        case = resolve({"device": given["device"]}, target.family, takes_bias=takes_bias, packs=target.packs)
-    make_interpreter_right(case)
-    choose_threads(case)
-    return case
+        return resolve({"device": given["device"]}, target.family, takes_bias=takes_bias, packs=target.packs)
 
 
 def _nothing_read(word: str, targets: list[Target]) -> TargetFailure:
