@@ -93,18 +93,7 @@ def make_interpreter_right(case: Case) -> None:
         return
     from . import interpreter
 
-    interpreter.shipped_language()
-    interpreter.make_scalars_right()
-    interpreter.keep_patched_language()
-    interpreter.keep_types()
-    interpreter.call_builtins_at_once()
-    interpreter.make_operations_quick()
-    interpreter.keep_arguments_in_place()
-    interpreter.take_bools()
-    interpreter.take_products()
-    interpreter.give_libdevice()
-    interpreter.find_names()
-    interpreter.give_loops_dtypes()
+    interpreter.mend_interpreter()
     if case.dtype == "bfloat16":
         interpreter.make_bfloat16_right()
         wrong = interpreter.wrong_bfloat16_operations()

@@ -13,8 +13,7 @@ from tests.sampling import sampled
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter adds in one order, atomics do not")
 if interpreting():
-    interpreter.keep_patched_language()
-    interpreter.keep_types()
+    interpreter.mend_interpreter()
 
 SHAPES = {
     "q": (2, 4, 17, 8), "k": (2, 2, 17, 8), "v": (2, 2, 17, 5), "do": (2, 4, 17, 5), "o": (2, 4, 17, 5),

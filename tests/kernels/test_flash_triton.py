@@ -15,8 +15,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "bfloat16")}
 TILES = ("block_m", "block_n")
 if interpreting():
-    interpreter.keep_patched_language()
-    interpreter.keep_types()
+    interpreter.mend_interpreter()
     interpreter.make_bfloat16_right()
 
 

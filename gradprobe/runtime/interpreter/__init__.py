@@ -1,4 +1,4 @@
-"""Patches of Triton's interpreter, each applied once: right bfloat16, scalars and bools, and less time lost.
+"""Triton's interpreter, mended: right bfloat16, scalars and bools, and less time lost; and what it does, watched.
 
 Import this only once TRITON_INTERPRET=1 is in the environment, since it imports triton.
 """
@@ -18,20 +18,16 @@ from .names import find_names, give_loops_dtypes
 from .quick import make_operations_quick
 from .shipped import shipped_language
 
-__all__ = [
-    "InterpreterNotKnown",
-    "call_builtins_at_once",
-    "find_names",
-    "give_libdevice",
-    "give_loops_dtypes",
-    "keep_arguments_in_place",
-    "keep_patched_language",
-    "keep_types",
-    "take_bools",
-    "take_products",
-    "make_bfloat16_right",
-    "make_operations_quick",
-    "make_scalars_right",
-    "shipped_language",
-    "wrong_bfloat16_operations",
-]
+__all__ = ["InterpreterNotKnown", "make_bfloat16_right", "mend_interpreter", "wrong_bfloat16_operations"]
+# Each is applied once, in this order.
+_PATCHES = (
+    shipped_language, make_scalars_right, keep_patched_language, keep_types, call_builtins_at_once,
+    make_operations_quick, keep_arguments_in_place, take_bools, take_products, give_libdevice, find_names,
+    give_loops_dtypes,
+)  # fmt: skip
+
+
+def mend_interpreter() -> None:
+    """Patches the interpreter in all that no dtype needs of its own."""
+    for patch in _PATCHES:
+        patch()

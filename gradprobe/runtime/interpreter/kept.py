@@ -15,7 +15,7 @@ from .plans import PLANS
 
 # Types, and plans, that are kept before all are forgotten: a kernel may make types, or count to a constant, each time.
 _MANY = 1 << 14
-_PATCHED = ("broadcast_impl_value", "binary_op_type_checking_impl", "cast")
+_PATCHED = ("binary_op_type_checking_impl", "cast")
 Attributes = dict[str, Any]
 
 
@@ -41,8 +41,7 @@ class _Kept:
     def __init__(self, core: Any, semantic: Any) -> None:
         self._core, self._semantic = core, semantic
         self._make_block, self._make_tensor = core.block_type.__init__, core.tensor.__init__
-        self._to_ir = core.block_type.to_ir
-        self._broadcast, self._check = semantic.broadcast_impl_value, semantic.binary_op_type_checking_impl
+        self._check = semantic.binary_op_type_checking_impl
         # What `__init__` set: by the ids of the element type and the sizes, and by those of what a tensor's type holds.
         self._blocks: dict[tuple[int, tuple[Any, ...]], Attributes] = {}
         self._tensors: dict[tuple[int, int], tuple[Attributes, Any]] = {}
@@ -51,7 +50,6 @@ class _Kept:
         self._shapes: dict[tuple[Any, ...], Any] = {}
         # What the operands of an operation become: by the ids of their shapes, of which each type has one of its own.
         self._operands: dict[tuple[Any, ...], tuple[Any, Attributes, Attributes]] = {}
-        self._written: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def patch(self) -> None:
         core, launch = self._core, shipped.GridExecutor.__call__
@@ -62,14 +60,13 @@ class _Kept:
             return launch(executor, *args, **kwargs)
 
         shipped.GridExecutor.__call__ = launch_afresh
-        core.block_type.__init__, core.block_type.to_ir = _method(self._init_block), _method(self._block_to_ir)
+        core.block_type.__init__ = _method(self._init_block)
         core.tensor.__init__ = _method(self._init_tensor)
-        self._semantic.broadcast_impl_value = self._broadcast_where_shapes_differ
         self._semantic.binary_op_type_checking_impl = self._check_once
         PLANS.is_used = is_on("plans")
 
     def _forget(self) -> None:
-        for kept in (self._blocks, self._tensors, self._pointers, self._shapes, self._operands, self._written):
+        for kept in (self._blocks, self._tensors, self._pointers, self._shapes, self._operands):
             kept.clear()
         PLANS.forget()
 
@@ -100,17 +97,6 @@ class _Kept:
         else:
             vars(tensor).update(made[0])
             tensor.handle, tensor.type = handle, type
-
-    def _block_to_ir(self, block: Any, builder: Any) -> Any:
-        """The type again, with the element type that the interpreter's methods take."""
-        key = (id(block.element_ty), id(block.shape))
-        if key not in self._written:
-            self._written[key] = self._to_ir(block, builder), block
-        return self._written[key][0]
-
-    def _broadcast_where_shapes_differ(self, one: Any, other: Any) -> Any:
-        alike = one.type.is_block() and other.type.is_block() and one.type.shape is other.type.shape
-        return (one, other) if alike else self._broadcast(one, other)
 
     def _check_once(self, one: Any, other: Any, *allowed: bool, **named: bool) -> Any:
         """Two operands of one type and shape. Their values keep their own shapes: numpy spreads them as it computes."""

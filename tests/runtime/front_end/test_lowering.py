@@ -12,7 +12,7 @@ import triton.language as tl
 from gradprobe.processes.forks import ParallelWork
 from gradprobe.runtime.front_end import Calls, described_call
 from gradprobe.runtime.front_end.lowering import compile_errors
-from gradprobe.runtime.interpreter import shipped_language
+from gradprobe.runtime.interpreter.shipped import shipped_language
 from tests.runtime.front_end import asking, kernels, wrong_kernels
 
 shipped_language()

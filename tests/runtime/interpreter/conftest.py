@@ -8,4 +8,4 @@ def scalars():
     # It imports Triton, whose interpreter is chosen before that; this file may be loaded still sooner.
     from gradprobe.runtime import interpreter
 
-    interpreter.make_scalars_right()
+    interpreter.mend_interpreter()

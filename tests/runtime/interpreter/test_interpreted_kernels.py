@@ -22,16 +22,13 @@ from gradprobe.runtime.backend import prepare_backend
 prepare_backend("cpu")
 from gradprobe.runtime import interpreter
 from gradprobe.kernels.triton.lazy import lazy_intermediates
-interpreter.make_scalars_right()
+interpreter.language.make_scalars_right()
 swaps, types = [0], [0]
 block = interpreter.language.tl.core.block_type
 made = block.__init__
 block.__init__ = lambda *args: (types.__setitem__(0, types[0] + 1), made(*args))[1]
 if sys.argv[1] == "keep":
-    interpreter.keep_patched_language()
-    interpreter.keep_types()
-    interpreter.call_builtins_at_once()
-    interpreter.make_operations_quick()
+    interpreter.mend_interpreter()
 scope = interpreter.language.shipped._LangPatchScope
 counted = scope.set_attr
 scope.set_attr = lambda *args: (swaps.__setitem__(0, swaps[0] + 1), counted(*args))[1]

@@ -15,10 +15,7 @@ from gradprobe.runtime.interpreter.plans import PLANS, Plans
 
 @pytest.fixture(autouse=True)
 def kept():
-    interpreter.keep_patched_language()
-    interpreter.keep_types()
-    interpreter.call_builtins_at_once()
-    interpreter.make_operations_quick()
+    interpreter.mend_interpreter()
 
 
 @triton.jit
@@ -49,8 +46,7 @@ def bits(dtype, far):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("far", [3, 2**40, -0.0, True])
 def test_what_is_repeated_gives_the_bits_of_what_is_worked_out(monkeypatch, dtype, far):
-    interpreter.make_scalars_right()
-    interpreter.take_bools()
+    interpreter.mend_interpreter()
     if dtype == torch.bfloat16:
         interpreter.make_bfloat16_right()
     repeated, plan = [], plans.plan_of

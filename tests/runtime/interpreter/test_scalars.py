@@ -42,7 +42,7 @@ def multiply_twice(rows_ptr, columns_ptr, far, out_ptr, far_ptr, SIZE: tl.conste
 
 
 def test_operands_of_other_types_and_shapes_are_cast_and_spread_each_time():
-    interpreter.keep_types()
+    interpreter.mend_interpreter()
     rows, columns = torch.linspace(0, 1, 4).to(torch.float16), torch.linspace(1, 2, 4)
     out, far = torch.empty(2, 4, 4), torch.empty(2, 4, 4, dtype=torch.int64)
     multiply_twice[(1,)](rows, columns, 2**40, out, far, SIZE=4)

@@ -59,18 +59,15 @@ class _Tracer(Watcher):
         yield from notes_of_slices(self._flow)
 
     @contextlib.contextmanager
-    def around(self, executor: Any, stream: Stream) -> Iterator[None]:
+    def around(self, executor: Any, arguments: Sequence[Any], stream: Stream) -> Iterator[None]:
         """A launch is the flow's."""
+        for argument in arguments:
+            self._flow.attempt(self._learn, argument)
         before, self._flow.launch = self._flow.launch, stream.launch
         try:
             yield
         finally:
             self._flow.launch = before
-
-    def launched(self, arguments: Sequence[Any]) -> None:
-        """Learns of each."""
-        for argument in arguments:
-            self._flow.attempt(self._learn, argument)
 
     def after(self, access: Access, result: Any) -> None:
         """Notes what it read or wrote, but for an exchange that compares."""

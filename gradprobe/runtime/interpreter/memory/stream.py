@@ -102,12 +102,9 @@ class Watcher:
         """What is to be called after operations, each with the name of its method."""
         return ()
 
-    def around(self, executor: Any, stream: Stream) -> AbstractContextManager[Any]:
+    def around(self, executor: Any, arguments: Sequence[Any], stream: Stream) -> AbstractContextManager[Any]:
         """Entered around a launch."""
         return nullcontext()
-
-    def launched(self, arguments: Sequence[Any]) -> None:
-        """Told of the arguments of a launch."""
 
     def before(self, access: Access) -> Array | None:
         """The lanes of an access that may be made, flat; None for all that are not masked."""
@@ -168,9 +165,9 @@ class Stream:
             (shipped.GridExecutor, "_init_args_hst", self._learning),
             (shipped, "_implicit_cvt", self._marking),
             (builder, "create_get_program_id", self._numbering),
-            (builder, "create_masked_load", self._loading),
-            (builder, "create_masked_store", self._storing),
-            (builder, "create_atomic_rmw", self._changing),
+            (builder, "create_masked_load", partial(self._accessing, "load")),
+            (builder, "create_masked_store", partial(self._accessing, "store")),
+            (builder, "create_atomic_rmw", partial(self._accessing, "atomic")),
             (builder, "create_atomic_cas", self._comparing),
         ]
 
@@ -193,7 +190,7 @@ class Stream:
             try:
                 with contextlib.ExitStack() as stack:
                     for watcher in self._watchers:
-                        stack.enter_context(watcher.around(executor, self))
+                        stack.enter_context(watcher.around(executor, (*args, *kwargs.values()), self))
                     return method(executor, *args, **kwargs)
             finally:
                 self.launch = before
@@ -207,8 +204,6 @@ class Stream:
                 names = executor.arg_names
                 given, on_host = dict(zip(names, args, strict=False)), dict(zip(names, host_args, strict=False))
                 attempted(self._errors, self.launch.learn, given | kwargs, on_host | host_kwargs)
-                for watcher in self._watchers:
-                    attempted(watcher.errors, watcher.launched, (*args, *kwargs.values()))
             return host_args, host_kwargs
 
         return init_args
@@ -230,28 +225,22 @@ class Stream:
 
         return program_id
 
-    def _loading(self, method: Method) -> Method:
-        def load(builder: Any, pointers: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
-            width = int(shipped._get_np_dtype(pointers.get_element_ty()).itemsize)
-            made = partial(_masked, pointers, mask, lambda on: method(builder, pointers, on, *args, **kwargs))
-            return self._accessed(made, "load", builder, pointers, mask, width)
+    def _accessing(self, kind: str, method: Method) -> Method:
+        # Where among the arguments the pointers stand; behind them a value, but for a load, and the mask.
+        at, has_value = int(kind == "atomic"), kind != "load"
 
-        return load
+        def access(builder: Any, *args: Any, **kwargs: Any) -> Any:
+            pointers, value, mask = args[at], args[at + 1] if has_value else None, args[at + 1 + has_value]
+            dtype = value.data.dtype if value is not None else shipped._get_np_dtype(pointers.get_element_ty())
+            is_exchange = kind == "atomic" and getattr(args[0], "name", "") == "XCHG"
 
-    def _storing(self, method: Method) -> Method:
-        def store(builder: Any, pointers: Any, value: Any, mask: Any, *args: Any) -> Any:
-            made = partial(_masked, pointers, mask, lambda on: method(builder, pointers, value, on, *args))
-            return self._accessed(made, "store", builder, pointers, mask, value.data.dtype.itemsize, value)
+            def made(keep: Array | None) -> Any:
+                narrowed = mask if keep is None else Handle(keep.reshape(pointers.data.shape), tl.int1)
+                return method(builder, *args[: at + 1 + has_value], narrowed, *args[at + 2 + has_value :], **kwargs)
 
-        return store
+            return self._accessed(made, kind, builder, pointers, mask, int(dtype.itemsize), value, is_exchange)
 
-    def _changing(self, method: Method) -> Method:
-        def atomic(builder: Any, op: Any, pointers: Any, value: Any, mask: Any, *args: Any) -> Any:
-            made = partial(_masked, pointers, mask, lambda on: method(builder, op, pointers, value, on, *args))
-            is_exchange, width = getattr(op, "name", "") == "XCHG", value.data.dtype.itemsize
-            return self._accessed(made, "atomic", builder, pointers, mask, width, value, is_exchange)
-
-        return atomic
+        return access
 
     def _comparing(self, method: Method) -> Method:
         def compare_and_swap(builder: Any, pointers: Any, expected: Any, value: Any, *args: Any) -> Any:
@@ -290,8 +279,3 @@ class Stream:
         on, origins = mask.data if isinstance(mask, Handle) else mask, self.origins.of(pointers)
         at = executing(self.launch.code)
         return Access(kind, self.launch, builder.grid_idx, pointers, origins, on, *at, *about)
-
-
-def _masked(pointers: Any, mask: Any, method: Method, keep: Array | None) -> Any:
-    """What a method gives with the mask as it was, or with the lanes to keep in the shape of the pointers."""
-    return method(mask if keep is None else Handle(keep.reshape(pointers.data.shape), tl.int1))

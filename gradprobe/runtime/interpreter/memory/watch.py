@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -86,7 +86,7 @@ class Memory(Watcher):
         """What went wrong in watching. The accesses concerned were executed as they were, and not judged."""
         return tuple(self.errors)
 
-    def around(self, executor: Any, stream: Stream) -> AbstractContextManager[Any]:
+    def around(self, executor: Any, arguments: Sequence[Any], stream: Stream) -> AbstractContextManager[Any]:
         """A launch does at once what it did in an earlier check."""
         may = self.language is not None and self.language.is_same()
         return recalling(executor, stream, self._last_writers, self.errors) if may else nullcontext()
