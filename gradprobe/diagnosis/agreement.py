@@ -12,8 +12,8 @@ from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import LayoutRun
 from ..numerics.tally import Finding
 
-# What the fault of a diagnosis begins with that says: this is wrong, and what it is made of is right.
-VALUE = "value/"
+# The kind of a diagnosis that says: this is wrong, and what it is made of is right.
+VALUE = "value"
 # What is said of a value that an operation makes wrong which should leave it as it is.
 SPOILT = "is right before it and wrong after it"
 # What is said of a value that is right but for a factor where it is used.
@@ -37,12 +37,12 @@ class Table:
         A kernel computes anew what another one exports right: a hypothesis about that stands where none agrees better.
         """
         left = [one for one in map(self._agreeing, diagnoses) if one is not None]
-        better = [one for one in left if one.fault.startswith(VALUE) or not self._denies(one.says_wrong)]
+        better = [one for one in left if one.kind == VALUE or not self._denies(one.says_wrong)]
         return better if causes_among(better) or not causes_among(left) else left
 
     def _agreeing(self, diagnosis: Diagnosis) -> Diagnosis | None:
         """The diagnosis without the kernels of which it says what the table denies; None where that is all of it."""
-        if not diagnosis.fault.startswith(VALUE):
+        if diagnosis.kind != VALUE:
             return None if self._is_computed_right(diagnosis.says_wrong) else diagnosis
         diagnosis = self._after_export(diagnosis)
         kernels = dict.fromkeys(where.kernel for where in diagnosis.where)
@@ -70,7 +70,7 @@ class Table:
             return diagnosis
         line = diagnosis.where[0]
         summary = f"{line.kernel} makes a wrong {' and '.join(behind)} from line {line.line} on: its inputs are right"
-        return structs.replace(diagnosis, fault=f"{VALUE}{behind[0]}", summary=summary, says_wrong=tuple(behind))
+        return structs.replace(diagnosis, fault=f"{VALUE}/{behind[0]}", summary=summary, says_wrong=tuple(behind))
 
     def _is_own(self, name: str) -> bool:
         return any(finding.status == MISMATCH for _, finding in self._findings.get(name, []))

@@ -65,11 +65,8 @@ def _wrong(measured: Measured) -> tuple[str, ...]:
     return tuple(name for name, finding in findings if finding.status in (MISMATCH, INHERITED))
 
 
-# Keys, rows or tiles that are left out.
-_OF_TILES = ("tile/",)
 # What was seen in memory, at its own lines; and what the dataflow shows of addresses.
-_OF_MEMORY = ("outside/", "race/", "unwritten/")
-_MISREAD = ("load/", "store/", "unstored/")
+_OF_MEMORY, _MISREAD = ("outside", "race", "unwritten"), ("load", "store", "unstored")
 
 
 def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: Collection[str] = ()) -> list[Diagnosis]:
@@ -78,8 +75,8 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
     Args:
         read: the faults whose lines were read off the source, at which an address is made: these stay the first.
     """
-    of_pairs = [one for one in seen if one.fault.startswith("pairs/")]
-    if named and named[0].fault.startswith(_OF_TILES) and of_pairs:
+    of_pairs = [one for one in seen if one.kind == "pairs"]
+    if named and named[0].kind == "tile" and of_pairs:
         seen = of_pairs  # what is left out says where; the values that it makes wrong do not
     else:
         seen = [one for one in seen if one.is_named or one not in of_pairs] or seen
@@ -91,8 +88,8 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
     first, *others = named
     evidence = tuple(sentence for one in seen for sentence in one.evidence)
     lines = _of_each_kernel_first([where for one in seen for where in one.where])
-    if first.where and (first.fault in read or first.fault.startswith(_OF_MEMORY)):
-        misread = [where for one in seen if one.fault.startswith(_MISREAD) for where in one.where]
+    if first.where and (first.fault in read or first.kind in _OF_MEMORY):
+        misread = [where for one in seen if one.kind in _MISREAD for where in one.where]
         told = {(where.file, where.line) for where in first.where}
         lines = (*first.where, *(where for where in misread if (where.file, where.line) not in told))
     reached = None if first.misread else next((one.reached for one in seen if one.reached), None)

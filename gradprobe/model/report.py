@@ -176,6 +176,11 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     """The intermediates of which it says that they, and all that they are made of, are right."""
 
     @property
+    def kind(self) -> str:
+        """The first word of its fault: "stride", "value"."""
+        return self.fault.partition("/")[0]
+
+    @property
     def extent(self) -> str:
         """How much of what is wrong it explains; of what was seen, how much of that was."""
         return self.seen or f"explains {self.explained:.0%} of what is wrong"

@@ -113,14 +113,12 @@ def visited_in(run: FollowedRun) -> tuple[VisitedPairs, ...]:
     lacks in what is right.
     """
     found, is_read = list[VisitedPairs](), not culprits_of(run.flow)
+    kernels = {one.home: one.site.kernel for one in reversed(run.flow.stores)}
     for home, visits in run.visits.items():
-        stored = next((one for one in run.flow.stores if one.home == home), None)
-        name = run.outcome.storages.get(home, "")
-        if stored is not None and name in PRODUCTS:
-            odd = (visits != 1) & run.roles.valid
+        name, odd = run.outcome.storages.get(home, ""), (visits != 1) & run.roles.valid
+        if home in kernels and name in PRODUCTS and (not odd.any() or (is_read and name in run.wrong)):
             batch, head = (int(at) for at in np.argwhere(odd.any((2, 3)) | ~odd.any())[0])
-            if not odd.any() or (is_read and name in run.wrong):
-                found.append(_tiles(run, name, stored.site.kernel, (batch, head), visits))
+            found.append(_tiles(run, name, kernels[home], (batch, head), visits))
     return tuple(found)
 
 
@@ -138,9 +136,7 @@ def _sign(valid: Array, came: Array) -> str:
         return TWICE
     if (came == 0)[valid].any():
         return LACKING
-    if not valid.any():
-        return MORE if came.any() else NONE
-    return ASKED
+    return ASKED if valid.any() else MORE if came.any() else NONE
 
 
 def are_partial(run: FollowedRun, nodes: Sequence[Node]) -> bool:
