@@ -73,7 +73,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("lint", "diagnosis/lines", ("lint",)),
     Mechanism("dataflow", "diagnosis/dataflow", (
         "runtime/interpreter/dataflow", "diagnosis/dataflow", "diagnosis/follow", "diagnosis/roles",
-        "diagnosis/explainers/__init__", "diagnosis/explainers/sentences",
+        "diagnosis/explainers/__init__", "diagnosis/explainers/diagnoses",
         "diagnosis/explainers/suspect", "diagnosis/explainers/suspects", "diagnosis/statements", "diagnosis/tolerances",
     )),
     Mechanism("dataflow/cuda", "diagnosis/dataflow", ("diagnosis/addresses", "diagnosis/elements")),

@@ -20,7 +20,7 @@ from ..model.run import INHERITED, MISMATCH
 from ..numerics.evidence import DataflowEvidence, LayoutRun, Measured
 from ..probing.experiment import Experiment
 from .addresses import misread, visited_run
-from .explainers.sentences import diagnoses_of
+from .explainers.diagnoses import diagnoses_of
 from .explainers.sums import visited_in
 from .explainers.suspect import NEVER
 from .explainers.suspects import suspects

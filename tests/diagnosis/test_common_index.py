@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
 from gradprobe.diagnosis.explainers.misread import common_index
-from gradprobe.diagnosis.explainers.sentences import diagnoses_of
 from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.runtime.interpreter.dataflow import AccessLine, Conflict, Flow, Site
 from tests.diagnosis.following import followed_edit

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gradprobe.diagnosis.explainers.crossed import crossed
-from gradprobe.diagnosis.explainers.sentences import diagnoses_of
+from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
 from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.diagnosis.follow import FollowedRun
 from gradprobe.runtime.interpreter.dataflow import Conflict, Crossing, Node, Site

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from gradprobe.diagnosis.dataflow import with_dataflow
+from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
 from gradprobe.diagnosis.explainers.misread import misread
-from gradprobe.diagnosis.explainers.sentences import diagnoses_of
 from gradprobe.diagnosis.explainers.stores import other_factors
 from gradprobe.diagnosis.explainers.suspect import Suspect
 from gradprobe.diagnosis.explainers.suspects import suspects

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gradprobe.diagnosis.dataflow import with_dataflow
+from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
 from gradprobe.diagnosis.explainers.elsewhere import _load
-from gradprobe.diagnosis.explainers.sentences import diagnoses_of
 from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.diagnosis.statements import loops
 from gradprobe.model.report import Diagnosis
