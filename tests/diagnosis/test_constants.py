@@ -2,8 +2,8 @@
 
 import pytest
 
-from gradprobe.diagnosis.explainers.factors import STORED, _carriers
-from gradprobe.diagnosis.follow import RESULTS
+from gradprobe.diagnosis.explainers.factors import _carriers
+from gradprobe.diagnosis.follow import RESULTS, STORED
 from gradprobe.model.intermediates import PRODUCTS, unscaled
 from gradprobe.runtime.interpreter.dataflow import Node, Role, Site
 

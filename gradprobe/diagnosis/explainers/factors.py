@@ -1,80 +1,57 @@
-"""ValueFactors: which operation gave an operand of a wrong value a constant factor that does not belong there."""
+"""Which operation gave an operand of a wrong value a constant factor that does not belong there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 from ...model.intermediates import PRODUCTS, unscaled
-from ...runtime.interpreter.dataflow import Node, Role, Site, behind
+from ...runtime.interpreter.dataflow import Node, Role, Site
 from ..follow import FollowedRun
 
-# What each result is stored as.
-STORED = {name: f"scale * {unscaled(name)}" if unscaled(name) != name else name for name in PRODUCTS}
-STORED |= {name: name for name in ("LSE", "delta")}
 _INPUTS, _SUMS = ("q", "k", "v", "do", "o"), frozenset(map(unscaled, PRODUCTS))
 
 
-@dataclass(frozen=True)
-class FactorSource:
-    """An operation that gave a value a factor, or left one out, for which what is made of the value is wrong."""
-
-    node: Node
-    wanted: str
-    """What its value is where all is right."""
+def odd_factor(run: FollowedRun, node: Node) -> tuple[Node, str] | None:
+    """Of a wrong value whose operands are right: what gave one of them a factor that does not belong there, or left
+    one out; and what its value is where all is right.
+    """
+    return _of_sum(run, node) or _of_operand(run, node)
 
 
-class ValueFactors:
-    """The constant factors of the values of one run."""
+def entries(node: Node) -> Iterator[Site]:
+    """Where the operands of a value got their factors."""
+    yield from (entry.site for one in node.operands if (entry := _entry(one)) is not None)
 
-    def __init__(self, run: FollowedRun) -> None:
-        self._run = run
 
-    def culprit(self, node: Node) -> FactorSource | None:
-        """Of a wrong value whose operands are right: where one of them got a factor that does not belong there."""
-        return self._of_sum(node) or self._of_operand(node)
-
-    def entries(self, node: Node) -> Iterator[Site]:
-        """Where the operands of a value got their factors."""
-        yield from (entry.site for one in node.operands if (entry := _entry(one)) is not None)
-
-    def _of_sum(self, node: Node) -> FactorSource | None:
-        """Of two terms with different factors the one that is scaled between rounds, or that no right result has."""
-        terms = _terms(node)
-        if len(terms) != 2 or _factor(terms[0]) == _factor(terms[1]):
-            return None
-        entered = [_entry(term) for term in terms]
-        between = [entry is not None and any(one.site == node.site for one in entry.operands) for entry in entered]
-        right = [any(one in self._stored_right for one in _carriers(term)) for term in terms]
-        odd = between.index(True) if any(between) else right.index(False) if right[0] != right[1] else None
-        return None if odd is None else _found(entered[odd] or terms[odd], _factor(terms[1 - odd]))
-
-    def _of_operand(self, node: Node) -> FactorSource | None:
-        """An operand that has another factor wherever the same operation comes to something right."""
-        for at, operand in enumerate(node.operands):
-            others = [one.operands[at] for one in self._run.right.get(node.site, ()) if len(one.operands) > at]
-            factors = {_factor(one) for one in others if one.name == operand.name}
-            if operand.is_known and factors and _factor(operand) not in factors:
-                return _found(_entry(operand) or operand, min(factors))
+def _of_sum(run: FollowedRun, node: Node) -> tuple[Node, str] | None:
+    """Of two terms with different factors the one that is scaled between rounds, or that no right result has."""
+    terms = _terms(node)
+    if len(terms) != 2 or _factor(terms[0]) == _factor(terms[1]):
         return None
+    entered = [_entry(term) for term in terms]
+    between = [entry is not None and any(one.site == node.site for one in entry.operands) for entry in entered]
+    right = [not run.stored_right.isdisjoint(_carriers(term)) for term in terms]
+    odd = between.index(True) if any(between) else right.index(False) if right[0] != right[1] else None
+    return None if odd is None else _with_factor(entered[odd] or terms[odd], _factor(terms[1 - odd]))
 
-    @cached_property
-    def _stored_right(self) -> set[Node]:
-        """What right results were made of."""
-        stores, names = self._run.flow.stores, self._run.outcome.storages
-        right = (
-            one.node for one in stores if one.node.role and STORED.get(names.get(one.home, "")) == one.node.role.formula
-        )
-        return {*behind(right)}
+
+def _of_operand(run: FollowedRun, node: Node) -> tuple[Node, str] | None:
+    """An operand that has another factor wherever the same operation comes to something right."""
+    for at, operand in enumerate(node.operands):
+        others = [one.operands[at] for one in run.right.get(node.site, ()) if len(one.operands) > at]
+        factors = {_factor(one) for one in others if one.name == operand.name}
+        if operand.is_known and factors and _factor(operand) not in factors:
+            return _with_factor(_entry(operand) or operand, min(factors))
+    return None
 
 
 def _factor(node: Node) -> str:
     return node.role.factor if node.role is not None else ""
 
 
-def _found(odd: Node, factor: str) -> FactorSource:
-    return FactorSource(odd, replace(odd.role or Role(""), factor=factor).formula)
+def _with_factor(odd: Node, factor: str) -> tuple[Node, str]:
+    return odd, replace(odd.role or Role(""), factor=factor).formula
 
 
 def _terms(node: Node) -> Sequence[Node]:
@@ -99,8 +76,8 @@ def _carriers(node: Node) -> Iterator[Node]:
         yield last
         here, of_sum = last, last.name in _SUMS
         same = [one for one in here.operands if one.name and _factor(one) == _factor(here)]
-        linear = (one for one in same if _factor(here) or one.name == here.name or (of_sum and one.name not in _INPUTS))
-        last = next(linear, None)
+        linear = [one for one in same if _factor(here) or one.name == here.name or (of_sum and one.name not in _INPUTS)]
+        last = linear[0] if linear else None
 
 
 def _entry(node: Node) -> Node | None:

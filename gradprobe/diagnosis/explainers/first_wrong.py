@@ -14,7 +14,7 @@ from ...runtime.interpreter.dataflow import CASTS, Lanes, Node, Site
 from ...runtime.interpreter.memory.findings import places
 from ..agreement import HERE, SPOILT
 from ..follow import FollowedRun
-from .factors import ValueFactors
+from .factors import entries, odd_factor
 from .sums import are_partial, pairs, partly
 from .suspect import WORDS, Chain, Suspect, blamed, share
 
@@ -70,7 +70,7 @@ def _suspect(run: FollowedRun, tiles: _Tiles, extent: str) -> Suspect | None:
     beside = tuple(dict.fromkeys(_entering(run, node)))
     beside += (used_by.site.lines,) if is_open else ()
     # What is multiplied by a constant may well have had it.
-    beside += tuple(one.lines for one in ValueFactors(run).entries(node)) if site.operation == "fmul" else ()
+    beside += tuple(one.lines for one in entries(node)) if site.operation == "fmul" else ()
     unmasked = (*([site.lines] if is_open else []), *dict.fromkeys(_unmasked(node)))
     lines = blamed(site, run.right.keys() - {site})
     return Suspect("value", name, site, lines, reason, extent, beside=beside, unmasked=unmasked)
@@ -80,17 +80,16 @@ def _by_factors(
     run: FollowedRun, found: Mapping[Site, _Tiles], extents: Mapping[Site, str]
 ) -> Iterator[tuple[Site, Suspect]]:
     """What gave an operand of a wrong value an odd factor, by the site of that value."""
-    factors, told = ValueFactors(run), dict[Site, Suspect]()
+    told = dict[Site, Suspect]()
     for site, ((node, _), *_) in found.items():
-        culprit = None if node.is_known else factors.culprit(node)
-        if culprit is not None and culprit.node.role is not None:
-            odd, line = culprit.node.site, places(site.lines)[-1].line
-            reason = f"line {line} needs {culprit.wanted} {HERE} {culprit.node.role.formula}"
-            lines = blamed(odd, run.right.keys() - {odd})
-            one = Suspect("value", culprit.node.name, odd, lines, reason, extents[site], used=(site.lines,))
-            yield site, told.setdefault(odd, one)
+        odd, wanted = (None if node.is_known else odd_factor(run, node)) or (node, "")
+        if wanted and odd.role is not None:
+            reason = f"line {places(site.lines)[-1].line} needs {wanted} {HERE} {odd.role.formula}"
+            lines = blamed(odd.site, run.right.keys() - {odd.site})
+            suspect = Suspect("value", odd.name, odd.site, lines, reason, extents[site], used=(site.lines,))
+            yield site, told.setdefault(odd.site, suspect)
     for site, ((node, _), *_) in found.items():
-        yield from ((site, told[entry]) for entry in factors.entries(node) if entry in told)
+        yield from ((site, told[entry]) for entry in entries(node) if entry in told)
 
 
 def _by_masks(

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from itertools import takewhile
 
 from ...runtime.interpreter.dataflow import Node, Site, behind
-from ..follow import FollowedRun
-from .factors import STORED
+from ..follow import STORED, FollowedRun
 from .misread import is_loaded
 from .suspect import Suspect, share
 
