@@ -19,14 +19,14 @@ from torch import Tensor
 from ..cuda.watch import BLOCK, Recording, recorded
 from ..inputs.memory import Array
 from ..model.assignment import OUTPUTS, Assigned
-from ..model.intermediates import DERIVED, PRODUCTS, title
+from ..model.intermediates import AXIS_WORDS, DERIVED, PRODUCTS, title
 from ..model.number import in_words, spans
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
 from ..runtime.interpreter.dataflow import Site
 from ..runtime.run import run_target
 from .elements import OUTSIDE, AccessedElements, KnownTensor, TensorLine
-from .explainers.suspect import WORDS, Suspect, blamed, share
+from .explainers.suspect import Suspect, blamed, share
 from .follow import copied, in_shape, results_among
 from .roles import Roles
 
@@ -272,7 +272,7 @@ class _Judge:
 
     def _suspect(self, number: int, right: Sequence[Site]) -> Suspect:
         place, (first, *others) = self._places[number], self._accused[number]
-        site, word = _site(self._elements, place), WORDS[first.letter]
+        site, word = _site(self._elements, place), AXIS_WORDS[first.letter]
         verb, at = "read" if place.is_load else "written", f"at {_counted(word, first.here)}"
         reason = f"{place.name} is {verb} {at if first.here else 'outside its elements'} where it meets "
         reason += f"{_counted(word, first.there)} of {', '.join(first.others)}"

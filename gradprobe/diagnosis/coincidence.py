@@ -24,6 +24,7 @@ from ..model.allowance import Allowance
 from ..model.assignment import UNIT_RUN, Assigned, run_name
 from ..model.case import ALIGNMENTS, Case, fewer_heads, shortened
 from ..model.failures import Failure
+from ..model.intermediates import AXIS_WORDS
 from ..model.mechanisms import door, gathered
 from ..model.memory import COINCIDENCE, OUTSIDE, WarningNote, telling
 from ..model.number import in_words, spans
@@ -38,7 +39,7 @@ from ..runtime.interpreter.dataflow import Flow, Site
 from ..runtime.interpreter.memory.findings import places
 from ..source.text import SourceLine
 from .explainers.misread import misread
-from .explainers.suspect import WORDS, blamed
+from .explainers.suspect import blamed
 from .follow import FollowedRun, followed_run
 
 _DISTINCT: Assigned = (("all", "distinct"),)
@@ -274,7 +275,7 @@ def _short(flow: Flow) -> Iterator[_Culprit]:
         most = np.logical_or.reduce(list(of_kernel.values()))
         for tensor, here in of_kernel.items():
             if (missing := np.flatnonzero(most & ~here)).size:
-                reason = f"{tensor} is not accessed at {WORDS[letter]} {missing[0]}, as others are"
+                reason = f"{tensor} is not accessed at {AXIS_WORDS[letter]} {missing[0]}, as others are"
                 site = sites[kernel, tensor]
                 lines = blamed(site, [other for other in sites.values() if other is not site])
                 yield _Culprit(kernel, tensor, reason, places(lines)[-1])

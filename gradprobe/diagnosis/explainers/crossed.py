@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...model.intermediates import AXIS_WORDS
 from ...runtime.interpreter.dataflow import Crossing, Node, Site
 from ..follow import FollowedRun
 from .first_wrong import expected
-from .suspect import WORDS, Suspect, share
+from .suspect import Suspect, share
 
 
 def crossed(run: FollowedRun) -> Iterator[Suspect]:
@@ -30,5 +31,5 @@ def _reason(crossing: Crossing) -> str:
     met = (crossing.vector, crossing.scores)
     vector, scores = (node.role.formula if node.role and node.name else "" for node in met)
     own, other = ("m", "n") if crossing.letter == "m" else ("n", "m")
-    made = f"{vector or 'a vector'}, one number a {WORDS[own]},"
-    return f"{made} goes along the {WORDS[other]}s of {scores or 'the scores'} here"
+    made = f"{vector or 'a vector'}, one number a {AXIS_WORDS[own]},"
+    return f"{made} goes along the {AXIS_WORDS[other]}s of {scores or 'the scores'} here"

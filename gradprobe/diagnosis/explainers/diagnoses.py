@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from ...lint.passed import passed_of_others
-from ...model.intermediates import entered_by, parents_of, title
+from ...model.intermediates import AXIS_WORDS, entered_by, parents_of, title
 from ...model.mechanisms import gathered
 from ...model.number import listed
 from ...model.report import CONSISTENT, AxisReach, Diagnosis, Where
 from ...runtime.interpreter.memory.findings import places
 from ..lines import among
 from ..statements import COUNTED, LOOP, RANGE, address, aliases, begun, given_again, grids, loops, masks, ranges
-from .suspect import WORDS, Chain, Suspect
+from .suspect import Chain, Suspect
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _reached(suspect: Suspect) -> AxisReach | None:
 def _summary(suspect: Suspect, names: Sequence[str]) -> str:
     kernel, tensors = suspect.site.kernel, listed([title(name) for name in names])
     if suspect.index:
-        return f"{kernel} accesses {tensors} at another {WORDS[suspect.letter]} than the one it works on"
+        return f"{kernel} accesses {tensors} at another {AXIS_WORDS[suspect.letter]} than the one it works on"
     of_keys = set(names) <= {"dK", "dV"}
     return _KINDS[suspect.kind].summary.format(
         kernel=kernel, name=suspect.name, tensor=title(suspect.name), reason=suspect.reason, value=_value(suspect.name),

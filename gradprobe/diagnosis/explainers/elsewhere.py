@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ...inputs.memory import Array
+from ...model.intermediates import AXIS_WORDS
 from ...runtime.interpreter.dataflow import Node, Site, behind
 from ...runtime.interpreter.memory.findings import places
 from ..follow import FollowedRun
 from ..roles import VANISHING
 from .misread import addressing
-from .suspect import WORDS, Suspect, share
+from .suspect import Suspect, share
 
 
 def masked_elsewhere(run: FollowedRun) -> Iterator[Suspect]:
@@ -104,8 +105,8 @@ def _suspects_of(run: FollowedRun, site: Site, nodes: Sequence[Node], by: int) -
         return
     source, here, line = flow.sources[number], first["bhmn".index(letter)], places(site.lines)[-1].line
     there = here + by if letter == "n" else here - by
-    reason = f"{source.tensor} is read at {WORDS[letter]} {here}, and line {line} masks it as if it were "
-    reason += f"{WORDS[letter]} {there}: the mask is right for that"
+    reason = f"{source.tensor} is read at {AXIS_WORDS[letter]} {here}, and line {line} masks it as if it were "
+    reason += f"{AXIS_WORDS[letter]} {there}: the mask is right for that"
     moved = [each for each, x in flow.reached if x == letter and flow.sources[each].site.kernel == site.kernel]
     yield Suspect(
         "load", source.tensor, source.site, source.site.lines, reason, share(len(nodes), len(nodes), "tile"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...model.intermediates import MATRIX_OF, PRODUCTS, in_place_of, made_of
+from ...model.intermediates import AXIS_WORDS, MATRIX_OF, PRODUCTS, in_place_of, made_of
 from ...model.number import in_words, spans
 from ...runtime.interpreter.dataflow import CASTS, Lanes, Node, Site
 from ...runtime.interpreter.memory.findings import places
@@ -16,7 +16,7 @@ from ..agreement import HERE, SPOILT
 from ..follow import FollowedRun
 from .factors import entries, odd_factor
 from .sums import are_partial, pairs, partly
-from .suspect import WORDS, Chain, Suspect, blamed, share
+from .suspect import Chain, Suspect, blamed, share
 
 # Wrong tiles of one operation, each with what it was reached from.
 _Tiles = list[tuple[Node, Node]]
@@ -103,7 +103,7 @@ def _by_masks(
     for site, each in masked.items():
         for number in sorted({number for number, _ in each}):
             source = flow.sources[number]
-            lacking = " and ".join(f"{WORDS[letter]}s" for one, letter in sorted(each) if one == number)
+            lacking = " and ".join(f"{AXIS_WORDS[letter]}s" for one, letter in sorted(each) if one == number)
             reason = f"its mask leaves out {lacking} that line {places(site.lines)[-1].line} works on"
             lines = blamed(source.site, whole)
             yield site, Suspect("masked", source.tensor, source.site, lines, reason, extents[site])

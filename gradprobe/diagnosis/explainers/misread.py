@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ...model.intermediates import AXIS_WORDS
 from ...model.number import plural
 from ...runtime.interpreter.dataflow import Conflict, Flow, Node, Site
 from ..follow import FollowedRun
-from .suspect import WORDS, Chain, Suspect, blamed, share
+from .suspect import Chain, Suspect, blamed, share
 
 
 def misread(run: FollowedRun) -> Iterator[Suspect]:
@@ -175,9 +176,9 @@ def _confined_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) ->
         short = sorted(each for each in loads if (each, letter) in flow.reached and not _is_all(flow, each, letter))
         for number in short:
             source, missed = flow.sources[number], ~flow.reached[number, letter]
-            reason = f"{source.tensor} is never read at {WORDS[letter]} {int(np.flatnonzero(missed)[0])}"
+            reason = f"{source.tensor} is never read at {AXIS_WORDS[letter]} {int(np.flatnonzero(missed)[0])}"
             reason += f", and {flow.sources[culprit].tensor}, which is made of it, is used there"
-            extent = share(int(missed.sum()), missed.size, WORDS[letter])
+            extent = share(int(missed.sum()), missed.size, AXIS_WORDS[letter])
             beside = tuple(addressing(flow, number, short))
             yield Suspect("load", source.tensor, source.site, source.site.lines, reason, extent, beside=beside)
         if short:
@@ -227,7 +228,7 @@ def transposed(run: FollowedRun) -> Iterator[Suspect]:
         yield from (_read_across(flow, number, loads) for number in loads)
         return
     for site, (first, *others) in found.items():
-        left, right = (WORDS[letter] for letter in first.letter.split("/"))
+        left, right = (AXIS_WORDS[letter] for letter in first.letter.split("/"))
         reason = f"the dot sums over {left}s on its left and over {right}s on its right"
         yield Suspect("value", "", site, site.lines, reason, share(1 + len(others), run.tiles[site], "tile"))
 
@@ -269,7 +270,7 @@ def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
     there, here = _sides(culprit, conflict)
     others = conflict.right if culprit in conflict.left else conflict.left
     names = " and ".join(sorted({flow.sources[number].tensor for number in others}))
-    word, tensor = WORDS[conflict.letter[0]], flow.sources[culprit].tensor
+    word, tensor = AXIS_WORDS[conflict.letter[0]], flow.sources[culprit].tensor
     verb = "read" if flow.sources[culprit].site.operation == "load" else "written"
     if here == there:
         return f"{tensor} is {verb} in no block of rows and columns, and a dot sums it with {names}"

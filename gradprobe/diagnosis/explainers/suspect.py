@@ -13,8 +13,6 @@ Chain = tuple[Line, ...]
 """A line of a kernel, then those in the functions that it called to get there."""
 # What is said of pairs that no product was of: nothing that was summed was lost.
 NEVER = "and no product uses them"
-WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance"}
-"""By letter of an axis, what one index of it is."""
 
 
 @dataclass(frozen=True)

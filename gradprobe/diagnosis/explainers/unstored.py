@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ...inputs.memory import Array
-from ...model.intermediates import title
+from ...model.intermediates import AXIS_WORDS, title
 from ...model.number import plural
 from ..follow import FollowedRun
-from .suspect import WORDS, Suspect, share
+from .suspect import Suspect, share
 
 
 def never_stored(run: FollowedRun) -> Iterator[Suspect]:
@@ -53,11 +53,11 @@ def _lacking(letters: str, needed: Array, never: Array, name: str) -> tuple[str,
         whole = ~(needed & ~never).any(others) & needed.any(others)
         if whole.any():
             many, first = int(whole.sum()), int(np.flatnonzero(whole)[0])
-            words = f"no program stores {plural(many, WORDS[letter])} of {name}, the first {first}"
-            return words, share(many, whole.size, WORDS[letter])
+            words = f"no program stores {plural(many, AXIS_WORDS[letter])} of {name}, the first {first}"
+            return words, share(many, whole.size, AXIS_WORDS[letter])
     *above, first = (int(at) for at in np.argwhere(never)[0])
-    many, word = int(never[tuple(above)].sum()), WORDS[letters[-1]]
-    of = " and ".join(f"{WORDS[letter]} {at}" for letter, at in zip(letters, above, strict=False))
+    many, word = int(never[tuple(above)].sum()), AXIS_WORDS[letters[-1]]
+    of = " and ".join(f"{AXIS_WORDS[letter]} {at}" for letter, at in zip(letters, above, strict=False))
     words = f"no program stores {plural(many, word)} of {name} in {of}, the first {first}"
     return words, share(int(never.sum()), int(needed.sum()), word)
 
