@@ -80,10 +80,10 @@ def _saved(request: last.CheckRequest, file: str, seeds: range) -> int:
     return 0
 
 
-def _tell_draw(target: str, number: int, of: int) -> None:
+def _tell_draw(target: str, number: int, total: int) -> None:
     tell(
         ProgressNote(
-            f"{target}, draw {number} of {of}", number - 1, of, "draws", "errors are kept of all draws or of none"
+            f"{target}, draw {number} of {total}", number - 1, total, "draws", "errors are kept of all draws or of none"
         )
     )
 

@@ -73,16 +73,17 @@ def tell(report: Report, code: int, forms: Forms, tracebacks: bool, rest: str = 
 
 def _by_layout(planned: PlannedCheck, tick: Progress) -> Callable[[str, float, str], None]:
     """Tells how many of the layouts are done; of a single one, how far its comparison is."""
-    begun, of = list[str](), len(planned.layouts)
+    begun, total = list[str](), len(planned.layouts)
 
     def show(stage: str, fraction: float, layout: str) -> None:
         name = layout.partition(", ")[0]
         if name and name not in begun:
             begun.append(name)
-        if of == 1 or name not in begun[-1:] or len(begun) > of:  # or a look at what went wrong, of no known length
+        # A look at what went wrong has no known length.
+        if total == 1 or name not in begun[-1:] or len(begun) > total:
             tick(stage, fraction or None)
         else:
-            tick(f"layout {len(begun)} of {of}: {stage}", (len(begun) - 1) / of)
+            tick(f"layout {len(begun)} of {total}: {stage}", (len(begun) - 1) / total)
 
     return show
 

@@ -148,13 +148,13 @@ class _Progress:
         self._show(found)
         dump(self.json_file, self._document(found))
 
-    def stop(self, of: int) -> None:
+    def stop(self, total: int) -> None:
         """Shows what was known when the campaign was interrupted; the file holds it."""
         if self._latest is not None:
             if self.json_file != "-":
-                write_stdout(f"INTERRUPTED  {len(self._latest.outcomes)} of {of} faults were tried; of these:\n")
+                write_stdout(f"INTERRUPTED  {len(self._latest.outcomes)} of {total} faults were tried; of these:\n")
             self.tick.over(functools.partial(self._show, self._latest))
-        print_failure(interrupted(len(self._latest.outcomes) if self._latest else 0, of, "faults"))
+        print_failure(interrupted(len(self._latest.outcomes) if self._latest else 0, total, "faults"))
 
     def _show(self, found: Campaign) -> None:
         if self.json_file != "-":

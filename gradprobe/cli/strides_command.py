@@ -155,8 +155,8 @@ class _Tour:
                 f"INTERRUPTED  {len(found.results)} of {len(found.plan.trials)} layouts were tried; of these:\n"
             )
             self.forms.show(found.report)
-        done, of = (len(latest[0].results), len(latest[0].plan.trials)) if latest else (0, 0)
-        print_failure(interrupted(done, of, "layouts"))
+        done, total = (len(latest[0].results), len(latest[0].plan.trials)) if latest else (0, 0)
+        print_failure(interrupted(done, total, "layouts"))
 
     def _together(self, *more: Report) -> Reports:
         return Reports(reports=(*self.reports, *more), planned=self.planned if self.planned > 1 else None)

@@ -64,9 +64,9 @@ def dot(a: Ball, b: Tensor) -> Ball:
     return Ball(a.value @ b, off + noise)
 
 
-def row_sum(of: Ball) -> Ball:
+def row_sum(addends: Ball) -> Ball:
     """[..., 1] the sum along the last axis."""
-    return dot(of, torch.ones_like(of.value[..., :1, :]).mT)
+    return dot(addends, torch.ones_like(addends.value[..., :1, :]).mT)
 
 
 def narrow(word: str, tensor: Tensor) -> Tensor:

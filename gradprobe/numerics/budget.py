@@ -19,45 +19,46 @@ from .precision import TINY, U32, Precision, long_sum, softcap_slope
 from .totals import TOTALS, Error, by_row
 
 
-def _dk(of: Chain) -> Error:
-    scale = abs(of.x.scale)
-    cut = ((of.p * of.cut_delta).mT @ of.q).abs()
-    sums = scale * (of.kink_ds.mT @ of.q.abs() + cut + _dot_over_rows(of, of.ds, of.q))
-    squares = _copies(of) * (by_row(of, of.ds).mT @ of.q**2) + _tile_roundings(of, of.ds, of.q)
+def _dk(chain: Chain) -> Error:
+    scale = abs(chain.x.scale)
+    cut = ((chain.p * chain.cut_delta).mT @ chain.q).abs()
+    sums = scale * (chain.kink_ds.mT @ chain.q.abs() + cut + _dot_over_rows(chain, chain.ds, chain.q))
+    squares = _copies(chain) * (by_row(chain, chain.ds).mT @ chain.q**2) + _tile_roundings(chain, chain.ds, chain.q)
     return scale**2 * squares, sums
 
 
-def _dv(of: Chain) -> Error:
-    squares = _copies(of) * ((of.i_pe + of.s_pe**2).mT @ of.do**2) + _tile_roundings(of, of.values["PE"], of.do)
-    return squares, _dot_over_rows(of, of.values["PE"], of.do)
+def _dv(chain: Chain) -> Error:
+    pe, do = chain.values["PE"], chain.do
+    squares = _copies(chain) * ((chain.i_pe + chain.s_pe**2).mT @ do**2) + _tile_roundings(chain, pe, do)
+    return squares, _dot_over_rows(chain, pe, do)
 
 
-def _tile_roundings(of: Chain, matrix: Tensor, b: Tensor) -> Tensor | float:
+def _tile_roundings(chain: Chain, matrix: Tensor, b: Tensor) -> Tensor | float:
     """A tile's share of what rounding dK or dV after every tile, and each query head's part, adds to their squares.
 
     The whole sum's own part is added where that is complete, in `Whole.bound`.
     """
-    if not of.precision.rounds and not of.precision.tile:
+    if not chain.precision.rounds and not chain.precision.tile:
         return 0.0
     squares: Tensor = matrix.mT**2 @ b**2
-    group = of.x.n_heads // of.x.k.shape[1]
-    of_heads = (LAMBDA * of.precision.matrix) ** 2 * squares if group > 1 else 0.0
-    return of_heads + of.tile_roundings(squares * 0, squares, of.x.n_query * group)
+    group = chain.x.n_heads // chain.x.k.shape[1]
+    of_heads = (LAMBDA * chain.precision.matrix) ** 2 * squares if group > 1 else 0.0
+    return of_heads + chain.tile_roundings(squares * 0, squares, chain.x.n_query * group)
 
 
-def _copies(of: Chain) -> Tensor:
+def _copies(chain: Chain) -> Tensor:
     """[h, 1, 1] how many rows of a head err alike: all of them where q and dO repeat one row, else each on its own.
 
     Errors of n copies add up to n times one, which is sqrt(n) times what n independent ones come to.
     """
-    heads = (of.tile.batch, of.tile.heads)
-    alike = [(tensor[heads] == tensor[heads][:, :1]).all(-1).all(-1) for tensor in (of.x.q, of.x.do)]
-    return 1.0 + (alike[0] & alike[1])[:, None, None] * (of.x.n_query - 1.0)
+    heads = (chain.tile.batch, chain.tile.heads)
+    alike = [(tensor[heads] == tensor[heads][:, :1]).all(-1).all(-1) for tensor in (chain.x.q, chain.x.do)]
+    return 1.0 + (alike[0] & alike[1])[:, None, None] * (chain.x.n_query - 1.0)
 
 
-def _dot_over_rows(of: Chain, matrix: Tensor, b: Tensor) -> Tensor:
-    terms = of.x.n_query * of.x.n_heads // of.x.k.shape[1]
-    return of.precision.accumulate * long_sum(terms) * (matrix.abs().mT @ b.abs())
+def _dot_over_rows(chain: Chain, matrix: Tensor, b: Tensor) -> Tensor:
+    terms = chain.x.n_query * chain.x.n_heads // chain.x.k.shape[1]
+    return chain.precision.accumulate * long_sum(terms) * (matrix.abs().mT @ b.abs())
 
 
 # In the shapes of the tile's own shares. A row's delta and LSE err for all its entries at once.

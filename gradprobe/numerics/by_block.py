@@ -96,9 +96,10 @@ class BlockComparison:
 
     def _part(self, block: Block, least: Mapping[str, Tensor]) -> _Part:
         """A block, compared; what each element of it is allowed goes into `least`."""
-        of, invariants = self._compared(block)
-        self._keep(block, of, least)
-        return _Part(block, of.findings, of.undecided, of.leaks, of.reading, invariants, of.by_sieve is None)
+        whole, invariants = self._compared(block)
+        self._keep(block, whole, least)
+        is_whole = whole.by_sieve is None
+        return _Part(block, whole.findings, whole.undecided, whole.leaks, whole.reading, invariants, is_whole)
 
     def _compared(self, block: Block) -> tuple[Comparison, tuple[Invariant, ...]]:
         case, values, trace = block.case(self.case), block.inputs(self.case, self.values), self._trace(block)
@@ -210,8 +211,8 @@ def _worst_of(parts: Iterable[_Part]) -> Iterable[Invariant]:
     for part in parts:
         for invariant in part.invariants:
             every[invariant.of, invariant.key].append(invariant)
-    for (of, key), found in every.items():
+    for (subject, key), found in every.items():
         residuals, budgets = ([getattr(one, size) for one in found] for size in ("residual", "budget"))
         sizes = [torch.tensor(each, dtype=torch.double) for each in (residuals, budgets)]
-        furthest = worst(key, of, *sizes)
+        furthest = worst(key, subject, *sizes)
         yield replace(furthest, residual=sum(residuals)) if key == OF_COUNTS else furthest

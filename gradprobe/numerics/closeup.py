@@ -81,14 +81,14 @@ def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[i
     worst = divmod(int(finding.ratio.argmax()), n_heads)
     batch, head = at or ((first_wrong.batch or 0, first_wrong.head or 0) if first_wrong else worst)
     judged, masked, rows = whole_head(case, measured, name, batch, head)
-    of = rows.case(case) if rows else case
+    shown_case = rows.case(case) if rows else case
     ratio, (n_rows, n_cols) = judged.ratio, judged.right.shape
     at_rows = rows.at if rows else range(n_rows)
     tile, first = tile_of(case, finding.axes, n_cols), _first(ratio, judged.right)
     if first_wrong and (first_wrong.batch or 0, first_wrong.head or 0) == (batch, head):
         first = at_rows.index(first_wrong.row or 0), first_wrong.col or 0
     place, budget = (batch, head, *first), float(judged.bound[first])
-    element = locate_at(of, measured.x, measured.trace, measured.comparison, name, place, budget)
+    element = locate_at(shown_case, measured.x, measured.trace, measured.comparison, name, place, budget)
     lines = [row // tile[0] for row in rows.at] if rows else None
     return CloseUp(
         layout=layout,
@@ -114,9 +114,9 @@ def whole_head(
     if name not in BY_ROW:
         index = head if comparison.findings[name].axes[0] not in "b1" else (batch, head)
         if comparison.by_sieve is not None and name in BY_KEY:  # of a large case its block alone is computed
-            of = comparison.by_sieve.compared(block_at(batch, head, case.heads // case.kv_heads))
+            block = comparison.by_sieve.compared(block_at(batch, head, case.heads // case.kv_heads))
             came = measured.trace.values[name][batch, head]
-            judged = judge_whole(came, of.expected[name][0, 0], of.bounds[name][0, 0])
+            judged = judge_whole(came, block.expected[name][0, 0], block.bounds[name][0, 0])
             return judged, torch.zeros_like(judged.right), None
         parts = [part[index] for part in comparison.judged(measured.trace, name)]
         whole = Judgement(*(part.reshape(part.shape[0] if part.dim() else 1, -1) for part in parts))

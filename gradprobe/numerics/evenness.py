@@ -132,13 +132,13 @@ def _directions(rows: Tensor) -> float:
     return float(gram.trace() ** 2 / gram.square().sum().clamp(min=1e-300))
 
 
-def most(size: Tensor, of: Mapping[str, Tensor], held: Mapping[str, Tensor], often: Mapping[str, float]) -> Tensor:
+def most(size: Tensor, gains: Mapping[str, Tensor], held: Mapping[str, Tensor], often: Mapping[str, float]) -> Tensor:
     """The largest sum_i w_i of_i, where sum_i w_i held_i is at most `size`, and w_i at most `often`.
 
     A fractional knapsack: what gives most of `of` for its share of `held` goes in first (Dantzig, 1957).
     """
-    names = [name for name in often if name in of]
-    gain = torch.stack([of[name] / held[name].clamp(min=1e-12) for name in names])
+    names = [name for name in often if name in gains]
+    gain = torch.stack([gains[name] / held[name].clamp(min=1e-12) for name in names])
     room = torch.stack([(often[name] * held[name]).expand_as(gain[0]) for name in names])
     order = gain.argsort(0, descending=True)
     gain, room = gain.gather(0, order), room.gather(0, order)
@@ -156,8 +156,8 @@ def excess(head: HeadScatter, others: Sequence[HeadScatter], checks: int, often:
     allowed = most_often * math.exp(by_chance(checks, head))
     if others:
         other = _mean(others)
-        of, held = ({name: torch.tensor(share) for name, share in one.shares.items()} for one in (head, other))
-        by_values = APART * float(most(torch.tensor(other.size), of, held, often))
+        own, theirs = ({name: torch.tensor(share) for name, share in one.shares.items()} for one in (head, other))
+        by_values = APART * float(most(torch.tensor(other.size), own, theirs, often))
         allowed = min(allowed, by_values * math.exp(by_chance(checks, head, other)))
     return math.sqrt(head.size / max(head.repeated * allowed, 1e-300))
 

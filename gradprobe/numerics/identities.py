@@ -161,11 +161,11 @@ def allowed(comparison: Comparison, dtypes: Mapping[str, torch.dtype]) -> dict[s
     }
 
 
-def worst(key: str, of: str, residual: Tensor, budget: Tensor) -> Invariant:
+def worst(key: str, subject: str, residual: Tensor, budget: Tensor) -> Invariant:
     """The entry of an identity with the largest ratio of residual to budget."""
     residual, budget = residual.abs().flatten(), _finite_or_unbounded(budget.flatten())
     at = int(_ratios(residual, budget).argmax())
-    return Invariant(key, of, float(residual[at].nan_to_num(float("inf"))), float(budget[at]))
+    return Invariant(key, subject, float(residual[at].nan_to_num(float("inf"))), float(budget[at]))
 
 
 def _finite_or_unbounded(budget: Tensor) -> Tensor:

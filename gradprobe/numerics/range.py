@@ -47,8 +47,8 @@ def refuse_out_of_range(case: Case, values: Mapping[str, Tensor]) -> None:
     """
     if beyond := out_of_range(case, values):
         largest = max(_largest(values[name]) for name in ("q", "k", "v", "do"))
-        of = f"scale {case.scale:g}, inputs of up to {largest:.3g}"
-        raise UsageFailure(f"{beyond} ({of})", "make --scale or the inputs smaller")
+        sizes = f"scale {case.scale:g}, inputs of up to {largest:.3g}"
+        raise UsageFailure(f"{beyond} ({sizes})", "make --scale or the inputs smaller")
 
 
 def _largest(value: Tensor) -> float:

@@ -43,81 +43,83 @@ def _by_sink(x: Attention, tile: Tile, values: Mapping[str, Tensor], rows: Tenso
     return -(sink_weight(x, tile, values["LSE"]) * rows).sum(-1)
 
 
-def by_row(of: Chain, ds: Tensor) -> Tensor:
-    return of.i_ds + (of.p * of.i_delta) ** 2 + (ds * of.common) ** 2
+def by_row(chain: Chain, ds: Tensor) -> Tensor:
+    return chain.i_ds + (chain.p * chain.i_delta) ** 2 + (ds * chain.common) ** 2
 
 
-def _dbias(of: Chain) -> Error:
+def _dbias(chain: Chain) -> Error:
     """The sum of dT, which is dS before softcap's derivative."""
-    x = of.x
+    x = chain.x
     assert x.bias is not None
-    dt = of.ds if x.softcap is None else of.p * (of.dp - of.delta)
+    dt = chain.ds if x.softcap is None else chain.p * (chain.dp - chain.delta)
     if x.family == "lazy":
         addends, along_rows = x.n_batch * x.n_query, False
     else:
         addends = x.n_batch * x.n_heads * x.n_query * x.n_key // x.bias.numel()
         along_rows = x.n_key > 1 and (x.bias.dim() == 0 or x.bias.shape[-1] == 1)
-    squares = by_row(of, dt)
+    squares = by_row(chain, dt)
     if along_rows:  # the errors of a row's delta and its LSE add up as they are
-        p, row = of.p.sum(-1, keepdim=True), dt.sum(-1, keepdim=True)
-        squares = of.i_ds.sum(-1, keepdim=True) + (p * of.i_delta) ** 2 + (row * of.common) ** 2
-    sums = of.kink_ds + U32 * long_sum(addends) * dt.abs()
-    cut = like_bias(x, of.tile, of.p * of.cut_delta).abs()
-    return like_bias(x, of.tile, squares), like_bias(x, of.tile, sums) + cut
+        p, row = chain.p.sum(-1, keepdim=True), dt.sum(-1, keepdim=True)
+        squares = chain.i_ds.sum(-1, keepdim=True) + (p * chain.i_delta) ** 2 + (row * chain.common) ** 2
+    sums = chain.kink_ds + U32 * long_sum(addends) * dt.abs()
+    cut = like_bias(x, chain.tile, chain.p * chain.cut_delta).abs()
+    return like_bias(x, chain.tile, squares), like_bias(x, chain.tile, sums) + cut
 
 
-def _dtau(of: Chain) -> Error:
+def _dtau(chain: Chain) -> Error:
     """Each row's sum errs on its own, by its terms; what adds the rows up errs by their sums."""
-    x, (i, _) = of.x, of.x.positions(of.tile)
+    x, (i, _) = chain.x, chain.x.positions(chain.tile)
     rows = U32 * long_sum(x.n_batch * x.n_query)
-    of_terms = U32 * long_sum(x.n_key) * (of.dp.abs() + of.flip).sum(-1, keepdim=True) / (i + 1)
-    of_rows = rows * of.dp.sum(-1, keepdim=True).abs() / (i + 1)
-    squares = ((of.i_dp / (i + 1)) ** 2).sum(-1, keepdim=True) + of_terms**2
-    flips = (of.flip / (i + 1)).sum(-1, keepdim=True) * (1 + rows)
+    of_terms = U32 * long_sum(x.n_key) * (chain.dp.abs() + chain.flip).sum(-1, keepdim=True) / (i + 1)
+    of_rows = rows * chain.dp.sum(-1, keepdim=True).abs() / (i + 1)
+    squares = ((chain.i_dp / (i + 1)) ** 2).sum(-1, keepdim=True) + of_terms**2
+    flips = (chain.flip / (i + 1)).sum(-1, keepdim=True) * (1 + rows)
     return squares.sum((-2, -1)), (of_rows + flips).sum((-2, -1))
 
 
-def _dsink(of: Chain) -> Error:
+def _dsink(chain: Chain) -> Error:
     """-sum of w * delta with w = exp(sink - LSE), which errs by LSE's whole error and as an exponential does."""
-    x = of.x
+    x = chain.x
     assert x.sinks is not None
-    sink, lse, delta = x.sinks[of.tile.heads, None], of.values["LSE"], of.values["delta"]
-    weight = sink_weight(x, of.tile, lse)
+    sink, lse, delta = x.sinks[chain.tile.heads, None], chain.values["LSE"], chain.values["delta"]
+    weight = sink_weight(x, chain.tile, lse)
     argument = ((sink - lse).abs() + 2 * sink.abs()).nan_to_num(posinf=0.0)
     # One rounding each: the product with delta, its sign or scale, and what sums a block of rows.
-    relative = of.e_lse[..., 0] + U32 * (argument + 3) + U_FUNCTION
+    relative = chain.e_lse[..., 0] + U32 * (argument + 3) + U_FUNCTION
     share = (weight * delta).abs()
-    squares = (weight * of.e_delta[..., 0] + share * relative) ** 2
-    cut = (weight * of.cut_delta[..., 0]).sum(-1).abs()
+    squares = (weight * chain.e_delta[..., 0] + share * relative) ** 2
+    cut = (weight * chain.cut_delta[..., 0]).sum(-1).abs()
     return squares.sum(-1), U32 * long_sum(x.n_batch * x.n_query) * share.sum(-1) + cut
 
 
-def _least_dbias(of: Least, case: Case) -> Error:
+def _least_dbias(bounds: Least, case: Case) -> Error:
     """By what a row's delta errs, and what rounds each term or their sum; softcap's derivative makes no term larger.
 
     Where all keys share a bias the errors of a row add up as they are; but not what LSE errs by, as dS sums to 0.
     """
-    bias = of.x.bias
+    bias = bounds.x.bias
     assert bias is not None
-    is_of_rows = case.family == "softmax" and of.x.n_key > 1 and bias.shape[-1] == 1
-    p, by = (of.values["P"].sum(-1, keepdim=True).float(), U_FUNCTION) if is_of_rows else (of.p, of.common.float())
-    terms = of.ds * weight(of.precision, 1) ** 2 if of.power == 2 else (of.ds * by).square_()
+    is_of_rows = case.family == "softmax" and bounds.x.n_key > 1 and bias.shape[-1] == 1
+    p = bounds.values["P"].sum(-1, keepdim=True).float() if is_of_rows else bounds.p
+    by = U_FUNCTION if is_of_rows else bounds.common.float()
+    terms = bounds.ds * weight(bounds.precision, 1) ** 2 if bounds.power == 2 else (bounds.ds * by).square_()
     if case.family == "softmax":  # a bias may be of few terms each, or of one
-        terms.add_((of.p * sizes(of.dp)).square_())
+        terms.add_((bounds.p * sizes(bounds.dp)).square_())
     terms = terms.sum(-1, keepdim=True, dtype=torch.double) if is_of_rows else terms
-    of_delta = p.square().mul_(sizes(of.delta, 2))
-    squares = SURELY * like_bias(of.x, of.tile, (of_delta + terms).double().nan_to_num_(0.0, 0.0, 0.0))
-    return squares, SURELY * like_bias(of.x, of.tile, _as_they_are(of, case, bias).nan_to_num(0.0, 0.0, 0.0))
+    of_delta = p.square().mul_(sizes(bounds.delta, 2))
+    squares = SURELY * like_bias(bounds.x, bounds.tile, (of_delta + terms).double().nan_to_num_(0.0, 0.0, 0.0))
+    sums = _as_they_are(bounds, case, bias).nan_to_num(0.0, 0.0, 0.0)
+    return squares, SURELY * like_bias(bounds.x, bounds.tile, sums)
 
 
-def _as_they_are(of: Least, case: Case, bias: Tensor) -> Tensor:
+def _as_they_are(bounds: Least, case: Case, bias: Tensor) -> Tensor:
     """The errors of dT that add up as they are: what flips on the ReLU's kink, and the additions of float32."""
-    if of.power == 2:
-        sums = of.values["P"].new_zeros(()).expand_as(of.p)
+    if bounds.power == 2:
+        sums = bounds.values["P"].new_zeros(()).expand_as(bounds.p)
     else:
-        sums = of.ds.double() * (U32 * long_sum(_addends(case, bias)))
-    if of.kink is not None:
-        sums = (sums + of.p * of.kink.delta).index_put_(of.kink.at, of.kink.ds, accumulate=True)
+        sums = bounds.ds.double() * (U32 * long_sum(_addends(case, bias)))
+    if bounds.kink is not None:
+        sums = (sums + bounds.p * bounds.kink.delta).index_put_(bounds.kink.at, bounds.kink.ds, accumulate=True)
     return sums
 
 
@@ -127,28 +129,28 @@ def _addends(case: Case, bias: Tensor) -> int:
     return case.scores // max(1, torch.Size(expected_shapes(case)["dBias"]).numel())
 
 
-def _least_dtau(of: Least, case: Case) -> Error:
+def _least_dtau(bounds: Least, case: Case) -> Error:
     """By each row's sum of dP, what adds the rows up, and what flips there on the ReLU's kink."""
-    i, dp = of.x.positions(of.tile)[0] + 1, of.values["dP"]
+    i, dp = bounds.x.positions(bounds.tile)[0] + 1, bounds.values["dP"]
     rows = U32 * long_sum(case.batch * case.seqlen_q)
-    of_terms = U32 * long_sum(of.x.n_key) * torch.linalg.vector_norm(dp, 1, dim=-1, keepdim=True) / i
+    of_terms = U32 * long_sum(bounds.x.n_key) * torch.linalg.vector_norm(dp, 1, dim=-1, keepdim=True) / i
     squares, sums = of_terms.square(), rows * dp.sum(-1, keepdim=True).abs() / i
-    if of.precision.operand:
-        of_dp = of_operands(of.do, of.v, of.precision) * of.values["valid"]
+    if bounds.precision.operand:
+        of_dp = of_operands(bounds.do, bounds.v, bounds.precision) * bounds.values["valid"]
         squares = squares + of_dp.square_().sum(-1, keepdim=True) / i**2
-    if of.kink is not None:
-        sums = sums + of.kink.over_keys / i
+    if bounds.kink is not None:
+        sums = sums + bounds.kink.over_keys / i
     return squares.sum((-2, -1)), sums.sum((-2, -1))
 
 
-def _least_dsink(of: Least, case: Case) -> Error:
+def _least_dsink(bounds: Least, case: Case) -> Error:
     """By delta, LSE and the exponential of each row, and what adds the rows up."""
-    sinks, lse, delta = of.x.sinks, of.values["LSE"], of.values["delta"]
+    sinks, lse, delta = bounds.x.sinks, bounds.values["LSE"], bounds.values["delta"]
     assert sinks is not None
-    sink, share = sinks[of.tile.heads, None], sink_weight(of.x, of.tile, lse)
+    sink, share = sinks[bounds.tile.heads, None], sink_weight(bounds.x, bounds.tile, lse)
     argument = ((sink - lse).abs() + 2 * sink.abs()).nan_to_num(posinf=0.0)
-    relative = of.common[..., 0] + U32 * (argument + 3) + U_FUNCTION
-    squares = (share * of.delta[..., 0]) ** 2 + (share * delta * relative) ** 2
+    relative = bounds.common[..., 0] + U32 * (argument + 3) + U_FUNCTION
+    squares = (share * bounds.delta[..., 0]) ** 2 + (share * delta * relative) ** 2
     return squares.sum(-1), U32 * long_sum(case.batch * case.seqlen_q) * (share * delta).abs().sum(-1)
 
 
@@ -191,13 +193,13 @@ class Totals:
             for _ in range(3)
         )
 
-    def add(self, block: Block, of: Least) -> None:
+    def add(self, block: Block, bounds: Least) -> None:
         """Adds a tile of a block."""
         for name in self.expected:
-            shares = (of.values[name], *TOTALS[name].least(of, self.case))
+            shares = (bounds.values[name], *TOTALS[name].least(bounds, self.case))
             for whole, share in zip((self.expected, self._squares, self._sums), shares, strict=True):
                 part = block.of(whole[name], self.case.axes(name))
-                part = of.x.bias_part(part, of.tile) if name == "dBias" else part[of.tile.heads]
+                part = bounds.x.bias_part(part, bounds.tile) if name == "dBias" else part[bounds.tile.heads]
                 part.add_(share)
 
     def bound(self, name: str, precision: Precision) -> Tensor:

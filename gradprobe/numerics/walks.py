@@ -332,10 +332,10 @@ class _BlockWalk:
     def _judge_in_one_pass(self, name: str, tile: Tile, came: Tensor, terms: least.Terms) -> None:
         from . import fused
 
-        of = fused.rows_of(name, came, terms)
+        sums = fused.rows_of(name, came, terms)
         if name != "dP":
-            self._note_rows(name, tile.rows, of.came, of.expected, of.bound)
-        self.judged.add(name, of.ratio / KEPT, of.squares.sum() / KEPT**2, of.largest.amax())
+            self._note_rows(name, tile.rows, sums.came, sums.expected, sums.bound)
+        self.judged.add(name, sums.ratio / KEPT, sums.squares.sum() / KEPT**2, sums.largest.amax())
 
     def _note_rows(self, name: str, rows: slice, came: Tensor, expected: Tensor, bound: Tensor) -> None:
         """Notes the sums of rows of P or dS, and what is allowed of them; masked entries are 0 wherever all passes."""

@@ -306,16 +306,17 @@ def of_ds(problem: GroupedProblem, name: str, forward: Scores, backward: Iterabl
     other = "k" if name == "dQ" else "q"
     orders = (AFTER,) if dtype == IEEE else (AFTER, BEFORE, EACH) if name in problem.models else (AFTER, BEFORE)
     of_p = (IEEE,) if dtype == IEEE else (IEEE, dtype)
-    for scores, of, delta, (operands, result), word, order, again in itertools.product(
+    for scores, p_dtype, delta, (operands, result), word, order, again in itertools.product(
         backward, of_p, deltas, of_dp, words_of(dtype), orders, (False, True)
     ):
         if (word == IEEE and order == BEFORE) or (again and scores.scaled != other):
             continue
         way = {"dS": word if dtype == IEEE or word == IEEE else f"{word}, {order}", "delta": delta}
-        way |= {"P": of} if of != IEEE else {}
+        way |= {"P": p_dtype} if p_dtype != IEEE else {}
         way |= {other: AGAIN if again else "as given"}
         way |= {"dP": operands if dtype == IEEE else result} | scores.way
-        yield way, partial(_of_ds, problem, name, scores, forward, of, delta, (operands, result), word, order, again)
+        how = (scores, forward, p_dtype, delta, (operands, result), word, order, again)
+        yield way, partial(_of_ds, problem, name, *how)
 
 
 def _of_ds(

@@ -50,11 +50,11 @@ def _wanted(found: Measured) -> Iterator[tuple[str, int, int]]:
     if first is not None and first.intermediate in findings:
         wrong.insert(0, (first.batch or 0, first.head or 0, findings[first.intermediate].ratio.shape[1]))
     most = max(finding.ratio.shape[1] for finding in findings.values())
-    for batch, head, of in wrong:
+    for batch, head, count in wrong:
         for name, finding in findings.items():
             n_batch, n_heads = finding.ratio.shape
             # Key heads of a group of query heads, and the first of those of a key head.
-            query = head * (most // of)
+            query = head * (most // count)
             yield name, min(batch, n_batch - 1), query * n_heads // most
     if not wrong:
         yield from ((name, *divmod(int(of.ratio.argmax()), of.ratio.shape[1])) for name, of in findings.items())

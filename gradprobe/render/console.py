@@ -361,14 +361,14 @@ def wrong_rows(run: Run, first: Element) -> str:
     """The wrong rows of an element's head: `0-71 (72 of 72)`; "" of what has none."""
     intermediate = next(intermediate for intermediate in run.compares if intermediate.title == first.title)
     head = next(head for head in intermediate.heads if (head.batch, head.head) == (first.batch, first.head))
-    of = (
+    total = (
         f"{sum(last - start + 1 for start, last in intermediate.shown)} shown"
         if intermediate.shown
         else f"{intermediate.length}"
     )
     rows, keys = (sum(last - start + 1 for start, last in ranges) for ranges in (head.rows, head.keys))
     of_keys = f"; keys: {in_words(head.keys, 6)} ({keys})" if keys else ""
-    return f"{in_words(head.rows, 6)} ({rows} of {of}){of_keys}" if rows else ""
+    return f"{in_words(head.rows, 6)} ({rows} of {total}){of_keys}" if rows else ""
 
 
 def receipt(report: Report) -> str:
@@ -388,8 +388,8 @@ def receipt(report: Report) -> str:
 def _split(products: SplitProducts) -> str:
     """Says how products of float64 were made."""
     why = "GRADPROBE_FLOAT64=split" if products.ratio is None else f"{products.ratio:.1f} times as fast on this device"
-    of = f"{products.split} of {plural(products.split + products.native, 'float64 product')}"
-    return f"{of} made of exact float32 ones ({why})"
+    count = f"{products.split} of {plural(products.split + products.native, 'float64 product')}"
+    return f"{count} made of exact float32 ones ({why})"
 
 
 def unused(base: Base, shadow: str) -> str:

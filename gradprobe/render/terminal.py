@@ -306,6 +306,8 @@ class Progress:
                 self._bar.stop()
 
 
-def interrupted(done: int, of: int, things: str, kept: str = KEPT) -> Failure:
+def interrupted(done: int, total: int, things: str, kept: str = KEPT) -> Failure:
     """What Ctrl-C ended, in words, and what it left."""
-    return Failure(f"interrupted after {done:,} of {of:,} {things}", kept) if done else Failure("interrupted", NOTHING)
+    if not done:
+        return Failure("interrupted", NOTHING)
+    return Failure(f"interrupted after {done:,} of {total:,} {things}", kept)

@@ -99,9 +99,9 @@ def _tf32() -> str:
     return f"{words}; compiled Triton: float32 dots are TF32 unless a kernel asks for another input_precision"
 
 
-def _on(of: Any) -> str:
+def _on(setting: Any) -> str:
     try:
-        return "on" if of.allow_tf32 else "off"
+        return "on" if setting.allow_tf32 else "off"
     except RuntimeError:  # both of torch's names for it were set, and it does not say which counts
         return "set twice"
 

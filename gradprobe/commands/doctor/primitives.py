@@ -62,11 +62,11 @@ def _add_strided(kernels: Any, device: str) -> str:
     return "it added to memory between its elements" if bool(around.any()) else ""
 
 
-def _not_all(out: Tensor, of: str) -> str:
+def _not_all(out: Tensor, subject: str) -> str:
     wrong = out[~(out == _SUM)]
     if not wrong.numel():
         return ""
-    return f"{of}, {wrong.numel()} of {out.numel()} sums are wrong: {wrong.flatten()[0]:g} and not {_SUM}"
+    return f"{subject}, {wrong.numel()} of {out.numel()} sums are wrong: {wrong.flatten()[0]:g} and not {_SUM}"
 
 
 def _dots(kernels: Any, device: str, dtype: str, precision: str) -> str:

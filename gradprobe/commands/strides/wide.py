@@ -122,9 +122,9 @@ def not_dense(name: str, axes: Sequence[int], shape: tuple[int, ...]) -> Claim:
         inner = f"{name}.shape[{axis + 1}] * {name}.stride({axis + 1})"
         return f"{name}.stride({axis}) != {'1' if axis == len(shape) - 1 else inner}"
 
-    def holds(of: Strides) -> bool:
-        spans = [size * step for size, step in zip(shape[1:], of[name][1:], strict=True)] + [1]
-        return any(of[name][axis] != spans[axis] for axis in axes)
+    def holds(strides: Strides) -> bool:
+        spans = [size * step for size, step in zip(shape[1:], strides[name][1:], strict=True)] + [1]
+        return any(strides[name][axis] != spans[axis] for axis in axes)
 
     return Claim(WITHIN, tuple((name, axis) for axis in axes), any_of([claim(axis) for axis in axes]), holds)
 

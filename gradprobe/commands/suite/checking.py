@@ -74,13 +74,13 @@ class Setting:
     beyond: bool = False
     """Whether a target that matches is run on small second cases of what its own case does not use."""
 
-    def allowance_at(self, seconds: float, of: str) -> Allowance:
+    def allowance_at(self, seconds: float, kind: str) -> Allowance:
         """The work that a check which has run so long may go on to do, in a third of the time that it has left.
 
         Args:
             of: one of pipeline.probe's, "edits" or "coincidences".
         """
-        count = {"edits": self.fix_budget, "coincidences": self.coincidence_budget}[of]
+        count = {"edits": self.fix_budget, "coincidences": self.coincidence_budget}[kind]
         return Allowance(count) if self.timeout is None else Allowance(count, max(0.0, self.timeout - seconds) / 3)
 
 
@@ -131,8 +131,8 @@ class Checker:
         )
 
 
-def _allowance(setting: Setting, start: float, of: str) -> Allowance:
-    return setting.allowance_at(time.perf_counter() - start, of)
+def _allowance(setting: Setting, start: float, kind: str) -> Allowance:
+    return setting.allowance_at(time.perf_counter() - start, kind)
 
 
 def _checked_as(planned: PlannedCheck, probed: Probed, differences: Sequence[Difference]) -> CheckOutcome:

@@ -42,11 +42,11 @@ class Sweep:
     seconds: float = 0.0
     """How long that goes on."""
 
-    def add(self, planned: PlannedCheck, number: int, of: float) -> None:
+    def add(self, planned: PlannedCheck, number: int, cost: float) -> None:
         """Plans one more."""
         self.planned.append(planned)
         self.numbers.append(number)
-        self.costs.append(of)
+        self.costs.append(cost)
 
     def results(
         self, journal: Journal, make: Make, ahead: int, tell: Callable[[str, float], object]
@@ -85,8 +85,8 @@ class Sweep:
             if not is_partial(checked):
                 journal.add(checked.report)
             done.append(at)
-            of = "" if self.seconds else f" of {len(self.planned)}"
-            tell(f"{len(done)}{of} made", self._share(done, until))
+            goal = "" if self.seconds else f" of {len(self.planned)}"
+            tell(f"{len(done)}{goal} made", self._share(done, until))
             yield at, checked
             for planned in itertools.islice(self.more, int(time.monotonic() < until)):
                 left.append(len(self.planned))

@@ -306,9 +306,9 @@ def factor_in_words(recovered: RecoveredValues, name: str, tensor: Tensor) -> st
         actual, values = tensor[tile.batch, tile.heads, tile.rows][..., keys].double(), evaluate(x, tile)
         own += float((actual**2).sum())
         before = values["P"] * (values["dP"] - values["delta"][..., None])
-        for of, expected in ((name, values[name][..., keys]), ("dT", before[..., keys])):
-            sums[of][0] += float((actual * expected).sum())
-            sums[of][1] += float((expected**2).sum())
+        for key, expected in ((name, values[name][..., keys]), ("dT", before[..., keys])):
+            sums[key][0] += float((actual * expected).sum())
+            sums[key][1] += float((expected**2).sum())
     if not 0.0 < own < float("inf"):
         return ZERO if own == 0.0 else ""
     products, squares = sums[name]

@@ -53,8 +53,8 @@ def view_of(id: str, close_up: CloseUp, tile: tuple[int, int], opens: Opens) -> 
     whole = set[str]()
     if not close_up.lines and tile[0]:
         places = product(range(len(close_up.map)), range(len(close_up.map[0])))
-        of = close_up.tile
-        whole |= {f"{name}-{y}-{x}" for y, x in places if opens(id, (y * of[0] // tile[0], x * of[1] // tile[1]))}
+        size = close_up.tile
+        whole |= {f"{name}-{y}-{x}" for y, x in places if opens(id, (y * size[0] // tile[0], x * size[1] // tile[1]))}
     picture = _map(id, close_up, kept.keys(), whole)
     rest = tuple(one for one in kept.values() if one.id not in whole)
     return CloseUpView(place_in_words(close_up), close_up, picture, _profile(close_up), rest)

@@ -237,8 +237,8 @@ def _chapter(
 def words_of(intermediate: Intermediate) -> str:
     """`✗ wrong by itself: 6 of 8 heads wrong, worst 40x what is allowed`."""
     wrong = sum(head.status != MATCH for head in intermediate.heads)
-    of = f"{wrong} of {len(intermediate.heads)} heads wrong, " if wrong else ""
-    return f"{WORDS[intermediate.status]}: {of}worst {ratio(intermediate.ratio)}x what is allowed"
+    count = f"{wrong} of {len(intermediate.heads)} heads wrong, " if wrong else ""
+    return f"{WORDS[intermediate.status]}: {count}worst {ratio(intermediate.ratio)}x what is allowed"
 
 
 def _describe(intermediate: Intermediate) -> str:

@@ -52,12 +52,12 @@ def chosen(file: str, report: Report, room: int) -> Values:
     found = list[_Tile]()
     heads: dict[str, dict[str, Any]] = {}
     for head in about.heads:
-        of = compared.get(seen_in(head.intermediate, head.kernel))
-        if of is None or not of.tile[0]:
+        shown = compared.get(seen_in(head.intermediate, head.kernel))
+        if shown is None or not shown.tile[0]:
             continue
-        id = f"{id_of(of)}-{head.batch or 0}-{head.head}"
-        heads[id] = {"shape": head.shape, "tile": of.tile, "lines": head.rows, "tiles": {}}
-        found += _ranked(id, _tiles(id, head, of.tile, arrays))
+        id = f"{id_of(shown)}-{head.batch or 0}-{head.head}"
+        heads[id] = {"shape": head.shape, "tile": shown.tile, "lines": head.rows, "tiles": {}}
+        found += _ranked(id, _tiles(id, head, shown.tile, arrays))
     opened: dict[str, set[tuple[int, int]]] = {}
     room -= len(json.dumps(heads))
     for tile in sorted(found, key=lambda tile: (not tile.is_wrong, tile.rank)):

@@ -98,12 +98,13 @@ def changes(edit: TriedEdit, file: str, base: Base, width: int) -> Iterator[Text
     Args:
         file: which file was named just above.
     """
-    of = "" if os.path.realpath(edit.file) == os.path.realpath(file) else f" of {base.short(edit.file)}"
+    file_words = "" if os.path.realpath(edit.file) == os.path.realpath(file) else f" of {base.short(edit.file)}"
     for change in _folded(edit.diff):
         also = f", and the same in {_numbers(change.others)}" if change.others else ""
-        place = f"  @@ line {change.line}{of}{also} @@"
+        place = f"  @@ line {change.line}{file_words}{also} @@"
         if len(place) > width:
-            place = f"  @@ line {change.line}{' of ' + os.path.basename(edit.file) if of else ''}{also} @@"
+            name = f" of {os.path.basename(edit.file)}" if file_words else ""
+            place = f"  @@ line {change.line}{name}{also} @@"
         yield Text(place, "cyan")
         for sign, style, code in _lines(change, width - 4):
             yield Text(f"  {sign} {code}", style)

@@ -90,9 +90,9 @@ def _columns(rows: Sequence[tuple[str, ...]], most: int) -> list[list[int]]:
     return [*found[: most - 1], sorted(head for group in found[most - 1 :] for head in group)]
 
 
-def _title(heads: Sequence[int], of: int) -> str:
+def _title(heads: Sequence[int], count: int) -> str:
     """`0`, `1-3`, `0, 2, 4 ...`, `all`."""
-    if len(heads) == of > 1:
+    if len(heads) == count > 1:
         return "all"
     ranges = spans(heads)
     return in_words(ranges[:_RANGES]) + (" ..." if len(ranges) > _RANGES else "")
