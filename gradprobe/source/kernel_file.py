@@ -59,6 +59,10 @@ class KernelFile(PythonSource):
         (start, end), found = self.span(node), self.operator(node.left, sign)
         return self.text[start : found.start].rstrip(), self.text[found.end : end].strip()
 
+    def renamed(self, call: ast.Call, name: str) -> Edit:
+        """Another function called, of the same module or object."""
+        return self.replaced(call.func, self.text_of(call.func).removesuffix(called(call)) + name)
+
     def bracketed(self, node: ast.AST) -> str:
         """A node as it may stand beside any operator."""
         words = self.text_of(node)

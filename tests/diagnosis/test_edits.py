@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from gradprobe.diagnosis.edits.cause import Cause
 from gradprobe.diagnosis.edits.faults import FileFaults, faults_of
-from gradprobe.diagnosis.edits.hunt import Hunt
+from gradprobe.diagnosis.edits.hunt import Cause, Hunt
 from gradprobe.diagnosis.edits.judge import JudgedEdit
 from gradprobe.diagnosis.edits.search import Found, Passed, Search
 from gradprobe.diagnosis.edits.trial import Came, came_of
@@ -130,8 +129,8 @@ def test_an_edit_that_visits_tiles_in_which_nothing_is_seen_says_so(tmp_path, st
     at = text.index("first + BLOCK_M")
     edit = Candidate(KernelFile(f"{tmp_path}/flash.py", text), (Edit(at, at + len("first + BLOCK_M"), start),), 0.0)
     search = Search(begun, runs_of(begun), tmp_path, ALLOWED)
-    titles, whole = search._confirmed(cause := Cause((), tuple(search.wrong)), edit)
-    told = told_of(Passed(edit, titles, JudgedEdit(["causal"]), search._needless(cause, edit, whole)))
+    titles, whole = search._confirmed(Cause((), tuple(search.wrong)), edit)
+    told = told_of(Passed(edit, titles, JudgedEdit(["causal"]), search._needless(edit, whole)))
     assert told.matches
     assert told.is_certain is is_tight
     assert ("nothing is seen in" in told.words) is not is_tight

@@ -1,17 +1,43 @@
-"""The cases that an edit is tried on: a smaller one that fails alike, the check's own layouts, and a fresh draw."""
+"""The cases that an edit is tried on: smaller ones that fail alike, fresh draws, and others unlike the check's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import Any
 
+from ...model.assignment import Assigned
 from ...model.case import Case, fewer_heads, shortened
 from ...numerics.evidence import LayoutRun
+from .trial import Trial
 
 # Lengths beyond two of these are cut to one and the remainder.
 _SPAN = 64
 # By how much a fresh draw is longer: it ends inside a tile of any size, unless that makes a multiple of the least one.
 _LONGER, _LEAST_TILE = 5, 16
+DISTINCT: Assigned = (("all", "distinct"),)
+_STRIDED = ("distinct", "distinct-unit", "distinct-ordered")
+VIEWS: Assigned = (("q", "blhd"), ("k", "blhd"), ("v", "blhd"))
+
+
+Lengths = tuple[int, int]
+"""Of one side, and of a longer other one."""
+# Both end inside every usual tile, and the longer has more than one of 64; whole tiles where these are not taken.
+TAILS, WHOLE = (41, 70), (64, 128)
+_LONGEST = (128, 256)
+# One tile alone of 16 to 128, whole tiles, an odd number of them, and ends inside one: drawn for what was not reached.
+_MORE = ((16, 16), (13, 13), (48, 48), (128, 128), (139, 139), (80, 80), (139, 41), (41, 139), (256, 256), (384, 384))
+_DIMS = (128, 16)
+# Of which half is another head dim, and not twice as much.
+_WIDE = 64
+_GROUPED, _EACH, _SEVERAL = (4, 2), (3, 3), 3
+# By parameter, the option of a case that is off by default, and what it is when it is on.
+_OPTIONS: dict[str, tuple[str, Any, Any]] = {
+    "softcap": ("softcap", None, 1.5), "bias": ("bias", False, True), "alibi": ("alibi", False, True),
+    "mask": ("mask", None, "dead-rows"), "sinks": ("sinks", False, True), "keep": ("dropout", 0.0, 0.3),
+}  # fmt: skip
+Named = tuple[str, Case]
+"""In what a case is unlike the check, and the case."""
 
 
 def smaller(case: Case, failing: LayoutRun) -> Iterator[Case]:
@@ -22,17 +48,8 @@ def smaller(case: Case, failing: LayoutRun) -> Iterator[Case]:
         # Some take only the lengths that were asked for.
         for long in dict.fromkeys((cut, case)):
             of_first = _few(long, batch + 1, head + 1)
-            yield from sorted({of_first, _few(long, 2, 2), long} - {case}, key=_scores)
+            yield from sorted({of_first, _few(long), long} - {case}, key=lambda each: each.scores)
     yield case
-
-
-def _few(case: Case, batches: int, key_heads: int) -> Case:
-    few = replace(case, batch=min(case.batch, batches))
-    return few.with_heads(*fewer_heads(case.heads, case.kv_heads, key_heads))
-
-
-def _scores(case: Case) -> int:
-    return case.batch * case.heads * case.seqlen_q * case.seqlen_k
 
 
 def _first_wrong(case: Case, failing: LayoutRun) -> tuple[int, int]:
@@ -69,3 +86,129 @@ def in_words(case: Case) -> str:
     """What of a case differs from draw to draw: "seed 1, 100 rows and 80 keys"."""
     keys = f" and {case.seqlen_k} keys" if case.seqlen_k != case.seqlen_q else ""
     return f"seed {case.seed}, {case.seqlen_q} rows{keys}"
+
+
+def ladder(case: Case) -> tuple[Lengths, ...]:
+    """The lengths with which cases are tried, until the target takes them; last the check's own."""
+    return TAILS, WHOLE, _LONGEST, (case.seqlen_q, 2 * case.seqlen_q)
+
+
+def others(
+    case: Case,
+    takes: Collection[str],
+    required: Collection[str],
+    lengths: Lengths,
+    laid: Collection[str] = (),
+    *,
+    is_again: bool = False,
+) -> Iterator[Trial]:
+    """The cases that every edit is to be right in, as far as the target takes them; none of values from a file.
+
+    Args:
+        takes: the target's parameters, by the names that are used here.
+        required: those without a default.
+        laid: the layouts that the check itself has.
+        is_again: whether all were tried with other lengths.
+    """
+    if case.inputs is not None or case.cu_seqlens_q:
+        return
+    base = _small(case, lengths)
+    few = _few(base)
+    yield Trial(base, (), f"{lengths[0]} rows, other batches and heads")
+    yield Trial(few, (), "what it allocates laid apart", is_spread=True)
+    strided: Assigned = next(((("all", name),) for name in _STRIDED if name in laid), ())
+    if not strided:
+        yield Trial(few, DISTINCT, "other strides")
+        yield Trial(few, VIEWS, "views of [B, L, H, D]")
+    # What an option chooses is to be right in other strides too, where they are taken.
+    for words, other in _of_options(case, few, takes, required, lengths):
+        yield Trial(other, () if is_again else strided, words)
+    if "causal" in takes and not strided:
+        words = "other strides without a causal mask" if base.causal else "other strides and a causal mask"
+        yield Trial(replace(few, causal=not base.causal), DISTINCT, words)
+
+
+def _of_options(
+    case: Case, few: Case, takes: Collection[str], required: Collection[str], lengths: Lengths
+) -> Iterator[Named]:
+    """What is taken as other options, dtypes and head dims."""
+    if case.family == "softmax":
+        yield from _of_softmax(few, takes, lengths) if not case.seqlens else ()
+        for parameter, (name, off, on) in _OPTIONS.items():
+            if parameter in takes and not (parameter in required and getattr(case, name)):
+                value = on if getattr(case, name) == off else off
+                yield f"{'with' if value == on else 'without'} {name}", replace(few, **{name: value})
+    if case.family == "lazy" and "bias" in takes:
+        yield "another bias", replace(few, bias_window=case.bias_window // 2 + 1)
+        yield from [] if "bias" in required else [("no bias", replace(few, bias=False))]
+    dtype = "float16" if case.dtype != "float16" else "bfloat16"
+    yield dtype, replace(_few(_small(case, WHOLE if lengths is TAILS else lengths)), dtype=dtype)
+    if few.head_dim == few.head_dim_v:
+        yield _with_dim(few, 2 * few.head_dim if few.head_dim <= _WIDE else few.head_dim // 2)
+        yield _with_dim(few, few.head_dim + 8)
+
+
+def _of_softmax(few: Case, takes: Collection[str], lengths: Lengths) -> Iterator[Named]:
+    """What softmax attention has and lazy attention has not: two lengths, both masks, groups, another value dim."""
+    short, long = lengths
+    causal = replace(few, causal="causal" in takes or few.causal)
+    if "causal" in takes:
+        yield "no causal mask" if few.causal else "a causal mask", replace(few, causal=not few.causal)
+    yield "fewer rows than keys", causal.with_lengths(short, long)
+    yield "more rows than keys", causal.with_lengths(long, short)
+    if "causal" in takes:
+        yield "two lengths without a causal mask", replace(few, causal=False).with_lengths(long, short)
+    if "window" in takes:
+        yield "a window to the left", replace(causal, window=(20, -1)).with_lengths(long, long)
+        yield "a window on both sides", replace(few, causal=False, window=(9, 20)).with_lengths(long, long)
+        yield from [] if few.window is None else [("no window", replace(causal, window=None))]
+    if "h" in few.shapes and few.bias_axes == Case.bias_axes:
+        is_grouped = few.heads != few.kv_heads
+        words, heads = ("as many key heads as heads", _EACH) if is_grouped else ("grouped heads", _GROUPED)
+        yield words, few.with_heads(*heads)
+    if few.head_dim == few.head_dim_v:
+        yield "another value dim", replace(few, head_dim_v=2 * few.head_dim)
+
+
+def further(case: Case, takes: Collection[str], taken: Collection[str]) -> Iterator[Trial]:
+    """More cases, for what none of the others reached.
+
+    Args:
+        taken: the titles of the cases that the target takes.
+    """
+    if case.inputs is not None or case.cu_seqlens_q or case.seqlens:
+        return
+    for dim in _DIMS:
+        words, other = _with_dim(_few(_small(case, WHOLE)), dim)
+        if dim != case.head_dim == case.head_dim_v and words not in taken:
+            yield Trial(other, (), words)
+    causals = (True, False) if "causal" in takes and case.family == "softmax" else (case.causal,)
+    for rows, keys in _MORE:
+        if rows == keys or {"fewer rows than keys", "more rows than keys"} <= set(taken):
+            few = _few(_small(case, TAILS), 1).with_lengths(rows, keys)
+            size = f"{rows} rows" if rows == keys else f"{rows} rows and {keys} keys"
+            for causal in causals:
+                words = f"{size} and a causal mask" if causal and "causal" in takes else size
+                yield Trial(replace(few, causal=causal), (), words)
+
+
+def _with_dim(few: Case, dim: int) -> Named:
+    """Another head dim, with the scale that it has where none was asked for."""
+    scale = dim**-0.5 if few.scale == few.head_dim**-0.5 else few.scale
+    return f"head dim {dim}", replace(few, head_dim=dim, head_dim_v=dim, scale=scale)
+
+
+def _small(case: Case, lengths: Lengths) -> Case:
+    """Three batches and key heads, where it has axes for them, of a short length, with other values."""
+    keys = _SEVERAL if "h" in case.shapes else case.kv_heads
+    heads = case.heads // case.kv_heads * keys
+    tau = None if case.tau is None else (case.tau * heads)[:heads]
+    batch = _SEVERAL if "b" in case.shapes and not case.seqlens else case.batch
+    bare = replace(case, batch=batch, heads=heads, kv_heads=keys, tau=tau, seed=case.seed + 1, taps=())
+    return bare.with_lengths(lengths[0], lengths[0])
+
+
+def _few(case: Case, batches: int = 2, key_heads: int = 2) -> Case:
+    """A few batches and key heads, two since what an option chooses may be another kernel with strides of its own."""
+    few = case if case.seqlens else replace(case, batch=min(batches, case.batch))
+    return few.with_heads(*fewer_heads(case.heads, case.kv_heads, key_heads))

@@ -12,7 +12,7 @@ from ...probing.experiment import Experiment
 from ...source.kernel_file import KernelFile, calls_of
 from ...source.reach import SEVERAL, TURNS, Goal, Reach, reach_of
 from ...source.rewrites.candidates import Candidate
-from .others import TAILS, further, ladder, others
+from .cases import TAILS, further, ladder, others
 from .trial import Came, Trial
 
 # No budget holds it: kernels say it in several ways. An edit of something else leaves it as it is.

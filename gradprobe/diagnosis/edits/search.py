@@ -17,8 +17,7 @@ from ...probing.experiment import Experiment
 from ...processes.forks import Forks
 from ...source.rewrites.candidates import Candidate
 from .cases import fresh, in_words, smaller
-from .cause import Cause
-from .hunt import Ground, Hunt, Mend, Small
+from .hunt import Cause, Ground, Hunt, Mend, Small
 from .judge import Judge, JudgedEdit
 from .trial import Came, Trial, came_of, holding, run_trial
 
@@ -161,7 +160,7 @@ class Search:
             judged = self._judge.judged(candidate)
             hunt.breaks |= judged is None
             if judged is not None:
-                found.passed.append(Passed(candidate, titles, judged, self._needless(hunt.cause, candidate, whole)))
+                found.passed.append(Passed(candidate, titles, judged, self._needless(candidate, whole)))
             return False
         mend = None if hunt.cause.is_all else _mend(hunt.cause, candidate, whole)
         if mend is None:
@@ -189,18 +188,17 @@ class Search:
 
     def _try_together(self, found: Found) -> None:
         """Puts what undoes each cause, or comes closest to it, to the check as one edit."""
-        parts = [(hunt, hunt.part) for hunt in found.hunts]
-        together: Candidate | None = parts[0][1]
+        parts = [(hunt, part) for hunt in found.hunts if (part := hunt.part) is not None]
+        together = parts[0][1] if len(parts) == len(found.hunts) > 1 else None
         for _, part in parts[1:]:
-            is_one = together is not None and part is not None and part.file is together.file
-            together = together.with_more(part.edits) if is_one else None  # type: ignore[union-attr]
+            together = together.with_more(part.edits) if together and part.file is together.file else None
         trials = [hunt.first.small[0] for hunt in found.hunts if hunt.first.small is not None]
-        if together is None or len(parts) < 2 or not _all_match(self._all(together, trials)):
+        if together is None or not _all_match(self._all(together, trials)):
             return
         titles, _ = self._confirmed(Cause((), tuple(self.wrong)), together)
         judged = self._judge.judged(together) if titles else None
         if judged is not None:
-            found.passed.append(Passed(together, titles, judged, parts=tuple(parts)))  # type: ignore[arg-type]
+            found.passed.append(Passed(together, titles, judged, parts=tuple(parts)))
 
     def _showing(self, cause: Cause, ground: Ground) -> Iterator[Small]:
         """The cases in which the same results go wrong, the smallest first, and what comes there.
@@ -231,13 +229,13 @@ class Search:
         draw = self._drawn_afresh(candidate, runs[0]) if _all_match(came) else ""
         return [*(run.layout for run in self._plain), draw] if draw else [], list(zip(runs, came, strict=True))
 
-    def _needless(self, cause: Cause, candidate: Candidate, whole: Whole) -> int:
+    def _needless(self, candidate: Candidate, whole: Whole) -> int:
         """How many products of nothing an edit adds in the first layout; 0 where the file as it is makes some."""
         (run, came), *_ = whole
         if came is None or not came.idle:
             return 0
         nothing = Candidate(candidate.file, (), 0.0)
-        (before,) = self._all(nothing, [Trial(self._experiment.case, run.assigned, run.layout)], cause.others)
+        (before,) = self._all(nothing, [Trial(self._experiment.case, run.assigned, run.layout)])
         is_tight = before is not None and before.products > 0 and not before.idle
         return came.idle if is_tight else 0
 

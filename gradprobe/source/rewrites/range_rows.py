@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from ..kernel_file import Change, KernelFile, called, calls_in, inside, names_in, parameters
 from ..text import Edit
@@ -99,30 +100,20 @@ def zeros_not_written(file: KernelFile) -> Iterator[Change]:
     """torch.empty for torch.zeros."""
     for host in file.hosts:
         for call in calls_in(host, *_EMPTY):
-            yield Change("N2", call, (_renamed(file, call, _EMPTY),))
+            yield Change("N2", call, (file.renamed(call, _EMPTY[called(call)]),))
 
 
 def zeros_written(at: Spot) -> Undone:
     """torch.zeros for torch.empty."""
-    yield from ((0.5, (_renamed(at.file, call, _ZEROS),)) for call in at.calls(*_ZEROS))
-
-
-def _renamed(file: KernelFile, call: ast.Call, names: dict[str, str]) -> Edit:
-    name = called(call)
-    return file.replaced(call.func, file.text_of(call.func).removesuffix(name) + names[name])
+    yield from ((0.5, (at.file.renamed(call, _ZEROS[called(call)]),)) for call in at.calls(*_ZEROS))
 
 
 def order_changed(at: Spot) -> Undone:
     """The statement before its neighbour above, or behind the one below."""
-    statement = at.statement
-    if not at.is_whole:
-        return
-    block = next((each for each in blocks(_above(at, statement)) if statement in each), [])
-    number = block.index(statement) if block else 0
-    pairs = [(block[number - 1], statement)] if number else []
-    pairs += [(statement, block[number + 1])] if number + 1 < len(block) else []
-    for first, second in pairs:
-        if not blocks(first) and not blocks(second) and _depend(first, second):
+    around = blocks(_above(at, at.statement)) if at.is_whole else []
+    for first, second in pairwise(next((block for block in around if at.statement in block), [])):
+        are_simple = not blocks(first) and not blocks(second)
+        if at.statement in (first, second) and are_simple and _depend(first, second):
             texts = at.file.text_of(first), at.file.text_of(second)
             yield 1.2, (at.file.replaced(first, texts[1]), at.file.replaced(second, texts[0]))
 

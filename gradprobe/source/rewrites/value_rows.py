@@ -237,8 +237,7 @@ def other_base(file: KernelFile) -> Iterator[Change]:
     """exp2 for exp, log2 for log, and the reverse, without the factor that belongs to it."""
     for node in file.calls(*_BASES):
         if isinstance(node.func, ast.Attribute):
-            base = file.text_of(node.func.value)
-            yield Change("A", node, (file.replaced(node.func, f"{base}.{_BASES[node.func.attr]}"),))
+            yield Change("A", node, (file.renamed(node, _BASES[called(node)]),))
 
 
 def transpose_dropped(file: KernelFile) -> Iterator[Change]:
@@ -290,14 +289,12 @@ def atomic_stored(file: KernelFile) -> Iterator[Change]:
     """`tl.store` for `tl.atomic_add`: the last program's share is all that is left."""
     for call in file.calls("atomic_add"):
         if isinstance(next(file.above(call)), ast.Expr):
-            words = file.text_of(call.func).replace("atomic_add", "store")
-            yield Change("ACC", call, (file.replaced(call.func, words),))
+            yield Change("ACC", call, (file.renamed(call, "store"),))
 
 
 def store_added(at: Spot) -> Undone:
     """`tl.atomic_add` for `tl.store`."""
-    for call in at.calls("store"):
-        yield at.put(1.4, call.func, at.file.text_of(call.func).removesuffix("store") + "atomic_add")
+    yield from ((1.4, (at.file.renamed(call, "atomic_add"),)) for call in at.calls("store"))
 
 
 def barrier_dropped(file: KernelFile) -> Iterator[Change]:
