@@ -144,20 +144,21 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repea
         _NoPlan: the steps do not give the result.
     """
     returned = getattr(result, "handle", None)
-    constants = _constants(steps, returned)
+    made_of_constants = _constants(steps, returned)
     named = {id(None): "None"}  # what a store makes
     named |= {id(tensor.handle): f"t{at}.handle" for at, tensor in reversed(list(enumerate(tensors)))}
-    held: list[Any] = list(constants.values())
-    named |= {key: f"c{at}" for at, key in enumerate(constants) if key not in named}
+    held: list[Any] = list(made_of_constants.values())
+    named |= {key: f"c{at}" for at, key in enumerate(made_of_constants) if key not in named}
     lines = []
-    for at, (name, args, made) in enumerate(step for step in steps if id(step[2]) not in constants):
+    for at, (name, args, made) in enumerate(step for step in steps if id(step[2]) not in made_of_constants):
         words = ", ".join(_word(arg, named, held) for arg in args)
         named.setdefault(id(made), f"v{at}")
         lines.append(f"v{at} = builder.{name}({words})")
     lines += _returning(result, tensors, named, held)
     parameters = ", ".join(["builder", *(f"t{at}" for at in range(len(tensors)))])
     text = "".join(f"\n        {line}" for line in lines)
-    made = _maker(f"def make(new, tensor, {_names(held)}):\n    def repeat({parameters}):{text}\n    return repeat\n")
+    constants = ", ".join(f"c{at}" for at in range(len(held)))
+    made = _maker(f"def make(new, tensor, {constants}):\n    def repeat({parameters}):{text}\n    return repeat\n")
     return made(object.__new__, tl.tensor, *held)  # type: ignore[no-any-return]
 
 
@@ -184,10 +185,6 @@ def _returning(result: Any, tensors: Sequence[Any], named: dict[int, str], held:
         held.append(value)
         lines.append(f"made.{name} = " + (named[id(value)] if name == "handle" else f"c{len(held) - 1}"))
     return [*lines, "return made"]
-
-
-def _names(held: Sequence[Any]) -> str:
-    return ", ".join(f"c{at}" for at in range(len(held)))
 
 
 @functools.cache
@@ -235,7 +232,11 @@ def _key_of_two(one: Any, other: Any) -> Keyed | None:
 def _key_of_all(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keyed:
     """That of any operands. Raises _NoPlan, as `_key` does."""
     tensors: list[Any] = []
-    return (*_key(args, tensors), *(_named(kwargs, tensors) if kwargs else ())), tensors
+    key = _key(args, tensors)
+    if kwargs:
+        named = {name: argument for name, argument in kwargs.items() if name != "_semantic"}
+        key += [*named, *_key(list(named.values()), tensors)]
+    return tuple(key), tensors
 
 
 def _key(arguments: Sequence[Any], tensors: list[Any]) -> list[Any]:
@@ -269,11 +270,6 @@ def _other(argument: Any, kind: type, tensors: list[Any]) -> Any:
     if kind is slice:
         return tuple(_key([argument.start, argument.stop, argument.step], tensors))
     raise _NoPlan
-
-
-def _named(kwargs: Mapping[str, Any], tensors: list[Any]) -> list[Any]:
-    kwargs = {name: argument for name, argument in kwargs.items() if name != "_semantic"}
-    return [*kwargs, *_key(list(kwargs.values()), tensors)]
 
 
 PLANS = Plans(getattr(shipped, "interpreter_semantic", None))

@@ -273,7 +273,7 @@ def _read(key: str) -> Effect | None:
 def _write(key: str, effect: Effect) -> None:
     """Keeps an effect, whole or not at all, in the place of those that were longest of no use."""
     held = pickle.dumps(effect, pickle.HIGHEST_PROTOCOL)
-    with contextlib.suppress(OSError):  # there is no room, or the folder is gone
+    with contextlib.suppress(OSError):  # there is no room, the folder is gone, or another process makes room
         _make_room(len(held))
         with tempfile.NamedTemporaryFile(dir=_folder(), delete=False) as file:
             file.write(held)
@@ -281,18 +281,11 @@ def _write(key: str, effect: Effect) -> None:
 
 
 def _make_room(size: int) -> None:
-    with os.scandir(_folder()) as entries:
-        kept = sorted((state.st_mtime, state.st_size, entry.path) for entry in entries if (state := _state(entry)))
-    left = size + sum(each for _, each, _ in kept)
-    for many, (_, each, path) in zip(range(len(kept), 0, -1), kept, strict=True):
-        if left <= _MOST_KEPT and many < _MOST_LAUNCHES:
-            return
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        left -= each
-
-
-def _state(entry: os.DirEntry[str]) -> os.stat_result | None:
-    with contextlib.suppress(FileNotFoundError):  # another process made room
-        return entry.stat()
-    return None
+    """Raises FileNotFoundError: another process makes room just now."""
+    states = {file: file.stat() for file in _folder().iterdir()}
+    oldest_last = sorted(states, key=lambda file: (states[file].st_mtime, file), reverse=True)
+    left = size + sum(state.st_size for state in states.values())
+    while oldest_last and (left > _MOST_KEPT or len(oldest_last) >= _MOST_LAUNCHES):
+        oldest = oldest_last.pop()
+        oldest.unlink()
+        left -= states[oldest].st_size
