@@ -165,7 +165,7 @@ CORE: tuple[str, ...] = (
         "__init__", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer", "unreferenced",
     )),
     *(f"diagnosis/{name}" for name in (
-        "__init__", "agreement", "assignments", "behaviour", "causes", "exports", "facts", "layouts", "lines", "order",
+        "__init__", "agreement", "assignments", "behaviour", "causes", "exports", "facts", "layouts", "lines",
         "why",
     )),
     *(f"source/{name}" for name in (

@@ -12,8 +12,7 @@ from ..model.report import Diagnosis
 from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import LayoutRun
 from ..runtime.launches import Numbers
-from .order import tensor_of
-from .why import Reasons
+from .why import Reasons, tensor_of
 
 FAULT = "layout/contiguous"
 # What was seen of elements, where the source may show the stride; and of memory.

@@ -104,8 +104,7 @@ def _is_something(came: Mapping[str, Tensor], name: str) -> bool:
 def _smaller(experiment: Experiment, failing: LayoutRun) -> Iterator[tuple[Experiment, str]]:
     """Cases of the same options, the quickest first: drawn anew, then with a part of the very values that failed."""
     for case in _drawn(experiment.case):
-        tau = {"tau": _listed(case.tau)} if case.tau is not None else {}
-        command = with_others(experiment.command, _SIZES, {**_sizes(case), **tau})
+        command = with_others(experiment.command, _SIZES, {**_sizes(case), "tau": _listed(case.tau)})
         small = experiment_of(case, experiment.target, experiment.reference, command=command)
         yield small, f"a smaller case that fails in the same way: {size_in_words(case)}"
     first, tried = failing.measured.first if failing.measured else None, set[object]()
@@ -124,19 +123,18 @@ def size_in_words(case: Case) -> str:
 
 
 def _sizes(case: Case) -> dict[str, object]:
-    heads = {"heads": case.heads} | ({"kv_heads": case.kv_heads} if case.kv_heads != case.heads else {})
-    if case.cu_seqlens_q is not None and case.cu_seqlens_k is not None:
-        packed = {"cu_seqlens": _listed(case.cu_seqlens_q)}
-        keys = {"cu_seqlens_k": _listed(case.cu_seqlens_k)} if case.cu_seqlens_k != case.cu_seqlens_q else {}
-        return {**heads, **packed, **keys}
-    lengths = {"seqlen_q": case.seqlen_q, "seqlen_k": case.seqlen_k}
-    lengths = {"seqlen": case.seqlen_q} if case.seqlen_q == case.seqlen_k else lengths
-    padded = {"seqlens": _listed(case.seqlens)} if case.seqlens is not None else {}
-    return {"batch": case.batch, **heads, **lengths, **padded}
+    """The options; None of one that says nothing."""
+    rows, keys, packed = case.seqlen_q, case.seqlen_k, case.cu_seqlens_q
+    lengths: dict[str, object] = {"seqlen": rows} if rows == keys else {"seqlen_q": rows, "seqlen_k": keys}
+    if packed is not None:
+        of_keys = None if case.cu_seqlens_k == packed else _listed(case.cu_seqlens_k)
+        lengths = {"cu_seqlens": _listed(packed), "cu_seqlens_k": of_keys}
+    batch, few = case.batch if packed is None else None, case.kv_heads if case.kv_heads != case.heads else None
+    return {"batch": batch, "heads": case.heads, "kv_heads": few, **lengths, "seqlens": _listed(case.seqlens)}
 
 
-def _listed(numbers: Sequence[float]) -> str:
-    return ",".join(map(str, numbers))
+def _listed(numbers: Sequence[float] | None) -> str | None:
+    return None if numbers is None else ",".join(map(str, numbers))
 
 
 def _drawn(case: Case) -> Iterator[Case]:

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gradprobe.diagnosis import why
-from gradprobe.diagnosis.order import told_once
 from gradprobe.diagnosis.smaller import MOST_SCORES, Part, Smaller, size_in_words, smaller_failing
-from gradprobe.diagnosis.why import Reasons
+from gradprobe.diagnosis.why import Reasons, told_once
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.saved import Saved, with_inputs
 from gradprobe.model.report import Diagnosis

@@ -3,7 +3,7 @@
 import pytest
 
 from gradprobe.diagnosis.lines import of_strays
-from gradprobe.diagnosis.order import told_once
+from gradprobe.diagnosis.why import told_once
 from gradprobe.model.memory import OUTSIDE, RACE, UNWRITTEN, MemoryFinding
 from gradprobe.model.report import Diagnosis
 

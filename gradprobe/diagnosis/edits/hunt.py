@@ -14,8 +14,7 @@ from ...faults.hypothesis import Hypothesis
 from ...numerics.evidence import LayoutRun
 from ...source.rewrites.candidates import SOONEST, Candidate, candidates_of
 from ...source.rewrites.spots import Edits
-from ..order import tensor_of
-from ..why import Reasons
+from ..why import Reasons, tensor_of
 from .faults import FileFaults
 from .trial import Came, Trial
 
