@@ -16,15 +16,12 @@ DUE = {row.name: f"{row.name} = {step.formula}" for row, step in steps("softmax"
 DUE |= {"S": "S = scale * Q K^T", "P": f"{DUE['P']}, S masked with -inf", "delta": f"{DUE['delta']} = rowsum(P * dP)"}
 DUE = {name: DUE[name] for name in _CHAIN}
 """The formula of each intermediate in the softmax family, those that results are made of first."""
-_LAZY = {
-    "O": "O = PE V, PE = relu(P + tau / (i + 1)), 0 where it is masked", "dP": "dP = [PE > 0] * dO V^T",
-    "delta": "delta = rowsum(P * dP)", "dV": "dV = PE^T dO",
-}  # fmt: skip
 
 
 def due_in(family: str) -> Mapping[str, str]:
     """The formula of each intermediate in a family."""
-    return DUE | _LAZY if family == "lazy" else DUE
+    others = {row.name: f"{row.name} = {step.formula}" for row, step in steps(family) if step != row.softmax}
+    return DUE | others
 
 
 @dataclass(frozen=True)
