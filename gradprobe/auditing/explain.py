@@ -242,24 +242,21 @@ class _Explaining:
         return any(one.form.kind == name and not one.form.mistakes and abs(one.factor - 1) < _COARSE for one in matches)
 
     def _of_factor(self, name: str, factor: float) -> Mistake:
-        by, scale, at = self._factor_words(factor), self._x.scale, self._first(name, factor)
-        of_scores = name in ("dQ", "dK")
-        if of_scores and _is(factor, 1 / scale):
-            made = Mistake(name, "scale/left-out", f"the scale is left out of {name}", f"multiply {name} by the scale")
-        elif of_scores and _is(factor, scale):
-            made = Mistake(name, "scale/twice", f"the scale is applied to {name} twice", f"multiply {name} by it once")
-        elif of_scores and _is(factor * scale, self._x.q.shape[-1] ** -0.5):
-            words = f"the scale that is given is not used in {name}, but 1 / sqrt(head dim)"
-            made = Mistake(name, "scale/ignored", words, "use it")
-        elif _is(factor, -1.0):
-            made = Mistake(name, "sign", f"{name} has the wrong sign")
-        elif "(" in by and by.startswith("1/"):
-            made = Mistake(name, "mean", f"{name} is a mean, {by} of the sum")
-        else:
-            made = Mistake(name, "factor", f"all of {name} is {by} times what the formula gives")
+        by, scale, of_scores = self._factor_words(factor), self._x.scale, name in ("dQ", "dK")
+        ignored = f"the scale that is given is not used in {name}, but 1 / sqrt(head dim)"
+        rows = [
+            (1 / scale, "scale/left-out", f"the scale is left out of {name}", f"multiply {name} by the scale"),
+            (scale, "scale/twice", f"the scale is applied to {name} twice", f"multiply {name} by it once"),
+            (self._x.q.shape[-1] ** -0.5 / scale, "scale/ignored", ignored, "use it"),
+        ] * of_scores + [(-1.0, "sign", f"{name} has the wrong sign", "")]
+        other = ("factor", f"all of {name} is {by} times what the formula gives", "")
+        if "(" in by and by.startswith("1/"):
+            other = ("mean", f"{name} is a mean, {by} of the sum", "")
+        made = next((row[1:] for row in rows if _is(factor, row[0])), other)
+        at = self._first(name, factor)
         if of_scores and not _is(factor * scale, 1.0):  # where dS has that factor already
             at = self._first("dS", factor * scale) or at
-        return self._shown(made, at)
+        return self._shown(Mistake(name, *made), at)
 
     def _of_other(self, name: str, form: Form) -> Mistake:
         """A result that is another one, or a product of other things."""

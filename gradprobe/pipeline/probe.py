@@ -108,7 +108,7 @@ def probe(
         records = with_symmetries(experiment, records, beforehand)
         search = _search(experiment, records, budget(COINCIDENCES), stack) if at_once() > 1 else None
         records = with_intermediates(experiment, records)
-        report = _so_far(experiment, records)
+        report = measured_so_far(experiment, records)
         if not report.measured:
             raise _refused(target, report)
         _tell(told, experiment, records)
@@ -223,12 +223,12 @@ def _not_shown(experiment: Experiment, runs: Sequence[LayoutRun], given: Collect
 
 
 def _tell(told: Callable[[Probed], object], experiment: Experiment, records: Sequence[RunRecord]) -> None:
-    report = _so_far(experiment, records)
+    report = measured_so_far(experiment, records)
     if report.measured:
         told(report)
 
 
-def _so_far(experiment: Experiment, records: Sequence[RunRecord]) -> Probed:
+def measured_so_far(experiment: Experiment, records: Sequence[RunRecord]) -> Probed:
     """What was measured, without a reason."""
     return Probed(
         case=replace(experiment.case, dots=dots_of(experiment)),

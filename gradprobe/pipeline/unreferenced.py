@@ -29,10 +29,11 @@ from ..numerics.run_identities import (
 from ..probing.dots import dots_of
 from ..probing.experiment import Experiment, Tick, effective, experiment_of, layouts_of, silent
 from ..probing.observe import Execution, execute
-from ..probing.receipt import environment, notes_of, provenance, warned_in
-from ..probing.runs import RunRecord, outcomes_of, with_strays
+from ..probing.receipt import notes_of
+from ..probing.runs import RunRecord, outcomes_of
 from ..reference import Attention
 from ..runtime.trace import Trace
+from .probe import measured_so_far
 from .resolve import Problem
 
 if TYPE_CHECKING:
@@ -168,22 +169,15 @@ def _with_more_runs(experiment: Experiment, first: _JudgedRun, record: RunRecord
 
 
 def _report(experiment: Experiment, records: list[RunRecord]) -> Probed:
-    runs = tuple(with_strays(records))
-    broken = {one.key for run in runs if run.measured for one in run.measured.broken}
+    report = measured_so_far(experiment, records)
+    broken = {one.key for run in report.runs if run.measured for one in run.measured.broken}
     family = family_of(broken)
-    case = experiment.case
-    return Probed(
-        case=replace(case, dots=dots_of(experiment)),
-        provenance=replace(provenance(experiment, records), reference="none: identities alone"),
-        environment=environment(case.device),
-        runs=runs,
-        notes=(*notes_of(experiment, records), *_untried(case), f"these identities do not see {BLIND}"),
-        reproduce=experiment.command,
-        warned=warned_in(records),
-        seconds=experiment.stopwatch.seconds,
-        known=(f"the identities that are broken ({', '.join(sorted(broken))}) name the family: {family}",)
-        if family
-        else (),
+    named = f"the identities that are broken ({', '.join(sorted(broken))}) name the family: {family}"
+    return replace(
+        report,
+        provenance=replace(report.provenance, reference="none: identities alone"),
+        notes=(*notes_of(experiment, records), *_untried(experiment.case), f"these identities do not see {BLIND}"),
+        known=(named,) if family else (),
         sought=False,
     )
 

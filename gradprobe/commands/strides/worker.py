@@ -14,16 +14,14 @@ from ...model.allowance import Allowance
 from ...model.assignment import Assigned
 from ...model.failures import TargetFailure
 from ...model.report import Diagnosis
-from ...numerics.evidence import LayoutRun, Probed
-from ...numerics.float64 import products_of
+from ...numerics.evidence import LayoutRun
 from ...numerics.range import refuse_out_of_range
 from ...pipeline.fit import WRONG_THROUGHOUT, Fit, fit, share_wrong
-from ...pipeline.probe import reasons_with_edits
+from ...pipeline.probe import measured_so_far, reasons_with_edits
 from ...pipeline.reported import report_of
 from ...pipeline.resolve import Problem, resolve_problem
-from ...probing.dots import dots_of
 from ...probing.experiment import Experiment, experiment_of
-from ...probing.receipt import environment, notes_of, provenance, warned_in
+from ...probing.receipt import notes_of
 from ...probing.runs import RunRecord, outcomes_of, records_of, with_strays
 from .bench import FIRST, Bench
 from .culprits import culprits
@@ -80,16 +78,11 @@ class Trials:
         measured, more = bench.contiguous(), shlex.join(flags(found.options))
         experiment, run = bench.experiment, LayoutRun(FIRST.title, (), measured, None)
         records = [RunRecord(run, tuple(bench.executions))]
-        probed = Probed(
-            case=replace(experiment.case, dots=dots_of(experiment)),
-            provenance=provenance(experiment, records),
-            environment=environment(experiment.case.device),
+        probed = replace(
+            measured_so_far(experiment, records),
             runs=(run,),
             notes=(*found.sentences, *notes_of(experiment, records)),
-            warned=warned_in(records),
             reproduce=f"{self._setup.repro_command} {more}".rstrip(),
-            seconds=experiment.stopwatch.seconds,
-            products=products_of(experiment.products, experiment.values["q"].device),
         )
         return SurveyPlan(tuple(self._trials), report_of(probed), measured.comparison.precision.name, more)
 
