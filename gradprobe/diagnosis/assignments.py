@@ -40,7 +40,7 @@ def computed_at(kernels: Sequence[Any], names: Collection[str]) -> tuple[Where, 
                 last[name] = max(last.get(name, node), node, key=lambda each: each.lineno)
         for name, statement in last.items():
             at = function.line_of(statement)
-            found.setdefault((at.file, at.line, name), _where(at, function.name, name))
+            found.setdefault((at.file, at.line, name), _where(at, function.name, f"{name} is computed here"))
     return tuple(found.values())
 
 

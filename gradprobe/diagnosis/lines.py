@@ -101,13 +101,11 @@ class Lines:
         """Where the kernels at fault make the value that is wrong; else where those kernels begin."""
         launched = self._experiment.first.launched if self._experiment.first else ()
         if hypothesis.fault in _OF_FORWARD:
-            found = computed_at([kernel for kernel in dict.fromkeys(launched) if _is_forward(kernel)], {"P"})
-            return tuple(replace(where, note=f"{where.note} is computed here") for where in found)
+            return computed_at([kernel for kernel in dict.fromkeys(launched) if _is_forward(kernel)], {"P"})
         kernels = _at_fault(dict.fromkeys(launched), active)
         if hypothesis.dtype in _NARROW and (cast := self._cast(hypothesis, kernels)):
             return cast
-        found = computed_at(kernels, {_value_of(hypothesis.fault, active)})
-        return tuple(replace(where, note=f"{where.note} is computed here") for where in found) or self._kernels(active)
+        return computed_at(kernels, {_value_of(hypothesis.fault, active)}) or self._kernels(active)
 
     def _cast(self, hypothesis: Hypothesis, kernels: Sequence[Any]) -> tuple[Where, ...]:
         """Where what is rounded is cast; of a sum, where it is assigned."""

@@ -31,3 +31,9 @@ def test_many_findings_take_24_rows_and_the_rest_are_counted():
 
 def test_a_clean_file_takes_10_rows():
     assert len(shown()) <= 10
+
+
+def test_what_could_not_be_followed_is_not_called_clean():
+    assert shown()[0] == "PARTLY READ  what was read has no wrong stride; what was not is named below (f.py)"
+    assert any("could not be followed everywhere: q_ptr of kernel_0" in line for line in shown(details=True))
+    assert shown(finding(3))[0].startswith("FINDINGS")

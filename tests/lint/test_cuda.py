@@ -79,13 +79,15 @@ def test_lse_of_head_0_is_a_stride_that_is_never_used(lint):
     assert {(finding.rule, finding.tensor, finding.axis) for finding in found} == {("missing", "lse", 1)}
 
 
-def test_strides_behind_two_pointers_of_one_call_are_neither_ones(lint):
+def test_strides_behind_two_pointers_of_one_call_are_neither_ones_and_it_is_said_of_both(lint):
     text = text_of("flash").replace(
         "load_rows(tile.lse, lse_ptr + start_m * stride_lsem, stride_lsem, live_m - start_m);",
         "load_both(tile.lse, lse_ptr, delta_ptr, stride_lsem, stride_deltam, live_m - start_m);",
     )
     assert text != text_of("flash")
-    assert lint("flash", text).findings == ()
+    found = lint("flash", text)
+    assert found.findings == ()
+    assert {pointer for kernel in found.kernels for pointer in kernel.lost} == {"lse_ptr", "delta_ptr"}
 
 
 @sampled("part", range(3), push=1)
