@@ -19,6 +19,8 @@ from ..runtime.interpreter.dataflow import Lanes, Node, Role
 from .tolerances import rounded, tolerances
 
 _UNKNOWN = Role("")
+# Of the tensors that kernels read.
+_AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme"}
 _TOO_SMALL = Role("", note="too small to tell")
 # What is taken the exponential of: masked where it is far below what is seen. exp(-100) vanishes beside 1.
 _LOGITS, VANISHING = ("Q K^T", "S", "S - LSE"), 100.0
@@ -64,7 +66,6 @@ class Roles:
         self._factors |= dict.fromkeys(("q", "k"), of_inputs) | dict.fromkeys(("do", "v", "o"), of_kinds["gradients"])
         self._last = ""
         """The matrix that was met last, which is tried first."""
-        self._of_inputs: dict[str, _Form] = {}
         self._most: dict[str, Array] = {}
 
     def __call__(self, data: Array, lanes: Lanes) -> Role | None:
@@ -177,6 +178,12 @@ class Roles:
         return found
 
     @cached_property
+    def _tensors(self) -> list[_Form]:
+        """The inputs, and O."""
+        values = {**self._inputs, "o": self._output}
+        return [_Form(name, values[name]) for name in _AXES if name in values]
+
+    @cached_property
     def _output(self) -> Array:
         return np.asarray(self.parts.get("PE", self.parts["P"]) @ self._of_heads(self._inputs["v"]))
 
@@ -186,11 +193,9 @@ class Roles:
 
     def whole(self) -> Iterator[tuple[str, Array]]:
         """(axes, values) of the tensors that host code makes and kernels read."""
-        axes = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme"}
-        yield from ((letters, self._inputs[name]) for name, letters in axes.items() if name in self._inputs)
+        yield from ((_AXES[form.name], form.values) for form in self._tensors)
         repeated = {"k": "bhnd", "v": "bhne"} if self.case.heads > self.case.kv_heads else {}
         yield from ((letters, self._of_heads(self._inputs[name])) for name, letters in repeated.items())
-        yield "bhme", self._output
         yield from (("bhm", form.values) for form in self._rows)
 
     # --- scores
@@ -338,15 +343,11 @@ class Roles:
     def _of_input(self, data: Array, lanes: Lanes) -> Role | None:
         """A tile of an input, perhaps multiplied."""
         found = list[Role | None]()
-        for name, axes in (("q", "bhmd"), ("k", "bgnd"), ("v", "bgne"), ("do", "bhme"), ("o", "bhme")):
-            value = self._inputs.get(name) if name != "o" else self._output
-            if value is None or not set(axes) <= lanes.at.keys():
-                continue
-            index, known = _index(lanes, axes)
+        for form in (form for form in self._tensors if {*_AXES[form.name]} <= lanes.at.keys()):
+            index, known = _index(lanes, _AXES[form.name])
             if not known.any():
                 return None
-            form = self._of_inputs.setdefault(name, _Form(name, value))
-            found.append(self._fit(form, data[known].astype(np.float64), value[index]))
+            found.append(self._fit(form, data[known].astype(np.float64), form.values[index]))
         return _first_known(found) if found else None
 
     # --- fitting
