@@ -212,7 +212,7 @@ def _is_of(module: ModuleType, file: str) -> bool:
 
 def _holds(module: ModuleType, names: set[str]) -> bool:
     inside = f"{module.__name__}."  # a package has its modules as attributes, which are set anew
-    for value in vars(module).values():
+    for value in list(vars(module).values()):
         is_module = isinstance(value, ModuleType)
         name = value.__name__ if is_module else module_of(value)
         if name in names and not (is_module and name.startswith(inside)):

@@ -83,7 +83,7 @@ def condition_added(at: Spot) -> Undone:
         tests.append(value)
     elif value is not None and (isinstance(value, ast.Compare) or _is_and(value) or is_mask(at)):
         masks.append(value)
-    hiding, terms = _hiding(at.file, at.function), [(1.5, term) for term in _terms(at)]
+    hiding, terms = _hiding(at), [(1.5, term) for term in _terms(at)]
     for node, likely in [*((test, [*hiding, *terms]) for test in tests), *((mask, terms) for mask in masks)]:
         words = at.file.text_of(node)
         yield from (at.put(rank, node, f"({words}) & ({term})") for rank, term in likely if term not in words)
@@ -111,12 +111,8 @@ def _terms(at: Spot) -> list[str]:
     here = {word for name in at.reads for word in name.lower().split("_")}
     names.sort(key=lambda name: (name not in at.unread, -len(here & set(name.lower().split("_")))))
     named = [f"{name}{axis}" for name in names[:_FEW_NAMES] for axis in ("[:, None]", "[None, :]", "")]
-    return [*named, *_conditions_in(at)]
-
-
-def _conditions_in(at: Spot) -> list[str]:
     known = {*at.scope, "tl"}
-    return [test for test, names in _conditions(at.file) if names <= known][:_FEW_TERMS]
+    return [*named, *[test for test, names in _conditions(at.file) if names <= known][:_FEW_TERMS]]
 
 
 @lru_cache(maxsize=64)
@@ -154,42 +150,39 @@ def guard_added(at: Spot) -> Undone:
         sure = -1.0 if words in (*targets, "0.0", "float(0.0)") else 0.0
         for rank, test, hidden in _likely_guards(at, targets):
             yield at.put(sure + rank, value, f"tl.where({test}, {words}, {hidden})")
-    names = [name for name in at.scope if "mask" in name.lower() or "valid" in name.lower()]
-    terms = [*names, *_terms(at)]
-    yield from (at.put(2.5, value, f"tl.where({test}, {words}, {hidden})") for hidden in _HIDDEN for test in terms)
+    for test, hidden in product(_terms(at), _HIDDEN):
+        yield at.put(2.5, value, f"tl.where({test}, {words}, {hidden})")
 
 
 def _likely_guards(at: Spot, targets: set[str]) -> Iterator[tuple[float, str, str]]:
     """(rank, test, what stands where it fails) of the guards that a value may have lost."""
-    for test, hidden, of in _guards(at.file):
+    for test, hidden, of in _guards(at.file, at.file.tree):
         if _names(test) <= {*at.scope, "tl", "float"}:
             # After the other sign: what is left of a guard says so, and most lines have nothing to do with one.
             yield 1.0 if of & targets else 2.2, test, hidden
     is_score = any(map(_SCORES.search, targets))
     if not is_score:
-        yield from ((rank, test, "0.0") for rank, test in _hiding(at.file, at.function))
+        yield from ((rank, test, "0.0") for rank, test in _hiding(at))
     likely, other = _HIDDEN if is_score else _HIDDEN[::-1]
     for test in _rows_and_keys(at):
         yield 1.5, test, likely
         yield 2.5, test, other
 
 
-@lru_cache(maxsize=64)
-def _guards(file: KernelFile) -> list[tuple[str, str, frozenset[str]]]:
-    """The guards of a file: the test, what stands where it fails, and the names that it is assigned to."""
+@lru_cache(maxsize=256)
+def _guards(file: KernelFile, within: ast.AST) -> list[tuple[str, str, frozenset[str]]]:
+    """The guards in a file or a function: the test, what stands where it fails, and the names that are assigned."""
     found = dict[tuple[str, str, frozenset[str]], None]()
-    for call in calls_in(file.tree, "where"):
+    for call in calls_in(within, "where"):
         if len(call.args) == 3:
             of = frozenset(bound_in([file.statement(call)]))
             found[file.text_of(call.args[0]), file.text_of(call.args[2]), of] = None
     return list(found)
 
 
-@lru_cache(maxsize=256)
-def _hiding(file: KernelFile, function: ast.FunctionDef) -> list[tuple[float, str]]:
+def _hiding(at: Spot) -> list[tuple[float, str]]:
     """(rank, test) of the guards of a function that hide keys from rows: where they fail scores are -inf."""
-    calls = [call for call in calls_in(function, "where") if len(call.args) == 3]
-    tests = dict.fromkeys(file.text_of(call.args[0]) for call in calls if "inf" in file.text_of(call.args[2]))
+    tests = dict.fromkeys(test for test, hidden, _ in _guards(at.file, at.function) if "inf" in hidden)
     return [(0.6 + 0.2 * number, test) for number, test in enumerate(tests)]
 
 
