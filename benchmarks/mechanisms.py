@@ -107,7 +107,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases", "pipeline/abilities")),
     Mechanism("front-end", "probing/compilation", ("probing/compilation", "runtime/front_end")),
     Mechanism("audit/explain", "auditing/explain", tuple(f"auditing/{name}" for name in (
-        "explain", "forms", "formulas", "library", "variants",
+        "explain", "form_library", "forms", "formulas", "variants",
     ))),
     Mechanism("edits", "diagnosis/edits/tried", (
         "diagnosis/edits", "source/reach", *(f"source/rewrites/{name}" for name in (
@@ -176,6 +176,6 @@ CORE: tuple[str, ...] = (
         "__init__", "c_types", "host", "kernel", "module", "nvrtc", "on_cpu", "source",
     )),
     *(f"auditing/{name}" for name in (
-        "__init__", "attempts", "audit", "axes", "calling", "judges", "names", "refusal", "target", "told", "watching",
+        "__init__", "attempts", "audit", "calling", "judges", "refusal", "target", "told", "watching",
     )),
 )  # fmt: skip

@@ -18,8 +18,7 @@ from ..model.resolution import resolve
 from ..numerics.compare import attention_of
 from ..reference import Attention, manual_attention_backward
 from ..targets.naming import plain_function
-from .axes import AXES, MERGED, SHAPES, in_words
-from .calling import CallConvention, Called, Callee, is_near
+from .calling import AXES, MERGED, SHAPES, CallConvention, Called, Callee, in_words, is_near
 from .explain import AuditExplanation, explain
 
 # Sizes of axes none of which another axis, or a product of two, has: values tell by their shapes what they are of. And

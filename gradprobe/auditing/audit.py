@@ -17,8 +17,7 @@ from ..numerics.precision import precision_of
 from ..runtime.trace import Trace
 from ..targets.find import family_of, find_function
 from .attempts import Attempt, ReferenceSearch, misshapen, wrong_of
-from .axes import AXES, in_words
-from .calling import CallConvention, Callee
+from .calling import AXES, CallConvention, Callee, in_words
 from .explain import AuditExplanation
 from .judges import opinions_of
 

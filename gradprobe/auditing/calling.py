@@ -17,12 +17,28 @@ from ..model.failures import UsageFailure
 from ..model.intermediates import MATRIX_OF, lookup
 from ..targets.find import FoundFunction
 from ..targets.naming import plain_function
+from ..targets.parameters import canonical_name
 from ..targets.returned import returned_names
-from .axes import AXES, LETTERS, fits, settled, shaped
-from .names import parameter_named, role_of, size_named
+from .forms import role_of
 from .watching import ReferenceWatch, Value, watched
 
 Values = Mapping[str, Tensor]
+MERGED = "bl(hd)"
+SHAPES = ("bhld", "hld", "ld", "blhd", "lhd", MERGED)
+"""The order of axes in which a reference may take q, k, v and dO, in which they are tried."""
+LETTERS = {"q": "bhld", "k": "bhld", "v": "bhld", "do": "bhld", "o": "bhld", "lse": "bhl", "delta": "bhl", "P": "bhlL"}
+AXES = {name: "bhld" for name in ("O", "dQ", "dK", "dV")} | {name: "bhl" for name in ("LSE", "delta")}
+AXES |= {name: "bhlL" for name in ("P", "S", "dP", "dS")}
+"""Of each result."""
+# What targets are never given by these names, and people call it so in references.
+_PARAMETERS = {"grad": "do", "g": "do", "dy": "do", "d_out": "do", "grad_outputs": "do", "upstream": "do", "l": "lse",
+               "p": "P", "attn": "P", "att": "P", "probabilities": "P", "probs": "P", "weights": "P",
+               "attn_weights": "P", "queries": "q", "keys": "k", "values": "v", "y": "o"}  # fmt: skip
+_SIZES = {"h": "h", "heads": "h", "n_heads": "h", "num_heads": "h", "nheads": "h", "b": "b", "batch": "b", "bs": "b",
+          "batch_size": "b", "bsz": "b", "d": "d", "head_dim": "d", "d_head": "d", "d_k": "d", "dim_head": "d",
+          "seq_len": "m", "seqlen": "m", "n_ctx": "m", "length": "m", "t": "m"}  # fmt: skip
+# What stands behind the name of an input in much code.
+_ENDINGS = ("_in", "_ref", "_np", "_t", "_f", "_mat", "_tensor")
 _ORDERS = {
     1: (("O",), ("dQ",), ("dV",), ("dK",)), 2: (("O", "LSE"), ("dQ", "dK"), ("dK", "dV")),
     3: (("dQ", "dK", "dV"), ("dV", "dQ", "dK"), ("dK", "dV", "dQ"), ("dV", "dK", "dQ")),
@@ -84,14 +100,14 @@ class Callee:
         self.takes: dict[str, str] = {}
         """Canonical name -> the parameter's own, the first of several."""
         for name in self._parameters:
-            if (known := parameter_named(name)) is not None:
+            if (known := _parameter_named(name)) is not None:
                 self.takes.setdefault(known, name)
         required = [name for name, one in self._parameters.items() if one.default is one.empty]
         self.required = {name for name, own in self.takes.items() if own in required}
         named = {*self.takes.values(), *_ALWAYS}
-        self.unknown = tuple(name for name in required if name not in named and size_named(name) is None)
+        self.unknown = tuple(name for name in required if name not in named and _size_named(name) is None)
         """The required parameters whose names say nothing, or what another one's says."""
-        self.has_width = any(size_named(name) == "h" for name in self._parameters)
+        self.has_width = any(_size_named(name) == "h" for name in self._parameters)
         """Whether it is told the heads, so that its tensors may have all of them in one axis."""
         self.is_backward = "do" in self.takes
         takes_mask = "mask" in self.takes or "mask" in self.takes.get("bias", "")
@@ -130,12 +146,12 @@ class Callee:
             found, order = self._named(result, how, values)
             output = found.get("O")
             if not self.is_backward and output is not None and output.requires_grad and not in_place:
-                given = shaped(values["do"], "bhld", how.shapes).to(output.dtype)
+                given = _shaped(values["do"], "bhld", how.shapes).to(output.dtype)
                 if given.shape == output.shape:
                     gradients = torch.autograd.grad(output, leaves, given, allow_unused=True, retain_graph=True)
                     found |= {name: one for name, one in zip(MATRIX_OF, gradients, strict=True) if one is not None}
         named = isinstance(result, Mapping) and all(lookup(str(key)) is not None for key in result)
-        results = {name: settled(one, name, how.shapes, values["q"]) for name, one in found.items()}
+        results = {name: _settled(one, name, how.shapes, values["q"]) for name, one in found.items()}
         results = results if in_place else {name: one.detach() for name, one in results.items()}
         return Called(results, order, seen.values, is_mapping=named)
 
@@ -146,7 +162,7 @@ class Callee:
         given: dict[str, Any] = {}
         for name, own in self.takes.items():
             if name in values and name in LETTERS:
-                tensor = shaped(values[name], LETTERS[name], how.shapes)
+                tensor = _shaped(values[name], LETTERS[name], how.shapes)
                 needs = (how.leaves or not self.is_backward) and name in ("q", "k", "v")
                 if how.library == "numpy":
                     given[own] = tensor.detach().cpu().numpy().copy()
@@ -160,7 +176,7 @@ class Callee:
         sizes = dict(zip("bhmd", values["q"].shape, strict=True))
         for name, parameter in self._parameters.items():
             if name not in given and parameter.default is parameter.empty:
-                axis = size_named(name)
+                axis = _size_named(name)
                 given[name] = _ALWAYS[name] if name in _ALWAYS else sizes[axis] if axis else how.unknown
         return given
 
@@ -184,8 +200,8 @@ class Callee:
         fitting = []
         for order in orders:
             pairs = list(zip(order, tensors, strict=True))
-            if all(fits(tensor, name, how.shapes, q) for name, tensor in pairs):
-                came = [(settled(tensor, name, how.shapes, q), values.get(f"due {name}")) for name, tensor in pairs]
+            if all(_fits(tensor, name, how.shapes, q) for name, tensor in pairs):
+                came = [(_settled(tensor, name, how.shapes, q), values.get(f"due {name}")) for name, tensor in pairs]
                 right = sum(due is not None and is_near(tensor, due) for tensor, due in came)
                 fitting.append((right, order))
         if not fitting:
@@ -248,3 +264,55 @@ def is_near(tensor: Tensor, due: Tensor) -> bool:
         return False
     most, digits = float(due.abs().max()) or 1.0, 4 * torch.finfo(tensor.dtype).eps
     return bool((tensor.double() - due).abs().max() <= max(1e-4, digits) * most)
+
+
+def _own(axes: str, shapes: str) -> str:
+    """The axes of a tensor bhld, or bhlL of a matrix, as a function of these shapes has it."""
+    left = "".join(letter for letter in axes if letter in shapes + "L")
+    return shapes if axes == "bhld" else left
+
+
+def _shaped(tensor: Tensor, axes: str, shapes: str) -> Tensor:
+    """A tensor as a function of these shapes takes it."""
+    if shapes == MERGED:
+        return tensor.transpose(1, 2).flatten(2) if axes == "bhld" else tensor
+    own = _own(axes, shapes)
+    tensor = tensor[tuple(slice(None) if letter in own else 0 for letter in axes)]
+    left = [letter for letter in axes if letter in own]
+    return tensor.permute([left.index(letter) for letter in own]).contiguous()
+
+
+def _settled(tensor: Tensor, name: str, shapes: str, q: Tensor) -> Tensor:
+    """A result with the axes of the table of intermediates; as it came where it has another shape."""
+    (b, h, m, d), axes = q.shape, AXES[name]
+    if shapes == MERGED and axes == "bhld":
+        fits = tensor.shape == (b, m, h * d)
+        return tensor.unflatten(2, (h, -1)).transpose(1, 2) if fits else tensor
+    own, sizes = _own(axes, shapes), {"b": b, "h": h, "l": m, "d": d, "L": m}
+    shape = tuple(sizes[letter] for letter in own)
+    if tensor.shape != shape and (axes != "bhl" or tensor.shape != (*shape, 1)):
+        return tensor
+    tensor = tensor.reshape(shape).permute([own.index(letter) for letter in axes if letter in own])
+    return tensor[tuple(slice(None) if letter in own else None for letter in axes)]
+
+
+def _fits(tensor: Tensor, name: str, shapes: str, q: Tensor) -> bool:
+    sizes = dict(zip("bhldL", (*q.shape, q.shape[2]), strict=True))
+    return _settled(tensor, name, shapes, q).shape == tuple(sizes[letter] for letter in AXES[name])
+
+
+def in_words(shapes: str) -> str:
+    """`B, H, L, D`, or `B, L, H*D`."""
+    return "B, L, H*D" if shapes == MERGED else ", ".join(shapes.upper())
+
+
+def _parameter_named(name: str) -> str | None:
+    """The canonical name of what a parameter is: of an input or option, or P for saved probabilities."""
+    word = name.lower().strip("_")
+    word = next((word.removesuffix(ending) for ending in _ENDINGS if word.endswith(ending)), word)
+    return canonical_name(name) or canonical_name(word) or _PARAMETERS.get(word)
+
+
+def _size_named(name: str) -> str | None:
+    """The axis whose length a parameter is."""
+    return _SIZES.get(name.lower())

@@ -13,10 +13,9 @@ from ..model.intermediates import PRODUCTS, symbol
 from ..model.mechanisms import door
 from ..reference import Attention
 from ..source.expressions import Expression
-from .forms import DUE, Array, Form, Mistake, Rewrite
+from .form_library import HIDDEN, FormLibrary, Match
+from .forms import DUE, Array, Form, Mistake, Rewrite, role_of
 from .formulas import Formulas
-from .library import HIDDEN, FormLibrary, Match
-from .names import role_of
 from .variants import other_scores, variants
 from .watching import Value
 

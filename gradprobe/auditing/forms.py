@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model.intermediates import Product, steps
+from ..model.intermediates import SUBEXPRESSIONS, TABLE, Product, plain, steps
 
 Array = NDArray[np.float64]
 _CHAIN = ("S", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV", "LSE")
@@ -16,12 +16,27 @@ DUE = {row.name: f"{row.name} = {step.formula}" for row, step in steps("softmax"
 DUE |= {"S": "S = scale * Q K^T", "P": f"{DUE['P']}, S masked with -inf", "delta": f"{DUE['delta']} = rowsum(P * dP)"}
 DUE = {name: DUE[name] for name in _CHAIN}
 """The formula of each intermediate in the softmax family, those that results are made of first."""
+_RESULTS = {
+    word: row.name
+    for row in (*TABLE, *SUBEXPRESSIONS)
+    for word in (plain(row.name), *row.called.references.split(), *plain(row.called.parameters).split())
+}
+# What stands behind the name of a variable in much code.
+_COPIES = ("_ref", "_manual", "_torch", "_expected", "_np", "_hat", "_fp32", "_f32", "_f64")
 
 
 def due_in(family: str) -> Mapping[str, str]:
     """The formula of each intermediate in a family."""
     others = {row.name: f"{row.name} = {step.formula}" for row, step in steps(family) if step != row.softmax}
     return DUE | others
+
+
+def role_of(name: str) -> str | None:
+    """The intermediate that a variable or a key of a result is named after; None where its name says nothing."""
+    word = name.lower().strip("_")
+    for ending in _COPIES:
+        word = word.removesuffix(ending)
+    return _RESULTS.get(plain(word.removeprefix("ref_")))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ..reference import manual_attention_backward
 from ..targets.find import Target, find_target
 from ..targets.parameters import canonical_name
 from .audit import Audit, audit
-from .axes import LETTERS
+from .calling import LETTERS
 from .refusal import departure
 from .told import diagnoses_of, known_of
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,10 +13,10 @@ from ..model.number import listed
 from ..model.report import Diagnosis, NameMismatch, Where
 from ..source.expressions import Expression
 from ..targets.naming import plain_function
+from ..targets.returned import statements_of
 from .audit import Audit
 from .explain import AT_USE, AuditExplanation, Located, Sight
-from .forms import Mistake, due_in
-from .names import line_of_role, return_line, role_of
+from .forms import Mistake, due_in, role_of
 from .watching import lines_of
 
 _MOST_HELD = 6
@@ -129,11 +131,36 @@ def _elsewhere(audit: Audit, mistake: Mistake) -> tuple[Where, ...]:
     """Where a mistake is made that no value shows: the return, the call of autograd, or a variable by its name."""
     function, note = plain_function(audit.callee.function), ""
     if mistake.key in ("order", "do/other"):
-        line = return_line(function, backward=mistake.key == "do/other")
+        line = _return_line(function, backward=mistake.key == "do/other")
     else:
-        found = (line_of_role(function, role) for role in (mistake.of, *(["dS"] if mistake.of == "delta" else [])))
+        found = (_line_of_role(function, role) for role in (mistake.of, *(["dS"] if mistake.of == "delta" else [])))
         line, note = next((line for line in found if line is not None), None), "by its name"
     return _whole_line(audit, line, note)
+
+
+def _return_line(function: Callable[..., Any], *, backward: bool = False) -> int | None:
+    """The line of a function's last return statement; with `backward`, of its last call of that, where it has one."""
+    lines: list[int] = []
+    calls: list[int] = []
+    for node in statements_of(function):
+        if isinstance(node, ast.Return):
+            lines.append(node.lineno)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            calls += [node.lineno] if node.func.attr in ("backward", "grad") else []
+    return max((calls if backward else []) or lines, default=None)
+
+
+def _line_of_role(function: Callable[..., Any], role: str) -> int | None:
+    """The line of the one statement that makes a variable named after an intermediate; None where there are others."""
+    lines = {line for line, name in _assigned(function) if role_of(name) == role}
+    return lines.pop() if len(lines) == 1 else None
+
+
+def _assigned(function: Callable[..., Any]) -> Iterator[tuple[int, str]]:
+    for node in statements_of(function):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, (ast.Assign, ast.AugAssign)):
+            yield from ((node.lineno, target.id) for target in targets if isinstance(target, ast.Name))
 
 
 def _whole_line(audit: Audit, line: int | None, note: str = "") -> tuple[Where, ...]:
