@@ -124,7 +124,7 @@ class ReferenceSearch:
                 options.pop("causal")
             case = resolve(options, self.family, takes_bias=with_bias)
             values: dict[str, Any] = {
-                name: one.double() if one.is_floating_point() else one for name, one in draw(case).items()
+                name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in draw(case).items()
             }
             self._cases[key] = Drawn(case, values, due_of(case, values))
         return self._cases[key]
@@ -152,7 +152,8 @@ class ReferenceSearch:
             called = attempt.called
         before = attempt.called.results
         if any(
-            name not in before or not one.allclose(before[name], equal_nan=True) for name, one in called.results.items()
+            name not in before or not tensor.allclose(before[name], equal_nan=True)
+            for name, tensor in called.results.items()
         ):
             return AuditExplanation(unexplained=attempt.wrong, varies=True)
         results = {name: result.detach().double().numpy() for name, result in called.results.items()}

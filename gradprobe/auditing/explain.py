@@ -109,10 +109,10 @@ class _Explaining:
         self._library.add(self._formulas.due())
         for form, rows in other_scores(self._formulas):
             self._library.add([form, *map(self._formulas.alone, rows)])
-        for one in self._rewrites:
-            self._library.add([self._formulas.alone(one)] if one.step != "do" else ())
-            if len(one.mistakes) == 1:  # its results at once: loops over elements may hold nothing else
-                self._library.add(form for form in self._formulas.ways(one) if form.kind in _RESULTS)
+        for rewrite in self._rewrites:
+            self._library.add([self._formulas.alone(rewrite)] if rewrite.step != "do" else ())
+            if len(rewrite.mistakes) == 1:  # its results at once: loops over elements may hold nothing else
+                self._library.add(form for form in self._formulas.ways(rewrite) if form.kind in _RESULTS)
         self._followed: list[tuple[Rewrite, ...]] = []
         self._sights: list[Sight] = []
         self._holdings: list[Sight] = []
@@ -159,7 +159,9 @@ class _Explaining:
         role = role_of(value.at.name)
         if value.at.name and sights:
             self._holdings.append(min(sights, key=lambda one: (len(one.mistakes), one.kind != role)))
-        elif value.at.name:
+        elif (
+            value.at.name and np.isfinite(value.array).all() and value.array.any() and self._library.knows(value.array)
+        ):
             self._unknown.append(value)
         for match in matches:
             self._follow(value, match)
@@ -197,9 +199,9 @@ class _Explaining:
         for others in earlier:
             self._library.add(formulas.ways(*others, *wrong))
         self._followed.append(wrong)
-        for one in self._rewrites:
-            if order[one.step] > step:
-                self._library.add(form for form in formulas.ways(*wrong, one) if form.kind == one.step)
+        for rewrite in self._rewrites:
+            if order[rewrite.step] > step:
+                self._library.add(form for form in formulas.ways(*wrong, rewrite) if form.kind == rewrite.step)
 
     def _factor_words(self, factor: float) -> str:
         if _is(factor, 1.0):
@@ -266,7 +268,9 @@ class _Explaining:
         at = next((one.at for one in self._sights if one.form is not None and one.form.product == product), None)
         if product.matrix != due.matrix:
             named = (
-                one.at for one in self._holdings if role_of(one.at.name) == due.matrix and one.kind == product.matrix
+                sight.at
+                for sight in self._holdings
+                if role_of(sight.at.name) == due.matrix and sight.kind == product.matrix
             )
             at = next(named, at)
         return self._shown(Mistake(name, key, f"{name} is made of {product.formula}, not of {due.formula}"), at)
@@ -305,14 +309,9 @@ class _Explaining:
         """The first variable named as an intermediate that holds none; else the first that holds nothing known."""
         # What is written into later shows only in the end what it holds.
         latest = {(value.at.function, value.at.name): value for value in values}
-        final = [
-            one
-            for one in self._unknown
-            if one is latest[one.at.function, one.at.name] and np.isfinite(one.array).all() and one.array.any()
-            and self._library.knows(one.array)
-        ]  # fmt: skip
-        named = [one for one in final if role_of(one.at.name) in DUE]
-        return next(iter([*named, *(one for one in final if one.array.ndim >= 2)]), None)
+        final = [value for value in self._unknown if value is latest[value.at.function, value.at.name]]
+        named = [value for value in final if role_of(value.at.name) in DUE]
+        return next(iter([*named, *(value for value in final if value.array.ndim >= 2)]), None)
 
 
 def _is(factor: float, known: float) -> bool:

@@ -33,10 +33,10 @@ def diagnoses_of(audit: Audit) -> tuple[Diagnosis, ...]:
     if explanation.swapped is not None:
         return (_of_swap(audit, explanation.swapped),)
     groups: dict[tuple[str, str], list[Located]] = {}
-    for one in explanation.located:  # the same mistake in two formulas is told once, with both lines
-        name, words = one.mistake.of, one.mistake.came
+    for located in explanation.located:  # the same mistake in two formulas is told once, with both lines
+        name, words = located.mistake.of, located.mistake.came
         words = words.replace(name, "{}") if name in ("dQ", "dK", "dV") else words
-        groups.setdefault((one.mistake.key, words), []).append(one)
+        groups.setdefault((located.mistake.key, words), []).append(located)
     return tuple(
         _diagnosis(audit, explanation, words, group, also=number > 0)
         for number, ((_, words), group) in enumerate(groups.items())
@@ -93,16 +93,16 @@ def _seen_of(audit: Audit, located: Located) -> Iterator[str]:
 def _rebound(audit: Audit, explanation: AuditExplanation, before: Expression | None) -> Sight | None:
     """A parameter that was made another input before a mistake: what its name says is not what it holds."""
     takes = {own: name for name, own in audit.callee.takes.items()}
-    for one in explanation.holdings if before is not None else ():
-        says = "O" if takes.get(one.at.name) == "o" else takes.get(one.at.name)
-        is_other = one.kind in (*_INPUTS, *PRODUCTS) and one.kind != says
-        if says in (*_INPUTS, "O") and is_other and before is not None and one.at.line <= before.line:
-            return one
+    for sight in explanation.holdings if before is not None else ():
+        says = "O" if takes.get(sight.at.name) == "o" else takes.get(sight.at.name)
+        is_other = sight.kind in (*_INPUTS, *PRODUCTS) and sight.kind != says
+        if says in (*_INPUTS, "O") and is_other and before is not None and sight.at.line <= before.line:
+            return sight
     return None
 
 
-def _rebinding(one: Sight) -> str:
-    return f"the parameter {one.at.name} holds {one.words} from line {one.at.line} on"
+def _rebinding(sight: Sight) -> str:
+    return f"the parameter {sight.at.name} holds {sight.words} from line {sight.at.line} on"
 
 
 def _where(audit: Audit, at: Expression | None) -> Where | None:
@@ -121,10 +121,10 @@ def where_in(file: str, lines: Sequence[str], at: Expression | None) -> Where | 
     return Where(file, at.line, line.strip(), max(start - before, 0), end - start, at.function)
 
 
-def _is_inherited(one: Located) -> bool:
+def _is_inherited(located: Located) -> bool:
     """Whether it shows in results alone, and not where it is made."""
-    is_made = one.mistake.of in ("P", "dP", "delta", "dS") and one.mistake.key not in AT_USE
-    return is_made and one.form is not None and one.form.kind in PRODUCTS
+    is_made = located.mistake.of in ("P", "dP", "delta", "dS") and located.mistake.key not in AT_USE
+    return is_made and located.form is not None and located.form.kind in PRODUCTS
 
 
 def _elsewhere(audit: Audit, mistake: Mistake) -> tuple[Where, ...]:
