@@ -20,6 +20,10 @@ def in_another_order():
     return dv.to(dq), dk, softmax_d, dq
 
 
+def by_leaves(q, k, v):
+    return k.grad, q.grad, v.grad
+
+
 def by_another_function():
     return launched()
 
@@ -36,6 +40,7 @@ def twice():
         (by_another_function, [A, B, C], {"dQ": A, "dK": B, "dV": C}),
         (by_another_function, (A, B, C, None, None), {"dQ": A, "dK": B, "dV": C}),
         (twice, (A, B, C), {"dQ": A, "dK": B, "dV": C}),
+        (by_leaves, (B, A, C), {"dK": B, "dQ": A, "dV": C}),
         (in_another_order, (C, B, "d", A), {"dV": C, "dK": B, "dQ": A}),
         (by_another_function, (A, B, C, "d"), None),
         (by_another_function, (None, A, B, C), None),
