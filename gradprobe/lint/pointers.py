@@ -145,9 +145,6 @@ class _Pointers(Evaluator[Value]):
     def constant(self, value: Any) -> Value:
         return LaunchConstant(value)
 
-    def default(self, node: ast.expr | None) -> Value:
-        return LaunchConstant(node.value) if isinstance(node, ast.Constant) else NOTHING
-
     def truth(self, test: ast.expr) -> bool | None:
         value = self.visit(test)
         return bool(value.value) if isinstance(value, LaunchConstant) else None

@@ -72,7 +72,7 @@ class Evaluator(ast.NodeVisitor, Generic[V]):
 
     def default(self, node: ast.expr | None) -> V:
         """What a parameter holds that is passed nothing."""
-        return self.unknown
+        return self.constant(node.value) if isinstance(node, ast.Constant) else self.unknown
 
     def inside(self, function: Function, scope: Mapping[str, V]) -> Evaluator[V]:
         """The evaluator of a function that is called."""
