@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import triton.language as tl
@@ -27,15 +27,17 @@ TRANSPOSE = "tensor.T"
 OF_BLOCKS = ("BlockPointerHandle.materialize_pointers", "TensorDescHandle.materialize_pointers")
 
 
-class Operation(NamedTuple):
+@dataclass(slots=True)
+class Operation:
     """What a method of the interpreter did."""
 
     of: Any
     """What it is a method of: the builder, a block, a reduction."""
     args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
     result: Any
-    again: Method
-    """The method as it was, for other arguments."""
+    method: Method
+    """As it was, for other arguments."""
 
     @property
     def results(self) -> Sequence[Any]:
@@ -52,7 +54,7 @@ class Operation(NamedTuple):
             arg if each is None else Handle(each, tl.int64 if each.dtype.itemsize == 8 else tl.int32)
             for arg, each in zip(self.args, stand_ins, strict=True)
         ]
-        return [each.data for each in _each(self.again(*args))]
+        return [each.data for each in _each(self.method(self.of, *args, **self.kwargs))]
 
 
 def _each(result: Any) -> Sequence[Any]:
@@ -86,9 +88,9 @@ def transposing(patch: Method, notes: Sequence[Note], tensor: Any, scope: Any) -
 
     def transposed(this: Any) -> Any:
         result = plain(this)
-        again = lambda handle: Handle(np.transpose(handle.data), handle.dtype)  # noqa: E731
+        again = lambda _, handle: Handle(np.transpose(handle.data), handle.dtype)  # noqa: E731
         for note in notes:
-            note(Operation(this, (this.handle,), result.handle, again))
+            note(Operation(this, (this.handle,), {}, result.handle, again))
         return result
 
     tensor.T = property(transposed)
@@ -97,7 +99,7 @@ def transposing(patch: Method, notes: Sequence[Note], tensor: Any, scope: Any) -
 def _noted(method: Method, notes: Sequence[Note]) -> Method:
     def noted(of: Any, *args: Any, **kwargs: Any) -> Any:
         result = method(of, *args, **kwargs)
-        operation = Operation(of, args, result, partial(method, of, **kwargs))
+        operation = Operation(of, args, kwargs, result, method)
         for note in notes:
             note(operation)
         return result

@@ -90,22 +90,20 @@ class IndexedAccesses:
             self.flow.empty.update({view.home: site for view, _, _ in _known(access)})
         if tile is None:
             return
+        told_apart = _told_apart(tile.lanes) if tile.lanes is not None else {}
         for view, lanes, addresses in _known(access):
             has_nan = tile.node.has_nan and bool(np.isnan(value.data.reshape(-1)[lanes]).any())
             self.flow.stores.append(StoredTile(view.home, tile.node, site, has_nan))
-            here = {} if tile.lanes is None else {x: at.reshape(-1)[lanes] for x, at in _told_apart(tile.lanes).items()}
-            found = self._indices_of(view, addresses) if self._letters(view) else {}
-            if tile.lanes is not None and found:
-                own = Lanes(here, tile.lanes.origins)
-                number = self.flow.number(view.name, site, behind)
-                _reach(self.flow, number, found)
-                self.flow.compare(own, Lanes(found, dict.fromkeys(found, frozenset([number]))), site)
-            elif tile.lanes is not None:
-                own, offsets = Lanes(here, tile.lanes.origins), view.in_bytes(addresses)
-                self.flow.unplaced.append(Unplaced(view.home, offsets, own, site, behind))
-            self._leave(view, addresses, here, tile.node)
+            here = {x: at.reshape(-1)[lanes] for x, at in told_apart.items()}
             if tile.lanes is not None:
+                store = Unplaced(view.home, view.in_bytes(addresses), Lanes(here, tile.lanes.origins), site, behind)
+                found = self._indices_of(view, addresses) if self._letters(view) else {}
+                if found:
+                    _compare(self.flow, store, view.name, found)
+                else:
+                    self.flow.unplaced.append(store)
                 self._visit(view.home, tile.lanes, is_atomic)
+            self._leave(view, addresses, here, tile.node)
 
     def _visit(self, home: int, lanes: Lanes, is_atomic: bool) -> None:
         """Notes which pairs of a row and a key are in what was stored."""
@@ -217,11 +215,15 @@ def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
     table = IndexTable(view, letters, flow.sizes)
     for store in (one for one in flow.unplaced if one.home == view.home):
         at = table.at((store.offsets - (view.start - view.low)) // view.elements.itemsize)
-        if not (is_alone or any((index >= 0).any() for index in at.values())):
-            continue
-        number = flow.number(view.name, store.site, store.behind)
-        _reach(flow, number, at)
-        flow.compare(store.lanes, Lanes(at, dict.fromkeys(at, frozenset([number]))), store.site)
+        if is_alone or any((index >= 0).any() for index in at.values()):
+            _compare(flow, store, view.name, at)
+
+
+def _compare(flow: Flow, store: Unplaced, name: str, at: Mapping[str, Array]) -> None:
+    """Compares what a store left in a tensor with the elements that it was stored to."""
+    number = flow.number(name, store.site, store.behind)
+    _reach(flow, number, at)
+    flow.compare(store.lanes, Lanes(at, dict.fromkeys(at, frozenset([number]))), store.site)
 
 
 def _offsets(start: int, addresses: Array, itemsize: int) -> Array:
