@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
@@ -13,28 +12,6 @@ from triton.runtime import interpreter as shipped
 from ....inputs.memory import Array, Marks, Unwritten
 from .findings import CodeLine, Earlier, Program
 from .views import NO_ORIGIN, View, argument_view
-
-
-@dataclass(frozen=True)
-class Units:
-    """Some units of a storage."""
-
-    low: int
-    """The address of the storage."""
-    width: int
-    """Of a unit, in bytes."""
-    numbers: Array
-    """[N] int64, of the units, from the first of the storage."""
-
-    @property
-    def offsets(self) -> Array:
-        """[N] in bytes from the beginning of the storage."""
-        return self.numbers * self.width
-
-    @property
-    def addresses(self) -> Array:
-        """[N] uint64."""
-        return self.offsets.astype(np.uint64) + np.uint64(self.low)
 
 
 class Stores:
@@ -83,10 +60,10 @@ class Stores:
         """The event of that number."""
         return self._events[number - 1]
 
-    def units(self) -> Iterator[Units]:
-        """Where anything was stored, storage by storage."""
+    def units(self) -> Iterator[tuple[int, int, Array]]:
+        """(address of a storage, bytes of a unit, numbers of the units where anything was stored) of each storage."""
         for low, marks in self._marks.items():
-            yield Units(low, marks.unit, marks.all_set()[0])
+            yield low, marks.unit, marks.all_set()[0]
 
     def _marks_of(self, view: View, width: int) -> Marks:
         """The marks of a view's storage, fine enough to tell neighbours of this width in bytes apart."""
@@ -142,10 +119,6 @@ class Launch:
         """Notes that a program asked which one it is along an axis."""
         self.grid = grid
         self.asked.add(axis)
-
-    def view_at(self, low: int) -> View:
-        """A view of the storage at an address."""
-        return next(view for view in (*self.views, *self.around) if view.low == low)
 
     @property
     def alike(self) -> dict[int, int]:

@@ -15,7 +15,7 @@ import math
 import os
 import pickle
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
@@ -29,7 +29,7 @@ from ....inputs.memory import MAPPED, Array, Elements, Unwritten
 from ....model.mechanisms import is_on, note
 from .findings import CodeLine, Program
 from .kernel_code import Digest, Language, Unknown
-from .launch import LastWriters, Launch, Units, bits_at
+from .launch import LastWriters, Launch, bits_at
 from .views import NO_ORIGIN, Origins, View
 
 if TYPE_CHECKING:
@@ -69,20 +69,9 @@ class Stored:
     """Packed bits: a 1 for each unit of the storage where it stored."""
     bits: Array
     """[N] of those units, in order."""
-
-    def units(self, low: int) -> Units:
-        """Where it stored, of the storage at an address."""
-        return Units(low, self.width, np.flatnonzero(np.unpackbits(self.marks)))
-
-
-@dataclass(frozen=True)
-class Effect:
-    """All that a launch did."""
-
-    stores: tuple[Stored, ...]
-    last: Mapping[int, tuple[tuple[int, int], ...]]
-    """By the number of a storage that had unwritten elements: the lines that stored there last, each as the number of
-    its code, and how far it stands below that code's first line."""
+    lines: tuple[tuple[int, int], ...]
+    """Where the storage had unwritten elements: the lines that stored there last, each as the number of its code, and
+    how far it stands below that code's first line."""
 
 
 @contextlib.contextmanager
@@ -144,29 +133,29 @@ class KeyedLaunch:
 
     def recalled(self, writers: LastWriters) -> bool:
         """Does what the launch did before; returns whether that was kept."""
-        effect = _read(self._key)
-        if effect is None:
+        stored, lows = _read(self._key), list(self._storages)
+        if stored is None:
             return False
         note("memo", spoke=True)
-        lows = list(self._storages)
-        for one in effect.stores:
-            units = one.units(lows[one.number])
-            shipped._interpreter.store(units.addresses, one.bits, np.ones(len(one.bits), bool))
-            lines = tuple(self._line(*each) for each in effect.last.get(one.number, ()))
-            home = self._launch.view_at(units.low).home
-            writers.stored(self._launch, home, units.offsets, units.width, lines)
+        for one in stored:
+            low, offsets = lows[one.number], np.flatnonzero(np.unpackbits(one.marks)) * one.width
+            shipped._interpreter.store(_addresses(low, offsets), one.bits, np.ones(len(one.bits), bool))
+            writers.stored(self._launch, low, offsets, one.width, tuple(self._line(*each) for each in one.lines))
         return True
 
     def keep(self, writers: LastWriters) -> None:
         """Called once the launch has run, where nothing went wrong."""
-        launch, numbers = self._launch, {low: number for number, low in enumerate(self._storages)}
-        if not launch.is_plain:
+        if not self._launch.is_plain:
             return
+        numbers, last = {low: number for number, low in enumerate(self._storages)}, writers.lines_of(self._launch)
+        stored = []
         with contextlib.suppress(Unknown):
-            lows = [(units, self._storages[units.low]) for units in launch.stores.units()]
-            stores = tuple(_stored(numbers[units.low], units, size) for units, size in lows)
-            last = {numbers[low]: tuple(map(self._relative, lines)) for low, lines in writers.lines_of(launch).items()}
-            _write(self._key, Effect(stores, last))
+            for low, unit, units in self._launch.stores.units():
+                marks = np.zeros(-(-self._storages[low] // unit), bool)
+                marks[units] = True
+                bits, lines = bits_at(_addresses(low, units * unit), unit), map(self._relative, last.get(low, ()))
+                stored.append(Stored(numbers[low], unit, np.packbits(marks), bits, tuple(lines)))
+            _write(self._key, stored)
 
     def _relative(self, line: CodeLine) -> tuple[int, int]:
         """A line as far as it stays the same where its function is moved. Raises Unknown."""
@@ -179,10 +168,8 @@ class KeyedLaunch:
         return self._codes[at], self._codes[at].co_firstlineno + below
 
 
-def _stored(number: int, units: Units, size: int) -> Stored:
-    marks = np.zeros(-(-size // units.width), bool)
-    marks[units.numbers] = True
-    return Stored(number, units.width, np.packbits(marks), bits_at(units.addresses, units.width))
+def _addresses(low: int, offsets: Array) -> Array:
+    return offsets.astype(np.uint64) + np.uint64(low)
 
 
 # What a key tells
@@ -261,18 +248,18 @@ def _folder() -> Path:
     return _KEPT[0][0]
 
 
-def _read(key: str) -> Effect | None:
+def _read(key: str) -> list[Stored] | None:
     file = _folder() / key
     with contextlib.suppress(FileNotFoundError):
-        effect: Effect = pickle.loads(file.read_bytes())
+        stored: list[Stored] = pickle.loads(file.read_bytes())
         os.utime(file)
-        return effect
+        return stored
     return None
 
 
-def _write(key: str, effect: Effect) -> None:
-    """Keeps an effect, whole or not at all, in the place of those that were longest of no use."""
-    held = pickle.dumps(effect, pickle.HIGHEST_PROTOCOL)
+def _write(key: str, stored: Sequence[Stored]) -> None:
+    """Keeps what a launch left, whole or not at all, in the place of those that were longest of no use."""
+    held = pickle.dumps(stored, pickle.HIGHEST_PROTOCOL)
     with contextlib.suppress(OSError):  # there is no room, the folder is gone, or another process makes room
         _make_room(len(held))
         with tempfile.NamedTemporaryFile(dir=_folder(), delete=False) as file:
