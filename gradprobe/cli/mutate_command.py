@@ -135,18 +135,18 @@ class _Progress:
         self.tick = Progress()
         self._latest: Campaign | None = None
 
-    def __call__(self, found: Campaign) -> None:
-        self._latest = found
-        done = len(found.outcomes)
-        self.tick(f"fault {done} of {found.tried}", done / found.tried)
+    def __call__(self, campaign: Campaign) -> None:
+        self._latest = campaign
+        done = len(campaign.outcomes)
+        self.tick(f"fault {done} of {campaign.tried}", done / campaign.tried)
         if done % _BETWEEN == 0 and not sys.stderr.isatty():
-            note(f"{done} of {found.tried} tried")
+            note(f"{done} of {campaign.tried} tried")
         if self.json_file is not None and keeps_changing(self.json_file):
-            dump(self.json_file, unfinished(self._document(found)))
+            dump(self.json_file, unfinished(self._document(campaign)))
 
-    def finish(self, found: Campaign) -> None:
-        self._show(found)
-        dump(self.json_file, self._document(found))
+    def finish(self, campaign: Campaign) -> None:
+        self._show(campaign)
+        dump(self.json_file, self._document(campaign))
 
     def stop(self, total: int) -> None:
         """Shows what was known when the campaign was interrupted; the file holds it."""
@@ -156,16 +156,16 @@ class _Progress:
             self.tick.over(functools.partial(self._show, self._latest))
         print_failure(interrupted(len(self._latest.outcomes) if self._latest else 0, total, "faults"))
 
-    def _show(self, found: Campaign) -> None:
+    def _show(self, campaign: Campaign) -> None:
         if self.json_file != "-":
             from ..commands.mutate.campaign_screen import render_campaign
 
-            show(render_campaign(found, width()))
+            show(render_campaign(campaign, width()))
 
-    def _document(self, found: Campaign) -> dict[str, Any]:
+    def _document(self, campaign: Campaign) -> dict[str, Any]:
         from ..commands.mutate.campaign_screen import campaign_as_json
 
-        return campaign_as_json(found, self.repro_command)
+        return campaign_as_json(campaign, self.repro_command)
 
 
 def _gate(request: last.CheckRequest, gates: _Gates) -> Gate:

@@ -125,11 +125,11 @@ class _Tour:
 
         latest: list[Survey] = []
 
-        def so_far(found: Survey) -> None:
-            latest[:] = [found]
-            done, of = len(found.results), len(found.plan.trials)
+        def so_far(survey: Survey) -> None:
+            latest[:] = [survey]
+            done, of = len(survey.results), len(survey.plan.trials)
             tick(f"{request.target}, layout {done} of {of}", done / of)
-            self.forms.write_so_far(self._together(found.report))
+            self.forms.write_so_far(self._together(survey.report))
 
         with Progress() as tick:
             tick("importing torch and the target", None)

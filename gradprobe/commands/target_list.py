@@ -154,14 +154,14 @@ def found_in(file: str) -> FileTargets:
         return FileTargets(file, tuple(map(_listed, found.functions)), tuple(one.name for one in kernels))
 
 
-def _listed(found: FoundFunction) -> TargetListing:
-    word = found.word
+def _listed(function: FoundFunction) -> TargetListing:
+    word = function.word
     try:
-        target = target_of(found)
+        target = target_of(function)
     except UsageFailure as failure:
         why = str(failure).removeprefix(f"target {word!r} ")
-        known = set(map(canonical_name, inspect.signature(found.function).parameters))
-        return TargetListing(word, "", "", False, (), (), found.source.line, why, not {"q", "k", "v"} <= known)
+        known = set(map(canonical_name, inspect.signature(function.function).parameters))
+        return TargetListing(word, "", "", False, (), (), function.source.line, why, not {"q", "k", "v"} <= known)
     of_lazy = {"window", *(name for input in ("tau", "bias") for name in (input, GRADIENT_OF[input].lower()))}
     lazy = of_lazy if target.family == "lazy" else set()
     masks = {"bias": "mask"} if target.takes.get("bias") in EITHER else {}
@@ -175,7 +175,7 @@ def _listed(found: FoundFunction) -> TargetListing:
         target.is_backward,
         _taken(target.takes, target.family),
         target.outputs,
-        found.source.line,
+        function.source.line,
     )
 
 
@@ -186,27 +186,27 @@ def _taken(takes: Iterable[str | None], family: str) -> tuple[str, ...]:
     return tuple(option.name for option in OPTIONS if option.name in options)
 
 
-def file_as_json(found: FileTargets) -> dict[str, Any]:
+def file_as_json(targets: FileTargets) -> dict[str, Any]:
     """The document gradprobe.targets.file/1."""
-    return {"schema": "gradprobe.targets.file/1", **asdict(found)}
+    return {"schema": "gradprobe.targets.file/1", **asdict(targets)}
 
 
-def render_file(found: FileTargets, width: int) -> list[Text]:
+def render_file(targets: FileTargets, width: int) -> list[Text]:
     """What can be checked, with the words to type; then what cannot, and why."""
-    can = [one for one in found.targets if not one.refused]
-    lines = [Text(f"{found.file}: {len(can)} of {plural(len(found.targets), 'function')} can be checked", "bold")]
+    can = [one for one in targets.targets if not one.refused]
+    lines = [Text(f"{targets.file}: {len(can)} of {plural(len(targets.targets), 'function')} can be checked", "bold")]
     for entry in can:
         lines += [Text(), *_of_file(entry, width)]
-    if len(can) < len(found.targets):
-        lines += [Text(), *_refused([one for one in found.targets if one.refused], width)]
-    return lines if can else [*lines, Text(), *map(Text, lines_of(_way_out(found), max(width, 40)))]
+    if len(can) < len(targets.targets):
+        lines += [Text(), *_refused([one for one in targets.targets if one.refused], width)]
+    return lines if can else [*lines, Text(), *map(Text, lines_of(_way_out(targets), max(width, 40)))]
 
 
-def _way_out(found: FileTargets) -> str:
-    if found.kernels and not found.targets:
-        launch = f"{found.file} has kernels and nothing that launches them ({', '.join(found.kernels)})"
+def _way_out(targets: FileTargets) -> str:
+    if targets.kernels and not targets.targets:
+        launch = f"{targets.file} has kernels and nothing that launches them ({', '.join(targets.kernels)})"
         return f"{launch}: name a function that does, of the file that imports it; gradprobe init writes one"
-    return f"gradprobe init writes an adapter, to call what {found.file} has"
+    return f"gradprobe init writes an adapter, to call what {targets.file} has"
 
 
 def _refused(entries: Sequence[TargetListing], width: int) -> Iterator[Text]:

@@ -125,11 +125,11 @@ class Group:
         return f"in {', '.join(self.layouts)}: {self.memory[0].sentence}"
 
 
-def grouped(found: Iterable[tuple[str, MemoryFinding]]) -> list[Group]:
+def grouped(findings: Iterable[tuple[str, MemoryFinding]]) -> list[Group]:
     """(layout, finding) of several runs, the worst first."""
     layouts: dict[object, dict[str, None]] = {}
     groups: dict[object, dict[object, MemoryFinding]] = {}
-    for layout, finding in found:
+    for layout, finding in findings:
         key = (finding.kind, finding.kernel, finding.tensor or finding.line, finding.access)
         layouts.setdefault(key, {})[layout] = None
         lines = groups.setdefault(key, {})

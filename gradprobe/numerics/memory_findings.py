@@ -27,31 +27,30 @@ def of_breach(breach: Breach) -> MemoryFinding:
     return MemoryFinding(GUARD, breach.tensor, breach.sentence, access="store", lanes=breach.count)
 
 
-def of_access(found: AccessFinding) -> MemoryFinding:
+def of_access(finding: AccessFinding) -> MemoryFinding:
     """An access that the interpreter's watch found."""
-    place, wraps, rest = found.place, found.spot.wrapped is not None, found.rest
-    where = (found.kernel, place.file, place.line, place.code)
+    place, wraps, rest = finding.place, finding.spot.wrapped is not None, finding.rest
+    where = (finding.kernel, place.file, place.line, place.code)
     return MemoryFinding(
-        found.kind,
-        found.tensor,
-        found.sentence(),
+        finding.kind,
+        finding.tensor,
+        finding.sentence(),
         *where,
-        access=found.access,
-        lanes=found.lanes,
+        access=finding.access,
+        lanes=finding.lanes,
         wraps=wraps,
-        allocated=found.allocated,
-        runs_on=found.kind == OUTSIDE and found.runs_on,
+        allocated=finding.allocated,
+        runs_on=finding.kind == OUTSIDE and finding.runs_on,
         rest=(rest.kernel, rest.place.file, rest.place.line) if rest else ("", "", 0),
     )
 
 
-def of_cuda(found: CudaFinding) -> MemoryFinding:
+def of_cuda(finding: CudaFinding) -> MemoryFinding:
     """What was seen of a CUDA kernel that ran on the CPU."""
-    line, access = found.now.line, _CUDA_ACCESSES.get(found.now.how, "")
-    where = (found.kernel, line.file, line.line, line.code)
-    return MemoryFinding(
-        found.kind, found.array, found.sentence, *where, access=access, lanes=found.count, in_block=found.is_shared
-    )
+    line, access = finding.now.line, _CUDA_ACCESSES.get(finding.now.how, "")
+    where = (finding.kernel, line.file, line.line, line.code)
+    about = (finding.kind, finding.array, finding.sentence, *where)
+    return MemoryFinding(*about, access=access, lanes=finding.count, in_block=finding.is_shared)
 
 
 def of_change(change: InputChange, axes: str, writer: Writer | None) -> MemoryFinding:
@@ -95,10 +94,10 @@ def _by(writer: Writer) -> str:
     return f" by {words}" if words else ""
 
 
-def of_shared(found: Shared) -> MemoryFinding:
+def of_shared(shared: Shared) -> MemoryFinding:
     """A gradient that lies in the memory of another tensor."""
-    sentence = f"{found.name} lies in the memory of {found.other}: {found.count:,} of its elements are also its own"
-    return MemoryFinding(SHARED, found.name, f"{sentence}, and whatever changes one changes the other")
+    sentence = f"{shared.name} lies in the memory of {shared.other}: {shared.count:,} of its elements are also its own"
+    return MemoryFinding(SHARED, shared.name, f"{sentence}, and whatever changes one changes the other")
 
 
 def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[MemoryFinding]:

@@ -130,8 +130,8 @@ class Spread:
         self.x = x
         self.of: dict[str, Scatter] = {}
 
-    def add(self, tile: Tile, found: Mapping[str, TileShare]) -> None:
-        for result, tile_values in found.items():
+    def add(self, tile: Tile, shares: Mapping[str, TileShare]) -> None:
+        for result, tile_values in shares.items():
             scatter = self.of.setdefault(result, self._nothing(result, tile_values))
             for name, part in tile_values.parts.items():
                 self._add(result, scatter.parts[name], tile, part)

@@ -100,12 +100,12 @@ def _difference(layout: str, finding: Finding, differing: int) -> Difference:
     )  # fmt: skip
 
 
-def _with_first(case: Case, measured: Measured, found: Difference, others: Tensor) -> Difference:
+def _with_first(case: Case, measured: Measured, difference: Difference, others: Tensor) -> Difference:
     """With what the reference gives at the first difference, and what the other target gave there."""
-    if (first := found.first) is None:
-        return found
+    if (first := difference.first) is None:
+        return difference
     at = (first.batch or 0, first.head or 0, first.row or 0, first.col or 0)
     located = locate_at(
-        case, measured.x, measured.trace, measured.comparison, found.name, at, float(first.budget or 0.0)
+        case, measured.x, measured.trace, measured.comparison, difference.name, at, float(first.budget or 0.0)
     )
-    return replace(found, first=replace(located, window=None), other=first.expected)
+    return replace(difference, first=replace(located, window=None), other=first.expected)

@@ -42,11 +42,11 @@ def whole_heads(probed: Probed, most: int = MOST_BYTES) -> tuple[KeptHeads, dict
     return KeptHeads(command=probed.reproduce, layout=run.layout, heads=tuple(heads), left_out=left_out), arrays
 
 
-def _wanted(found: Measured) -> Iterator[tuple[str, int, int]]:
+def _wanted(measured: Measured) -> Iterator[tuple[str, int, int]]:
     """Intermediate, batch and head, what matters most first."""
-    findings = found.comparison.findings
+    findings = measured.comparison.findings
     wrong = [at for finding in findings.values() for at in _wrong_heads(finding)]
-    first = found.first
+    first = measured.first
     if first is not None and first.intermediate in findings:
         wrong.insert(0, (first.batch or 0, first.head or 0, findings[first.intermediate].ratio.shape[1]))
     most = max(finding.ratio.shape[1] for finding in findings.values())

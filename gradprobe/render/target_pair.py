@@ -77,12 +77,12 @@ def _ratio(difference: Difference) -> float:
     return difference.max_budget_ratio or 0.0
 
 
-def _element(found: Difference) -> str:
-    first = found.first
+def _element(difference: Difference) -> str:
+    first = difference.first
     assert first is not None
     axes = [f"{axis} {index}" for axis, index in (("row", first.row), ("col", first.col)) if index is not None]
-    numbers = f"{value(first.actual)} here, {value(found.other)} there, {value(first.expected)} by the reference"
-    return f"{found.name} ({found.layout}), {', '.join([place_in_words(first), *axes])}: {numbers}"
+    numbers = f"{value(first.actual)} here, {value(difference.other)} there, {value(first.expected)} by the reference"
+    return f"{difference.name} ({difference.layout}), {', '.join([place_in_words(first), *axes])}: {numbers}"
 
 
 def _alike(differences: Sequence[Difference]) -> dict[str, list[str]]:

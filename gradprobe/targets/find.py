@@ -85,22 +85,22 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
     return target_of(find_function(subject), family)
 
 
-def target_of(found: FoundFunction, family: str | None = None) -> Target:
+def target_of(function: FoundFunction, family: str | None = None) -> Target:
     """The target that a function is.
 
     Raises:
         UsageFailure: from `find_target`, for what concerns parameters.
     """
     try:
-        signature = inspect.signature(found.function)
+        signature = inspect.signature(function.function)
     except (ValueError, TypeError):
         raise UsageFailure(
-            f"target {found.word!r} has no readable signature", "wrap it in a Python function with named parameters"
+            f"target {function.word!r} has no readable signature", "wrap it in a Python function with named parameters"
         ) from None
-    takes, required = parameters_of(signature, found.word)
+    takes, required = parameters_of(signature, function.word)
     form = _window_form(signature.parameters[takes["window"]]) if "window" in takes else PAIR
-    own = (found.word, found.function, takes, required, family or family_of(takes), found.source, found.changes)
-    return Target(*own, window_form=form)
+    own = (function.word, function.function, takes, required, family or family_of(takes))
+    return Target(*own, function.source, function.changes, window_form=form)
 
 
 @dataclass(frozen=True)

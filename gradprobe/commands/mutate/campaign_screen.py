@@ -19,16 +19,16 @@ _GAP = "survived: the gate has a gap, or the edit changes no result"
 _NAMED = 3
 
 
-def render_campaign(found: Campaign, width: int) -> list[Text]:
+def render_campaign(campaign: Campaign, width: int) -> list[Text]:
     """The campaign as lines; the table fits 80 columns, sentences and code are folded to `width`."""
-    lines = [*_verdict(found, width), Text(), *_table(found), Text()]
-    survivors = found.having(SURVIVED)
+    lines = [*_verdict(campaign, width), Text(), *_table(campaign), Text()]
+    survivors = campaign.having(SURVIVED)
     if survivors:
         lines.append(Text(f"  {_GAP}", "dim"))
     for outcome in survivors:
         more = "; this gate never runs that line" if outcome.ran is False else ""
         lines += [_head(outcome.mutant, more), *_edit(outcome.mutant, width)]
-    return [*lines, *(line for sentence in _sentences(found) for line in folded(sentence, width))]
+    return [*lines, *(line for sentence in _sentences(campaign) for line in folded(sentence, width))]
 
 
 def render_list(mutants: Sequence[Mutant], of: int, width: int) -> list[Text]:
@@ -42,24 +42,24 @@ def render_list(mutants: Sequence[Mutant], of: int, width: int) -> list[Text]:
     return [*lines, Text(f"{plural(of, 'fault')} can be planted{part}")]
 
 
-def _verdict(found: Campaign, width: int) -> Iterator[Text]:
-    killed, survived, invalid = (len(found.having(verdict)) for verdict in (KILLED, SURVIVED, INVALID))
+def _verdict(campaign: Campaign, width: int) -> Iterator[Text]:
+    killed, survived, invalid = (len(campaign.having(verdict)) for verdict in (KILLED, SURVIVED, INVALID))
     count, verdict, style = killed, "KILLED", "bold green"
     if survived:
         count, verdict, style = survived, "SURVIVED", "bold red"
     elif not killed:
         count, verdict, style = invalid, "NOT RUN", f"bold {CAUTION}"
-    words = f"{count:,} of {plural(len(found.outcomes), 'fault')}"
+    words = f"{count:,} of {plural(len(campaign.outcomes), 'fault')}"
     words += f" ({invalid:,} did not run)" if invalid and count != invalid else ""
-    yield from headed(verdict, style, f"{words}: {found.target}, by {found.gate.words}", width)
+    yield from headed(verdict, style, f"{words}: {campaign.target}, by {campaign.gate.words}", width)
 
 
-def _table(found: Campaign) -> Iterator[Text]:
+def _table(campaign: Campaign) -> Iterator[Text]:
     heads = ("planted", "killed", "survived", "not run")
     longest = max(map(len, CLASSES.values()))
     yield Text(f"  {'class':<{longest + 6}}" + "".join(f"{head:>{_CELL}}" for head in heads), "dim")
     for name, words in CLASSES.items():
-        counts = counts_of(found, name)
+        counts = counts_of(campaign, name)
         if counts["planted"]:
             line = Text(f"  {name:<6}{words:<{longest}}{counts['planted']:>{_CELL}}")
             for verdict, style in ((KILLED, "green"), (SURVIVED, "bold red"), (INVALID, CAUTION)):
@@ -67,9 +67,9 @@ def _table(found: Campaign) -> Iterator[Text]:
             yield line
 
 
-def counts_of(found: Campaign, fault_class: str) -> dict[str, int]:
+def counts_of(campaign: Campaign, fault_class: str) -> dict[str, int]:
     """How many mutants of a class were planted, and how many came to each verdict."""
-    those = [outcome.verdict for outcome in found.outcomes if outcome.mutant.fault_class == fault_class]
+    those = [outcome.verdict for outcome in campaign.outcomes if outcome.mutant.fault_class == fault_class]
     return {"planted": len(those), **{verdict: those.count(verdict) for verdict in (KILLED, SURVIVED, INVALID)}}
 
 
@@ -84,13 +84,13 @@ def _edit(mutant: Mutant, width: int) -> Iterator[Text]:
         yield from (Text(line, style) for line in fold.wrap(code))
 
 
-def _sentences(found: Campaign) -> Iterator[str]:
-    survivors, killed = found.having(SURVIVED), found.having(KILLED)
+def _sentences(campaign: Campaign) -> Iterator[str]:
+    survivors, killed = campaign.having(SURVIVED), campaign.having(KILLED)
     idle = [outcome for outcome in survivors if outcome.ran is False]
     if idle:
         lines = ", ".join(map(str, sorted({outcome.mutant.line for outcome in idle})))
         yield f"{len(idle):,} of {plural(len(survivors), 'survivor')} changed a line that this gate never runs: {lines}"
-    invalid = found.having(INVALID)
+    invalid = campaign.having(INVALID)
     for outcome in invalid[:_NAMED]:
         words = outcome.words.removeprefix("gradprobe: ")
         yield f"did not run: {outcome.mutant.name}, line {outcome.mutant.line}: {words}"
@@ -99,36 +99,36 @@ def _sentences(found: Campaign) -> Iterator[str]:
     late = sum(outcome.words.startswith(LATE) for outcome in killed)
     if late:
         yield f"{late:,} of the killed were stopped because the gate did not end"
-    possible = f"{plural(len(found.planted), 'fault')} that can be planted in {found.file.name}"
-    took = f"in {found.seconds:.0f} s; the gate alone takes {found.plain_seconds:.1f} s"
-    yield f"tried {len(found.outcomes):,} of {possible}, {took}"
+    possible = f"{plural(len(campaign.planted), 'fault')} that can be planted in {campaign.file.name}"
+    took = f"in {campaign.seconds:.0f} s; the gate alone takes {campaign.plain_seconds:.1f} s"
+    yield f"tried {len(campaign.outcomes):,} of {possible}, {took}"
 
 
 SCHEMA = "gradprobe.mutate/1"
 _KEYS = {KILLED: "killed", SURVIVED: "survived", INVALID: "did_not_run", "planted": "planted"}
 
 
-def campaign_as_json(found: Campaign, repro_command: str) -> dict[str, Any]:
+def campaign_as_json(campaign: Campaign, repro_command: str) -> dict[str, Any]:
     """The document, ready for `json.dumps`; verdict "survived" where any mutant did, else "killed" or "error"."""
-    by_class = {name: counts_of(found, name) for name in CLASSES}
+    by_class = {name: counts_of(campaign, name) for name in CLASSES}
     return {
         "schema": SCHEMA,
-        "verdict": {0: "killed", 1: "survived", 3: "error"}[found.exit_code],
-        "target": found.target,
-        "file": str(found.file),
-        "gate": {"command": found.gate.words, "own": found.gate.own, "seconds": round(found.plain_seconds, 3)},
-        "possible": len(found.planted),
-        "chosen": found.tried,
-        "planted": len(found.outcomes),
-        **{_KEYS[verdict]: len(found.having(verdict)) for verdict in (KILLED, SURVIVED, INVALID)},
+        "verdict": {0: "killed", 1: "survived", 3: "error"}[campaign.exit_code],
+        "target": campaign.target,
+        "file": str(campaign.file),
+        "gate": {"command": campaign.gate.words, "own": campaign.gate.own, "seconds": round(campaign.plain_seconds, 3)},
+        "possible": len(campaign.planted),
+        "chosen": campaign.tried,
+        "planted": len(campaign.outcomes),
+        **{_KEYS[verdict]: len(campaign.having(verdict)) for verdict in (KILLED, SURVIVED, INVALID)},
         "classes": {
             name: {_KEYS[key]: count for key, count in counts.items()}
             for name, counts in by_class.items()
             if counts["planted"]
         },
-        "mutants": [_mutant(outcome) for outcome in found.outcomes],
+        "mutants": [_mutant(outcome) for outcome in campaign.outcomes],
         "reproduce": repro_command,
-        "seconds": round(found.seconds, 3),
+        "seconds": round(campaign.seconds, 3),
     }
 
 

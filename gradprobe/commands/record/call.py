@@ -101,10 +101,10 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
-def together(found: Iterable[WatchedCalls]) -> WatchedCalls:
+def together(watches: Iterable[WatchedCalls]) -> WatchedCalls:
     """What several processes saw, as one."""
     whole = WatchedCalls()
-    for seen in found:
+    for seen in watches:
         whole.imported |= seen.imported
         whole.trouble = whole.trouble or seen.trouble
         for name in ("calls", "without_grad", "arrived", "not_finite", "over", "kept", "layouts_missed"):

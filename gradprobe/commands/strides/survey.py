@@ -204,24 +204,24 @@ def _explained(crashed: TrialResult, seen: TaskResult | None) -> TrialResult:
     return replace(crashed, words=f"{crashed.words}; the same layout run small on the CPU {shows}")
 
 
-def _blamed(found: Survey, each: Callable[[Sequence[Any]], Iterator[TaskResult]]) -> tuple[Culprit, ...]:
+def _blamed(survey: Survey, each: Callable[[Sequence[Any]], Iterator[TaskResult]]) -> tuple[Culprit, ...]:
     """The culprits, where layouts are to blame. A crash during the search changes no verdict."""
-    known = tuple(hazard.culprit for hazard in hazards(found.results) if hazard.severity == ERROR)
-    failing = [result for result in found.results if result.is_failing]
+    known = tuple(hazard.culprit for hazard in hazards(survey.results) if hazard.severity == ERROR)
+    failing = [result for result in survey.results if result.is_failing]
     if all(result.hazard for result in failing):
         return known
     # Copies hide a fault of strides, and so do values that are all equal.
-    bare = [result for result in found.having(MATCH) if not result.copied]
+    bare = [result for result in survey.having(MATCH) if not result.copied]
     fine = [result for result in bare if all(layout != EXPANDED for _, layout in result.trial.assigned)]
     titles = tuple([result.trial.title for result in results] for results in (failing, fine))
     return (*(next(each([titles])).result or ()), *known)
 
 
 def _diagnosed(
-    found: Survey, edits: Allowance, each: Callable[[Sequence[Any]], Iterator[TaskResult]]
+    survey: Survey, edits: Allowance, each: Callable[[Sequence[Any]], Iterator[TaskResult]]
 ) -> tuple[tuple[Diagnosis, ...], tuple[str, ...]]:
     """Why the first layout with wrong numbers that lays one tensor, or all, otherwise is wrong, and what is known."""
-    wrong = (one for one in found.results if one.is_failing and one.run is not None and one.run.has_wrong_elements)
+    wrong = (one for one in survey.results if one.is_failing and one.run is not None and one.run.has_wrong_elements)
     plain = sorted((one for one in wrong if one.trial.kind != PROGRAM), key=lambda one: one.trial.kind != ALONE)
     sought = [Sought(one.trial.title, edits) for one in plain[:1]]
     return next((ended.result for ended in each(sought) if ended.result), ((), ()))

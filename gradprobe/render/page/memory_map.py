@@ -154,16 +154,16 @@ def drawn(read: Misread) -> Markup:
     return _strip(steps, own, label)
 
 
-def reaches(found: AxisReach, laid: Sequence[TensorLayout]) -> list[StrideStep]:
+def reaches(reach: AxisReach, laid: Sequence[TensorLayout]) -> list[StrideStep]:
     """Each index that a load or a store should reach and does not, in elements where it is known how the tensor lay."""
-    word, known = AXIS_WORDS.get(found.letter, "index"), {one.name: one for one in laid}.get(found.tensor)
-    stride = dict(zip(known.axes, known.strides, strict=False)).get(found.letter, 1) if known else 1
+    word, known = AXIS_WORDS.get(reach.letter, "index"), {one.name: one for one in laid}.get(reach.tensor)
+    stride = dict(zip(known.axes, known.strides, strict=False)).get(reach.letter, 1) if known else 1
     return [
         StrideStep(
             f"{word} {due}", due * stride, None if does is None else does * stride,
             "outside its elements" if does is None else f"{word} {does}", is_wrong=True,
         )
-        for due, does in found.pairs
+        for due, does in reach.pairs
     ]  # fmt: skip
 
 
@@ -223,9 +223,9 @@ def _tiles(result: VisitedPairs) -> Markup:
     ).format(width, height, f"{result.name}: the tiles that were visited", Markup("").join(parts))
 
 
-def _describe(found: AxisReach) -> str:
-    word, does = AXIS_WORDS.get(found.letter, "index"), "written" if found.is_store else "read"
-    return f"{found.tensor}: above each {word} that should be {does}, below the one that is"
+def _describe(reach: AxisReach) -> str:
+    word, does = AXIS_WORDS.get(reach.letter, "index"), "written" if reach.is_store else "read"
+    return f"{reach.tensor}: above each {word} that should be {does}, below the one that is"
 
 
 def parts_of_memory(report: Report) -> dict[str, object]:

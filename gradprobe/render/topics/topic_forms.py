@@ -22,10 +22,10 @@ _INDENT = 8
 _LEAST = 40
 
 
-def render_topics(found: Sequence[Topic], width: int) -> list[Text]:
+def render_topics(topics: Sequence[Topic], width: int) -> list[Text]:
     """Each topic in full."""
     lines: list[Text] = []
-    for topic in found:
+    for topic in topics:
         lines += [*([Text()] if lines else []), *_whole(topic, max(width, _LEAST))]
     return lines
 
