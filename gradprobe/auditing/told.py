@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from ..model.intermediates import PRODUCTS, symbol
 from ..model.number import listed
 from ..model.report import Diagnosis, NameMismatch, Where
 from ..source.expressions import Expression
-from ..targets.naming import plain_function
+from ..targets.naming import LoadedSource, plain_function
 from ..targets.returned import statements_of
 from .audit import Audit
 from .explain import AT_USE, AuditExplanation, Located, Sight
@@ -57,7 +57,8 @@ def _diagnosis(
     rebound = None if also else _rebound(audit, explanation, places[0])
     if rebound is not None:
         places.insert(0, rebound.at)
-    wheres = tuple(where for at in places if (where := _where(audit, at)) is not None)
+    found, function = audit.callee.found, audit.callee.function
+    wheres = tuple(where for at in places if (where := where_of(found.source, function, at)) is not None)
     formulas = due_in(audit.attempt.drawn.case.family)
     due = [formulas[name] for name in own if name in formulas]
     return Diagnosis(
@@ -105,12 +106,9 @@ def _rebinding(sight: Sight) -> str:
     return f"the parameter {sight.at.name} holds {sight.words} from line {sight.at.line} on"
 
 
-def _where(audit: Audit, at: Expression | None) -> Where | None:
-    return where_in(audit.callee.found.source.file, lines_of(audit.callee.function), at)
-
-
-def where_in(file: str, lines: Sequence[str], at: Expression | None) -> Where | None:
-    """The line of an expression in a file of these lines, with what it is underlined; None without one."""
+def where_of(source: LoadedSource, function: Callable[..., Any], at: Expression | None) -> Where | None:
+    """The line of an expression in a function's file, with what it is underlined; None without one."""
+    lines = lines_of(function)
     if at is None or not lines:
         return None
     line = lines[at.line - 1]
@@ -118,7 +116,7 @@ def where_in(file: str, lines: Sequence[str], at: Expression | None) -> Where | 
     ends = at.end_column if at.end_line == at.line else len(line.encode())
     end = len(line.encode()[:ends].decode(errors="ignore"))
     before = len(line) - len(line.lstrip())
-    return Where(file, at.line, line.strip(), max(start - before, 0), end - start, at.function)
+    return Where(source.file, at.line, line.strip(), max(start - before, 0), end - start, at.function)
 
 
 def _is_inherited(located: Located) -> bool:
@@ -196,7 +194,7 @@ def known_of(audit: Audit) -> tuple[str, ...]:
     found.append(f"no known formula gives its {listed(list(explanation.unexplained))}")
     if strange is not None:
         where, due = (
-            _where(audit, strange.at),
+            where_of(audit.callee.found.source, audit.callee.function, strange.at),
             due_in(audit.attempt.drawn.case.family).get(role_of(strange.at.name) or ""),
         )
         place = f" (line {where.line}: {where.code})" if where else ""

@@ -10,8 +10,8 @@ from msgspec import structs
 
 from ..auditing.explain import Located, explain
 from ..auditing.forms import DUE, due_in
-from ..auditing.told import where_in
-from ..auditing.watching import lines_of, watched
+from ..auditing.told import where_of
+from ..auditing.watching import watched
 from ..model.case import Case
 from ..model.mechanisms import door
 from ..model.number import listed
@@ -32,7 +32,7 @@ def with_python_lines(experiment: Experiment, run: LayoutRun, found: Sequence[Di
         return [*found]
     target = experiment.target
     for located in _mistakes(experiment, run):
-        where = where_in(target.source.file, lines_of(target.function), located.at)
+        where = where_of(target.source, target.function, located.at)
         if where is None:
             continue
         if not causes:
