@@ -223,9 +223,9 @@ class _Judge:
         if agreed or many < 2:
             return agreed
         if many == 2:
-            (one, mine), (other, its) = by_tensor.items()
+            (name, mine), (other, its) = by_tensor.items()
             total = self._totals[level]
-            return mine if total[other] < total[one] else its if total[one] < total[other] else set()
+            return mine if total[other] < total[name] else its if total[name] < total[other] else set()
         stored = {place.name for place in self._places if not place.is_load}
         return {k for k, n in counts.items() if 2 * n == many and any(k in by_tensor.get(name, ()) for name in stored)}
 
@@ -328,11 +328,11 @@ def _lacking(name: str, site: Site, visited: Array, needed: Array) -> Suspect:
     b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
     is_of_rows = _ROW_AND_KEY[name][0] == "bhm"
     read = np.flatnonzero(visited[b, h, m] if is_of_rows else visited[b, h, :, n]).tolist()
-    one, others = (f"row {m}", "key") if is_of_rows else (f"key {n}", "row")
+    lane, others = (f"row {m}", "key") if is_of_rows else (f"key {n}", "row")
     summed = title(PRODUCTS[name].other)
     those = f"{summed} at {_counted(others, read)}" if read else f"nothing of {summed}"
     reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} "
-    reason += f"(batch {b}, head {h}); what is stored for {one} reads {those}"
+    reason += f"(batch {b}, head {h}); what is stored for {lane} reads {those}"
     return Suspect("pairs", name, site, site.lines[:1], reason, share(int(missing.sum()), int(needed.sum()), "pair"))
 
 

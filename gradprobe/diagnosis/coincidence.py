@@ -153,11 +153,11 @@ def _together(apart: Sequence[Variation]) -> Variation:
     options = {name: word for one in apart for name, word in one.options.items()}
     layouts = next((one.layouts for one in apart if len(one.layouts) > 1), ((),))
     case = apart[0].case
-    for one in apart:
-        if "heads" in one.options:
-            case = case.with_heads(one.case.heads, one.case.kv_heads)
-        if not {"seqlen", "seqlen_q"}.isdisjoint(one.options):
-            case = case.with_lengths(one.case.seqlen_q, one.case.seqlen_k)
+    for variation in apart:
+        if "heads" in variation.options:
+            case = case.with_heads(variation.case.heads, variation.case.kv_heads)
+        if not {"seqlen", "seqlen_q"}.isdisjoint(variation.options):
+            case = case.with_lengths(variation.case.seqlen_q, variation.case.seqlen_k)
     return Variation(case, options, layouts)
 
 

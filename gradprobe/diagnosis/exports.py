@@ -14,8 +14,9 @@ def of_conventions(runs: Iterable[LayoutRun]) -> dict[Diagnosis, tuple[str, ...]
     shown: dict[tuple[str, str], tuple[str, ...]] = {}
     for run in runs:
         strict = run.measured is not None and run.measured.as_read is not None
-        for one in run.measured.conventions if run.measured is not None and strict else ():
-            shown[one.name, one.relation] = (*shown.get((one.name, one.relation), ()), run.layout)
+        for convention in run.measured.conventions if run.measured is not None and strict else ():
+            name = convention.name, convention.relation
+            shown[name] = (*shown.get(name, ()), run.layout)
     return {_diagnosis(*of, also=number > 0): layouts for number, (of, layouts) in enumerate(shown.items())}
 
 

@@ -121,8 +121,8 @@ class _Reading:
     def _scores_of_dot(self, node: Node) -> Iterator[tuple[Node, Node]]:
         """The scores that a dot sums, and the input that it sums them with."""
         if node.site.operation == "dot" and len(node.operands) >= 2:
-            one, other = node.operands[:2]
-            for scores, beside in ((one, other), (other, one)):
+            left, right = node.operands[:2]
+            for scores, beside in ((left, right), (right, left)):
                 if scores.lanes is not None and scores.lanes.is_matrix and self._input(beside) in _SUMMED:
                     yield scores, beside
 

@@ -268,12 +268,12 @@ def _of_names(assigning: Iterable[Node], used: Iterable[Node], *operators: str) 
     """The assignments, the last first, to names that are used, in which such an operator stands."""
     names = {node_text(leaf) for leaf in used if leaf.type == "identifier"}
     found: dict[object, Node] = {}
-    for one in assigning:
-        name = node_text(one.child_by_field_name(_ASSIGNING[one.type])).lstrip("*& ")
-        terms = (child.type for term in nodes(one, "binary_expression") for child in term.children)
+    for made in assigning:
+        name = node_text(made.child_by_field_name(_ASSIGNING[made.type])).lstrip("*& ")
+        terms = (child.type for term in nodes(made, "binary_expression") for child in term.children)
         if name in names and any(sign in operators for sign in terms):
             # Of what is declared again the last declaration counts.
-            found[name if one.type == "init_declarator" else one.start_byte] = one
+            found[name if made.type == "init_declarator" else made.start_byte] = made
     return sorted(found.values(), key=lambda one: -_lines(one).start)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 from ..source.kernel_file import KernelFile, called, calls_of, parameters
@@ -25,7 +26,9 @@ def passed_of_others(path: str, kernel: str, tensor: str) -> Iterator[int]:
     names = next((parameters(one) for one in file.functions if one.name == kernel), [])
     words = words_of(tensor)
     for call in calls_of(file, kernel):
-        given = [*zip(names, call.args, strict=False), *((word.arg or "", word.value) for word in call.keywords)]
+        # Behind `*q.stride()` nobody knows which parameter an argument is for.
+        placed = takewhile(lambda argument: not isinstance(argument, ast.Starred), call.args)
+        given = [*zip(names, placed, strict=False), *((word.arg or "", word.value) for word in call.keywords)]
         itself = next((one.id for name, one in given if isinstance(one, ast.Name) and word_of(name) in words), "")
         for name, argument in given:
             owners = _owners(argument)

@@ -231,15 +231,15 @@ def _is_wrong(node: Node, used_by: Node) -> bool:
     """
     pending, seen = [(node, used_by)], set[Node]()
     while pending:
-        one, user = pending.pop()
-        if one in seen:
+        value, user = pending.pop()
+        if value in seen:
             continue
-        seen.add(one)
+        seen.add(value)
         # In these no division behind takes a factor of the rows away.
         needs_its_rows = user.site.operation in ("dot", "fmul") and any(x.name in _OF_WHOLE_ROWS for x in user.operands)
-        if one.role is None or (one.role.is_by_row and not needs_its_rows):
-            pending += [(operand, one) for operand in one.operands]
-        elif not one.role.is_known:
+        if value.role is None or (value.role.is_by_row and not needs_its_rows):
+            pending += [(operand, value) for operand in value.operands]
+        elif not value.role.is_known:
             return True
     return False
 
