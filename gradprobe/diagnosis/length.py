@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..model.number import LAMBDA
@@ -36,9 +36,11 @@ def with_length(reasons: Reasons, first: LayoutRun, right_at: Callable[[LayoutRu
         said = "it takes multiples of a block, and does not refuse other lengths"
         return replace(reasons, known=(f"{first.layout}, it is right at {words}: {said}", *reasons.known))
     lines = {(where.file, where.line): where for one in of_length for where in one.where}
-    told = (*(one.summary for one in of_length[:_TOLD]), *_more(of_length[_TOLD:]))
+    told, others = [one.summary for one in of_length[:_TOLD]], len(of_length) - _TOLD
+    if others > 0:
+        told.append(f"and {others} more of what it does beyond the end, or to another program's elements")
     summary = f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
-    length = Diagnosis(FAULT, "M3", summary, 1.0, told, tuple(lines.values()), _FIX, seen="seen while it ran")
+    length = Diagnosis(FAULT, "M3", summary, 1.0, tuple(told), tuple(lines.values()), _FIX, seen="seen while it ran")
     layouts = dict.fromkeys(layout for one in of_length for layout in reasons.shown.get(one.fault, (first.layout,)))
     led = reasons.led_by(length, of_length, layouts)
     return replace(led, is_beyond_edits=len(lines) > _FEW and not any(one.also for one in led.diagnoses))
@@ -60,9 +62,3 @@ def _of_length(reasons: Reasons, first: LayoutRun) -> list[Diagnosis]:
         if (one.fault in here and one.fault.startswith(_OF_MEMORY))
         or (here and one.fault in seen and one.fault.startswith(_OF_ELEMENTS) and not one.fix)
     ]
-
-
-def _more(others: Sequence[Diagnosis]) -> list[str]:
-    return (
-        [f"and {len(others)} more of what it does beyond the end, or to another program's elements"] if others else []
-    )

@@ -43,14 +43,15 @@ def comparisons(seen: Observed) -> Iterator[Hypothesis]:
             yield hiding(fault, f"the window's {side} end is left out", _window(side, None))
     if (x.causal or x.window) and x.n_query != x.n_key:
         by = (x.n_key - x.n_query) * (-1 if x.align == "bottom-right" else 1)
-        rule = _with(lambda x, at: _along(x, at, at.diagonal + by))
+        rule = _with(lambda x, at, terms: _along(x, at, at.diagonal + by))
         yield hiding("mask/align", "the diagonal ends in the other corner of the scores", rule)
     if x.seqlens is not None:
         for names, what in ((("rows",), "padded rows are"), (("keys",), "padded keys are"), (_PADDED, "padding is")):
             yield hiding("mask/length", f"{what} not masked", _without_terms(*names))
     if x.mask is not None:
         yield hiding("mask/mask", "the mask that is given is left out", _without_terms("given"))
-        yield hiding("mask/mask", "the mask that is given is read with its meaning reversed", _reversed)
+        reverse = _with(lambda x, at, terms: {"given": terms["given"] ^ True})
+        yield hiding("mask/mask", "the mask that is given is read with its meaning reversed", reverse)
 
 
 _PADDED = ("rows", "keys")
@@ -78,26 +79,26 @@ def _all(terms: Terms) -> Tensor:
     return every
 
 
-def _with(change: Callable[[Attention, Positions], Terms]) -> Rule:
+def _with(change: Callable[[Attention, Positions, Terms], Terms]) -> Rule:
     """The right rule with some of its terms replaced; what no term describes stays as it is."""
 
     def rule(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
         at = positions(x, tile)
         terms = _terms(x, tile, at)
-        other = _all(terms | change(x, at))
+        other = _all(terms | change(x, at, terms))
         return (valid & other) | (other & ~_all(terms))
 
     return rule
 
 
 def _without_terms(*names: str) -> Rule:
-    return _with(lambda x, at: dict.fromkeys(names, True))
+    return _with(lambda x, at, terms: dict.fromkeys(names, True))
 
 
 def causal(by: int | None, rows: int = 0, keys: int = 0) -> Rule:
     """A causal mask that reaches so many keys further, or none; of whole tiles where these have a size."""
 
-    def change(x: Attention, at: Positions) -> Terms:
+    def change(x: Attention, at: Positions, terms: Terms) -> Terms:
         reach = at.j <= at.diagonal + (x.n_query + x.n_key if by is None else by)
         return {"causal": reach & at.tile_sees(rows, keys) if rows else reach}
 
@@ -109,14 +110,8 @@ def _window(side: str, keys: int | None) -> Rule:
     if keys is None:
         return _without_terms(side)
     if side == "left":
-        return _with(lambda x, at: {side: at.j >= at.diagonal - keys})
-    return _with(lambda x, at: {side: at.j <= at.diagonal + keys})
-
-
-def _reversed(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
-    assert x.mask is not None
-    given = part(x.mask, tile)
-    return _with(lambda x, at: {"given": ~given})(valid, x, tile)
+        return _with(lambda x, at, terms: {side: at.j >= at.diagonal - keys})
+    return _with(lambda x, at, terms: {side: at.j <= at.diagonal + keys})
 
 
 def left_out(seen: Observed) -> Iterator[Hypothesis]:

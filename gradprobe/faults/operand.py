@@ -8,7 +8,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..model.case import Case
 from ..model.intermediates import PRODUCTS, steps, title
 from .hypothesis import SIZES, Hypothesis, Observed, making
 from .variant import Hook, TileScope
@@ -72,7 +71,7 @@ def transposed(seen: Observed) -> Iterator[Hypothesis]:
 
 def by_tiles(seen: Observed) -> Iterator[Hypothesis]:
     """Square tiles, as kernels compute, that are not transposed, or multiplied by the operand of their own tile."""
-    for size in _squares(seen.case):
+    for size in dict.fromkeys((seen.case.block_m, *SIZES)):
         for result, *_ in _SUMS:
             words = f"{result} is made with each tile of {size} x {size} transposed the wrong way round"
             hook = partial(_summed, result, PRODUCTS[result].other, size, _TURNED)
@@ -95,10 +94,6 @@ def own_rows(seen: Observed) -> Iterator[Hypothesis]:
             fix = f"read {title(meant)} at the {of_sum} of the loop, not at that of the thread"
             hook = partial(_summed, result, meant, size, _OF_OWN_ROW)
             yield making(f"operand/{result}-row", "A", words, {result: hook}, fix)
-
-
-def _squares(case: Case) -> list[int]:
-    return [*dict.fromkeys((case.block_m, *SIZES))]
 
 
 def _summed(result: str, name: str, size: int, how: str, value: Tensor, t: TileScope) -> Tensor:

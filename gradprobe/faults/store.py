@@ -15,7 +15,7 @@ from ..model.number import listed
 from ..numerics.totals import TOTALS
 from ..reference.attention import BY_HEAD
 from .hypothesis import SIZES, Hypothesis, Observed, making, storing
-from .variant import TileScope
+from .variant import Finish, TileScope
 
 Results = Mapping[str, Tensor]
 
@@ -26,11 +26,8 @@ def zeros(seen: Observed) -> Iterator[Hypothesis]:
     if found:
         are, there = (" are", "in them") if len(found) > 1 else (" is", "there")
         summary = f"{listed(found)}{are} 0 throughout: nothing was stored {there}, or None was returned"
-        yield storing(f"zero/{found[0]}", "H1", summary, found, partial(_zeroed, found), is_plain=True)
-
-
-def _zeroed(names: list[str], values: Results) -> Results:
-    return {name: values[name] * 0 for name in names if name in values}
+        finish: Finish = lambda values: {name: values[name] * 0 for name in found if name in values}  # noqa: E731
+        yield storing(f"zero/{found[0]}", "H1", summary, found, finish, is_plain=True)
 
 
 def shares(seen: Observed) -> Iterator[Hypothesis]:

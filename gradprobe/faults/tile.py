@@ -147,19 +147,15 @@ _OF_EITHER: tuple[tuple[str, str, str, _Counted], ...] = (
 )  # fmt: skip
 
 
-def _of_rows(keep: _Counted, n: int, at: Positions) -> Tensor:
-    return keep(at.i, at.n_rows, n)
-
-
-def _of_keys(keep: _Counted, n: int, at: Positions) -> Tensor:
-    return keep(at.j, at.n_keys, n)
+def _kept_of(what: str, keep: _Counted, n: int, at: Positions) -> Tensor:
+    return keep(at.i, at.n_rows, n) if what == "row" else keep(at.j, at.n_keys, n)
 
 
 def _of_size(n: int) -> Iterator[Row]:
     """What tiles of n rows or keys lose or keep."""
     for word, fault_class, does, keep in _OF_EITHER:
-        for what, of in (("row", _of_rows), ("key", _of_keys)):
-            yield word.format(what), fault_class, does.format(what, n=n), partial(of, keep, n)
+        for what in ("row", "key"):
+            yield word.format(what), fault_class, does.format(what, n=n), partial(_kept_of, what, keep, n)
     yield from (
         ("accumulation", "ACC", f"keeps the last tile of {n} keys that a row sees alone: {OVERWRITTEN}",
          lambda at: at.j // n == (at.end_key - 1) // n),
