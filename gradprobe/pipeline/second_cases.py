@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,23 +32,11 @@ RIGHT, REFUSED, WRONG, DOUBTFUL, UNTRIED = "right", "refused", "wrong", "doubtfu
 _PATIENCE = LAST_RESORT
 
 
-@dataclass(frozen=True)
-class SecondCases:
-    """What small cases of a target showed."""
+def _second_cases(problem: Problem) -> tuple[dict[Ability, str], Ability | None]:
+    """What comes of a small case of each ability that the problem's own case does not use, and the first that is wrong.
 
-    wrong: Ability | None
-    """The first that the target takes and is wrong with, or with which a kernel does not compile."""
-    not_checked: tuple[str, ...]
-    """What was not run, each in words and options."""
-    undeclared: tuple[str, ...]
-    """What came out wrong, and nothing says that it is taken."""
-
-
-def second_cases(problem: Problem) -> SecondCases:
-    """Runs a small case of each ability that the problem's own case does not use.
-
-    On a GPU only what compiles nothing anew is run. What no parameter tells is run in a fork: a kernel that does not
-    take it may leave its memory and end its process.
+    Wrong is also one with which a kernel does not compile. On a GPU only what compiles nothing anew is run. What no
+    parameter tells is run in a fork: a kernel that does not take it may leave its memory and end its process.
     """
     on_cpu = problem.case.device == "cpu"
     abilities = unused_abilities(problem)
@@ -63,11 +51,7 @@ def second_cases(problem: Problem) -> SecondCases:
         uncompiled = [ability for ability, compilation in lowered.items() if compilation.result()[0]]
     came |= dict(zip(apart, others, strict=True))
     wrong = next(iter([*(one for one in abilities if came.get(one) == WRONG), *uncompiled]), None)
-    not_checked, undeclared = (
-        tuple(dict.fromkeys(one.sentence for one in abilities if came.get(one, UNTRIED) == what))
-        for what in (UNTRIED, DOUBTFUL)
-    )
-    return SecondCases(wrong, not_checked, undeclared)
+    return {ability: came.get(ability, UNTRIED) for ability in abilities}, wrong
 
 
 @door("second-cases", lambda report, problem, *args: (report, problem))
@@ -83,11 +67,15 @@ def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) 
     if report.failing is not None:
         return report, problem
     tick("small second cases", 0.0)
-    found = second_cases(problem)
-    report = replace(report, not_checked=found.not_checked, undeclared=found.undeclared)
-    if found.wrong is None:
+    came, wrong = _second_cases(problem)
+    not_checked, undeclared = (
+        tuple(dict.fromkeys(ability.sentence for ability, what in came.items() if what == asked))
+        for asked in (UNTRIED, DOUBTFUL)
+    )
+    report = replace(report, not_checked=not_checked, undeclared=undeclared)
+    if wrong is None:
         return report, problem
-    options, words = found.wrong.options, f"{found.wrong.words}: {' '.join(flags(found.wrong.options))}"
+    options, words = wrong.options, f"{wrong.words}: {' '.join(flags(wrong.options))}"
     command = with_others(report.reproduce, options, options)
     try:
         second, of = probed(problem.with_options(options), command, tick, *more)
