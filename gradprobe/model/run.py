@@ -406,7 +406,7 @@ class Run(Struct, frozen=True, kw_only=True):
         return "TargetFailure", self.error or self.skipped or "the run came to an error"
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class CloseUpRow(Struct, frozen=True, kw_only=True):
     """The worst element of one row."""
 
     row: int
@@ -434,7 +434,7 @@ class CloseUp(Struct, frozen=True, kw_only=True):
     """The worst multiple of the budget in each cell; None where every entry is masked."""
     lines: tuple[int, ...] = ()
     """The row tile of each line of the map, where not all rows were recovered; else empty."""
-    rows: tuple[Row, ...]
+    rows: tuple[CloseUpRow, ...]
     """The wrong rows; where none is wrong, the worst one."""
     element: Element
     """The first wrong one, or the worst where none is wrong."""

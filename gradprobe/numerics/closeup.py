@@ -13,7 +13,7 @@ from ..model.case import Case
 from ..model.failures import UsageFailure
 from ..model.intermediates import slots
 from ..model.number import Number
-from ..model.run import CloseUp, Row
+from ..model.run import CloseUp, CloseUpRow
 from ..reference import Tile
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from .block import block_at
@@ -156,12 +156,12 @@ def _pooled(ratio: Tensor, tile: tuple[int, int], lines: Sequence[int] | None) -
     return tuple(tuple(None if cell < 0 else Number(cell) for cell in row) for row in pooled.tolist())
 
 
-def _rows(judged: Judgement, ratio: Tensor, at: Sequence[int]) -> tuple[Row, ...]:
+def _rows(judged: Judgement, ratio: Tensor, at: Sequence[int]) -> tuple[CloseUpRow, ...]:
     wrong = (~judged.right).sum(1)
     chosen = wrong.nonzero().flatten().tolist() or [int(ratio.amax(1).argmax())]
     cols = ratio.argmax(1).tolist()
     return tuple(
-        Row(
+        CloseUpRow(
             row=at[row],
             mismatched=int(wrong[row]),
             col=col,

@@ -27,6 +27,7 @@ from gradprobe.model.report import (
 )
 from gradprobe.model.run import (
     CloseUp,
+    CloseUpRow,
     Counts,
     Difference,
     Element,
@@ -34,7 +35,6 @@ from gradprobe.model.run import (
     Head,
     Identity,
     Intermediate,
-    Row,
     Run,
     Window,
 )
@@ -84,7 +84,7 @@ RUNS = st.builds(
     intermediates=few(INTERMEDIATES), first_mismatch=st.none() | ELEMENTS, invariants=few(IDENTITIES),
     compared=st.builds(Counts, elements=COUNTS), error=st.none() | WORDS | ERRORS, bits=st.none() | st.booleans(),
 )  # fmt: skip
-ROWS = st.builds(Row, row=COUNTS, mismatched=COUNTS, col=COUNTS, actual=NUMBERS, expected=NUMBERS, ratio=NUMBERS)
+ROWS = st.builds(CloseUpRow, row=COUNTS, mismatched=COUNTS, col=COUNTS, actual=NUMBERS, expected=NUMBERS, ratio=NUMBERS)
 CLOSE_UPS = st.builds(
     CloseUp, layout=WORDS, intermediate=WORDS, batch=INDEX, head=COUNTS, mismatched=COUNTS, total=COUNTS,
     shape=st.tuples(COUNTS, COUNTS), tile=st.tuples(COUNTS, COUNTS), map=rows_of(st.none() | NUMBERS),
@@ -130,7 +130,9 @@ def test_so_does_one_that_is_set_beside_another(report, other, number):
 
 
 def test_what_is_not_finite_is_a_word_in_json_which_stays_strict():
-    row = Row(row=0, mismatched=1, col=0, actual=Number(math.nan), expected=Number(-math.inf), ratio=Number(math.inf))
+    row = CloseUpRow(
+        row=0, mismatched=1, col=0, actual=Number(math.nan), expected=Number(-math.inf), ratio=Number(math.inf)
+    )
     place = Element(
         intermediate="dK", batch=0, head=1, row=3, col=2, tile=(None, 0), actual=Number(math.nan),
         expected=Number(0.5), budget=Number(1e-5),

@@ -8,7 +8,7 @@ from itertools import product
 
 from markupsafe import Markup
 
-from ...model.run import LEVELS, CloseUp, Row
+from ...model.run import LEVELS, CloseUp, CloseUpRow
 from ..notation import place_in_words, ratio
 from .scale import class_of, sign_of
 
@@ -26,7 +26,7 @@ class TileView:
     id: str
     name: str
     """`rows 0-31, cols 16-31`."""
-    rows: tuple[Row, ...]
+    rows: tuple[CloseUpRow, ...]
     """The worst element of each row, where it lies in the tile."""
 
 
@@ -62,7 +62,7 @@ def view_of(id: str, close_up: CloseUp, tile: tuple[int, int], opens: Opens) -> 
 
 def _tiles(name: str, view: CloseUp) -> Iterator[TileView]:
     """The tiles that values are kept of."""
-    found: dict[tuple[int, int], list[Row]] = {}
+    found: dict[tuple[int, int], list[CloseUpRow]] = {}
     for row in view.rows:
         found.setdefault((row.row // view.tile[0], row.col // view.tile[1]), []).append(row)
     for at, rows in sorted(found.items()):
