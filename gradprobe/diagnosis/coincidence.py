@@ -288,7 +288,7 @@ def _warned(
     read = gathered("lint", findings_of, experiment.target, experiment.case) if assigned else []
     for tensor in dict.fromkeys(one.tensor for one in culprits):
         of_tensor = [one for one in culprits if one.tensor == tensor]
-        found = [one for one in read if one.tensor == tensor and not one.by_name]
+        found = [one for one in read if one.tensor == tensor]
         reason = found[0].sentence if found else of_tensor[0].reason
         first, *more = [one.where for one in found] or [_where(one) for one in of_tensor]
         others = sorted({one.line for one in more if one.line != first.line})

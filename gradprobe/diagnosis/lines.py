@@ -68,7 +68,7 @@ class Lines:
         findings = self._about(hypothesis)
         if findings:
             self.read.add(hypothesis.fault)
-            return _with_findings(diagnosis, hypothesis, findings)
+            return replace(_with_strides(diagnosis, findings), summary=_summary(diagnosis, hypothesis, findings))
         return replace(diagnosis, where=tuple(map(among, self._making(hypothesis, active))))
 
     def of_access(self, seen: Diagnosis) -> Diagnosis:
@@ -94,8 +94,7 @@ class Lines:
         if not hypothesis.tensor:
             return []
         found = self._of(hypothesis.tensor)
-        of_axes = [finding for finding in found if not finding.kind or finding.kind in hypothesis.axes]
-        return sorted(of_axes or found, key=lambda finding: finding.by_name)
+        return [finding for finding in found if not finding.kind or finding.kind in hypothesis.axes] or found
 
     def _making(self, hypothesis: Hypothesis, active: Collection[str]) -> tuple[Where, ...]:
         """Where the kernels at fault make the value that is wrong; else where those kernels begin."""
@@ -149,22 +148,10 @@ def _value_of(fault: str, active: Collection[str]) -> str:
     return _INSTEAD.get(word) or (row.name if row is not None else next(iter(active), ""))
 
 
-def _with_findings(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[LintFinding]) -> Diagnosis:
-    """The diagnosis with what the source adds to the numbers: whose stride stands there, and the edit."""
-    notes = dict.fromkeys(finding.sentence for finding in findings if finding.by_name)
-    summary = _summary(diagnosis, hypothesis, _launched(findings))
-    return replace(_with_strides(diagnosis, findings), summary=summary, evidence=(*diagnosis.evidence, *notes))
-
-
 def _with_strides(diagnosis: Diagnosis, findings: Sequence[LintFinding]) -> Diagnosis:
     """The diagnosis at the lines of some strides, with the edit of these."""
     where = tuple(among(_where(finding)) for finding in findings)
-    return replace(diagnosis, where=where, fix=_fix_of(_launched(findings)) or diagnosis.fix)
-
-
-def _launched(findings: Sequence[LintFinding]) -> list[LintFinding]:
-    """Those of kernels that were launched, if there are any."""
-    return [finding for finding in findings if not finding.by_name] or list(findings)
+    return replace(diagnosis, where=where, fix=_fix_of(findings) or diagnosis.fix)
 
 
 def _where(finding: LintFinding) -> Where:

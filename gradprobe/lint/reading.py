@@ -46,11 +46,11 @@ class KernelReading:
 
 
 def findings_of(target: Target, case: Case) -> tuple[LintFinding, ...]:
-    """The wrong strides of a target's kernels, and of the kernels beside them; none where nothing can be caught.
+    """The wrong strides of the kernels that a target launches; none where nothing can be caught.
 
     Kernels are not run, and no value counts: only the case's options and dtype do.
     """
-    return reading_of(target, case).findings
+    return _once(finding for view in views_of(catch(target, case)) for finding in findings_in(view))
 
 
 def reading_of(target: Target, case: Case) -> KernelReading:
@@ -74,24 +74,24 @@ def read_views(views: Sequence[KernelView], scopes: Iterable[tuple[dict[str, obj
     triton = [view.function for view in views if not isinstance(view.function, CudaKernel)]
     beside = {each.file: each.plain.__globals__ for each in triton} | {file: scope for scope, file in scopes}
     alone = [each for file, scope in beside.items() for each in siblings(functions_of(scope, file), views)]
-    findings: dict[tuple[object, ...], LintFinding] = {}
     kernels: dict[str, ReadKernel] = {}
     for view in views:
-        _keep(findings, findings_in(view))
         kernel = _kernel(view.function, view.record, launched=True)
         before = kernels.get(view.name, kernel)
         lost = tuple(sorted({*before.lost, *kernel.lost}))
         kernels[view.name] = replace(kernel, expressions=max(before.expressions, kernel.expressions), lost=lost)
-    for _, _, found in alone:
-        _keep(findings, found)
-    ordered = sorted(findings.values(), key=lambda finding: (finding.by_name, finding.file, finding.line))
     others = (_kernel(function, record, launched=False) for function, record, _ in alone)
-    return KernelReading(tuple(ordered), (*kernels.values(), *others))
+    of_launched = (finding for view in views for finding in findings_in(view))
+    of_others = (finding for _, _, found in alone for finding in found)
+    return KernelReading(_once((*of_launched, *of_others)), (*kernels.values(), *others))
 
 
-def _keep(findings: dict[tuple[object, ...], LintFinding], found: Iterable[LintFinding]) -> None:
+def _once(found: Iterable[LintFinding]) -> tuple[LintFinding, ...]:
+    """Each finding once, in the order of the text, behind those of launched kernels what names alone tell."""
+    places: dict[tuple[object, ...], LintFinding] = {}
     for one in found:
-        findings.setdefault((one.rule, one.file, one.line, one.column, one.tensor), one)
+        places.setdefault((one.rule, one.file, one.line, one.column, one.tensor), one)
+    return tuple(sorted(places.values(), key=lambda finding: (finding.by_name, finding.file, finding.line)))
 
 
 def _kernel(function: Function | CudaKernel, record: Record, *, launched: bool) -> ReadKernel:
