@@ -16,6 +16,7 @@ from .slices import slice_of
 
 # Elements of a storage up to which it is kept what was stored where: 64 MiB a letter.
 _LARGEST_SHADOW = 1 << 24
+_OTHER = {"m": "n", "n": "m"}
 
 
 class IndexedAccesses:
@@ -68,7 +69,7 @@ class IndexedAccesses:
         """Which rows and keys are in the sums that were stored where a tile of rows and dims was loaded."""
         over = self._over.get(home)
         letter = next((x for x in "hg" if x in at), "")
-        kept = {"m": "n", "n": "m"}.get(over or "", "")
+        kept = _OTHER.get(over or "", "")
         if over is None or not letter or not {"b", kept} <= at.keys() or not at.keys() & {"d", "e"}:
             return None
         axes = [axis for axis in (0, 1) if at[kept].ndim == 2 and along(at[kept], 1 - axis) is not None]
@@ -110,7 +111,7 @@ class IndexedAccesses:
         cover = lanes.cover
         if cover is None or "b" not in lanes.at:
             return
-        kept = {"m": "n", "n": "m"}[cover.letter]
+        kept = _OTHER[cover.letter]
         if kept not in lanes.at:
             return
         touched = self._touched(home, _dims(lanes.at))

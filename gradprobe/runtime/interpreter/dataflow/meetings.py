@@ -95,30 +95,27 @@ def product(flow: Flow, site: Site, a: Lanes | None, b: Lanes | None, left: Arra
     if a is None and b is None:
         return None
     shape = left.shape[0], right.shape[1]
-    at: dict[str, Array] = {}
-    origins: dict[str, frozenset[int]] = {}
-    summed: list[dict[str, Array | None]] = [{}, {}]
-    for lanes, axis, side in ((a, 1, 0), (b, 0, 1)):
+    sides, summed = list[Lanes](), list[dict[str, Array | None]]()
+    for lanes, axis in ((a, 1), (b, 0)):
+        at, over = dict[str, Array](), dict[str, Array | None]()
         for letter, values in lanes.at.items() if lanes else ():
             kept = along(values, axis)
             if kept is None:
-                summed[side][letter] = along(values, 1 - axis)
-                continue
-            whole = np.broadcast_to(kept[:, None] if axis == 1 else kept[None, :], shape)
-            one = Lanes({letter: whole}, {letter: lanes.origins[letter]}) if lanes else None
-            if letter in at and one is not None:
-                flow.compare(Lanes({letter: at[letter]}, {letter: origins[letter]}), one, site)
-                whole = np.where(at[letter] < 0, whole, at[letter])
-            at[letter] = np.array(whole)
-            origins[letter] = origins.get(letter, frozenset()) | (lanes.origins[letter] if lanes else frozenset())
+                over[letter] = along(values, 1 - axis)
+            else:
+                at[letter] = np.broadcast_to(np.expand_dims(kept, axis), shape)
+        sides.append(Lanes(at, {letter: lanes.origins[letter] for letter in at} if lanes else {}))
+        summed.append(over)
+    flow.compare(sides[0], sides[1], site)
+    made = joined(sides[0], sides[1])
     _compare_sums(flow, a, b, summed, site, ((left != 0).any(0), (right != 0).any(1)))
     cover = None
     for lanes, axis in ((a, 1), (b, 0)):
         if lanes is not None and lanes.is_matrix:
             cover = contracted(lanes, axis, flow.sizes)
-    if any("m" in one for one in summed) or (cover is not None and cover.letter == "m"):
-        at.pop("h", None)
-    return Lanes(at, {x: origins[x] for x in at}, cover) if at else None
+    is_over_rows = any("m" in one for one in summed) or (cover is not None and cover.letter == "m")
+    at = {letter: values for letter, values in made.at.items() if letter != "h" or not is_over_rows}
+    return Lanes(at, {letter: made.origins[letter] for letter in at}, cover) if at else None
 
 
 def _compare_sums(
