@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from gradprobe.inputs.history import CheckRequest
+from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.float64 import VARIABLE, WAYS, SplitCounts, _measured, multiplying
-from gradprobe.numerics.precision import precision_of
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.reference import Attention, evaluate, tiles
 

@@ -27,8 +27,8 @@ from gradprobe.model.case import DTYPES, Case
 from gradprobe.model.intermediates import slots
 from gradprobe.model.resolution import resolve
 from gradprobe.numerics.compare import Comparison, attention_of, compare
+from gradprobe.numerics.declared_precision import exactly, precision_of
 from gradprobe.numerics.identities import identities
-from gradprobe.numerics.precision import exactly, precision_of
 from gradprobe.numerics.run_identities import identities_alone
 from gradprobe.probing.receipt import environment
 from gradprobe.reference import Attention

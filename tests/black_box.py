@@ -13,8 +13,8 @@ from gradprobe.numerics.black_box.onehot import Sample
 from gradprobe.numerics.black_box.recover import Answer, RecoveredValues, recover
 from gradprobe.numerics.budget import Recovery
 from gradprobe.numerics.compare import compare
+from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.evidence import BlackBoxEvidence, Measured
-from gradprobe.numerics.precision import precision_of
 from gradprobe.numerics.rows import problem_of, rows_of
 from gradprobe.runtime.trace import Trace, read_trace
 from tests.emulated import Arithmetic, Fault, _no_fault, lazy, softmax

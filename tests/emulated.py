@@ -18,7 +18,7 @@ from gradprobe.inputs.draw import draw
 from gradprobe.model.case import Case
 from gradprobe.model.resolution import resolve
 from gradprobe.numerics.compare import Comparison, attention_of, compare
-from gradprobe.numerics.precision import exactly, precision_of
+from gradprobe.numerics.declared_precision import exactly, precision_of
 from gradprobe.runtime.trace import Trace, read_trace
 from gradprobe.targets.find import Target
 from gradprobe.targets.naming import source_of

@@ -10,10 +10,10 @@ from ..model.case import Case
 from ..model.failures import text_of
 from ..model.report import Opinion
 from ..numerics.compare import compare
+from ..numerics.declared_precision import precision_of
 from ..numerics.evidence import LayoutRun, Measured
 from ..numerics.identities import identities
 from ..numerics.locate import locate
-from ..numerics.precision import precision_of
 from ..runtime.trace import Trace
 from ..targets.find import family_of, find_function
 from .attempts import Attempt, ReferenceSearch, misshapen, wrong_of

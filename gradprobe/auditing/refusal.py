@@ -12,9 +12,9 @@ from ..model.failures import ReferenceFailure
 from ..model.intermediates import lookup
 from ..model.run import Element
 from ..numerics.compare import compare
+from ..numerics.declared_precision import precision_of
 from ..numerics.identities import Invariant, share_of_reference
 from ..numerics.locate import locate
-from ..numerics.precision import precision_of
 from ..reference import Attention
 from ..runtime.trace import Trace
 from ..targets.find import Target

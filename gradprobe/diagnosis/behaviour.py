@@ -22,7 +22,7 @@ from ..model.failures import Failure
 from ..model.mechanisms import door
 from ..model.report import Diagnosis, Where
 from ..numerics.compare import compare
-from ..numerics.precision import precision_of
+from ..numerics.declared_precision import precision_of
 from ..probing.dots import coarser_dots, dots_in_words, dots_of
 from ..probing.experiment import Experiment, inputs_of
 from ..probing.observe import execute

@@ -17,8 +17,8 @@ from ..model.failures import Failure
 from ..model.run import MISMATCH
 from ..numerics.budget import Whole, tile_budget
 from ..numerics.compare import allowed_on, judge, tile_size, tiles_of
+from ..numerics.declared_precision import Precision, output_rounding
 from ..numerics.evidence import LayoutRun, Measured
-from ..numerics.precision import Precision, output_rounding
 from ..probing.experiment import Experiment, inputs_of
 from ..probing.measure import measure
 from ..probing.observe import execute

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..model.intermediates import names
-from ..numerics.precision import softcap_slope
+from ..numerics.declared_precision import softcap_slope
 from ..reference.problem import part
 from .hypothesis import Hypothesis, Observed, making
 from .mask import causal

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..model.kernel_contract import IEEE, TF32
 from ..model.number import LAMBDA
-from .precision import Narrow, truncated
+from .declared_precision import Narrow, truncated
 
 # Of one sum of products, over the root of its length times the root of its terms' squares: a tensor core's last bit,
 # twice.

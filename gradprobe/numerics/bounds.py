@@ -11,7 +11,7 @@ from torch import Tensor
 from ..model.number import LAMBDA
 from ..reference import Attention, Tile
 from ..reference.softmax import distance, kept_share, sink_weight
-from .precision import TINY, U32, U_FUNCTION, U_TENSOR_CORE, Precision, dot_error, long_sum
+from .declared_precision import TINY, U32, U_FUNCTION, U_TENSOR_CORE, Precision, dot_error, long_sum
 
 # tanh of a GPU's special function unit (PTX ISA, tanh.approx.f32), which FlashAttention's softcap uses.
 U_TANH = 2.0**-11

@@ -12,10 +12,10 @@ from ..model.number import LAMBDA
 from ..reference import Attention, Tile
 from ..reference.attention import BY_KEY, BY_ROW, add_tile
 from .bounds import Chain
+from .declared_precision import TINY, U32, Precision, long_sum, softcap_slope
 from .exact import companions, is_exact
 from .float64 import split_share
 from .own_error import own_error
-from .precision import TINY, U32, Precision, long_sum, softcap_slope
 from .totals import TOTALS, Error, by_row
 
 

@@ -19,8 +19,8 @@ from ..runtime.trace import Trace, expected_shapes
 from .block import Block, blocks, key_heads_at_once, parts_of
 from .budget import Recovery
 from .compare import Comparison, Evaluate, Later, SieveResult, compare, promoted
+from .declared_precision import Precision, ordinary
 from .identities import Invariant, allowed, identities, worst
-from .precision import Precision, ordinary
 from .rows import Rows, problem_of
 from .sieve import LEAST_SCORES, Sieve
 from .sifted import KEPT, KEPT_AS

@@ -22,7 +22,7 @@ from ..reference.attention import BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes
 from .block import Block
 from .budget import Recovery, TileBudget, Whole, tile_budget
-from .precision import Precision, ordinary, output_rounding, stored
+from .declared_precision import Precision, ordinary, output_rounding, stored
 from .shift import rounding_shift
 from .tally import Finding, Judgement, Tally
 

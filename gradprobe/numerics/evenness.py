@@ -23,7 +23,7 @@ from ..reference import Attention, evaluate
 from ..reference.attention import BY_KEY
 from ..runtime.trace import Trace
 from .compare import Comparison, tiles_of
-from .precision import Precision
+from .declared_precision import Precision
 from .rounding_spread import RESULTS, Parts, Scatter, Spread, rounding, tile_parts
 
 FALSE_ALARMS = 1e-6

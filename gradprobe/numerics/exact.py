@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..reference import Attention, Tile
 from ..reference.softmax import kept_share
-from .precision import EXACT, TINY, Precision, nearest
+from .declared_precision import EXACT, TINY, Precision, nearest
 from .totals import totals_of
 
 # Of what is 1 or more: far above float64's own roundings, and far below those that matter.

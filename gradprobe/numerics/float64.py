@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..model.failures import UsageFailure
 from ..model.report import SplitProducts
-from .precision import Precision, long_sum
+from .declared_precision import Precision, long_sum
 from .products import split_product
 
 VARIABLE, WAYS = "GRADPROBE_FLOAT64", ("native", "split")

@@ -12,7 +12,7 @@ from ..reference import Attention, evaluate
 from .budget import tile_budget
 from .compare import attention_of, judge, tiles_of
 from .conventions import relation_of
-from .precision import ROUNDED, Precision, precision_of, with_roundings
+from .declared_precision import ROUNDED, Precision, precision_of, with_roundings
 from .shift import rounding_shift
 
 # Results of a forward, and how a file calls them.

@@ -27,7 +27,7 @@ from ..reference.attention import BY_KEY, BY_ROW
 from ..runtime.trace import Trace
 from .block import Block, blocks, key_heads_at_once, parts_of
 from .compare import Comparison, SieveResult, may_overflow
-from .precision import Precision, output_rounding
+from .declared_precision import Precision, output_rounding
 
 # A reference must be at least four bits better than the kernel that it judges.
 REFERENCE_SHARE = 1 / 16

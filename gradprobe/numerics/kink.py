@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..reference import Attention, Tile
 from .bounds import UNBOUNDED
-from .precision import U32, U_FUNCTION
+from .declared_precision import U32, U_FUNCTION
 
 # Entries of one tile that are counted. Where all of a tile lie on the kink the whole budget is asked.
 MOST = 1 << 14

@@ -19,8 +19,8 @@ from ..model.number import LAMBDA
 from ..reference import Attention, Tile
 from ..reference.attention import add_transposed
 from ..reference.softmax import kept_share
+from .declared_precision import TINY, U32, U_FUNCTION, Precision, long_sum
 from .kink import Kink, kink_of
-from .precision import TINY, U32, U_FUNCTION, Precision, long_sum
 
 # Factors below this count as 0, so that float32 holds every product of four of them with all its bits.
 SMALLEST = 2.0**-30

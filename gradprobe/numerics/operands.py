@@ -17,7 +17,7 @@ from ..model.case import Case
 from ..reference import Attention, Tile, evaluate
 from ..runtime.trace import Trace
 from .compare import Comparison, Evaluate, tile_size
-from .precision import growth_of
+from .declared_precision import growth_of
 
 # Of the squared error of what is wrong, the share that a model must take away before it is tried in full.
 _WORTH_TRYING = 0.5

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..reference import Attention, Tile
 from ..reference.softmax import kept_share
 from .bounds import UNBOUNDED
-from .precision import Precision, long_sum
+from .declared_precision import Precision, long_sum
 from .totals import totals_of
 
 # The largest derivative of 1 - tanh^2, where tanh^2 is 1/3.

@@ -19,7 +19,7 @@ from .block import blocks
 from .bounds import UNBOUNDED, score_error
 from .budget import tile_budget
 from .compare import allowed_on, attention_of, compare, judge, tile_size, tiles_of
-from .precision import U32, Precision, precision_of
+from .declared_precision import U32, Precision, precision_of
 
 _LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "float16": 65504.0}
 # What float16 kernels hold in float16 on the way, rather than only give.

@@ -10,7 +10,7 @@ import torch
 
 from ..model.kernel_contract import IEEE, Reading
 from .coarser import Accumulation, Model
-from .precision import EXACT, TINY, U_FUNCTION, stored
+from .declared_precision import EXACT, TINY, U_FUNCTION, stored
 from .ways import EXPONENTIALS, GroupedProblem, Scores, Way, Ways, of_ds, of_dv, of_o, scores_of
 
 

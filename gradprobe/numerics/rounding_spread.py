@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..reference import Attention, Tile
 from ..reference.attention import BY_KEY
-from .precision import TINY, Precision, nearest
+from .declared_precision import TINY, Precision, nearest
 
 RESULTS = ("O", "dQ", "dK", "dV")
 

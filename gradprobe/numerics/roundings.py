@@ -15,8 +15,8 @@ from ..model.number import listed
 from ..reference import Attention
 from ..runtime.trace import Trace
 from .compare import Comparison
+from .declared_precision import ROUNDED, Precision, growth_of, with_roundings
 from .evenness import OFTEN, TILES, HeadScatter, excess, scatter_of, stand_out
-from .precision import ROUNDED, Precision, growth_of, with_roundings
 from .rounding_spread import Scatter, rounding
 
 

@@ -21,8 +21,8 @@ from ..model.number import LAMBDA
 from ..reference import Attention, Tile
 from ..reference.attention import MATRICES
 from ..runtime.trace import Trace
+from .declared_precision import U32, U_FUNCTION, Precision, long_sum
 from .identities import LINEAR_IN_DO, Invariant, reversed_in, worst
-from .precision import U32, U_FUNCTION, Precision, long_sum
 
 _NEEDS = {"I1": ("dV",), "I2": ("dK",), "I3": ("dQ", "dK"), "I4": ("dV", "O")}
 # Least share of a row's spread, where it is divided by.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..model.intermediates import names
 from ..reference import Attention, Tile, evaluate
-from .precision import Narrow, Precision, nearest, softcap_slope, truncated
+from .declared_precision import Narrow, Precision, nearest, softcap_slope, truncated
 from .totals import totals_of
 
 

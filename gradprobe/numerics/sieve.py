@@ -20,7 +20,7 @@ from ..model.case import Case
 from ..model.intermediates import DERIVED
 from ..reference.attention import MATRICES
 from ..runtime.trace import Trace
-from .precision import Precision
+from .declared_precision import Precision
 from .sifted import SiftedRun
 from .walks import First, PassedRun
 

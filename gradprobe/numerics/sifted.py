@@ -14,8 +14,8 @@ from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes
 from .block import Block
 from .compare import Comparison, Later, SieveResult, attention_of, compare
+from .declared_precision import Precision, ordinary
 from .identities import Invariant
-from .precision import Precision, ordinary
 from .tally import Finding, Tally
 
 # Errors and bounds are kept as bfloat16, so that three layouts need no more memory than their results. What is kept of

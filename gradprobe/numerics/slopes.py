@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..reference import Attention, Tile, evaluate
 from ..reference.attention import BY_KEY
+from .declared_precision import Precision, nearest
 from .evenness import FALSE_ALARMS, HeadScatter, student
-from .precision import Precision, nearest
 
 # Halfway between an error once and twice.
 BETWEEN = 1.5

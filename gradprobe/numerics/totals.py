@@ -15,8 +15,8 @@ from ..reference.softmax import sink_weight
 from ..runtime.trace import expected_shapes
 from .block import Block
 from .bounds import Chain
+from .declared_precision import TINY, U32, U_FUNCTION, Precision, long_sum
 from .least import Least, of_operands, sizes, weight
-from .precision import TINY, U32, U_FUNCTION, Precision, long_sum
 
 Error = tuple[Tensor, Tensor]
 """What a tile adds to the squares of independent errors, and what it adds as it is."""

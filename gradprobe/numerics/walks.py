@@ -19,9 +19,9 @@ from ..runtime.trace import Trace
 from . import least
 from .block import Block, blocks, key_heads_at_once
 from .compare import attention_of
+from .declared_precision import Precision, output_rounding
 from .identities import PARTNERS, Sums, allowed, both_sums, residuals, share_of_reference, worst
 from .kink import Kink
-from .precision import Precision, output_rounding
 from .sifted import KEPT, KEPT_AS, OFF, SiftedRun, came_within
 from .tally import Finding, Tally
 from .totals import TOTALS, Totals

@@ -22,7 +22,7 @@ from ..reference.softmax import kept_share
 from ..runtime.trace import Trace
 from .ball import Ball, dot, exact, narrow, narrowed, row_sum
 from .coarser import Model
-from .precision import U32, U_FUNCTION, stored
+from .declared_precision import U32, U_FUNCTION, stored
 
 _OTHERS = (f"{TF32}, cut", f"{TF32}, rounded")
 # Keys of a tile of a running softmax; None for all at once.

@@ -15,9 +15,9 @@ from ..model.failures import Refusal, TargetFailure, UsageFailure
 from ..model.intermediates import DERIVED
 from ..model.memory import telling
 from ..numerics.compare import Comparison, attention_of
+from ..numerics.declared_precision import precision_of
 from ..numerics.evidence import LayoutRun, Measured, Probed
 from ..numerics.identities import doubled, permuted
-from ..numerics.precision import precision_of
 from ..numerics.run_identities import (
     BLIND,
     agreement_alone,

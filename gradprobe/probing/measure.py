@@ -21,6 +21,7 @@ from ..numerics.by_block import BlockComparison
 from ..numerics.coarser import Coarser, CoarserDots, explained
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
 from ..numerics.conventions import Convention, in_other_conventions
+from ..numerics.declared_precision import Precision, exactly, precision_of
 from ..numerics.evenness import HeadScatter, heads_by_result
 from ..numerics.evidence import Measured
 from ..numerics.float64 import multiplying
@@ -28,7 +29,6 @@ from ..numerics.head_errors import evenness
 from ..numerics.identities import identities
 from ..numerics.locate import locate
 from ..numerics.operands import Operand, OperandOfEach, rounded_operand
-from ..numerics.precision import Precision, exactly, precision_of
 from ..numerics.roundings import Roundings, rounded_besides
 from ..numerics.rows import problem_of, rows_of
 from ..reference import Attention, Tile, evaluate

@@ -6,7 +6,7 @@ import torch
 from gradprobe.inputs.draw import draw
 from gradprobe.numerics import fused, least, sieve, walks
 from gradprobe.numerics.compare import attention_of
-from gradprobe.numerics.precision import precision_of
+from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.reference import Tile, evaluate
 from gradprobe.reference.attention import MATRICES
 from gradprobe.runtime.trace import Trace

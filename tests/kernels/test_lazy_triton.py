@@ -9,7 +9,7 @@ import torch
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.layouts import place
 from gradprobe.numerics.compare import attention_of, compare
-from gradprobe.numerics.precision import precision_of
+from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.runtime.trace import Trace, read_trace
 from tests.cases import lazy_case
 from tests.reference.independent import by_autograd

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from gradprobe.numerics.precision import softcap_slope
+from gradprobe.numerics.declared_precision import softcap_slope
 from gradprobe.numerics.totals import like_bias
 from gradprobe.reference import Attention, Tile
 from gradprobe.reference.softmax import distance, kept_share, sink_weight

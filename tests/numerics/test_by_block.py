@@ -12,9 +12,9 @@ from gradprobe.numerics import sieve
 from gradprobe.numerics.budget import Recovery
 from gradprobe.numerics.by_block import BlockComparison
 from gradprobe.numerics.compare import attention_of, compare
+from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.identities import agreement, allowed, identities
 from gradprobe.numerics.locate import locate
-from gradprobe.numerics.precision import precision_of
 from gradprobe.runtime.trace import Trace
 from tests.emulated import Arithmetic, case_of, ran
 

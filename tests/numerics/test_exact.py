@@ -12,8 +12,8 @@ from gradprobe.inputs.layouts import effective_values
 from gradprobe.model.failures import UsageFailure
 from gradprobe.numerics.coarser import explained
 from gradprobe.numerics.compare import attention_of, compare, tiles_of
+from gradprobe.numerics.declared_precision import exactly, precision_of
 from gradprobe.numerics.exact import is_exact
-from gradprobe.numerics.precision import exactly, precision_of
 from gradprobe.reference import evaluate
 from gradprobe.runtime.trace import read_trace
 from tests.emulated import Arithmetic, case_of, changed, compared

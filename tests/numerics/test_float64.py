@@ -14,9 +14,9 @@ from gradprobe.model.report import SplitProducts
 from gradprobe.numerics import float64, sieve
 from gradprobe.numerics.budget import tile_budget
 from gradprobe.numerics.compare import attention_of, compare
+from gradprobe.numerics.declared_precision import exactly, long_sum, precision_of
 from gradprobe.numerics.float64 import VARIABLE, SplitCounts, Way, multiplying, products_of, way_on
 from gradprobe.numerics.own_error import own_error
-from gradprobe.numerics.precision import exactly, long_sum, precision_of
 from gradprobe.numerics.sieve import Sieve
 from gradprobe.reference import evaluate, tiles
 from gradprobe.runtime.trace import Trace

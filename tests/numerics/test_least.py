@@ -13,7 +13,7 @@ from gradprobe.numerics import least
 from gradprobe.numerics.block import blocks
 from gradprobe.numerics.budget import Whole, tile_budget
 from gradprobe.numerics.compare import attention_of
-from gradprobe.numerics.precision import precision_of
+from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.sifted import KEPT
 from gradprobe.numerics.totals import TOTALS, Totals
 from gradprobe.reference import Tile, evaluate

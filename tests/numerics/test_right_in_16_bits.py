@@ -11,9 +11,9 @@ from torch import Tensor
 
 from gradprobe.model.case import Case
 from gradprobe.model.resolution import resolve
+from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.evenness import excess, heads_by_result, most, student
 from gradprobe.numerics.evidence import Measured
-from gradprobe.numerics.precision import precision_of
 from gradprobe.numerics.rounding_spread import rounding
 from gradprobe.numerics.slopes import steepest
 from gradprobe.probing.experiment import experiment_of, inputs_of

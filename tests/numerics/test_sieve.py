@@ -13,8 +13,8 @@ from gradprobe.model.run import HIDDEN, MATCH, MISMATCH
 from gradprobe.numerics import least, sieve, walks
 from gradprobe.numerics.block import blocks
 from gradprobe.numerics.compare import attention_of, compare
+from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.identities import agreement, allowed
-from gradprobe.numerics.precision import precision_of
 from gradprobe.numerics.sieve import Sieve
 from gradprobe.numerics.totals import TOTALS
 from gradprobe.pipeline.probe import probe

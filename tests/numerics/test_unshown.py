@@ -6,7 +6,7 @@ import pytest
 
 from gradprobe.inputs.draw import draw
 from gradprobe.numerics.compare import attention_of
-from gradprobe.numerics.precision import precision_of
+from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.range import unshown
 from gradprobe.pipeline.probe import probe
 from gradprobe.reference import evaluate

@@ -11,7 +11,7 @@ from gradprobe.inputs.layouts import place
 from gradprobe.model.assignment import LAYOUTS, TENSORS
 from gradprobe.model.case import DTYPES, PATTERNS, Case
 from gradprobe.numerics.compare import Comparison, attention_of, compare
-from gradprobe.numerics.precision import precision_of
+from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.runtime.run import run_target
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case

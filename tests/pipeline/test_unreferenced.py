@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradprobe.inputs.draw import draw
 from gradprobe.numerics.compare import attention_of
-from gradprobe.numerics.precision import precision_of
+from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.run_identities import beyond_the_mask, family_of, identities_alone, silenced
 from gradprobe.reference import Attention
 from tests.cli.command import run

@@ -11,9 +11,9 @@ from gradprobe.inputs.draw import draw
 from gradprobe.model.failures import ReferenceFailure
 from gradprobe.numerics.closeup import close_up
 from gradprobe.numerics.compare import attention_of, compare
+from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.evidence import Measured
 from gradprobe.numerics.locate import locate
-from gradprobe.numerics.precision import precision_of
 from gradprobe.pipeline.probe import probe
 from gradprobe.reference import manual_attention_backward
 from gradprobe.runtime.trace import Trace

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gradprobe.model.case import DOTS, Case
-from gradprobe.numerics.precision import UNITS
+from gradprobe.numerics.declared_precision import UNITS
 from gradprobe.probing.dots import coarser_dots, dots_of, sentences_of_dots
 from gradprobe.probing.experiment import Experiment
 from gradprobe.runtime.arithmetic import Dots, coarsest, in_ttir, matmuls_watched, of_cuda, of_triton

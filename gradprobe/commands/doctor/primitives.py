@@ -72,7 +72,7 @@ def _not_all(out: Tensor, subject: str) -> str:
 def _dots(kernels: Any, device: str, dtype: str, precision: str) -> str:
     import torch
 
-    from ...numerics.precision import dot_error, output_rounding, precision_of
+    from ...numerics.declared_precision import dot_error, output_rounding, precision_of
 
     draw = torch.Generator().manual_seed(0)
     kind = getattr(torch, dtype)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.assignment import PLAIN, in_words
-from ...numerics.precision import UNITS
+from ...numerics.declared_precision import UNITS
 from ...probing.experiment import Experiment, inputs_of, layouts_of
 from ...targets.bind import bind
 from ...targets.builtin import BUILTINS

@@ -9,8 +9,8 @@ import gradprobe
 from gradprobe.diagnosis import dataflow, lines
 from gradprobe.lint.finding import FOREIGN, MISSING, SWAPPED
 from gradprobe.model.failures import UsageFailure
+from gradprobe.numerics.declared_precision import UNITS
 from gradprobe.numerics.identities import NAMES
-from gradprobe.numerics.precision import UNITS
 from gradprobe.render.ci_rules import RULES
 from gradprobe.render.sarif import _rule
 from gradprobe.render.topics.topic import BUDGET, FAULT, IDENTITY, topics, topics_of
