@@ -28,7 +28,7 @@ from .behaviour import (
 from .facts import facts_about
 from .layouts import FailingLayout
 from .lines import Lines
-from .search import Tested, explaining, fitting, ranked
+from .search import Finalist, explaining, fitting, ranked
 
 # Layouts that are searched at most: each takes some hundreds of evaluations of the formulas.
 _MOST_LAYOUTS = 6
@@ -191,15 +191,15 @@ def of_the_formula(seen: Observed) -> list[Diagnosis]:
 
 
 def _diagnoses(
-    seen: Observed, tested: Sequence[Tested], where: str = ""
-) -> Iterator[tuple[Hypothesis, Tested, Diagnosis]]:
+    seen: Observed, tested: Sequence[Finalist], where: str = ""
+) -> Iterator[tuple[Hypothesis, Finalist, Diagnosis]]:
     """Diagnoses of the hypotheses that explain half or more, with the runner-up; both of a pair."""
     for one, second in zip(tested, [*tested[1:], None], strict=False):
         for number, hypothesis in enumerate(one.hypotheses if one.explained >= CONSISTENT else ()):
             yield hypothesis, one, _diagnosis(hypothesis, one, second, seen, where, also=number > 0)
 
 
-def _tried_first(again: Again, tested: Sequence[Tested]) -> list[Diagnosis]:
+def _tried_first(again: Again, tested: Sequence[Finalist]) -> list[Diagnosis]:
     """Faults whose numbers look like others: coarser dots, NaN that nobody wrote over, a first call that adds twice."""
     if (coarser := multiplies_coarser(again)) is not None:
         return [coarser]
@@ -225,7 +225,7 @@ def _behaving(again: Again) -> list[Diagnosis]:
 
 
 def _diagnosis(
-    hypothesis: Hypothesis, tested: Tested, runner_up: Tested | None, seen: Observed, where: str, *, also: bool
+    hypothesis: Hypothesis, tested: Finalist, runner_up: Finalist | None, seen: Observed, where: str, *, also: bool
 ) -> Diagnosis:
     names = seen.wrong_names
     count = sum(seen.wrong(name) for name in names)

@@ -85,7 +85,7 @@ def _at_hand(seen: Observed) -> Observed:
 
 
 @dataclass(frozen=True)
-class Predicted:
+class Prediction:
     """What would come, by intermediate."""
 
     values: Mapping[str, Tensor]
@@ -93,7 +93,7 @@ class Predicted:
     """The errors allowed to it; empty where they were not asked for."""
 
 
-def predict(seen: Observed, variant: Variant, buffers: Mapping[str, Tensor], precision: Precision | None) -> Predicted:
+def predict(seen: Observed, variant: Variant, buffers: Mapping[str, Tensor], precision: Precision | None) -> Prediction:
     """What a variant gives where the target exposes anything.
 
     Args:
@@ -110,8 +110,8 @@ def predict(seen: Observed, variant: Variant, buffers: Mapping[str, Tensor], pre
     for finish in variant.finishes:
         finished |= finish(finished)
     if precision is None:
-        return Predicted(finished, {})
+        return Prediction(finished, {})
     whole.bounds |= {name: whole.bound(name, whole.values[name], precision) for name in whole.squares}
     dtypes = {name: value.dtype for name, value in seen.measured.trace.values.items()}
     rounding = {name: output_rounding(whole.values[name], bound, dtypes[name]) for name, bound in whole.bounds.items()}
-    return Predicted(finished, {name: bound + rounding[name] for name, bound in whole.bounds.items()})
+    return Prediction(finished, {name: bound + rounding[name] for name, bound in whole.bounds.items()})

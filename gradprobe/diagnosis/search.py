@@ -36,7 +36,7 @@ _Rough = tuple[Hypothesis, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Tested:
+class Finalist:
     """A hypothesis with what it explains, or two at once."""
 
     hypotheses: tuple[Hypothesis, ...]
@@ -70,7 +70,7 @@ class Tested:
         return bits < len(self.hypotheses) * math.log2(self.tried) + _SURE
 
 
-def ranked(seen: Observed, known: Sequence[Hypothesis] = ()) -> list[Tested]:
+def ranked(seen: Observed, known: Sequence[Hypothesis] = ()) -> list[Finalist]:
     """The hypotheses that explain anything, best first; each fault once, in its best form.
 
     Where none explains nearly all, two of them at once are tried: the best, and what explains most of the rest.
@@ -91,7 +91,7 @@ def ranked(seen: Observed, known: Sequence[Hypothesis] = ()) -> list[Tested]:
     if tested and tested[0].explained < NAMED:
         both = _two_at_once(tester, tested[0], every, rough)
         tested = [both, *tested] if both is not None else tested
-    kept: dict[tuple[str, ...], Tested] = {}
+    kept: dict[tuple[str, ...], Finalist] = {}
     for one in tested:
         kept.setdefault(tuple(hypothesis.fault for hypothesis in one.hypotheses), one)
     return list(kept.values())
@@ -127,13 +127,13 @@ def explaining(seen: Observed, known: Sequence[Hypothesis]) -> tuple[str, ...]:
     return ()
 
 
-def fully(tester: Tester, some: Sequence[Hypothesis], tried: int) -> list[Tested]:
+def fully(tester: Tester, some: Sequence[Hypothesis], tried: int) -> list[Finalist]:
     """Some of as many hypotheses, each tested in full."""
     explanations = halved(lambda some: [tester.fully(one) for one in some], some)
-    return [Tested((one,), explanation, tried) for one, explanation in zip(some, explanations, strict=True)]
+    return [Finalist((one,), explanation, tried) for one, explanation in zip(some, explanations, strict=True)]
 
 
-def _beside_known(tester: Tester, every: Sequence[Hypothesis], known: Sequence[Hypothesis]) -> Tested | None:
+def _beside_known(tester: Tester, every: Sequence[Hypothesis], known: Sequence[Hypothesis]) -> Finalist | None:
     """The best of some hypotheses with another one, where both together explain nearly everything."""
     tested = fully(tester, known, len(every))
     best = max(tested, key=lambda one: one.explained, default=None)
@@ -149,8 +149,8 @@ def _likely(tester: Tester, rough: Sequence[_Rough], names: Collection[str] = EV
 
 
 def _two_at_once(
-    tester: Tester, first: Tested, every: Sequence[Hypothesis], rough: Sequence[_Rough] = ()
-) -> Tested | None:
+    tester: Tester, first: Finalist, every: Sequence[Hypothesis], rough: Sequence[_Rough] = ()
+) -> Finalist | None:
     """The best with what explains the rest, where both together explain nearly everything, and neither does alone.
 
     Each must explain nearly all that is wrong in some intermediate: two halves of one are no explanation. What explains
@@ -173,10 +173,10 @@ def _two_at_once(
     return _best_pair(tester, first, _likely(tester, beside, rest), rest)
 
 
-def _best_pair(tester: Tester, first: Tested, likely: Sequence[Hypothesis], rest: Collection[str]) -> Tested | None:
+def _best_pair(tester: Tester, first: Finalist, likely: Sequence[Hypothesis], rest: Collection[str]) -> Finalist | None:
     """The pair that explains most; of several, one whose other fault changes nothing but the rest."""
     one, most = first.hypotheses[0], (-1.0, False)
-    best: Tested | None = None
+    best: Finalist | None = None
     for other in likely:
         alone = other.changes <= set(rest)
         if most >= (1.0, alone):  # it cannot be better
@@ -195,7 +195,7 @@ _NOT_TAKEN = "tested on one draw of values only: the target refused another"
 
 def fitting(
     experiment: Experiment, assigned: Assigned, seen: Observed, known: Sequence[Hypothesis] = ()
-) -> list[Tested]:
+) -> list[Finalist]:
     """The hypotheses that explain a run, best first; those that may be called its cause explain a second draw too.
 
     Args:
@@ -210,9 +210,9 @@ def fitting(
     return sorted(found, key=lambda one: -round(one.explained, 3))
 
 
-def _tested_again(experiment: Experiment, assigned: Assigned, named: list[Tested]) -> list[Tested]:
+def _tested_again(experiment: Experiment, assigned: Assigned, named: list[Finalist]) -> list[Finalist]:
     """Those tested on a second draw, until none that is left can explain more than one that holds."""
-    second, held = _second(experiment, assigned), list[Tested]()
+    second, held = _second(experiment, assigned), list[Finalist]()
     for one in named:
         best = max((other.explained for other in held if _is_sure(other)), default=0.0)
         if best and round(one.explained, 3) <= round(best, 3):
@@ -221,7 +221,7 @@ def _tested_again(experiment: Experiment, assigned: Assigned, named: list[Tested
     return held
 
 
-def _is_sure(one: Tested) -> bool:
+def _is_sure(one: Finalist) -> bool:
     return one.explained >= NAMED and not one.is_by_chance
 
 
@@ -247,14 +247,14 @@ def _shuffled(case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return shuffled
 
 
-def _again(one: Tested, second: Tester, experiment: Experiment) -> Tested:
+def _again(one: Finalist, second: Tester, experiment: Experiment) -> Finalist:
     """A hypothesis with what it explains of the second draw."""
     again, wrong = _best(second, one), sum(second.wrong.values())
     draw = "a second draw of values" if experiment.saved is None else "the values in another order"
     return replace(one, again=again, said=f"on {draw} it explains {again.reproduced:.0%} of {wrong:,} wrong elements")
 
 
-def _best(second: Tester, one: Tested) -> Explanation:
+def _best(second: Tester, one: Finalist) -> Explanation:
     """What the same fault explains of the second draw, in the same form where it has that there too."""
     every = list(hypotheses(second.seen)) if any(second.wrong.values()) else []
     forms = [alike(every, each) for each in one.hypotheses]

@@ -15,7 +15,7 @@ from ..model.report import NAMED
 from ..numerics.tally import Judgement
 from ..reference import Tile, tiles
 from ..reference.attention import BY_ROW
-from .prediction import Predicted, predict
+from .prediction import Prediction, predict
 
 # The errors that a fault makes are thousands of roundings. Rounding itself is allowed four budgets here, because what a
 # fault reads is of another size than what the budget was made for; verdicts are never judged by this.
@@ -297,7 +297,7 @@ class Tester:
         of = ((value.isfinite(), self.seen.right[name]) for name, value in self.seen.actual.items())
         return any(bool(finite.any()) and not bool((finite | right).all()) for finite, right in of)
 
-    def _score(self, name: str, predicted: Predicted, not_finite: bool) -> Score:
+    def _score(self, name: str, predicted: Prediction, not_finite: bool) -> Score:
         """How many wrong elements a prediction reproduces, and how many right ones it spoils."""
         came, value = self._came(name), predicted.values[name]
         allowed = self._allowed(name, predicted)
@@ -313,7 +313,7 @@ class Tester:
         bits = _bits(room[reproduced], off.masked_fill(~plain, 0.0)[reproduced])
         return Score(int(reproduced.sum()), int((~near & came.right).sum()), bits)
 
-    def _allowed(self, name: str, predicted: Predicted) -> Tensor:
+    def _allowed(self, name: str, predicted: Prediction) -> Tensor:
         expected = predicted.values[name]
         if name not in predicted.bounds:
             return ROOM * self.seen.allowed[name] + self._rough * expected.abs().nan_to_num(0.0, 0.0, 0.0)

@@ -25,7 +25,7 @@ _INPUTS = ("q", "k", "v", "do")
 
 
 @dataclass(frozen=True)
-class Seeing(Attention):
+class RuledAttention(Attention):
     """A problem whose rows may see other keys. What a tile holds is made once: it is small, and read by every hook."""
 
     rule: Rule = lambda valid, x, tile: valid
@@ -52,9 +52,9 @@ def _place_of(tile: Tile) -> tuple[int, ...]:
     return tile.batch, tile.heads.start, tile.heads.stop, tile.rows.start, tile.rows.stop
 
 
-def seeing_all(x: Attention) -> Seeing:
+def seeing_all(x: Attention) -> RuledAttention:
     """The same problem, which makes what a tile holds once."""
-    return Seeing(**{name: getattr(x, name) for name in Attention.__dataclass_fields__})
+    return RuledAttention(**{name: getattr(x, name) for name in Attention.__dataclass_fields__})
 
 
 @dataclass
@@ -181,7 +181,7 @@ class Variant:
 
     def seeing(self, rule: Rule) -> Variant:
         """The same with another rule of which keys a row sees, after whatever rule there is."""
-        x = self.x if isinstance(self.x, Seeing) else seeing_all(self.x)
+        x = self.x if isinstance(self.x, RuledAttention) else seeing_all(self.x)
         before = x.rule
         return replace(self, x=replace(x, rule=lambda valid, x, tile: rule(before(valid, x, tile), x, tile)))
 
