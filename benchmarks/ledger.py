@@ -213,7 +213,7 @@ def _of_score(_: Path, name: str) -> dict[str, Any]:
 
 
 def _of_cuda(_: Path, name: str) -> dict[str, Any]:
-    from gradprobe.model.run import MISMATCH
+    from gradprobe.model.layout_run import MISMATCH
     from tests.planted.cuda_faults import CUDA_FAULTS, probed
 
     fault = next(one for one in CUDA_FAULTS if one.name == name)

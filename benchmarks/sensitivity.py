@@ -22,7 +22,7 @@ from itertools import product
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.layouts import place
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.case import DTYPES, Case
 from gradprobe.model.intermediates import slots
 from gradprobe.model.resolution import resolve

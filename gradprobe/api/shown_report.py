@@ -7,9 +7,9 @@ from pathlib import PurePath
 
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
+from ..model.layout_run import MISMATCH
 from ..model.number import plural
 from ..model.report import Report
-from ..model.run import MISMATCH
 from ..model.writing import replace_file
 
 # What a file's name ends with, and the form that it holds.

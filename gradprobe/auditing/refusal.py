@@ -10,7 +10,7 @@ from ..faults.terms import constants
 from ..model.case import Case
 from ..model.failures import ReferenceFailure
 from ..model.intermediates import lookup
-from ..model.run import Element
+from ..model.layout_run import Element
 from ..numerics.compare import compare
 from ..numerics.declared_precision import precision_of
 from ..numerics.identities import Invariant, share_of_reference

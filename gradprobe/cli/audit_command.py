@@ -9,8 +9,8 @@ import typer
 
 from ..inputs.history import CheckRequest
 from ..model.documents import Reports
+from ..model.layout_run import MATCH
 from ..model.report import Report
-from ..model.run import MATCH
 from . import shared_options as shared
 from .error_output import failures_told
 from .own_process import apart

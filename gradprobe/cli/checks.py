@@ -17,8 +17,8 @@ from ..commands.suite.several import Further, Several, growing
 from ..inputs import history as last
 from ..model.documents import RefusedCase, Reports
 from ..model.failures import INTERRUPTED, Failure
+from ..model.layout_run import FAILED, MATCH
 from ..model.report import Report
-from ..model.run import FAILED, MATCH
 from ..render.terminal import Progress, interrupted, note, print_failure, show, terminal, write_stderr
 from .report_forms import Forms
 

@@ -13,8 +13,8 @@ from ..commands.suite.checking import Setting
 from ..inputs import history as last
 from ..model.failures import UsageFailure, did_you_mean
 from ..model.intermediates import lookup, names
+from ..model.layout_run import CloseUp
 from ..model.report import Report
-from ..model.run import CloseUp
 from ..render.terminal import note, write_stderr, write_stdout
 from . import shared_options as shared
 from .checks import check_one, tell

@@ -15,8 +15,8 @@ from ..commands.suite.checked import CheckOutcome, PlannedCheck
 from ..commands.suite.checking import Setting, check_each
 from ..inputs import history as last
 from ..model.failures import UsageFailure
+from ..model.layout_run import FAILED
 from ..model.report import Report, TriedEdit, passing_edit
-from ..model.run import FAILED
 from ..model.visible import visible
 from ..render.console import headline
 from ..render.excerpt import render_reasons

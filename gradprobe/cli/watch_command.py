@@ -32,8 +32,8 @@ from ..commands.warm_check import (
 from ..inputs import history as last
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
+from ..model.layout_run import FAILED
 from ..model.report import Report
-from ..model.run import FAILED
 from ..processes.each import AbandonedWork, abandoned_when
 from ..render.comparison import changes_since, sentences_of
 from ..render.terminal import Progress, note, print_failure, rendered, show, terminal, write_as_is

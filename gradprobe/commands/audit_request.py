@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ..inputs.history import CheckRequest
 from ..inputs.options import parse
 from ..model.failures import UsageFailure
+from ..model.layout_run import MATCH, MISMATCH, add_counts
 from ..model.report import AuditSummary, CheckedTarget, Report
-from ..model.run import MATCH, MISMATCH, add_counts
 
 if TYPE_CHECKING:
     from ..auditing.audit import Audit

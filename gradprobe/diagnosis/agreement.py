@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 from msgspec import structs
 
 from ..model.intermediates import GRADIENT_OF, reached, steps
+from ..model.layout_run import MATCH, MISMATCH
 from ..model.report import Diagnosis, causes_among
-from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import LayoutRun
 from ..numerics.tally import Finding
 

@@ -12,9 +12,9 @@ from msgspec import structs
 
 from ..model.case import Case
 from ..model.intermediates import GRADIENT_OF, MATRIX_OF, names
+from ..model.layout_run import MISMATCH, Element
 from ..model.mechanisms import door
 from ..model.number import listed
-from ..model.run import MISMATCH, Element
 from ..numerics.black_box.recover import recoverable
 from ..numerics.compare import compare, promoted
 from ..numerics.evidence import Measured, SeenRow

@@ -10,9 +10,9 @@ from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.memory import axes_of
 from ..model.failures import fault_words
 from ..model.intermediates import TABLE
+from ..model.layout_run import VisitedPairs
 from ..model.number import plural
 from ..model.report import CONSISTENT, NAMED, Diagnosis, Misread, causes_among
-from ..model.run import VisitedPairs
 from ..probing.experiment import Experiment
 from .agreement import Table
 from .behaviour import (

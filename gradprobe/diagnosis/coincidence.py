@@ -25,11 +25,11 @@ from ..model.assignment import UNIT_RUN, Assigned, run_name
 from ..model.case import ALIGNMENTS, Case, fewer_heads, shortened
 from ..model.failures import Failure
 from ..model.intermediates import AXIS_WORDS
+from ..model.layout_run import MATCH
 from ..model.mechanisms import door, gathered
-from ..model.memory import COINCIDENCE, OUTSIDE, WarningNote, telling
+from ..model.memory_finding import COINCIDENCE, OUTSIDE, WarningNote, telling
 from ..model.number import in_words, spans
 from ..model.report import Where
-from ..model.run import MATCH
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, experiment_of, inputs_of, silent
 from ..probing.measure import measure

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..model.intermediates import title
+from ..model.layout_run import MATCH, MISMATCH
 from ..model.mechanisms import door
 from ..model.number import listed
 from ..model.report import Diagnosis
-from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import LayoutRun
 from ..runtime.launches import Numbers
 from .why import Reasons, tensor_of

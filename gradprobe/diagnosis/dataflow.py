@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from ..faults.tile import OVERWRITTEN
 from ..model.failures import Failure, fault_words
+from ..model.layout_run import INHERITED, MISMATCH
 from ..model.mechanisms import door, gathered
 from ..model.report import Diagnosis, Where
-from ..model.run import INHERITED, MISMATCH
 from ..numerics.evidence import DataflowEvidence, LayoutRun, Measured
 from ..probing.experiment import Experiment
 from .addresses import misread, visited_run

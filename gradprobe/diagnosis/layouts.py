@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ..faults.hypothesis import Hypothesis, Observed
 from ..model.intermediates import GRADIENT_OF, title
-from ..model.memory import GUARD, OUTSIDE, RACE, MemoryFinding
+from ..model.memory_finding import GUARD, OUTSIDE, RACE, MemoryFinding
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment
 from .lines import of_strays

@@ -14,7 +14,7 @@ from ..lint.finding import FOREIGN, LintFinding
 from ..lint.reading import findings_of
 from ..model.intermediates import is_named_after, lookup, title
 from ..model.mechanisms import gathered
-from ..model.memory import (
+from ..model.memory_finding import (
     BARRIER,
     CHANGED,
     DTYPE,

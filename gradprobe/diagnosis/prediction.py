@@ -14,7 +14,7 @@ from ..faults.variant import Variant
 from ..model.assignment import Assigned
 from ..model.case import Case
 from ..model.failures import Failure
-from ..model.run import MISMATCH
+from ..model.layout_run import MISMATCH
 from ..numerics.budget import Whole, tile_budget
 from ..numerics.compare import allowed_on, judge, tile_size, tiles_of
 from ..numerics.declared_precision import Precision, output_rounding

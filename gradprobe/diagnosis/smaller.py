@@ -15,9 +15,9 @@ from ..inputs.options import flags, with_others
 from ..model.assignment import Assigned
 from ..model.case import Case, fewer_heads, shortened
 from ..model.failures import Failure
+from ..model.layout_run import MISMATCH, Element
 from ..model.mechanisms import door
 from ..model.number import in_words, spans
-from ..model.run import MISMATCH, Element
 from ..numerics.evidence import LayoutRun, Measured
 from ..probing.experiment import Experiment, experiment_of
 from ..probing.runs import outcomes_of, records_of, with_strays

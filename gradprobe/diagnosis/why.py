@@ -10,9 +10,9 @@ from msgspec import structs
 from ..faults.hypothesis import Hypothesis, Observed
 from ..model.failures import fault_words
 from ..model.intermediates import is_named_after
+from ..model.layout_run import MISMATCH, VisitedPairs
 from ..model.mechanisms import spoken
 from ..model.report import NAMED, Diagnosis, causes_among
-from ..model.run import MISMATCH, VisitedPairs
 from ..numerics.evidence import LayoutRun
 from ..numerics.rows import rows_of
 from ..probing.experiment import Experiment

@@ -12,8 +12,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ..inputs.draw import draw, outputs_of
-from ..inputs.layouts import VECTOR, Inputs, place
 from ..inputs.placement import spanned
+from ..inputs.tensor_layouts import VECTOR, Inputs, place
 from ..model.case import Case
 from ..model.failures import Failure, NoRoom, Refusal
 from ..model.intermediates import DERIVED

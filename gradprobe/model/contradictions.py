@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .case import Case
-from .memory import ACCESSES, KINDS, MemoryFinding
+from .layout_run import CRASHED, FAILED, INCOMPLETE, MATCH, MISMATCH, SKIPPED, CloseUp, Run, TensorLayout, Window
+from .memory_finding import ACCESSES, KINDS, MemoryFinding
 from .report import Misread, Where
-from .run import CRASHED, FAILED, INCOMPLETE, MATCH, MISMATCH, SKIPPED, CloseUp, Run, TensorLayout, Window
 
 # A line of source, and an indent, are no longer than that.
 _LONGEST = 100_000

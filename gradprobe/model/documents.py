@@ -18,9 +18,9 @@ from .assignment import parse_layout, parse_run, run_name
 from .coverage import Coverage
 from .failures import UsageFailure
 from .groups import AxisShare, FailureGroup
+from .layout_run import FAILED, INCOMPLETE, MATCH, MISMATCH
 from .number import WORDS, number_of
 from .report import SCHEMA, Origin, Report
-from .run import FAILED, INCOMPLETE, MATCH, MISMATCH
 
 SCHEMA_OF_SEVERAL = "gradprobe.reports/2"
 KNOWN = {SCHEMA: 1, "gradprobe.report/1": 1, SCHEMA_OF_SEVERAL: 2, "gradprobe.reports/1": 2}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from .layout_run import MISMATCH
 from .report import Report
-from .run import MISMATCH
 
 
 class FailureGroup(Struct, frozen=True, kw_only=True):

@@ -14,8 +14,8 @@ from msgspec import Struct, field
 from .case import Case
 from .failures import Failure
 from .heads import Evidence
-from .memory import WARNING, MemoryFinding, WarningNote
-from .run import FAILED, MATCH, MISMATCH, CloseUp, Counts, Difference, Element, Error, Intermediate, Run
+from .layout_run import FAILED, MATCH, MISMATCH, CloseUp, Counts, Difference, Element, Error, Intermediate, Run
+from .memory_finding import WARNING, MemoryFinding, WarningNote
 
 # The share of wrong elements that a hypothesis must reproduce to be named as the cause; with less it is consistent with
 # what came, and below the second nothing is said of it.

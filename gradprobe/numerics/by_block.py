@@ -12,7 +12,7 @@ from msgspec import structs
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.run import Element
+from ..model.layout_run import Element
 from ..reference import evaluate
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes

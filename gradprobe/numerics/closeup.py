@@ -12,8 +12,8 @@ from torch import Tensor
 from ..model.case import Case
 from ..model.failures import UsageFailure
 from ..model.intermediates import slots
+from ..model.layout_run import CloseUp, CloseUpRow
 from ..model.number import Number
-from ..model.run import CloseUp, CloseUpRow
 from ..reference import Tile
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from .block import block_at

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.run import INHERITED
+from ..model.layout_run import INHERITED
 from ..reference import Attention, Tile, evaluate, tiles
 from ..reference.attention import BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes

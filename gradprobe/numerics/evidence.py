@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..model.assignment import run_name
 from ..model.case import Case
-from ..model.memory import ERROR, WARNING, WarningNote
+from ..model.layout_run import FAILED, MATCH, MISMATCH, SKIPPED, Element, RepeatedResult, TensorLayout, VisitedPairs
+from ..model.memory_finding import ERROR, WARNING, WarningNote
 from ..model.report import CompileError, Diagnosis, SplitProducts
-from ..model.run import FAILED, MATCH, MISMATCH, SKIPPED, Element, RepeatedResult, TensorLayout, VisitedPairs
 from ..targets.naming import LoadedSource
 
 if TYPE_CHECKING:
-    from ..model.memory import MemoryFinding
+    from ..model.memory_finding import MemoryFinding
     from ..reference import Attention
     from ..runtime.trace import Trace
     from .coarser import Coarser, CoarserDots

@@ -8,7 +8,7 @@ from torch.nn.functional import pad
 
 from ..model.case import Case
 from ..model.intermediates import slots
-from ..model.run import HIDDEN, LEVELS, WITHIN
+from ..model.layout_run import HIDDEN, LEVELS, WITHIN
 from ..reference import Attention, Tile
 from ..reference.attention import MATRICES
 

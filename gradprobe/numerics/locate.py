@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from ..model.case import Case
+from ..model.layout_run import MISMATCH, Element, Window
 from ..model.number import Number
-from ..model.run import MISMATCH, Element, Window
 from ..reference import Attention, Tile
 from ..reference.attention import BY_KEY, BY_ROW
 from ..runtime.trace import Trace

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..inputs.draw import coarser_than
 from ..inputs.guard_bands import Breach
 from ..model.intermediates import slots
-from ..model.memory import CHANGED, DTYPE, GUARD, OUTSIDE, SHARED, UNWRITTEN, MemoryFinding
+from ..model.memory_finding import CHANGED, DTYPE, GUARD, OUTSIDE, SHARED, UNWRITTEN, MemoryFinding
 from ..runtime.changes import InputChange, Shared, Writer
 from ..runtime.trace import Trace, dtype_of
 

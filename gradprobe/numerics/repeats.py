@@ -11,8 +11,8 @@ from torch import Tensor
 from ..inputs.guard_bands import same_bits
 from ..model.case import Case
 from ..model.intermediates import slots
+from ..model.layout_run import MISMATCH, Line, RepeatedResult
 from ..model.number import Number, spans
-from ..model.run import MISMATCH, Line, RepeatedResult
 from .evidence import Measured
 from .identities import allowed
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..model.intermediates import slots
-from ..model.run import Element
+from ..model.layout_run import Element
 from ..reference import Attention, Tile
 from ..reference.attention import BY_KEY, BY_ROW
 from .budget import Recovery

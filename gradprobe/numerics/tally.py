@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..model.intermediates import slots
+from ..model.layout_run import INHERITED, MATCH, MISMATCH, Element
 from ..model.number import Number, spans
-from ..model.run import INHERITED, MATCH, MISMATCH, Element
 from ..reference import Tile
 from ..reference.attention import MATRICES
 from .grid import Grid

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from ..model.case import Case, unlike
+from ..model.layout_run import Difference
 from ..model.number import Number
-from ..model.run import Difference
 from ..reference.attention import BY_ROW
 from .compare import allowed_on, judge, judge_whole, tiles_of
 from .evidence import LayoutRun, Measured

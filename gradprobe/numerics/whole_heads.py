@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..model.heads import KeptHeads, WholeHead
 from ..model.intermediates import slots
-from ..model.run import MATCH
+from ..model.layout_run import MATCH
 from .closeup import shown_of, whole_head
 from .evidence import LayoutRun, Measured, Probed
 from .tally import Finding, Judgement

@@ -21,10 +21,10 @@ from ..model.allowance import NOTHING, Allowance
 from ..model.assignment import run_name
 from ..model.case import Case, ranked
 from ..model.failures import Refusal, TargetFailure, fault_words
+from ..model.layout_run import MATCH, MISMATCH
 from ..model.mechanisms import door
-from ..model.memory import WarningNote
+from ..model.memory_finding import WarningNote
 from ..model.report import NAMED
-from ..model.run import MATCH, MISMATCH
 from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.float64 import products_of
 from ..numerics.forward import refuse_wrong_forward

@@ -9,9 +9,20 @@ from msgspec import structs
 
 from ..model.case import Case
 from ..model.intermediates import slots, steps
+from ..model.layout_run import (
+    NOT_EXPOSED,
+    CloseUp,
+    Counts,
+    Element,
+    Error,
+    Head,
+    Identity,
+    Intermediate,
+    Run,
+    add_counts,
+)
 from ..model.number import Number, spans
 from ..model.report import CheckedTarget, Report, Source, explained_diagnoses
-from ..model.run import NOT_EXPOSED, CloseUp, Counts, Element, Error, Head, Identity, Intermediate, Run, add_counts
 from ..numerics import evidence as verdict
 from ..numerics.evidence import Measured, Probed, Provenance, SeenRow
 from ..numerics.identities import Invariant

@@ -17,7 +17,7 @@ from ..model.number import plural
 from ..processes.executables import Program, gradprobe_command, run_programs
 
 if TYPE_CHECKING:
-    from ..model.memory import MemoryFinding
+    from ..model.memory_finding import MemoryFinding
     from ..numerics.evidence import Probed
 
 # The kind of finding that each of its tools looks for.
@@ -99,7 +99,7 @@ def with_words(failure: TargetFailure, tool: str, memory: Sequence[MemoryFinding
 
 def findings_in(printed: str, kind: str) -> Iterator[MemoryFinding]:
     """Each finding of a log once, with the line of the kernel."""
-    from ..model.memory import MemoryFinding
+    from ..model.memory_finding import MemoryFinding
 
     seen: dict[tuple[str, str, int | None], MemoryFinding] = {}
     for head, rest in _blocks(printed):

@@ -13,7 +13,7 @@ from ..inputs.options import flags, with_others
 from ..model.allowance import LAST_RESORT
 from ..model.failures import Failure, NoRoom, UsageFailure
 from ..model.mechanisms import door
-from ..model.memory import ERROR
+from ..model.memory_finding import ERROR
 from ..model.number import LAMBDA
 from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.range import out_of_range

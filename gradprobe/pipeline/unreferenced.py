@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..inputs.draw import outputs_of
-from ..inputs.layouts import Inputs
+from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import UNIT_RUN, Assigned, run_name
 from ..model.case import Case
 from ..model.failures import Refusal, TargetFailure, UsageFailure
 from ..model.intermediates import DERIVED
-from ..model.memory import telling
+from ..model.memory_finding import telling
 from ..numerics.compare import Comparison, attention_of
 from ..numerics.declared_precision import precision_of
 from ..numerics.evidence import LayoutRun, Measured, Probed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from ..model.run import Line
+from ..model.layout_run import Line
 from ..runtime.launches import Pointer
 from ..runtime.run import Outcome
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..inputs.layouts import Inputs
+from ..inputs.tensor_layouts import Inputs
 from ..model.mechanisms import is_on, note
 from ..processes.forks import ParallelWork, at_once, nothing_said
 from ..runtime.remembered import Remembered, remembered

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..inputs.draw import draw, outputs_of
 from ..inputs.guard_bands import ORDINARY
-from ..inputs.layouts import Inputs, effective_values, place
 from ..inputs.saved import Saved, values_of
+from ..inputs.tensor_layouts import Inputs, effective_values, place
 from ..model.assignment import Assigned, planned_runs
 from ..model.case import Case
 from ..model.intermediates import DERIVED

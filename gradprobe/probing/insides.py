@@ -10,14 +10,14 @@ from functools import partial
 from torch import Tensor
 
 from ..inputs.draw import outputs_of
-from ..inputs.layouts import Inputs, place
 from ..inputs.placement import for_more_batches, repeats
+from ..inputs.tensor_layouts import Inputs, place
 from ..model.assignment import AS_SAVED, Assigned, run_name
 from ..model.case import Case
 from ..model.failures import TargetFailure
+from ..model.layout_run import MATCH, MISMATCH
 from ..model.mechanisms import door
 from ..model.number import in_words, listed, plural, spans
-from ..model.run import MATCH, MISMATCH
 from ..numerics.black_box.look import Examiner, look_inside
 from ..numerics.black_box.onehot import Sample
 from ..numerics.black_box.recover import Asked, is_whole, obstacle, recoverable

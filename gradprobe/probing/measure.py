@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..auditing.refusal import refuse_broken, refuse_other_formulas
 from ..inputs.draw import outputs_of
-from ..inputs.layouts import Inputs, place
+from ..inputs.tensor_layouts import Inputs, place
 from ..model.assignment import OUTPUTS, PLAIN
 from ..model.case import Case
 from ..model.intermediates import DERIVED

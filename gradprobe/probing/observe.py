@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any
 
 from ..inputs.guard_bands import Guards
-from ..inputs.layouts import Inputs
 from ..inputs.memory import Unwritten
+from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import OUTPUTS
 from ..model.failures import Failure, KernelStopped, TargetFailure
 from ..model.mechanisms import gathered
-from ..model.memory import MemoryFinding
+from ..model.memory_finding import MemoryFinding
 from ..numerics.memory_findings import of_access, of_breach, of_change, of_cuda, of_dtypes, of_shared
 from ..runtime.allocations import Allocations
 from ..runtime.backend import interpreting

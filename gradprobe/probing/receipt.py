@@ -10,7 +10,7 @@ from types import ModuleType
 import torch
 
 from ..model.case import Case
-from ..model.memory import SHUFFLE, MemoryFinding
+from ..model.memory_finding import SHUFFLE, MemoryFinding
 from ..model.number import in_words, spans
 from ..numerics.evidence import Provenance
 from ..runtime.versions import installed, untested

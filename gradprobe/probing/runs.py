@@ -12,13 +12,13 @@ from torch import Tensor
 
 from ..inputs.draw import outputs_of
 from ..inputs.guard_bands import same_bits
-from ..inputs.layouts import Inputs, laid
+from ..inputs.tensor_layouts import Inputs, laid
 from ..model.assignment import AS_SAVED, ORDERED_RUN, UNIT_RUN, Assigned
 from ..model.case import Case
 from ..model.failures import UsageFailure
+from ..model.layout_run import MATCH, MISMATCH
 from ..model.mechanisms import door
-from ..model.memory import RACE, MemoryFinding, telling, worst_first
-from ..model.run import MATCH, MISMATCH
+from ..model.memory_finding import RACE, MemoryFinding, telling, worst_first
 from ..numerics.evidence import LayoutRun, Measured
 from ..numerics.identities import LINEAR_IN_DO, Invariant, agreement, doubled, reversed_in
 from ..numerics.range import out_of_range

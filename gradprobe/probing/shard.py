@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..inputs.layouts import place
+from ..inputs.tensor_layouts import place
 from ..model.case import Case
 from ..model.failures import TargetFailure
 from ..model.intermediates import lookup

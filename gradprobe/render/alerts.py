@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec import structs
 
-from ..model.memory import WARNING, MemoryFinding
+from ..model.layout_run import INHERITED, MISMATCH, SKIPPED, Error, Identity, Intermediate, Run
+from ..model.memory_finding import WARNING, MemoryFinding
 from ..model.report import Diagnosis, Report, TriedEdit
-from ..model.run import INHERITED, MISMATCH, SKIPPED, Error, Identity, Intermediate, Run
 from . import ci_rules as rules
 from .ci_rules import Rule
 from .notation import (

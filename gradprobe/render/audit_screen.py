@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from ..model.intermediates import names
+from ..model.layout_run import MATCH
 from ..model.number import listed, plural
 from ..model.report import AuditSummary, Report
-from ..model.run import MATCH
 from .excerpt import render_reasons
 from .notation import ASCII, UTF8, Signs, element_line, folded, headed
 from .source_places import base_of

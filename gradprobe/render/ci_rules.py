@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..model import memory
+from ..model import memory_finding as memory
 from .topics.topic import RULE, Topic, topics
 
 

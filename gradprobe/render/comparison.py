@@ -11,9 +11,9 @@ from msgspec import Struct
 from rich.text import Text
 
 from ..model.documents import Reports
+from ..model.layout_run import MATCH, MISMATCH, NOT_EXPOSED, SKIPPED, Head, Intermediate, Run
 from ..model.number import in_words, spans
 from ..model.report import Report
-from ..model.run import MATCH, MISMATCH, NOT_EXPOSED, SKIPPED, Head, Intermediate, Run
 from .notation import CAUTION, folded, quoted, ratio
 
 SCHEMA = "gradprobe.comparison/1"

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.text import Text
 
 from ..model.case import Case
-from ..model.memory import (
+from ..model.layout_run import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head, Intermediate, Run
+from ..model.memory_finding import (
     BARRIER,
     CHANGED,
     COINCIDENCE,
@@ -25,7 +26,6 @@ from ..model.memory import (
 )
 from ..model.number import LAMBDA, in_words, plural
 from ..model.report import Report, Source, SplitProducts
-from ..model.run import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head, Intermediate, Run
 from .excerpt import render_reasons, window
 from .identity_table import identity_table
 from .notation import (

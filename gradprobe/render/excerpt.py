@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
+from ..model.layout_run import MISMATCH, CloseUp, Element
 from ..model.number import Number, in_words, plural, spans
 from ..model.report import CONSISTENT, Diagnosis, Report, TriedEdit, Where
-from ..model.run import MISMATCH, CloseUp, Element
 from .notation import CAUTION, STYLES, folded, lines_of, place_in_words, ratio, value
 from .source_places import Base, base_of
 

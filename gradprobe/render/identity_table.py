@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.text import Text
 
+from ..model.layout_run import Identity
 from ..model.report import Report
-from ..model.run import Identity
 from .notation import STYLES, identities, ratio
 
 _NAME, _CELL = 34, 14

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from xml.etree import ElementTree as Xml
 
 from ..model.documents import Reports
-from ..model.memory import WARNING, MemoryFinding
+from ..model.layout_run import INHERITED, MISMATCH, SKIPPED, Error, Head, Identity, Intermediate, Run
+from ..model.memory_finding import WARNING, MemoryFinding
 from ..model.report import Report
-from ..model.run import INHERITED, MISMATCH, SKIPPED, Error, Head, Identity, Intermediate, Run
 from ..model.visible import visible
 from .excerpt import render_reasons
 from .notation import (

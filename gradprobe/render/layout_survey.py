@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.text import Text
 
 from ..model.assignment import LAYOUTS
-from ..model.memory import COUNTED, GUARD, OUTSIDE, WARNING, MemoryFinding, WarningNote, worst_first
+from ..model.layout_run import ALONE, BITS, FAILED, MATCH, MISMATCH, PROGRAM, SKIPPED, TOGETHER, Run, SurveyedLayout
+from ..model.memory_finding import COUNTED, GUARD, OUTSIDE, WARNING, MemoryFinding, WarningNote, worst_first
 from ..model.number import plural
 from ..model.report import Report
-from ..model.run import ALONE, BITS, FAILED, MATCH, MISMATCH, PROGRAM, SKIPPED, TOGETHER, Run, SurveyedLayout
 from .excerpt import render_reasons, window
 from .notation import ASCII, CAUTION, UTF8, Signs, blame, folded, greppable, headed, quoted, stray_line
 

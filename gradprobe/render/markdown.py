@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..model.documents import Reports
-from ..model.memory import WARNING, MemoryFinding, WarningNote
+from ..model.layout_run import CRASHED, FAILED, INCOMPLETE, INHERITED, MATCH, MISMATCH, SKIPPED, Run
+from ..model.memory_finding import WARNING, MemoryFinding, WarningNote
 from ..model.number import plural
 from ..model.report import Report, TriedEdit, passing_edit
-from ..model.run import CRASHED, FAILED, INCOMPLETE, INHERITED, MATCH, MISMATCH, SKIPPED, Run
 from ..model.visible import visible
 from .notation import cause_in_words, element_line, errors_of, identities, ratio, so_far, told_apart
 from .source_places import Base, Place, base_of, place_of, places_of

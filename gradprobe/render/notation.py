@@ -11,10 +11,10 @@ from rich.text import Text
 
 from ..model.documents import Reports, report_from
 from ..model.intermediates import lookup
-from ..model.memory import WARNING, MemoryFinding
+from ..model.layout_run import INHERITED, MATCH, MISMATCH, CloseUp, Element, Head, Identity, Intermediate, Run
+from ..model.memory_finding import WARNING, MemoryFinding
 from ..model.number import in_words, plural, spans
 from ..model.report import Diagnosis, Report
-from ..model.run import INHERITED, MATCH, MISMATCH, CloseUp, Element, Head, Identity, Intermediate, Run
 from .files import document
 
 

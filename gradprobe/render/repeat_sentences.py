@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
+from ..model.layout_run import RepeatedResult
 from ..model.number import in_words, plural, spans
 from ..model.report import Report
-from ..model.run import RepeatedResult
 from .notation import ratio
 
 

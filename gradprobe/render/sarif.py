@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 from .. import __version__
 from ..model.documents import Reports, text_of
+from ..model.layout_run import MATCH, MISMATCH
 from ..model.number import plural
 from ..model.patch import replacements_of
 from ..model.report import Report, TriedEdit
-from ..model.run import MATCH, MISMATCH
 from ..model.visible import visible
 from .alerts import Alert, alerts_of
 from .ci_rules import RULES, USAGE, Rule

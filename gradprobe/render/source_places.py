@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from .. import __version__
 from ..model.documents import Reports
 from ..model.intermediates import is_named_after
-from ..model.memory import MemoryFinding, WarningNote
+from ..model.layout_run import Error
+from ..model.memory_finding import MemoryFinding, WarningNote
 from ..model.report import CheckedTarget, Origin, Report, Where
-from ..model.run import Error
 
 DOCS = "GRADPROBE_DOCS"
 """The variable that says where a team has put the pages that `mkdocs build` makes."""

@@ -8,9 +8,9 @@ from rich.text import Text
 
 from ..model.case import Case, unlike
 from ..model.documents import Reports
+from ..model.layout_run import FAILED, MATCH, Difference
 from ..model.number import in_words, plural, spans
 from ..model.report import Report, SecondCheck
-from ..model.run import FAILED, MATCH, Difference
 from .comparison import changes_of, sentences_of
 from .notation import blame, headed, place_in_words, ratio, value
 

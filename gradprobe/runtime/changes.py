@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..inputs.guard_bands import mapped, same_bits
-from ..inputs.layouts import Inputs, write
+from ..inputs.tensor_layouts import Inputs, write
 from ..model.assignment import OUTPUTS
 from ..model.intermediates import title
 from .allocations import asked_at, factory_mode

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..cuda import CudaFinding, Watch, watched
 from ..cuda.kernel import KernelEntry
-from ..inputs.layouts import Inputs
 from ..inputs.memory import Unwritten
+from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import AS_SAVED, taken
 from ..model.case import Case
 from ..model.failures import DeviceLost, NoRoom, Refusal, TargetFailure, text_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..inputs.layouts import VECTOR
+from ..inputs.tensor_layouts import VECTOR
 from ..targets.surroundings import replaced
 
 if TYPE_CHECKING:

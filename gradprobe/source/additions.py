@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from ..model.intermediates import names, title
-from ..model.run import Line
+from ..model.layout_run import Line
 from .parameter_names import tensor_of
 from .triton_source import Function, read_function
 

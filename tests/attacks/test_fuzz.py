@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from gradprobe.commands.configuration.effective import configured, effective_settings
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.inputs.layouts import place
 from gradprobe.inputs.options import OPTIONS
 from gradprobe.inputs.saved import Saved, load, save
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import LAYOUTS, TENSORS
 from gradprobe.model.failures import Failure
 from gradprobe.pipeline.resolve import resolve_problem

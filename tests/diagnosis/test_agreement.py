@@ -7,8 +7,8 @@ from msgspec import structs
 
 from gradprobe.diagnosis.agreement import Table
 from gradprobe.model.intermediates import entered_by, parents_of
+from gradprobe.model.layout_run import INHERITED, MATCH, MISMATCH
 from gradprobe.model.report import Diagnosis, Where
-from gradprobe.model.run import INHERITED, MATCH, MISMATCH
 
 
 def finding(name, status):

@@ -9,8 +9,8 @@ from gradprobe.diagnosis.coincidence import _FOLLOWED, Variation, _culprits, _Sm
 from gradprobe.diagnosis.follow import followed_run
 from gradprobe.model.allowance import NOTHING, Allowance
 from gradprobe.model.assignment import DEFAULT_RUNS, Assigned
-from gradprobe.model.memory import WarningNote
-from gradprobe.model.run import MATCH
+from gradprobe.model.layout_run import MATCH
+from gradprobe.model.memory_finding import WarningNote
 from gradprobe.numerics.evidence import LayoutRun
 from gradprobe.pipeline.probe import COINCIDENCES, probe
 from gradprobe.probing.experiment import Experiment, experiment_of

@@ -3,7 +3,7 @@
 import pytest
 
 from gradprobe.diagnosis.layouts import FailingLayout, failing_layouts
-from gradprobe.model.memory import MemoryFinding
+from gradprobe.model.memory_finding import MemoryFinding
 from gradprobe.numerics.evidence import LayoutRun
 from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of

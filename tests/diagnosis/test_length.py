@@ -6,7 +6,7 @@ import pytest
 
 from gradprobe.diagnosis.length import with_length
 from gradprobe.diagnosis.why import Reasons
-from gradprobe.model.memory import OUTSIDE, MemoryFinding
+from gradprobe.model.memory_finding import OUTSIDE, MemoryFinding
 from gradprobe.model.report import Diagnosis, Where
 
 OUT = Diagnosis("outside/k", "M3", "loads outside k", 1.0, (), tuple(Where("a.py", at, "k") for at in range(4)))

@@ -13,7 +13,7 @@ from gradprobe.diagnosis.follow import followed_run
 from gradprobe.diagnosis.seen import SeenValue, seen_in
 from gradprobe.model.case import Case
 from gradprobe.model.documents import document_of, report_from
-from gradprobe.model.run import INHERITED, MATCH, MISMATCH
+from gradprobe.model.layout_run import INHERITED, MATCH, MISMATCH
 from gradprobe.numerics.closeup import close_up_of
 from gradprobe.numerics.evidence import Measured, Probed
 from gradprobe.pipeline.probe import probe

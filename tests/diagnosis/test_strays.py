@@ -4,7 +4,7 @@ import pytest
 
 from gradprobe.diagnosis.lines import of_strays
 from gradprobe.diagnosis.why import told_once
-from gradprobe.model.memory import OUTSIDE, RACE, UNWRITTEN, MemoryFinding
+from gradprobe.model.memory_finding import OUTSIDE, RACE, UNWRITTEN, MemoryFinding
 from gradprobe.model.report import Diagnosis
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from gradprobe.diagnosis.explainers.sums import _sign
 from gradprobe.model.documents import load
-from gradprobe.model.run import ASKED, LACKING, MORE, NONE, TWICE
+from gradprobe.model.layout_run import ASKED, LACKING, MORE, NONE, TWICE
 from tests.cli.command import run
 from tests.planted.lazy_faults import FAULTS
 from tests.planted.planting import KERNELS

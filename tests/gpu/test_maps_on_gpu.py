@@ -6,7 +6,7 @@ import torch
 
 from gradprobe.inputs.draw import draw
 from gradprobe.model.heads import PARTS
-from gradprobe.model.run import HIDDEN
+from gradprobe.model.layout_run import HIDDEN
 from gradprobe.numerics import sieve
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.layouts import place
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.kernels.triton import lazy
 from gradprobe.model.failures import UsageFailure
 from gradprobe.runtime.taps import parse_tap, tapped

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradprobe.inputs.guard_bands import FILLS, Breach, Guards, guard_values, guarded, mapped
-from gradprobe.inputs.layouts import place
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.failures import NoRoom
 
 SHAPE = (2, 3, 5, 4)

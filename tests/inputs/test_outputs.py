@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw, outputs_of
-from gradprobe.inputs.layouts import place
 from gradprobe.inputs.placement import Placement
 from gradprobe.inputs.saved import Saved
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import OUTPUTS
 from gradprobe.model.failures import TargetFailure
 from gradprobe.pipeline.probe import probe

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from gradprobe.inputs.layouts import place
 from gradprobe.inputs.placement import for_more_batches, placements_of
 from gradprobe.inputs.saved import Saved, load, save
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import AS_SAVED
 from gradprobe.model.failures import UsageFailure
 

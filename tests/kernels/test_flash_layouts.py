@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradprobe.inputs.layouts import place
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.runtime import interpreter
 from gradprobe.runtime.backend import interpreting
 from tests.sampling import sampled

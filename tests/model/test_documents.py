@@ -12,20 +12,7 @@ from gradprobe.model.assignment import DEFAULT_RUNS
 from gradprobe.model.case import Case
 from gradprobe.model.documents import Reports, dump, load, load_several, several_document, text_of
 from gradprobe.model.failures import UsageFailure
-from gradprobe.model.memory import MemoryFinding, WarningNote
-from gradprobe.model.number import Number
-from gradprobe.model.report import (
-    CheckedTarget,
-    Culprit,
-    Diagnosis,
-    Report,
-    SecondCheck,
-    Source,
-    SurveySummary,
-    TriedEdit,
-    Where,
-)
-from gradprobe.model.run import (
+from gradprobe.model.layout_run import (
     CloseUp,
     CloseUpRow,
     Counts,
@@ -37,6 +24,19 @@ from gradprobe.model.run import (
     Intermediate,
     Run,
     Window,
+)
+from gradprobe.model.memory_finding import MemoryFinding, WarningNote
+from gradprobe.model.number import Number
+from gradprobe.model.report import (
+    CheckedTarget,
+    Culprit,
+    Diagnosis,
+    Report,
+    SecondCheck,
+    Source,
+    SurveySummary,
+    TriedEdit,
+    Where,
 )
 from tests.render.written import faulty, many_heads, with_memory
 

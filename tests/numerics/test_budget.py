@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.layouts import effective_values
+from gradprobe.inputs.tensor_layouts import effective_values
 from tests.emulated import Arithmetic, case_of, changed, compared
 from tests.sampling import sampled
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.layouts import effective_values
+from gradprobe.inputs.tensor_layouts import effective_values
 from gradprobe.model.failures import UsageFailure
 from gradprobe.numerics.coarser import explained
 from gradprobe.numerics.compare import attention_of, compare, tiles_of

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gradprobe.model.run import HIDDEN, LEVELS
+from gradprobe.model.layout_run import HIDDEN, LEVELS
 from gradprobe.numerics.grid import MOST_CELLS, Grid
 from gradprobe.reference import Tile
 from tests.emulated import case_of

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.inputs.layouts import place
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.documents import document_of
 from gradprobe.model.failures import UsageFailure
-from gradprobe.model.memory import CHANGED, DTYPE, SHARED
+from gradprobe.model.memory_finding import CHANGED, DTYPE, SHARED
 from gradprobe.numerics.memory_findings import of_dtypes
 from gradprobe.pipeline.probe import probe
 from gradprobe.pipeline.reported import report_of

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 
 from gradprobe.inputs.draw import draw
-from gradprobe.model.run import HIDDEN, MATCH, MISMATCH
+from gradprobe.model.layout_run import HIDDEN, MATCH, MISMATCH
 from gradprobe.numerics import least, sieve, walks
 from gradprobe.numerics.block import blocks
 from gradprobe.numerics.compare import attention_of, compare

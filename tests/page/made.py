@@ -21,8 +21,8 @@ from msgspec import structs
 from gradprobe.model.documents import Reports, load, report_from
 from gradprobe.model.groups import FailureGroup
 from gradprobe.model.heads import ABOUT, PARTS, Evidence, KeptHeads, WholeHead
+from gradprobe.model.layout_run import Intermediate
 from gradprobe.model.report import Report
-from gradprobe.model.run import Intermediate
 from gradprobe.render.page.page import page_of, page_of_comparison, text
 from tests.render.written import document, entry, head, many_heads, run
 

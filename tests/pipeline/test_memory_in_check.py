@@ -11,7 +11,7 @@ from gradprobe.diagnosis.lines import of_strays
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.documents import document_of
 from gradprobe.model.failures import Refusal
-from gradprobe.model.memory import OUTSIDE, RACE, MemoryFinding, grouped, worst_first
+from gradprobe.model.memory_finding import OUTSIDE, RACE, MemoryFinding, grouped, worst_first
 from gradprobe.model.report import causes_among
 from gradprobe.pipeline import probe
 from gradprobe.pipeline.reported import report_of

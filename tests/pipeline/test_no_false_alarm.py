@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradprobe.inputs.draw import draw, outputs_of
-from gradprobe.inputs.layouts import place
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import LAYOUTS, TENSORS
 from gradprobe.model.case import DTYPES, PATTERNS, Case
 from gradprobe.numerics.compare import Comparison, attention_of, compare

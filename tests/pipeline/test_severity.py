@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradprobe.model.memory import ERROR, OUTSIDE, WARNING, MemoryFinding
+from gradprobe.model.memory_finding import ERROR, OUTSIDE, WARNING, MemoryFinding
 from gradprobe.numerics.evidence import LayoutRun
 
 pytestmark = pytest.mark.usefixtures("without_causes")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gradprobe.inputs.layouts import place
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import SHAPES, given_back, sizes_taken, taken
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.resolution import resolve

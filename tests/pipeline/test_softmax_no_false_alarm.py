@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.layouts import effective_values
+from gradprobe.inputs.tensor_layouts import effective_values
 from tests.emulated import Arithmetic, case_of, compared
 from tests.numerics.test_budget import ARITHMETICS, PATTERNS, assert_right, dtype_of
 from tests.sampling import DRAWS, sampled, tries

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradprobe.model.intermediates import lookup
+from gradprobe.model.layout_run import MISMATCH, Intermediate
 from gradprobe.model.report import Report
-from gradprobe.model.run import MISMATCH, Intermediate
 
 # By form that is no intermediate: what it is a step to, and what it is made of.
 _STEPS = {

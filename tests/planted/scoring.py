@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradprobe.model.layout_run import MATCH, MISMATCH
 from gradprobe.model.report import CONSISTENT, KINDS, NAMED, Diagnosis
-from gradprobe.model.run import MATCH, MISMATCH
 from gradprobe.numerics.evidence import Probed
 from gradprobe.pipeline.reported import report_of
 from tests.planted.denied import denied

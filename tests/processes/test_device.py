@@ -9,7 +9,7 @@ from gradprobe.commands.suite.checked import PlannedCheck, for_the_interpreter
 from gradprobe.commands.suite.checking import Setting, check_each
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.inputs.layouts import place
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.failures import DeviceLost, TargetFailure
 from gradprobe.model.resolution import resolve
 from gradprobe.processes.resource_limits import words_of_loss

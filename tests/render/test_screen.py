@@ -5,10 +5,10 @@ import re
 import pytest
 from msgspec import structs
 
-from gradprobe.model.memory import OUTSIDE, MemoryFinding
+from gradprobe.model.layout_run import CRASHED, MATCH, MISMATCH, Counts, Element, Error, Head, Intermediate, Run
+from gradprobe.model.memory_finding import OUTSIDE, MemoryFinding
 from gradprobe.model.number import Number
 from gradprobe.model.report import CheckedTarget, Diagnosis, Report, TriedEdit, Where
-from gradprobe.model.run import CRASHED, MATCH, MISMATCH, Counts, Element, Error, Head, Intermediate, Run
 from gradprobe.render.screen.code import excerpt, window
 from gradprobe.render.screen.screen import render_screen
 from gradprobe.render.source_places import Base

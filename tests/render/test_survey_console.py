@@ -10,9 +10,9 @@ from gradprobe.commands.strides.bench import FIRST
 from gradprobe.commands.strides.survey import Survey
 from gradprobe.commands.strides.trials import LayoutTrial, SurveyPlan, TrialResult
 from gradprobe.model.documents import dump, load
-from gradprobe.model.memory import MemoryFinding
+from gradprobe.model.layout_run import ALONE, PROGRAM, Run
+from gradprobe.model.memory_finding import MemoryFinding
 from gradprobe.model.report import CheckedTarget, Culprit, Report
-from gradprobe.model.run import ALONE, PROGRAM, Run
 from gradprobe.render.layout_survey import render_survey
 from gradprobe.render.notation import CAUTION
 from tests.render.written import faulty, reports

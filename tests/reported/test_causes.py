@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradprobe.model.documents import report_from
+from gradprobe.model.layout_run import Element
 from gradprobe.model.number import Number
-from gradprobe.model.run import Element
 from gradprobe.numerics.tally import RisingErrors
 from gradprobe.render.console import _sentences
 from gradprobe.render.notation import size_in_words

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gradprobe.inputs.layouts import place
+from gradprobe.inputs.tensor_layouts import place
 from tests.reported.conftest import SMALL
 
 _CASE = SMALL.replace("--batch 1", "--batch 2")

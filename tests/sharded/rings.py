@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.inputs.layouts import place
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.failures import Failure
 from gradprobe.model.report import Report
 from gradprobe.pipeline.reported import report_of

@@ -9,7 +9,7 @@ from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.diagnosis.follow import followed_run
 from gradprobe.model.allowance import Allowance
 from gradprobe.model.assignment import parse_layout
-from gradprobe.model.run import MATCH, MISMATCH
+from gradprobe.model.layout_run import MATCH, MISMATCH
 from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.runtime.backend import prepare_backend

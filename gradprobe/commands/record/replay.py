@@ -19,9 +19,9 @@ from ...inputs.saved import layouts_in_words, load
 from ...model.case import Case
 from ...model.documents import document_of
 from ...model.failures import Failure, TargetFailure, UsageFailure, as_failure
+from ...model.layout_run import MISMATCH
 from ...model.number import plural
 from ...model.report import failed_report
-from ...model.run import MISMATCH
 from ...processes.executables import run_in_foreground
 from ...processes.startup import STARTUP
 from ...render.console import first_line

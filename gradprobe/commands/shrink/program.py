@@ -18,7 +18,7 @@ from ...targets.find import Target, parts_of
 from .program_text import ARITHMETIC, BACKWARD, END, FORWARD, LAYING, MOST_NUMBERS, OF_BYTES, ROUNDING, formula, literal
 
 if TYPE_CHECKING:
-    from ...inputs.layouts import Inputs
+    from ...inputs.tensor_layouts import Inputs
     from ...model.case import Case
     from ...numerics.evidence import Probed
 

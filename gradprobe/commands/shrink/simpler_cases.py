@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...inputs.layouts import layout_of
+from ...inputs.tensor_layouts import layout_of
 from ...model.assignment import run_name
 from ...model.case import DTYPES, PATTERNS, Case
 from ...model.number import plural

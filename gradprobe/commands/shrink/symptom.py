@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...inputs.history import FOLDER, CheckRequest, is_sound, make_folder
-from ...model.run import MISMATCH
+from ...model.layout_run import MISMATCH
 from ...model.writing import replace_file
 
 if TYPE_CHECKING:

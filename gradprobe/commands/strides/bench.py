@@ -11,10 +11,10 @@ from msgspec import structs
 
 from ...inputs.draw import outputs_of
 from ...inputs.guard_bands import same_bits
-from ...inputs.layouts import laid, place
+from ...inputs.tensor_layouts import laid, place
 from ...model.failures import DeviceLost, NoRoom, TargetFailure
-from ...model.memory import ERROR, HUGE, WARNING, MemoryFinding, telling
-from ...model.run import BITS, BUDGET, MATCH, MISMATCH, TOGETHER, TensorLayout
+from ...model.layout_run import BITS, BUDGET, MATCH, MISMATCH, TOGETHER, TensorLayout
+from ...model.memory_finding import ERROR, HUGE, WARNING, MemoryFinding, telling
 from ...numerics.evidence import LayoutRun, Measured
 from ...numerics.memory_findings import never_written
 from ...pipeline.reported import run_of

@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from ...model.assignment import TENSORS
-from ...model.memory import HUGE, OUTSIDE, WarningNote
+from ...model.memory_finding import HUGE, OUTSIDE, WarningNote
 from ...model.report import Culprit
 from .trials import CONTIGUOUS, LayoutTrial, TrialResult
 from .wide import (

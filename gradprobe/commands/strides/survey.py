@@ -14,9 +14,9 @@ from msgspec import structs
 from ...inputs.history import CheckRequest
 from ...model.allowance import LAST_RESORT, Allowance
 from ...model.failures import TargetFailure
-from ...model.memory import ERROR, WARNING
+from ...model.layout_run import ALONE, MATCH, MISMATCH, PROGRAM, Run, SurveyedLayout, add_counts
+from ...model.memory_finding import ERROR, WARNING
 from ...model.report import Culprit, Diagnosis, Report, SurveySummary
-from ...model.run import ALONE, MATCH, MISMATCH, PROGRAM, Run, SurveyedLayout, add_counts
 from ...processes import TaskResult, run_each
 from ...processes.ended import DEVICE
 from ..suite.checked import for_the_interpreter

@@ -8,13 +8,13 @@ from typing import Any
 
 from ...inputs.guard_bands import LARGE, NAN
 from ...inputs.history import CheckRequest
-from ...inputs.layouts import NEVER_EXPANDED, VECTORS
 from ...inputs.placement import Placement, placements_of
+from ...inputs.tensor_layouts import NEVER_EXPANDED, VECTORS
 from ...model.allowance import NOTHING, Allowance
 from ...model.assignment import AS_SAVED, LAYOUTS, SCALED, Assigned
-from ...model.memory import ERROR, HUGE, VECTOR, WARNING, MemoryFinding
+from ...model.layout_run import ALONE, MISMATCH, PROGRAM, TOGETHER, Run
+from ...model.memory_finding import ERROR, HUGE, VECTOR, WARNING, MemoryFinding
 from ...model.report import Report
-from ...model.run import ALONE, MISMATCH, PROGRAM, TOGETHER, Run
 
 CONTIGUOUS, EXPANDED = LAYOUTS[0], "expanded"
 Fill = tuple[str, float]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...inputs.layouts import VECTOR, VECTORS
 from ...inputs.placement import Placement, spanned
+from ...inputs.tensor_layouts import VECTOR, VECTORS
 from ...model.case import Case
 from ...model.intermediates import KINDS
 

@@ -11,8 +11,8 @@ from msgspec import structs
 
 from ...model.assignment import SCALED
 from ...model.failures import TargetFailure
-from ...model.memory import HUGE, UNDECLARED, WarningNote
-from ...model.run import FAILED
+from ...model.layout_run import FAILED
+from ...model.memory_finding import HUGE, UNDECLARED, WarningNote
 from .check_table import words_of
 from .checked import CheckOutcome
 

@@ -14,10 +14,10 @@ from rich.text import Text
 from ...model.coverage import PAIRS, TRIPLES, Coverage
 from ...model.documents import RefusedCase, Reports
 from ...model.groups import AxisShare, FailureGroup
-from ...model.memory import COUNTED, WARNING
+from ...model.layout_run import FAILED, MATCH, MISMATCH, Run
+from ...model.memory_finding import COUNTED, WARNING
 from ...model.number import plural
 from ...model.report import Report
-from ...model.run import FAILED, MATCH, MISMATCH, Run
 from ...render.console import render_layouts
 from ...render.notation import CAUTION, folded, headed, ratio, wrapped
 from ...render.screen.fitting import MOST, MOST_OF_A_MATCH, Section, fitted

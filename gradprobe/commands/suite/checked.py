@@ -14,9 +14,9 @@ from ...model.assignment import parse_run, planned_runs, run_name
 from ...model.case import Case, fewer_heads, shortened
 from ...model.documents import Reports
 from ...model.failures import Failure, ReferenceFailure, TargetFailure, UsageFailure, as_failure
-from ...model.memory import WARNING, MemoryFinding, WarningNote
+from ...model.layout_run import CRASHED, FAILED, MATCH, MISMATCH, Error, Run
+from ...model.memory_finding import WARNING, MemoryFinding, WarningNote
 from ...model.report import CheckedTarget, Report, SecondCheck, error_of
-from ...model.run import CRASHED, FAILED, MATCH, MISMATCH, Error, Run
 from ...processes import Crash, WorkerException
 from ...processes.ended import CRASH, DEVICE, MEMORY, TIMEOUT
 from ...render.terminal import interrupted

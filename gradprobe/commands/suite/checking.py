@@ -18,9 +18,9 @@ from msgspec import structs
 
 from ...model.allowance import LAST_RESORT, NOTHING, Allowance
 from ...model.failures import TargetFailure
+from ...model.layout_run import FAILED, MISMATCH, add_counts
 from ...model.mechanisms import note
-from ...model.memory import MemoryFinding
-from ...model.run import FAILED, MISMATCH, add_counts
+from ...model.memory_finding import MemoryFinding
 from ...pipeline.run_check import run_check
 from ...pipeline.sanitizer import strays_under, with_strays, with_words
 from ...processes import TaskResult, run_each, run_here, tell
@@ -42,8 +42,8 @@ from .interpreted import is_to_be_interpreted, small_case, with_causes_of, witho
 from .source_hashes import sources_of
 
 if TYPE_CHECKING:
+    from ...model.layout_run import Difference
     from ...model.report import Report
-    from ...model.run import Difference
     from ...numerics.evidence import Probed
     from ...probing.experiment import Tick
 

@@ -19,9 +19,9 @@ from ...model.assignment import run_name
 from ...model.case import Case
 from ...model.failures import UsageFailure
 from ...model.groups import AxisShare, FailureGroup
+from ...model.layout_run import CRASHED, FAILED, MATCH, MISMATCH, Error, Run
 from ...model.report import Diagnosis, Report
 from ...model.resolution import resolve
-from ...model.run import CRASHED, FAILED, MATCH, MISMATCH, Error, Run
 from ...processes import run_each
 from .traits import Instance, set_apart
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from msgspec import structs
 
 from ...inputs.options import flags
+from ...model.layout_run import INHERITED, MISMATCH
 from ...model.report import Diagnosis, Report
-from ...model.run import INHERITED, MISMATCH
 from ...processes.ended import DEVICE
 from .checked import PlannedCheck, for_the_interpreter
 

@@ -13,7 +13,7 @@ from ...faults.hypothesis import Hypothesis
 from ...model.assignment import Assigned
 from ...model.case import Case
 from ...model.failures import Failure, Refusal
-from ...model.memory import ERROR
+from ...model.memory_finding import ERROR
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment, experiment_of, silent
 from ...probing.runs import records_of

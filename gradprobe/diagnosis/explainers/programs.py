@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ...model.memory import OUTSIDE
+from ...model.memory_finding import OUTSIDE
 from ...runtime.interpreter.dataflow import Site
 from ..follow import FollowedRun
 from ..statements import numbered

@@ -8,8 +8,8 @@ import numpy as np
 
 from ...inputs.memory import Array
 from ...model.intermediates import PRODUCTS
+from ...model.layout_run import ASKED, LACKING, MORE, NONE, TWICE, VisitedPairs
 from ...model.number import plural
-from ...model.run import ASKED, LACKING, MORE, NONE, TWICE, VisitedPairs
 from ...runtime.interpreter.dataflow import Node, Site, StoredTile, behind
 from ..follow import FollowedRun
 from .misread import culprits_of

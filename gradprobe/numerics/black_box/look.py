@@ -11,8 +11,8 @@ from torch import Tensor
 from ...model.assignment import Assigned
 from ...model.case import Case
 from ...model.intermediates import MATRIX_OF
+from ...model.layout_run import MISMATCH
 from ...model.number import listed
-from ...model.run import MISMATCH
 from ...runtime.trace import Trace
 from ..evidence import BlackBoxEvidence, Measured
 from .onehot import Sample

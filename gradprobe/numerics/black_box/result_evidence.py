@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...model.case import Case
 from ...model.intermediates import MATRIX_OF, names, parents_of
-from ...model.run import INHERITED, MISMATCH, Element
+from ...model.layout_run import INHERITED, MISMATCH, Element
 from ...reference import Attention, evaluate
 from ...reference.attention import BY_ROW, add_tile
 from ...runtime.trace import Trace

@@ -10,9 +10,9 @@ from itertools import combinations
 
 from ...model.assignment import LAYOUTS, run_name
 from ...model.case import Case
+from ...model.layout_run import CRASHED, FAILED, INCOMPLETE, MATCH, MISMATCH, SKIPPED, Run
 from ...model.number import plural
 from ...model.report import Report
-from ...model.run import CRASHED, FAILED, INCOMPLETE, MATCH, MISMATCH, SKIPPED, Run
 from .. import layout_survey as survey
 from ..layout_survey import tried_as
 from ..notation import UTF8

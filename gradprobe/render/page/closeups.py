@@ -8,7 +8,7 @@ from itertools import product
 
 from markupsafe import Markup
 
-from ...model.run import LEVELS, CloseUp, CloseUpRow
+from ...model.layout_run import LEVELS, CloseUp, CloseUpRow
 from ..notation import place_in_words, ratio
 from .scale import class_of, sign_of
 

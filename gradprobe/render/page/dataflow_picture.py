@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from markupsafe import Markup
 
 from ...model.intermediates import GRADIENT_OF, TABLE, is_named_after, parents_of
+from ...model.layout_run import INHERITED, MATCH, MISMATCH, NOT_EXPOSED, Intermediate, Run
 from ...model.number import listed
-from ...model.run import INHERITED, MATCH, MISMATCH, NOT_EXPOSED, Intermediate, Run
 
 PLACES = {row.name: row.place for row in TABLE}
 WORDS = {

@@ -9,8 +9,8 @@ from itertools import groupby
 
 from markupsafe import Markup
 
+from ...model.layout_run import LEVELS, MATCH, CloseUp, Head, Intermediate, Run
 from ...model.number import in_words, spans
-from ...model.run import LEVELS, MATCH, CloseUp, Head, Intermediate, Run
 from ..notation import ratio
 from .closeups import WIDE, CloseUpView, Opens, cell, view_of
 from .dataflow_picture import WORDS

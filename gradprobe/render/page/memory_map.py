@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ...model.intermediates import AXIS_WORDS
+from ...model.layout_run import ASKED, LACKING, MORE, NONE, TWICE, TensorLayout, VisitedPairs
 from ...model.number import plural
 from ...model.report import AxisReach, Misread, Report, explained_diagnoses
-from ...model.run import ASKED, LACKING, MORE, NONE, TWICE, TensorLayout, VisitedPairs
 
 # Heads of a tensor that are drawn, one below the other, and indices of an axis that is misread.
 _HEADS, _STEPS = 3, 8

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...model.memory import MemoryFinding
+from ...model.layout_run import MISMATCH, Element, Run
+from ...model.memory_finding import MemoryFinding
 from ...model.report import Report
-from ...model.run import MISMATCH, Element, Run
 from ..console import first_line
 from ..layout_survey import memory_in, words_of
 from ..notation import blame, greppable, heads_in_words, ratio

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from ...model.run import Head, Intermediate, Run
+from ...model.layout_run import Head, Intermediate, Run
 from ..notation import UTF8, ratio
 from .dataflow_picture import WORDS
 from .maps import Alike, id_of, places, shorts, words_of

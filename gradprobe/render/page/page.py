@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.documents import Reports
+from ...model.layout_run import LEVELS
 from ...model.number import plural
 from ...model.report import Report
-from ...model.run import LEVELS
 from ...model.visible import visible
 from ..notation import so_far
 from ..source_places import base_of, with_origin

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil, floor, log10
 
-from ...model.run import HIDDEN, LEVELS, UNMEASURED, WITHIN
+from ...model.layout_run import HIDDEN, LEVELS, UNMEASURED, WITHIN
 from ..notation import ratio
 
 SCALE = (

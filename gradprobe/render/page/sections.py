@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ...model.layout_run import Element
 from ...model.report import Report, explained_diagnoses
-from ...model.run import Element
 from ..console import first_line, verdict_words
 from ..notation import ratio, value
 from ..source_places import Base, base_of, places_of

@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import structs
 
 from ...model.documents import Reports
+from ...model.layout_run import PROGRAM
 from ...model.number import plural
 from ...model.report import Diagnosis, Report
-from ...model.run import PROGRAM
 from ..comparison import KINDS, changes_of, counts_in_words, pairs_of, wrong_heads
 from ..comparison import sentences_of as sentences_of_changes
 from ..comparison import verdict_of as verdict_of_changes

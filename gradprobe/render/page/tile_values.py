@@ -14,9 +14,9 @@ import msgspec
 
 from ...model.failures import UsageFailure
 from ...model.heads import ABOUT, PARTS, KeptHeads, WholeHead
+from ...model.layout_run import LEVELS, WITHIN, seen_in
 from ...model.number import plural
 from ...model.report import Report
-from ...model.run import LEVELS, WITHIN, seen_in
 from .maps import id_of
 
 # Of a tile beside its values: its place, quotes and commas.

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
+from ...model.layout_run import MISMATCH, Run
 from ...model.number import plural
 from ...model.report import Diagnosis, Report
-from ...model.run import MISMATCH, Run
 
 # Of each, its id, quotes and a comma.
 _AROUND = 24

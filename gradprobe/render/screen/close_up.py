@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from ...model.layout_run import CloseUp
 from ...model.report import Report
-from ...model.run import CloseUp
 from ..excerpt import ASCII_SIGNS, UTF8_SIGNS, close_up_head, close_up_map, close_up_rows, window
 from .fitting import MOST, MOST_OF_A_MATCH, Section
 from .screen import cause_lines, closed

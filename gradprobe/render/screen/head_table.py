@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.text import Text
 
+from ...model.layout_run import INHERITED, MATCH, MISMATCH, Intermediate, Run
 from ...model.number import in_words, spans
 from ...model.report import Report
-from ...model.run import INHERITED, MATCH, MISMATCH, Intermediate, Run
 from ..console import status_in, worst_in
 from ..notation import STYLES, Signs, ratio
 

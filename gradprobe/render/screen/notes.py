@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from ...model.memory import COINCIDENCE, grouped
+from ...model.layout_run import Error
+from ...model.memory_finding import COINCIDENCE, grouped
 from ...model.number import listed, plural
 from ...model.report import Report
-from ...model.run import Error
 from ..console import coarse_words, unused
 from ..repeat_sentences import repeat_sentences
 from ..source_places import base_of, place_of

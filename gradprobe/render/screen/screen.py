@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
+from ...model.layout_run import FAILED, MATCH, MISMATCH
 from ...model.number import plural
 from ...model.report import CONSISTENT, Diagnosis, Report, passing_edit
-from ...model.run import FAILED, MATCH, MISMATCH
 from ..console import beyond_the_case, first_line, on_ranks, receipt, render_layouts, sources, verdict_words, wrong_rows
 from ..excerpt import edit_head
 from ..identity_table import identity_table

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
+from ...model.layout_run import Run
 from ...model.number import listed
 from ...model.report import Report
-from ...model.run import Run
 from ..layout_survey import (
     blame_in,
     cells_of,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.case import Case
-from ...model.memory import MemoryFinding
+from ...model.memory_finding import MemoryFinding
 from ...processes.child import WHERE, worker_of
 from ...processes.ended import WorkerException, raised_of
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...inputs.layouts import Inputs
 from ...inputs.shards import Positions, Shards, shards_of, without_saved
+from ...inputs.tensor_layouts import Inputs
 from ...model.case import SHARDS, Case
 from ...model.failures import TargetFailure
 from ...targets.find import Target, find_function

@@ -10,8 +10,8 @@ import torch
 
 import gradprobe
 from gradprobe.commands.record.capture import PATIENCE
-from gradprobe.inputs.layouts import place
 from gradprobe.inputs.saved import load
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import AS_SAVED
 from gradprobe.model.failures import UsageFailure
 

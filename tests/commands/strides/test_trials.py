@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gradprobe.commands.strides.trials import BOTH, programs_of, trials_of
-from gradprobe.inputs.layouts import place
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import LAYOUTS
 
 SHAPE = (2, 3, 37, 16)

@@ -6,9 +6,9 @@ from gradprobe.commands.suite import folding
 from gradprobe.commands.suite.folding import folded_by_cause, with_smallest
 from gradprobe.model.case import Case
 from gradprobe.model.documents import Reports, load_several, several_document, text_of
-from gradprobe.model.memory import WARNING
+from gradprobe.model.layout_run import Element, Error, Run
+from gradprobe.model.memory_finding import WARNING
 from gradprobe.model.report import CheckedTarget, Diagnosis, Report, Where
-from gradprobe.model.run import Element, Error, Run
 from tests.commands.suite.plans import planned
 
 STRIDE = Diagnosis(

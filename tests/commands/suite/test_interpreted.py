@@ -12,8 +12,8 @@ from gradprobe.commands.suite.checked import CheckOutcome, PlannedCheck
 from gradprobe.commands.suite.checking import Setting, with_interpreter
 from gradprobe.commands.suite.interpreted import with_causes_of
 from gradprobe.inputs.history import CheckRequest
+from gradprobe.model.layout_run import Error, Intermediate, Run
 from gradprobe.model.report import CheckedTarget, Diagnosis, Report
-from gradprobe.model.run import Error, Intermediate, Run
 from gradprobe.processes import TaskResult
 from tests.cases import softmax_case
 

@@ -8,8 +8,8 @@ from lxml import html
 from msgspec import structs
 
 from gradprobe.model.documents import load
+from gradprobe.model.layout_run import TensorLayout, VisitedPairs
 from gradprobe.model.report import AxisReach, Diagnosis, Misread
-from gradprobe.model.run import TensorLayout, VisitedPairs
 from gradprobe.render.page.memory_map import accesses, drawn, pairs, reaches, tensors
 from gradprobe.render.page.page import page_of
 from tests.render.written import faulty

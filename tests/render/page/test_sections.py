@@ -9,9 +9,9 @@ from msgspec import structs
 
 from gradprobe.model.documents import load
 from gradprobe.model.intermediates import names
+from gradprobe.model.layout_run import LEVELS
 from gradprobe.model.number import Number
 from gradprobe.model.report import Diagnosis, Listing, TriedEdit, Where
-from gradprobe.model.run import LEVELS
 from gradprobe.render.page.dataflow_picture import PLACES
 from gradprobe.render.page.maps import MOST_MAPS, alike_heads, chapters, drawn, pooled, shared_ids
 from gradprobe.render.page.overview import overview

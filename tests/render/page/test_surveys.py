@@ -12,7 +12,7 @@ from msgspec import structs
 
 from gradprobe.model.coverage import Coverage
 from gradprobe.model.documents import Reports, load
-from gradprobe.model.run import INCOMPLETE
+from gradprobe.model.layout_run import INCOMPLETE
 from gradprobe.render.page import check_matrix as matrix
 from gradprobe.render.page.page import page_of, page_of_comparison, text
 from gradprobe.render.page.wholes import wholes

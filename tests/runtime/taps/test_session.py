@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.layouts import place
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.kernels.triton import lazy
 from gradprobe.model.assignment import LAYOUTS
 from gradprobe.model.failures import Failure, TargetFailure, UsageFailure

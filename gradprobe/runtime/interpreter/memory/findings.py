@@ -12,7 +12,7 @@ from types import CodeType
 
 import triton
 
-from ....model.memory import MISALIGNED, OUTSIDE, UNWRITTEN
+from ....model.memory_finding import MISALIGNED, OUTSIDE, UNWRITTEN
 from ....source.text import SourceLine
 
 Program = tuple[int, int, int]

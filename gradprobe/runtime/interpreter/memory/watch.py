@@ -14,7 +14,7 @@ import numpy as np
 
 from ....inputs.memory import Array, Unwritten
 from ....model.assignment import OUTPUTS
-from ....model.memory import MISALIGNED, OUTSIDE, RACE, UNWRITTEN
+from ....model.memory_finding import MISALIGNED, OUTSIDE, RACE, UNWRITTEN
 from ....source.text import SourceLine
 from .findings import AccessFinding, CodeLine, Earlier, Program, Rest, places
 from .kernel_code import Language

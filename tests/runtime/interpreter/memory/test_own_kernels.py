@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.layouts import place
 from gradprobe.inputs.memory import Unwritten, elements_of
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import LAYOUTS
 from gradprobe.runtime.interpreter.memory.watch import watched_memory
 from gradprobe.runtime.run import run_target

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.layouts import place
 from gradprobe.inputs.memory import Unwritten
+from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.case import Case
 from gradprobe.runtime.interpreter.memory.findings import AccessFinding
 from gradprobe.runtime.interpreter.memory.watch import Memory, watched_memory

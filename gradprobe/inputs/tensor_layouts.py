@@ -12,7 +12,7 @@ from ..model.assignment import AS_SAVED, ORDERED, OUTPUTS, PLAIN, SCALED, Assign
 from ..model.case import Case
 from ..model.failures import UsageFailure
 from ..model.intermediates import OF_HEADS
-from ..model.run import TensorLayout
+from ..model.layout_run import TensorLayout
 from .guard_bands import ORDINARY, guarded
 from .placement import Placement, spanned
 

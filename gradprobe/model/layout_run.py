@@ -8,7 +8,7 @@ from math import isfinite
 import msgspec
 from msgspec import Struct
 
-from .memory import MemoryFinding
+from .memory_finding import MemoryFinding
 from .number import Number
 
 MATCH, MISMATCH, INHERITED, SKIPPED = "match", "mismatch", "inherited", "skipped"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.guard_bands import guard_values
-from gradprobe.inputs.layouts import VECTORS, layout_of, place
+from gradprobe.inputs.tensor_layouts import VECTORS, layout_of, place
 from gradprobe.model.assignment import DEFAULT_RUNS, LAYOUTS, TENSORS, parse_layout, run_name
 from gradprobe.model.failures import UsageFailure
 from tests.cases import lazy_case
