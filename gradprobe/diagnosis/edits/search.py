@@ -123,10 +123,8 @@ class Search:
                     continue
                 assert ground.small is not None
                 candidate, (trial, before) = ground.take(), ground.small
-                copy = self._written(candidate)
-                forks.add(
-                    (hunt, ground, trial, candidate), self._trying(trial, candidate, copy, hunt.cause.others, before)
-                )
+                work = self._trying(trial, candidate, self._written(candidate), hunt.cause.others, before)
+                forks.add((hunt, ground, trial, candidate), work)
                 self._left -= max(1, trial.case.scores // _OF_ONE)
             answer = next(forks.answers(self._until), None)
             if answer is None:

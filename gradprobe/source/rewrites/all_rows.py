@@ -37,14 +37,10 @@ def _of_row(row: Row, spot: Spot) -> Iterator[tuple[float, Edits]]:
     for source in row.undoes:
         yield from source(spot)
     if row.again is not None:
-        yield from (
-            (row.again, each) for each in _planted(row, spot.file).get(spot.statement, ()) if _is_in(spot, each)
-        )
-
-
-def _is_in(spot: Spot, edits: Edits) -> bool:
-    spans = [spot.file.span(root) for root in spot.roots]
-    return all(any(start <= edit.start <= edit.end <= end for start, end in spans) for edit in edits)
+        spans = [spot.file.span(root) for root in spot.roots]
+        for edits in _planted(row, spot.file).get(spot.statement, ()):
+            if all(any(start <= edit.start <= edit.end <= end for start, end in spans) for edit in edits):
+                yield row.again, edits
 
 
 @lru_cache(maxsize=256)
