@@ -83,7 +83,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _flow("misread", "misread"), _flow("stores", "stores"), _flow("sums", "sums"),
     _flow("unmade", "unmade"), _flow("unstored", "unstored"), _flow("values", "first_wrong", "factors"),
     Mechanism("memory", "probing/observe", tuple(f"{_MEMORY}/{name}" for name in (
-        "__init__", "findings", "launch", "stream", "views", "watch",
+        "__init__", "findings", "memory_watch", "stream", "views", "watched_launch",
     ))),
     Mechanism("memory/bands", "probing/observe", ("runtime/allocations",)),
     Mechanism("memory/cuda", "probing/observe", ("cuda/watch",)),
@@ -153,7 +153,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
 CORE: tuple[str, ...] = (
     *(f"runtime/{name}" for name in (
         "__init__", "arithmetic", "backend", "caches", "changes", "interpreter/__init__", "interpreter/bfloat16",
-        "interpreter/kept", "interpreter/language", "interpreter/libdevice", "interpreter/names",
+        "interpreter/kept", "interpreter/language_patches", "interpreter/libdevice", "interpreter/names",
         "interpreter/operations", "interpreter/quick", "interpreter/shipped", "interpreter/work", "launches", "limits",
         "raised", "ranks", "reached", "run", "spread", "taps", "trace", "versions",
     )),

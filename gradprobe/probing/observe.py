@@ -217,7 +217,7 @@ def empty_outputs(inputs: Inputs) -> Unwritten:
 
 def _watched(inputs: Inputs, unwritten: Unwritten) -> AbstractContextManager[Any]:
     """Every access of Triton's interpreter, which imports Triton."""
-    from ..runtime.interpreter.memory.watch import watched_memory
+    from ..runtime.interpreter.memory.memory_watch import watched_memory
 
     return watched_memory(inputs.tensors, unwritten, recalls=True)
 

@@ -5,7 +5,7 @@ Import this only once TRITON_INTERPRET=1 is in the environment, since it imports
 
 from .bfloat16 import InterpreterNotKnown, make_bfloat16_right, wrong_bfloat16_operations
 from .kept import keep_types
-from .language import (
+from .language_patches import (
     call_builtins_at_once,
     keep_arguments_in_place,
     keep_patched_language,

@@ -22,14 +22,14 @@ from gradprobe.runtime.backend import prepare_backend
 prepare_backend("cpu")
 from gradprobe.runtime import interpreter
 from gradprobe.kernels.triton.lazy import lazy_intermediates
-interpreter.language.make_scalars_right()
+interpreter.language_patches.make_scalars_right()
 swaps, types = [0], [0]
-block = interpreter.language.tl.core.block_type
+block = interpreter.language_patches.tl.core.block_type
 made = block.__init__
 block.__init__ = lambda *args: (types.__setitem__(0, types[0] + 1), made(*args))[1]
 if sys.argv[1] == "keep":
     interpreter.mend_interpreter()
-scope = interpreter.language.shipped._LangPatchScope
+scope = interpreter.language_patches.shipped._LangPatchScope
 counted = scope.set_attr
 scope.set_attr = lambda *args: (swaps.__setitem__(0, swaps[0] + 1), counted(*args))[1]
 case = resolve({"batch": 1, "heads": 1, "seqlen": 33, "head_dim": 8, "seqlens": (20,)}, "lazy", takes_bias=True)

@@ -9,7 +9,7 @@ from triton.runtime import interpreter as shipped
 
 from gradprobe.runtime import interpreter
 from gradprobe.runtime.interpreter import plans
-from gradprobe.runtime.interpreter.memory.watch import watched_memory
+from gradprobe.runtime.interpreter.memory.memory_watch import watched_memory
 from gradprobe.runtime.interpreter.plans import PLANS, Plans
 
 

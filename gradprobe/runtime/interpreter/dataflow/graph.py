@@ -16,10 +16,10 @@ import numpy as np
 
 from ....inputs.memory import Array
 from ..memory.findings import Line
-from ..memory.launch import Launch
+from ..memory.memory_watch import Memory
 from ..memory.stream import Access, attempted, executing
 from ..memory.views import View
-from ..memory.watch import Memory
+from ..memory.watched_launch import Launch
 from ..operations import Handle
 from .lanes import Lanes, differ, spread
 

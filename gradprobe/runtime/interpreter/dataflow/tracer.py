@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ....inputs.memory import Array, Unwritten
+from ..memory.memory_watch import watched_memory
 from ..memory.stream import Access, Stream, Watcher
-from ..memory.watch import watched_memory
 from ..operations import REARRANGING, TRANSPOSE, Handle, Note, Operation
 from .accesses import IndexedAccesses
 from .graph import Crossing, Flow, Node, Tile

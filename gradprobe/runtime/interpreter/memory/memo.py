@@ -29,8 +29,8 @@ from ....inputs.memory import MAPPED, Array, Elements, Unwritten
 from ....model.mechanisms import is_on, note
 from .findings import CodeLine, Program
 from .kernel_code import Digest, Language, Unknown
-from .launch import LastWriters, Launch, bits_at
 from .views import NO_ORIGIN, Origins, View
+from .watched_launch import LastWriters, Launch, bits_at
 
 if TYPE_CHECKING:
     from .stream import Stream

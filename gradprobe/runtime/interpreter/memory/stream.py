@@ -28,8 +28,8 @@ from ....targets.surroundings import replaced
 from ..bfloat16 import InterpreterNotKnown
 from ..operations import IN_PLACE, OF_BLOCKS, REARRANGING, TRANSPOSE, Handle, Method, Note, noting, transposing
 from .findings import CodeLine, Program, is_between
-from .launch import Launch
 from .views import Origins, View, view_of
+from .watched_launch import Launch
 
 if TYPE_CHECKING:
     from torch import Tensor

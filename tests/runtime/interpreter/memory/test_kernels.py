@@ -12,8 +12,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from gradprobe.inputs.memory import Elements, Unwritten
 from gradprobe.runtime import interpreter
 from gradprobe.runtime.interpreter.memory import stream
+from gradprobe.runtime.interpreter.memory.memory_watch import watched_memory
 from gradprobe.runtime.interpreter.memory.views import View, without_ptr
-from gradprobe.runtime.interpreter.memory.watch import watched_memory
 from tests.runtime.interpreter.memory import kernels
 from tests.runtime.interpreter.memory.watching import the_finding, watched
 

@@ -19,8 +19,8 @@ from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.processes import forks
 from gradprobe.runtime.interpreter.memory import memo
-from gradprobe.runtime.interpreter.memory.launch import Launch, Stores
-from gradprobe.runtime.interpreter.memory.watch import Memory, watched_memory
+from gradprobe.runtime.interpreter.memory.memory_watch import Memory, watched_memory
+from gradprobe.runtime.interpreter.memory.watched_launch import Launch, Stores
 from gradprobe.runtime.interpreter.work import counted_work
 from tests.planted.planting import KERNELS
 from tests.runtime.interpreter.memory import joined_kernels as joined

@@ -7,7 +7,7 @@ from gradprobe.inputs.draw import draw
 from gradprobe.inputs.memory import Unwritten, elements_of
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import LAYOUTS
-from gradprobe.runtime.interpreter.memory.watch import watched_memory
+from gradprobe.runtime.interpreter.memory.memory_watch import watched_memory
 from gradprobe.runtime.run import run_target
 from gradprobe.runtime.taps import parse_tap
 from gradprobe.targets.find import find_target

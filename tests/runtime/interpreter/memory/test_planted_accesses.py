@@ -6,7 +6,7 @@ import torch
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.memory import Unwritten
 from gradprobe.inputs.tensor_layouts import place
-from gradprobe.runtime.interpreter.memory.watch import watched_memory
+from gradprobe.runtime.interpreter.memory.memory_watch import watched_memory
 from gradprobe.runtime.run import run_target
 from gradprobe.runtime.taps import parse_tap
 from gradprobe.targets.find import find_target

@@ -18,10 +18,10 @@ from ....model.memory_finding import MISALIGNED, OUTSIDE, RACE, UNWRITTEN
 from ....source.text import SourceLine
 from .findings import AccessFinding, CodeLine, Earlier, Program, Rest, places
 from .kernel_code import Language
-from .launch import LastWriters, Launch, bits_at
 from .memo import may_recall, recalling
 from .stream import Access, Stream, Watcher
 from .views import View
+from .watched_launch import LastWriters, Launch, bits_at
 
 if TYPE_CHECKING:
     from torch import Tensor
