@@ -36,13 +36,6 @@ def prepare_backend(device: str, arch: str | None = None) -> str:
     return chosen
 
 
-def _hide_gpus() -> None:
-    """Of a process of this tool's own. Whoever has kernels interpreted debugs them: where their tensors lie on the host
-    they are followed, and edits are tried, in forks, which cannot share a GPU."""
-    if SHARED_BY in os.environ:
-        os.environ[VISIBLE] = ""
-
-
 def _is_there() -> bool:
     import torch
 
@@ -50,29 +43,24 @@ def _is_there() -> bool:
 
 
 def _choose(device: str) -> str:
-    if device == "cpu":
-        _choose_interpreter()
-        return "cpu"
     if device == "auto" and interpreting():
-        _hide_gpus()
+        # Whoever has kernels interpreted debugs them: where their tensors lie on the host they are followed, and edits
+        # are tried, in forks, which cannot share a GPU. A process of this tool's own sees none.
+        if SHARED_BY in os.environ:
+            os.environ[VISIBLE] = ""
         return "cpu"
-    if _is_there():
+    if device != "cpu" and _is_there():
         return "cuda"
     if device == "cuda":
-        raise UsageFailure(
-            "--device cuda: torch sees no CUDA device", "use --device cpu, or check the driver with nvidia-smi"
-        )
-    _choose_interpreter()
-    return "cpu"
-
-
-def _choose_interpreter() -> None:
-    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+        way_out = "use --device cpu, or check the driver with nvidia-smi"
+        raise UsageFailure("--device cuda: torch sees no CUDA device", way_out)
+    if "triton" in sys.modules and not interpreting():
         raise UsageFailure(
             "Triton was imported before gradprobe could choose its interpreter",
             "set TRITON_INTERPRET=1 in the environment; of pytest, its setting gradprobe_interpret = true does so",
         )
     os.environ["TRITON_INTERPRET"] = "1"
+    return "cpu"
 
 
 def choose_threads(case: Case) -> None:
