@@ -215,10 +215,10 @@ class Tester:
         tile, key_head = self._place
         places: dict[str, tuple[int, int | slice]] = dict.fromkeys(BY_ROW, (tile.batch, tile.heads))
         places |= dict.fromkeys(("dK", "dV"), (tile.batch, key_head))
-        found = {name: self._came(name, places[name]) for name in self.seen.own if name in places}
+        found = {name: self._judgement(name, places[name]) for name in self.seen.own if name in places}
         return {name: came for name, came in found.items() if not bool(came.right.all())}
 
-    def _came(self, name: str, place: tuple[int | slice, ...] = ()) -> Judgement:
+    def _judgement(self, name: str, place: tuple[int | slice, ...] = ()) -> Judgement:
         seen = self.seen
         return Judgement(*(of[name][place] for of in (seen.actual, seen.expected, seen.allowed, seen.right)))
 
@@ -299,7 +299,7 @@ class Tester:
 
     def _score(self, name: str, predicted: Prediction, not_finite: bool) -> Score:
         """How many wrong elements a prediction reproduces, and how many right ones it spoils."""
-        came, value = self._came(name), predicted.values[name]
+        came, value = self._judgement(name), predicted.values[name]
         allowed = self._allowed(name, predicted)
         near, off = _near(came, value, allowed, not_finite), (came.actual - came.expected).abs()
         room = came.bound.maximum(allowed.minimum(off / SHARPER))
