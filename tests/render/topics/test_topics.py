@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import gradprobe
-from gradprobe.diagnosis import dataflow, lines
+from gradprobe.diagnosis import lines
+from gradprobe.diagnosis.explainers import diagnoses
 from gradprobe.lint.finding import FOREIGN, MISSING, SWAPPED
 from gradprobe.model.failures import UsageFailure
 from gradprobe.numerics.declared_precision import UNITS
@@ -28,7 +29,6 @@ def _words_of_faults():
     files = [
         *(file for file in (PACKAGE / "faults").glob("*.py") if file.name != "table.py"),
         PACKAGE / "diagnosis" / "behaviour.py",
-        PACKAGE / "diagnosis" / "compiled.py",
         PACKAGE / "diagnosis" / "exports.py",
         PACKAGE / "diagnosis" / "plain_python.py",
     ]
@@ -37,7 +37,7 @@ def _words_of_faults():
         (PACKAGE / file).read_text() for file in ("auditing/told.py", "diagnosis/ranks.py", "diagnosis/edits/tried.py")
     ]
     found |= {word for text in told for word in re.findall(r'f?"(reference|ring|edit)/', text)}
-    return found | set(dataflow._CLASSES) | {word for word, _ in lines._KINDS.values()}
+    return found | set(diagnoses._KINDS) | {word for word, _ in lines._KINDS.values()}
 
 
 def test_every_fault_that_a_diagnosis_can_name_is_explained():
@@ -50,7 +50,7 @@ def test_every_fault_that_a_diagnosis_can_name_is_explained():
 
 
 def test_every_class_of_a_diagnosis_is_explained():
-    classes = {*dataflow._CLASSES.values(), *(one for _, one in lines._KINDS.values())}
+    classes = {*(kind.fault_class for kind in diagnoses._KINDS.values()), *(one for _, one in lines._KINDS.values())}
     classes |= {"S2", "I64", "M1", "N1", "DRP", "ACC", "ATUNE", "COMP", "RING"}
     for one in classes:
         found = topics_of(one.lower())
