@@ -74,7 +74,7 @@ def _small(problem: Problem, **options: Any) -> dict[str, Any]:
         sizes["heads"] = 2
     if not {*OF_LENGTH} & problem.request.options.keys() and not {"seqlen_q"} & options.keys():
         sizes["seqlen"] = _SHORT
-    given = {name: size for name, size in sizes.items() if name not in problem.fixed} | options
+    given = {name: size for name, size in sizes.items() if name not in {*problem.fixed, *options}} | options
     rows = given.get("seqlen_q", given.get("seqlen", case.seqlen_q))
     keys = given.get("seqlen_k", given.get("seqlen", case.seqlen_k))
     scores = given.get("batch", case.batch) * given.get("heads", case.heads) * rows * keys
