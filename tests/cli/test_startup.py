@@ -122,8 +122,8 @@ def test_mistyped_words_exit_2_with_the_one_meant_and_neither_torch_nor_a_proces
 EARLY = """
 import os, sys
 from gradprobe.cli import main
-from gradprobe.processes import limits, process
-limits.cores = lambda: 2
+from gradprobe.processes import process, resource_limits
+resource_limits.cores = lambda: 2
 begun, before = [], process._Begun.now
 process._Begun.now = lambda *words: begun.append(before(*words)) or begun[-1]
 sys.argv = ["gradprobe", *sys.argv[1:]]
