@@ -28,6 +28,7 @@ _OF_CONSTANTS = frozenset(f"create_{name}" for name in f"splat broadcast {_CASTS
 # Types of constants that are equal only where they are the same.
 _PLAIN = frozenset({int, bool, str, type(None)})
 _ALL = slice(None)
+_Tuple = getattr(tl.core, "tuple", tuple)
 _Tensor = tl.tensor
 
 
@@ -207,7 +208,8 @@ def _constants(steps: Sequence[Step], returned: Any) -> dict[int, Any]:
 
 def _holds_values(thing: Any) -> bool:
     """Whether something holds values of a program, which are others in each."""
-    if isinstance(thing, (list, tuple)):
+    # Triton's own tuple may raise anything for a name that it lacks.
+    if isinstance(thing, (list, tuple)) or type(thing) is _Tuple:
         return any(map(_holds_values, thing))
     return isinstance(thing, Handle) or hasattr(thing, "handle") or hasattr(thing, "materialize_pointers")
 
