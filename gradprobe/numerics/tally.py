@@ -63,10 +63,10 @@ class RisingErrors:
 
     @property
     def telling(self) -> Element | None:
-        """The first element that is wrong by the order of the worst: one that rounding moves as well tells nothing."""
-        ratios = [one.ratio for one in self.elements]
+        """The first element that is far off, or wrong by the order of the worst: of others rounding may be why."""
+        ratios = [element.ratio for element in self.elements]
         least = least_telling(max(filter(math.isfinite, ratios), default=0.0), max(ratios, default=0.0))
-        return next((one for one in self.elements if one.ratio >= least), None)
+        return next((one for one in self.elements if one.ratio >= least or _is_far_off(one)), None)
 
     @staticmethod
     def of(elements: Iterable[Element]) -> RisingErrors:
@@ -76,6 +76,12 @@ class RisingErrors:
             if not found or element.ratio > found[-1].ratio:
                 found.append(element)
         return RisingErrors(tuple(found))
+
+
+def _is_far_off(element: Element) -> bool:
+    """Whether it errs by more than rounding does, and by a share of what it should be that a reader sees."""
+    error = abs(element.actual - element.expected)
+    return element.ratio >= _OF_ONE_ORDER and error * _OF_ONE_ORDER >= abs(element.expected)
 
 
 def _place(element: Element) -> ElementIndex:
