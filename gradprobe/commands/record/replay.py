@@ -123,7 +123,7 @@ def _clear(folder: Path) -> None:
 
 def _environment(watch: str, how: CapturePlan) -> dict[str, str]:
     path = [str(STARTUP), os.environ.get("PYTHONPATH", "")]
-    own = {"GRADPROBE_ENTRY": f"{__package__}.entry:enter"}
+    own = {"GRADPROBE_ENTRY": f"{__package__}.import_hook:enter"}
     own |= {"GRADPROBE_WATCH": watch, "GRADPROBE_FOLDER": str(how.folder.resolve())}
     own |= {"GRADPROBE_KEEP": str(how.keep), "GRADPROBE_ORDER": how.order}
     return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(entry for entry in path if entry)}
