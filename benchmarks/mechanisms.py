@@ -102,6 +102,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("groups", "pipeline/probe", functions=("_right_without_groups",)),
     Mechanism("smaller", "diagnosis/smaller", ("diagnosis/smaller",)),
     Mechanism("ranks", "diagnosis/ranks", ("diagnosis/ranks", "diagnosis/blocks", "diagnosis/steps")),
+    Mechanism("cost", "pipeline/cost", ("pipeline/cost",)),
     Mechanism("fit", "pipeline/fit", ("pipeline/fit",)),
     Mechanism("misreading", "pipeline/misreading", ("pipeline/misreading",)),
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases", "pipeline/abilities")),

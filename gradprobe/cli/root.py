@@ -16,9 +16,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from ..inputs.installed import installed_versions
 from ..model.failures import Failure, UsageFailure
 from ..render.terminal import print_failure, write_stdout
-from ..runtime.versions import installed, refuse_click
+from ..runtime.versions import refuse_click
 from .error_output import CommandGroup
 from .shared_options import with_word
 from .short_help import ShortHelp
@@ -90,7 +91,7 @@ def imported(name: str) -> Any:
 
 def root(version: Annotated[bool, typer.Option("--version", help="Versions and device, in one line")] = False) -> None:
     if version:
-        typer.echo(" ".join(f"{name} {value}" for name, value in {**installed(), "device": _device()}.items()))
+        typer.echo(" ".join(f"{name} {value}" for name, value in {**installed_versions(), "device": _device()}.items()))
         raise typer.Exit
 
 

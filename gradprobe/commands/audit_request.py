@@ -74,6 +74,6 @@ def _report(made: Audit, request: CheckRequest, seconds: float) -> Report:
 
 
 def _environment() -> Mapping[str, str]:
-    from ..runtime.versions import installed
+    from ..inputs.installed import installed_versions
 
-    return {name: str(value) for name, value in installed().items()} | {"device": "cpu"}
+    return {name: str(value) for name, value in installed_versions().items()} | {"device": "cpu"}

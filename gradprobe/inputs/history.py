@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import hashlib
 import json
 import os
-import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..model.writing import replace_file
+from .installed import installed_versions
 from .options import OPTIONS, command_line
 
 if TYPE_CHECKING:
@@ -152,8 +150,8 @@ def changed_since(report: Report) -> list[str]:
     if not report.sources:
         return ["what the check was made of"]
     files = [file for file, digest in report.sources.items() if digest_of(file) != digest]
-    then = {name: report.environment[name] for name in _versions() if name in report.environment}
-    return files + [name for name, version in then.items() if _versions()[name] != version]
+    now = {name: version for name, version in installed_versions().items() if name in report.environment}
+    return files + [name for name, version in now.items() if report.environment[name] != version]
 
 
 def digest_of(file: str) -> str:
@@ -165,18 +163,6 @@ def digest_of(file: str) -> str:
         return hashlib.sha256(Path(file).read_bytes()).hexdigest()
     except OSError:
         return ""
-
-
-@functools.cache
-def _versions() -> dict[str, str]:
-    """By their names in a report's environment, without an import of any."""
-    from .. import __version__
-
-    found = {"gradprobe": __version__, "python": platform.python_version()}
-    for name in ("torch", "triton"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
 
 
 def is_sound(request: CheckRequest) -> bool:

@@ -80,6 +80,8 @@ class RisingErrors:
 
 def _is_far_off(element: Element) -> bool:
     """Whether it errs by more than rounding does, and by a share of what it should be that a reader sees."""
+    if element.actual is None or element.expected is None:
+        return False
     error = abs(element.actual - element.expected)
     return element.ratio >= _OF_ONE_ORDER and error * _OF_ONE_ORDER >= abs(element.expected)
 

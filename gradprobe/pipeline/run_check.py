@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..inputs.history import CheckRequest
 from ..model.allowance import NOTHING, Allowance
+from ..model.visible import safe
 from ..runtime.versions import untested
 from .resolve import resolve_problem
 
@@ -50,6 +51,7 @@ def run_check(
         tick("importing torch and the target", 0.0)
         problem = resolve_problem(request, target=target, reference=reference, judged_alone=True)
         from ..model.case import IDENTITIES
+        from .cost import cost_in_words
         from .misreading import refuse_misreading
         from .probe import probed
         from .second_cases import with_second_cases
@@ -60,6 +62,8 @@ def run_check(
 
             report = probe_by_identities(problem, repro_command, tick, told)
         else:
+            if beyond and (words := cost_in_words(problem)):
+                sys.stderr.write(safe(f"gradprobe: {words}\n"))
             report, problem = probed(problem, repro_command, tick, told, budget)
             if beyond:
                 report, problem = with_second_cases(report, problem, tick, told, budget)

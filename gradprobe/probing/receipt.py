@@ -9,11 +9,12 @@ from types import ModuleType
 
 import torch
 
+from ..inputs.installed import installed_versions
 from ..model.case import Case
 from ..model.memory_finding import SHUFFLE, MemoryFinding
 from ..model.number import in_words, spans
 from ..numerics.evidence import Provenance
-from ..runtime.versions import installed, untested
+from ..runtime.versions import untested
 from ..targets.find import Target
 from ..targets.naming import edited_modules, plain_function, triton_cache
 from .dots import sentences_of_dots
@@ -102,7 +103,7 @@ def _has_kernels(module: ModuleType) -> bool:
 def environment(device: str) -> dict[str, str]:
     """Versions and the device, in words."""
     name = torch.cuda.get_device_name() if device == "cuda" else f"cpu ({platform.machine()})"
-    return {**installed(), "device": name, **({"untested": words} if (words := untested()) else {})}
+    return {**installed_versions(), "device": name, **({"untested": words} if (words := untested()) else {})}
 
 
 # Which corner the diagonal ends in where M != N, and how another kernel shows.

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from ..model.failures import Untested
 
@@ -74,38 +73,6 @@ def _holds(bound: str, version: str) -> bool:
     """Whether a version is within a bound of `>=` and `<`, by its release: 2.11.0a0+git is 2.11.0."""
     least, _, below = bound.removeprefix(">=").partition(",<")
     return release(least) <= release(version) and (not below or release(version) < release(below))
-
-
-@functools.cache
-def installed() -> dict[str, str]:
-    """The versions that a report names, in words; none of the packages is imported."""
-    import platform
-    from importlib.metadata import PackageNotFoundError, version
-
-    from .. import __version__
-
-    try:
-        triton = version("triton")
-    except PackageNotFoundError:
-        triton = "none"
-    torch = _torch()
-    return {
-        "gradprobe": __version__,
-        "python": platform.python_version(),
-        "torch": torch.get("__version__", "none"),
-        "triton": triton,
-        "cuda": torch.get("cuda") or "none",
-    }
-
-
-def _torch() -> dict[str, Any]:
-    """What torch says of itself in a file that imports nothing; its metadata do not name its CUDA."""
-    import runpy
-    from importlib.machinery import PathFinder
-
-    found = PathFinder.find_spec("torch")
-    folders = (found.submodule_search_locations if found else None) or ()
-    return {} if not folders else runpy.run_path(f"{next(iter(folders))}/version.py")
 
 
 def refuse_click(typer: str) -> None:

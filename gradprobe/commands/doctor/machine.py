@@ -8,7 +8,8 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...runtime.versions import InstalledPackage, installed, tested
+from ...inputs.installed import installed_versions
+from ...runtime.versions import InstalledPackage, tested
 
 _PREFIXES = ("TRITON_", "CUDA_", "NVIDIA_TF32_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "CUBLAS_", "GRADPROBE_")
 # What changes which code runs, or how it computes.
@@ -43,7 +44,7 @@ class Machine:
 def machine() -> Machine:
     """This one. Neither torch nor Triton is imported."""
     variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)}
-    return Machine(installed(), tested(), variables, _smi())
+    return Machine(installed_versions(), tested(), variables, _smi())
 
 
 def _smi() -> str:

@@ -1,5 +1,6 @@
 """What made a result is part of it: a helper, a module, a reference, inputs. Once one has changed, it is none."""
 
+import importlib.metadata
 import json
 import os
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gradprobe.inputs import history
+from gradprobe.inputs.installed import installed_versions
 from gradprobe.model.documents import report_from
 from tests.cli.command import run, run_process
 
@@ -85,6 +87,16 @@ def test_files_and_versions_that_made_a_report_stand_in_it(tmp_path):
     assert history.changed_since(older) == ["torch"]
     os.remove("mine/helper.py")
     assert history.changed_since(report) == [f"{tmp_path}/mine/helper.py"]
+
+
+def test_the_build_that_metadata_leave_out_is_no_change(monkeypatch):
+    """Wheels of torch say 2.13.0 in their metadata and 2.13.0+cu130 in themselves."""
+    assert run_process(f"check mine/kernels.py:backward {SMALL} --fix-budget 0 --json report.json").code == 1
+    report = report_from(json.loads(Path("report.json").read_text()))
+    version = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version(name).partition("+")[0])
+    installed_versions.cache_clear()
+    assert history.changed_since(report) == []
 
 
 def test_a_reference_and_inputs_are_part_of_it(tmp_path):

@@ -1,0 +1,70 @@
+"""What a check costs before it takes long: an estimate from two small runs and from the elements of its inputs."""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter
+
+from ..model.failures import Failure
+from ..model.mechanisms import door
+from ..probing.experiment import layouts_of
+from ..processes.resource_limits import in_words, limit
+from .fit import tried
+from .resolve import Problem
+
+# Elements of all score matrices up to which a check takes no time that anybody waits for, and of which two small runs
+# are a small part; and seconds from which it is told.
+_SMALL = 1 << 20
+_LONG = 30.0
+# Lengths of the small runs: whole blocks of any kernel.
+_LENGTHS = (128, 256)
+# Of each of q, k, v and dO there are the values, and the layout with as much room behind it for reads that go wrong;
+# and three gradients come.
+_INPUTS = 4 * (1 + 2) + 3
+
+
+@door("cost", lambda problem: "")
+def cost_in_words(problem: Problem) -> str:
+    """`8 GiB an input, 3 layouts, about 12 min`, and whether the memory is too little; "" of a check that is short."""
+    import torch
+
+    case = problem.case
+    if case.scores <= _SMALL or case.device != "cpu" or case.ranks:
+        return ""
+    largest = max(math.prod(map(case.size, case.input_axes(name))) for name in ("q", "k"))
+    size, runs = largest * getattr(torch, case.dtype).itemsize, len(layouts_of(case)) * case.repeat
+    seconds = _seconds(problem, runs + 1)
+    words = f"{in_words(size)} an input, {runs} {'layout' if runs == 1 else 'layouts'}"
+    words += f", about {_time(seconds)}" if seconds is not None else ""
+    if size * _INPUTS > limit():
+        return f"{words}; it needs {in_words(size * _INPUTS)} or more, and may take {in_words(limit())} (--max-memory)"
+    return words if seconds is None or seconds > _LONG else ""
+
+
+def _seconds(problem: Problem, runs: int) -> float | None:
+    """How long so many runs take, by two small ones whose difference grows with the scores; None where none ran."""
+    sizes = {"batch": 1} if "batch" not in problem.fixed or problem.case.batch > 1 else {}
+    taken = []
+    try:
+        for length in _LENGTHS:
+            begun = perf_counter()
+            came = tried(problem, {**sizes, **_of_length(problem, length)})
+            taken.append((came.problem.case.scores, perf_counter() - begun))
+            if came.failure is not None:
+                return None
+    except Failure:
+        return None
+    (few, short), (many, long) = taken
+    each = max(0.0, long - short) / (many - few)
+    return runs * (short + each * (problem.case.scores - few))
+
+
+def _of_length(problem: Problem, length: int) -> dict[str, int]:
+    given = {"seqlen_q", "seqlen_k"} & problem.request.options.keys()
+    return dict.fromkeys(given, length) or {"seqlen": length}
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(10, round(seconds, -1)):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
