@@ -94,8 +94,12 @@ def test_dots_that_are_coarser_than_declared_are_told_with_their_lines(kernel):
     ("name", "is_allowed", "way"),
     [("sdpa-math", False, "ieee"), ("sdpa-math", True, "tf32"), ("sdpa-efficient", False, "tf32x3")],
 )
-def test_torch_is_read_from_its_settings_and_from_its_own_nodes(monkeypatch, name, is_allowed, way):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", is_allowed)
-    report = probe(softmax_case(seqlen=300, head_dim=64), find_target(name), why=False)
+def test_torch_is_read_from_its_settings_and_from_its_own_nodes(name, is_allowed, way):
+    was = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = is_allowed  # monkeypatch cannot undo it: the object takes no delattr
+    try:
+        report = probe(softmax_case(seqlen=300, head_dim=64), find_target(name), why=False)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = was
     assert report.case.dots == way
     assert report.verdict == "match"

@@ -27,7 +27,7 @@ def test_a_right_ring_is_right_in_every_division(function, options):
     [
         ("unmasked", "ring", {"causal": True}, "LSE", (0, 0, 3), "the keys of that step are all seen by ranks 0-2"),
         ("last step", "ring", {}, "LSE", (0, 0, 3), "the keys of that step are left out by ranks 0-3, in step 3"),
-        ("misrouted", "ring", {"causal": True}, "dK", (3, 3, None), "dK of ranks 0-3 is that of the next rank"),
+        ("misrouted", "ring", {"causal": True}, "dK", (0, 0, None), "dK of ranks 0-3 is that of the next rank"),
         ("rescale", "ring", {}, "O", (2, 2, 1), "added to O by rank 2 without being scaled to the new LSE, in step 1"),
         ("stale", "ring", {"kv_heads": 1}, "dQ", (3, 3, 2), "of step 1 are used by rank 3 in place of those of rank 1"),
         (

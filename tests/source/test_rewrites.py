@@ -395,6 +395,32 @@ def test_strides_of_a_tensor_of_which_only_a_product_is_passed_become_those_of_t
     assert list(passed_of_others(file.file, "dq_kernel", "K")) == [line, line]
 
 
+STARRED = """
+import triton
+
+@triton.jit
+def dq_kernel(K, DO, DQ, stride_kb, stride_kh, stride_dob, stride_doh, stride_dqb, stride_dqh):
+    pass
+
+def backward(k, do, dq, sizes):
+    dq_kernel[(1, 1)](k, do, dq,
+        *k.stride(),
+        *STRIDES,
+        *dq.stride(),
+    )
+"""
+
+
+@pytest.mark.parametrize(
+    ("strides", "tensor", "lines"),
+    [("*do.stride()", "dO", []), ("*k.stride()", "dO", [11]), ("do.stride(0), k.stride(1)", "dO", [11]),
+     ("*sizes", "dQ", []), ("*do.stride()", "dQ", [])],
+)  # fmt: skip
+def test_a_starred_stride_is_given_to_the_strides_of_one_tensor(tmp_path, strides, tensor, lines):
+    (tmp_path / "starred.py").write_text(STARRED.replace("*STRIDES", strides))
+    assert list(passed_of_others(str(tmp_path / "starred.py"), "dq_kernel", tensor)) == lines
+
+
 ADVANCED = """\
 @triton.jit
 def f(K, V, lo, hi, s, BLOCK: tl.constexpr):
