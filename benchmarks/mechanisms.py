@@ -66,7 +66,7 @@ def _row(name: str, file: str, *functions: str) -> Mechanism:
 _MEMORY = "runtime/interpreter/memory"
 MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("faults", "faults/table", (
-        "faults/hypothesis", "faults/memory", "faults/table", "faults/variant", "faults/__init__",
+        "faults/hypothesis", "faults/addressed", "faults/table", "faults/variant", "faults/__init__",
         "diagnosis/prediction", "diagnosis/search", "diagnosis/testing",
     )),
     *map(_kind, ("index", "mask", "operand", "precision", "store", "terms", "tile")),

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
+from ..faults.addressed import axes_of
 from ..faults.hypothesis import Hypothesis, Observed
-from ..faults.memory import axes_of
 from ..model.failures import fault_words
 from ..model.intermediates import TABLE
 from ..model.layout_run import VisitedPairs

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ..faults.addressed import in_words
 from ..faults.hypothesis import Hypothesis
-from ..faults.memory import in_words
 from ..lint.finding import FOREIGN, LintFinding
 from ..lint.reading import findings_of
 from ..model.intermediates import is_named_after, lookup, title

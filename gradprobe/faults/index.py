@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ..model.intermediates import KINDS, title
-from .hypothesis import AXES, EVERYTHING, Hypothesis, Observed, entered, storing
-from .memory import (
+from .addressed import (
     GRADIENTS,
     axes_of,
     dense_strides,
@@ -27,6 +26,7 @@ from .memory import (
     with_strides_of,
     word,
 )  # fmt: skip
+from .hypothesis import AXES, EVERYTHING, Hypothesis, Observed, entered, storing
 from .variant import Variant, wide
 
 Strides = tuple[int, ...]

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..reference import Attention, Tile, live_length
+from .addressed import offsets, readable, whole_storage
 from .hypothesis import EVERYTHING, SIZES, Hypothesis, Observed, making
-from .memory import offsets, readable, whole_storage
 from .variant import Hook, Rule, TileScope
 
 _SUMS = ("dQ", "dK", "dV", "O", "LSE", "delta")

@@ -21,7 +21,7 @@ from ..runtime.launches import launching_through, one_configuration, storage_of
 from ..runtime.run import run_target
 from ..targets.find import Target
 from ..targets.surroundings import replaced
-from .launch import HostLaunch, cuda_launch, launch_of, tensor_in
+from .launch_arguments import HostLaunch, cuda_launch, launch_of, tensor_in
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,7 +17,7 @@ from ..source.text import SourceLine
 from ..source.triton_source import Function
 from .catching import Caught
 from .cuda import CudaKernel, read_cuda
-from .launch import HostLaunch, tensor_in
+from .launch_arguments import HostLaunch, tensor_in
 from .pointers import AddressValue, LaunchConstant, Record, Value, opaque, read_kernel, stride_value
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from gradprobe.diagnosis.edits.candidates_search import Found, Passed, Search
 from gradprobe.diagnosis.edits.faults import FileFaults, faults_of
 from gradprobe.diagnosis.edits.hunt import Cause, Hunt
 from gradprobe.diagnosis.edits.judge import JudgedEdit
-from gradprobe.diagnosis.edits.search import Found, Passed, Search
 from gradprobe.diagnosis.edits.trial import Came, came_of
 from gradprobe.diagnosis.edits.tried import _placed
 from gradprobe.model.allowance import NOTHING, Allowance

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradprobe.diagnosis.edits.candidates_search import Search
 from gradprobe.diagnosis.edits.judge import JudgedEdit
-from gradprobe.diagnosis.edits.search import Search
 from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.diagnosis.follow import followed_run
 from gradprobe.model.allowance import Allowance

@@ -15,7 +15,7 @@ from .ladder import Built
 from .module_copies import LoadedFile, cuda_file, kernels_of, loaded_file, origin_of
 
 if TYPE_CHECKING:
-    from ...lint.launch import HostLaunch
+    from ...lint.launch_arguments import HostLaunch
     from ...pipeline.resolve import Problem
 
 _TILE = 32

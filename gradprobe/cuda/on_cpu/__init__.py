@@ -1,6 +1,6 @@
 """CUDA kernels on a CPU: the same source, compiled behind a header, one fiber a thread, every access watched."""
 
-from .host import HostCall
+from .host_call import HostCall
 from .launch import launch
 
 __all__ = ["HostCall", "launch"]

@@ -21,9 +21,9 @@ from ...runtime.backend import interpreting
 from ...source.rewrites.candidates import Candidate
 from ..lines import among
 from ..why import Reasons
+from .candidates_search import Found, Passed, Search
 from .faults import faults_of
 from .hunt import Hunt, Mend, causes_of
-from .search import Found, Passed, Search
 from .trial import Came
 
 # Others that pass and are named.

@@ -166,7 +166,7 @@ def _prepared(setup: RankSetup, rank: int, calls: int) -> Callable[[Task], Answe
 
     from ...targets.find import find_target
     from ..backend import prepare_backend
-    from .calls import record
+    from .collective_calls import record
 
     on_gpu = prepare_backend(setup.device, setup.arch) == "cuda"
     if on_gpu:

@@ -25,7 +25,7 @@ from ...model.failures import RanksFailure, UsageFailure
 from ...model.number import plural, ranks_in_words
 from ...processes.child import WHERE
 from ...processes.ended import last_line, words_of
-from .calls import disagreements, read, unanswered
+from .collective_calls import disagreements, read, unanswered
 from .rank import CALLS, FOLDER, SOCKET, STACK, TAKEN, Answer, RankSetup, Task, die_with_parent, serve, started
 
 # Seconds: for all ranks to join; in which the others answer once one has; without a sign of work, before and after one

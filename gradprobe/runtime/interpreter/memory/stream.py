@@ -234,17 +234,17 @@ class Stream:
             dtype = value.data.dtype if value is not None else shipped._get_np_dtype(pointers.get_element_ty())
             is_exchange = kind == "atomic" and getattr(args[0], "name", "") == "XCHG"
 
-            def made(keep: Array | None) -> Any:
+            def perform(keep: Array | None) -> Any:
                 narrowed = mask if keep is None else Handle(keep.reshape(pointers.data.shape), tl.int1)
                 return method(builder, *args[: at + 1 + has_value], narrowed, *args[at + 2 + has_value :], **kwargs)
 
-            return self._accessed(made, kind, builder, pointers, mask, int(dtype.itemsize), value, is_exchange)
+            return self._accessed(perform, kind, builder, pointers, mask, int(dtype.itemsize), value, is_exchange)
 
         return access
 
     def _comparing(self, method: Method) -> Method:
         def compare_and_swap(builder: Any, pointers: Any, expected: Any, value: Any, *args: Any) -> Any:
-            def made(keep: Array | None) -> Any:
+            def perform(keep: Array | None) -> Any:
                 if keep is None:
                     return method(builder, pointers, expected, value, *args)
                 result = Handle(np.zeros(expected.data.size, expected.data.dtype), expected.dtype.scalar)
@@ -254,19 +254,25 @@ class Stream:
                 return result
 
             on, width = np.ones(pointers.data.shape, bool), value.data.dtype.itemsize
-            return self._accessed(made, "atomic", builder, pointers, on, width, None, True)
+            return self._accessed(perform, "atomic", builder, pointers, on, width, None, True)
 
         return compare_and_swap
 
     def _accessed(
-        self, made: Callable[[Array | None], Any], kind: str, builder: Any, pointers: Any, mask: Any, *about: Any
+        self,
+        perform: Callable[[Array | None], Any],
+        kind: str,
+        builder: Any,
+        pointers: Any,
+        mask: Any,
+        *about: Any,
     ) -> Any:
         """Makes an access, of the lanes alone that watchers leave of it."""
         access = attempted(self._errors, self._access, kind, builder, pointers, mask, *about)
         if access is None:
-            return made(None)
+            return perform(None)
         left = [attempted(watcher.errors, watcher.before, access) for watcher in self._watchers]
-        result = made(next((lanes for lanes in left if lanes is not None), None))
+        result = perform(next((lanes for lanes in left if lanes is not None), None))
         for watcher in self._watchers:
             attempted(watcher.errors, watcher.after, access, result)
         return result
