@@ -186,8 +186,8 @@ class ReferenceSearch:
         """One attempt a setting, that with the most right results; of one that is told if it is causal, the first."""
         by_setting: dict[str, Attempt] = {}
         for attempt in attempts:
-            before = by_setting.setdefault(attempt.how.words, attempt)
-            by_setting[attempt.how.words] = max(before, attempt, key=_count_right)
+            before = by_setting.setdefault(attempt.how.setting, attempt)
+            by_setting[attempt.how.setting] = max(before, attempt, key=_count_right)
         is_told = "causal" in self.callee.takes or self.family == "lazy"
         kept = [one for one in by_setting.values() if one.how.scale is None or _count_right(one)]
         return kept[:1] if is_told else kept

@@ -76,7 +76,7 @@ def audit(
             except Exception as error:
                 said = f"{type(error).__name__}: {text_of(error)}"[:_LONGEST_WORDS]
         if len(runs) == before:
-            taken.append(f"it was not judged {how.words}: it raised {said}")
+            taken.append(f"it was not judged {how.setting}: it raised {said}")
     failing = [one for one in runs if not one[1].matches or misshapen(one[0].called, one[0].drawn)]
     attempt = (failing or runs)[0][0]
     misfits = misshapen(attempt.called, attempt.drawn)
@@ -131,7 +131,7 @@ def _run(search: ReferenceSearch, how: CallConvention, like: Case, seed: int) ->
     measured = Measured(lambda: drawn.x, trace, comparison, locate(drawn.x, trace, comparison), kept)
     beyond = {name for name, finding in comparison.findings.items() if finding.mismatched}
     wrong = tuple(name for name in AXES if name in {*wrong_of(called, drawn), *beyond})
-    return Attempt(how, drawn, called, wrong), LayoutRun(f"{how.words} seed={seed}", (), measured, None)
+    return Attempt(how, drawn, called, wrong), LayoutRun(f"{how.setting} seed={seed}", (), measured, None)
 
 
 def _swapped(search: ReferenceSearch, best: Attempt) -> AuditExplanation | None:

@@ -66,7 +66,7 @@ class CallConvention:
     """None for 1 / sqrt(head dim)."""
 
     @property
-    def words(self) -> str:
+    def setting(self) -> str:
         """`not causal scale=0.3`: what is asked of it, or what it does by itself."""
         scaled = f" scale={self.scale:g}" if self.scale is not None else ""
         return ("causal" if self.causal else "not causal") + scaled

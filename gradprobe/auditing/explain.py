@@ -129,7 +129,7 @@ class _Explaining:
         for name in wrong:
             mistakes = self._mistakes(name, results[name])
             if not mistakes and by_autograd:
-                mistakes = next((one.mistakes for one in self._seen("O")), ())
+                mistakes = next((one.mistakes for one in self._sights_of("O")), ())
             unexplained += [] if mistakes else [name]
             for mistake in mistakes:
                 before = located.get(mistake) or self._located(mistake, frozenset(mistakes))
@@ -280,12 +280,14 @@ class _Explaining:
         self._sights += [Sight(at, mistakes=(mistake,))] if at is not None else []
         return mistake
 
-    def _seen(self, kind: str) -> Iterator[Sight]:
+    def _sights_of(self, kind: str) -> Iterator[Sight]:
         """Where forms of a kind were seen, the latest first."""
         return (one for one in reversed(self._sights) if one.form is not None and one.form.kind == kind)
 
     def _first(self, kind: str, factor: float) -> Expression | None:
-        found = [one.at for one in self._seen(kind) if f"{one.factor:.3g}" == f"{factor:.3g}"]  # of rounded values too
+        found = [
+            one.at for one in self._sights_of(kind) if f"{one.factor:.3g}" == f"{factor:.3g}"
+        ]  # of rounded values too
         return found[-1] if found else None
 
     def _located(self, mistake: Mistake, together: frozenset[Mistake]) -> Located:
@@ -296,7 +298,7 @@ class _Explaining:
         first = shows[0] if shows else None
         at = first.at if first is not None else None
         if mistake.of_scores is not None and mistake.key.startswith("scale"):
-            at = next((one.at for one in self._seen("S") if _is(self._of_raw(one), mistake.of_scores)), at)
+            at = next((one.at for one in self._sights_of("S") if _is(self._of_raw(one), mistake.of_scores)), at)
         elif mistake.mask:
             at = next((one.at for one in self._sights if one.mask == mistake.mask), at)
         return Located(mistake, at, (), first.form if first is not None else None)

@@ -38,7 +38,7 @@ class IndexedAccesses:
 
     def loaded(self, result: Any, access: Access) -> None:
         """Notes what a load read."""
-        parts = _known(access)
+        parts = _parts_of_tensors(access)
         at: dict[str, Array] = {}
         names: list[str] = []
         writers: list[Node] = []
@@ -88,11 +88,11 @@ class IndexedAccesses:
         value, behind = access.value, slice_of(access.pointers)
         tile, site, is_atomic = Tile.of(value), self.flow.site_of(access), not access.is_store
         if tile is None and ((value.data == value.data.flat[0]) | (value.data != value.data)).all():
-            self.flow.empty.update({view.home: site for view, _, _ in _known(access)})
+            self.flow.empty.update({view.home: site for view, _, _ in _parts_of_tensors(access)})
         if tile is None:
             return
         told_apart = _told_apart(tile.lanes) if tile.lanes is not None else {}
-        for view, lanes, addresses in _known(access):
+        for view, lanes, addresses in _parts_of_tensors(access):
             has_nan = tile.node.has_nan and bool(np.isnan(value.data.reshape(-1)[lanes]).any())
             self.flow.stores.append(StoredTile(view.home, tile.node, site, has_nan))
             here = {x: at.reshape(-1)[lanes] for x, at in told_apart.items()}
@@ -173,7 +173,7 @@ class IndexedAccesses:
         return [self.flow.nodes[number] for number in numbers if number >= 0]
 
 
-def _known(access: Access) -> list[tuple[View, Array, Array]]:
+def _parts_of_tensors(access: Access) -> list[tuple[View, Array, Array]]:
     """For each tensor that is known: its view, the flat lanes, and their addresses."""
     return [(view, lanes, addresses) for view, lanes, addresses in access.parts if view is not None]
 
