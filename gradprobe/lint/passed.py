@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from ..source.kernel_file import KernelFile, called, calls_of, parameters
+from ..source.kernel_file import KernelFile, by_parameter, called, calls_of, parameters
 from ..source.parameter_names import stride_of, tensor_of, word_of, words_of
 
 
@@ -25,7 +25,7 @@ def passed_of_others(path: str, kernel: str, tensor: str) -> Iterator[int]:
     names = next((parameters(one) for one in file.functions if one.name == kernel), [])
     words = words_of(tensor)
     for call in calls_of(file, kernel):
-        given = [*_by_parameter(names, call.args), *((word.arg or "", word.value) for word in call.keywords)]
+        given = list(by_parameter(call, names))
         itself = next((one.id for name, one in given if isinstance(one, ast.Name) and word_of(name) in words), "")
         for name, argument in given:
             owners = _owners(argument)
@@ -35,25 +35,6 @@ def passed_of_others(path: str, kernel: str, tensor: str) -> Iterator[int]:
                 is_wrong = stride_of(name, words)[0] != "" and any(map(tensor_of, owners))
             if is_wrong:
                 yield argument.lineno
-
-
-def _by_parameter(names: Sequence[str], arguments: Sequence[ast.expr]) -> Iterator[tuple[str, ast.expr]]:
-    """Each argument with its parameter; `*q.stride()` with the first of the strides of one tensor that it fills.
-
-    Behind any other starred argument nobody knows which parameter one is for.
-    """
-    words, at = {word_of(name) for name in names}, 0
-    for argument in arguments:
-        if at == len(names):
-            return
-        yield names[at], argument
-        owner = stride_of(names[at], words)[0]
-        at += 1
-        if isinstance(argument, ast.Starred):
-            if called(argument.value) != "stride" or not owner:
-                return
-            while at < len(names) and stride_of(names[at], words)[0] == owner:
-                at += 1
 
 
 def _owners(argument: ast.expr) -> set[str]:

@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TypeVar
 
+from .parameter_names import stride_of, word_of
 from .text import Edit, PythonSource
 
 N = TypeVar("N", bound=ast.AST)
@@ -108,6 +109,29 @@ def parameters(function: ast.FunctionDef) -> list[str]:
 def calls_of(file: KernelFile, name: str) -> list[ast.Call]:
     """The calls of a function by its name, `f(...)`, and its launches, `f[grid](...)`."""
     return _calls_by_name(file).get(name, [])
+
+
+def by_parameter(call: ast.Call, names: list[str]) -> Iterator[tuple[str, ast.expr]]:
+    """What a call passes, each with its parameter: `q.stride()` of `*q.stride()` with the first stride that it fills.
+
+    It fills all that stand together and are called after one tensor. Behind any other starred argument nobody knows
+    which parameter one is for, unless it is passed by its name.
+    """
+    words, at = {word_of(name) for name in names}, 0
+    for argument in call.args[: len(names)]:
+        if at == len(names):
+            break
+        owner = stride_of(names[at], words)[0]
+        if not isinstance(argument, ast.Starred):
+            yield names[at], argument
+        elif called(argument.value) == "stride" and owner:
+            yield names[at], argument.value
+            while at + 1 < len(names) and stride_of(names[at + 1], words)[0] == owner:
+                at += 1
+        else:
+            break
+        at += 1
+    yield from ((word.arg or "", word.value) for word in call.keywords)
 
 
 def arguments_of(call: ast.Call, function: ast.FunctionDef) -> dict[str, ast.expr | ast.keyword]:

@@ -75,10 +75,6 @@ class Function:
         pairs = ((node, each) for node in nodes for each in targets_of(node))
         return tuple((each.id, node) for node, each in pairs if isinstance(each, ast.Name))
 
-    def assigned_to(self, name: str) -> list[ast.expr]:
-        """What is assigned to a variable by itself."""
-        return [node.value for each, node in self.assignments if each == name and isinstance(node, ast.Assign)]
-
     @cached_property
     def variables(self) -> frozenset[str]:
         """Its parameters and what it assigns."""

@@ -40,7 +40,7 @@ class Factor:
     """The simplest first."""
 
 
-DTYPE, MASK, LENGTH, SIDES, RANGE, DO, QKV, HEADS, DIM, OPTION = FACTORS = (
+DTYPE, MASK, LENGTH, SIDES, RANGE, DO, QKV, HEADS, DIM, OPTION = (
     "dtype", "mask", "length", "M and N", "logits", "dO", "q k v", "key heads", "head dim", "option"
 )  # fmt: skip
 _SOFTMAX, _LAZY = "softmax", "lazy"

@@ -9,7 +9,17 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 
-from ..kernel_file import Change, KernelFile, arguments_of, calls_in, calls_of, inside, names_in, parameters
+from ..kernel_file import (
+    Change,
+    KernelFile,
+    arguments_of,
+    by_parameter,
+    calls_in,
+    calls_of,
+    inside,
+    names_in,
+    parameters,
+)
 from ..text import Edit
 from ..triton_source import bound_in
 from .alike import belongs, core, others_of, stride_of
@@ -141,20 +151,7 @@ def owner_meant(at: Spot) -> Undone:
 
 def _owners(call: ast.Call, names: list[str]) -> Iterator[tuple[ast.Name, str]]:
     """Whose strides a call passes, each with the tensor that the parameters of that place are called after."""
-    given, at = [(word.value, word.arg or "") for word in call.keywords], 0
-    for argument in call.args:
-        name = names[at] if at < len(names) else ""
-        if not isinstance(argument, ast.Starred):
-            given.append((argument, name))
-            at += 1
-            continue
-        parts = stride_of(name)
-        if _owner(argument.value) is None or parts is None:
-            break
-        given.append((argument.value, name))
-        while at < len(names) and (other := stride_of(names[at])) and other[0] == parts[0]:
-            at += 1
-    for value, name in given:
+    for name, value in by_parameter(call, names):
         owner, parts = _owner(value), stride_of(name)
         if owner is not None and parts is not None:
             yield owner, core(parts[0])
