@@ -90,7 +90,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("one-hot", "probing/insides", ("probing/insides", "numerics/black_box")),
     Mechanism("coincidence", "diagnosis/coincidence", ("diagnosis/coincidence",)),
     Mechanism("identities", "numerics/identities", ("numerics/identities",)),
-    Mechanism("symmetries", "probing/runs", functions=("with_symmetries", "_linear_and_permuted", "_second")),
     Mechanism("evenness", "probing/measure", ("numerics/evenness",)),
     _behaviour("wrong_in_the_first_call_alone"), _behaviour("later_call_differs"),
     _behaviour("differs_from_run_to_run"), _behaviour("reads_what_was_never_written"),

@@ -1,110 +1,175 @@
-"""Functions of the host in a CUDA source that launch its kernels: which there are, and their text for g++."""
+"""Host code of a CUDA source: which of its text that is, the functions that launch kernels, and their text for g++."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..source.cuda_syntax import blank, has, leaves, node_text, nodes, parse, without_comments
-from .source import CudaSource, LeftOut, Parameter, declared_line, declared_parameter, host_code, needs_python
+from ..source.cuda_syntax import (
+    Parameter,
+    blank,
+    declared_line,
+    declared_name,
+    declared_parameters,
+    function_in,
+    includes,
+    leaves,
+    node_text,
+    nodes,
+    parse,
+    without_comments,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+# Headers of PyTorch and of Python, and those of the C++ library that no device code can use.
+_HEADERS = re.compile(
+    r"(?:torch|ATen|c10|pybind11)/|(?:Python|iostream|fstream|sstream|iomanip|vector|string|map|memory|chrono|random)(?:\.h)?$"
+)
+_ON_DEVICE = {"__global__", "__device__", "__constant__", "__shared__"}
+_OF_PYTHON = {"torch", "at", "c10", "pybind11"}
+_STANDARD = {"cout", "cerr", "endl", "vector", "string", "map", "chrono", "unique_ptr", "shared_ptr"}
+# Declarations inside these are declarations of the file.
+_TRANSPARENT = ("namespace_definition", "linkage_specification")
+_BINDING = re.compile(r"PYBIND11_MODULE|TORCH_\w+")
+_API = re.compile(r"<<<|cuda(?:Malloc|Memcpy|Memset|Free|Device|Stream|Event|Get|Launch|Func|Set|Error)\w*")
+
+
+@dataclass(frozen=True)
+class HostPiece:
+    """A declaration of host code, or the `#include` of a header for it."""
+
+    start: int
+    end: int
+    name: str
+    """Of the function, or `#include <...>`; "" of a declaration without a name."""
+    tokens: frozenset[str] = frozenset()
+    needs_python: bool = False
+    """Whether it uses PyTorch or Python, without which no compiler can read it."""
+    node: Node | None = None
+
 
 @dataclass(frozen=True)
 class HostFunction:
-    """A function that launches kernels, by itself or through others."""
+    """A function that launches kernels, by itself or through others, and takes C values alone."""
 
     name: str
     line: int
-    parameters: tuple[HostParameter, ...]
-
-
-@dataclass(frozen=True)
-class HostParameter(Parameter):
-    """One of its parameters."""
-
-    is_const: bool = False
-    """Whether what it points to is."""
+    parameters: tuple[Parameter, ...]
 
 
 @functools.lru_cache(maxsize=64)
-def launching_functions(source: CudaSource) -> Mapping[str, HostFunction]:
-    """The functions that launch kernels and take C values alone, by name."""
-    defined = dict(_functions(source))
-    launching: set[str] = set()
-    while more := {name for name, node in defined.items() if _launches(node, launching)} - launching:
-        launching |= more
-    kept = {name: node for name, node in defined.items() if name in launching and _is_kept(source, node)}
-    return {name: _function(name, node) for name, node in kept.items()}
+def host_code(text: str) -> tuple[HostPiece, ...]:
+    """The pieces of a file that are host code. None if no function launches a kernel or uses PyTorch or CUDA's API."""
+    plain = without_comments(text)
+    pieces = [piece for piece in map(_piece, _declarations(parse(plain))) if not piece.tokens & _ON_DEVICE]
+    found = _with_users((piece for piece in pieces if _is_host(piece)), pieces, {"main"})
+    of_host = (include for include in includes(text, plain) if _HEADERS.match(include[1]))
+    headers = [HostPiece(include.start(), include.end(), include[0].strip()) for include in of_host]
+    if not found and not any("/" in header.name or "Python" in header.name for header in headers):
+        return ()
+    return tuple(sorted((*headers, *found), key=lambda piece: piece.start))
 
 
-def _is_kept(source: CudaSource, node: Node) -> bool:
-    return any(one.start <= node.start_byte < one.end for one in _kept(source))
-
-
-def _functions(source: CudaSource) -> Iterator[tuple[str, Node]]:
-    """The host functions of a file that are neither templates nor members nor overloaded."""
-    found: dict[str, Node | None] = {}
-    for node in nodes(parse(without_comments(source.text)), "function_definition"):
-        function = next(iter(nodes(node, "function_declarator")), None)
+@functools.lru_cache(maxsize=64)
+def launching_functions(text: str) -> Mapping[str, HostFunction]:
+    """The functions of a file that launch kernels, neither templates nor members nor overloaded, by name."""
+    functions: dict[str, list[HostPiece]] = {}
+    for piece in _compiled(text):
+        if piece.node is not None and any(True for _ in nodes(piece.node, "function_definition")):
+            functions.setdefault(piece.name, []).append(piece)
+    single = [pieces[0] for pieces in functions.values() if len(pieces) == 1]
+    found: dict[str, HostFunction] = {}
+    for piece in _with_users((piece for piece in single if "<<<" in piece.tokens), single):
+        function = None if piece.node is None or piece.node.type == "template_declaration" else function_in(piece.node)
         name = function.child_by_field_name("declarator") if function is not None else None
-        is_template = node.parent is not None and node.parent.type == "template_declaration"
-        is_on_device = has(node, "__global__") or has(node, "__device__")
-        if name is None or name.type != "identifier" or is_template or is_on_device:
-            continue
-        found[node_text(name)] = None if node_text(name) in found else node
-    yield from ((name, node) for name, node in found.items() if node is not None and name != "main")
+        if function is not None and name is not None and name.type == "identifier":
+            found[piece.name] = HostFunction(piece.name, declared_line(function), declared_parameters(function))
+    return found
 
 
-def _launches(node: Node, others: set[str]) -> bool:
-    called = (node_text(call.child_by_field_name("function")) for call in nodes(node, "call_expression"))
-    return any(True for _ in nodes(node, "kernel_call_syntax")) or any(name in others for name in called)
-
-
-def _function(name: str, node: Node) -> HostFunction:
-    function = next(nodes(node, "function_declarator"))
-    given = function.child_by_field_name("parameters")
-    taken = given.named_children if given is not None and node_text(given) != "(void)" else ()
-    return HostFunction(name, declared_line(function), tuple(map(_parameter, taken)))
-
-
-def _parameter(node: Node) -> HostParameter:
-    plain = declared_parameter(node)
-    return HostParameter(plain.name, plain.type, is_const=any(node_text(child) == "const" for child in node.children))
-
-
-def with_launches(source: CudaSource) -> str:
+def with_launches(text: str) -> str:
     """The text with its host code, each `<<<...>>>` a call; spaces for what needs PyTorch or Python, and for `main`."""
-    kept = _kept(source)
-    text = source.text
-    for one in source.host:
-        text = text if one in kept else blank(text, one.start, one.end)
-    root = parse(without_comments(source.text))
-    for call in sorted(nodes(root, "call_expression"), key=lambda node: -node.start_byte):
+    kept, original = _compiled(text), text
+    text = without_pieces(text, [piece for piece in host_code(text) if piece not in kept])
+    calls = [call for piece in kept if piece.node is not None for call in nodes(piece.node, "call_expression")]
+    for call in sorted(calls, key=lambda node: -node.start_byte):
         sizes = next((child for child in call.children if child.type == "kernel_call_syntax"), None)
-        if sizes is not None and _is_kept(source, call):
-            kernel, given = (source.text[a:b] for a, b in _parts(call, sizes))
+        if sizes is not None:
+            kernel = original[call.start_byte : sizes.start_byte]
+            given = original[sizes.start_byte + len("<<<") : sizes.end_byte - len(">>>")]
             launch = f'gp_launching("{" ".join(kernel.split())}", &{kernel}, {given})'
             text = text[: call.start_byte] + launch + text[sizes.end_byte :]
     return text
 
 
-def _parts(call: Node, sizes: Node) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Where the kernel's name and the sizes of a launch stand."""
-    return (call.start_byte, sizes.start_byte), (sizes.start_byte + len("<<<"), sizes.end_byte - len(">>>"))
+def without_pieces(text: str, pieces: Iterable[HostPiece]) -> str:
+    """The text with spaces for some pieces."""
+    return functools.reduce(lambda left, piece: blank(left, piece.start, piece.end), pieces, text)
 
 
-@functools.lru_cache(maxsize=64)
-def _kept(source: CudaSource) -> tuple[LeftOut, ...]:
+def _compiled(text: str) -> list[HostPiece]:
     """The host code that g++ can run: what uses neither PyTorch nor Python nor a function that does."""
-    plain = without_comments(source.text)
-    pieces = [one for one in host_code(source.text, plain) if not one.name.startswith("#")]
-    tokens = {one: {node_text(leaf) for leaf in leaves(parse(plain[one.start : one.end]))} for one in pieces}
-    out = [one for one in pieces if one.name == "main" or needs_python(plain[one.start : one.end])]
-    while more := [one for one in pieces if one not in out and tokens[one] & ({other.name for other in out} - {""})]:
-        out += more
-    return tuple(one for one in pieces if one not in out)
+    pieces = [piece for piece in host_code(text) if piece.node is not None]
+    out = _with_users((piece for piece in pieces if piece.name == "main" or piece.needs_python), pieces)
+    return [piece for piece in pieces if piece not in out]
+
+
+def _with_users(
+    first: Iterable[HostPiece], pieces: Collection[HostPiece], names: Collection[str] = ()
+) -> list[HostPiece]:
+    """Some pieces, and those that use one of them, or one of some names, by its name, directly or through others."""
+    found = new = [*first]
+    known = {*names}
+    while new:
+        known |= {piece.name for piece in new} - {""}
+        new = [piece for piece in pieces if piece not in found and piece.tokens & known]
+        found = found + new
+    return found
+
+
+def _declarations(root: Node) -> Iterator[list[Node]]:
+    """The declarations of a file and of its namespaces, each with the `;` that ends it."""
+    parts: list[Node] = []
+    for node in root.children:
+        inner = node.child_by_field_name("body") if node.type in _TRANSPARENT else None
+        if inner is not None and inner.type == "declaration_list":
+            yield from _declarations(inner)
+        elif node.type == ";" and parts:
+            parts.append(node)
+        elif node.is_named:
+            if parts:
+                yield parts
+            parts = [node]
+    if parts:
+        yield parts
+
+
+def _piece(parts: Sequence[Node]) -> HostPiece:
+    node = parts[0]
+    tokens = frozenset(node_text(leaf) for leaf in leaves(node))
+    needs_python = bool(_scopes(node) & _OF_PYTHON) or any(map(_BINDING.fullmatch, tokens))
+    return HostPiece(node.start_byte, parts[-1].end_byte, _name(node), tokens, needs_python, node)
+
+
+def _is_host(piece: HostPiece) -> bool:
+    """Whether it launches a kernel, or uses PyTorch, the CUDA runtime or what no device has of the C++ library."""
+    is_standard = piece.node is not None and "std" in _scopes(piece.node) and bool(piece.tokens & _STANDARD)
+    return piece.needs_python or is_standard or any(map(_API.fullmatch, piece.tokens))
+
+
+def _scopes(node: Node) -> set[str]:
+    return {node_text(name) for name in nodes(node, "namespace_identifier")}
+
+
+def _name(node: Node) -> str:
+    """Of a function or an alias; "" of anything else."""
+    if node.type == "template_declaration":
+        node = node.children[-1]
+    if node.type == "alias_declaration":
+        return node_text(node.child_by_field_name("name"))
+    return node_text(declared_name(function_in(node)))

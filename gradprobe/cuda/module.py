@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,13 +11,13 @@ from typing import Any
 
 from ..model.failures import TargetFailure
 from . import nvrtc, on_cpu
-from .host import HostFunction, HostParameter, launching_functions
-from .kernel import KernelEntry, check_count, device_of, entry_of, known_type, scalar, sizes_of
+from .c_types import STREAM
+from .host import HostFunction, launching_functions
+from .kernel import KernelEntry, c_values, check_count, device_of, entry_of, sizes_of, types_as_written
 from .source import Unit, read_source
 from .watch import watching
 
 Size = int | Sequence[int]
-STREAM = "cudaStream_t"
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Module:
         Raises:
             TargetFailure: the file has no such kernel, and no such function that launches some.
         """
-        launching = launching_functions(self.unit.source)
+        launching = launching_functions(self.unit.source.text)
         return Launcher(self.unit, launching[name]) if name in launching else Kernel(entry_of(self.unit, name))
 
 
@@ -90,20 +89,16 @@ class Launcher:
         Raises:
             TargetFailure: it does not compile, the arguments do not fit, it gives an error, or a kernel could not run.
         """
-        taken = [one for one in self.function.parameters if one.type != STREAM]
-        where = f"{self.function.name} of {self.unit.source.path.name}"
+        parameters, unit = self.function.parameters, self.unit
+        taken = [parameter for parameter in parameters if parameter.type != STREAM]
+        where = f"{self.function.name} of {unit.source.path.name}"
         check_count(where, taken, arguments)
         given = dict(zip(taken, arguments, strict=True))
-        values = [self._value(where, one, given.get(one)) for one in self.function.parameters]
-        tensors = [(one.name, each) for one, each in given.items() if hasattr(each, "data_ptr")]
-        if code := on_cpu.HostCall(self.unit, where, tensors).run(self.function.name, values):
+        passed = [given.get(parameter) for parameter in parameters]
+        values = c_values(where, parameters, types_as_written(where, unit, parameters), passed)
+        tensors = [(parameter.name, each) for parameter, each in given.items() if hasattr(each, "data_ptr")]
+        if code := on_cpu.HostCall(unit, where, tensors).run(self.function.name, values):
             raise TargetFailure(f"{where} gives the error {code} of CUDA")
-
-    def _value(self, where: str, parameter: HostParameter, argument: Any) -> Any:
-        if parameter.type == STREAM:
-            return ctypes.c_void_p(0)
-        known = known_type(where, self.unit, parameter)
-        return scalar(f"{where}: parameter {parameter.name!r}", known, argument)
 
 
 def load(

@@ -31,7 +31,8 @@ def launch(
         TargetFailure: cuda-core is missing, the source does not compile, or the arguments or sizes do not fit.
     """
     del watch  # a GPU shows no accesses
-    values = c_values(entry, [one.taken for one in types_as_written(entry)], arguments)
+    who, unit, parameters = f"kernel {entry.name}", entry.unit, entry.parameters
+    values = c_values(who, parameters, types_as_written(who, unit, parameters), arguments)
     addresses = addresses_of(values)
     run(entry, grid, block, shared_bytes, ctypes.addressof(addresses))
 

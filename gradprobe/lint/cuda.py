@@ -31,7 +31,7 @@ class CudaKernel:
     @cached_property
     def mentions(self) -> tuple[Node, ...]:
         """Every use of a name in its body, in the order of the text."""
-        body = self.entry.unit.source.body_of(self.name)
+        body = self.entry.unit.source.declared[self.name].node.child_by_field_name("body")
         return tuple(nodes(body, "identifier")) if body is not None else ()
 
     @cached_property

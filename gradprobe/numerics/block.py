@@ -38,12 +38,6 @@ class Block:
         heads, kv_heads = self.heads.stop - self.heads.start, self.kv_heads.stop - self.kv_heads.start
         return replace(case.with_heads(heads, kv_heads), batch=1)
 
-    def mirrored(self, case: Case) -> Block:
-        """The block that stands here once batches and key heads are reversed."""
-        group = case.heads // case.kv_heads
-        first, end = case.kv_heads - self.kv_heads.stop, case.kv_heads - self.kv_heads.start
-        return Block(case.batch - 1 - self.batch, slice(first, end), slice(first * group, end * group))
-
 
 def block_at(batch: int, kv_head: int, group: int) -> Block:
     """The block of one key head, which so many query heads read."""

@@ -241,20 +241,15 @@ def agreement(
     first: Trace,
     second: Trace,
     comparison: Comparison,
-    *,
-    factor: float = 1.0,
-    reverse: bool = False,
 ) -> Invariant:
-    """Whether a second run gives what the first implies, in all intermediates of linear size.
+    """Whether a second run of the same values gives the same, in all intermediates of linear size.
 
     Args:
         comparison: of the first run; twice what it allows (one budget a run) is allowed of the difference.
-        factor: what the second run's dO was multiplied by.
-        reverse: whether its heads and batches stood in reverse.
     """
     sieve = comparison.by_sieve
     dtypes = {name: tensor.dtype for name, tensor in first.values.items()}
-    every, runs = list(blocks(case, key_heads_at_once(case))), _TwoRuns(case, first, second, factor, reverse)
+    every, runs = list(blocks(case, key_heads_at_once(case))), _TwoRuns(case, first, second)
     bounds = sieve.bounds if sieve is not None else allowed(comparison, dtypes)
     found = [runs.furthest_off(block, bounds) for block in every]
     if sieve is not None:
@@ -275,17 +270,11 @@ _KEPT_OFF = 1 + 2.0**-6
 
 @dataclass(frozen=True)
 class _TwoRuns:
-    """A run and another one, of which the first implies the results."""
+    """Two runs of the same values."""
 
     case: Case
     first: Trace
     second: Trace
-    factor: float
-    reverse: bool
-
-    def in_first(self, block: Block) -> Block:
-        """Where a block of the second run stands in the first."""
-        return block.mirrored(self.case) if self.reverse else block
 
     def furthest_of(self, block: Block, sieve: SieveResult, dtypes: Mapping[str, torch.dtype]) -> tuple[Tensor, Tensor]:
         """The same of a block that is off by what the sieve knows: what is off by the whole budget, too."""
@@ -296,13 +285,13 @@ class _TwoRuns:
 
     def _by_budget(self, block: Block, sieve: SieveResult, dtypes: Mapping[str, torch.dtype]) -> tuple[Tensor, Tensor]:
         """Of one key head."""
-        there, (residual, budget) = self.in_first(block), self.furthest_off(block, sieve.bounds)
+        residual, budget = self.furthest_off(block, sieve.bounds)
         off = residual.abs() > budget
-        if (there.batch, there.kv_heads.start) in sieve.whole:
+        if (block.batch, block.kv_heads.start) in sieve.whole:
             off &= residual.abs() <= budget * _KEPT_OFF
         if not bool(off.any()):
             return residual, budget
-        return self.furthest_off(block, allowed(sieve.compared(there), dtypes), of_block=True)
+        return self.furthest_off(block, allowed(sieve.compared(block), dtypes), of_block=True)
 
     def furthest_off(
         self, block: Block, bounds: Mapping[str, Tensor], *, of_block: bool = False
@@ -313,24 +302,23 @@ class _TwoRuns:
             bounds: what one run is allowed.
             of_block: whether these are of the block alone.
         """
-        there, found = self.in_first(block), []
+        found = []
         for name in (name for name in bounds if name in self.second.values):
             axes = self.case.axes(name)
-            before, after = there.of(self.first.values[name], axes), block.of(self.second.values[name], axes)
-            bound = bounds[name] if of_block else there.of(bounds[name], axes)
-            found.append(self._off(name, block, before, after, bound))
+            before, after = block.of(self.first.values[name], axes), block.of(self.second.values[name], axes)
+            bound = bounds[name] if of_block else block.of(bounds[name], axes)
+            found.append(_off(before, after, bound))
         residuals, budgets = zip(*found, strict=True)
         return torch.stack(residuals), torch.stack(budgets)
 
-    def _off(self, name: str, block: Block, before: Tensor, after: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
-        axes, by = self.case.axes(name), self.factor if name in LINEAR_IN_DO else 1.0
-        if self.reverse:
-            before, bound = (reversed_in(tensor, axes, block.case(self.case)) for tensor in (before, bound))
-        # Nearly all that is made without atomics comes out bit for bit.
-        if before.dtype == after.dtype and before.mul(by).equal(after):
-            return bound.new_zeros((), dtype=torch.double), 2 * by * bound.flatten()[0].double()
-        dtype, before, after, bound = after.dtype, before.double() * by, after.double(), 2 * by * bound.double()
-        beyond = may_overflow(after, before, bound, dtype) | may_overflow(before, after, bound, dtype)
-        difference, bound = (after - before).masked_fill((after == before) | beyond, 0.0).flatten(), bound.flatten()
-        at = _ratios(difference, bound).argmax()
-        return difference[at], bound[at]
+
+def _off(before: Tensor, after: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
+    """Of one intermediate the difference that is furthest off, and what is allowed of it."""
+    # Nearly all that is made without atomics comes out bit for bit.
+    if before.dtype == after.dtype and before.equal(after):
+        return bound.new_zeros((), dtype=torch.double), 2 * bound.flatten()[0].double()
+    dtype, before, after, bound = after.dtype, before.double(), after.double(), 2 * bound.double()
+    beyond = may_overflow(after, before, bound, dtype) | may_overflow(before, after, bound, dtype)
+    difference, bound = (after - before).masked_fill((after == before) | beyond, 0.0).flatten(), bound.flatten()
+    at = _ratios(difference, bound).argmax()
+    return difference[at], bound[at]

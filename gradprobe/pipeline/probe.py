@@ -34,7 +34,7 @@ from ..probing.compilation import Compilation
 from ..probing.dots import dots_of
 from ..probing.experiment import Experiment, Tick, experiment_of, silent
 from ..probing.receipt import environment, notes_of, provenance, warned_in
-from ..probing.runs import RunRecord, outcomes_of, pinned, records_of, with_strays, with_symmetries
+from ..probing.runs import RunRecord, outcomes_of, pinned, records_of, with_strays
 from ..probing.tapped import refuse_wrong_taps
 from ..processes.forks import at_once
 from ..runtime.launches import Numbers
@@ -105,7 +105,6 @@ def probe(
                 first(record.run)
             refuse_wrong_taps(experiment, record)
             _tell(told, experiment, records)
-        records = with_symmetries(experiment, records, beforehand)
         search = _search(experiment, records, budget(COINCIDENCES), stack) if at_once() > 1 else None
         records = with_intermediates(experiment, records)
         report = measured_so_far(experiment, records)

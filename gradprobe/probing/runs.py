@@ -1,32 +1,28 @@
-"""The runs of a target: one for each layout, and second runs that must agree with the first."""
+"""The runs of a target: one for each layout, and further ones that must agree with the first."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
 from torch import Tensor
 
-from ..inputs.draw import outputs_of
 from ..inputs.guard_bands import same_bits
 from ..inputs.tensor_layouts import Inputs, laid
 from ..model.assignment import AS_SAVED, ORDERED_RUN, UNIT_RUN, Assigned
 from ..model.case import Case
 from ..model.failures import UsageFailure
 from ..model.layout_run import MATCH, MISMATCH
-from ..model.mechanisms import door
 from ..model.memory_finding import RACE, MemoryFinding, telling, worst_first
 from ..numerics.evidence import LayoutRun, Measured
-from ..numerics.identities import LINEAR_IN_DO, Invariant, agreement, doubled, reversed_in
-from ..numerics.range import out_of_range
+from ..numerics.identities import agreement
 from ..numerics.repeats import Repeats
 from ..runtime.run import Outcome
 from .atomics import atomics_into
-from .beforehand import Beforehand, LaidOut
-from .experiment import Experiment, derived, effective, inputs_of, layouts_of
+from .beforehand import Beforehand
+from .experiment import Experiment, inputs_of, layouts_of
 from .measure import measure
 from .observe import Execution, accepted, execute
 
@@ -58,25 +54,34 @@ def records_of(experiment: Experiment, beforehand: Beforehand | None = None) -> 
     Args:
         beforehand: which makes the runs behind the first two already, where that comes to the same.
     """
-    if beforehand is not None and _is_one_run_each(experiment.case):
-        beforehand.begin(experiment, _to_come(experiment))
+    case, layouts, measured = experiment.case, layouts_of(experiment.case), list[LayoutRun]()
+    if beforehand is not None and case.repeat == 1 and not case.schedules and case.configs == "first":
+        # What a target keeps from its first call shows in the second of this process.
+        beforehand.begin(experiment, {assigned: partial(_laid_out, experiment, assigned) for assigned in layouts[2:]})
     beforehand = beforehand or Beforehand()
-    for assigned in layouts_of(experiment.case):
-        for record in _of_layout(experiment, assigned, beforehand):
+    for assigned in layouts:
+        for made in _of_layout(experiment, assigned, beforehand):
+            record = replace(made, run=_beside_first(case, made.run, measured)) if made.run else made
+            measured += [record.run] if record.run and record.run.measured else []
             experiment = experiment.after(outcomes_of([record]))
             beforehand.go_on(experiment, is_right=record.run is not None and record.run.verdict == MATCH)
             yield record
+    if len(measured) == 1 and measured[0].verdict == MATCH and case.repeat == 1:
+        # Of a target that takes one layout alone this is the only call behind the first.
+        record, run = _record(experiment, measured[0].assigned)
+        if run.verdict == MISMATCH:
+            yield replace(record, run=replace(run, layout=f"{run.layout}, once more"))
 
 
-def _is_one_run_each(case: Case) -> bool:
-    return case.repeat == 1 and not case.schedules and case.configs == "first"
-
-
-def _to_come(experiment: Experiment) -> dict[Hashable, LaidOut]:
-    """What forks may make: what a target keeps from its first call shows in the second of this process."""
-    layouts = layouts_of(experiment.case)
-    runs: dict[Hashable, LaidOut] = {assigned: partial(_laid_out, experiment, assigned) for assigned in layouts[2:]}
-    return {**runs, _SYMMETRIES: lambda: (experiment, _SYMMETRIES.inputs(experiment, layouts[0]))}
+def _beside_first(case: Case, run: LayoutRun, others: Sequence[LayoutRun]) -> LayoutRun:
+    """The run; one with the values of the first with I10, which says that both give the same."""
+    first = next((other for other in others if other.measured and summable(other.measured)), run)
+    before, now = first.measured, run.measured
+    is_pair = first.layout in ("contiguous", AS_SAVED) and run.layout.startswith("distinct")
+    if before is None or now is None or not is_pair:
+        return run
+    invariant = agreement("I10", case, before.raw, now.raw, before.comparison)
+    return replace(run, measured=replace(now, invariants=(*now.invariants, invariant)))
 
 
 def runs_of(experiment: Experiment) -> list[LayoutRun]:
@@ -231,153 +236,3 @@ def _of_orders(layout: str, differing: Counter[str], count: int) -> list[str]:
 def summable(measured: Measured) -> bool:
     """Whether two runs can be compared: not where only P, dP or dS, of quadratic size, came."""
     return bool(measured.comparison.bounds.keys() & measured.trace.values.keys())
-
-
-@dataclass(frozen=True)
-class _Second:
-    """A second run beside the first."""
-
-    invariant: Invariant
-    """The identity between the two."""
-    execution: Execution
-    wrong: Callable[[], LayoutRun | None]
-    """Compares the second one with its own reference, where the identity is broken: it, where it is wrong by itself."""
-
-
-@door("symmetries", lambda experiment, records, *args: records)
-def with_symmetries(
-    experiment: Experiment, records: list[RunRecord], beforehand: Beforehand | None = None
-) -> list[RunRecord]:
-    """I8 and I9 from one more run of the first layout, I10 from it and distinct where both have the same values.
-
-    Args:
-        beforehand: which may have made that run.
-    """
-    having = [(at, one.run, one.run.measured) for at, one in enumerate(records) if one.run and one.run.measured]
-    first = next((found for found in having if summable(found[2])), None)
-    if first is None:
-        return records
-    place, run, measured = first
-    of_first, seconds = _linear_and_permuted(experiment, run, measured, beforehand or Beforehand())
-    records, is_plain = list(records), run.layout in ("contiguous", AS_SAVED)
-    for at, other, found in having:
-        invariants = of_first if at == place else []
-        if is_plain and other.layout.startswith("distinct"):
-            invariants = [agreement("I10", experiment.case, measured.raw, found.raw, measured.comparison)]
-        having_all = replace(found, invariants=(*found.invariants, *invariants))
-        records[at] = replace(records[at], run=replace(other, measured=having_all))
-    records[place] = records[place].with_more(second.execution for second in seconds)
-    # Beside a wrong run a second wrong one says nothing new, and of a large case it takes as long to compare.
-    if not measured.matches and measured.comparison.by_sieve is not None:
-        return records
-    wrong = next(filter(None, (second.wrong() for second in seconds)), None)
-    return [*records, *([RunRecord(wrong)] if wrong else [])]
-
-
-def _linear_and_permuted(
-    experiment: Experiment, run: LayoutRun, first: Measured, beforehand: Beforehand
-) -> tuple[list[Invariant], list[_Second]]:
-    """dO doubled and heads and batches permuted, in one run; each alone only where the two together disagree.
-
-    Where neither alone disagrees the target is not the same from call to call, and the run that showed it stands.
-    """
-    second = partial(_second, experiment, run, first, beforehand)
-    if not _may_double(experiment, first):
-        reverse = second("I9", replace(_SYMMETRIES, factor=1.0))
-        return [reverse.invariant], [reverse]
-    both = second("I8", _SYMMETRIES)
-    if both.invariant.holds:
-        return [both.invariant, replace(both.invariant, key="I9")], [both]
-    linear = second("I8", replace(_SYMMETRIES, reverse=False))
-    reverse = second("I9", replace(_SYMMETRIES, factor=1.0))
-    broken = linear if not (linear.invariant.holds and reverse.invariant.holds) else both
-    return [broken.invariant, reverse.invariant], [both, linear, reverse]
-
-
-def _may_double(experiment: Experiment, first: Measured) -> bool:
-    """Whether real values leave room in their dtype for twice the dO, which loss scaling may not."""
-    results = first.trace.values
-    tensors = [experiment.values["do"], *(results[name] for name in LINEAR_IN_DO if name in results)]
-    # Four times, for what a kernel holds in between.
-    return not out_of_range(experiment.case, doubled(experiment.values)) and all(
-        not tensor.numel() or float(tensor.nan_to_num().abs().max()) < torch.finfo(tensor.dtype).max / 4
-        for tensor in tensors
-    )
-
-
-def _second(
-    experiment: Experiment, run: LayoutRun, first: Measured, beforehand: Beforehand, key: str, other: _SecondRun
-) -> _Second:
-    def laid_out() -> Inputs:
-        """Made again where they are asked for: of a large case they take more memory than all else."""
-        return other.inputs(experiment, run.assigned)
-
-    # A second run of another layout, where the first was refused, is none that was begun.
-    is_begun = run.assigned == layouts_of(experiment.case)[0]
-    trace, execution = accepted(
-        experiment, laid_out(), beforehand=partial(beforehand.taken, other if is_begun else None)
-    )
-    with experiment.stopwatch.timed("compare"):
-        invariant = agreement(
-            key, experiment.case, first.raw, trace, first.comparison, factor=other.factor, reverse=other.reverse
-        )
-    if invariant.holds:
-        return _Second(invariant, execution, lambda: None)
-
-    def wrong() -> LayoutRun | None:
-        measured = measure(experiment, laid_out(), trace)
-        second = LayoutRun(f"{run.layout}, {other.sentence}", other.laid(run.assigned), measured, None)
-        return second if second.verdict == MISMATCH else None
-
-    return _Second(invariant, execution, wrong)
-
-
-@dataclass(frozen=True)
-class _SecondRun:
-    """What a second run has in the place of a first one's values."""
-
-    factor: float = 2.0
-    """Of dO."""
-    reverse: bool = True
-    """Whether heads and batches stand the other way round."""
-
-    @property
-    def sentence(self) -> str:
-        doubled = ["dO doubled"] if self.factor != 1.0 else []
-        return " and ".join(doubled + (["heads reversed"] if self.reverse else []))
-
-    def laid(self, assigned: Assigned) -> Assigned:
-        """Values that were expanded are so already; laid out so once more they would lose the factor."""
-        return tuple((tensor, layout) for tensor, layout in assigned if layout != "expanded")
-
-    def inputs(self, experiment: Experiment, assigned: Assigned) -> Inputs:
-        implied = _Implied(experiment, assigned, self)
-        values = dict(implied)
-        of_reference = derived(experiment, values)
-        outputs = outputs_of(experiment.case, experiment.target.outputs, values)
-        implied.others = {name: of for name, of in (of_reference | outputs).items() if name not in values}
-        return replace(experiment.placed({**of_reference, **values, **outputs}, self.laid(assigned)), values=implied)
-
-
-class _Implied(Mapping[str, Tensor]):
-    """The values of a second run, each made when it is asked for; outputs and what is derived of them are held."""
-
-    def __init__(self, experiment: Experiment, assigned: Assigned, other: _SecondRun) -> None:
-        self._values, self._case, self._other = effective(experiment.values, assigned), experiment.case, other
-        self.others: dict[str, Tensor] = {}
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name in self.others:
-            return self.others[name]
-        factor = self._other.factor if name == "do" else 1.0
-        value = self._values[name] if factor == 1.0 else self._values[name] * factor
-        return reversed_in(value, self._case.input_axes(name), self._case) if self._other.reverse else value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**self._values, **self.others})
-
-    def __len__(self) -> int:
-        return len({*self._values, *self.others})
-
-
-_SYMMETRIES = _SecondRun()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..model.failures import TargetFailure
@@ -27,6 +28,18 @@ _ATTRIBUTE = re.compile(
 _TRUE = ("1", "true", "defined(__CUDACC__)", "defined(__CUDACC_RTC__)", "!defined(__NVCC__)")
 _FALSE = ("0", "false", "!defined(__CUDACC__)", "!defined(__CUDACC_RTC__)", "defined(__NVCC__)")
 _CONDITIONS = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)
+_MARKS = {"pointer_declarator": "*", "reference_declarator": "&", "array_declarator": "["}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a function as it is written."""
+
+    name: str
+    type: str
+    """Without qualifiers: "float*", "long long"."""
+    is_const: bool = False
+    """Whether it, or what it points to, is."""
 
 
 def blank(text: str, start: int, end: int) -> str:
@@ -130,6 +143,38 @@ def declared_name(declarator: Node | None) -> Node | None:
     while name is not None and (last := name.child_by_field_name("name")) is not None:
         name = last  # of `scope::name` and of `name<int>`
     return name if name is not None and name.type.endswith("identifier") else None
+
+
+def declared_type(declaration: Node, declarator: Node | None) -> str:
+    """The type of what is declared, without qualifiers; an array is a pointer if it is a parameter."""
+    kind = declaration.child_by_field_name("type")
+    named = kind.child_by_field_name("name") if kind is not None and kind.type == "struct_specifier" else None
+    marks = "".join(_MARKS.get(layer.type.removeprefix("abstract_"), "") for layer in layers(declarator))
+    return node_text(named or kind) + marks.replace("[", "" if declaration.type == "declaration" else "*")
+
+
+def function_in(declaration: Node) -> Node | None:
+    """The declarator of the function that is declared or defined; None of anything else."""
+    if declaration.type == "linkage_specification":
+        declaration = declaration.child_by_field_name("body") or declaration
+    found = (each for top in declarators(declaration) for each in nodes(top, "function_declarator"))
+    return next(found, None)
+
+
+def declared_parameters(function: Node) -> tuple[Parameter, ...]:
+    """What a function takes, from its declarator."""
+    given = function.child_by_field_name("parameters")
+    found = []
+    for node in given.named_children if given is not None and node_text(given) != "(void)" else ():
+        declarator = node.child_by_field_name("declarator")
+        name, kind = node_text(declared_name(declarator)), declared_type(node, declarator)
+        found.append(Parameter(name, kind, any(node_text(child) == "const" for child in node.children)))
+    return tuple(found)
+
+
+def declared_line(function: Node) -> int:
+    """The line in which a declared name stands."""
+    return (declared_name(function) or function).start_point[0] + 1
 
 
 def _inside(declarator: Node) -> Node | None:

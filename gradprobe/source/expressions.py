@@ -14,7 +14,8 @@ from typing import Any
 Told = Callable[["Expression", Any], None]
 _HOOK = "__gradprobe_told__"
 _VALUES = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute, ast.UnaryOp)
-_ASSIGNS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)
+# What is left as it is: its parts are no values of the function, or no place where a call may stand.
+_WHOLE = (ast.Lambda, ast.JoinedStr, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.pattern)
 
 
 @dataclass(frozen=True)
@@ -40,69 +41,48 @@ class _Telling(ast.NodeTransformer):
         self.expressions: list[Expression] = []
         self._inside: list[str] = []
 
+    def visit_Module(self, node: Any) -> ast.AST:
+        """Outside functions nothing is told."""
+        node.body = [self.visit(one) if isinstance(one, (ast.FunctionDef, ast.ClassDef)) else one for one in node.body]
+        return node  # type: ignore[no-any-return]
+
+    visit_ClassDef = visit_Module
+
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         self._inside.append(node.name)
-        node.body = [told for statement in node.body for told in self._statement(statement)]
+        body = ast.Module(node.body, [])
+        super().generic_visit(body)
+        node.body = body.body
         self._inside.pop()
         return node
 
-    def visit_Module(self, node: ast.Module) -> ast.Module:
-        node.body = [self.visit(one) if isinstance(one, (ast.FunctionDef, ast.ClassDef)) else one for one in node.body]
-        return node
+    def _assignment(self, node: ast.stmt) -> list[ast.stmt]:
+        names = list(_assigned(node))
+        super().generic_visit(node)
+        return [node, *(ast.copy_location(ast.Expr(self._call(name, node)), node) for name in names)]
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        node.body = [self.visit(one) if isinstance(one, (ast.FunctionDef, ast.ClassDef)) else one for one in node.body]
-        return node
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
-        return node
-
-    def _statement(self, node: ast.stmt) -> Iterator[ast.stmt]:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef, ast.Import, ast.ImportFrom)):
-            yield self.visit(node)
-            return
-        names = list(_assigned(node)) if isinstance(node, _ASSIGNS) else []
-        for field in ("body", "orelse", "finalbody"):
-            inner = getattr(node, field, None)
-            if isinstance(inner, list):
-                setattr(node, field, [told for one in inner for told in self._statement(one)])
-        for handler in getattr(node, "handlers", []):
-            handler.body = [told for one in handler.body for told in self._statement(one)]
-        for field, value in list(ast.iter_fields(node)):
-            if isinstance(value, ast.expr):
-                setattr(node, field, self.visit(value))
-            elif isinstance(value, list) and value and isinstance(value[0], ast.expr):
-                setattr(node, field, [self.visit(one) for one in value])
-            elif isinstance(value, list) and value and isinstance(value[0], ast.withitem):
-                for item in value:
-                    item.context_expr = self.visit(item.context_expr)
-        yield node
-        yield from (
-            ast.copy_location(ast.Expr(self._call(name, ast.copy_location(name, node))), node) for name in names
-        )
+    visit_Assign = visit_AugAssign = visit_AnnAssign = visit_Expr = _assignment
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, (ast.Lambda, ast.JoinedStr, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        if isinstance(node, (*_WHOLE, ast.AsyncFunctionDef)):
             return node
         if isinstance(node, ast.Call):  # what is called has no value of interest, but its owner has
             if isinstance(node.func, ast.Attribute):
                 node.func.value = self.visit(node.func.value)
             node.args = [self.visit(one) for one in node.args]
-            for keyword in node.keywords:
-                keyword.value = self.visit(keyword.value)
+            node.keywords = [self.visit(one) for one in node.keywords]
         else:
             super().generic_visit(node)
-        loads = isinstance(getattr(node, "ctx", None), (ast.Load, type(None)))
-        return self._call(node, node) if isinstance(node, _VALUES) and loads else node
+        is_value = isinstance(node, _VALUES) and isinstance(getattr(node, "ctx", None), (ast.Load, type(None)))
+        return self._call(node, node) if is_value else node  # type: ignore[arg-type]
 
-    def _call(self, value: ast.expr, at: ast.AST) -> ast.expr:
+    def _call(self, value: ast.expr, at: Any) -> ast.expr:
         """Tells of an expression, or of a variable after the statement that it stands for."""
         name = value.id if isinstance(value, ast.Name) else ""
-        place = (at.lineno, at.col_offset, at.end_lineno or at.lineno, at.end_col_offset or 0)  # type: ignore[attr-defined]
+        place = (at.lineno, at.col_offset, at.end_lineno or at.lineno, at.end_col_offset or 0)
         self.expressions.append(Expression(len(self.expressions), *place, self._inside[-1], name))
-        number = ast.copy_location(ast.Constant(len(self.expressions) - 1), at)
-        hook = ast.copy_location(ast.Name(_HOOK, ast.Load()), at)
-        return ast.copy_location(ast.Call(hook, [number, value], []), at)
+        number = ast.Constant(len(self.expressions) - 1)
+        return ast.copy_location(ast.Call(ast.Name(_HOOK, ast.Load()), [number, value], []), at)
 
 
 def _assigned(node: ast.stmt) -> Iterator[ast.Name]:
@@ -110,6 +90,8 @@ def _assigned(node: ast.stmt) -> Iterator[ast.Name]:
     if isinstance(node, ast.Expr):  # x.masked_fill_(...), np.fill_diagonal(x, ...)
         call = node.value
         parts: list[ast.expr] = [*call.args, call.func] if isinstance(call, ast.Call) else []
+    elif isinstance(node, ast.AnnAssign) and node.value is None:
+        parts = []
     else:
         parts = list(node.targets) if isinstance(node, ast.Assign) else [node.target]  # type: ignore[attr-defined]
     seen = set()
@@ -129,10 +111,8 @@ def _compiled(file: str, text: str) -> tuple[dict[tuple[str, int], CodeType], li
     """The code of each function that tells, by name and first line, and what it tells of."""
     teller = _Telling()
     tree = ast.fix_missing_locations(teller.visit(ast.parse(text)))
-    codes = {
-        (code.co_name, code.co_firstlineno): code for code in _codes(compile(tree, file, "exec", dont_inherit=True))
-    }
-    return codes, teller.expressions
+    codes = _codes(compile(tree, file, "exec", dont_inherit=True))
+    return {(code.co_name, code.co_firstlineno): code for code in codes}, teller.expressions
 
 
 @contextmanager
@@ -175,9 +155,8 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 def _functions(scope: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
     """The functions that a module defines itself, those of its classes and those inside decorators with them."""
     for value in list(scope.values()):
-        plain = (
-            inspect.unwrap(getattr(value, "__func__", value)) if callable(value) or hasattr(value, "__func__") else None
-        )
+        found = getattr(value, "__func__", value)
+        plain = inspect.unwrap(found) if callable(found) else None
         if isinstance(plain, FunctionType) and plain.__module__ == module:
             yield plain
         elif isinstance(plain, type) and plain.__module__ == module:

@@ -11,12 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..cuda.c_types import pointed_to
-from ..cuda.host import HostFunction, HostParameter, launching_functions
-from ..cuda.module import STREAM, Launcher
+from ..cuda.c_types import STREAM, pointed_to
+from ..cuda.host import HostFunction, launching_functions
+from ..cuda.module import Launcher
 from ..cuda.source import Unit, read_source
 from ..model.failures import UsageFailure, did_you_mean
 from ..model.intermediates import title
+from ..source.cuda_syntax import Parameter
 from ..source.parameter_names import is_stride, stride_of, tensor_of, word_of
 from .parameters import canonical_name
 
@@ -65,7 +66,7 @@ def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
         TargetFailure: the file cannot be read.
     """
     source = read_source(file)
-    found = launching_functions(source)
+    found = launching_functions(source.text)
     if name not in found:
         way_out = did_you_mean(name, found, "it has") or "gradprobe.cuda.load calls kernels from Python"
         raise UsageFailure(f"target {word!r}: {file} has no function {name} that launches kernels", way_out)
@@ -76,7 +77,7 @@ def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
 def checkable(file: Path) -> list[str]:
     """The functions of a .cu file that can be checked as they stand, by name."""
     source, found = read_source(file), []
-    for name, function in launching_functions(source).items():
+    for name, function in launching_functions(source.text).items():
         try:
             meanings(function, name)
         except UsageFailure:
@@ -88,7 +89,7 @@ def checkable(file: Path) -> list[str]:
 def no_launcher(file: Path, word: str) -> UsageFailure:
     """Why none of a file's functions can be checked."""
     try:
-        for name, function in launching_functions(read_source(file)).items():
+        for name, function in launching_functions(read_source(file).text).items():
             meanings(function, f"{file}:{name}")
     except UsageFailure as failure:
         return failure
@@ -118,7 +119,7 @@ def meanings(function: HostFunction, word: str) -> dict[str, Meaning]:
     return made
 
 
-def _meaning(parameter: HostParameter, pointers: Sequence[str]) -> Meaning | None:
+def _meaning(parameter: Parameter, pointers: Sequence[str]) -> Meaning | None:
     name, kind = parameter.name, parameter.type
     if kind == STREAM:
         return Meaning("stream")

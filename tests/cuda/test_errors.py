@@ -115,7 +115,8 @@ def test_wrong_arguments_name_the_way_out(module):
     assert "it takes: out, in, n, is_causal" in failure(module.numbers, 1, 1, 0).way_out
     assert "None for a null pointer" in failure(module.longs, 1, 1, 0, 7, 7).way_out
     by_value = failure(module.by_value, 1, 1, 0, OUT, 7)
-    assert "parameter 'sizes' has the fields m, n, got 7" in str(by_value)
+    assert "parameter 'sizes' is a Sizes, neither a pointer nor a number" in str(by_value)
+    assert "a function of the file's host code" in by_value.way_out
 
 
 def test_tensors_that_are_not_on_the_cpu(module):

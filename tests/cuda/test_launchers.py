@@ -69,7 +69,7 @@ def module(tmp_path_factory):
 
 
 def test_those_that_launch_and_take_values_of_c_are_found(module):
-    found = launching_functions(module.unit.source)
+    found = launching_functions(SOURCE)
     assert {*found} == {"doubled", "twice_and_more", "through_memory", "too_many", "fails_later"}
     assert found["doubled"].line == 1 + SOURCE[: SOURCE.index("doubled(")].count("\n")
     parameters = found["twice_and_more"].parameters
@@ -78,7 +78,7 @@ def test_those_that_launch_and_take_values_of_c_are_found(module):
 
 
 def test_lines_stay_what_they_are(module):
-    text = with_launches(module.unit.source)
+    text = with_launches(SOURCE)
     assert text.count("\n") == SOURCE.count("\n")
     assert "<<<" not in text
     assert "torch" not in text.replace("<torch/extension.h>", "")

@@ -81,7 +81,8 @@ def module(tmp_path_factory):
 
 def test_kernels_and_their_parameters(module):
     source = module.unit.source
-    assert {name: [(p.name, p.type) for p in given] for name, given in source.kernels.items()} == {
+    given = {name: [(p.name, p.type) for p in source.declared[name].parameters] for name in source.kernels}
+    assert given == {
         "taken": [("n", "int")],
         "plain": [("out", "float*"), ("n", "int")],
         "in_a_block": [("out", "float*"), ("n", "int")],
@@ -93,8 +94,9 @@ def test_kernels_and_their_parameters(module):
         "behind_a_template": [("n", "int")],
         "last": [],
     }
-    assert {name: [p.type for p in given] for name, given in source.templates.items()} == {
-        "valued": ["T*", "T", source.templates["valued"][2].type],
+    templates = {name: kernel.parameters for name, kernel in source.declared.items() if kernel.is_template}
+    assert {name: [p.type for p in given] for name, given in templates.items()} == {
+        "valued": ["T*", "T", templates["valued"][2].type],
         "typed": ["T*", "T*", "size_t"],
         "restricted": ["float*"],
     }
@@ -102,9 +104,10 @@ def test_kernels_and_their_parameters(module):
 
 def test_lines(module):
     lines = SOURCE.splitlines()
-    for name in (*module.unit.source.kernels, *module.unit.source.templates):
-        assert f"{name}(" in lines[module.unit.source.line_of(name) - 1], name
-    assert module["typed<float>"].entry.line == module.unit.source.line_of("typed")
+    declared = module.unit.source.declared
+    for name, kernel in declared.items():
+        assert f"{name}(" in lines[kernel.line - 1], name
+    assert module["typed<float>"].entry.line == declared["typed"].line
 
 
 def test_arrays(module):
@@ -186,7 +189,7 @@ def test_types_are_taken_as_the_compiler_takes_them(every_type, kind):
     name = f"k{KINDS.index(kind)}"
     entry = every_type[name].entry
     compiled = compiled_for(entry, library_of).takes(name)
-    written = [one.taken for one in types_as_written(entry)]
+    written = types_as_written(name, entry.unit, entry.parameters)
     assert [(t.kind, t.bytes, t.of) for t in written] == [(t.kind, t.bytes, t.of) for t in compiled]
 
 

@@ -78,21 +78,6 @@ def test_an_instance_of_a_template_is_compiled_when_it_is_named(source):
         assert torch.equal(out, factor * torch.arange(32, device="cuda", dtype=dtype))
 
 
-def test_structures_arrive_by_value(tmp_path):
-    (tmp_path / "my.cu").write_text(
-        "struct Tensor { const float* data; long stride[2]; };\n"
-        "struct Problem { char tag; Tensor in; float* out; double factor; int n; };\n"
-        "__global__ void twice(const __grid_constant__ Problem p, float more) {\n"
-        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
-        "    if (i < p.n) p.out[i] = p.in.data[i * p.in.stride[1]] * p.factor + p.tag + more;\n"
-        "}\n"
-    )
-    values, out = torch.arange(200.0, device="cuda"), torch.zeros(100, device="cuda")
-    of_in = {"data": values, "stride": [7, 2]}
-    load(tmp_path / "my.cu").twice(4, 32, 0, {"tag": 3, "in": of_in, "out": out, "factor": 0.5, "n": 100}, 0.25)
-    assert torch.equal(out, values[::2] * 0.5 + 3.25)
-
-
 def test_a_launch_goes_to_torchs_current_stream(source):
     kernels, stream = load(source, defines={"FACTOR": 2}), torch.cuda.Stream()
     with torch.cuda.stream(stream):

@@ -1,6 +1,6 @@
 """Targets that keep something from call to call, each in a way of its own, on one right kernel for delta.
 
-They make their inputs contiguous, so that a check calls them three times before there is a call that a fork may make.
+They make their inputs contiguous, so that a check calls them twice before there is a call that a fork may make.
 """
 
 import functools

@@ -76,7 +76,7 @@ TARGETS = (
     "of_torch", "of_a_generator",
 )  # fmt: skip
 # Of what is wrong in one layout nothing is taken over after it.
-TAKEN = {"plain": 2, "cached": 2, "of_its_shape": 1}
+TAKEN = {"plain": 1, "cached": 1, "of_its_shape": 1}
 # On a push one of each way in which a fork's runs are of no use, and two in which they are.
 PUSH = ("plain", "cached", "where_nobody_looks", "from_the_fourth_call", "of_random", "crashes_in_forks")
 

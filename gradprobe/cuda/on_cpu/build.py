@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ...model.failures import TargetFailure
-from ..host import launching_functions, with_launches
+from ..host import host_code, launching_functions, with_launches
 from ..kernel import first_errors
 from ..source import Unit
 
@@ -81,9 +81,9 @@ def _wrapper(unit: Unit, instances: tuple[str, ...]) -> str:
     """What g++ compiles: the source with its macros, and a function that calls each kernel."""
     header = "gradprobe_host.h" if unit.has_host else "gradprobe_cuda.h"
     lines = [f'#include "{header}"', *(f"#define {name} {value}" for name, value in unit.defines)]
-    if unit.source.host:
+    if host_code(unit.source.text):
         # With the file's own name and lines.
-        text = with_launches(unit.source) if unit.has_host else unit.source.of_kernels
+        text = with_launches(unit.source.text) if unit.has_host else unit.source.of_kernels
         lines.append(f'#line 1 "{unit.source.path}"\n{text}\n#line 1 "{WRAPPER}"')
     else:
         lines.append(f'#include "{unit.source.path}"')
@@ -95,7 +95,7 @@ def _wrapper(unit: Unit, instances: tuple[str, ...]) -> str:
         )
     lines += (
         f'extern "C" int {host_symbol(name)}(void** arguments) {{ return gp_call_host(&{name}, arguments); }}'
-        for name in (launching_functions(unit.source) if unit.has_host else ())
+        for name in (launching_functions(unit.source.text) if unit.has_host else ())
     )
     if unit.has_host:
         lines.append('extern "C" void gp_set_python(const gp_host* python) { gp_python = *python; }')

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...model.failures import KernelStopped, TargetFailure
-from ...model.number import plural
+from ...model.number import listed, plural, spans
 from ...processes.where import add_to_stack
 from ...source.text import SourceLine
 from ..kernel import KernelEntry, Sizes, addresses_of, c_values, compiled_for
@@ -43,11 +43,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 UNKNOWN = SourceLine("", 0, "")
-
-
-def line_at(library: Path, address: int) -> SourceLine:
-    """The line of a return address; UNKNOWN where none is found."""
-    return next(iter(lines_of(library, (address,))[address]), UNKNOWN)
 
 
 def lines_of(library: Path, addresses: Sequence[int]) -> dict[int, tuple[SourceLine, ...]]:
@@ -136,7 +131,8 @@ def launch(
         KernelStopped: the kernel could not run to its end.
     """
     library = compiled_for(entry, library_of)
-    values = c_values(entry, library.takes(entry.name), arguments)
+    takes = library.takes(entry.name)
+    values = c_values(f"kernel {entry.name}", entry.parameters, takes, arguments)
     pointers = addresses_of(values)
     kernel = ctypes.cast(library.kernel(entry.name), ctypes.c_void_p).value or 0
     code = Code(library, kernel, ctypes.addressof(pointers))
@@ -251,54 +247,46 @@ def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
 def _finding(kernel: str, library: Library, regions: Regions, found: _CFinding) -> CudaFinding:
     kind, now, before = _KINDS[found.kind], found.now, found.before
     if kind == SHUFFLE:
-        how, lanes = ("read", _without_value(found)) if found.bytes else ("left out", _left_out(found))
-        site = replace(_site(library, now, kind), how=how)
-        return CudaFinding(kind, kernel, "", False, lanes, site, None, found.count)
+        return _shuffle(library, kernel, found)
     named, where = _place(regions, found)
     is_alone = kind in (OUTSIDE, UNWRITTEN, MISALIGNED) or not any(before.block) and before.pc == 0
     second = None if is_alone else _site(library, before, kind)
     return CudaFinding(kind, kernel, named.name, named.is_shared, where, _site(library, now, kind), second, found.count)
 
 
-def _left_out(found: _CFinding) -> str:
-    """The lanes that their mask leaves out."""
-    whom = "it" if found.offset.bit_count() == 1 else "them"
-    return f"{_lanes(found.offset, 'call')} with the mask {_mask(found)}, which leaves {whom} out"
-
-
-def _without_value(found: _CFinding) -> str:
-    """The lanes that a shuffle gives no value, and why."""
-    asking, sources, getting = found.offset & _ALL_LANES, found.offset >> 32 & _ALL_LANES, found.bytes & _ALL_LANES
-    undefined = f"what {_lanes(getting, 'get')} of {_lanes(sources)} is undefined"
-    if sources & ~found.array:
-        return f"{_lanes(asking, 'read')} lanes outside the mask {_mask(found)} ({undefined})"
-    why = "whose threads have ended" if found.before.access else "where there is no thread"
-    return f"{_lanes(getting, 'read')} {_lanes(sources)}, {why} ({undefined})"
-
-
 _ALL_LANES = 0xFFFFFFFF
 
 
-def _mask(found: _CFinding) -> str:
-    return f"0x{found.array & _ALL_LANES:08x}"
+def _shuffle(library: Library, kernel: str, found: _CFinding) -> CudaFinding:
+    """The lanes that their mask leaves out, or that a shuffle gives no value, and why."""
+    asking, sources, getting = found.offset & _ALL_LANES, found.offset >> 32 & _ALL_LANES, found.bytes & _ALL_LANES
+    mask = f"the mask 0x{found.array & _ALL_LANES:08x}"
+    if not getting:
+        whom = "it" if found.offset.bit_count() == 1 else "them"
+        words = f"{_lanes(found.offset, 'call')} with {mask}, which leaves {whom} out"
+    elif sources & ~found.array:
+        words = f"{_lanes(asking, 'read')} lanes outside {mask}"
+    else:
+        why = "whose threads have ended" if found.before.access else "where there is no thread"
+        words = f"{_lanes(getting, 'read')} {_lanes(sources)}, {why}"
+    words += f" (what {_lanes(getting, 'get')} of {_lanes(sources)} is undefined)" if getting else ""
+    site = replace(_site(library, found.now, SHUFFLE), how="read" if getting else "left out")
+    return CudaFinding(SHUFFLE, kernel, "", False, words, site, None, found.count)
 
 
 def _lanes(bits: int, do: str = "") -> str:
     """The lanes of a mask, and what they do: "lane 3 reads", "lanes 8 to 15 and 20 read"."""
-    lanes = [lane for lane in range(32) if bits >> lane & 1]
-    firsts = [lane for lane in lanes if lane - 1 not in lanes]
-    ends = [lane for lane in lanes if lane + 1 not in lanes]
-    parts = [str(a) if a == b else f"{a} to {b}" for a, b in zip(firsts, ends, strict=True)]
-    *most, last = parts
-    numbers = f"{', '.join(most)} and {last}" if most else last
-    return f"lane {numbers} {do and f'{do}s'}".rstrip() if len(lanes) == 1 else f"lanes {numbers} {do}".rstrip()
+    ranges = spans(lane for lane in range(32) if bits >> lane & 1)
+    numbers = listed([str(first) if first == last else f"{first} to {last}" for first, last in ranges])
+    is_one = bits.bit_count() == 1
+    return f"lane{'' if is_one else 's'} {numbers} {do and do + 's' * is_one}".rstrip()
 
 
 def _site(library: Library, site: _CSite, kind: str) -> CudaSite:
     ended = site.pc == _NONE or (kind == BARRIER and site.access == _ENDED)
     how = ("ended" if ended else "waits") if kind == BARRIER else _HOW[site.access]
-    line = UNKNOWN if site.pc == _NONE else line_at(library.file, site.pc)
-    return CudaSite(line, tuple(site.thread), tuple(site.block), how)
+    lines = () if site.pc == _NONE else lines_of(library.file, (site.pc,))[site.pc]
+    return CudaSite(next(iter(lines), UNKNOWN), tuple(site.thread), tuple(site.block), how)
 
 
 def _place(regions: Regions, found: _CFinding) -> tuple[Named, str]:
