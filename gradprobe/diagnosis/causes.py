@@ -241,7 +241,9 @@ def _diagnosis(
     told = Diagnosis(
         of.fault, of.fault_class, of.summary, tested.explained, evidence, fix=of.fix, also=also, says_wrong=wrong
     )
-    return structs.replace(told, misread=_misread(of, seen)) if of.taken else told
+    # What the target makes for itself, its LSE, lies in memory that is not known here.
+    is_known = bool(of.taken) and of.tensor in seen.tensors
+    return structs.replace(told, misread=_misread(of, seen)) if is_known else told
 
 
 def _misread(of: Hypothesis, seen: Observed) -> Misread:

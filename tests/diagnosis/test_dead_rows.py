@@ -1,4 +1,4 @@
-"""NaN throughout is laid on rows without a key where the target is right once they have one, and nowhere else."""
+"""Rows without a key: NaN throughout is laid on them where the target is right once they have one, and nowhere else."""
 
 import torch
 
@@ -29,3 +29,18 @@ def test_nan_that_stays_is_not():
     report = probe(softmax_case(**SMALL), target_of(nan_always))
     assert report.verdict == "mismatch"
     assert "dead/nan" not in {one.fault for one in report.diagnoses}
+
+
+def without_lse(q, k, v, do, *, scale, seqlens):
+    """Rows beyond a length have no key; that P is not normalised looks like an LSE which is read elsewhere."""
+    inside = torch.arange(q.shape[2]) < seqlens.reshape(-1, 1, 1, 1)
+    p = torch.exp((q @ k.mT * scale).masked_fill(~(inside & inside.mT), -torch.inf))
+    ds = p * (do @ v.mT - (do * (p @ v)).sum(-1, keepdim=True))
+    return {"dQ": ds @ k * scale, "dK": ds.mT @ q * scale, "dV": p.mT @ do}
+
+
+def test_a_cause_is_sought_of_an_lse_that_the_target_makes_for_itself():
+    case = softmax_case(batch=2, heads=2, seqlen=9, head_dim=8, recover=False, runs=((("do", "expanded"),),), seqlens=(0, 5))
+    report = probe(case, target_of(without_lse))
+    assert report.verdict == "mismatch"
+    assert report.diagnoses and not report.known
