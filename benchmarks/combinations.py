@@ -187,7 +187,7 @@ _ANY: Mapping[str, Sequence[Any]] = {
     "runs": ("contiguous", "distinct", "all=blhd"), "block-m": (16, 32, 64), "block-n": (16, 32),
     "dots": ("ieee", "tf32"), "inplace": ("q", "do"), "strict": (True,), "poison": (True,), "recover": (True, False),
     "scale": (0.05, 1.0, 0.3), "oracle": ("identities",), "schedules": (1,), "configs": ("all",), "as-cuda": (True,),
-    "tap": ("dS=ds[b,h,offs_m,offs_n]", "P=p[b,h,offs_m,offs_n]"), "shapes": ("blhd",), "arch": ("sm_75", "gfx942"),
+    "shapes": ("blhd",), "arch": ("sm_75", "gfx942"),
 }  # fmt: skip
 _OF_SOFTMAX: Mapping[str, Sequence[Any]] = {
     "kv-heads": (1, 2), "causal": (True, False), "align": ("top-left", "bottom-right"), "softcap": (5.0, 0.5),

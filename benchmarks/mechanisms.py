@@ -155,11 +155,10 @@ CORE: tuple[str, ...] = (
         "__init__", "arithmetic", "backend", "caches", "changes", "interpreter/__init__", "interpreter/bfloat16",
         "interpreter/kept", "interpreter/language_patches", "interpreter/libdevice", "interpreter/names",
         "interpreter/operations", "interpreter/quick", "interpreter/shipped", "interpreter/work", "launches", "limits",
-        "raised", "ranks", "reached", "run", "spread", "taps", "trace", "versions",
+        "raised", "ranks", "reached", "run", "spread", "trace", "versions",
     )),
     *(f"probing/{name}" for name in (
         "__init__", "atomics", "contract", "dots", "experiment", "measure", "observe", "receipt", "runs", "shard",
-        "tapped",
     )),
     *(f"pipeline/{name}" for name in (
         "__init__", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer", "unreferenced",

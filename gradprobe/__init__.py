@@ -133,7 +133,7 @@ def check(
             word, in processes of their own, without edits, and returns all their reports.
         shrink_budget: how many cases a battery tries, to make the simplest failing one of each cause smaller.
         options: the case options of `gradprobe check --help` by the same names, as Python values: numbers, True and
-            False; for `dtype` also one of torch's; for `layout` and `tap` one word, several, or a dict; a tuple where
+            False; for `dtype` also one of torch's; for `layout` one word, several, or a dict; a tuple where
             the command line takes numbers with commas. None stands for the default.
 
     Raises:

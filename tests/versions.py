@@ -47,11 +47,6 @@ SUITE = {
         "tests/cli/test_cli_strides.py::"
         "test_a_mismatch_has_the_verdict_first_then_the_place_then_the_strides_that_must_be_equal",
     ),
-    "taps": (
-        "tests/runtime/taps/test_session.py::test_taps_of_the_dq_kernel_give_the_bits_that_it_exports_itself",
-        "tests/runtime/taps/test_session.py::test_the_gradients_and_delta_are_seen_where_the_kernel_stores_them",
-        "tests/runtime/taps/test_session.py::test_kernels_under_heuristics_and_autotune_are_seen_too",
-    ),
     "CUDA on the CPU": (
         "tests/cli/test_cli_cuda.py::test_a_right_kernel_matches_and_the_report_names_its_file_and_backend",
         "tests/cli/test_cli_cuda.py::test_a_race_whose_numbers_are_wrong_or_right_is_a_mismatch_with_both_lines",

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..commands.configuration.environment import expected, word_of
 from ..inputs.history import CheckRequest
-from ..inputs.options import OPTIONS
+from ..inputs.options import GONE, OPTIONS
 from ..targets.definitions import with_function
 from ..targets.naming import target_word
 
@@ -54,6 +54,8 @@ def words_of(values: Mapping[str, Any], others: tuple[str, ...] = ()) -> dict[st
             known = [*others, *_BY_NAME]
             near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
             way = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+            if name in GONE:
+                raise TypeError(f"gradprobe's option {name} {GONE[name]}")
             raise TypeError(f"gradprobe knows no option {name!r}; {way}")
         if value is None:
             continue

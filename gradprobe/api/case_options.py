@@ -117,8 +117,6 @@ class Options(TypedDict, total=False):
     """More drawn orders of threads and blocks for CUDA kernels on the CPU (default: 0)."""
     poison: bool | None
     """Fill what TARGET allocates with NaN, in every second run with 7.0 (default: neither)."""
-    tap: str | Sequence[str] | Mapping[str, str] | None
-    """Compare a variable inside a kernel, with the indices of its place: dS=ds[b,h,offs_m,offs_n]."""
     inplace: str | Sequence[str] | Mapping[str, str] | None
     """An input that TARGET may write over (default: none)."""
     recover: bool | None

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from ..inputs.options import GONE
 from ..model.failures import INTERRUPTED, Failure, UsageFailure, as_failure
 from ..model.visible import safe
 from ..render.files import FORMS, files_in
@@ -85,6 +86,8 @@ class CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except _UsageError as error:
+            if gone := _where_it_went(getattr(error, "option_name", "")):
+                error.message, error.possibilities = gone, []
             error.message = safe(error.message)
             options = self._options(words)
             forms = Forms(files_in(words, [flag for flag in FORMS if flag in options]))
@@ -101,6 +104,12 @@ class CommandGroup(TyperGroup):
             return set(FORMS)
         imported = getattr(command, "imported", lambda: command)()
         return {option for parameter in imported.params for option in parameter.opts}
+
+
+def _where_it_went(flag: str) -> str:
+    """Of an option that is no more: one line; "" of any other."""
+    words = GONE.get(flag.removeprefix("--"))
+    return f"{flag} {words}" if words else ""
 
 
 def _write(forms: Forms, words: Sequence[str], message: str) -> None:

@@ -68,7 +68,7 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
                     learnt.append(KnownTensor(name, letters, view, is_input=letters != "bhm"))
 
     recording = Recording(learn)
-    outcome = run_target(experiment.target, case, inputs, (), recorded(recording))
+    outcome = run_target(experiment.target, case, inputs, recorded(recording))
     if outcome.trace is None:
         return None
     # What is passed to be written into, dq, is called what it becomes, dQ.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -103,7 +102,7 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
     sizes = {letter: case.size(letter) for letter in "bhgmnde"}
     flow = Flow(axes, sizes, roles)
     with followed(inputs.tensors, flow, learn):
-        outcome = run_target(experiment.target, case, inputs, (), contextlib.nullcontext())
+        outcome = run_target(experiment.target, case, inputs)
     if outcome.trace is None:
         return None
     results = [(name, view_of(view, view, name)) for name, view in results_among(launched, outcome.trace)]

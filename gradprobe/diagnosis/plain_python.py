@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -61,7 +60,7 @@ def _mistakes(experiment: Experiment, run: LayoutRun) -> tuple[Located, ...]:
     target, x, came = experiment.target, run.measured.x, run.measured.raw.values
     inputs = inputs_of(experiment, run.assigned)
     with watched(target.function) as watch:
-        outcome = run_target(target, experiment.case, inputs, (), contextlib.nullcontext())
+        outcome = run_target(target, experiment.case, inputs)
     if outcome.trace is None or not _are_same(outcome.trace.values, came):
         return ()
     results = {name: value.detach().double().numpy() for name, value in came.items() if name in DUE}

@@ -145,13 +145,16 @@ OPTIONS = (
     Option("configs", str, "Configurations of autotuned kernels: first (on a GPU the tuner's choice), or all"),
     Option("schedules", int, "More drawn orders of threads and blocks for CUDA kernels on the CPU (default: 0)"),
     Option("poison", bool, "Fill what TARGET allocates with NaN, in every second run with 7.0 (default: neither)"),
-    Option("tap", list, "Compare a variable inside a kernel, with the indices of its place: dS=ds[b,h,offs_m,offs_n]",
-           "TAP", _all(str)),
     Option("inplace", list, "An input that TARGET may write over (default: none)", "TENSOR", _all(_input)),
     Option("recover", bool, "Recover P, dP, delta and dS of a TARGET that exposes gradients only (default: yes)"),
     Option("strict", bool, "Count warnings as mismatches, and sums that a kernel keeps in 16 bits (default: no)"),
 )  # fmt: skip
 
+# Options that were, and where what they showed is now.
+GONE = {
+    "tap": "is gone: P, dP and dS in a compiled kernel are told by one-hot inputs, and of an interpreted one "
+           "(--device cpu) each value",
+}  # fmt: skip
 _BY_NAME = {option.name: option for option in OPTIONS}
 
 
@@ -166,8 +169,7 @@ def parse(words: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: _BY_NAME[name].parse(word) for name, word in words.items() if word is not None and word != []}
     if "inputs" not in given:  # a file of inputs holds some of them
         refuse_unknown(given)
-    plural = {"layout": "layouts", "tap": "taps"}
-    return {plural.get(name, name): value for name, value in given.items()}
+    return {"layouts" if name == "layout" else name: value for name, value in given.items()}
 
 
 def refuse_unknown_family(word: str | None) -> None:

@@ -102,7 +102,6 @@ class Case:
     """In how many random orders of threads and blocks CUDA kernels run on the CPU, besides the natural order."""
     poison: bool = False
     """Whether memory that the target allocates without values holds NaN, and 7.0 in every other repeat."""
-    taps: tuple[str, ...] = ()
     """Variables of the target's Triton kernels that are stored: "dS=ds[b, h, offs_m, offs_n]"."""
     strict: bool = False
     """Whether a kernel that is coarser than its contract is a mismatch."""
@@ -181,7 +180,7 @@ class Case:
 # How a case is run, and in which forms the target takes it: no number depends on these.
 _HOW = (
     "device", "layouts", "runs", "block_m", "block_n", "dots", "repeat", "configs", "pinned", "schedules", "poison",
-    "taps", "strict", "inplace", "recover", "oracle", "shapes", "implied", "as_cuda", "bias_rank", "mask_rank",
+    "strict", "inplace", "recover", "oracle", "shapes", "implied", "as_cuda", "bias_rank", "mask_rank",
     "ranks", "shards", "arch", "untested", "window_as", "mask_as", "lse_as",
 )  # fmt: skip
 

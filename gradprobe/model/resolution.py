@@ -263,10 +263,10 @@ def _check_ranks(case: Case) -> None:
         way_out = did_you_mean(case.shards, SHARDS, "known")
         raise UsageFailure(f"--shards {case.shards}: no such way, and no FILE.py:FUNCTION", way_out)
     # What has a row or a key of its own for each entry of the scores belongs to two ranks at once.
-    divided = ("bias", "mask", "dropout", "sinks", "seqlens", "cu_seqlens_q", "taps", "schedules")
+    divided = ("bias", "mask", "dropout", "sinks", "seqlens", "cu_seqlens_q", "schedules")
     for name in divided:
         if getattr(case, name):
-            flag = flag_of({"cu_seqlens_q": "cu_seqlens", "taps": "tap"}.get(name, name))
+            flag = flag_of({"cu_seqlens_q": "cu_seqlens"}.get(name, name))
             raise UsageFailure(f"{flag}: it is not divided among ranks", "drop it, or --ranks")
     if case.family != "softmax":
         raise UsageFailure(f"--ranks: the {case.family} family is not divided among ranks", "drop it")

@@ -35,7 +35,6 @@ from ..probing.dots import dots_of
 from ..probing.experiment import Experiment, Tick, experiment_of, silent
 from ..probing.receipt import environment, notes_of, provenance, warned_in
 from ..probing.runs import RunRecord, outcomes_of, pinned, records_of, with_strays
-from ..probing.tapped import refuse_wrong_taps
 from ..processes.forks import at_once
 from ..runtime.launches import Numbers
 from ..targets.find import Target
@@ -82,8 +81,7 @@ def probe(
         right_at: where the first layout is wrong, runs the target at another length, and says at which it is right.
 
     Raises:
-        UsageFailure: the case uses what the target does not take, a right kernel overflows on its values, or a tap
-            does not show what it says.
+        UsageFailure: the case uses what the target does not take, or a right kernel overflows on its values.
         Refusal: the target raised on purpose under every layout, so that nothing could be compared.
         InputsFailure: the O or LSE of a file is not that of its q, k and v.
         TargetFailure: the target could not be run.
@@ -103,7 +101,6 @@ def probe(
                 compilation.begin(record)
             if len(records) == 1 and record.run:
                 first(record.run)
-            refuse_wrong_taps(experiment, record)
             _tell(told, experiment, records)
         search = _search(experiment, records, budget(COINCIDENCES), stack) if at_once() > 1 else None
         records = with_intermediates(experiment, records)

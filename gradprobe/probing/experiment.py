@@ -25,7 +25,6 @@ from ..reference import manual_attention_backward
 from ..runtime.arithmetic import Dots
 from ..runtime.run import Outcome
 from ..runtime.spread import AllocationSpread
-from ..runtime.taps import Tap, parse_tap
 from ..targets.find import Target
 
 STAGES = ("target", "reference", "compare", "diagnose")
@@ -65,7 +64,6 @@ class Experiment:
     reference: Target | None
     """A user's own; None for the built-in one."""
     values: Mapping[str, Tensor]
-    taps: tuple[Tap, ...] = ()
     saved: Saved | None = None
     """The file that the values come from."""
     tick: Tick = silent
@@ -119,9 +117,8 @@ def experiment_of(
     """An experiment on the values of a case, drawn or those of its file."""
     values = draw(case, case.device) if saved is None else values_of(saved, case)
     on_device = {name: value.to(case.device) for name, value in values.items()}
-    taps = tuple(map(parse_tap, case.taps))
     sieve = Sieve(several=len(layouts_of(case)) > 1 or case.repeat > 1)
-    return Experiment(case, target, reference, on_device, taps, saved, tick, command=command, sieve=sieve)
+    return Experiment(case, target, reference, on_device, saved, tick, command=command, sieve=sieve)
 
 
 def layouts_of(case: Case) -> tuple[Assigned, ...]:

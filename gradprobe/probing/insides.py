@@ -182,7 +182,7 @@ class _BlackBox:
         placements = for_more_batches(saved.placements, shapes) if saved else None
         inputs = place(everything, assigned, placements, shapes=case.shapes)
         # O and LSE of a file are none of these problems'.
-        return replace(experiment, case=case, taps=(), saved=None), inputs
+        return replace(experiment, case=case, saved=None), inputs
 
     def measure(
         self, values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False

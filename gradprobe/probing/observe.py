@@ -169,7 +169,7 @@ def _run(
         if banded or is_triton:
             bands = Allocations(of.fill, of.unwritten, unwritten, copies=copies, spread=of.spread)
         outcome = run_target(
-            of.target, of.case, inputs, of.taps,
+            of.target, of.case, inputs,
             _all_entered(bands, of.spread.asking() if of.spread else None, steps.operations() if steps else None),
             schedule=schedule, unwritten=unwritten, launched=steps.launched if steps else lambda kernel: None,
         )  # fmt: skip

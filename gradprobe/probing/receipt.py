@@ -23,7 +23,7 @@ from .runs import RunRecord, outcomes_of
 
 
 def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """Sentences about the case, what was skipped, and the taps, each once."""
+    """Sentences about the case and what was skipped, each once."""
     executions = [execution for record in records for execution in record.executions]
     changed = experiment.target.surroundings.sentence
     notes = (

@@ -48,7 +48,6 @@ class ShardWorker:
             outcome,
             trace=trace,
             launched=names,
-            unstored={},
             storages={},
             findings=(),
             configurations=(),

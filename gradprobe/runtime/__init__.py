@@ -1,1 +1,1 @@
-"""A target on its inputs -> a trace: backends, launches, taps."""
+"""A target on its inputs -> a trace: backends, launches."""

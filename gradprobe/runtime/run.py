@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,8 +41,7 @@ from .launches import (
 )
 from .limits import is_limit, limit_way_out
 from .raised import compiler_words, stood_there, whole_tracebacks
-from .taps import Tap, tapped
-from .trace import Trace, expected_shapes, plain_results, read_trace, straightened, with_tapped
+from .trace import Trace, plain_results, read_trace, straightened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,9 +71,7 @@ class Outcome:
     taken: frozenset[str]
     """The inputs that kernels were given in place, and not only as copies."""
     notes: tuple[str, ...] = ()
-    """What a reader should know about the taps."""
-    unstored: Mapping[str, Tensor] = field(default_factory=dict)
-    """By tapped intermediate, [B, H] bool: where nothing was stored."""
+    """What a reader should know of how it was run and read."""
     storages: Mapping[int, str] = field(default_factory=dict)
     """The address of each storage that the target returned, and the intermediate that lies there."""
     cuda: str = ""
@@ -101,14 +98,13 @@ def run_target(
     target: Target,
     case: Case,
     inputs: Inputs,
-    taps: Sequence[Tap] = (),
     instrumentation: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 - it holds nothing
     *,
     schedule: int = 0,
     unwritten: Unwritten | None = None,
     launched: Launched = lambda kernel: None,
 ) -> Outcome:
-    """Runs the target once, with taps in its Triton kernels where some are given.
+    """Runs the target once.
 
     A target that raises on purpose has refused the layout, and its words are kept. It may not refuse tensors that are
     contiguous or lie as in the user's own program. Outputs are read before this returns, so that an error of an
@@ -130,12 +126,11 @@ def run_target(
     watch = Watch(inputs.tensors, schedule, unwritten or Unwritten(), after=launched)
     ran: list[Configuration] = []
     dots: list[Dots] = []
-    tapping = tapped(taps, expected_shapes(case), case.device) if taps else nullcontext()
     # In the interpreter, and where all configurations are asked for, nothing is chosen by time.
     chosen = interpreting() or case.configs == "all"
     configured = one_configuration(ran, dict(case.pinned)) if chosen else nullcontext()
     lost = _telling_of_a_lost_device(target, inputs)
-    with tapping as session, recorded_launches(inputs.tensors, launched) as record, watched(watch):
+    with recorded_launches(inputs.tensors, launched) as record, watched(watch):
         try:
             with instrumentation, lost, gpu_stood_in(as_cuda=case.as_cuda), configured, whole_tracebacks():
                 result = _call(target, case, arguments, inputs, dots)
@@ -162,12 +157,10 @@ def run_target(
     result, *how = named or (result,)
     result = plain_results(result, f"target {target.name!r}")
     trace = read_trace(result, case, f"target {target.name!r}", outputs)
-    reading = session.read() if session else None
-    trace = with_tapped(trace, reading.values, case) if reading else trace
     units = dict.fromkeys(entry.unit for entry in watch.launches)
     left_out = [unit.source.left_out for unit in units if not unit.has_host]
     equal = (stores.sentence for stores in watch.equal_stores)
-    notes = (*how, *(reading.notes if reading else ()), *filter(None, left_out), *equal)
+    notes = (*how, *filter(None, left_out), *equal)
     items = result.items() if isinstance(result, Mapping) else ()
     return Outcome(
         trace=trace,
@@ -177,7 +170,6 @@ def run_target(
         launched=tuple(record.kernels),
         taken=frozenset(record.taken | given_where_they_lay(inputs.tensors, watch.given)),
         notes=notes,
-        unstored=reading.unstored if reading else {},
         storages={storage_of(tensor): str(name) for name, tensor in items if tensor is not None},
         cuda=max(watch.backends, default=""),
         findings=tuple(watch.findings),

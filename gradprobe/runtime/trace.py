@@ -22,7 +22,7 @@ class Trace:
     values: Mapping[str, Tensor]
     """By name, in the axes of the table of intermediates and in the target's dtype."""
     sources: Mapping[str, str]
-    """By name: "exported" by the target; later also "tapped", "seen" or "recovered"."""
+    """By name: "exported" by the target; later also "seen" or "recovered"."""
 
 
 def dtype_of(trace: Trace, name: str) -> str | None:
@@ -93,14 +93,6 @@ def _plain(value: object, subject: str) -> object:
             kind = type(value).__name__
             raise TargetFailure(f"{subject} as {kind}, a subclass of Tensor without values", "return a plain tensor")
     return plain
-
-
-def with_tapped(trace: Trace, tapped: Mapping[str, Tensor], case: Case) -> Trace:
-    """The trace with the taps' values. A tap that was asked for replaces what the target exports."""
-    values = {**trace.values, **tapped}
-    sources = {**trace.sources, **dict.fromkeys(tapped, "tapped")}
-    order = [name for name in expected_shapes(case) if name in values]
-    return Trace({name: values[name] for name in order}, {name: sources[name] for name in order})
 
 
 def _name(key: object, case: Case, subject: str) -> str:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import contextlib
 import copy
 import inspect
 import itertools
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from .text import Edit, PythonSource, SourceLine, edited, python_source
+from .text import PythonSource, SourceLine, python_source
 
 # Functions of triton.language that tell the compiler of a value and leave it as it is.
 HINTS = {"multiple_of", "max_contiguous", "max_constancy"}
@@ -98,22 +96,11 @@ class Function:
         """The line where a node of its tree begins, with as much of the node as stands there."""
         return self.source.line_of(node, self.name)
 
-    def knows(self, name: str) -> bool:
-        """Whether a name that is no variable of its own means something in it."""
-        return name in self.scope or hasattr(builtins, name)
-
     @cached_property
     def calls(self) -> tuple[tuple[ast.Call, Any], ...]:
         """The calls of Triton functions that are not Triton's own, each with the object called."""
         nodes = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
         return tuple((node, jit) for node in nodes if is_own(jit := self.called(node)))
-
-    def edited(self, edits: Iterable[Edit]) -> str:
-        """Its text from `def` on, dedented, with edits made in it."""
-        text = self.source.text
-        made = edited(text, edits)
-        last = self.source.end_of(self.tree.end_lineno or self.line) + len(made) - len(text)
-        return textwrap.dedent(made[self.source.offset(self.line, 0) : last]) + "\n"
 
     def called(self, call: ast.Call) -> Any:
         """What a call calls; None for a method of one of the function's own variables."""
@@ -166,12 +153,6 @@ def call_tree(jit: Any) -> list[Function]:
     return list(found.values())
 
 
-def named(functions: Sequence[Function], word: str) -> list[Function]:
-    """Those of a name; if there are none, those with the word in their names. All where the word is empty."""
-    exact = [function for function in functions if function.name == word]
-    return exact or [function for function in functions if word in function.name]
-
-
 def is_jit(value: Any) -> bool:
     """Whether it is a Triton function, compiled or interpreted."""
     from triton.runtime.interpreter import InterpretedFunction
@@ -208,22 +189,6 @@ def bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
 def _bound_in(root: ast.AST) -> tuple[str, ...]:
     found = [node for node in ast.walk(root) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     return tuple(node.id for node in sorted(found, key=lambda node: (node.lineno, node.col_offset)))
-
-
-def bound_before(function: Function, node: ast.AST) -> set[str]:
-    """The names that have a value when a node's statement begins: parameters, and what the way there may assign."""
-    statement = function.source.statement(node)
-    way = {statement, *function.source.above(statement)}
-    names, block = set(function.parameters), function.tree.body
-    while block:
-        before = list(itertools.takewhile(lambda each: each not in way, block))
-        names.update(bound_in(before))
-        current = next(iter(block[len(before) :]), statement)
-        if current is statement:
-            break
-        names.update(bound_in(heads(current)))
-        block = next((inner for inner in blocks(current) if not way.isdisjoint(inner)), [])
-    return names
 
 
 def blocks(statement: ast.stmt) -> list[list[ast.stmt]]:

@@ -30,7 +30,7 @@ def assert_backward_matches(
         reference: a reference of your own, given in the same way. It is audited first.
         family: "softmax" or "lazy"; by default lazy where the target takes tau.
         options: the case options of `gradprobe check --help` by the same names, as Python values: numbers, True and
-            False; for `dtype` also one of torch's; for `layout` and `tap` one word, several, or a dict; a tuple where
+            False; for `dtype` also one of torch's; for `layout` one word, several, or a dict; a tuple where
             the command line takes numbers with commas. None stands for the default.
 
     Raises:

@@ -89,6 +89,13 @@ def test_a_word_that_the_parser_refuses_exits_2_on_stderr(words):
     assert "Usage: gradprobe" in ran.err
 
 
+def test_an_option_that_is_gone_says_where_it_went():
+    ran = run("check --tap dS=ds[b,h,m,n]")
+    assert ran.code == 2
+    assert "--tap is gone" in ran.err
+    assert "one-hot inputs" in ran.err
+
+
 def test_cuda_without_a_cuda_device_exits_2(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     ran = run("check --device cuda")

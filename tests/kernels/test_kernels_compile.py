@@ -10,11 +10,10 @@ from tests.sampling import sampled
 ROOT = Path(__file__).parents[2]
 
 
-# On every push flash with its optional inputs; tests of taps compile lazy without.
-PUSH = [("flash", "0")]
+PUSH = [("flash", "0"), ("lazy", "0")]
 
 
-@sampled("family, variants", [*PUSH, ("lazy", "0"), ("lazy", "1 2 3"), ("flash", "1 2 3 4")], push=PUSH)
+@sampled("family, variants", [*PUSH, ("lazy", "1 2 3"), ("flash", "1 2 3 4")], push=PUSH)
 def test_every_kernel_compiles_for_hopper_with_and_without_its_optional_inputs(tmp_path, family, variants):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}

@@ -22,7 +22,7 @@ from .ordering import settled
 
 # What is said in another way than by an option of the same name, or is no option of a case that is drawn.
 _OTHERWISE = {"family", "device", "inputs", "pinned", "seqlen_q", "seqlen_k", "cu_seqlens_q", "layouts", "runs"}
-_OTHERWISE |= {"implied", "taps", "inplace"}
+_OTHERWISE |= {"implied", "inplace"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _all_words(case: Case, *, packs: bool) -> dict[str, Any]:
     words: dict[str, Any] = {name: _joined(one) if isinstance(one, tuple) else one for name, one in plain.items()}
     words |= {"cu_seqlens": _joined(case.cu_seqlens_q), "implied": ",".join(case.implied) or None}
     words |= {"tau": words["tau"].partition(",")[0]} if case.tau and len(set(case.tau)) == 1 else {}
-    words |= {"tap": list(case.taps), "inplace": list(case.inplace), **_length_words(case), **_layout_words(case)}
+    words |= {"inplace": list(case.inplace), **_length_words(case), **_layout_words(case)}
     words = {name: word for name, word in words.items() if word is not None and word != []}
     # What the family, or a case without a bias or a mask, does not have.
     foreign = {*(SOFTMAX_ALONE if case.family == "lazy" else ("bias_window",))}

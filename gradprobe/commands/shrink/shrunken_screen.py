@@ -40,7 +40,7 @@ def case_in_words(case: Case) -> str:
 def _option(case: Case, name: str) -> str:
     value = getattr(case, name)
     flag = name.removesuffix("_q").replace("_", "-")
-    if isinstance(value, bool) or name == "taps":
+    if isinstance(value, bool):
         return flag
     return f"{flag}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
 

@@ -16,7 +16,7 @@ from .ordering import OFF, key, ladder, options_on, sequences, shorter, with_dim
 # The first that come to mind where a gradient is wrong; the others follow.
 _USUAL = ("do", "q", "k", "v")
 ALL_OPTIONS = "options"
-_FLAGS = {"cu_seqlens_q": "--cu-seqlens", "taps": "--tap"}
+_FLAGS = {"cu_seqlens_q": "--cu-seqlens"}
 
 
 @dataclass(frozen=True)

@@ -204,7 +204,7 @@ def _small(case: Case, lengths: Lengths) -> Case:
     heads = case.heads // case.kv_heads * keys
     tau = None if case.tau is None else (case.tau * heads)[:heads]
     batch = _SEVERAL if "b" in case.shapes and not case.seqlens else case.batch
-    bare = replace(case, batch=batch, heads=heads, kv_heads=keys, tau=tau, seed=case.seed + 1, taps=())
+    bare = replace(case, batch=batch, heads=heads, kv_heads=keys, tau=tau, seed=case.seed + 1)
     return bare.with_lengths(lengths[0], lengths[0])
 
 

@@ -47,7 +47,7 @@ def test_the_figures_of_one_intermediate_stand_on_one_line(tmp_path):
 
 def test_words_with_brackets_and_blanks_in_them_stay_as_they_are(tmp_path):
     file = str(tmp_path / "b.json")
-    words = {"tap": ["dS=ds[b,  h, m, n]", "P=p[b,h,1, 2]"], "layout": ["do=expanded"]}
+    words = {"shards": "my.py:cut[0,  1, 2]", "layout": ["do=expanded", "all=blhd"]}
     save(file, (entry(request=CheckRequest("lazy", None, None, words)),))
     assert load(file)[0].request.options == words
 

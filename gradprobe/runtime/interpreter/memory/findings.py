@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import linecache
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,20 +168,17 @@ def _number(count: int, noun: str) -> str:
 # Not a kernel's own: Triton's language and interpreter, and what of this tool wraps them.
 _BETWEEN = tuple(str(Path(triton.__file__).parent / part) for part in ("language", "runtime"))
 _THIS_TOOL = str(Path(__file__).parents[1])
-# The name that a function with taps has for its file.
-_TAPPED = re.compile(r"<(.+), \S+ with taps>")
 
 
 def places(lines: Sequence[Line]) -> tuple[SourceLine, ...]:
-    """The same in words; of a function with taps, the file and line that it was made from."""
+    """The same in words."""
     found = []
     for each in lines:
         if isinstance(each, SourceLine):
             found.append(each)
             continue
         code, line = each
-        tapped = _TAPPED.fullmatch(code.co_filename)
-        file = tapped[1] if tapped else code.co_filename
+        file = code.co_filename
         found.append(SourceLine(file, line, linecache.getline(file, line).strip(), function=code.co_name))
     return tuple(found)
 

@@ -98,7 +98,7 @@ class Memory(Watcher):
         launch.stores.is_ordered |= access.is_exchange
         kept = None
         for view, lanes, addresses in access.parts:
-            if view is None or view.is_own:
+            if view is None:
                 launch.is_plain = False
                 continue
             launch.is_plain &= bool(view.parameter)

@@ -74,10 +74,6 @@ class Origins:
         return np.array(np.broadcast_to(self.of(pointers), pointers.data.shape), np.int64)
 
 
-# Parameters that the tool itself adds to a kernel, as taps do, begin so.
-_OWN = "gradprobe_"
-
-
 @dataclass(frozen=True, eq=False)
 class View:
     """A tensor at the addresses that a kernel sees."""
@@ -96,11 +92,6 @@ class View:
     """The address of its storage as torch has it: another one where the interpreter copied it from a GPU."""
     known: View | None = None
     """The caller's tensor that all of its elements are elements of, where there is one."""
-
-    @property
-    def is_own(self) -> bool:
-        """Whether it belongs to the tool, so that its accesses are not judged."""
-        return self.parameter.startswith(_OWN)
 
     def hold(self, addresses: Array, width: int) -> Array:
         """Which accesses of `width` bytes, at [N] uint64 addresses, meet elements and nothing else."""

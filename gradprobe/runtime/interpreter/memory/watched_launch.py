@@ -113,7 +113,7 @@ class Launch:
                 self.views.append(argument_view(tensor, host, name, self._known))
         moved = {view.home: view.low - view.home for view in self.views}
         known = (view.moved(moved.get(view.home, 0)) for view in self._known)
-        self.around = (*known, *(view for view in self.views if not view.is_own))
+        self.around = (*known, *self.views)
 
     def numbered(self, grid: Program, axis: int) -> None:
         """Notes that a program asked which one it is along an axis."""

@@ -9,10 +9,8 @@ from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import LAYOUTS
 from gradprobe.runtime.interpreter.memory.memory_watch import watched_memory
 from gradprobe.runtime.run import run_target
-from gradprobe.runtime.taps import parse_tap
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
-from tests.planted.planting import KERNELS
 from tests.runtime.interpreter.memory.watching import run_watched
 from tests.sampling import sampled
 
@@ -134,18 +132,3 @@ def test_results_have_the_same_bits_with_and_without_the_watcher(target, dtype, 
         other = outcome.trace.values[name]
         assert value.dtype == other.dtype
         assert torch.equal(in_bits(value), in_bits(other)), name
-
-
-@sampled("dtype", ["float32", "bfloat16"], push=["bfloat16"])
-def test_taps_see_the_same_under_the_watcher_and_what_they_store_is_none_of_its_business(dtype):
-    case = lazy_case(**SIZES, dtype=dtype)
-    # Every batch is stored in the place of the first, so the programs of a launch race for the tap's own memory.
-    inputs, taps = place(draw(case), ()), [parse_tap("dS=lazy_dq_kernel:ds[b * 0, h, offs_m, offs_n]")]
-    target = find_target(f"{KERNELS / 'lazy.py'}:lazy_backward")
-    alone = run_target(target, case, inputs, taps)
-    with watched_memory(inputs.tensors) as memory:
-        together = run_target(target, case, inputs, taps)
-    assert (memory.findings, memory.failures) == ((), ())
-    assert alone.trace.values["dS"].abs().sum() > 0
-    assert torch.equal(together.trace.values["dS"], alone.trace.values["dS"])
-    assert together.notes == alone.notes

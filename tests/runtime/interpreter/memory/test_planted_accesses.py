@@ -8,7 +8,6 @@ from gradprobe.inputs.memory import Unwritten
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.runtime.interpreter.memory.memory_watch import watched_memory
 from gradprobe.runtime.run import run_target
-from gradprobe.runtime.taps import parse_tap
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.planted.lazy_faults import BACKWARD, DKDV, DQ, FORWARD
@@ -222,19 +221,6 @@ def test_grouped_heads_read_without_grouping_leave_k(tmp_path, kernel):
     memory, _ = run_planted(tmp_path, [edit], case, file="flash.py")
     finding = the_finding(memory)
     assert (finding.tensor, finding.kernel, finding.spot.side, finding.spot.distance) == ("k", kernel, "after", 1)
-
-
-def test_a_fault_under_a_tap_is_named_by_the_users_own_file_and_line(tmp_path):
-    unmasked = LOAD_DO.replace("n_ctx", "n_ctx + 27")
-    _, lines = planted(tmp_path, DQ, LOAD_DO, unmasked)
-    case = lazy_case(**SIZES)
-    inputs = place(draw(case), ())
-    target = find_target(f"{tmp_path / 'planted.py'}:lazy_backward")
-    with watched_memory(inputs.tensors) as memory:
-        run_target(target, case, inputs, [parse_tap("dS=lazy_dq_kernel:ds[b, h, offs_m, offs_n]")])
-    finding = the_finding(memory)
-    assert stands_at(finding, lines, unmasked)
-    assert {place.file for place in finding.places} == {str(tmp_path / "planted.py")}
 
 
 @pytest.mark.nightly
