@@ -107,8 +107,8 @@ class CauseSearch:
             self.visited[layout.run.layout] = watched.visited
             self._not_followed.update(dict.fromkeys(watched.failures))
             causes = causes_among(found)
-            seen = [self._lines.of_access(one) for one in table.agreeing(watched.seen)]
-            return [*with_dataflow(causes, seen, self._lines.read), *(one for one in found if one not in causes)]
+            seen = table.agreeing(watched.seen)
+            return [*with_dataflow(causes, seen), *(one for one in found if one not in causes)]
         except Exception as error:
             self._not_followed[fault_words(error)] = None
             return found

@@ -1,18 +1,18 @@
-"""The lines that a diagnosis names: of a stride as it is read off the kernels, of a value where it is made."""
+"""The lines that a diagnosis names: of a compiled kernel's stride, of a value where it is made, of a stray access."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from ..faults.addressed import in_words
 from ..faults.hypothesis import Hypothesis
-from ..lint.finding import FOREIGN, LintFinding
+from ..lint.finding import LintFinding
 from ..lint.reading import findings_of
-from ..model.intermediates import is_named_after, lookup, title
+from ..model.intermediates import is_named_after, lookup
 from ..model.mechanisms import gathered
 from ..model.memory_finding import (
     BARRIER,
@@ -44,8 +44,6 @@ _FORWARD = ("forward", "fwd")
 _OF_FORWARD = ("tail/scores",)
 
 
-# Faults of addresses that were seen.
-_ACCESSES = ("load", "store")
 # What a cast names.
 _NARROW = ("bfloat16", "float16")
 
@@ -55,9 +53,6 @@ class Lines:
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
-        self._findings: list[LintFinding] | None = None
-        self.read = set[str]()
-        """The faults whose lines were read off the addresses in the source."""
 
     def of(self, hypothesis: Hypothesis, active: Collection[str], diagnosis: Diagnosis) -> Diagnosis:
         """A diagnosis with where it stands, as far as that can be read off the kernels.
@@ -65,36 +60,18 @@ class Lines:
         Args:
             active: the intermediates that the fault itself explains, which tell the kernels that have it.
         """
-        findings = self._about(hypothesis)
-        if findings:
-            self.read.add(hypothesis.fault)
-            return replace(_with_strides(diagnosis, findings), summary=_summary(diagnosis, hypothesis, findings))
+        found = [one for one in self._strides if hypothesis.tensor and one.tensor == hypothesis.tensor]
+        found = [one for one in found if not one.kind or one.kind in hypothesis.axes] or found
+        if found:
+            return replace(diagnosis, where=tuple(map(_where, found)), fix=_fix_of(found) or diagnosis.fix)
         return replace(diagnosis, where=tuple(map(among, self._making(hypothesis, active))))
 
-    def of_access(self, seen: Diagnosis) -> Diagnosis:
-        """A diagnosis of an access that was seen, with the wrong strides of its tensor that the source shows.
-
-        Where one is wrong in a kernel at fault, those of other kernels are told too: they are one edit.
-        """
-        word, _, tensor = seen.fault.partition("/")
-        found = self._of(tensor.lower()) if word in _ACCESSES else []
-        if not {where.kernel for where in seen.where} & {one.kernel for one in found}:
-            return seen
-        strides = _with_strides(seen, found)
-        told = {(where.file, where.line) for where in strides.where}
-        return replace(strides, where=(*strides.where, *(x for x in seen.where if (x.file, x.line) not in told)))
-
-    def _of(self, tensor: str) -> list[LintFinding]:
-        if self._findings is None:
-            self._findings = gathered("lint", findings_of, self._experiment.target, self._experiment.case)
-        return [finding for finding in self._findings if finding.tensor == tensor]
-
-    def _about(self, hypothesis: Hypothesis) -> list[LintFinding]:
-        """What the source says of the tensor that is misread: of those axes, if it says anything of them."""
-        if not hypothesis.tensor:
+    @cached_property
+    def _strides(self) -> list[LintFinding]:
+        """The wrong strides in the source of compiled kernels. The accesses of others are seen."""
+        if not self._experiment.is_compiled:
             return []
-        found = self._of(hypothesis.tensor)
-        return [finding for finding in found if not finding.kind or finding.kind in hypothesis.axes] or found
+        return gathered("lint", findings_of, self._experiment.target, self._experiment.case)
 
     def _making(self, hypothesis: Hypothesis, active: Collection[str]) -> tuple[Where, ...]:
         """Where the kernels at fault make the value that is wrong; else where those kernels begin."""
@@ -148,16 +125,10 @@ def _value_of(fault: str, active: Collection[str]) -> str:
     return _INSTEAD.get(word) or (row.name if row is not None else next(iter(active), ""))
 
 
-def _with_strides(diagnosis: Diagnosis, findings: Sequence[LintFinding]) -> Diagnosis:
-    """The diagnosis at the lines of some strides, with the edit of these."""
-    where = tuple(among(_where(finding)) for finding in findings)
-    return replace(diagnosis, where=where, fix=_fix_of(findings) or diagnosis.fix)
-
-
 def _where(finding: LintFinding) -> Where:
     """The line, with whose stride stands there and what became of the right one."""
     said = finding.sentence.partition(": ")[2]
-    return replace(finding.where, note="; ".join(filter(None, (finding.note, said))))
+    return among(replace(finding.where, note="; ".join(filter(None, (finding.note, said)))))
 
 
 def _fix_of(findings: Sequence[LintFinding]) -> str:
@@ -174,14 +145,6 @@ def _edits(findings: Sequence[LintFinding]) -> Iterator[str]:
     for fix, names in kernels.items():
         where = ", ".join(dict.fromkeys(names))
         yield fix if where in fix or not fix else f"{fix} in {where}"
-
-
-def _summary(diagnosis: Diagnosis, hypothesis: Hypothesis, findings: Sequence[LintFinding]) -> str:
-    """The summary with the tensor whose stride the source shows: numbers cannot tell equal strides apart."""
-    others = {finding.other for finding in findings if finding.rule == FOREIGN and finding.other}
-    if not hypothesis.fault.startswith("stride/") or len(others) != 1 or others == {hypothesis.other}:
-        return diagnosis.summary
-    return f"{title(hypothesis.tensor)} is read with {title(others.pop())}'s {in_words(hypothesis.axes)} stride"
 
 
 def among(where: Where) -> Where:

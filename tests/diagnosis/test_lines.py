@@ -1,13 +1,10 @@
 """What the source says of a cause: one told fix of all its places, or none."""
 
-from types import SimpleNamespace
-
 import pytest
 
-from gradprobe.diagnosis import lines
-from gradprobe.diagnosis.lines import Lines, _fix_of, among
+from gradprobe.diagnosis.lines import _fix_of, among
 from gradprobe.lint.finding import FOREIGN, finding_at
-from gradprobe.model.report import Diagnosis, Where
+from gradprobe.model.report import Where
 from gradprobe.source.text import SourceLine
 
 ADD = "add a parameter stride_doh of kernel"
@@ -23,20 +20,6 @@ ADD = "add a parameter stride_doh of kernel"
 def test_a_step_is_told_once_and_nothing_where_a_place_has_no_edit(fixes, told):
     at = SourceLine("my.py", 7, "do_ptr += a")
     assert _fix_of([finding_at(at, FOREIGN, "kernel", "wrong", fix, "do") for fix in fixes]) == told
-
-
-@pytest.mark.parametrize(("kernel", "told"), [("backward", [92, 375, 390]), ("other", [390])])
-def test_a_load_that_was_seen_is_told_with_its_tensors_strides_in_all_kernels(monkeypatch, kernel, told):
-    fix = "n * stride_vn -> n * stride_kn"
-    spots = {name: SourceLine("my.py", line, fix) for name, line in (("forward", 92), ("backward", 375))}
-    found = [finding_at(spot, FOREIGN, name, "k: no", fix, "k") for name, spot in spots.items()]
-    monkeypatch.setattr(
-        lines, "findings_of", lambda *_: (*found, finding_at(spots["forward"], FOREIGN, kernel, "", "", "v"))
-    )
-    seen = Diagnosis("load/k", "S1", "other elements", 1.0, (), (Where("my.py", 390, "load", kernel=kernel),))
-    made = Lines(SimpleNamespace(target=None, case=None)).of_access(seen)
-    assert [where.line for where in made.where] == told
-    assert made.fix == (f"{fix} in forward, backward" if len(told) > 1 else "")
 
 
 @pytest.mark.parametrize(
