@@ -44,33 +44,28 @@ def coarser_dots(of: Experiment) -> list[Dots]:
 def sentences_of_dots(of: Experiment) -> Iterator[str]:
     """By which arithmetic all is judged, and how that is known. Nothing where there is no choice."""
     case, way, read = of.case, dots_of(of), _read(of)
-    beside = f"; read: {dots_in_words(read)}" if read else "; they could not be read"
-    if case.dtype != "float32":
-        if case.dots is not None:
+    if case.dtype != "float32" or case.device == "cpu":
+        if case.dots not in (None, way):
             yield f"--dots {case.dots} is for float32: products of {case.dtype} are exact in float32"
-    elif case.device == "cpu":
-        if case.dots not in (None, "ieee"):
+        elif case.dots not in (None, "ieee"):
             yield f"dots are judged as {way}, as --dots says; a CPU multiplies in IEEE by itself"
-    elif case.dots is not None:
-        yield f"dots are judged as {way}, as --dots says{beside}"
-    elif declared_way(of) is not None:
-        yield f"dots are judged as {way}, which the target is told{beside}"
+        return
+    if declared_way(of) is not None:
+        why = "as --dots says" if case.dots is not None else "which the target is told"
+        why += f"; read: {dots_in_words(read)}" if read else "; they could not be read"
     elif read:
-        yield f"dots are judged as {way}, as was read: {dots_in_words(read)}"
+        why = f"as was read: {dots_in_words(read)}"
     elif of.is_compiled:
-        yield "dots are judged as tf32, Triton's default: what its kernels were compiled to could not be read"
+        why = "Triton's default: what its kernels were compiled to could not be read"
     else:
-        yield "dots are judged as ieee: nothing was seen that says otherwise; --dots tf32 allows TF32"
+        why = "since nothing was seen that says otherwise; --dots tf32 allows TF32"
+    yield f"dots are judged as {way}, {why}"
 
 
 def dots_in_words(found: Sequence[Dots]) -> str:
     """Where which way was read, the coarsest first: `tf32 in dq_kernel (kernel.py:81, 90); ieee in forward_kernel`."""
-    ways = [way for way in reversed(DOTS) if any(one.way == way for one in found)]
-    told = {way: dict.fromkeys(f"{one.by}{_place(one)}" for one in found if one.way == way) for way in ways}
-    return "; ".join(f"{way} in {', '.join(places)}" for way, places in told.items())
-
-
-def _place(dots: Dots) -> str:
-    if not dots.lines or dots.way == "ieee":
-        return ""
-    return f" ({Path(dots.file).name}:{', '.join(map(str, dots.lines))})"
+    places: dict[str, dict[str, None]] = {}
+    for one in sorted(found, key=lambda one: -DOTS.index(one.way)):
+        lines = ", ".join(map(str, one.lines)) if one.way != "ieee" else ""
+        places.setdefault(one.way, {})[f"{one.by} ({Path(one.file).name}:{lines})" if lines else one.by] = None
+    return "; ".join(f"{way} in {', '.join(those)}" for way, those in places.items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +12,6 @@ from ..inputs.guard_bands import same_bits
 from ..inputs.tensor_layouts import Inputs, laid
 from ..model.assignment import AS_SAVED, ORDERED_RUN, UNIT_RUN, Assigned
 from ..model.case import Case
-from ..model.failures import UsageFailure
 from ..model.layout_run import MATCH, MISMATCH
 from ..model.memory_finding import RACE, MemoryFinding, telling, worst_first
 from ..numerics.evidence import LayoutRun, Measured
@@ -55,7 +53,7 @@ def records_of(experiment: Experiment, beforehand: Beforehand | None = None) -> 
         beforehand: which makes the runs behind the first two already, where that comes to the same.
     """
     case, layouts, measured = experiment.case, layouts_of(experiment.case), list[LayoutRun]()
-    if beforehand is not None and case.repeat == 1 and not case.schedules and case.configs == "first":
+    if beforehand is not None and case.repeat == 1 and case.configs == "first":
         # What a target keeps from its first call shows in the second of this process.
         beforehand.begin(experiment, {assigned: partial(_laid_out, experiment, assigned) for assigned in layouts[2:]})
     beforehand = beforehand or Beforehand()
@@ -150,23 +148,18 @@ def _record(
         return RunRecord(run, (first,)), run
     inputs = replace(inputs, tensors={})  # of which its values are left
     measured = plain = measure(experiment, inputs, trace)
-    seen, executions, differing = Repeats(experiment.case, plain), [first], Counter[str]()
-    for seed in range(1, experiment.case.schedules + 1):
-        measured, execution, other = _again(experiment, assigned, plain, measured, seen, seed)
-        executions.append(execution)
-        differing.update(other)
-        memory += [one for one in execution.memory if one.identity not in {known.identity for known in memory}]
+    seen, executions = Repeats(experiment.case, plain), [first]
     for number in range(1, experiment.case.repeat):
         # In every second repeat memory without values holds 7.0, which a sum takes for a number.
         sevens = replace(experiment, unwritten=7.0) if experiment.case.poison and number % 2 else experiment
-        measured, execution, _ = _again(sevens, assigned, plain, measured, seen)
+        measured, execution = _again(sevens, assigned, plain, measured, seen, number)
         executions.append(execution)
-    notes = _of_orders(inputs.layout, differing, experiment.case.schedules)
+        memory += [one for one in execution.memory if one.identity not in {known.identity for known in memory}]
     non_finite = any(bool(finding.non_finite) for finding in measured.comparison.findings.values())
     run = LayoutRun(inputs.layout, assigned, measured, None, memory=telling(memory, non_finite), laid=lay)
     if seen.count > 1:
         run = replace(run, repeats=seen.count, repeated=seen.found(atomics_into(first.outcome, seen.varying)))
-    return RunRecord(run, tuple(executions), tuple(notes)), run
+    return RunRecord(run, tuple(executions)), run
 
 
 def with_strays(records: Iterable[RunRecord]) -> list[LayoutRun]:
@@ -191,46 +184,29 @@ def _with_those_of(
 
 
 def _again(
-    experiment: Experiment, assigned: Assigned, first: Measured, kept: Measured, seen: Repeats, schedule: int = 0
-) -> tuple[Measured, Execution, list[str]]:
-    """Runs the target again; a wrong run takes the place of a right one. Also which results have other bits.
+    experiment: Experiment, assigned: Assigned, first: Measured, kept: Measured, seen: Repeats, number: int
+) -> tuple[Measured, Execution]:
+    """Runs the target again; a wrong run takes the place of a right one.
 
     Args:
         kept: the run that stands so far.
-        schedule: another order of the threads and blocks of CUDA kernels on the CPU.
-
-    Raises:
-        UsageFailure: the target has no kernels whose threads could be ordered.
+        number: of the repeat; in each the threads and blocks of CUDA kernels on the CPU run in another order.
     """
     inputs = inputs_of(experiment, assigned)  # laid out afresh: a target may have written over its inputs
-    trace, execution = accepted(experiment, inputs, schedule)
-    if schedule and execution.outcome.cuda != "cuda-on-cpu":
-        raise UsageFailure(
-            f"--schedules: target {experiment.target.name!r} launched no CUDA kernel on the CPU",
-            "it orders the threads of kernels that gradprobe.cuda loads, with --device cpu",
-        )
+    trace, execution = accepted(experiment, inputs, number)
     before, now = first.raw.values, trace.values
-    other = [name for name in {**before, **now} if not _is_same(before.get(name), now.get(name))]
-    again = measure(experiment, inputs, trace) if other else first
+    is_same = before.keys() == now.keys() and all(_is_same(before[name], now[name]) for name in now)
+    again = first if is_same else measure(experiment, inputs, trace)
     seen.add(again)
     worse = again if kept.matches and not again.matches else kept
-    if not schedule and summable(first):
+    if summable(first):
         invariant = agreement("repeat", experiment.case, first.raw, trace, first.comparison)
         worse = replace(worse, invariants=(*worse.invariants, invariant))
-    return worse, execution, other
+    return worse, execution
 
 
-def _is_same(before: Tensor | None, now: Tensor | None) -> bool:
-    return before is not None and now is not None and before.dtype == now.dtype and bool(same_bits(before, now).all())
-
-
-def _of_orders(layout: str, differing: Counter[str], count: int) -> list[str]:
-    if count and not differing:
-        return [f"{layout}: the same bits in {count} other orders of threads and blocks"]
-    return [
-        f"{layout}: {name} depends on the order of threads and blocks: {times} of {count} gave other bits"
-        for name, times in differing.items()
-    ]
+def _is_same(before: Tensor, now: Tensor) -> bool:
+    return before.dtype == now.dtype and bool(same_bits(before, now).all())
 
 
 def summable(measured: Measured) -> bool:

@@ -12,7 +12,7 @@ from .. import nvrtc
 from ..kernel import addresses_of, device_of, entry_of, sizes_of
 from ..source import Unit
 from ..watch import watching
-from .launch import Code, run
+from .launch import run
 from .library import library_of
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ class HostCall:
             arguments = launch.arguments + ctypes.sizeof(ctypes.c_void_p)
             nvrtc.run(entry_of(self._unit, name), grid, block, launch.shared_bytes, arguments)
         else:
-            code = Code(self._library, launch.kernel, launch.arguments)
-            run(entry, code, grid, block, launch.shared_bytes, self._tensors, self._watch)
+            code = launch.kernel, launch.arguments
+            run(entry, self._library, code, grid, block, launch.shared_bytes, self._tensors, self._watch)
         self._watch.after(entry.name)
 
     def _allocate(self, out: Any, size: int) -> None:

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,31 +135,25 @@ def launch(
     values = c_values(f"kernel {entry.name}", entry.parameters, takes, arguments)
     pointers = addresses_of(values)
     kernel = ctypes.cast(library.kernel(entry.name), ctypes.c_void_p).value or 0
-    code = Code(library, kernel, ctypes.addressof(pointers))
-    run(entry, code, grid, block, shared_bytes, entry.tensors(arguments), watch)
-
-
-@dataclass(frozen=True)
-class Code:
-    """What each thread of a launch runs."""
-
-    library: Library
-    kernel: int
-    """The address of a function that takes the addresses of its arguments."""
-    arguments: int
-    """The address of these."""
+    code = kernel, ctypes.addressof(pointers)
+    run(entry, library, code, grid, block, shared_bytes, entry.tensors(arguments), watch)
 
 
 def run(
     entry: KernelEntry,
-    code: Code,
+    library: Library,
+    code: tuple[int, int],
     grid: Sizes,
     block: Sizes,
     shared_bytes: int,
     given: Sequence[tuple[str, Tensor]],
     watch: Watch,
 ) -> None:
-    """Runs every thread of every block, which may touch the tensors that are given by name.
+    """Runs every thread of every block.
+
+    Args:
+        code: the address of a function that takes the addresses of its arguments, and the address of these.
+        given: the tensors that it may touch, by name.
 
     Raises:
         TargetFailure: there is not so much shared memory.
@@ -167,11 +161,11 @@ def run(
     """
     if not 0 <= shared_bytes <= MOST_SHARED:
         raise TargetFailure(f"kernel {entry.name}: {shared_bytes:,} bytes of shared memory; 0 to {MOST_SHARED:,} fit")
-    static = code.library.static_bytes(entry.name)
+    static = library.static_bytes(entry.name)
     if static > _MOST_STATIC:
         words = f"kernel {entry.name} has {static:,} bytes of shared arrays, and no compiler takes more than 49,152"
         raise TargetFailure(words, "declare them extern, and give the launch their bytes")
-    library, regions, given = code.library, Regions(), [(_called(name, each, watch), each) for name, each in given]
+    regions, given = Regions(), [(_called(name, each, watch), each) for name, each in given]
     regions.add_tensors(given, watch.unwritten)
     regions.add_arrays(library, entry, shared_bytes)
     c_regions = (CRegion * len(regions.all))(*regions.all)
@@ -181,8 +175,8 @@ def run(
         recording.before(dict(given))
     records, copies = (np.empty(MOST_RECORDS if recording is not None else 0, RECORD) for _ in range(2))
     described = _CLaunch(
-        kernel=code.kernel,
-        arguments=code.arguments,
+        kernel=code[0],
+        arguments=code[1],
         grid=_Triple(*grid),
         block=_Triple(*block),
         shared_bytes=shared_bytes,
