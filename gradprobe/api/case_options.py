@@ -113,8 +113,6 @@ class Options(TypedDict, total=False):
     """Runs of each layout, compared with one another (default: 1)."""
     configs: str | None
     """Configurations of autotuned kernels: first (on a GPU the tuner's choice), or all."""
-    schedules: int | None
-    """More drawn orders of threads and blocks for CUDA kernels on the CPU (default: 0)."""
     poison: bool | None
     """Fill what TARGET allocates with NaN, in every second run with 7.0 (default: neither)."""
     inplace: str | Sequence[str] | Mapping[str, str] | None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEFAULTS = {"batch": 1, "heads": 1, "head_dim": 64}
 SEQLEN = 512
 _LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens")
-_FOREIGN = ("inputs", "pattern", "layout", "runs", "repeat", "schedules", "poison", "recover", "strict")
+_FOREIGN = ("inputs", "pattern", "layout", "runs", "repeat", "poison", "recover", "strict")
 _COLUMN = 15
 # Of the words that fit a part alike, so many are shown.
 _SHOWN = 2

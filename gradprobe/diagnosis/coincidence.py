@@ -169,7 +169,7 @@ def _small(case: Case) -> Case:
     small = replace(
         case, batch=2 if "b" in case.shapes else 1, heads=heads, kv_heads=kv_heads,
         tau=None if case.tau is None else (case.tau * 2)[:heads],
-        layouts=(), runs=(), repeat=1, schedules=0, configs="first", recover=False,
+        layouts=(), runs=(), repeat=1, configs="first", recover=False,
     )  # fmt: skip
     # Each with as full a last tile; one that may be a whole number of tiles stays one.
     lengths = (case.seqlen_q, case.seqlen_k)

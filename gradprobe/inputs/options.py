@@ -143,7 +143,6 @@ OPTIONS = (
     Option("oracle", str, f"What judges: {', '.join(ORACLES)} alone, at any length (default: reference)"),
     Option("repeat", int, "Runs of each layout, compared with one another (default: 1)"),
     Option("configs", str, "Configurations of autotuned kernels: first (on a GPU the tuner's choice), or all"),
-    Option("schedules", int, "More drawn orders of threads and blocks for CUDA kernels on the CPU (default: 0)"),
     Option("poison", bool, "Fill what TARGET allocates with NaN, in every second run with 7.0 (default: neither)"),
     Option("inplace", list, "An input that TARGET may write over (default: none)", "TENSOR", _all(_input)),
     Option("recover", bool, "Recover P, dP, delta and dS of a TARGET that exposes gradients only (default: yes)"),
@@ -154,6 +153,7 @@ OPTIONS = (
 GONE = {
     "tap": "is gone: P, dP and dS in a compiled kernel are told by one-hot inputs, and of an interpreted one "
            "(--device cpu) each value",
+    "schedules": "is gone: each run of --repeat N has an order of threads and blocks of its own",
 }  # fmt: skip
 _BY_NAME = {option.name: option for option in OPTIONS}
 

@@ -38,7 +38,7 @@ _PLAIN |= {"bias": False, "alibi": False, "sinks": False, "dropout": 0.0}
 
 def problems(target: Target, case: Case) -> Iterator[Case]:
     """Cases from the richest on; the last one is the case itself, on its values."""
-    base = replace(case, inputs=None, layouts=(), runs=(), repeat=1, schedules=0, pattern="normal", **_PLAIN)
+    base = replace(case, inputs=None, layouts=(), runs=(), repeat=1, pattern="normal", **_PLAIN)
     takes, plain, equal_heads = target.takes, {"bias": case.bias} if case.family == "lazy" else {}, {"kv_heads": 6}
     # Everything optional that brings a tensor, as far as the target has a parameter for it.
     rich: dict[str, Any] = {"bias": "bias" in takes}

@@ -208,7 +208,7 @@ class _Pointers(Evaluator[Value]):
     def visit_Name(self, node: ast.Name) -> Value:
         value = self.scope.get(node.id)
         if value is None:
-            found = self.function.first_scope.get(node.id)
+            found = self.function.scope.get(node.id)
             found = getattr(found, "value", found) if type(found).__name__ == "constexpr" else found
             return LaunchConstant(found) if isinstance(found, (int, float, str)) else NOTHING
         if isinstance(value, Amount) and any(term.factors for term in value.terms):

@@ -98,11 +98,8 @@ class Case:
     """Which configurations of autotuned kernels run, one of CONFIGS: on a GPU "first" is what their autotuner takes."""
     pinned: tuple[tuple[str, int], ...] = ()
     """The number of the configuration that some kernels take, by name."""
-    schedules: int = 0
-    """In how many random orders of threads and blocks CUDA kernels run on the CPU, besides the natural order."""
     poison: bool = False
     """Whether memory that the target allocates without values holds NaN, and 7.0 in every other repeat."""
-    """Variables of the target's Triton kernels that are stored: "dS=ds[b, h, offs_m, offs_n]"."""
     strict: bool = False
     """Whether a kernel that is coarser than its contract is a mismatch."""
     inplace: tuple[str, ...] = ()
@@ -179,7 +176,7 @@ class Case:
 
 # How a case is run, and in which forms the target takes it: no number depends on these.
 _HOW = (
-    "device", "layouts", "runs", "block_m", "block_n", "dots", "repeat", "configs", "pinned", "schedules", "poison",
+    "device", "layouts", "runs", "block_m", "block_n", "dots", "repeat", "configs", "pinned", "poison",
     "strict", "inplace", "recover", "oracle", "shapes", "implied", "as_cuda", "bias_rank", "mask_rank",
     "ranks", "shards", "arch", "untested", "window_as", "mask_as", "lse_as",
 )  # fmt: skip

@@ -32,7 +32,7 @@ from .failures import UsageFailure, did_you_mean
 
 # Elements of one tensor: 64 GiB in float32, and every run holds dozens.
 LARGEST = 2**34
-# Of --repeat and --schedules: what happens in a share p of n runs is seen in one of them with 1 - (1 - p)^n, which is
+# Of --repeat: what happens in a share p of n runs is seen in one of them with 1 - (1 - p)^n, which is
 # 95 % for p = 3 / n. Without a bound a slip of the hand is a command that never ends.
 MOST_RUNS = 10_000
 # Of --scale and --tau, the largest number of float16: some kernels hold q * scale in q's dtype, and P, which grows with
@@ -179,12 +179,11 @@ def _check_counts(given: Mapping[str, Any]) -> None:
     for name in counts:
         if name in given and given[name] < 1:
             raise UsageFailure(f"{flag_of(name)} must be at least 1, got {given[name]}")
-    for name in ("repeat", "schedules"):
-        if given.get(name, 0) > MOST_RUNS:
-            raise UsageFailure(
-                f"--{name} must be at most {MOST_RUNS}, got {given[name]}",
-                f"{MOST_RUNS} runs show with 95 % probability what happens in {3 / MOST_RUNS:.2%} of runs",
-            )
+    if given.get("repeat", 0) > MOST_RUNS:
+        raise UsageFailure(
+            f"--repeat must be at most {MOST_RUNS}, got {given['repeat']}",
+            f"{MOST_RUNS} runs show with 95 % probability what happens in {3 / MOST_RUNS:.2%} of runs",
+        )
     for name in ("block_m", "block_n"):
         value = given.get(name, 16)
         if value < 16 or value & (value - 1):
@@ -263,7 +262,7 @@ def _check_ranks(case: Case) -> None:
         way_out = did_you_mean(case.shards, SHARDS, "known")
         raise UsageFailure(f"--shards {case.shards}: no such way, and no FILE.py:FUNCTION", way_out)
     # What has a row or a key of its own for each entry of the scores belongs to two ranks at once.
-    divided = ("bias", "mask", "dropout", "sinks", "seqlens", "cu_seqlens_q", "schedules")
+    divided = ("bias", "mask", "dropout", "sinks", "seqlens", "cu_seqlens_q")
     for name in divided:
         if getattr(case, name):
             flag = flag_of({"cu_seqlens_q": "cu_seqlens"}.get(name, name))

@@ -149,7 +149,7 @@ def tried(problem: Problem, options: Mapping[str, Any]) -> TrialRun:
     """One run of the target in the first layout, with further options."""
     try:
         problem = problem.with_options(options)
-        case = replace(problem.case, repeat=1, schedules=0, configs="first")
+        case = replace(problem.case, repeat=1, configs="first")
         record = next(records_of(experiment_of(case, problem.target, saved=problem.saved)))
         if (run := record.run) is None or run.measured is None:
             raise Refusal((run and run.skipped) or "it refused")

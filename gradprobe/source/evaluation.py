@@ -30,8 +30,6 @@ class Evaluator(ast.NodeVisitor, Generic[V]):
             prefix: stands before the names of the function's variables where its callers may have the same names.
         """
         self.function, self.scope, self.depth, self.prefix = function, dict(scope), depth, prefix
-        self._last: ast.stmt | None = None
-        self._is_there = False
         self._returned: list[V] = []
 
     def constant(self, value: Any) -> V:
@@ -78,9 +76,8 @@ class Evaluator(ast.NodeVisitor, Generic[V]):
         """The evaluator of a function that is called."""
         return type(self)(function, scope, self.depth - 1, f"{self.prefix}{function.name}.")
 
-    def run(self, last: ast.stmt | None = None) -> V:
-        """Follows the function to its end, or until one of its statements is done; what it returns."""
-        self._last = last
+    def run(self) -> V:
+        """Follows the function to its end; what it returns."""
         self._block(self.function.tree.body)
         return self.result(self._returned)
 
@@ -120,20 +117,18 @@ class Evaluator(ast.NodeVisitor, Generic[V]):
         return any(self._statement(statement) for statement in statements)
 
     def _statement(self, statement: ast.stmt) -> bool:
-        is_end = False
         if isinstance(statement, ast.If):
-            is_end = self._branch(statement)
-        elif blocks(statement):
+            return self._branch(statement)
+        if blocks(statement):
             self._loop(statement)
         elif isinstance(statement, ast.Return):
             self._returned.append(self.visit(statement.value) if statement.value else self.constant(None))
-            is_end = True
+            return True
         elif isinstance(statement, ast.Expr):
             self.visit(statement.value)
         elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
             self._assignment(statement)
-        self._is_there = self._is_there or statement is self._last
-        return is_end or self._is_there
+        return False
 
     def _assignment(self, statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> None:
         value: ast.expr | None = statement.value
@@ -161,8 +156,6 @@ class Evaluator(ast.NodeVisitor, Generic[V]):
         for block in (statement.body, statement.orelse):
             self.scope = dict(before)
             ends.append(self._block(block))
-            if self._is_there:
-                return True
             ways.append(self.scope)
         self._join([way for way, is_end in zip(ways, ends, strict=True) if not is_end] or ways)
         return all(ends)
@@ -178,8 +171,8 @@ class Evaluator(ast.NodeVisitor, Generic[V]):
                 self._assign(head, self.counter if is_loop else self.unknown, getattr(statement, "iter", head))
             if isinstance(statement, ast.While):
                 self.visit(statement.test)
-            if any(self._block(block) and self._is_there for block in blocks(statement)):
-                return
+            for block in blocks(statement):
+                self._block(block)
             if is_loop and self.turns > 1:
                 self._join([before, self.scope])
 

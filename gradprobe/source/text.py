@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from asttokens import ASTTokens
-    from asttokens.util import Token
 
 
 @dataclass(frozen=True)
@@ -129,28 +128,10 @@ class PythonSource:
 
     def operator(self, left: ast.AST, sign: str) -> Edit:
         """The sign of an operator behind its left operand, as an edit that leaves it."""
-        token = self._token(self.span(left)[1])
+        token = self._tokens.get_token_from_offset(self.span(left)[1])
         while token.string != sign:
             token = self._tokens.next_token(token)
         return Edit(token.startpos, token.endpos, sign)
-
-    def appended(self, closing: int, text: str) -> Edit:
-        """More in a list, where its closing bracket stands: behind the last word, with a comma if one is needed."""
-        last = self._tokens.prev_token(self._token(closing))
-        return Edit(last.endpos, last.endpos, text if last.string in ("(", ",") else f", {text}")
-
-    def closing(self, opening: int) -> int:
-        """Where the first bracket closes that opens at or after a place."""
-        depth, token = 0, self._token(opening)
-        while True:
-            depth += (token.string in "([{") - (token.string in ")]}")
-            if token.string == ")" and not depth:
-                return int(token.startpos)
-            token = self._tokens.next_token(token)
-
-    def _token(self, at: int) -> Token:
-        """The token at a place, or the last one before it."""
-        return self._tokens.get_token_from_offset(at)
 
     @cached_property
     def _tokens(self) -> ASTTokens:

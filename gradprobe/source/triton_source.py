@@ -62,11 +62,6 @@ class Function:
         return {node.arg: default for node, default in pairs if default is not None}
 
     @cached_property
-    def assigned(self) -> tuple[str, ...]:
-        """Every variable that it assigns, in order."""
-        return tuple(dict.fromkeys(bound_in(self.tree.body)))
-
-    @cached_property
     def assignments(self) -> tuple[tuple[str, ast.Assign | ast.AugAssign], ...]:
         """Every variable that is assigned by itself and not as a part of a tuple, with the statement that does it."""
         nodes = (node for node in ast.walk(self.tree) if isinstance(node, (ast.Assign, ast.AugAssign)))
@@ -76,21 +71,16 @@ class Function:
     @cached_property
     def variables(self) -> frozenset[str]:
         """Its parameters and what it assigns."""
-        return frozenset({*self.parameters, *self.assigned})
+        return frozenset({*self.parameters, *bound_in(self.tree.body)})
 
-    @property
+    @cached_property
     def scope(self) -> dict[str, Any]:
-        """What it finds outside itself, by name."""
+        """What it finds outside itself when this is first asked for, by name."""
         found = dict(self.plain.__globals__)
         for name, cell in zip(self.plain.__code__.co_freevars, self.plain.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # a variable that has no value yet
                 found[name] = cell.cell_contents
         return found
-
-    @cached_property
-    def first_scope(self) -> dict[str, Any]:
-        """The same as it was when it was first asked for."""
-        return self.scope
 
     def line_of(self, node: ast.AST) -> SourceLine:
         """The line where a node of its tree begins, with as much of the node as stands there."""
@@ -108,7 +98,7 @@ class Function:
         while isinstance(root, ast.Attribute):
             root = root.value
         is_variable = isinstance(root, ast.Name) and root.id in self.variables
-        return None if is_variable else _value_of(call.func, self.first_scope)
+        return None if is_variable else _value_of(call.func, self.scope)
 
 
 def _value_of(node: ast.expr, scope: dict[str, Any]) -> Any:

@@ -63,7 +63,7 @@ WORDS = st.one_of(
 )
 KINDS = {int: INTEGERS, float: FLOATS, str: WORDS, bool: st.booleans(), list: st.lists(WORDS, max_size=2)}
 # They choose files, or how often and where things run; a device that is not there has tests of its own.
-LEFT_OUT = {"inputs", "repeat", "schedules", "device", "recover", "block_m", "block_n"}
+LEFT_OUT = {"inputs", "repeat", "device", "recover", "block_m", "block_n"}
 # So many scores and head dims that a try takes milliseconds.
 MODEST = {"batch": 1, "heads": 2, "seqlen": 9, "head_dim": 4}
 # Options that any softmax target takes.

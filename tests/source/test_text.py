@@ -26,20 +26,12 @@ def test_a_node_stands_where_python_itself_says(node):
     assert found.text == SOURCE.text_of(node).splitlines()[0]
 
 
-def test_signs_and_brackets_are_tokens_and_not_what_a_comment_or_a_string_holds():
+def test_signs_are_tokens_and_not_what_a_comment_or_a_string_holds():
     (product,) = [node for node in NODES if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)]
-    (called,) = [node for node in NODES if isinstance(node, ast.Call)]
-    function = SOURCE.functions[0]
-    made = edited(
-        TEXT,
-        [
-            SOURCE.replaced(product.right, "1"),
-            replace(SOURCE.operator(product.left, "*"), text="/"),
-            SOURCE.appended(SOURCE.span(called)[1] - 1, "n=n"),
-            SOURCE.appended(SOURCE.closing(SOURCE.span(function)[0]), "n=None"),
-        ],
+    sign = replace(SOURCE.operator(product.left, "*"), text="/")
+    assert edited(TEXT, [SOURCE.replaced(product.right, "1"), sign]) == TEXT.replace('"µ") *', '"µ") /').replace(
+        "schärfe)\n", "1)\n"
     )
-    assert made == TEXT.replace('"µ") *', '"µ", n=n) /').replace("1)):", "1), n=None):").replace("schärfe)\n", "1)\n")
 
 
 def test_edits_that_overlap_are_refused_and_insertions_at_one_place_keep_their_order():

@@ -16,7 +16,7 @@ from ...probing.experiment import layouts_of
 OFF: dict[str, Any] = {
     "causal": False, "window": None, "softcap": None, "bias": False, "bias_axes": Case.bias_axes, "alibi": False,
     "mask": None, "sinks": False, "dropout": 0.0, "seqlens": None, "cu_seqlens_q": None, "align": Case.align,
-    "repeat": 1, "schedules": 0, "poison": False, "strict": False, "dots": None,
+    "repeat": 1, "poison": False, "strict": False, "dots": None,
     "block_m": Case.block_m, "block_n": Case.block_n,
 }  # fmt: skip
 _NO_LIMIT = -1

@@ -132,8 +132,7 @@ def _smaller_values(case: Case) -> Iterator[tuple[str, Any]]:
     for at, length in enumerate(case.seqlens or ()):
         for size in (0, *ladder(length)):
             yield "seqlens", tuple(size if at == place else one for place, one in enumerate(case.seqlens or ()))
-    for name in ("repeat", "schedules"):
-        yield from ((name, size) for size in ladder(getattr(case, name)))
+    yield from (("repeat", size) for size in ladder(case.repeat))
 
 
 def _option_words(case: Case, name: str) -> str:

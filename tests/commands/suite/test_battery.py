@@ -195,7 +195,6 @@ def test_an_option_that_an_item_sets_says_which_and_one_that_none_sets_is_free()
         "ranks",
         "shards",
         "strict",
-        "schedules",
         "shapes",
         "inplace",
         "as_cuda",
