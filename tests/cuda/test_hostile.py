@@ -31,12 +31,6 @@ __device__ int deeper(volatile int* out, int n) {
 __global__ void recurses(int* out, int n) { out[0] = deeper(out, n); }
 __global__ void aborts(int* out, int n) { if (n == 0) abort(); }
 __global__ void prints(int* out, int n) { for (int i = 0; i < n; ++i) printf("%d of %d numbers\n", i, n); }
-__global__ void fills(int* out, int n) {
-    __shared__ int first[7000], second[7000];
-    first[threadIdx.x] = second[threadIdx.x] = out[threadIdx.x];
-    __syncthreads();
-    out[threadIdx.x] = first[n] + second[n];
-}
 """
 
 
@@ -69,14 +63,6 @@ def test_a_launch_prints_no_more_than_a_gpu_keeps(module, capfd):
     assert 1 << 20 < len(printed) < (1 << 20) + 200
     assert "this launch printed more than 1 MiB" in printed
     assert printed.endswith("0 of 1 numbers\n")
-
-
-def test_more_shared_arrays_than_any_compiler_takes_are_refused(module):
-    with pytest.raises(
-        TargetFailure, match="fills has 56,000 bytes of shared arrays, and no compiler takes more"
-    ) as failed:
-        module.fills(1, 2, 0, torch.ones(4, dtype=torch.int32), 0)
-    assert "extern" in failed.value.way_out
 
 
 @pytest.mark.parametrize(

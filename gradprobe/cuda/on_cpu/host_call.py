@@ -12,6 +12,7 @@ from .. import nvrtc
 from ..kernel import addresses_of, device_of, entry_of, sizes_of
 from ..source import Unit
 from ..watch import watching
+from .build import host_symbol
 from .launch import run
 from .library import library_of
 
@@ -67,8 +68,8 @@ class HostCall:
         works: tuple[Callable[..., None], ...] = (self._launch, self._allocate, self._fill, self._copy)
         kinds = (_LAUNCH, _ALLOCATE, _FILL, _COPY)
         described = _CPython(*(kind(self._guarded(work)) for kind, work in zip(kinds, works, strict=True)))
-        self._library.set_python(described)
-        code: int = self._library.host(function)(addresses_of(values))
+        self._library.loaded.gp_set_python(ctypes.byref(described))
+        code: int = getattr(self._library.loaded, host_symbol(function))(addresses_of(values))
         if self._raised:
             raise self._raised[0]
         return code

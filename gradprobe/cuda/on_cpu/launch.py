@@ -73,8 +73,6 @@ def _lines_among(places: Sequence[str]) -> Iterator[SourceLine]:
 
 
 _MOST_FINDINGS = 64
-# Of shared arrays that are not extern, on every GPU.
-_MOST_STATIC = 48 << 10
 _NONE = (1 << 64) - 1
 _KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED, EQUAL, SHUFFLE)
 _HOW = ("read", "write", "atomic")
@@ -134,8 +132,7 @@ def launch(
     takes = library.takes(entry.name)
     values = c_values(f"kernel {entry.name}", entry.parameters, takes, arguments)
     pointers = addresses_of(values)
-    kernel = ctypes.cast(library.kernel(entry.name), ctypes.c_void_p).value or 0
-    code = kernel, ctypes.addressof(pointers)
+    code = library.kernel(entry.name), ctypes.addressof(pointers)
     run(entry, library, code, grid, block, shared_bytes, entry.tensors(arguments), watch)
 
 
@@ -161,10 +158,6 @@ def run(
     """
     if not 0 <= shared_bytes <= MOST_SHARED:
         raise TargetFailure(f"kernel {entry.name}: {shared_bytes:,} bytes of shared memory; 0 to {MOST_SHARED:,} fit")
-    static = library.static_bytes(entry.name)
-    if static > _MOST_STATIC:
-        words = f"kernel {entry.name} has {static:,} bytes of shared arrays, and no compiler takes more than 49,152"
-        raise TargetFailure(words, "declare them extern, and give the launch their bytes")
     regions, given = Regions(), [(_called(name, each, watch), each) for name, each in given]
     regions.add_tensors(given, watch.unwritten)
     regions.add_arrays(library, entry, shared_bytes)
@@ -190,7 +183,7 @@ def run(
         max_records=len(records),
         copies=copies.ctypes.data,
     )
-    is_stopped = library.run(described)
+    is_stopped = library.loaded.gp_run(ctypes.byref(described))
     if recording is not None and described.n_records <= len(records):
         kept, bases = records[: described.n_records].copy(), [region.base for region in regions.all]
         tensors = [(named.name, named.tensor) for named in regions.arrays if named.tensor is not None]

@@ -18,7 +18,7 @@ from ...model.failures import TargetFailure
 from ..c_types import Taken, number_bytes
 from ..kernel import KernelEntry
 from ..source import Unit
-from .build import ROOM, built, host_symbol, kernel_symbol, names_of
+from .build import ROOM, built, kernel_symbol, names_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,8 +43,6 @@ class Named:
     bytes: int = 0
     element: int = 0
     """The bytes of one of its elements; 0 where they are not known."""
-    owner: str = ""
-    """The function that declares it, without its parameters; "" of an array of the file."""
 
     @property
     def span(self) -> tuple[int, int]:
@@ -75,47 +73,32 @@ class Library:
     def __init__(self, file: Path, kernels: tuple[str, ...]) -> None:
         self.file = file
         try:
-            self._loaded = ctypes.CDLL(str(file))
+            self.loaded = ctypes.CDLL(str(file))
         except OSError as error:
             raise TargetFailure(f"the library of a CUDA source cannot be loaded: {error}") from error
         for name in ("gp_shared_base", "gp_shared_bytes", "gp_library_base", "gp_library_bytes"):
-            getattr(self._loaded, name).restype = ctypes.c_uint64
+            getattr(self.loaded, name).restype = ctypes.c_uint64
         self._number = {name: number for number, name in enumerate(kernels)}
-        self.base: int = self._loaded.gp_library_base()
-        self.bytes: int = self._loaded.gp_library_bytes()
-        self.shared_bytes: int = self._loaded.gp_shared_bytes()
+        self.base: int = self.loaded.gp_library_base()
+        self.bytes: int = self.loaded.gp_library_bytes()
+        self.shared_bytes: int = self.loaded.gp_shared_bytes()
         self.arrays = tuple(_arrays_in(file))
 
     @property
     def shared_base(self) -> int:
         """The address of the shared memory, which each thread of this process has for itself."""
-        return self._loaded.gp_shared_base()  # type: ignore[no-any-return]
+        return self.loaded.gp_shared_base()  # type: ignore[no-any-return]
 
-    def kernel(self, name: str) -> Any:
-        """The function that calls a kernel."""
-        return getattr(self._loaded, kernel_symbol(self._number[name]))
-
-    def host(self, function: str) -> Any:
-        """The function that calls one of the host."""
-        return getattr(self._loaded, host_symbol(function))
-
-    def set_python(self, python: ctypes.Structure) -> None:
-        """Says what runs the launches, allocations and copies of host functions."""
-        self._loaded.gp_set_python(ctypes.byref(python))
+    def kernel(self, name: str) -> int:
+        """The address of the function that calls a kernel."""
+        called = getattr(self.loaded, kernel_symbol(self._number[name]))
+        return ctypes.cast(called, ctypes.c_void_p).value or 0
 
     @functools.cache  # noqa: B019 - a library is never unloaded
     def takes(self, kernel: str) -> tuple[Taken, ...]:
         out = (Taken * _MOST_PARAMETERS)()
-        count = getattr(self._loaded, f"gp_describe_{self._number[kernel]}")(out)
+        count = getattr(self.loaded, f"gp_describe_{self._number[kernel]}")(out)
         return tuple(out[:count])
-
-    def static_bytes(self, kernel: str) -> int:
-        """The bytes of the shared arrays that a kernel declares, but for `extern` ones."""
-        plain = kernel.replace(" ", "")
-        return sum(array.bytes for array in self.arrays if array.is_shared and array.owner.replace(" ", "") == plain)
-
-    def run(self, launch: ctypes.Structure) -> int:
-        return self._loaded.gp_run(ctypes.byref(launch))  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -139,14 +122,8 @@ def _arrays_in(file: Path) -> list[Named]:
         short = re.sub(r"(\[abi:\w+\]|\.\d+)$", "", name.rpartition("::")[2])  # `kernel<4>(float*, int)::tile`: tile
         called = "" if name.startswith(_BESIDE_ARRAYS) else short
         if called or (value, is_shared) not in found:
-            found[value, is_shared] = Named(called, is_shared, None, value, size, owner=_owner(name))
+            found[value, is_shared] = Named(called, is_shared, None, value, size)
     return list(found.values())
-
-
-def _owner(symbol: str) -> str:
-    """`kernel<4>` of `void kernel<4>(float*, int)::tile`, and `kernel` of `kernel(float*)::tile`."""
-    function = symbol.partition("(")[0] if "::" in symbol and "(" in symbol else ""
-    return function.rpartition(" ")[2].rpartition("::")[2] if "<" not in function else re.sub(r"^\w+ ", "", function)
 
 
 # In a storage of up to so many elements, a map names the owner of each. In a larger one, a view owns all that lies
@@ -187,7 +164,7 @@ class Regions:
             base = (library.shared_base if array.is_shared else library.base) + array.start
             is_dynamic = array.is_shared and array.name in source.dynamic_arrays
             # All of these are one; findings call it as the kernel does.
-            name = _dynamic_array(entry) if is_dynamic else array.name
+            name = source.dynamic_array_of(entry.plain_name) if is_dynamic else array.name
             size = dynamic_bytes if is_dynamic else array.bytes
             element = number_bytes(entry.unit, source.shared_types.get(name, ""))
             named = Named(name, array.is_shared, None, base, size, element)
@@ -228,11 +205,6 @@ class Regions:
     def _name(self, named: Named) -> int:
         self.arrays.append(named)
         return len(self.arrays)
-
-
-@functools.lru_cache(maxsize=256)
-def _dynamic_array(entry: KernelEntry) -> str:
-    return entry.unit.source.dynamic_array_of(entry.plain_name)
 
 
 @functools.lru_cache(maxsize=256)
