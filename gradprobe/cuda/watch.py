@@ -125,13 +125,13 @@ class Watch:
         self.backends.add("cuda" if device == "cuda" else "cuda-on-cpu")
 
 
-_OPEN: ContextVar[tuple[Watch, ...]] = ContextVar("gradprobe_cuda_watches", default=())
+_OPEN: ContextVar[Watch | None] = ContextVar("gradprobe_cuda_watch", default=None)
 
 
 @contextlib.contextmanager
 def watched(watch: Watch) -> Iterator[Watch]:
     """While open, the innermost watch is told of every launch."""
-    token = _OPEN.set((*_OPEN.get(), watch))
+    token = _OPEN.set(watch)
     try:
         yield watch
     finally:
@@ -140,7 +140,7 @@ def watched(watch: Watch) -> Iterator[Watch]:
 
 def watching() -> Watch:
     """The innermost watch; where none is open, one whose findings are warnings."""
-    return _OPEN.get()[-1] if _OPEN.get() else Watch()
+    return _OPEN.get() or Watch()
 
 
 def add_findings(watch: Watch, findings: Sequence[CudaFinding]) -> None:
