@@ -144,7 +144,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _row("transpose-dropped", "value_rows", "transposed"),
     _row("sum-overwritten", "value_rows", "sum_kept"),
     _row("atomic-stored", "value_rows", "store_added"),
-    Mechanism("beforehand", "probing/beforehand", ("probing/beforehand", "runtime/remembered"), is_speculation=True),
     Mechanism("halved", "processes/forks", functions=("halved",), is_speculation=True),
     Mechanism("memo", f"{_MEMORY}/memo", (f"{_MEMORY}/memo", f"{_MEMORY}/kernel_code"), is_speculation=True),
     Mechanism("plans", "runtime/interpreter/kept", ("runtime/interpreter/plans",), is_speculation=True),

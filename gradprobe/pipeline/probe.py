@@ -29,7 +29,6 @@ from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.float64 import products_of
 from ..numerics.forward import refuse_wrong_forward
 from ..numerics.range import refuse_out_of_range, unshown
-from ..probing.beforehand import Beforehand
 from ..probing.compilation import Compilation
 from ..probing.dots import dots_of
 from ..probing.experiment import Experiment, Tick, experiment_of, silent
@@ -93,12 +92,11 @@ def probe(
         refuse_wrong_forward(case, experiment.values, frozenset(saved.values.keys() & target.takes.keys()))
     records: list[RunRecord] = []
     with contextlib.ExitStack() as stack:
-        beforehand, compilation = stack.enter_context(Beforehand()), stack.enter_context(Compilation())
-        for record in records_of(experiment, beforehand):
+        compilation = stack.enter_context(Compilation())
+        for record in records_of(experiment):
             records.append(record)
             experiment = experiment.after(outcomes_of([record]))
-            if len(records) <= 2:  # which are surely made in this process
-                compilation.begin(record)
+            compilation.begin(record)
             if len(records) == 1 and record.run:
                 first(record.run)
             _tell(told, experiment, records)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 from torch import Tensor
 
@@ -15,19 +13,18 @@ from ..inputs.tensor_layouts import Inputs, place
 from ..model.assignment import AS_SAVED, Assigned, run_name
 from ..model.case import Case
 from ..model.failures import TargetFailure
-from ..model.layout_run import MATCH, MISMATCH
+from ..model.layout_run import MISMATCH
 from ..model.mechanisms import door
 from ..model.number import in_words, listed, plural, spans
 from ..numerics.black_box.look import Examiner, look_inside
 from ..numerics.black_box.onehot import Sample
-from ..numerics.black_box.recover import Asked, is_whole, obstacle, recoverable
+from ..numerics.black_box.recover import is_whole, obstacle, recoverable
 from ..numerics.black_box.sampling import sampled
 from ..numerics.budget import Recovery
 from ..numerics.evidence import BlackBoxEvidence, LayoutRun, Measured
 from ..numerics.rows import in_whole
 from ..runtime.trace import Trace
 from .atomics import makes_together
-from .beforehand import Beforehand
 from .experiment import Experiment, derived, inputs_of
 from .measure import measure
 from .observe import Execution, accepted
@@ -82,10 +79,7 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     if any(layout == "expanded" for _, layout in run.assigned) or _repeats_as_saved(experiment, run.assigned):
         words = f"P and dS are not recovered in {run.layout}: a layout that repeats values holds no one-hot rows"
         return record.with_more(notes=[words] if case.layouts or case.runs else [])
-    # What a wrong one reads that nothing wrote may be something else in a fork.
-    beforehand = Beforehand()
-    box = _BlackBox(experiment, beforehand)
-    announce = box.announce if run.verdict == MATCH else lambda assigned, asked: None
+    box = _BlackBox(experiment)
     measured, sample, assigned = run.measured, _sample(experiment, run.measured), run.assigned
 
     def tensors() -> Mapping[str, Tensor]:
@@ -94,12 +88,12 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     # A user's own reference takes the problem whole.
     cut, of_case = experiment.reference is None, (case, experiment.values)
     examiner = Examiner(
-        *of_case, assigned, box.answer, box.measure, measured, tensors, sample, cut, announce,
+        *of_case, assigned, box.answer, box.measure, measured, tensors, sample, cut,
         of_one_kernel=experiment.first is not None and makes_together(experiment.first, ("dQ", "dK")),
         may_read_lse=_may_read_lse(experiment, measured),
     )  # fmt: skip
     try:
-        with beforehand, experiment.stopwatch.timed("compare"):
+        with experiment.stopwatch.timed("compare"):
             inside = look_inside(examiner)
     except TargetFailure as failure:
         # The run itself is measured, and stands.
@@ -141,38 +135,14 @@ def _repeats_as_saved(experiment: Experiment, assigned: Assigned) -> bool:
 class _BlackBox:
     """A target that is given one-hot problems; it keeps what each execution did."""
 
-    def __init__(self, experiment: Experiment, beforehand: Beforehand) -> None:
-        self._experiment, self._beforehand = experiment, beforehand
-        self._number = itertools.count()
-        """Of what is asked, among all that was announced."""
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
         self.executions: list[Execution] = []
-
-    def announce(self, assigned: Assigned, asked: Sequence[Asked]) -> None:
-        """Has forks answer the last of it."""
-        self._number = itertools.count()
-        self._beforehand.halve(self._experiment, [partial(self._of, assigned, one) for one in asked])
 
     def answer(
         self, assigned: Assigned, case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor]
     ) -> Trace:
         """The target's results on several probes, which have O, LSE and delta in common."""
-        experiment, inputs = self._laid_out(assigned, case, values, first)
-        try:
-            trace, execution = accepted(
-                experiment, inputs, beforehand=partial(self._beforehand.taken, next(self._number))
-            )
-        except TargetFailure:
-            self._beforehand.drop()  # what is asked next is something else
-            raise
-        self.executions.append(execution)
-        return trace
-
-    def _of(self, assigned: Assigned, asked: Asked) -> tuple[Experiment, Inputs]:
-        return self._laid_out(assigned, *asked())
-
-    def _laid_out(
-        self, assigned: Assigned, case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor]
-    ) -> tuple[Experiment, Inputs]:
         experiment, saved = self._experiment, self._experiment.saved
         times = case.batch // experiment.case.batch
         of_first = derived(experiment, first)
@@ -182,7 +152,9 @@ class _BlackBox:
         placements = for_more_batches(saved.placements, shapes) if saved else None
         inputs = place(everything, assigned, placements, shapes=case.shapes)
         # O and LSE of a file are none of these problems'.
-        return replace(experiment, case=case, saved=None), inputs
+        trace, execution = accepted(replace(experiment, case=case, saved=None), inputs)
+        self.executions.append(execution)
+        return trace
 
     def measure(
         self, values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False

@@ -50,25 +50,19 @@ def execute(
     experiment: Experiment,
     inputs: Inputs,
     schedule: int = 0,
-    beforehand: Callable[[Experiment], Execution | None] = lambda experiment: None,
 ) -> Execution:
-    """One run of the target, timed.
-
-    Args:
-        schedule: the order of the threads of CUDA kernels on the CPU.
-        beforehand: gives the run where it was made already.
-    """
+    """One run of the target, timed; `schedule` is the order of the threads of CUDA kernels on the CPU."""
     stopwatch, name = experiment.stopwatch, experiment.target.name
     experiment.tick(f"run {stopwatch.laps['target'] + 1}, {name}, {inputs.layout}", 0.0, inputs.layout)
     with stopwatch.timed("target"):
-        made = beforehand(experiment) or execution(experiment, inputs, schedule)
+        made = _execution(experiment, inputs, schedule)
     outcome = made.outcome
     if outcome.trace is not None:
         outcome = replace(outcome, trace=_with_forward(experiment, inputs, outcome.trace))
     return replace(made, inputs=inputs, outcome=outcome)
 
 
-def execution(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execution:
+def _execution(experiment: Experiment, inputs: Inputs, schedule: int) -> Execution:
     """One run of the target.
 
     A target of CUDA sources is run again where only now it shows to be one: what its torch.empty gave is known then.
@@ -98,14 +92,13 @@ def accepted(
     experiment: Experiment,
     inputs: Inputs,
     schedule: int = 0,
-    beforehand: Callable[[Experiment], Execution | None] = lambda experiment: None,
 ) -> tuple[Trace, Execution]:
     """A further run in a layout that the target accepted before, and its results.
 
     Raises:
         TargetFailure: it refuses the layout now.
     """
-    made = execute(experiment, inputs, schedule, beforehand)
+    made = execute(experiment, inputs, schedule)
     if made.outcome.trace is None:
         name = experiment.target.name
         raise TargetFailure(f"target {name!r} refused {inputs.layout} after accepting it before")

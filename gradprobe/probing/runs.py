@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from torch import Tensor
 
 from ..inputs.guard_bands import same_bits
-from ..inputs.tensor_layouts import Inputs, laid
+from ..inputs.tensor_layouts import laid
 from ..model.assignment import AS_SAVED, ORDERED_RUN, UNIT_RUN, Assigned
 from ..model.case import Case
 from ..model.layout_run import MATCH, MISMATCH
@@ -19,7 +18,6 @@ from ..numerics.identities import agreement
 from ..numerics.repeats import Repeats
 from ..runtime.run import Outcome
 from .atomics import atomics_into
-from .beforehand import Beforehand
 from .experiment import Experiment, inputs_of, layouts_of
 from .measure import measure
 from .observe import Execution, accepted, execute
@@ -46,23 +44,14 @@ def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
     return (execution.outcome for record in records for execution in record.executions)
 
 
-def records_of(experiment: Experiment, beforehand: Beforehand | None = None) -> Iterator[RunRecord]:
-    """A record of each run of a case under all of its layouts, as soon as it is measured.
-
-    Args:
-        beforehand: which makes the runs behind the first two already, where that comes to the same.
-    """
-    case, layouts, measured = experiment.case, layouts_of(experiment.case), list[LayoutRun]()
-    if beforehand is not None and case.repeat == 1 and case.configs == "first":
-        # What a target keeps from its first call shows in the second of this process.
-        beforehand.begin(experiment, {assigned: partial(_laid_out, experiment, assigned) for assigned in layouts[2:]})
-    beforehand = beforehand or Beforehand()
-    for assigned in layouts:
-        for made in _of_layout(experiment, assigned, beforehand):
+def records_of(experiment: Experiment) -> Iterator[RunRecord]:
+    """A record of each run of a case under all of its layouts, as soon as it is measured."""
+    case, measured = experiment.case, list[LayoutRun]()
+    for assigned in layouts_of(experiment.case):
+        for made in _of_layout(experiment, assigned):
             record = replace(made, run=_beside_first(case, made.run, measured)) if made.run else made
             measured += [record.run] if record.run and record.run.measured else []
             experiment = experiment.after(outcomes_of([record]))
-            beforehand.go_on(experiment, is_right=record.run is not None and record.run.verdict == MATCH)
             yield record
     if len(measured) == 1 and measured[0].verdict == MATCH and case.repeat == 1:
         # Of a target that takes one layout alone this is the only call behind the first.
@@ -87,16 +76,12 @@ def runs_of(experiment: Experiment) -> list[LayoutRun]:
     return [record.run for record in records_of(experiment) if record.run is not None]
 
 
-def _laid_out(experiment: Experiment, assigned: Assigned) -> tuple[Experiment, Inputs]:
-    return experiment, inputs_of(experiment, assigned)
-
-
-def _of_layout(experiment: Experiment, assigned: Assigned, beforehand: Beforehand) -> Iterator[RunRecord]:
+def _of_layout(experiment: Experiment, assigned: Assigned) -> Iterator[RunRecord]:
     """One layout; where `distinct` is refused or never reaches the kernels, `distinct-unit` as well.
 
     Where that is refused too, also what keeps the order of axes, unless it is refused for the same reason.
     """
-    record, run = _record(experiment, assigned, partial(beforehand.taken, assigned))
+    record, run = _record(experiment, assigned)
     request, experiment = experiment.case.layouts or experiment.case.runs, experiment.after(outcomes_of([record]))
     yield record
     if experiment.case.configs == "all" and assigned == layouts_of(experiment.case)[0]:
@@ -134,13 +119,9 @@ def pinned(experiment: Experiment, kernel: str, number: int) -> Experiment:
     return replace(experiment, case=replace(experiment.case, pinned=((kernel, number),)))
 
 
-def _record(
-    experiment: Experiment,
-    assigned: Assigned,
-    beforehand: Callable[[Experiment], Execution | None] = lambda experiment: None,
-) -> tuple[RunRecord, LayoutRun]:
+def _record(experiment: Experiment, assigned: Assigned) -> tuple[RunRecord, LayoutRun]:
     inputs = inputs_of(experiment, assigned)
-    first = execute(experiment, inputs, beforehand=beforehand)
+    first = execute(experiment, inputs)
     experiment, trace, memory = experiment.after([first.outcome]), first.outcome.trace, list(first.memory)
     first, lay = first.without_tensors(), laid(experiment.case, inputs)
     if trace is None:

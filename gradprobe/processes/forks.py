@@ -200,27 +200,6 @@ def halved(work: Callable[[Sequence[Item]], list[Done]], items: Sequence[Item]) 
     return [done for pair in zip_longest(here, there) for done in pair][: len(items)]
 
 
-class Said(Exception):
-    """Something was printed."""
-
-
-@contextlib.contextmanager
-def nothing_said() -> Iterator[None]:
-    """While open, a fork keeps what is printed to itself.
-
-    Raises:
-        Said: something was. It is to come in its order, from the process that the fork works for.
-    """
-    said = os.memfd_create("said")
-    for descriptor in (1, 2):
-        os.dup2(said, descriptor)
-    sys.stdout = sys.stderr = os.fdopen(said, "w")
-    yield
-    sys.stdout.flush()
-    if os.fstat(said).st_size:
-        raise Said
-
-
 def _started(work: Callable[[], Any], *, is_waited_for: bool = False, computes: int | None = None) -> _Fork:
     reading, writing = os.pipe()
     is_crowded = not is_waited_for or os.getpid() in CROWDED

@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 # The functions of these judge a target. What it replaces there is put back while it does not run.
@@ -174,12 +173,6 @@ def _space(name: str) -> Any:
     import torch
 
     return torch.Tensor if name == "torch.Tensor" else sys.modules[name]
-
-
-def values_of_spaces() -> dict[tuple[str, str], Any]:
-    """What the modules of which the functions are put back hold besides functions, by module and name."""
-    held = {(space, name): value for space in _SPACES for name, value in vars(_space(space)).items()}
-    return {at: value for at, value in held.items() if not callable(value) and not isinstance(value, ModuleType)}
 
 
 def _changed(before: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], Any]:

@@ -91,10 +91,7 @@ class Checker:
         import torch
 
         from ...pipeline.probe import probe  # noqa: F401
-        from ...runtime import remembered
 
-        if setting.isolate:
-            remembered.begin()
         self._setting, self._before = setting, frozenset(sys.modules)
         if setting.workers > 1:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // setting.workers))

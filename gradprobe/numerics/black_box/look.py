@@ -19,7 +19,6 @@ from .onehot import Sample
 from .recover import (
     SUMS,
     ZERO,
-    Asked,
     RecoveredValues,
     are_one_fault,
     factor_in_words,
@@ -67,8 +66,6 @@ class Examiner:
     """The rows and keys that are shown; None for all."""
     cut: bool = False
     """Whether nothing reads the inputs of one-hot problems but in the rows shown."""
-    announce: Callable[[Assigned, Sequence[Asked]], object] = lambda assigned, asked: None
-    """Told of all that will be run in a layout, in order, before the first of it is."""
     of_one_kernel: bool = False
     """Whether one kernel is known to make both dQ and dK."""
     may_read_lse: bool = True
@@ -79,9 +76,8 @@ class Examiner:
     ) -> RecoveredValues:
         """What the target's answers show, in its layout or another one."""
         assigned = self.assigned if assigned is None else assigned
-        answer, announce = partial(self.run, assigned), partial(self.announce, assigned)
         how = {"one_by_one": one_by_one, "with_p": with_p, "cut": self.cut}
-        return recover(self.case, self.values, answer, self.sample, **how, announce=announce)
+        return recover(self.case, self.values, partial(self.run, assigned), self.sample, **how)
 
     def compared(self, recovered: RecoveredValues) -> Measured:
         """What was recovered, judged."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -33,8 +33,6 @@ SUMS = tuple(name for name in GRADIENT_OF.values() if name not in PRODUCTS)
 
 Answer = Callable[[Case, Mapping[str, Tensor], Mapping[str, Tensor]], Trace]
 """Runs the target on several probes, in the layout under examination; given the first of them alone as well."""
-Asked = Callable[[], tuple[Case, Mapping[str, Tensor], Mapping[str, Tensor]]]
-"""Gives what an `Answer` is given."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +100,11 @@ def recover(
     *,
     one_by_one: bool = False,
     with_p: bool = True,
-    announce: Callable[[Sequence[Asked]], object] = lambda asked: None,
     cut: bool = False,
 ) -> RecoveredValues:
     """Runs a target on the one-hot problems of a case and reads its intermediates off the gradients.
 
     Args:
-        announce: told of all that will be asked, in order, before the first of it is.
         sample: the rows and keys that are to be shown; None for all.
         one_by_one: one probe a call, in the case's own shapes; else as many as fit, end to end along the batch, where
             the target takes another batch than the case's.
@@ -120,7 +116,7 @@ def recover(
     """
     layout = plan(case, sample, with_p=with_p and not case.dropout)
     assert layout is not None
-    whole = partial(_recover, case, values, answer, layout, announce, cut=cut)
+    whole = partial(_recover, case, values, answer, layout, cut=cut)
     if one_by_one or case.cu_seqlens_q is not None:
         return whole(one_by_one=True)
     try:
@@ -134,13 +130,12 @@ def _recover(
     values: Mapping[str, Tensor],
     answer: Answer,
     layout: ProbePlan,
-    announce: Callable[[Sequence[Asked]], object],
     *,
     one_by_one: bool,
     cut: bool,
 ) -> RecoveredValues:
     rows = None if layout.sample == everything(case) else Rows(tuple(layout.sample.rows), case.seqlen_q)
-    first, shown = _answers(case, values, answer, layout, announce, rows, one_by_one=one_by_one)
+    first, shown = _answers(case, values, answer, layout, rows, one_by_one=one_by_one)
     kept = problem(case, layout, values, 0)
     if rows and cut:
         kept = rows.inputs(case, kept)
@@ -152,7 +147,6 @@ def _answers(
     values: Mapping[str, Tensor],
     answer: Answer,
     layout: ProbePlan,
-    announce: Callable[[Sequence[Asked]], object],
     rows: Rows | None,
     *,
     one_by_one: bool,
@@ -161,15 +155,10 @@ def _answers(
     first: Trace | None = None
     shown: dict[str, Tensor] = {}
 
-    def asked(indices: range) -> tuple[Case, Mapping[str, Tensor], Mapping[str, Tensor]]:
+    for indices in _calls(case, layout, one_by_one):
         problems = [problem(case, layout, values, index) for index in indices]
         several = replace(case, batch=case.batch * len(problems), seqlens=(case.seqlens or ()) * len(problems) or None)
-        return several, end_to_end(case, problems), problems[0]
-
-    calls = _calls(case, layout, one_by_one)
-    announce([partial(asked, indices) for indices in calls])
-    for indices in calls:
-        trace = answer(*asked(indices))
+        trace = answer(several, end_to_end(case, problems), problems[0])
         first = first or _of_first(trace, case, rows)
         shown = shown or _nothing(rows.case(case) if rows else case, layout, trace)
         for place, index in enumerate(indices):
