@@ -158,7 +158,7 @@ def test_a_store_outside_is_no_race_where_a_look_inside_with_more_batches_shows_
 @interpreted
 def test_a_target_that_imports_triton_only_when_it_is_called_is_watched_all_the_same(tmp_path, monkeypatch):
     # Whether Triton is there: not before the first run, and from then on.
-    there = iter([False, False, False])
+    there = iter([False, False])
     monkeypatch.setattr(observe, "interprets_triton", lambda: next(there, True))
     report, _ = checked(tmp_path, DKDV, STORE_DV, STORE_DV.replace("n_ctx", "n_ctx + 32"), heads=1)
     assert [stray.tensor for stray in report.runs[0].memory if stray.kind == OUTSIDE] == ["dv"]
