@@ -145,14 +145,13 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _row("sum-overwritten", "value_rows", "sum_kept"),
     _row("atomic-stored", "value_rows", "store_added"),
     Mechanism("halved", "processes/forks", functions=("halved",), is_speculation=True),
-    Mechanism("memo", f"{_MEMORY}/memo", (f"{_MEMORY}/memo", f"{_MEMORY}/kernel_code"), is_speculation=True),
-    Mechanism("plans", "runtime/interpreter/kept", ("runtime/interpreter/plans",), is_speculation=True),
+    Mechanism("plans", "runtime/interpreter/plans", ("runtime/interpreter/plans",), is_speculation=True),
 )  # fmt: skip
 # What every check goes through, and what only an option asks for.
 CORE: tuple[str, ...] = (
     *(f"runtime/{name}" for name in (
         "__init__", "arithmetic", "backend", "caches", "changes", "interpreter/__init__", "interpreter/bfloat16",
-        "interpreter/kept", "interpreter/language_patches", "interpreter/libdevice", "interpreter/names",
+        "interpreter/language_patches", "interpreter/libdevice", "interpreter/names",
         "interpreter/operations", "interpreter/quick", "interpreter/shipped", "interpreter/work", "launches", "limits",
         "raised", "ranks", "reached", "run", "spread", "trace", "versions",
     )),

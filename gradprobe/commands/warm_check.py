@@ -8,7 +8,6 @@ import importlib
 import json
 import os
 import pkgutil
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,14 +51,8 @@ def refuse_without_watchfiles() -> None:
 
 @contextlib.contextmanager
 def warm(options: Mapping[str, Any]) -> Iterator[int]:
-    """While open, checks with such options run in forks of a process that has torch, Triton and gradprobe.
-
-    In the interpreter they take over from one another what launches did that nothing has changed.
-    """
-    with (
-        tempfile.TemporaryDirectory(prefix="gradprobe-watch-", ignore_cleanup_errors=True) as folder,
-        warm_process(f"{__name__}:prepare", json.dumps([folder, options])) as number,
-    ):
+    """While open, checks with such options run in forks of a process that has torch, Triton and gradprobe."""
+    with warm_process(f"{__name__}:prepare", json.dumps(dict(options))) as number:
         yield number
 
 
@@ -74,17 +67,17 @@ _APART = {"kernels", "reference", "adapters", "templates", "testing", "startup",
 def prepare(words: str) -> None:
     """Imports what checks with some options need, with Triton in the mode that they choose; uses no device, no thread.
 
-    Where Triton interprets it also runs kernels, and has forks keep launches.
+    Where Triton interprets it also runs kernels.
 
     Args:
-        words: JSON of the folder for launches, and of the options.
+        words: JSON of the options.
     """
     import torch
     import torch.fx.experimental.symbolic_shapes  # noqa: F401 - which torch imports at the first gradient
 
     from ..processes.forks import ParallelWork
 
-    folder, case = json.loads(words)
+    case = json.loads(words)
     device, is_there = case.get("device", "auto"), False
     if device != "cpu" and has_driver():
         with ParallelWork(torch.cuda.is_available) as asked:  # not here: it would begin to use the device
@@ -101,9 +94,6 @@ def prepare(words: str) -> None:
             importlib.import_module(module.name)
     if is_interpreted:
         _rehearse({name: word for name, word in case.items() if name in _OF_TYPES})
-        from ..runtime.interpreter.memory.memo import keep_in
-
-        keep_in(folder)
 
 
 def _rehearse(options: Mapping[str, Any]) -> None:

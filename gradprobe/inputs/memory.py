@@ -276,10 +276,6 @@ class Unwritten:
         if home in self._storages:
             self._storages[home][1].write(offsets, width, 0)
 
-    def knows(self, home: int) -> bool:
-        """Whether a storage has, or had, elements without a value."""
-        return home in self._storages
-
     def among(self, home: int, offsets: Array, width: int) -> Array | None:
         """Which of these accesses, [N] bool, meet what nothing has written; None where the whole storage has values."""
         return self._storages[home][1].read(offsets, width).any(1) if home in self._storages else None

@@ -212,7 +212,7 @@ def _watched(inputs: Inputs, unwritten: Unwritten) -> AbstractContextManager[Any
     """Every access of Triton's interpreter, which imports Triton."""
     from ..runtime.interpreter.memory.memory_watch import watched_memory
 
-    return watched_memory(inputs.tensors, unwritten, recalls=True)
+    return watched_memory(inputs.tensors, unwritten)
 
 
 def interprets_triton() -> bool:

@@ -8,12 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.cli.command import SMALL, run
 from tests.cli.test_cli_killed import left_of
 from tests.cli.watching import KERNEL, Watching, put
-from tests.planted.planting import KERNELS
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("watchfiles") is None, reason="needs gradprobe[watch]")
 # Each as long as the other.
@@ -50,23 +48,6 @@ def test_each_save_is_answered_with_what_it_changed(folder):
             own.write_text(text)
         assert "now: match, was mismatch" in watch.until(seconds=30)
     assert watch.code == 130
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels run in the interpreter without a GPU only")
-def test_only_the_kernel_that_a_save_has_changed_runs_again(folder):
-    text = (KERNELS / "lazy.py").read_text()
-    put("own.py", text)
-    with Watching(f"own.py:lazy_intermediates {SMALL} --device cpu", TMPDIR=str(folder)) as watch:
-        watch.until()
-        (launches,) = folder.glob("gradprobe-watch-*")
-        kept = [sorted(os.listdir(launches))]
-        for scale, verdict in (("(scale * 2.0)", "mismatch"), ("scale", "match")):
-            put("own.py", text.replace("dq * scale", f"dq * {scale}"))
-            assert f"now: {verdict}" in watch.until()
-            kept.append(sorted(os.listdir(launches)))
-        assert 0 < len(kept[1]) - len(kept[0]) < len(kept[0]) / 2
-        assert kept[2] == kept[1]  # all of it has run before
-    assert not launches.exists()
 
 
 @pytest.mark.nightly

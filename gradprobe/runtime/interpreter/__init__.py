@@ -4,12 +4,11 @@ Import this only once TRITON_INTERPRET=1 is in the environment, since it imports
 """
 
 from .bfloat16 import InterpreterNotKnown, make_bfloat16_right, wrong_bfloat16_operations
-from .kept import keep_types
 from .language_patches import (
-    call_builtins_at_once,
     keep_arguments_in_place,
     keep_patched_language,
     make_scalars_right,
+    repeat_operations,
     take_bools,
     take_products,
 )
@@ -21,7 +20,7 @@ from .shipped import shipped_language
 __all__ = ["InterpreterNotKnown", "make_bfloat16_right", "mend_interpreter", "wrong_bfloat16_operations"]
 # Each is applied once, in this order.
 _PATCHES = (
-    shipped_language, make_scalars_right, keep_patched_language, keep_types, call_builtins_at_once,
+    shipped_language, make_scalars_right, keep_patched_language, repeat_operations,
     make_operations_quick, keep_arguments_in_place, take_bools, take_products, give_libdevice, find_names,
     give_loops_dtypes,
 )  # fmt: skip

@@ -67,6 +67,7 @@ def make_scalars_right() -> None:
         # 3.6 asks numpy for the integer of an array with an axis, which numpy 2.4 refuses.
         language(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+        scope.set_attr(tensor, "__bool__", PLANS.asking(tensor.__bool__))
 
     def splat_bools(self: Any, shape: Any, scalar: Any) -> Any:
         # A comparison keeps its operands' type beside its bools; 3.9 spreads them as that type, and refuses the mask.
@@ -81,7 +82,9 @@ def make_scalars_right() -> None:
 def take_products() -> None:
     """Patches the interpreter to take each way to multiply float32 that GPUs have; it multiplies in IEEE for all."""
     builder = shipped.interpreter_builder
-    builder.options = replace(builder.options, allowed_dot_input_precisions=DOTS)
+    # Overflow is sought only where it would be told.
+    sought = builder.options.sanitize_overflow and builder.options.debug
+    builder.options = replace(builder.options, allowed_dot_input_precisions=DOTS, sanitize_overflow=sought)
 
 
 @functools.cache
@@ -110,6 +113,7 @@ def keep_patched_language() -> None:
 
     def launch_afresh(self: Any, *args: Any, **kwargs: Any) -> Any:
         swapped.clear()
+        PLANS.forget_many()
         return launch(self, *args, **kwargs)
 
     shipped._get_np_dtype = dtype_of
@@ -118,14 +122,15 @@ def keep_patched_language() -> None:
 
 
 @functools.cache
-def call_builtins_at_once() -> None:
-    """Patches the interpreter to call the functions of triton.language without the two that it puts around each."""
-    patch, semantic = shipped._patch_attr, getattr(shipped, "interpreter_semantic", None)
+def repeat_operations() -> None:
+    """Patches the interpreter to call the functions of triton.language by their plans."""
+    patch = shipped._patch_attr
     around = tl.core.builtin(lambda: None).__code__
 
     def patch_attribute(owner: Any, name: str, member: Any, *rest: Any) -> None:
         patch(owner, name, member, *rest)
-        if semantic is not None and getattr(member, "__code__", None) is around:
+        if getattr(member, "__code__", None) is around:
             setattr(owner, name, PLANS.planned(member.__wrapped__))
 
     shipped._patch_attr = patch_attribute
+    PLANS.use()

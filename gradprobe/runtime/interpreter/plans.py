@@ -7,13 +7,14 @@ out for each operation of each program again.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import triton.language as tl
 from triton.runtime import interpreter as shipped
+
+from ...model.mechanisms import is_on
 
 Handle: Any = shipped.TensorHandle
 Step = tuple[str, tuple[Any, ...], Any]
@@ -22,13 +23,15 @@ Keyed = tuple[tuple[Any, ...], Sequence[Any]]
 """The types and constants that a call was given, and its tensors."""
 Repeat = Callable[..., Any]
 """Does what a call did, given the builder and the tensors."""
-# Methods that make a constant of constants.
+# Plans that are kept before all are forgotten: a kernel may count to a constant each time.
+_MANY = 1 << 14
+# Methods that make a constant of constants, and change nothing; those that begin with `get_` do so too.
 _CASTS = "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast"
 _OF_CONSTANTS = frozenset(f"create_{name}" for name in f"splat broadcast {_CASTS}".split())
 # Types of constants that are equal only where they are the same.
 _PLAIN = frozenset({int, bool, str, type(None)})
 _ALL = slice(None)
-_Tuple = getattr(tl.core, "tuple", tuple)
+_Tuple = tl.core.tuple
 _Tensor = tl.tensor
 
 
@@ -42,17 +45,50 @@ class Plans:
     def __init__(self, semantic: Any) -> None:
         self._semantic = semantic
         self._made: dict[Callable[..., Any], dict[tuple[Any, ...], Repeat | bool]] = {}
-        """By function, and by types and constants: the plan; False where there can be none. True until there was a
-        second call, which spreads nothing that numpy spreads, with operands that can be told apart."""
+        """By function, and by types and constants: the plan; False where there can be none."""
+        self._shapes: dict[tuple[str, Any], Any] = {}
+        self._asked = False
+        """Whether a scalar was taken for a bool, which only the interpreter can do."""
         self.is_used = False
 
-    def __len__(self) -> int:
-        return sum(map(len, self._made.values()))
+    def use(self) -> None:
+        """Patches the interpreter so that plans are made and repeated."""
+        if self.is_used or not is_on("plans"):
+            return
+        self.is_used = True
+        initialize, check = _Tensor.__init__, self._semantic.binary_op_type_checking_impl
 
-    def forget(self) -> None:
-        """Called where types are made anew."""
-        for made in self._made.values():
-            made.clear()
+        def init(tensor: Any, handle: Any, type: Any) -> None:
+            initialize(tensor, handle, type)
+            key = type.name, getattr(type.scalar, "address_space", None)
+            tensor.shape = self._shapes.setdefault(key, tensor.shape)
+
+        def check_without_spreading(*args: Any, **named: Any) -> Any:
+            found = check(*args, **named)
+            return found if named else tuple(map(_unspread, args, found))
+
+        _Tensor.__init__ = init
+        self._semantic.binary_op_type_checking_impl = check_without_spreading
+
+    def forget(self, many: int = -1) -> None:
+        """Forgets all plans where there are more than so many. Not while a kernel runs: its tensors have the types."""
+        if sum(map(len, self._made.values())) > many:
+            self._shapes.clear()
+            for made in self._made.values():
+                made.clear()
+
+    def forget_many(self) -> None:
+        """Called before each launch."""
+        self.forget(_MANY)
+
+    def asking(self, truth: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        """The method by which tensors are taken for bools, with account of that."""
+
+        def noted(tensor: Any) -> bool:
+            self._asked |= tensor.handle.data.size == 1
+            return truth(tensor)
+
+        return noted
 
     def planned(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of the language, given the semantic that it takes, and repeated where there is a plan."""
@@ -67,11 +103,10 @@ class Plans:
             except _NoPlan:
                 return function(*args, **{**kwargs, "_semantic": semantic})
             plan = made.get(key)
-            if plan and plan is not True:
-                return plan(semantic.builder, *tensors)
-            if plan is None:
-                made[key] = True
-            elif plan and len({id(tensor.handle) for tensor in tensors}) == len(tensors):
+            if plan:
+                return plan(semantic.builder, *tensors)  # type: ignore[operator]
+            # Of one value that is given twice, a plan would take both for the first.
+            if plan is None and len({id(tensor.handle) for tensor in tensors}) == len(tensors):
                 made[key], result = self._recorded(function, args, kwargs, tensors)
                 return result
             return function(*args, **{**kwargs, "_semantic": semantic})
@@ -79,40 +114,27 @@ class Plans:
         return call
 
     def _recorded(self, function: Any, args: Any, kwargs: Any, tensors: Sequence[Any]) -> tuple[Repeat | bool, Any]:
-        builder = self._semantic.builder
+        builder, self._asked = self._semantic.builder, False
         self._semantic.builder = recorder = _Recorder(builder)
         try:
-            with _truths_asked() as asked:
-                result = function(*args, **{**kwargs, "_semantic": self._semantic})
+            result = function(*args, **{**kwargs, "_semantic": self._semantic})
         finally:
             self._semantic.builder = builder
-        if asked or recorder.has_names:
-            return False, result
         try:
-            return plan_of(recorder.steps, tensors, result), result
+            can_be = not (self._asked or recorder.has_names)
+            return can_be and plan_of(recorder.steps, tensors, result), result
         except _NoPlan:
             return False, result
 
 
-@contextlib.contextmanager
-def _truths_asked() -> Iterator[list[Any]]:
-    """The tensors of one element that are taken for a bool while it is open, which only the interpreter can do."""
-    asked: list[Any] = []
-    truth = getattr(tl.tensor, "__bool__", None)
-    if truth is None:  # outside a launch
-        yield asked
-        return
+def _unspread(before: Any, after: Any) -> Any:
+    """An operand that was spread, with the values that it had before: numpy spreads as it computes.
 
-    def noted(tensor: Any) -> bool:
-        if tensor.handle.data.size == 1:
-            asked.append(tensor)
-        return bool(truth(tensor))
-
-    tl.tensor.__bool__ = noted
-    try:
-        yield asked
-    finally:
-        tl.tensor.__bool__ = truth
+    One that was cast too stays as it became.
+    """
+    if type(before) is _Tensor and after is not before and before.dtype == after.dtype:
+        after.handle = before.handle
+    return after
 
 
 class _Recorder:
@@ -129,10 +151,10 @@ class _Recorder:
         if not callable(found):
             return found
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = found(*args, **kwargs)
+        def call(*args: Any, **named: Any) -> Any:
+            result = found(*args, **named)
             self.steps.append((name, args, result))
-            self.has_names |= bool(kwargs)
+            self.has_names |= bool(named)
             return result
 
         return call
@@ -145,47 +167,69 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repea
         _NoPlan: the steps do not give the result.
     """
     returned = getattr(result, "handle", None)
-    made_of_constants = _constants(steps, returned)
-    named = {id(None): "None"}  # what a store makes
-    named |= {id(tensor.handle): f"t{at}.handle" for at, tensor in reversed(list(enumerate(tensors)))}
-    held: list[Any] = list(made_of_constants.values())
-    named |= {key: f"c{at}" for at, key in enumerate(made_of_constants) if key not in named}
+    names = {id(None): "None"}  # what a store makes
+    names |= {id(tensor.handle): f"t{at}.handle" for at, tensor in reversed(list(enumerate(tensors)))}
+    held: list[Any] = []
+    constants = set[int]()
+
+    def word(thing: Any) -> str:
+        """What was made before, or a constant."""
+        if id(thing) not in names:
+            if _holds_values(thing):
+                raise _NoPlan
+            held.append(thing)
+            names[id(thing)] = f"c{len(held) - 1}"
+        return names[id(thing)]
+
     lines = []
-    for at, (name, args, made) in enumerate(step for step in steps if id(step[2]) not in made_of_constants):
-        words = ", ".join(_word(arg, named, held) for arg in args)
-        named.setdefault(id(made), f"v{at}")
-        lines.append(f"v{at} = builder.{name}({words})")
-    lines += _returning(result, tensors, named, held)
-    parameters = ", ".join(["builder", *(f"t{at}" for at in range(len(tensors)))])
+    for at, (name, args, made) in enumerate(_needed(steps, returned)):
+        # What is returned is made anew, since others may change it.
+        is_constant = made is not returned and _is_pure(name)
+        if is_constant and (
+            name.startswith("get_") or all(id(arg) in constants or not _holds_values(arg) for arg in args)
+        ):
+            constants.add(id(made))
+            held.append(made)
+            names.setdefault(id(made), f"c{len(held) - 1}")
+        else:
+            lines.append(f"v{at} = builder.{name}({', '.join(map(word, args))})")
+            names.setdefault(id(made), f"v{at}")
+    lines += _returning(result, tensors, names, word)
     text = "".join(f"\n        {line}" for line in lines)
-    constants = ", ".join(f"c{at}" for at in range(len(held)))
-    made = _maker(f"def make(new, tensor, {constants}):\n    def repeat({parameters}):{text}\n    return repeat\n")
-    return made(object.__new__, tl.tensor, *held)  # type: ignore[no-any-return]
+    parameters = ", ".join(["builder", *(f"t{at}" for at in range(len(tensors)))])
+    known = ", ".join(f"c{at}" for at in range(len(held)))
+    made = _maker(f"def make(new, tensor, {known}):\n    def repeat({parameters}):{text}\n    return repeat\n")
+    return made(object.__new__, _Tensor, *held)  # type: ignore[no-any-return]
 
 
-def _word(argument: Any, named: dict[int, str], held: list[Any]) -> str:
-    """An argument of a step as it is written: what was made before it, else a constant, which is held."""
-    if id(argument) not in named:
-        if _holds_values(argument):
-            raise _NoPlan
-        held.append(argument)
-        return f"c{len(held) - 1}"
-    return named[id(argument)]
+def _is_pure(method: str) -> bool:
+    return method.startswith("get_") or method in _OF_CONSTANTS
 
 
-def _returning(result: Any, tensors: Sequence[Any], named: dict[int, str], held: list[Any]) -> list[str]:
+def _needed(steps: Sequence[Step], returned: Any) -> list[Step]:
+    """The steps without those that only make what nobody takes."""
+    taken, found = {id(returned)}, list[Step]()
+    for name, args, made in reversed(steps):
+        if id(made) in taken or not _is_pure(name):
+            taken.update(map(id, args))
+            found.append((name, args, made))
+    return found[::-1]
+
+
+def _returning(result: Any, tensors: Sequence[Any], names: Mapping[int, str], word: Callable[[Any], str]) -> list[str]:
     """The lines that make the result: nothing, an operand, or a tensor of its type."""
     if result is None:
         return ["return None"]
-    if type(result) is not tl.tensor or id(result.handle) not in named:
+    if type(result) is not _Tensor or id(result.handle) not in names:
         raise _NoPlan
-    if (operand := next((at for at, tensor in enumerate(tensors) if tensor is result), None)) is not None:
-        return [f"return t{operand}"]
-    lines = ["made = new(tensor)"]
-    for name, value in vars(result).items():
-        held.append(value)
-        lines.append(f"made.{name} = " + (named[id(value)] if name == "handle" else f"c{len(held) - 1}"))
-    return [*lines, "return made"]
+    for at, tensor in enumerate(tensors):
+        if tensor is result:
+            return [f"return t{at}"]
+    return [
+        "made = new(tensor)",
+        *(f"made.{name} = {word(value)}" for name, value in vars(result).items()),
+        "return made",
+    ]
 
 
 @functools.cache
@@ -194,16 +238,6 @@ def _maker(text: str) -> Callable[..., Any]:
     names: dict[str, Any] = {}
     exec(compile(text, __file__, "exec"), names)  # a file of this tool, which is no line of a kernel
     return names["make"]  # type: ignore[no-any-return]
-
-
-def _constants(steps: Sequence[Step], returned: Any) -> dict[int, Any]:
-    """By id, what steps made of constants alone. What is returned is made anew, since others may change it."""
-    found: dict[int, Any] = {}
-    for name, args, made in steps:
-        of_constants = name in _OF_CONSTANTS and all(id(arg) in found or not _holds_values(arg) for arg in args)
-        if made is not returned and made is not None and (name.startswith("get_") or of_constants):
-            found[id(made)] = made
-    return found
 
 
 def _holds_values(thing: Any) -> bool:
@@ -235,9 +269,9 @@ def _key_of_all(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keyed:
     """That of any operands. Raises _NoPlan, as `_key` does."""
     tensors: list[Any] = []
     key = _key(args, tensors)
-    if kwargs:
-        named = {name: argument for name, argument in kwargs.items() if name != "_semantic"}
-        key += [*named, *_key(list(named.values()), tensors)]
+    for name, argument in kwargs.items():
+        if name != "_semantic":
+            key += [name, *_key((argument,), tensors)]
     return tuple(key), tensors
 
 
@@ -255,24 +289,20 @@ def _key(arguments: Sequence[Any], tensors: list[Any]) -> list[Any]:
             key.append(id(argument.shape))
         elif kind in _PLAIN:
             key.append((kind, argument))
+        elif kind is float:
+            key.append((kind, repr(argument)))  # tells zeros apart
+        elif kind is tl.constexpr:
+            key.append((kind, *_key((argument.value,), tensors)))
+        elif kind is tl.dtype:
+            key.append((kind, argument.name))
+        elif kind in (tuple, list, _Tuple):
+            key.append((kind, *_key(list(argument), tensors)))
+        elif kind is slice:
+            key.append((kind, *_key((argument.start, argument.stop, argument.step), tensors)))
         else:
-            key.append((kind, _other(argument, kind, tensors)))
+            raise _NoPlan
     return key
 
 
-def _other(argument: Any, kind: type, tensors: list[Any]) -> Any:
-    if kind is float:
-        return repr(argument)  # tells zeros apart
-    if kind is tl.constexpr:
-        return _key([argument.value], tensors)[0]
-    if kind is tl.dtype:
-        return argument.name
-    if kind in (tuple, list, tl.core.tuple):
-        return tuple(_key(list(argument), tensors))
-    if kind is slice:
-        return tuple(_key([argument.start, argument.stop, argument.step], tensors))
-    raise _NoPlan
-
-
-PLANS = Plans(getattr(shipped, "interpreter_semantic", None))
+PLANS = Plans(shipped.interpreter_semantic)
 """Of this process's interpreter."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,6 @@ from ....model.assignment import OUTPUTS
 from ....model.memory_finding import MISALIGNED, OUTSIDE, RACE, UNWRITTEN
 from ....source.text import SourceLine
 from .findings import AccessFinding, CodeLine, Earlier, Program, Rest, places
-from .kernel_code import Language
-from .memo import may_recall, recalling
 from .stream import Access, Stream, Watcher
 from .views import View
 from .watched_launch import LastWriters, Launch, bits_at
@@ -60,8 +57,6 @@ class Memory(Watcher):
     def __init__(self, unwritten: Unwritten) -> None:
         super().__init__()
         self._unwritten, self._last_writers = unwritten, LastWriters(unwritten)
-        self.language: Language | None = None
-        """That in which launches may be taken over from earlier checks; None where they may not."""
         self._findings: dict[tuple[object, ...], _Count] = {}
         self._writers: dict[str, tuple[str, tuple[CodeLine, ...]]] = {}
         self._inside: dict[tuple[tuple[int, int], ...], tuple[int, Program, tuple[CodeLine, ...]]] = {}
@@ -86,11 +81,6 @@ class Memory(Watcher):
         """What went wrong in watching. The accesses concerned were executed as they were, and not judged."""
         return tuple(self.errors)
 
-    def around(self, executor: Any, arguments: Sequence[Any], stream: Stream) -> AbstractContextManager[Any]:
-        """A launch does at once what it did in an earlier check."""
-        may = self.language is not None and self.language.is_same()
-        return recalling(executor, stream, self._last_writers, self.errors) if may else nullcontext()
-
     def before(self, access: Access) -> Array | None:
         """Judges an access; gives the lanes that stay in their storage, or None where all do."""
         launch, shape = access.launch, access.pointers.data.shape
@@ -99,9 +89,7 @@ class Memory(Watcher):
         kept = None
         for view, lanes, addresses in access.parts:
             if view is None:
-                launch.is_plain = False
                 continue
-            launch.is_plain &= bool(view.parameter)
             bits = _bits(np.broadcast_to(access.value.data, shape).reshape(-1)[lanes]) if access.is_store else None
             stays = self._judge(access, view, addresses, bits)
             if stays is not None:
@@ -140,7 +128,6 @@ class Memory(Watcher):
         if view.known is None or view.name in OUTPUTS:
             return
         if bits is None or (bits_at(addresses, access.width) != bits).any():
-            access.launch.is_plain = False
             self._writers.setdefault(view.name, (access.launch.kernel, access.lines))
 
     def _stored(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
@@ -150,7 +137,6 @@ class Memory(Watcher):
         by_others = events != 0
         if not by_others.any():
             return
-        access.launch.is_plain = False
         addresses, events = addresses[by_others], events[by_others]
         before = bits_at(addresses, access.width)
         contested = partial(self._contested, access, view, addresses, events, before)
@@ -177,7 +163,6 @@ class Memory(Watcher):
         if which is None or not which.any():
             return
         launch, lines = access.launch, access.lines
-        launch.is_plain = False
         key = (kind, access.kind, view.name, launch.kernel, lines)
         if key not in self._findings:
             spot = view.spot(int(addresses[which][0]), access.width, launch.around)
@@ -210,7 +195,7 @@ def _bits(values: Array) -> Array:
 
 @contextlib.contextmanager
 def watched_memory(
-    tensors: Mapping[str, Tensor], unwritten: Unwritten | None = None, *others: Watcher, recalls: bool = False
+    tensors: Mapping[str, Tensor], unwritten: Unwritten | None = None, *others: Watcher
 ) -> Iterator[Memory]:
     """While open, every access of a kernel in Triton's interpreter is judged; results stay what they were.
 
@@ -223,13 +208,10 @@ def watched_memory(
         tensors: those that the caller knows by name. Others are named after the kernel's parameter, without "ptr".
         unwritten: which memory has no value as yet; without it, no read is reported as one of unwritten memory.
         others: look on too.
-        recalls: whether launches are taken over from earlier checks, where these are kept.
 
     Raises:
         InterpreterNotKnown: this release of Triton lacks something that has to be watched.
     """
     memory = Memory(Unwritten() if unwritten is None else unwritten)
-    is_plain = recalls and may_recall()
     with Stream(tensors, (memory, *others)).opened():
-        memory.language = Language() if is_plain else None
         yield memory

@@ -60,11 +60,6 @@ class Stores:
         """The event of that number."""
         return self._events[number - 1]
 
-    def units(self) -> Iterator[tuple[int, int, Array]]:
-        """(address of a storage, bytes of a unit, numbers of the units where anything was stored) of each storage."""
-        for low, marks in self._marks.items():
-            yield low, marks.unit, marks.all_set()[0]
-
     def _marks_of(self, view: View, width: int) -> Marks:
         """The marks of a view's storage, fine enough to tell neighbours of this width in bytes apart."""
         marks = self._marks.get(view.low)
@@ -102,8 +97,6 @@ class Launch:
         """How many programs there are along each axis; None as long as none has asked which one it is."""
         self.asked = set[int]()
         """The axes along which programs asked that."""
-        self.is_plain = True
-        """Whether all that accesses did was to load and store elements of the arguments."""
 
     def learn(self, given: Mapping[str, Any], on_host: Mapping[str, Any]) -> None:
         """Takes the arguments by parameter name, as torch has them and as the interpreter gives them to the kernel."""
@@ -173,10 +166,6 @@ class LastWriters:
         """The launch that stored in a storage last, and its lines, where it is another one."""
         last = self._last.get(home)
         return None if last is None or last[0] is launch else last
-
-    def lines_of(self, launch: Launch) -> dict[int, tuple[CodeLine, ...]]:
-        """By home: the lines of a launch that stored there, where no later one did."""
-        return {home: lines for home, (by, lines) in self._last.items() if by is launch}
 
 
 def _tensors(parameter: str, given: Any, on_host: Any) -> Iterator[tuple[str, Any, Any, Any]]:
