@@ -159,7 +159,7 @@ CORE: tuple[str, ...] = (
         "__init__", "atomics", "contract", "dots", "experiment", "measure", "observe", "receipt", "runs", "shard",
     )),
     *(f"pipeline/{name}" for name in (
-        "__init__", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer", "unreferenced",
+        "__init__", "failed", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer", "unreferenced",
     )),
     *(f"diagnosis/{name}" for name in (
         "__init__", "agreement", "assignments", "behaviour", "causes", "exports", "facts", "layouts", "lines",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
 
@@ -13,7 +12,7 @@ from ..model.intermediates import lookup
 from ..model.layout_run import Element
 from ..numerics.compare import compare
 from ..numerics.declared_precision import precision_of
-from ..numerics.identities import Invariant, share_of_reference
+from ..numerics.identities import share_of_reference
 from ..numerics.locate import locate
 from ..reference import Attention
 from ..runtime.trace import Trace
@@ -75,19 +74,3 @@ def _factor(case: Case, x: Attention, trace: Trace, first: Element) -> str:
             if not compare(case, x, divided, precision_of("float32", "ieee"), blame=False).findings[name].mismatched:
                 return f"; all of {name} is {factor:.5g} = {words} times what the formula gives"
     return ""
-
-
-def refuse_broken(reference: Target | None, invariants: Iterable[Invariant]) -> None:
-    """Refuses a reference, a user's own or the built-in one, that breaks an identity.
-
-    Raises:
-        ReferenceFailure: it breaks one.
-    """
-    for invariant in invariants:
-        if invariant.of == "reference" and not invariant.holds:
-            name = reference.name if reference else "the built-in reference"
-            raise ReferenceFailure(
-                f"the verdict is about the reference: {name} breaks {invariant.name} "
-                f"(off by {invariant.residual:.3g}, allowed {invariant.budget:.3g})",
-                "a reference is checked before it is used: correct it, or compute it in float64",
-            )

@@ -9,16 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..diagnosis.apart import with_intermediates
-from ..diagnosis.contiguous import with_contiguous
-from ..diagnosis.edits.tried import with_edits
-from ..diagnosis.length import with_length
-from ..diagnosis.ranks import RankReasons, reasons_on_ranks
-from ..diagnosis.why import Reasons, reasons_of
 from ..inputs.options import flags
 from ..inputs.saved import Saved
 from ..model.allowance import NOTHING, Allowance
-from ..model.assignment import run_name
 from ..model.case import Case, ranked
 from ..model.failures import Refusal, TargetFailure, fault_words
 from ..model.layout_run import MATCH, MISMATCH
@@ -32,16 +25,18 @@ from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.compilation import Compilation
 from ..probing.dots import dots_of
 from ..probing.experiment import Experiment, Tick, experiment_of, silent
+from ..probing.insides import with_insides
 from ..probing.receipt import environment, notes_of, provenance, warned_in
-from ..probing.runs import RunRecord, outcomes_of, pinned, records_of, with_strays
+from ..probing.runs import RunRecord, outcomes_of, records_of, with_strays
 from ..processes.forks import at_once
-from ..runtime.launches import Numbers
 from ..targets.find import Target
 from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, given_as, refuses, share_wrong, tried
 from .resolve import Problem
 
 if TYPE_CHECKING:
     from ..diagnosis.coincidence import CoincidenceSearch
+    from ..diagnosis.ranks import RankReasons
+    from .failed import FailedCheck
 
 # What work may go into beyond the check itself.
 EDITS, COINCIDENCES = "edits", "coincidences"
@@ -101,35 +96,25 @@ def probe(
                 first(record.run)
             _tell(told, experiment, records)
         search = _search(experiment, records, budget(COINCIDENCES), stack) if at_once() > 1 else None
-        records = with_intermediates(experiment, records)
+        records = _with_intermediates(experiment, records)
         report = measured_so_far(experiment, records)
         if not report.measured:
             raise _refused(target, report)
         _tell(told, experiment, records)
-        failed = _as_it_failed(experiment, records, report.runs)
+        failed = _failed(experiment, records, report) if why else None
         with experiment.stopwatch.timed("diagnose"):
-            found = _reasons(failed) if why else RankReasons(Reasons())
-        visited = found.reasons.visited
-        runs = tuple(replace(run, visited=visited.get(run.layout, ())) for run in report.runs)
-        report = replace(report, runs=runs)
+            found = failed.reasons() if failed is not None else None
         search = search or _search(experiment, records, budget(COINCIDENCES), stack)
         warned, stopped = _coincidences(experiment, report, search)
         compile_errors, not_compiled = compilation.result()
-    reasons = found.reasons
-    if report.runs[0].verdict == MISMATCH:
-        reasons = with_length(reasons, report.runs[0], right_at)
-    reasons = with_contiguous(reasons, report.runs, _numbers(records))
     with experiment.stopwatch.timed("diagnose"):
-        if report.failing is not None and not case.ranks and (allowance := budget(EDITS)).count:
-            tick("trying edits", 0.0)
-            reasons = reasons_with_edits(failed, reasons, allowance)
+        if failed is not None and found is not None:
+            begin = partial(tick, "trying edits", 0.0)
+            reasons = failed.mended(found.reasons, right_at, budget(EDITS), begin)
+            report = _with_reasons(report, replace(found, reasons=reasons))
         notes = (*found_out, *notes_of(experiment, records), *stopped, *not_compiled)
     return replace(
         report,
-        diagnoses=reasons.diagnoses,
-        known=reasons.known,
-        sought=reasons.sought,
-        steps=found.steps,
         compile_errors=compile_errors,
         notes=(*notes, *(_not_shown(experiment, report.runs, given) if report.failing is None else ())),
         coincidences=warned,
@@ -137,32 +122,36 @@ def probe(
     )
 
 
-def _numbers(records: Sequence[RunRecord]) -> dict[str, tuple[Numbers, ...]]:
-    """By layout, the whole numbers that its launches were given."""
-    return {one.run.layout: one.executions[0].outcome.numbers for one in records if one.run and one.executions}
+def _with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
+    """The records with what the target does not expose."""
+    if all(one.run is None or one.run.measured is None or one.run.measured.comparison.matches for one in records):
+        return with_insides(experiment, records)
+    from ..diagnosis.apart import with_intermediates
+
+    return with_intermediates(experiment, records)
 
 
-def _reasons(failed: tuple[Experiment, Sequence[LayoutRun]]) -> RankReasons:
-    """Why it is wrong. A sharded target is run by its ranks: neither its launches nor its strides are seen here."""
-    experiment, runs = failed
-    return reasons_on_ranks(experiment, runs) if experiment.case.ranks else RankReasons(reasons_of(*failed))
+def _failed(experiment: Experiment, records: Sequence[RunRecord], report: Probed) -> FailedCheck | None:
+    """What went wrong; None where all matches and nothing is told of memory."""
+    if report.failing is None and not any(run.memory for run in report.runs):
+        return None
+    from .failed import FailedCheck
+
+    return FailedCheck.of(experiment, records, report)
+
+
+def _with_reasons(report: Probed, found: RankReasons) -> Probed:
+    reasons = found.reasons
+    runs = tuple(replace(run, visited=reasons.visited.get(run.layout, ())) for run in report.runs)
+    return replace(
+        report, runs=runs, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought, steps=found.steps
+    )
 
 
 def _refused(target: Target, report: Probed) -> Refusal:
     worst = {run.layout: [finding.sentence for finding in run.memory[:1]] for run in report.runs}
     words = "; ".join(". ".join([f"{run.layout}: {run.skipped}", *worst[run.layout]]) for run in report.runs)
     return Refusal(f"target {target.name!r} refused every layout ({words}): nothing was compared")
-
-
-def reasons_with_edits(
-    failed: tuple[Experiment, Sequence[LayoutRun]], reasons: Reasons, allowance: Allowance
-) -> Reasons:
-    """The reasons with the edit that was tried. What goes wrong in here is told, and no verdict depends on it."""
-    try:
-        return with_edits(*failed, reasons, allowance)
-    except Exception as error:
-        fault = fault_words(error)
-        return replace(reasons, known=(*reasons.known, f"no edit could be tried, by a fault of gradprobe: {fault}"))
 
 
 @door("coincidence")
@@ -189,18 +178,6 @@ def _coincidences(
     with experiment.stopwatch.timed("diagnose"):
         experiment.tick("looking for coincidences", 0.0)
         return search.result()
-
-
-def _as_it_failed(
-    experiment: Experiment, records: Sequence[RunRecord], runs: Sequence[LayoutRun]
-) -> tuple[Experiment, list[LayoutRun]]:
-    """The experiment with the configuration in which the first wrong run was made, and the runs in that one."""
-    configured = {record.run.layout: record.configuration for record in records if record.run and record.configuration}
-    failing = next((run for run in runs if run.verdict == MISMATCH), None)
-    if failing is not None and failing.layout in configured:
-        alone = replace(failing, layout=run_name(failing.assigned))
-        return pinned(experiment, *configured[failing.layout]), [alone]
-    return experiment, [run for run in runs if run.layout not in configured]
 
 
 def _not_shown(experiment: Experiment, runs: Sequence[LayoutRun], given: Collection[str]) -> list[str]:

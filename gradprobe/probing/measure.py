@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
 
 from torch import Tensor
 
-from ..auditing.refusal import refuse_broken, refuse_other_formulas
 from ..inputs.draw import outputs_of
 from ..inputs.tensor_layouts import Inputs, place
 from ..model.assignment import OUTPUTS, PLAIN
 from ..model.case import Case
+from ..model.failures import ReferenceFailure
 from ..model.intermediates import DERIVED
 from ..model.mechanisms import gathered
 from ..numerics.budget import Recovery
@@ -26,7 +26,7 @@ from ..numerics.evenness import HeadScatter, heads_by_result
 from ..numerics.evidence import Measured
 from ..numerics.float64 import multiplying
 from ..numerics.head_errors import evenness
-from ..numerics.identities import identities
+from ..numerics.identities import Invariant, identities
 from ..numerics.locate import locate
 from ..numerics.operands import Operand, OperandOfEach, rounded_operand
 from ..numerics.roundings import Roundings, rounded_besides
@@ -34,6 +34,7 @@ from ..numerics.rows import problem_of, rows_of
 from ..reference import Attention, Tile, evaluate
 from ..runtime.run import run_target
 from ..runtime.trace import Trace
+from ..targets.find import Target
 from .dots import coarser_dots, declared_way, dots_in_words, dots_of
 from .experiment import Experiment, derived
 
@@ -119,7 +120,7 @@ def measure(
             coarser = (*proved, *coarser)
         if comparison.matches:
             invariants = (*invariants, *gathered("evenness", evenness, problem(), trace, plain, heads))
-        refuse_broken(experiment.reference, invariants)
+        _refuse_broken(experiment.reference, invariants)
         # Of the coarser arithmetic only whether it explains all is asked.
         first = None if comparison.matches or coarse else locate(problem(), trace, comparison)
         unread = None if trace is came else came
@@ -146,6 +147,18 @@ def _judged_coarser(
     return lenient, proved
 
 
+def _refuse_broken(reference: Target | None, invariants: Iterable[Invariant]) -> None:
+    """Refuses a reference, a user's own or the built-in one, that breaks an identity."""
+    for invariant in invariants:
+        if invariant.of == "reference" and not invariant.holds:
+            name = reference.name if reference else "the built-in reference"
+            raise ReferenceFailure(
+                f"the verdict is about the reference: {name} breaks {invariant.name} "
+                f"(off by {invariant.residual:.3g}, allowed {invariant.budget:.3g})",
+                "a reference is checked before it is used: correct it, or compute it in float64",
+            )
+
+
 def _reference_trace(experiment: Experiment, inputs: Inputs) -> Trace | None:
     """The results of a user's own reference on the same values in float64, checked against the formulas."""
     reference, case = experiment.reference, experiment.case
@@ -159,5 +172,7 @@ def _reference_trace(experiment: Experiment, inputs: Inputs) -> Trace | None:
     with experiment.stopwatch.timed("reference"):
         trace = run_target(reference, replace(case, shapes=PLAIN, ranks=None), place(wide, ())).trace
         if trace is not None:
+            from ..auditing.refusal import refuse_other_formulas
+
             refuse_other_formulas(reference, case, attention_of(case, inputs.values), trace, dots_of(experiment))
     return trace

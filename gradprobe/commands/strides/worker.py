@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...diagnosis.why import reasons_of
 from ...inputs.options import flags
 from ...model.allowance import Allowance
 from ...model.assignment import Assigned
@@ -17,7 +16,7 @@ from ...model.report import Diagnosis
 from ...numerics.evidence import LayoutRun
 from ...numerics.range import refuse_out_of_range
 from ...pipeline.fit import WRONG_THROUGHOUT, Fit, fit, share_wrong
-from ...pipeline.probe import measured_so_far, reasons_with_edits
+from ...pipeline.probe import measured_so_far
 from ...pipeline.reported import report_of
 from ...pipeline.resolve import Problem, resolve_problem
 from ...probing.experiment import Experiment, experiment_of
@@ -94,9 +93,13 @@ def _reasons(
     case = replace(experiment.case, layouts=(), runs=(assigned,))
     experiment = replace(experiment, case=case, first=None)
     records = list(records_of(experiment))
-    failed = experiment.after(outcomes_of(records)), with_strays(records)
-    found = reasons_of(*failed)
-    found = reasons_with_edits(failed, found, edits) if edits.count else found
+    experiment, runs = experiment.after(outcomes_of(records)), with_strays(records)
+    # What explains is imported where something is wrong alone.
+    from ...diagnosis.why import reasons_of
+    from ...pipeline.failed import reasons_with_edits
+
+    found = reasons_of(experiment, runs)
+    found = reasons_with_edits(experiment, runs, found, edits) if edits.count else found
     return found.diagnoses, found.known
 
 
