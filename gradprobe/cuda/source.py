@@ -94,24 +94,10 @@ class CudaSource:
         """The names of its kernels that are no templates."""
         return tuple(name for name, kernel in self.declared.items() if not kernel.is_template)
 
-    @functools.cached_property
-    def dynamic_arrays(self) -> tuple[str, ...]:
-        """The names of its `extern __shared__` arrays."""
-        return tuple(dict.fromkeys(node_text(name) for root in self.trees for name in _dynamic(root)))
-
-    @functools.cached_property
-    def dynamic_symbols(self) -> tuple[str, ...]:
-        """What the linker calls them: those that a function in a namespace declares belong to it."""
-        names = [(*_scopes(name), node_text(name)) for root in self.trees for name in _dynamic(root)]
-        mangled = ("".join(f"{len(part)}{part}" for part in parts) for parts in names)
-        return tuple(
-            dict.fromkeys(f"_ZN{many}E" if one[1:] else one[0] for one, many in zip(names, mangled, strict=True))
-        )
-
     def dynamic_array_of(self, kernel: str) -> str:
-        """The name that a kernel has for its dynamic shared memory: its own, else one of a function that it calls."""
-        own = _dynamic(self.declared[kernel].node) if kernel in self.declared else ()
-        return next(map(node_text, own), next(iter(self.dynamic_arrays), ""))
+        """The name of its `extern __shared__` array: its own, else that of one in the file; "" where there is none."""
+        roots = [self.declared[kernel].node] if kernel in self.declared else []
+        return next((node_text(name) for root in (*roots, *self.trees) for name in _dynamic(root)), "")
 
     @functools.cached_property
     def namespaces(self) -> tuple[str, ...]:

@@ -112,7 +112,11 @@ def test_lines(module):
 
 def test_arrays(module):
     source = module.unit.source
-    assert source.dynamic_arrays == ("room", "other_room")
+    assert [source.dynamic_array_of(name) for name in ("bounds_last", "nothing", "plain")] == [
+        "room",
+        "other_room",
+        "room",
+    ]
     assert source.shared_types == {
         "room": "char", "tile": "float", "second": "float", "other_room": "float4", "bytes": "unsigned char",
     }  # fmt: skip
@@ -139,7 +143,7 @@ def test_what_is_included_counts(tmp_path):
     (tmp_path / "my.cu").write_text('#include "near.cuh"\n  #  include <cuda_fp16.h>\n__global__ void k() {}\n')
     source = read_source(tmp_path / "my.cu")
     assert [path.name for path, _ in source.included] == ["far.cuh", "near.cuh"]
-    assert source.dynamic_arrays == ("far_room",)
+    assert source.dynamic_array_of("k") == "far_room"
     assert read_source(tmp_path / "my.cu") is source
     (tmp_path / "deep" / "far.cuh").write_text("#pragma once\n")
     assert read_source(tmp_path / "my.cu").key != source.key

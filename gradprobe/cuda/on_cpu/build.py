@@ -49,9 +49,9 @@ def built(unit: Unit, instances: tuple[str, ...]) -> Path:
     unsupported = unit.source.unsupported_on_a_cpu()
     if unsupported:
         raise TargetFailure(f"a CPU cannot run {unsupported}", "run it on a GPU, or take that out")
-    wrapper, arrays = _wrapper(unit, instances), _arrays(unit)
-    words = (wrapper, arrays, *_WATCHED, *unit.include, unit.source.key)
-    return _cached(f"{unit.source.path.stem}-", ".so", words, functools.partial(_build, unit, wrapper, arrays))
+    wrapper = _wrapper(unit, instances)
+    words = (wrapper, *_WATCHED, *unit.include, unit.source.key)
+    return _cached(f"{unit.source.path.stem}-", ".so", words, functools.partial(_build, unit, wrapper))
 
 
 def _cached(stem: str, suffix: str, words: Iterable[str], make: Callable[[Path], Path]) -> Path:
@@ -102,19 +102,31 @@ def _wrapper(unit: Unit, instances: tuple[str, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _arrays(unit: Unit) -> str:
-    """Defines the dynamic shared memory, to which every `extern __shared__` array is an alias."""
+def readelf(file: Path, *options: str) -> str:
+    """The symbols of an object or a library.
+
+    Raises:
+        TargetFailure: there is no readelf, or it cannot read the file.
+    """
+    words = ["readelf", "--symbols", "--wide", *options, str(file)]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise TargetFailure(f"readelf (of binutils, as g++ is) cannot read {file}: {error}") from error
+
+
+def _arrays(kernels: Path) -> str:
+    """Defines the dynamic shared memory, to which every `extern __shared__` array is an alias: what kernels lack."""
     kind = "thread_local unsigned char"
     lines = [f'extern "C" {{ alignas(1024) {kind} {ROOM}[{MOST_SHARED}]; }}']
-    for number, symbol in enumerate(unit.source.dynamic_symbols):
+    for number, symbol in enumerate(re.findall(r" TLS +GLOBAL +DEFAULT +UND +(\S+)$", readelf(kernels), re.MULTILINE)):
         named = f'__asm__("{symbol}") __attribute__((alias("{ROOM}")))'
         lines.append(f"extern {kind} {ROOM}_{number}[{MOST_SHARED}] {named};")
     return "\n".join(lines) + "\n"
 
 
-def _build(unit: Unit, wrapper: str, arrays: str, folder: Path) -> Path:
+def _build(unit: Unit, wrapper: str, folder: Path) -> Path:
     (folder / WRAPPER).write_text(wrapper)
-    (folder / "arrays.cpp").write_text(arrays)
     include = [f"-iquote{unit.source.path.parent}", *(f"-I{entry}" for entry in unit.include)]
     exceptions = [] if unit.has_host else ["-fno-exceptions"]  # which no GPU knows
     _compile(unit, [*_WATCHED, *exceptions, *include, "-S", WRAPPER, "-o", "kernels.s"], folder)
@@ -122,6 +134,7 @@ def _build(unit: Unit, wrapper: str, arrays: str, folder: Path) -> Path:
     apart = _ZEROS.sub(rf"\g<0>\t.zero\t{_GAP}\n", (folder / "kernels.s").read_text())
     (folder / "kernels.s").write_text(apart)
     _compile(unit, ["-c", "kernels.s", "-o", "kernels.o"], folder)
+    (folder / "arrays.cpp").write_text(_arrays(folder / "kernels.o"))
     _compile(unit, [*_RUNTIME, "-c", "arrays.cpp", "-o", "arrays.o"], folder)
     compiling = [*_RUNTIME, "-c", str(HERE / "runtime.cpp"), "-o", "runtime.o"]
     runtime = _cached("runtime-", ".o", _RUNTIME, functools.partial(_compile, unit, compiling))  # once for all sources

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from ...model.failures import TargetFailure
 from ..c_types import Taken, number_bytes
 from ..kernel import KernelEntry
 from ..source import Unit
-from .build import ROOM, built, kernel_symbol, names_of
+from .build import MOST_SHARED, ROOM, built, kernel_symbol, names_of, readelf
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,13 +108,8 @@ def library_of(unit: Unit, instances: tuple[str, ...]) -> Library:
 
 def _arrays_in(file: Path) -> list[Named]:
     """The arrays and variables in memory that the source defines, by readelf."""
-    words = ["readelf", "--symbols", "--wide", "--demangle", str(file)]
-    try:
-        ran = subprocess.run(words, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise TargetFailure(f"readelf (of binutils, as g++ is) cannot read {file}: {error}") from error
     found: dict[tuple[int, bool], Named] = {}
-    for match in _SYMBOL.finditer(ran.stdout):
+    for match in _SYMBOL.finditer(readelf(file, "--demangle")):
         value, size, is_shared, name = int(match[1], 16), int(match[2], 0), match[3] == "TLS", match[4]
         if not size or (not is_shared and name.startswith(_OF_THE_COMPILER)):
             continue
@@ -162,8 +156,8 @@ class Regions:
         source, granule = entry.unit.source, _granule(entry.unit)
         for array in library.arrays:
             base = (library.shared_base if array.is_shared else library.base) + array.start
-            is_dynamic = array.is_shared and array.name in source.dynamic_arrays
-            # All of these are one; findings call it as the kernel does.
+            # All dynamic ones are one, and no other is so large; findings call it as the kernel does.
+            is_dynamic = array.is_shared and array.name and array.bytes == MOST_SHARED
             name = source.dynamic_array_of(entry.plain_name) if is_dynamic else array.name
             size = dynamic_bytes if is_dynamic else array.bytes
             element = number_bytes(entry.unit, source.shared_types.get(name, ""))
