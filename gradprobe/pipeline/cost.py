@@ -33,7 +33,7 @@ def cost_in_words(problem: Problem) -> str:
         return ""
     largest = max(math.prod(map(case.size, case.input_axes(name))) for name in ("q", "k"))
     size, runs = largest * getattr(torch, case.dtype).itemsize, len(layouts_of(case)) * case.repeat
-    seconds = _seconds(problem, runs + 1)
+    seconds = _seconds(problem, runs)
     words = f"{in_words(size)} an input, {runs} {'layout' if runs == 1 else 'layouts'}"
     words += f", about {_time(seconds)}" if seconds is not None else ""
     if size * _INPUTS > limit():

@@ -46,11 +46,7 @@ class Execution:
         return replace(self, inputs=Inputs(layout or self.layout, {}, {}), outcome=replace(self.outcome, trace=None))
 
 
-def execute(
-    experiment: Experiment,
-    inputs: Inputs,
-    schedule: int = 0,
-) -> Execution:
+def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execution:
     """One run of the target, timed; `schedule` is the order of the threads of CUDA kernels on the CPU."""
     stopwatch, name = experiment.stopwatch, experiment.target.name
     experiment.tick(f"run {stopwatch.laps['target'] + 1}, {name}, {inputs.layout}", 0.0, inputs.layout)
@@ -88,11 +84,7 @@ def _with_forward(experiment: Experiment, inputs: Inputs, trace: Trace) -> Trace
     return Trace({name: values[name] for name in order}, {name: trace.sources.get(name, "exported") for name in order})
 
 
-def accepted(
-    experiment: Experiment,
-    inputs: Inputs,
-    schedule: int = 0,
-) -> tuple[Trace, Execution]:
+def accepted(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> tuple[Trace, Execution]:
     """A further run in a layout that the target accepted before, and its results.
 
     Raises:
