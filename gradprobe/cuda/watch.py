@@ -24,6 +24,8 @@ SHUFFLE = "shuffle"
 # No fault: threads of several warps store one value to one place.
 EQUAL = "equal"
 _DID = {"read": "reads", "write": "writes", "atomic": "changes atomically"}
+# In the order of the runtime's numbers.
+KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED, EQUAL, SHUFFLE)
 _SENTENCES = {
     RACE: "race on {array}{where}: {who} {did} it at {line}, {before.who} {before_did} it at {before.place}, "
     "with no barrier between{times}",
@@ -118,6 +120,8 @@ class Watch:
     """What is EQUAL, and no fault."""
     after: Callable[[str], None] = lambda kernel: None
     """Told of each kernel after its launch."""
+    recording: Recording | None = None
+    """Which keeps the accesses of launches on the CPU."""
 
     def launched(self, entry: KernelEntry, device: str) -> None:
         """Notes a launch on a kind of device."""
@@ -196,26 +200,15 @@ class Recorded:
 
 @dataclass
 class Recording:
-    """The launches while it is open."""
+    """Launches, access by access."""
 
     before: Callable[[Mapping[str, Tensor]], None]
     """Called with the tensors of each launch before it runs."""
     launches: list[Recorded] = field(default_factory=list)
 
 
-_RECORDING: ContextVar[Recording | None] = ContextVar("gradprobe_cuda_recording", default=None)
-
-
 @contextlib.contextmanager
 def recorded(recording: Recording) -> Iterator[None]:
-    """While open, the launches on the CPU are recorded."""
-    token = _RECORDING.set(recording)
-    try:
-        yield
-    finally:
-        _RECORDING.reset(token)
-
-
-def recording_now() -> Recording | None:
-    """The one that is open; None where none is."""
-    return _RECORDING.get()
+    """From then on the launches on the CPU that the innermost watch sees are recorded."""
+    watching().recording = recording
+    yield

@@ -1,4 +1,4 @@
-"""Finds the line of the source for an address in a library: the innermost that is not in our header."""
+"""Runs a kernel on this CPU, and says what its threads did wrong, with the lines of the source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...source.text import SourceLine
 from ..kernel import KernelEntry, Sizes, addresses_of, c_values, compiled_for
 from ..watch import (
     BARRIER,
-    EQUAL,
+    KINDS,
     MISALIGNED,
     MOST_RECORDS,
     OUTSIDE,
@@ -34,7 +34,6 @@ from ..watch import (
     Recorded,
     Watch,
     add_findings,
-    recording_now,
 )
 from .build import HERE, MOST_SHARED, WRAPPER
 from .library import CRegion, Library, Named, Regions, library_of
@@ -74,7 +73,6 @@ def _lines_among(places: Sequence[str]) -> Iterator[SourceLine]:
 
 _MOST_FINDINGS = 64
 _NONE = (1 << 64) - 1
-_KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED, EQUAL, SHUFFLE)
 _HOW = ("read", "write", "atomic")
 _ENDED = 3
 _Triple = ctypes.c_uint32 * 3
@@ -163,7 +161,7 @@ def run(
     regions.add_arrays(library, entry, shared_bytes)
     c_regions = (CRegion * len(regions.all))(*regions.all)
     findings = (_CFinding * _MOST_FINDINGS)()
-    recording = recording_now()
+    recording = watch.recording
     if recording is not None:
         recording.before(dict(given))
     records, copies = (np.empty(MOST_RECORDS if recording is not None else 0, RECORD) for _ in range(2))
@@ -232,7 +230,7 @@ def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
 
 
 def _finding(kernel: str, library: Library, regions: Regions, found: _CFinding) -> CudaFinding:
-    kind, now, before = _KINDS[found.kind], found.now, found.before
+    kind, now, before = KINDS[found.kind], found.now, found.before
     if kind == SHUFFLE:
         return _shuffle(library, kernel, found)
     named, where = _place(regions, found)
