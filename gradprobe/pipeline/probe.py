@@ -27,7 +27,7 @@ from ..probing.dots import dots_of
 from ..probing.experiment import Experiment, Tick, experiment_of, silent
 from ..probing.insides import with_insides
 from ..probing.receipt import environment, notes_of, provenance, warned_in
-from ..probing.runs import RunRecord, outcomes_of, records_of, with_strays
+from ..probing.runs import RunRecord, outcomes_of, records_of, second_call, with_strays
 from ..processes.forks import at_once
 from ..targets.find import Target
 from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, given_as, refuses, share_wrong, tried
@@ -95,6 +95,7 @@ def probe(
             if len(records) == 1 and record.run:
                 first(record.run)
             _tell(told, experiment, records)
+        records += second_call(experiment, records)
         search = _search(experiment, records, budget(COINCIDENCES), stack) if at_once() > 1 else None
         records = _with_intermediates(experiment, records)
         report = measured_so_far(experiment, records)

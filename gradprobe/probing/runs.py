@@ -53,11 +53,16 @@ def records_of(experiment: Experiment) -> Iterator[RunRecord]:
             measured += [record.run] if record.run and record.run.measured else []
             experiment = experiment.after(outcomes_of([record]))
             yield record
-    if len(measured) == 1 and measured[0].verdict == MATCH and case.repeat == 1:
-        # Of a target that takes one layout alone this is the only call behind the first.
-        record, run = _record(experiment, measured[0].assigned)
-        if run.verdict == MISMATCH:
-            yield replace(record, run=replace(run, layout=f"{run.layout}, once more"))
+
+
+def second_call(experiment: Experiment, records: Sequence[RunRecord]) -> list[RunRecord]:
+    """The run of a second call where that alone is wrong, of a target that takes one layout alone; else nothing."""
+    measured = [record.run for record in records if record.run and record.run.measured]
+    if len(measured) != 1 or measured[0].verdict != MATCH or experiment.case.repeat > 1:
+        return []
+    record, run = _record(experiment, measured[0].assigned)
+    is_wrong = run.verdict == MISMATCH
+    return [replace(record, run=replace(run, layout=f"{run.layout}, once more"))] if is_wrong else []
 
 
 def _beside_first(case: Case, run: LayoutRun, others: Sequence[LayoutRun]) -> LayoutRun:
