@@ -8,7 +8,7 @@ acts in), `every` (whether all of them must be named, or any) and, where a fault
 words of a check that matches without it, and is `words` where it is left out.
 
 A fault is explained where the diagnoses name its places, and mended where the check matches with the edit that was
-tried for them: for that cause alone, or for all.
+tried.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from strangers import Copy, mended_text, patched, run
+from strangers import Copy, mended_text, run
 
 FACTS = ("outside/", "race/", "unwritten/")
 
@@ -107,7 +107,7 @@ def _named(fault: dict[str, Any], report: dict[str, Any]) -> tuple[tuple[int, ..
 
 def _mended(folder: Path, fault: dict[str, Any], report: dict[str, Any], scratch: Path) -> bool | None:
     """Whether a check without the fault matches with the tried edit of its cause, or else with that for all."""
-    text = patched_text(folder, fault, report)
+    text = mended_text(report, (folder / fault["file"]).read_text())
     if text is None:
         return None
     words = shlex.split(fault.get("mended") or (folder / "words").read_text())
@@ -115,16 +115,6 @@ def _mended(folder: Path, fault: dict[str, Any], report: dict[str, Any], scratch
         copy = Copy.of(folder, fault["file"], text, Path(own) / "mended", words)
         run([copy.check()], 1)
         return bool(copy.found("report").get("verdict") == "match")
-
-
-def patched_text(folder: Path, fault: dict[str, Any], report: dict[str, Any]) -> str | None:
-    """The file with that edit; None where there is none."""
-    text = (folder / fault["file"]).read_text()
-    for each in report.get("diagnoses", ()):
-        edit = each.get("edit") or {}
-        if edit.get("mends") and edit["diff"] and _named(fault, {**report, "diagnoses": [each]})[0]:
-            return patched(text, edit["diff"])
-    return mended_text(report, text)
 
 
 if __name__ == "__main__":

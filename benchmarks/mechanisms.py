@@ -115,7 +115,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
             "unrun", "value_rows",
         )),
     )),
-    Mechanism("edits/printed", "source/rewrites/printed", ("source/rewrites/printed",)),
     Mechanism("edits/unlike-its-sibling", "source/rewrites/all_rows", ("source/rewrites/siblings",)),
     _row("another-stride", "address_rows", "another_name", "stride_passed"),
     _row("other-tensors-strides", "address_rows", "owner_meant", "strides_of_what_is_passed"),

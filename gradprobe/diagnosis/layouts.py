@@ -1,4 +1,4 @@
-"""The failing layouts of a target: what each shows, and whether faults that are known already explain it."""
+"""The failing layouts of a target, and what each shows."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..faults.hypothesis import Hypothesis, Observed
+from ..faults.hypothesis import Observed
 from ..model.intermediates import GRADIENT_OF, title
 from ..model.memory_finding import GUARD, OUTSIDE, RACE, MemoryFinding
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment
-from .lines import of_strays
 from .prediction import observed_in
-from .search import explaining
 
 # What a kernel does to the memory of a result that makes it wrong, whatever its numbers were.
 _SPOILING = (RACE, OUTSIDE, GUARD)
@@ -66,12 +64,3 @@ def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> lis
     """The runs as they are to be explained: the first, then those that move one tensor alone or show the least."""
     first, *others = [FailingLayout(run, observed_in(experiment, run)) for run in failing]
     return [first, *sorted(others, key=lambda one: ("all" in dict(one.run.assigned), len(one.unspoilt.wrong_names)))]
-
-
-def left_by(experiment: Experiment, run: LayoutRun, known: Sequence[Hypothesis]) -> tuple[str, ...]:
-    """The faults that explain all that is wrong in a run: of what predicts some, and of its memory; else none."""
-    (layout,) = failing_layouts(experiment, [run])
-    explained = explaining(layout.unspoilt, known) if layout.unspoilt.own else ()
-    if layout.unspoilt.own and not explained:
-        return ()
-    return (*explained, *dict.fromkeys(one.fault for one in of_strays((run.layout, one) for one in layout.spoiling)))

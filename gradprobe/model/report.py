@@ -68,8 +68,6 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
 
     matches: bool
     """Whether everything matches with it: every layout of the check, and a fresh draw."""
-    mends: bool = False
-    """Of one of several causes: whether all that is still wrong with it, in every layout, is made so by the others."""
     words: str
     """What matches with it, or what stays wrong."""
     file: str = ""
@@ -95,7 +93,7 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
     @property
     def is_certain(self) -> bool:
         """Whether it undoes its cause, does no more than that, and nothing is left that could tell it from another."""
-        return (self.matches or self.mends) and not (self.needless or self.doubts or self.not_run)
+        return self.matches and not (self.needless or self.doubts or self.not_run)
 
     @property
     def reservations(self) -> tuple[str, ...]:

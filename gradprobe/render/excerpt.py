@@ -157,8 +157,8 @@ def render_edit(edit: TriedEdit, width: int) -> Iterator[Text]:
 
 def edit_head(edit: TriedEdit) -> tuple[str, str]:
     """What an edit that changes anything is called, and in which style."""
-    part = "FIX of this cause, tried" if edit.mends else "CLOSEST EDIT, tried"
-    head = ("FIX, tried" if edit.is_certain else "MATCHES HERE, tried") if edit.matches else part
+    matches = "FIX, tried" if edit.is_certain else "MATCHES HERE, tried"
+    head = matches if edit.matches else "CLOSEST EDIT, tried"
     return head, "bold green" if edit.is_certain else f"bold {CAUTION}"
 
 

@@ -197,7 +197,7 @@ def cause_in_words(diagnosis: Diagnosis) -> str:
     if diagnosis.edit is not None and diagnosis.edit.diff:
         certain = ": the cause is certain" if diagnosis.is_certain else ""
         edit = diagnosis.edit
-        kind = "Fix" if edit.mends or edit.is_certain else "Matches here" if edit.matches else "Closest edit"
+        kind = "Fix" if edit.is_certain else "Matches here" if edit.matches else "Closest edit"
         fix = f" {kind}, tried: {diagnosis.edit.words}{certain}."
     return f"{cause}: {diagnosis.summary} ({diagnosis.extent}).{fix}"
 

@@ -4,7 +4,7 @@ from msgspec import structs
 
 from gradprobe.diagnosis.lines import among
 from gradprobe.model.documents import report_from
-from gradprobe.model.report import Diagnosis, Report, TriedEdit, Where, passing_edit
+from gradprobe.model.report import Diagnosis, Report, TriedEdit, Where
 from gradprobe.render.alerts import alerts_of
 from gradprobe.render.excerpt import render_reasons
 from gradprobe.render.github import annotation_commands
@@ -144,16 +144,6 @@ def test_the_closest_edit_is_called_no_fix_and_of_none_the_count_is_told():
     assert not any("certain" in line for line in lines)
     none = TriedEdit(matches=False, words="none of 12 edits brings a result right", tried=12, seconds=20.0)
     assert shown(structs.replace(CAUSE, edit=none))[-1] == "  none of 12 edits brings a result right (20 s)"
-
-
-def test_an_edit_that_undoes_one_cause_of_two_is_its_fix_and_not_the_one_with_which_all_matches():
-    words = "with it this fault is gone: in distinct dQ matches, and dK stays wrong, by mask/causal"
-    mends = structs.replace(TRIED, matches=False, mends=True, words=words, others=())
-    lines = shown(structs.replace(CAUSE, edit=mends), width=200)
-    assert f"FIX of this cause, tried: {words} (12 edits tried, 6 s): the cause is certain" in lines
-    report = structs.replace(report_from(faulty()), diagnoses=(structs.replace(CAUSE, edit=mends),))
-    assert passing_edit(report) is None
-    assert any("fixes" in result for result in as_sarif([report], BASE, 1)["runs"][0]["results"])
 
 
 def test_sarif_annotations_and_markdown_carry_the_edit():

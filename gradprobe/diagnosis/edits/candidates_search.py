@@ -1,23 +1,25 @@
-"""The search: candidates tried on a small case for each cause, and what passes there in every layout of the check."""
+"""The search: candidates in order, each tried on the smallest case that shows the fault; what passes is judged."""
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
 
-from ...faults.hypothesis import Hypothesis
 from ...model.allowance import Allowance
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...processes.forks import Forks
-from ...source.rewrites.candidates import Candidate
+from ...source.rewrites.candidates import SOONEST, Candidate, candidates_of
+from ...source.rewrites.spots import Edits
 from .cases import fresh, in_words, smaller
-from .hunt import Cause, Ground, Hunt, Mend, Small
+from .faults import FileFaults
 from .judge import Judge, JudgedEdit
 from .trial import Came, Trial, came_of, holding, run_trial
 
@@ -32,7 +34,19 @@ _OF_ONE = 1 << 13
 # worse: it passes in some cases alone, which may be all that the kernel takes, or by visiting tiles in which nothing is
 # seen.
 _AFTER_ONE, _AFTER_PART = 6, 24
-Whole = Sequence[tuple[LayoutRun, "Came | None"]]
+# How much later the lines of the next diagnosis are tried, in the ranks of the rows; and those that none names.
+_NEXT, _UNNAMED = 0.5, 3.0
+# How many more are tried once one makes some result right and leaves others wrong, until more are sought beside it.
+_BEFORE_TWO = 24
+# How much sooner that is tried which is on top of an edit with which a whole layout matches.
+_SOONER = 1.5
+# On top of how many edits others are tried, beside those on top of none.
+_MOST = 3
+Small = tuple[Trial, Came]
+"""A case, and what comes there."""
+Costed = tuple[float, Candidate]
+"""How unlikely a candidate is, and it."""
+Whole = Sequence[tuple[LayoutRun, Came | None]]
 """What came in each layout of the check; None of one that was not run to its end."""
 
 
@@ -47,8 +61,6 @@ class Passed:
     """What came of it in other cases."""
     needless: int = 0
     """How many products of nothing it adds to kernels that made none."""
-    parts: tuple[tuple[Hunt, Candidate], ...] = ()
-    """Where it undoes several causes, what of it undoes which."""
 
     @property
     def is_certain(self) -> bool:
@@ -62,21 +74,63 @@ class Found:
 
     passed: list[Passed] = field(default_factory=list)
     """What makes everything match."""
-    hunts: list[Hunt] = field(default_factory=list)
-    """All that was tried, by cause."""
+    closest: tuple[Candidate, Came, Came] | None = None
+    """What makes some of it right: with what came with it and without any edit."""
+    tried: int = 0
+    """How many edits were run."""
+    moves: bool = False
+    """Whether anything that came was other than without the edit."""
+    breaks: bool = False
+    """Whether an edit with which the check matches broke what is right without it in another use."""
     is_late: bool = False
     """Whether the last resort ended it."""
 
-    @property
-    def tried(self) -> int:
-        """How many edits were run."""
-        return sum(hunt.tried for hunt in self.hunts)
+    def keep(self, candidate: Candidate, came: Came, before: Came) -> None:
+        """Keeps what comes closest."""
+        self.closest = candidate, came, self.closest[2] if self.closest else before
+
+
+class Ground:
+    """What candidates are put on top of, an edit or nothing, and the small case that they are tried on."""
+
+    def __init__(self, failing: LayoutRun, cases: Iterator[Small], waiting: Iterator[Costed]) -> None:
+        """Args:
+        failing: what is still wrong.
+        cases: those in which it shows, from the quickest on.
+        waiting: the candidates, the likeliest first.
+        """
+        self.failing, self._cases, self._waiting = failing, cases, waiting
+        self._ahead: Costed | None = None
+        self.small: Small | None = None
+        self.due = deque[Candidate]()
+        """What is to be tried before all others."""
+        self.best: tuple[Candidate, Came] | None = None
+        self.left = _BEFORE_TWO
+        """How many more are tried until others are sought on top of the best."""
 
     @property
-    def has_what_is_said(self) -> bool:
-        """Whether an edit is certain that a cause says itself: no other is better."""
-        said = {printed.edits for hunt in self.hunts for printed in hunt.cause.printed}
-        return any(each.is_certain and each.candidate.edits in said for each in self.passed)
+    def cost(self) -> float:
+        """How unlikely the next candidate is; infinite where there is none."""
+        if self.due:
+            return -math.inf
+        self._ahead = self._ahead or next(self._waiting, None)
+        return self._ahead[0] if self._ahead else math.inf
+
+    def take(self) -> Candidate:
+        """The next candidate, once its cost is known."""
+        if self.due:
+            return self.due.popleft()
+        assert self._ahead is not None
+        (_, candidate), self._ahead = self._ahead, None
+        return candidate
+
+    def enlarge(self) -> bool:
+        """Goes on with the next larger case in which it shows; whether there is one."""
+        larger = next(self._cases, None)
+        if larger is not None:
+            self.due += [self.best[0]] if self.best else []
+            self.small, self.best = larger, None
+        return larger is not None
 
 
 class Search:
@@ -87,145 +141,142 @@ class Search:
         self._until = time.monotonic() + allowance.seconds
         self._plain = [run for run in runs if run.is_plain and run.measured is not None]
         self.wrong = [run for run in self._plain if not run.matches]
+        self._found, self._grounds = Found(), list[Ground]()
         self._copies = count()
         self._modules: dict[str, list[str]] = {}
         spoilt = {name for run in self.wrong for name in came_of(run).names}
         self._judge = Judge(experiment, self._all, spoilt, [run.layout for run in self._plain])
 
-    def run(self, causes: Sequence[Cause]) -> Found:
-        """Tries the candidates of all causes until all are undone, or as many were tried as may be.
+    def run(self, faults: Sequence[FileFaults]) -> Found:
+        """Tries the candidates of some lines until one is sure, or as many were tried as may be.
 
-        Nothing is tried for a cause that does not show in a fork as it did in the check.
+        Nothing is tried where what is wrong does not show in a fork as it did in the check.
         """
-        found, left = Found(hunts=list(map(Hunt, causes))), _AFTER_PART
+        found, left = self._found, _AFTER_PART
+        self._build_on(faults, Candidate(faults[0].file, (), 0.0), self.wrong[0])
         with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
-            for hunt, ground, candidate, came in self._screened(forks, found.hunts):
+            for ground, candidate, came in self._screened(forks):
                 before = len(found.passed)
-                helps = came is not None and self._helps(hunt, ground, candidate, came, found)
-                if helps and not found.passed:
-                    self._try_together(found)
+                if came.matches:
+                    self._confirm(ground, candidate, came, faults)
+                else:
+                    self._weigh(ground, candidate, came, faults)
                 left -= _spent(found, before)
-                if left <= 0 or found.has_what_is_said or all(hunt.is_over for hunt in found.hunts):
+                if left <= 0:
                     break
         found.is_late = time.monotonic() > self._until
         return found
 
-    def _screened(self, forks: Forks, hunts: Sequence[Hunt]) -> Iterator[tuple[Hunt, Ground, Candidate, Came | None]]:
-        """Each candidate with what came of it on the small case of its cause, in the order in which they were begun."""
+    def _screened(self, forks: Forks) -> Iterator[tuple[Ground, Candidate, Came]]:
+        """Each candidate with what came of it on the small case of its ground, in the order in which they began."""
         while True:
             # The next one is made ready while forks work.
-            while len(forks) < _BEGUN and self._left > 0:
-                hunt = min(hunts, key=lambda hunt: hunt.cost)  # of which the next candidate is the likeliest
-                if hunt.cost == math.inf:
-                    break
-                ground = hunt.likeliest
-                if ground.small is None and not self._begin(hunt, ground):
-                    continue
+            while len(forks) < _BEGUN and self._left > 0 and (ground := self._likeliest()):
                 assert ground.small is not None
-                candidate, (trial, before) = ground.take(), ground.small
-                work = self._trying(trial, candidate, self._written(candidate), hunt.cause.others, before)
-                forks.add((hunt, ground, trial, candidate), work)
+                candidate, (trial, _) = ground.take(), ground.small
+                forks.add((ground, trial, candidate), self._trying(trial, candidate, self._written(candidate)))
                 self._left -= max(1, trial.case.scores // _OF_ONE)
             answer = next(forks.answers(self._until), None)
             if answer is None:
                 return
-            (hunt, ground, trial, candidate), came = answer
-            hunt.tried += 1
-            hunt.untried.discard(candidate)
-            if hunt.is_over:
-                continue
-            if ground.small is not None and trial is ground.small[0]:
-                yield hunt, ground, candidate, came
-            elif came is not None and hunt.cause.is_undone(came):
+            (ground, trial, candidate), came = answer
+            self._found.tried += 1
+            if came is not None and ground.small is not None and trial is ground.small[0]:
+                yield ground, candidate, came
+            elif came is not None and came.matches:
                 # It passed a case that was found too small meanwhile.
                 ground.due.append(candidate)
 
-    def _begin(self, hunt: Hunt, ground: Ground) -> bool:
-        """Begins on the smallest case that shows what is wrong; the ground is left where there is none."""
-        ground.larger = self._showing(hunt.cause, ground)
-        ground.small = next(ground.larger, None)
-        if ground.small is None:
-            hunt.grounds.remove(ground)
-            hunt.is_over = hunt.is_over or not hunt.grounds
-        return ground.small is not None
+    def _likeliest(self) -> Ground | None:
+        """The ground whose next candidate is the likeliest, the latest one of several; None where none has any."""
+        while self._grounds:
+            ground = min(reversed(self._grounds), key=lambda each: each.cost)
+            if ground.cost == math.inf:
+                return None
+            if ground.small is not None or ground.enlarge():
+                return ground
+            self._grounds.remove(ground)
+        return None
 
-    def _helps(self, hunt: Hunt, ground: Ground, candidate: Candidate, came: Came, found: Found) -> bool:
-        """Whether a cause of several is undone by an edit, or more of it than before."""
-        if not hunt.cause.is_undone(came):
-            return hunt.weigh(ground, candidate, came)
-        titles, whole = self._confirmed(hunt.cause, candidate)
-        if titles:
-            judged = self._judge.judged(candidate)
-            hunt.breaks |= judged is None
-            if judged is not None:
-                found.passed.append(Passed(candidate, titles, judged, self._needless(candidate, whole)))
-            return False
-        mend = None if hunt.cause.is_all else _mend(hunt.cause, candidate, whole)
-        if mend is None:
-            self._go_on(hunt, ground, candidate, came, whole)
-            return False
-        hunt.weigh(ground, candidate, came)
-        hunt.mend = mend if mend.is_sure else hunt.mend
-        hunt.is_over = mend.is_sure or came.matches
-        return True
+    def _build_on(
+        self, faults: Sequence[FileFaults], base: Candidate, failing: LayoutRun, done: Collection[int] = ()
+    ) -> None:
+        """Tries candidates on top of an edit, or of none, for what is wrong with it in a layout.
 
-    def _go_on(self, hunt: Hunt, ground: Ground, candidate: Candidate, came: Came, whole: Whole) -> None:
-        """Goes on after an edit that passed the small case and not the check.
+        Args:
+            done: the lines of one that brings a whole layout right: what is wrong in another is sought soon, elsewhere.
+        """
+        if len(self._grounds) <= _MOST:
+            waiting = _in_turn(faults, base, done, contiguous=failing.layout == "contiguous")
+            self._grounds.append(Ground(failing, self._showing(base, failing), waiting))
+
+    def _weigh(self, ground: Ground, candidate: Candidate, came: Came, faults: Sequence[FileFaults]) -> None:
+        """Keeps what helps; once nothing better comes for long, more is sought on top of it.
+
+        Two edits that help differently are tried together.
+        """
+        assert ground.small is not None
+        found, best, before = self._found, ground.best, ground.small[1]
+        found.moves |= bool(came.failure) or came.errors != before.errors
+        if came.is_better_than(before if best is None else best[1]):
+            ground.best, ground.left = (candidate, came), _BEFORE_TWO
+            is_elsewhere = ground.failing is not self.wrong[0]
+            if found.closest is None or is_elsewhere or came.is_better_than(found.closest[1]):
+                found.keep(candidate, came, before)
+        elif best is not None and came.is_better_than(before) and best[1].names - came.names:
+            both = best[0].with_more(candidate.edits)
+            ground.due += [both] if both is not None else []
+        ground.left -= ground.best is not None
+        if ground.best is not None and ground.left == 0:
+            self._build_on(faults, ground.best[0], ground.failing)
+
+    def _confirm(self, ground: Ground, candidate: Candidate, came: Came, faults: Sequence[FileFaults]) -> None:
+        """Puts an edit that passes the small case to the whole check, to a fresh draw and to the judge.
 
         Where the same layout is still wrong the case was too small to tell. Where another is, something else may be.
         """
-        left = ((run, other) for run, other in whole if other is not None and not hunt.cause.is_undone(other))
-        run, other = next(left, (None, None))
+        found, whole = self._found, self._whole(candidate)
+        titles = self._titles(candidate, whole)
+        if titles:
+            judged = self._judge.judged(candidate)
+            found.breaks |= judged is None
+            if judged is not None:
+                found.passed.append(Passed(candidate, titles, judged, self._needless(candidate, whole)))
+            return
+        run, other = next(((run, other) for run, other in whole if not (other and other.matches)), (None, None))
         if run is None or other is None:
             return
         if run.layout == ground.failing.layout:
-            ground.enlarge(candidate)
-        elif hunt.cause.is_all and not run.matches and other.is_no_worse_than(came_of(run)):
-            hunt.keep(ground, candidate, came)
-            hunt.build_on(candidate, run)
+            if ground.enlarge():
+                ground.due.appendleft(candidate)
+        elif not run.matches and other.is_no_worse_than(came_of(run)):
+            found.keep(candidate, came, came_of(ground.failing))
+            self._build_on(faults, candidate, run, candidate.lines)
 
-    def _try_together(self, found: Found) -> None:
-        """Puts what undoes each cause, or comes closest to it, to the check as one edit."""
-        parts = [(hunt, part) for hunt in found.hunts if (part := hunt.part) is not None]
-        together = parts[0][1] if len(parts) == len(found.hunts) > 1 else None
-        for _, part in parts[1:]:
-            together = together.with_more(part.edits) if together and part.file is together.file else None
-        trials = [hunt.first.small[0] for hunt in found.hunts if hunt.first.small is not None]
-        if together is None or not _all_match(self._all(together, trials)):
-            return
-        titles, _ = self._confirmed(Cause((), tuple(self.wrong)), together)
-        judged = self._judge.judged(together) if titles else None
-        if judged is not None:
-            found.passed.append(Passed(together, titles, judged, parts=tuple(parts)))
-
-    def _showing(self, cause: Cause, ground: Ground) -> Iterator[Small]:
+    def _showing(self, base: Candidate, failing: LayoutRun) -> Iterator[Small]:
         """The cases in which the same results go wrong, the smallest first, and what comes there.
 
-        Of one of several causes all of them, and not by the others alone. None in which memory suffers that does not
-        in the layout itself: what only takes other lengths is right in none.
+        None in which memory suffers that does not in the layout itself: what only takes other lengths is right in none.
         """
-        failing, candidate = ground.failing, ground.base or Candidate(cause.faults[0].file, (), 0.0)
         due = came_of(failing)
         for case in smaller(self._experiment.case, failing):
             trial = Trial(case, failing.assigned, failing.layout)
-            (came,) = self._all(candidate, [trial], cause.others)
-            if came is None or came.failure or came.matches or not came.is_no_worse_than(due):
-                continue
-            if cause.is_all or (came.names == due.names and not cause.is_undone(came)):
+            (came,) = self._all(base, [trial])
+            if came is not None and not came.matches and came.is_no_worse_than(due):
                 yield trial, came
 
-    def _confirmed(self, cause: Cause, candidate: Candidate) -> tuple[list[str], Whole]:
-        """What comes of an edit in the whole check.
-
-        Returns:
-            The titles of all trials, where all match, fresh values included, else none; and what came in each layout,
-            where one edit is to undo everything until the first that does not match.
-        """
+    def _whole(self, candidate: Candidate) -> Whole:
+        """What comes of an edit in each layout of the check, first those that are wrong, until one does not match."""
         runs = [*self.wrong, *(run for run in self._plain if run.matches)]
         trials = [Trial(self._experiment.case, run.assigned, run.layout) for run in runs]
-        came = self._all(candidate, trials, cause.others, every=not cause.is_all)
-        draw = self._drawn_afresh(candidate, runs[0]) if _all_match(came) else ""
-        return [*(run.layout for run in self._plain), draw] if draw else [], list(zip(runs, came, strict=True))
+        return list(zip(runs, self._all(candidate, trials), strict=True))
+
+    def _titles(self, candidate: Candidate, whole: Whole) -> list[str]:
+        """The titles of all trials, where all match, fresh values included; else none."""
+        if not all(came is not None and came.matches for _, came in whole):
+            return []
+        draw = self._drawn_afresh(candidate, whole[0][0])
+        return [*(run.layout for run in self._plain), draw] if draw else []
 
     def _needless(self, candidate: Candidate, whole: Whole) -> int:
         """How many products of nothing an edit adds in the first layout; 0 where the file as it is makes some."""
@@ -251,30 +302,21 @@ class Search:
                 break
         return ""
 
-    def _all(
-        self, candidate: Candidate, trials: Sequence[Trial], others: Sequence[Hypothesis] = (), *, every: bool = False
-    ) -> list[Came | None]:
-        """What comes of each trial; None of those after one that does not match, unless every one is to be run."""
-        copy, came = self._written(candidate), dict[Trial, Came | None]()
+    def _all(self, candidate: Candidate, trials: Sequence[Trial]) -> list[Came | None]:
+        """What comes of each trial; None of those after one that does not match."""
+        copy, found = self._written(candidate), dict[Trial, Came | None]()
         with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
             for trial in trials:
-                forks.add(trial, self._trying(trial, candidate, copy, others))
-            for trial, each in forks.answers(self._until):
-                came[trial] = each
-                if not every and (each is None or not each.matches):
+                forks.add(trial, self._trying(trial, candidate, copy))
+            for trial, came in forks.answers(self._until):
+                found[trial] = came
+                if came is None or not came.matches:
                     break
-        return [came.get(trial) for trial in trials]
+        return [found.get(trial) for trial in trials]
 
-    def _trying(
-        self,
-        trial: Trial,
-        candidate: Candidate,
-        copy: Path,
-        others: Sequence[Hypothesis] = (),
-        before: Came | None = None,
-    ) -> partial[Came]:
+    def _trying(self, trial: Trial, candidate: Candidate, copy: Path) -> partial[Came]:
         file = candidate.file.file
-        return partial(run_trial, self._experiment, trial, file, copy, self._modules[file], others, before)
+        return partial(run_trial, self._experiment, trial, file, copy, self._modules[file])
 
     def _written(self, candidate: Candidate) -> Path:
         """A copy of the file with the edits, under the file's own name."""
@@ -289,25 +331,31 @@ class Search:
 def _spent(found: Found, before: int) -> int:
     """What of `_AFTER_PART` the last edit that was tried takes, where so many had passed before it.
 
-    Each that passes beside others takes more, since it is put to many cases.
+    Each that passes beside others takes more, since it is put to many cases. One that is certain and has the words that
+    its cause says of the right text takes all: no other is better.
     """
-    is_dear = any(each.is_certain for each in found.passed) or len(found.passed) > max(before, 1)
+    certain = [each for each in found.passed if each.is_certain]
+    if any(each.candidate.is_wanted for each in certain):
+        return _AFTER_PART
+    is_dear = bool(certain) or len(found.passed) > max(before, 1)
     return bool(found.passed) * (_AFTER_PART // _AFTER_ONE if is_dear else 1)
 
 
-def _all_match(came: Sequence[Came | None]) -> bool:
-    return all(each is not None and each.matches for each in came)
+def _in_turn(
+    faults: Sequence[FileFaults], base: Candidate, done: Collection[int], *, contiguous: bool
+) -> Iterator[Costed]:
+    """The candidates of all faults, the likeliest first, on top of what is there; those of a worse diagnosis later."""
 
+    def costed(at: int, each: FileFaults) -> Iterator[tuple[float, int, int, Candidate | None]]:
+        late = at * _NEXT + (_UNNAMED if each.diagnosis is None and faults[0].diagnosis is not None else 0.0)
+        late -= _SOONER if done else 0.0
+        yield late - SOONEST, at, -1, None  # none is made before it may be its turn
+        for number, candidate in enumerate(candidates_of(each.file, each.faults, each.wanted, contiguous=contiguous)):
+            yield candidate.cost + late, at, number, candidate
 
-def _mend(cause: Cause, candidate: Candidate, whole: Whole) -> Mend | None:
-    """The edit, where it makes every layout that shows its cause better, and none worse."""
-    layouts, shown = [], {run.layout for run in cause.shown}
-    for run, came in whole:
-        before = came_of(run)
-        if came is None or not came.is_no_worse_than(before):
-            return None
-        if run.layout in shown:
-            if not (cause.is_undone(came) or came.is_better_than(before)):
-                return None
-            layouts.append((run.layout, came, before))
-    return Mend(cause, candidate, tuple(layouts))
+    seen: set[tuple[Path, Edits]] = set()
+    for cost, _, _, candidate in heapq.merge(*(costed(at, each) for at, each in enumerate(faults))):
+        if candidate is not None and (key := (candidate.file.path, candidate.edits)) not in seen:
+            seen.add(key)
+            whole = candidate.on_top_of(base, done)
+            yield from [(cost, whole)] if whole is not None else []

@@ -13,9 +13,7 @@ from ...model.report import Diagnosis
 from ...probing.experiment import Experiment
 from ...source.kernel_file import KernelFile
 from ...source.rewrites.candidates import Fault
-from ...source.rewrites.printed import Place, edits_printed
 from ...source.rewrites.spots import GridRole
-from ...source.text import Edit
 from ..statements import COUNTED, LOOP, RANGE
 
 # The kinds of faults that say of a tensor that it is read or stored otherwise, and how the field abbreviates axes.
@@ -39,8 +37,6 @@ class FileFaults:
     """Words of the right text."""
     diagnosis: int | None = None
     """The place of the diagnosis among them; None for lines that no diagnosis names."""
-    printed: tuple[Edit, ...] = ()
-    """The edit that the diagnosis prints; none where its words do not say one."""
 
 
 # Each file is read once for all diagnoses, which name its lines together.
@@ -56,22 +52,17 @@ def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Seq
 
 def _of_diagnosis(diagnosis: Diagnosis, at: int, read: Read) -> Iterator[FileFaults]:
     by_file: dict[str, list[Fault]] = {}
-    pieces: dict[str, list[Place]] = {}
     kind, _, of = diagnosis.fault.partition("/")
     is_turned = of == "sign" or diagnosis.fix.startswith("negate ")
     has_range = kind in _OF_RANGES and any(where.note in _RANGES for where in diagnosis.where)
     for where in diagnosis.where:
         is_summed, grid = has_range and where.note not in _RANGES, _GRIDS.get(kind, GridRole.FAR)
-        fault = Fault(where.line, where.column, where.length, grid, of, is_turned, is_summed)
-        by_file.setdefault(where.file, []).append(fault)
-        if where.column is not None and where.length:
-            pieces.setdefault(where.file, []).append((where.line, where.column, where.length))
+        by_file.setdefault(where.file, []).append(Fault(where.line, grid, of, is_turned, is_summed))
     for name, faults in by_file.items():
         file = read(name)
         if file is not None:
             wanted = () if is_turned else _wanted(diagnosis.fault)
-            printed = edits_printed(file, diagnosis.fix, pieces[name]) if list(pieces) == [name] else ()
-            yield FileFaults(file, tuple(faults), wanted, at, printed)
+            yield FileFaults(file, tuple(faults), wanted, at)
 
 
 def _wanted(fault: str) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
-from ...faults.hypothesis import Hypothesis
 from ...model.assignment import Assigned
 from ...model.case import Case
 from ...model.failures import Failure, Refusal
@@ -23,7 +22,6 @@ from ...runtime.spread import AllocationSpread
 from ...source.reach import Goal, Reach
 from ...targets.find import Target, find_target
 from ...targets.naming import module_of
-from ..layouts import left_by
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,6 @@ class Came:
     """How many products of tiles its kernels make."""
     idle: int = 0
     """How many of these are of nothing."""
-    left_by: tuple[str, ...] = ()
-    """The other causes that explain all that is wrong; none where they do not, or where that was not asked."""
     reached: frozenset[Goal] = frozenset()
     """What it came to of the functions that were traced."""
     of_dead_rows: tuple[float, ...] = ()
@@ -84,22 +80,11 @@ class Came:
         return not self.failure and self.harm <= other.harm and self.names <= other.names
 
 
-def run_trial(
-    experiment: Experiment,
-    trial: Trial,
-    file: str,
-    copy: Path,
-    modules: Sequence[str],
-    others: Sequence[Hypothesis] = (),
-    before: Came | None = None,
-) -> Came:
+def run_trial(experiment: Experiment, trial: Trial, file: str, copy: Path, modules: Sequence[str]) -> Came:
     """Runs a trial, in this process, which takes the copy for the file from now on.
 
     Args:
         modules: those that hold anything of the file, from `holding`.
-        others: what predicts other causes: of what is not as before, and no worse, it is found out whether they explain
-            all that is wrong.
-        before: what came without the edit; None where there is none.
     """
     from ...runtime.interpreter.work import counted_work  # imports triton, which the backend is chosen before
 
@@ -115,9 +100,7 @@ def run_trial(
         return Came({}, {}, 0, str(failure) or type(failure).__name__, False)
     if run is None or run.measured is None:
         return Came({}, {}, 0, (run and run.skipped) or "it was refused", False)
-    came = replace(came_of(run), products=work.products, idle=work.idle, reached=frozenset(reached))
-    is_other = before is None or (came.is_no_worse_than(before) and came.errors != before.errors)
-    return replace(came, left_by=left_by(begun, run, others)) if others and is_other and not came.matches else came
+    return replace(came_of(run), products=work.products, idle=work.idle, reached=frozenset(reached))
 
 
 def _spread(experiment: Experiment) -> Experiment:

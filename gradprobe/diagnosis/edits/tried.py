@@ -23,14 +23,11 @@ from ..lines import among
 from ..why import Reasons
 from .candidates_search import Found, Passed, Search
 from .faults import faults_of
-from .hunt import Hunt, Mend, causes_of
 from .trial import Came
 
 # Others that pass and are named.
 _OTHERS = 3
 _CLASS = "EDIT"
-# Of an edit beside which something else is wrong: no other case tells whether it is right.
-_NOT_ALONE = ("other cases, while another cause is there",)
 # How many edits in a row do not change a single bit by chance.
 _TELLING = 4
 _WITHOUT_EFFECT = (
@@ -57,46 +54,30 @@ def with_edits(experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reaso
         search = Search(experiment, runs, Path(folder), allowance)
         if not (faults and search.wrong):
             return reasons
-        found = search.run(causes_of(reasons, faults, search.wrong))
+        found = search.run(faults)
     told = {edit for passed in found.passed for edit in passed.candidate.edits}
     spoken(lambda thing: thing[0] == "edits" and told.issuperset(thing[1]))
-    known = (*reasons.known, *([_late(found, allowance.seconds)] if found.is_late else []))
+    late = f"stopped after {allowance.seconds:.0f} s, when {plural(found.tried, 'edit')} had been tried"
+    known = (*reasons.known, *([late] if found.is_late else []))
     seconds = round(time.monotonic() - start, 1)
     diagnoses = _placed(reasons.diagnoses, found, seconds) if found.tried else reasons.diagnoses
     return replace(reasons, diagnoses=diagnoses, known=known)
 
 
-def _late(found: Found, seconds: float) -> str:
-    """What was left out for want of time."""
-    untried = [hunt.cause.fault or "the cause" for hunt in found.hunts if hunt.untried]
-    printed = f"; the printed edit of {_and(untried)} was not tried" if untried else ""
-    return f"stopped after {seconds:.0f} s, when {plural(found.tried, 'edit')} had been tried{printed}"
-
-
 def _placed(diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float) -> tuple[Diagnosis, ...]:
-    """The diagnoses with what undoes everything at the first cause of it, and what was tried for each other one."""
+    """The diagnoses with what was tried at the cause that has a line of it; one more where no cause is named.
+
+    The lines of an edit with which everything matches come first there: no other is as sure.
+    """
     if not found.passed:
-        for hunt in (hunt for hunt in found.hunts if hunt.tried and diagnoses):
-            told, edit = diagnoses[hunt.cause.number or 0], _of_cause(hunt, seconds)
-            diagnoses = _with(diagnoses, told, hunt.mend.candidate if hunt.mend else None, edit)
-        return diagnoses
+        first = [structs.replace(one, edit=_of_none(found, seconds)) for one in diagnoses[:1]]
+        return (*first, *diagnoses[1:])
     best, *others = sorted(found.passed, key=_rank)
-    for hunt, part in best.parts:
-        words = "it is this cause's part of the edit with which all matches"
-        words = _what_is_mended(hunt.mend) if hunt.mend is not None else words
-        not_run = () if best.is_certain else _NOT_ALONE
-        edit = structs.replace(_edit(part, words, found.tried, seconds), mends=True, not_run=not_run)
-        diagnoses = _with(diagnoses, diagnoses[hunt.cause.number or 0], part, edit)
     edit, at = _of_passed(best, others, found.tried, seconds), _cause_of(diagnoses, best.candidate)
-    return _with(diagnoses, at, best.candidate, edit) if at else (_new(best.candidate, edit), *diagnoses)
-
-
-def _with(
-    diagnoses: tuple[Diagnosis, ...], at: Diagnosis, candidate: Candidate | None, edit: TriedEdit
-) -> tuple[Diagnosis, ...]:
-    """The diagnoses with an edit at one of them, the lines first of one that undoes it: no other is as sure."""
+    if at is None:
+        return (_new(best.candidate, edit), *diagnoses)
     said = {(where.file, where.line): where for where in at.where}
-    changed = [said.pop((where.file, where.line), where) for where in _wheres(candidate)] if candidate else []
+    changed = [said.pop((where.file, where.line), where) for where in _wheres(best.candidate)]
     told = structs.replace(at, edit=edit, where=(*changed, *said.values()))
     return tuple(told if each is at else each for each in diagnoses)
 
@@ -111,9 +92,7 @@ def _cause_of(diagnoses: Sequence[Diagnosis], candidate: Candidate) -> Diagnosis
 def _of_passed(best: Passed, others: Sequence[Passed], tried: int, seconds: float) -> TriedEdit:
     """What is told of the smallest edit with which everything matches."""
     tiles = f"; {plural(best.needless, 'product')} of tiles that nothing is seen in with it" if best.needless else ""
-    lines = [f"{_in_lines(part)} for {hunt.cause.fault}" for hunt, part in best.parts]
-    of = f"; of it {', '.join(lines)}" if lines else ""
-    words = f"with it all matches: {', '.join(best.titles[:-1])} and {best.titles[-1]}{tiles}{of}"
+    words = f"with it all matches: {', '.join(best.titles[:-1])} and {best.titles[-1]}{tiles}"
     changes = set(best.candidate.changes)
     different = [each.candidate for each in others if not set(each.candidate.changes) >= changes]
     return structs.replace(
@@ -128,18 +107,15 @@ def _of_passed(best: Passed, others: Sequence[Passed], tried: int, seconds: floa
     )
 
 
-def _of_cause(hunt: Hunt, seconds: float) -> TriedEdit:
-    """What came of the edits for one cause, or for all that is wrong, where none makes everything match."""
-    if hunt.mend is not None:
-        edit = _edit(hunt.mend.candidate, _what_is_mended(hunt.mend), hunt.tried, seconds)
-        return structs.replace(edit, mends=True, not_run=_NOT_ALONE)
-    if hunt.closest is not None:
-        candidate, came, before = hunt.closest
-        return _edit(candidate, _what_is_left(came, before), hunt.tried, seconds)
-    is_telling = hunt.moves or hunt.tried < _TELLING
-    words = f"none of {plural(hunt.tried, 'edit')} {'brings a result right' if is_telling else _WITHOUT_EFFECT}"
-    words += " without breaking what is right with other options" if hunt.breaks else ""
-    return TriedEdit(matches=False, words=words, tried=hunt.tried, seconds=seconds)
+def _of_none(found: Found, seconds: float) -> TriedEdit:
+    """What came of the edits, where none makes everything match."""
+    if found.closest is not None:
+        candidate, came, before = found.closest
+        return _edit(candidate, _what_is_left(came, before), found.tried, seconds)
+    is_telling = found.moves or found.tried < _TELLING
+    words = f"none of {plural(found.tried, 'edit')} {'brings a result right' if is_telling else _WITHOUT_EFFECT}"
+    words += " without breaking what is right with other options" if found.breaks else ""
+    return TriedEdit(matches=False, words=words, tried=found.tried, seconds=seconds)
 
 
 def _edit(candidate: Candidate, words: str, tried: int, seconds: float) -> TriedEdit:
@@ -171,41 +147,15 @@ def _in_a_line(candidate: Candidate) -> str:
     return f"line {candidate.lines[0]}: {' / '.join(new)}"
 
 
-def _in_lines(candidate: Candidate) -> str:
-    lines = list(map(str, candidate.lines))
-    return f"line{'s' * bool(lines[1:])} {', '.join(lines)}"
-
-
 def _what_is_left(came: Came, before: Came) -> str:
     right = sorted(before.names - came.names)
     left = [f"{name} still wrong in {plural(came.heads[name], 'head')}" for name in sorted(came.names)]
-    return "; ".join([f"{_match(right)} with it" if right else "fewer elements are wrong", *left])
-
-
-def _match(names: Sequence[str]) -> str:
-    return f"{_and(names)} {'match' if names[1:] else 'matches'}"
+    match = f"{_and(right)} {'match' if right[1:] else 'matches'} with it" if right else "fewer elements are wrong"
+    return "; ".join([match, *left])
 
 
 def _and(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def _what_is_mended(mend: Mend) -> str:
-    """What comes right in the layouts that show a cause, and what stays wrong, by which others."""
-    groups: dict[str, list[str]] = {}
-    for layout, came, before in mend.layouts:
-        groups.setdefault(_left_by_others(came, before), []).append(layout)
-    told = (f"in {_and(layouts)} {words}" for words, layouts in groups.items())
-    return f"with it this fault is gone: {'; '.join(told)}"
-
-
-def _left_by_others(came: Came, before: Came) -> str:
-    if came.matches:
-        return "all matches"
-    right, left, by = sorted(before.names - came.names), sorted(came.names), _and(came.left_by)
-    if not right:
-        return f"all that is wrong is due to {by}"
-    return f"{_match(right)}, and {_and(left) or 'memory'} {'stay' if left[1:] else 'stays'} wrong, by {by}"
 
 
 def _new(candidate: Candidate, edit: TriedEdit) -> Diagnosis:

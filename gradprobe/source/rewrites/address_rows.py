@@ -97,8 +97,8 @@ def _passed_besides(file: KernelFile, kernel: ast.FunctionDef, anchor: str, fore
         owners, axes = (_asked(file, given.get(each)) for each in (anchor, foreign))
         if not owners or not axes:
             return ()
-        passed.append(more_passed(file, given[anchor], name, f"{owners[0]}({axes[1]})"))
-    return (more_taken(file, kernel, anchor, name), *passed) if passed else ()
+        passed.append(_more_passed(file, given[anchor], name, f"{owners[0]}({axes[1]})"))
+    return (_more_taken(file, kernel, anchor, name), *passed) if passed else ()
 
 
 def _asked(file: KernelFile, argument: ast.expr | ast.keyword | None) -> tuple[str, str] | None:
@@ -108,14 +108,14 @@ def _asked(file: KernelFile, argument: ast.expr | ast.keyword | None) -> tuple[s
     return (words[1], words[2]) if words else None
 
 
-def more_taken(file: KernelFile, kernel: ast.FunctionDef, anchor: str, name: str) -> Edit:
+def _more_taken(file: KernelFile, kernel: ast.FunctionDef, anchor: str, name: str) -> Edit:
     """One more parameter behind another."""
     node = next(each for each in (*kernel.args.args, *kernel.args.kwonlyargs) if each.arg == anchor)
     end = file.span(node)[1]
     return Edit(end, end, f", {name}")
 
 
-def more_passed(file: KernelFile, beside: ast.expr | ast.keyword, name: str, text: str) -> Edit:
+def _more_passed(file: KernelFile, beside: ast.expr | ast.keyword, name: str, text: str) -> Edit:
     """What is passed for it, behind another one's argument and in the same way."""
     end = file.span(beside)[1]
     return Edit(end, end, f", {name}={text}" if isinstance(beside, ast.keyword) else f", {text}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import heapq
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, groupby, islice
 
@@ -22,17 +22,16 @@ from .unrun import as_parsed
 # leaves out, as a loop or its range does; a stride of a tensor that nothing else in the statement is of, since where
 # strides agree it matches all the same; and a stride in the place of one that is the same number there.
 _STEP, _SUMMED, _FOREIGN, _SAME = 1.0, 1.0, 1.5, 8.0
-# What is taken off for the piece of the line that is known to be wrong, for the words that the right text is likely to
-# have, for the same edit of the same statement in all kernels, where the statement makes the intermediate that is
-# wrong, and for a name that the kernel never reads as it is.
-_PIECE, _WANTED, _TOGETHER, _OF, _UNREAD = 0.7, 0.8, 0.5, 1.0, 0.7
+# What is taken off for the words that the right text is likely to have, for the same edit of the same statement in all
+# kernels, where the statement makes the intermediate that is wrong, and for a name that the kernel never reads.
+_WANTED, _TOGETHER, _OF, _UNREAD = 0.8, 0.5, 1.0, 0.7
 _SIGNS = ("+", "-", "+=", "-=")
 # What is seldom taken off by all of these together: what is that much likelier may come a little late.
 SOONEST = 1.5
 # Statements that are looked at around one line.
 _SPOTS = 60
-Costed = tuple[float, Edits, str]
-"""How unlikely an edit is, the edit, and what it undoes, in words."""
+_Costed = tuple[float, Edits, str, bool]
+"""How unlikely an edit is, the edit, what it undoes, in words, and whether the cause says its words."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,6 @@ class Fault:
     """A line at fault."""
 
     line: int
-    column: int | None = None
-    """Of the wrong piece in the stripped line; None where that is not known."""
-    length: int = 0
     grid: GridRole = GridRole.FAR
     """Whether it may be how many programs there are."""
     of: str = ""
@@ -63,6 +59,8 @@ class Candidate:
     """How unlikely it is."""
     says: str = ""
     """What is wrong where it helps; "" where nobody knows."""
+    is_wanted: bool = False
+    """Whether it has the words that its cause says of the right text."""
 
     @property
     def text(self) -> str:
@@ -88,7 +86,15 @@ class Candidate:
     def with_more(self, edits: Edits) -> Candidate | None:
         """Both edits; None where they overlap."""
         together = _joined([self.edits, edits])
-        return Candidate(self.file, together, self.cost, self.says) if together is not None else None
+        return replace(self, edits=together) if together is not None else None
+
+    def on_top_of(self, base: Candidate, done: Collection[int] = ()) -> Candidate | None:
+        """With another edit; None where they overlap, and of another file or of lines that are done."""
+        if not base.edits:
+            return self
+        if base.file is not self.file or set(self.lines) <= set(done):
+            return None
+        return self.with_more(base.edits)
 
 
 def candidates_of(
@@ -104,17 +110,17 @@ def candidates_of(
     """
     seen: set[Edits] = set()
     known: set[str] = set()
-    for cost, edits, says in _by_cost(file, faults, [word.lower() for word in wanted], contiguous=contiguous):
+    for cost, edits, *says in _by_cost(file, faults, [word.lower() for word in wanted], contiguous=contiguous):
         parsed = None if edits in seen else as_parsed(file, edits)
         seen.add(edits)
         if parsed is not None and parsed not in known:
             known.add(parsed)
-            yield Candidate(file, edits, cost, says)
+            yield Candidate(file, edits, cost, *says)
 
 
-def _by_cost(file: KernelFile, faults: Sequence[Fault], words: Sequence[str], *, contiguous: bool) -> Iterator[Costed]:
+def _by_cost(file: KernelFile, faults: Sequence[Fault], words: Sequence[str], *, contiguous: bool) -> Iterator[_Costed]:
     """Made distance by distance, since most are never asked for."""
-    waiting: list[tuple[float, int, Costed]] = []
+    waiting: list[tuple[float, int, _Costed]] = []
     number = count()
     around = [(*each, fault) for fault in faults for each in islice(spots_of(file, fault.line, fault.grid), _SPOTS)]
     around.sort(key=lambda each: each[0])
@@ -122,31 +128,30 @@ def _by_cost(file: KernelFile, faults: Sequence[Fault], words: Sequence[str], *,
         while waiting and waiting[0][0] < _STEP * distance - SOONEST:
             yield heapq.heappop(waiting)[2]
         for costed in _of_spots([(spot, fault) for _, spot, fault in spots], words, contiguous=contiguous):
-            cost, edits, says = costed
+            cost, *rest = costed
             cost += _STEP * distance
-            heapq.heappush(waiting, (cost, next(number), (cost, edits, says)))
+            heapq.heappush(waiting, (cost, next(number), (cost, *rest)))
     while waiting:
         yield heapq.heappop(waiting)[2]
 
 
-def _of_spots(spots: Sequence[tuple[Spot, Fault]], words: Sequence[str], *, contiguous: bool) -> Iterator[Costed]:
-    alike: dict[tuple[str, Edits], list[Costed]] = {}
+def _of_spots(spots: Sequence[tuple[Spot, Fault]], words: Sequence[str], *, contiguous: bool) -> Iterator[_Costed]:
+    alike: dict[tuple[str, Edits], list[_Costed]] = {}
     for spot, fault in spots:
         made = _OF if _makes(spot, fault.of) else 0.0
         for rank, edits, row in undone(spot):
             cost = rank - made + (_SUMMED if fault.is_summed else 0.0) + _of_edits(spot, edits, contiguous=contiguous)
             is_sign = fault.is_turned and all(edit.text in _SIGNS for edit in edits)
-            cost -= _WANTED if is_sign or _has(edits, words) else 0.0
-            cost -= _PIECE if _is_at_piece(spot, fault, edits) else 0.0
-            costed = cost, edits, row.says_of(spot.file, edits)
+            is_wanted = is_sign or _has(edits, words)
+            costed = cost - _WANTED * is_wanted, edits, row.says_of(spot.file, edits), is_wanted
             yield costed
             alike.setdefault(_relative(spot, edits), []).append(costed)
     for several in alike.values():
-        different = {edits for _, edits, _ in several}
+        different = {edits for _, edits, *_ in several}
         together = _joined(list(different)) if len(different) > 1 else None
         if together is not None:
-            cost, _, says = min(several, key=lambda costed: costed[0])
-            yield cost - _TOGETHER, together, says
+            cost, _, *rest = min(several, key=lambda costed: costed[0])
+            yield cost - _TOGETHER, together, *rest
 
 
 def _of_edits(spot: Spot, edits: Edits, *, contiguous: bool) -> float:
@@ -163,15 +168,6 @@ def _of_edits(spot: Spot, edits: Edits, *, contiguous: bool) -> float:
     text = spot.file.text
     are_same = contiguous and all(same_when_contiguous(text[edit.start : edit.end], edit.text) for edit in edits)
     return cost + (_SAME if are_same else 0.0)
-
-
-def _is_at_piece(spot: Spot, fault: Fault, edits: Edits) -> bool:
-    """Whether an edit changes the piece of the line that is known to be wrong."""
-    if fault.column is None or not fault.length:
-        return False
-    line = spot.file.lines[fault.line - 1]
-    start = spot.file.offset(fault.line, 0) + len(line) - len(line.lstrip()) + fault.column
-    return any(edit.start < start + fault.length and start < edit.end for edit in edits)
 
 
 def _has(edits: Sequence[Edit], words: Sequence[str]) -> bool:
