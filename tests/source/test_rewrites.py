@@ -234,14 +234,6 @@ STATEMENTS = {
         "if n:\n    acc = acc * fade + tl.sum(p, 1)\nelse:\n    acc = tl.dot(p, v, acc=acc)",
         "acc = tl.dot", "acc = tl.dot(p, v, acc=acc * fade)",
     ),
-    "a statement in a loop": (
-        "for i in range(n):\n    dk += tl.load(q_ptr)\n    dk *= scale", "dk *=",
-        "    dk += tl.load(q_ptr)\ndk *= scale",
-    ),
-    "a pointer that stands still": (
-        "q_ptr += 3 * n\nl_ptr += 3 * n\nfor i in range(n):\n    s = tl.load(q_ptr) - tl.load(l_ptr)\n    q_ptr += n",
-        "s =", "    q_ptr += n\n    l_ptr += n",
-    ),
     "a guard that is gone": (
         "rows = tl.arange(0, 16)\nkeys = tl.arange(0, 16)\nfor start in range(n):\n    s = s", "s = s",
         '    s = tl.where(rows[:, None] >= (start + keys[None, :]), s, float("-inf"))',
@@ -303,15 +295,6 @@ def test_what_is_stored_gets_a_factor_beside_strides_and_through_a_helper(store,
     file = KernelFile("mine.py", text)
     line = next(at for at, each in enumerate(text.split("\n"), 1) if store in each)
     assert any(mended in one.text for one in islice(candidates_of(file, [Fault(line)], ("scale",)), 12))
-
-
-def test_a_pointer_is_moved_on_as_others_are_and_neither_a_stride_nor_by_a_sum_of_a_tile():
-    loop = "for i in range(n):\n    s += tl.sum(p, 1)\n    q_ptr += n\n    w = tl.load(l_ptr + i * stride_lm)"
-    text = in_kernel(loop).replace("scale):", "scale, stride_lm):")
-    line = next(at for at, each in enumerate(text.split("\n"), 1) if "tl.load" in each)
-    found = [one.text for one in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), FIRST)]
-    assert any("l_ptr += n" in one for one in found)
-    assert not any("l_ptr += tl.sum" in one or "stride_lm +=" in one for one in found)
 
 
 def test_a_hint_to_the_compiler_is_not_edited_but_what_its_value_was_computed_from():
@@ -386,12 +369,10 @@ def backward(q, k, scale):
 """
 
 
-def test_strides_of_a_tensor_of_which_only_a_product_is_passed_become_those_of_the_product(tmp_path):
+def test_strides_of_a_tensor_of_which_only_a_product_is_passed_are_given_to_the_product(tmp_path):
     (tmp_path / "made.py").write_text(MADE_OF_K)
     file = KernelFile(str(tmp_path / "made.py"), MADE_OF_K)
     line = MADE_OF_K[: MADE_OF_K.index("dq_kernel[")].count("\n") + 1
-    first = next(candidates_of(file, [Fault(line)]))
-    assert "(scaled, dq, scaled.stride(0), scaled.stride(1), N=16)" in first.text
     assert list(passed_of_others(file.file, "dq_kernel", "K")) == [line, line]
 
 
@@ -419,41 +400,3 @@ def backward(k, do, dq, sizes):
 def test_a_starred_stride_is_given_to_the_strides_of_one_tensor(tmp_path, strides, tensor, lines):
     (tmp_path / "starred.py").write_text(STARRED.replace("*STRIDES", strides))
     assert list(passed_of_others(str(tmp_path / "starred.py"), "dq_kernel", tensor)) == lines
-
-
-ADVANCED = """\
-@triton.jit
-def f(K, V, lo, hi, s, BLOCK: tl.constexpr):
-    k_ptr = tl.make_block_ptr(K)
-    v_ptr = tl.make_block_ptr(V)
-    if hi > lo:
-        k_ptr = tl.advance(k_ptr, (0, lo))
-        v_ptr = tl.advance(v_ptr, (lo, 0))
-        for start in range(lo, hi, BLOCK):
-            k = tl.load(k_ptr)
-            v = tl.load(v_ptr)
-            k_ptr = tl.advance(k_ptr, (0, BLOCK))
-            v_ptr = tl.advance(v_ptr, (BLOCK, 0))
-"""
-MOVED = """\
-@triton.jit
-def f(K, V, n, s, BLOCK: tl.constexpr):
-    k_ptrs = K + tl.arange(0, BLOCK)
-    v_ptrs = V + tl.arange(0, BLOCK)
-    for _ in range(n):
-        k = tl.load(k_ptrs)
-        v = tl.load(v_ptrs)
-        k_ptrs += BLOCK * s
-        v_ptrs += BLOCK * s
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "lost"),
-    [(ADVANCED, "        v_ptr = tl.advance(v_ptr, (lo, 0))\n"), (MOVED, "        v_ptrs += BLOCK * s\n")],
-)
-def test_a_pointer_that_stays_behind_is_moved_on_as_the_others_are(text, lost):
-    wrong = text.replace(lost, "")
-    line = next(at for at, each in enumerate(wrong.split("\n"), 1) if "v = " in each)
-    found = islice(candidates_of(KernelFile("mine.py", wrong), [Fault(line)]), 8)
-    assert text in [candidate.text for candidate in found]

@@ -311,14 +311,6 @@ def rounded_early(file: KernelFile) -> Iterator[Change]:
             yield Change("PREC", call, (file.replaced(call, f"{file.text_of(call)}.to(tl.bfloat16).to(tl.float32)"),))
 
 
-def axis_asked(at: Spot) -> Undone:
-    """Another axis of a stride."""
-    for call in at.calls("stride"):
-        match call.args:
-            case [ast.Constant(value) as axis]:
-                yield from (at.put(1.5, axis, str(other)) for other in range(4) if other != value)
-
-
 VALUES = (
     Row("factor-dropped", "a factor is missing", factor_dropped, (factor_added, factor_of_sibling)),
     Row("factor-misplaced", "a factor is of one side of a difference and not of both, or the reverse",
@@ -326,7 +318,7 @@ VALUES = (
     Row("subtrahend-changed", "a row is not subtracted, or along the wrong axis", subtrahend_changed,
         (delta_taken, axis_given)),
     Row("sign-changed", "{old} stands for {new}", undoes=(sign_changed,)),
-    Row("constant-changed", "{old} stands for {new}", undoes=(constant_changed, axis_asked), of_hosts=True),
+    Row("constant-changed", "{old} stands for {new}", undoes=(constant_changed,), of_hosts=True),
     Row("part-put-on", "{old} stands where {new} is meant", undoes=(part_alone,), of_hosts=True),
     Row("other-base", "{old} stands for {new}: the other base", other_base, again=0.7),
     Row("transpose-dropped", "a product takes {old} and not {new}", transpose_dropped, (transposed,), again=2.0),
