@@ -30,8 +30,6 @@ _SIGNS = ("+", "-", "+=", "-=")
 SOONEST = 1.5
 # Statements that are looked at around one line.
 _SPOTS = 60
-_Costed = tuple[float, Edits, str, bool]
-"""How unlikely an edit is, the edit, what it undoes, in words, and whether the cause says its words."""
 
 
 @dataclass(frozen=True)
@@ -110,48 +108,50 @@ def candidates_of(
     """
     seen: set[Edits] = set()
     known: set[str] = set()
-    for cost, edits, *says in _by_cost(file, faults, [word.lower() for word in wanted], contiguous=contiguous):
-        parsed = None if edits in seen else as_parsed(file, edits)
-        seen.add(edits)
+    for candidate in _by_cost(file, faults, [word.lower() for word in wanted], contiguous=contiguous):
+        parsed = None if candidate.edits in seen else as_parsed(file, candidate.edits)
+        seen.add(candidate.edits)
         if parsed is not None and parsed not in known:
             known.add(parsed)
-            yield Candidate(file, edits, cost, *says)
+            yield candidate
 
 
-def _by_cost(file: KernelFile, faults: Sequence[Fault], words: Sequence[str], *, contiguous: bool) -> Iterator[_Costed]:
+def _by_cost(
+    file: KernelFile, faults: Sequence[Fault], words: Sequence[str], *, contiguous: bool
+) -> Iterator[Candidate]:
     """Made distance by distance, since most are never asked for."""
-    waiting: list[tuple[float, int, _Costed]] = []
+    waiting: list[tuple[float, int, Candidate]] = []
     number = count()
     around = [(*each, fault) for fault in faults for each in islice(spots_of(file, fault.line, fault.grid), _SPOTS)]
     around.sort(key=lambda each: each[0])
     for distance, spots in groupby(around, key=lambda each: each[0]):
         while waiting and waiting[0][0] < _STEP * distance - SOONEST:
             yield heapq.heappop(waiting)[2]
-        for costed in _of_spots([(spot, fault) for _, spot, fault in spots], words, contiguous=contiguous):
-            cost, *rest = costed
-            cost += _STEP * distance
-            heapq.heappush(waiting, (cost, next(number), (cost, *rest)))
+        for each in _of_spots([(spot, fault) for _, spot, fault in spots], words, contiguous=contiguous):
+            cost = each.cost + _STEP * distance
+            heapq.heappush(waiting, (cost, next(number), replace(each, cost=cost)))
     while waiting:
         yield heapq.heappop(waiting)[2]
 
 
-def _of_spots(spots: Sequence[tuple[Spot, Fault]], words: Sequence[str], *, contiguous: bool) -> Iterator[_Costed]:
-    alike: dict[tuple[str, Edits], list[_Costed]] = {}
+def _of_spots(spots: Sequence[tuple[Spot, Fault]], words: Sequence[str], *, contiguous: bool) -> Iterator[Candidate]:
+    alike: dict[tuple[str, Edits], list[Candidate]] = {}
     for spot, fault in spots:
         made = _OF if _makes(spot, fault.of) else 0.0
         for rank, edits, row in undone(spot):
             cost = rank - made + (_SUMMED if fault.is_summed else 0.0) + _of_edits(spot, edits, contiguous=contiguous)
             is_sign = fault.is_turned and all(edit.text in _SIGNS for edit in edits)
             is_wanted = is_sign or _has(edits, words)
-            costed = cost - _WANTED * is_wanted, edits, row.says_of(spot.file, edits), is_wanted
-            yield costed
-            alike.setdefault(_relative(spot, edits), []).append(costed)
+            says = row.says_of(spot.file, edits)
+            candidate = Candidate(spot.file, edits, cost - _WANTED * is_wanted, says, is_wanted)
+            yield candidate
+            alike.setdefault(_relative(spot, edits), []).append(candidate)
     for several in alike.values():
-        different = {edits for _, edits, *_ in several}
+        different = {each.edits for each in several}
         together = _joined(list(different)) if len(different) > 1 else None
         if together is not None:
-            cost, _, *rest = min(several, key=lambda costed: costed[0])
-            yield cost - _TOGETHER, together, *rest
+            least = min(several, key=lambda each: each.cost)
+            yield replace(least, edits=together, cost=least.cost - _TOGETHER)
 
 
 def _of_edits(spot: Spot, edits: Edits, *, contiguous: bool) -> float:
