@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ..kernel_file import Change, KernelFile, called, calls_in, names_in, parameters
+from ..kernel_file import Change, KernelFile, called, calls_in, inside, names_in, parameters
+from ..text import Edit
 from ..triton_source import blocks, bound_in
 from .address_rows import uses
+from .alike import stride_of
 from .row import Row
 from .spots import Spot, Undone
 
@@ -129,6 +131,54 @@ def _depend(first: ast.stmt, second: ast.stmt) -> bool:
     return any(stores) and (stores[0] or loads[0]) and (stores[1] or loads[1])
 
 
+def moved_out(at: Spot) -> Undone:
+    """The last statement of a loop behind it: once, and not in each round."""
+    statement, loop = at.statement, _above(at, at.statement)
+    if not at.is_whole or blocks(statement) or not isinstance(loop, (ast.For, ast.While)) or loop.orelse:
+        return
+    if len(loop.body) > 1 and loop.body[-1] is statement:
+        start, end = at.file.span(loop.body[-2])[1], at.file.span(statement)[1]
+        yield 1.0, (Edit(start, end, f"\n{' ' * loop.col_offset}{at.file.text_of(statement)}"),)
+
+
+def pointer_advanced(at: Spot) -> Undone:
+    """A pointer that a loop reads from moved on in each round, as it moves on others that begin alike."""
+    for loop in _loops(at):
+        moving = [each for each in loop.body if isinstance(each, ast.AugAssign) and _is_step(each)]
+        pointers = [pointer for call in calls_in(loop, "load") for pointer in call.args[:1]]
+        loaded = {pointer.id for pointer in pointers if isinstance(pointer, ast.Name)}
+        known = {*parameters(at.function), *loaded}
+        standing = (at.reads - set(bound_in(loop.body))) & known
+        for name in sorted(name for name in standing if stride_of(name) is None):
+            for step, rank in _steps(at, name, moving, loaded if name in loaded else set()).items():
+                yield at.put_behind(rank, moving[-1], f"{name} += {step}")
+
+
+def _loops(at: Spot) -> Iterator[ast.For | ast.While]:
+    return (each for each in at.file.above(at.statement) if isinstance(each, (ast.For, ast.While)))
+
+
+def _is_step(statement: ast.AugAssign) -> bool:
+    """Whether it adds to a name what is made by no call, as sums of tiles are."""
+    is_made = any(called(node) not in ("", "to") for node in ast.walk(statement.value))
+    return isinstance(statement.target, ast.Name) and isinstance(statement.op, ast.Add) and not is_made
+
+
+def _steps(at: Spot, name: str, moving: list[ast.AugAssign], alike: set[str]) -> dict[str, float]:
+    """What others are moved on by, those first that begin with the same offset, or are used alike."""
+    starts = dict[str, str]()
+    for each in inside(at.function, ast.AugAssign):
+        if isinstance(each.target, ast.Name) and each not in moving:
+            starts[each.target.id] = at.file.text_of(each.value)
+    found: dict[str, float] = {}
+    for each in moving:
+        step, other = at.file.text_of(each.value), each.target.id  # type: ignore[union-attr]
+        is_alike = other in alike or (name in starts and starts.get(other) == starts[name])
+        rank = 0.5 if is_alike else 1.5
+        found[step] = min(rank, found.get(step, rank))
+    return found
+
+
 RANGES = (
     Row("range-cut", "a loop leaves tiles out, or takes too many", range_cut, (range_moved,),
         of_hosts=True),
@@ -137,6 +187,7 @@ RANGES = (
     Row("blocks-mixed-up", "{old} stands in the place of {new}", blocks_mixed_up, again=1.0),
     Row("zeros-not-written", "memory that nobody wrote is added to", zeros_not_written, (zeros_written,),
         of_hosts=True),
-    Row("statement-misplaced", "a statement stands in the wrong place", undoes=(order_changed,),
+    Row("statement-misplaced", "a statement stands in the wrong place", undoes=(order_changed, moved_out),
         of_hosts=True),
+    Row("pointer-left-behind", "a pointer is not moved on as others are", undoes=(pointer_advanced,)),
 )  # fmt: skip
