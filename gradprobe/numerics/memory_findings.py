@@ -41,7 +41,7 @@ def of_access(finding: AccessFinding) -> MemoryFinding:
         wraps=wraps,
         allocated=finding.allocated,
         runs_on=finding.kind == OUTSIDE and finding.runs_on,
-        rest=(rest.kernel, rest.place.file, rest.place.line) if rest else ("", "", 0),
+        rest=(rest[0], rest[1].file, rest[1].line) if rest else ("", "", 0),
     )
 
 

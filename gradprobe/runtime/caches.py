@@ -1,12 +1,11 @@
-"""The folders of compiled kernels: what Triton's holds of a kernel, and running with all of them empty."""
+"""The folders of compiled kernels: what Triton's holds, and running with all of them empty."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +13,6 @@ from ..targets.naming import triton_folder
 
 # Of Triton, of torch's compiler, of CUDA's driver (PTX), and of CUDA kernels on the CPU.
 _FOLDERS = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "GRADPROBE_CACHE_DIR")
-
-
-# A file that a location of Triton's code names.
-_NAMED = re.compile(r'loc\("([^"\n]+)":\d')
 
 
 @contextlib.contextmanager
@@ -42,37 +37,11 @@ class TritonCache:
     bytes: int
     entries: int
     """Compiled kernels."""
-    oldest: float | None
-    """Seconds since 1970; None of an empty one."""
-    newest: float | None
-    of_kernels: Mapping[str, int]
-    """The entries of each kernel that was asked for, made from its file."""
 
 
-def triton_cache(kernels: Mapping[str, Collection[str]]) -> TritonCache:
-    """What is in the folder that the environment names.
-
-    Args:
-        kernels: the names of kernels by their file, links resolved.
-    """
-    folder, found, size = triton_folder(), list[Path](), 0
-    for file in folder.glob("*/*") if folder.is_dir() else ():
-        with contextlib.suppress(OSError):
-            size += file.stat().st_size
-            if file.suffix == ".json" and not file.name.startswith("__grp__"):
-                found.append(file)
-    times = sorted(file.stat().st_mtime for file in found)
-    oldest, newest = (times[0], times[-1]) if times else (None, None)
-    wanted = {name: file for file, names in kernels.items() for name in names}
-    counts = {name: sum(_is_of(entry, name, file) for entry in found) for name, file in wanted.items()}
-    return TritonCache(str(folder), size, len(found), oldest, newest, counts)
-
-
-def _is_of(entry: Path, kernel: str, file: str) -> bool:
-    """Whether an entry is of a kernel of that name in that file, which the locations in its code name."""
-    if entry.stem != kernel:
-        return False
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        named = set(_NAMED.findall(entry.with_suffix(".ttir").read_text()))
-        return file in map(os.path.realpath, named)
-    return False
+def triton_cache() -> TritonCache:
+    """What is in the folder that the environment names."""
+    folder = triton_folder()
+    files = [file for file in folder.glob("*/*") if file.is_file()] if folder.is_dir() else []
+    kernels = [file for file in files if file.suffix == ".json" and not file.name.startswith("__grp__")]
+    return TritonCache(str(folder), sum(file.stat().st_size for file in files), len(kernels))

@@ -174,18 +174,28 @@ def one_configuration(ran: list[Configuration], pinned: Mapping[str, int]) -> It
         ran: gets the configuration of each launch.
         pinned: the numbers of the configurations that are asked for, by kernel.
     """
-    tuner: Any = getattr(sys.modules.get("triton.runtime.autotuner"), "Autotuner", None)
-    if tuner is None:
-        yield
-        return
+    base: Any = getattr(sys.modules.get("triton.runtime.autotuner"), "Autotuner", None)
 
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        launch = _Launch(self, args, kwargs)
-        return launch.pinned_or_first(pinned.get(launch.kernel), ran)
+    def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        kernel, allowed = str(tuner.base_fn.__name__), _allowed(tuner, args, kwargs)
+        number = pinned.get(kernel, 0)
+        first = [one for one in allowed if number and any(one is each for each in tuner.configs[number - 1 : number])]
+        failures: list[Exception] = []
+        for at, config in enumerate((*first, *allowed)):
+            try:
+                result = _run_with(tuner, config, args, kwargs)
+            except Exception as error:
+                if not _does_not_fit(error):
+                    raise
+                failures.append(error)
+            else:
+                ran.append(_described(tuner, config, allowed, pinned=at < len(first)))
+                return result
+        raise failures[len(first)]
 
     with contextlib.ExitStack() as stack:
-        for one in _with_a_run_of_its_own(tuner):
-            stack.enter_context(replaced(one, "run", run))
+        for tuner in () if base is None else _with_a_run_of_its_own(base):
+            stack.enter_context(replaced(tuner, "run", run))
         yield
 
 
@@ -197,63 +207,36 @@ def _with_a_run_of_its_own(tuner: Any) -> Iterator[Any]:
         yield from _with_a_run_of_its_own(derived)
 
 
-@dataclass(frozen=True)
-class _Launch:
-    """One launch of an autotuned kernel."""
+def _allowed(tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The configurations that the decorator's pruning leaves; of those that mean the same, the first."""
+    tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+    left = tuner.prune_configs(dict(kwargs)) if len(tuner.configs) > 1 else tuner.configs
+    found: dict[str, Any] = {}
+    for config in left:
+        found.setdefault(_meaning(config), config)
+    return list(found.values())
 
-    tuner: Any
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
 
-    @property
-    def kernel(self) -> str:
-        return str(self.tuner.base_fn.__name__)
+def _run_with(tuner: Any, config: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Launches a kernel as its tuner does once it has chosen."""
+    words = config.all_kwargs()
+    if twice := sorted(config.kwargs.keys() & kwargs.keys()):
+        raise ValueError(
+            f"{tuner.base_fn.__name__} is given {', '.join(twice)} by its launch and by its configurations"
+        )
+    if config.pre_hook is not None:
+        config.pre_hook({**dict(zip(tuner.arg_names, args, strict=False)), **kwargs, **words})
+    return tuner.fn.run(*args, **kwargs, **words)
 
-    def pinned_or_first(self, number: int | None, ran: list[Configuration]) -> Any:
-        """Runs with configuration `number` where pruning leaves it and it fits, else with the first that fits."""
-        allowed = self._allowed()
-        request = self.tuner.configs[number - 1 : number] if number is not None else []
-        pinned = [config for config in allowed if any(config is one for one in request)]
-        failures: list[Exception] = []
-        for config in (*pinned, *allowed):
-            try:
-                return self.with_configuration(config, ran, pinned=len(failures) < len(pinned))
-            except Exception as error:
-                if not _does_not_fit(error):
-                    raise
-                failures.append(error)
-        raise failures[len(pinned)]
 
-    def with_configuration(self, config: Any, ran: list[Configuration], *, pinned: bool = False) -> Any:
-        """Launches the kernel as the tuner does once it has chosen."""
-        words = config.all_kwargs()
-        twice = sorted(config.kwargs.keys() & self.kwargs.keys())
-        if twice:
-            raise ValueError(f"{self.kernel} is given {', '.join(twice)} by its launch and by its configurations")
-        if config.pre_hook is not None:
-            config.pre_hook({**dict(zip(self.tuner.arg_names, self.args, strict=False)), **self.kwargs, **words})
-        result = self.tuner.fn.run(*self.args, **self.kwargs, **words)
-        ran.append(self._described(config, pinned=pinned))
-        return result
-
-    def _allowed(self) -> Sequence[Any]:
-        """The configurations that the decorator's pruning leaves; of those that mean the same, the first."""
-        self.tuner.nargs = dict(zip(self.tuner.arg_names, self.args, strict=False))
-        left = self.tuner.prune_configs(dict(self.kwargs)) if len(self.tuner.configs) > 1 else self.tuner.configs
-        kept: dict[str, Any] = {}
-        for config in left:
-            kept.setdefault(_meaning(config), config)
-        return list(kept.values())
-
-    def _described(self, config: Any, *, pinned: bool) -> Configuration:
-        meanings = [_meaning(each) for each in self.tuner.configs]
-        number = next(at for at, each in enumerate(self.tuner.configs) if each is config) + 1
-        words = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
-        shown = ", ".join(f"{name}={value}" for name, value in words.items())
-        same = tuple(meanings.index(meaning) + 1 for meaning in meanings)
-        kept = {id(each) for each in self._allowed()}
-        others = tuple(at for at, each in enumerate(self.tuner.configs, 1) if id(each) in kept and at != number)
-        return Configuration(self.kernel, number, len(meanings), shown, same, pinned, others)
+def _described(tuner: Any, config: Any, allowed: Sequence[Any], *, pinned: bool) -> Configuration:
+    meanings, ids = [_meaning(each) for each in tuner.configs], [id(each) for each in tuner.configs]
+    words = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+    shown = ", ".join(f"{name}={value}" for name, value in words.items())
+    same = tuple(meanings.index(meaning) + 1 for meaning in meanings)
+    others = tuple(sorted(ids.index(id(each)) + 1 for each in allowed if each is not config))
+    number = ids.index(id(config)) + 1
+    return Configuration(str(tuner.base_fn.__name__), number, len(meanings), shown, same, pinned, others)
 
 
 def _meaning(config: Any) -> str:

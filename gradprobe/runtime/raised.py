@@ -24,6 +24,7 @@ from .backend import interpreting
 
 # Lines further out that are told too, variables of a line, and letters of a value and of code.
 _OUTER, _VARIABLES, _LETTERS, _CODE = 3, 8, 40, 100
+_SIDE_BY_SIDE = "--heads times --head-dim"
 
 
 @dataclass(frozen=True)
@@ -141,11 +142,8 @@ def _names(place: EndedLine) -> list[str]:
         tree = ast.parse("".join(linecache.getlines(place.file)))
     except (SyntaxError, ValueError):
         return []
-    holding = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.stmt) and node.lineno <= place.line <= (node.end_lineno or 0)
-    ]
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    holding = [node for node in statements if node.lineno <= place.line <= (node.end_lineno or 0)]
     if not holding:
         return []
     statement = max(holding, key=lambda node: node.lineno)
@@ -162,7 +160,8 @@ def _value(name: str, value: Any, case: Case) -> str:
         return f"{name}({', '.join(map(str, names))})"
     plain = _plain(value)
     if isinstance(plain, (bool, int, float, str, type(None))):
-        return f"{name} = {_cut(repr(plain), _LETTERS)}{_as_option(plain, case)}"
+        options = _options_of(plain, case)
+        return f"{name} = {_cut(repr(plain), _LETTERS)}" + (f" (as {options[0]})" if len(options) == 1 else "")
     shape, dtype = getattr(plain, "shape", None), getattr(plain, "dtype", None)
     if shape is None or dtype is None:
         return ""
@@ -187,26 +186,17 @@ def _plain(value: Any) -> Any:
     return (data.astype("uint32") << 16).view("float32").item() if is_bf16 else data.item()
 
 
-def _as_option(value: object, case: Case) -> str:
-    """` (as --head-dim)` of a number that one size of the case alone is."""
-    options = _options_of(value, case) if type(value) is int and value > 1 else []
-    return f" (as {options[0]})" if len(options) == 1 else ""
-
-
-def _options_of(value: int, case: Case) -> list[str]:
+def _options_of(value: object, case: Case) -> list[str]:
     """What of the case is so large: a size, or all heads of a row side by side."""
-    beside = {"--heads times --head-dim": case.heads * case.head_dim}
-    return [words for words, size in (_sizes(case) | beside).items() if size == value]
-
-
-def _sizes(case: Case) -> dict[str, int]:
-    lengths = {"--seqlen-q": case.seqlen_q, "--seqlen-k": case.seqlen_k}
-    dims = {"--head-dim": case.head_dim, "--head-dim-v": case.head_dim_v}
-    heads = {"--heads": case.heads, "--kv-heads": case.kv_heads}
-    lengths = {"--seqlen": case.seqlen_q} if case.seqlen_q == case.seqlen_k else lengths
-    dims = {"--head-dim": case.head_dim} if case.head_dim == case.head_dim_v else dims
-    heads = {"--heads": case.heads} if case.heads == case.kv_heads else heads
-    return {"--batch": case.batch, **heads, **lengths, **dims}
+    sizes = {
+        "--batch": case.batch, "--heads": case.heads, "--kv-heads": case.kv_heads, "--seqlen-q": case.seqlen_q,
+        "--seqlen-k": case.seqlen_k, "--head-dim": case.head_dim, "--head-dim-v": case.head_dim_v,
+        _SIDE_BY_SIDE: case.heads * case.head_dim,
+    }  # fmt: skip
+    alike = {"--kv-heads": "--heads", "--seqlen-k": "--seqlen-q", "--head-dim-v": "--head-dim"}
+    found = [option for option, size in sizes.items() if size == value and type(value) is int and value > 1]
+    left = [option for option in found if alike.get(option) not in found]
+    return ["--seqlen" if one == "--seqlen-q" and case.seqlen_q == case.seqlen_k else one for one in left]
 
 
 def _program(error: BaseException) -> str:
@@ -222,14 +212,12 @@ def _remarks(error: BaseException, step: _Step, case: Case) -> Iterator[str]:
     innermost = list(_chain(error))[-1]
     words = str(getattr(innermost, "error_message", None) or innermost)
     values = (_plain(step.scope[name]) for name in _names(step.place) if name in step.scope)
-    numbers = {value for value in values if isinstance(value, int)}
-    if "power of 2" in words or "power of two" in words:
-        for number in sorted(number for number in numbers if number & (number - 1)):
-            options = _options_of(number, case)
-            if len(options) == 1 and options[0] in _sizes(case):
-                yield f"{number} is no power of two; with {options[0]} {1 << number.bit_length()} it is one"
-            elif options:
-                yield f"{number} is no power of two; it may be {' or '.join(options)}"
+    for number in sorted({one for one in values if isinstance(one, int) and one & (one - 1)}):
+        options = _options_of(number, case) if "power of 2" in words or "power of two" in words else []
+        if len(options) == 1 and options[0] != _SIDE_BY_SIDE:
+            yield f"{number} is no power of two; with {options[0]} {1 << number.bit_length()} it is one"
+        elif options:
+            yield f"{number} is no power of two; it may be {' or '.join(options)}"
     unknown = [name for name in _names(step.place) if name not in step.scope and not hasattr(builtins, name)]
     for name in (name for name in unknown if re.search(rf"\b{name}\b", words)):
         if close := difflib.get_close_matches(name, [*step.scope], 1):

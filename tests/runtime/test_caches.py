@@ -1,4 +1,4 @@
-"""Caches of compiled kernels: empty ones for a while, and what Triton's holds of a kernel."""
+"""Caches of compiled kernels: empty ones for a while, and what Triton's holds."""
 
 import json
 import os
@@ -20,17 +20,12 @@ def test_caches_are_empty_folders_for_a_while_and_then_as_before(monkeypatch):
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
 
 
-def test_entries_of_a_kernel_are_those_whose_code_names_its_file(tmp_path, monkeypatch):
+def test_entries_are_compiled_kernels(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    (tmp_path / "linked").symlink_to("/my")
-    linked = str(tmp_path / "linked" / "a.py")
-    for key, name, file in (("A", "dq", "/my/a.py"), ("B", "dq", "/another/a.py"), ("C", "dkv", linked)):
+    for key, name in (("A", "dq"), ("B", "dq"), ("C", "dkv")):
         (tmp_path / key).mkdir()
         (tmp_path / key / f"{name}.json").write_text(json.dumps({"name": name}))
         (tmp_path / key / f"__grp__{name}.json").write_text("{}")
-        (tmp_path / key / f"{name}.ttir").write_text(f"#loc = loc({json.dumps(file)}:3:0)\n")
-    found = triton_cache({"/my/a.py": ("dq", "dkv", "other")})
-    assert (found.entries, dict(found.of_kernels)) == (3, {"dq": 1, "dkv": 1, "other": 0})
-    assert found.oldest <= found.newest
+    assert triton_cache().entries == 3
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "none"))
-    assert triton_cache({}).entries == 0
+    assert triton_cache().entries == 0

@@ -81,7 +81,7 @@ def examine_machine(command: str, tick: Tick) -> Examination:
     found, surveys = _all_climbed(rungs, tick)
     survey = replace(surveys[ways[0][1]], mended=surveys["cpu"].mended)
     climbed = tuple(found[rung.key] for _, rung in rungs)
-    made = Examination("", machine(), survey, climbed, (), triton_cache({}), left_out, 0.0, command)
+    made = Examination("", machine(), survey, climbed, (), triton_cache(), left_out, 0.0, command)
     return replace(made, closer=_closer(made), seconds=time.perf_counter() - start)
 
 
@@ -134,8 +134,7 @@ def examine_target(request: CheckRequest, command: str, timeout: float | None, t
     above = (RungResult(rung, NOT_RUN) for rung in rungs[len(steps) :])
     climbed = (*(step.climbed for step in steps), *above)
     closer = tuple(step.closer for step in steps if step.closer is not None)
-    cache = triton_cache({file.file: file.kernels for file in surveys[0].files})
-    made = Examination(request.target, machine(), surveys[0], climbed, closer, cache, (), 0.0, command)
+    made = Examination(request.target, machine(), surveys[0], climbed, closer, triton_cache(), (), 0.0, command)
     return replace(made, closer=(*closer, *_closer(made)), seconds=time.perf_counter() - start)
 
 

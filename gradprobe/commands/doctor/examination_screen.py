@@ -170,10 +170,6 @@ def _variable(name: str, value: str) -> str:
 def _of_cache(made: Examination) -> str:
     cache = made.cache
     words = f"Triton's, {_short(cache.folder)}: {plural(cache.entries, 'kernel')}, {cache.bytes / 2**20:.1f} MiB"
-    if cache.oldest is not None and cache.newest is not None:
-        words += f", from {_age(cache.oldest)} to {_age(cache.newest)}"
-    own = ", ".join(f"{name} {count}" for name, count in cache.of_kernels.items() if count)
-    words += f"; of this file: {own or 'none'}" if made.target else ""
     unused = " (not used: kernels are interpreted)" if made.survey.backend == "cpu" else ""
     return words + unused
 

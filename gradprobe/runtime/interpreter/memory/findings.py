@@ -71,22 +71,6 @@ class Earlier:
 
 
 @dataclass(frozen=True)
-class Rest:
-    """What an earlier launch stored of memory that is read where nothing has written it."""
-
-    kernel: str
-    place: SourceLine
-    alike: tuple[tuple[int, int], ...]
-    """(axis, how many programs there are along it) of that launch, of each along which no program asked its number."""
-
-    @property
-    def in_words(self) -> str:
-        axes = ", nor along ".join(f"axis {axis}, which has {many}" for axis, many in self.alike)
-        asks = f", and never asks which program it is along {axes}" if axes else ""
-        return f"{self.kernel} stores the rest, line {self.place.line}{asks}"
-
-
-@dataclass(frozen=True)
 class AccessFinding:
     """All accesses of one kind that one line of a kernel made to one tensor."""
 
@@ -114,8 +98,8 @@ class AccessFinding:
     """How many programs did it, counted anew in each launch."""
     allocated: tuple[str, int] = ("", 0)
     """Of a read of what nothing has written: the file and the line that allocated it, where they are known."""
-    rest: Rest | None = None
-    """Of the same: who stored the rest of it before; None where nobody did."""
+    rest: tuple[str, SourceLine] | None = None
+    """Of the same: the kernel and the line that stored the rest of it before; None where none did."""
     runs_on: bool = False
     """Whether each of these accesses left the tensor with every lane, in a program where its line had been inside."""
     beyond: tuple[int, int, int] | None = None
@@ -134,7 +118,7 @@ class AccessFinding:
             called.append(f"{inner.function}, {line}")
         where += f" (in {', in '.join(called)})" if called else ""
         count = f"{_number(self.lanes, 'lane')} in {_number(self.programs, 'program')}"
-        count += f"; {self.rest.in_words}" if self.rest else ""
+        count += f"; {self.rest[0]} stores the rest, line {self.rest[1].line}" if self.rest else ""
         source, number = self.allocated
         count += f"; allocated at {Path(source).name}:{number}" if source else ""
         return f"{self.kernel} {self._what_it_does()}, {where}; {count}"

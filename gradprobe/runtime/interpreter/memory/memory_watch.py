@@ -15,10 +15,10 @@ from ....inputs.memory import Array, Unwritten
 from ....model.assignment import OUTPUTS
 from ....model.memory_finding import MISALIGNED, OUTSIDE, RACE, UNWRITTEN
 from ....source.text import SourceLine
-from .findings import AccessFinding, CodeLine, Earlier, Program, Rest, places
+from .findings import AccessFinding, CodeLine, Earlier, Program, places
 from .stream import Access, Stream, Watcher
 from .views import View
-from .watched_launch import LastWriters, Launch, bits_at
+from .watched_launch import Launch, bits_at
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,7 +56,9 @@ class Memory(Watcher):
 
     def __init__(self, unwritten: Unwritten) -> None:
         super().__init__()
-        self._unwritten, self._last_writers = unwritten, LastWriters(unwritten)
+        self._unwritten = unwritten
+        self._last: dict[int, tuple[Launch, tuple[CodeLine, ...]]] = {}
+        """By home of what nothing had written once: the last launch that stored there, with its lines."""
         self._findings: dict[tuple[object, ...], _Count] = {}
         self._writers: dict[str, tuple[str, tuple[CodeLine, ...]]] = {}
         self._inside: dict[tuple[tuple[int, int], ...], tuple[int, Program, tuple[CodeLine, ...]]] = {}
@@ -133,7 +135,9 @@ class Memory(Watcher):
     def _stored(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
         is_atomic = access.kind == "atomic"
         events = access.launch.stores.add(view, addresses, access.width, access.lines, is_atomic=is_atomic)
-        self._last_writers.stored(access.launch, view.home, view.in_bytes(addresses), access.width, access.lines)
+        self._unwritten.stored(view.home, view.in_bytes(addresses), access.width)
+        if view.home in self._unwritten.places:
+            self._last[view.home] = access.launch, access.lines
         by_others = events != 0
         if not by_others.any():
             return
@@ -170,18 +174,15 @@ class Memory(Watcher):
             first = AccessFinding(*of)
             if kind == UNWRITTEN:
                 made = self._unwritten.places.get(view.home, ("", 0))
-                first = replace(first, allocated=made, rest=self._rest(view.home, launch))
+                before, its_lines = self._last.get(view.home, (launch, ()))
+                rest = None if before is launch else (before.kernel, places(its_lines)[0])
+                first = replace(first, allocated=made, rest=rest)
             self._findings[key] = _Count(first, launch)
         count, program = self._findings[key], (launch.number, access.program)
         inside = self._inside.get(_numbers(lines))
         count.runs_on &= bool(which.all()) and inside is not None and inside[:2] == program
         count.lanes += int(which.sum())
         count.programs.add(program)
-
-    def _rest(self, home: int, running: Launch) -> Rest | None:
-        """Who stored the rest of what is read where nothing has written it: an earlier launch."""
-        launch, lines = self._last_writers.before(running, home) or (None, ())
-        return None if launch is None else Rest(launch.kernel, places(lines)[0], tuple(launch.alike.items()))
 
 
 def _numbers(lines: tuple[CodeLine, ...]) -> tuple[tuple[int, int], ...]:

@@ -164,7 +164,6 @@ class Stream:
             (shipped.GridExecutor, "__call__", self._launching),
             (shipped.GridExecutor, "_init_args_hst", self._learning),
             (shipped, "_implicit_cvt", self._marking),
-            (builder, "create_get_program_id", self._numbering),
             (builder, "create_masked_load", partial(self._accessing, "load")),
             (builder, "create_masked_store", partial(self._accessing, "store")),
             (builder, "create_atomic_rmw", partial(self._accessing, "atomic")),
@@ -216,14 +215,6 @@ class Stream:
             return made
 
         return implicit_cvt
-
-    def _numbering(self, method: Method) -> Method:
-        def program_id(builder: Any, axis: int) -> Any:
-            if self.launch is not None:
-                self.launch.numbered(tuple(builder.grid_dim), axis)
-            return method(builder, axis)
-
-        return program_id
 
     def _accessing(self, kind: str, method: Method) -> Method:
         # Where among the arguments the pointers stand; behind them a value, but for a load, and the mask.
@@ -281,6 +272,7 @@ class Stream:
         """What is known of an access; None outside launches."""
         if self.launch is None:
             return None
+        self.launch.grid = tuple(builder.grid_dim)
         # A block's mask comes as an array, all others as handles.
         on, origins = mask.data if isinstance(mask, Handle) else mask, self.origins.of(pointers)
         at = executing(self.launch.code)

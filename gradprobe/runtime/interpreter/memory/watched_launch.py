@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from triton.runtime import interpreter as shipped
 
-from ....inputs.memory import Array, Marks, Unwritten
+from ....inputs.memory import Array, Marks
 from .findings import CodeLine, Earlier, Program
 from .views import NO_ORIGIN, View, argument_view
 
@@ -94,9 +94,7 @@ class Launch:
         self.origins: dict[int, int] = {}
         """The origin of the pointers made from an argument, by the argument's id."""
         self.grid: Program | None = None
-        """How many programs there are along each axis; None as long as none has asked which one it is."""
-        self.asked = set[int]()
-        """The axes along which programs asked that."""
+        """How many programs there are along each axis; None before the first access."""
 
     def learn(self, given: Mapping[str, Any], on_host: Mapping[str, Any]) -> None:
         """Takes the arguments by parameter name, as torch has them and as the interpreter gives them to the kernel."""
@@ -107,16 +105,6 @@ class Launch:
         moved = {view.home: view.low - view.home for view in self.views}
         known = (view.moved(moved.get(view.home, 0)) for view in self._known)
         self.around = (*known, *self.views)
-
-    def numbered(self, grid: Program, axis: int) -> None:
-        """Notes that a program asked which one it is along an axis."""
-        self.grid = grid
-        self.asked.add(axis)
-
-    @property
-    def alike(self) -> dict[int, int]:
-        """How many programs there are along each axis along which none asked: they do the same."""
-        return {at: many for at, many in enumerate(self.grid or ()) if many > 1 and at not in self.asked}
 
     def by_view(self, origins: int | Array, addresses: Array, lanes: Array) -> Iterator[tuple[View | None, Any]]:
         """(view, index of its addresses) for all addresses; the view is None where no known storage holds them.
@@ -146,26 +134,6 @@ class Launch:
                     yield view, chosen
         if left.any():
             yield None, np.flatnonzero(left)
-
-
-class LastWriters:
-    """What launches stored where nothing had a value."""
-
-    def __init__(self, unwritten: Unwritten) -> None:
-        self.unwritten = unwritten
-        self._last: dict[int, tuple[Launch, tuple[CodeLine, ...]]] = {}
-        """By home: the last launch that stored there, with its lines."""
-
-    def stored(self, launch: Launch, home: int, offsets: Array, width: int, lines: tuple[CodeLine, ...]) -> None:
-        """Notes a store of so many bytes at offsets in a storage."""
-        self.unwritten.stored(home, offsets, width)
-        if home in self.unwritten.places:
-            self._last[home] = launch, lines
-
-    def before(self, launch: Launch, home: int) -> tuple[Launch, tuple[CodeLine, ...]] | None:
-        """The launch that stored in a storage last, and its lines, where it is another one."""
-        last = self._last.get(home)
-        return None if last is None or last[0] is launch else last
 
 
 def _tensors(parameter: str, given: Any, on_host: Any) -> Iterator[tuple[str, Any, Any, Any]]:
