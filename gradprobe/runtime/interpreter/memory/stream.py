@@ -63,8 +63,8 @@ class Access:
     launch: Launch
     program: Program
     pointers: Any
-    origins: int | Array
-    """Which arguments of the launch these point into."""
+    origin: int
+    """Which argument of the launch these point into."""
     on: Array
     """bool, the lanes that are not masked."""
     lines: tuple[CodeLine, ...]
@@ -88,7 +88,7 @@ class Access:
         shape = self.pointers.data.shape
         lanes = (self.on if self.on.shape == shape else np.broadcast_to(self.on, shape)).reshape(-1).nonzero()[0]
         addresses = self.pointers.data.reshape(-1)[lanes]
-        found = self.launch.by_view(self.origins, addresses, lanes)
+        found = self.launch.by_view(self.origin, addresses)
         return [(view, lanes[some], addresses[some]) for view, some in found]
 
 
@@ -274,6 +274,6 @@ class Stream:
             return None
         self.launch.grid = tuple(builder.grid_dim)
         # A block's mask comes as an array, all others as handles.
-        on, origins = mask.data if isinstance(mask, Handle) else mask, self.origins.of(pointers)
+        on, origin = mask.data if isinstance(mask, Handle) else mask, self.origins.of(pointers)
         at = executing(self.launch.code)
-        return Access(kind, self.launch, builder.grid_idx, pointers, origins, on, *at, *about)
+        return Access(kind, self.launch, builder.grid_idx, pointers, origin, on, *at, *about)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,24 +20,24 @@ NO_ORIGIN = -1
 
 
 class Origins:
-    """A number for each argument, kept in the `attr` of handles: one for all pointers of a handle, or one for each."""
+    """A number for each argument, kept in the `attr` of handles: that of all pointers of a handle.
+
+    Where pointers into several arguments become one tile it is lost, and addresses are looked up instead.
+    """
 
     def __init__(self) -> None:
         self._key = f"gradprobe origin {id(self)}"
 
-    def set(self, handle: Any, origin: int | Array) -> None:
+    def set(self, handle: Any, origin: int) -> None:
         handle.attr[self._key] = origin
 
-    def of(self, handle: Any) -> int | Array:
-        """The origin of a handle's pointers; an array in their shape where they differ; NO_ORIGIN where it got lost."""
-        return handle.attr.get(self._key, NO_ORIGIN)
+    def of(self, handle: Any) -> int:
+        """The origin of a handle's pointers; NO_ORIGIN where it got lost."""
+        return handle.attr.get(self._key, NO_ORIGIN)  # type: ignore[no-any-return]
 
     def handed_on(self, step: Operation) -> None:
         """The result points into the argument that the first operand points into."""
-        origin = self.of(step.args[0])
-        if not isinstance(origin, int):
-            self.set(step.result, np.broadcast_to(origin, step.result.data.shape))
-        elif origin != NO_ORIGIN:
+        if (origin := self.of(step.args[0])) != NO_ORIGIN:
             self.set(step.result, origin)
 
     def of_block(self, step: Operation) -> None:
@@ -47,31 +46,15 @@ class Origins:
         self.set(pointers, self.of(step.of.base))
 
     def moved(self, step: Operation) -> None:
-        """The origins of pointers that are rearranged, where they differ, are rearranged likewise."""
+        """Pointers that are rearranged still point into their argument."""
         # A loop, since this runs more often than anything else here.
         for arg in step.args:
             if isinstance(arg, Handle) and self._key in arg.attr:
-                # Where that fails the origin is lost, and addresses are looked up instead.
-                with contextlib.suppress(Exception):
-                    self._move(step)
+                pointers = (each for each in step.args if isinstance(each, Handle) and each.dtype.scalar.is_ptr())
+                if all(self.of(each) == arg.attr[self._key] for each in pointers):
+                    for each in step.results:
+                        self.set(each, arg.attr[self._key])
                 break
-
-    def _move(self, step: Operation) -> None:
-        origins = [self.of(arg) for arg in step.args if self._is_pointer(arg)]
-        if all(isinstance(origin, int) and origin == origins[0] for origin in origins):
-            for each in step.results:
-                self.set(each, origins[0])
-            return
-        moved = step.moving(lambda arg: self._numbers(arg) if self._is_pointer(arg) else None)
-        for each, numbers in zip(step.results, moved, strict=True):
-            self.set(each, numbers)
-
-    def _is_pointer(self, thing: Any) -> bool:
-        return isinstance(thing, Handle) and (self._key in thing.attr or thing.dtype.scalar.is_ptr())
-
-    def _numbers(self, pointers: Any) -> Array:
-        """The origins of pointers, in their shape."""
-        return np.array(np.broadcast_to(self.of(pointers), pointers.data.shape), np.int64)
 
 
 @dataclass(frozen=True, eq=False)

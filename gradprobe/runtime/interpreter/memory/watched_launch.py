@@ -106,25 +106,14 @@ class Launch:
         known = (view.moved(moved.get(view.home, 0)) for view in self._known)
         self.around = (*known, *self.views)
 
-    def by_view(self, origins: int | Array, addresses: Array, lanes: Array) -> Iterator[tuple[View | None, Any]]:
+    def by_view(self, origin: int, addresses: Array) -> Iterator[tuple[View | None, Any]]:
         """(view, index of its addresses) for all addresses; the view is None where no known storage holds them.
 
-        Args:
-            origins: one for all pointers, or an array of which the addresses are those at `lanes`.
+        Of pointers of lost origin it is the view that has the address as an element, else one of its storage.
         """
-        if isinstance(origins, int) and origins != NO_ORIGIN:
-            yield self.views[origins], slice(None)
+        if origin != NO_ORIGIN:
+            yield self.views[origin], slice(None)
             return
-        numbers = np.full(len(lanes), origins) if isinstance(origins, int) else origins.reshape(-1)[lanes]
-        for number in np.unique(numbers):
-            chosen = np.flatnonzero(numbers == number)
-            if number != NO_ORIGIN:
-                yield self.views[number], chosen
-            else:
-                yield from ((view, chosen[some]) for view, some in self._by_storage(addresses[chosen]))
-
-    def _by_storage(self, addresses: Array) -> Iterator[tuple[View | None, Array]]:
-        """Pointers of lost origin: the view that has the address as an element, else one of its storage."""
         left = np.ones(len(addresses), bool)
         for owns in (lambda view: view.hold(addresses, 1), lambda view: view.in_storage(addresses, 1)):
             for view in (*self.views, *self.around):

@@ -115,8 +115,6 @@ def move_pointers(a_ptr, b_ptr, out_ptr, shift, HOW: tl.constexpr, N: tl.constex
     a, b = a_ptr + offs + shift, b_ptr + offs
     if HOW == "select":
         p = tl.where(offs % 2 == 0, a, b)
-    elif HOW == "select scalars":
-        p = tl.where(shift >= 0, a_ptr, b_ptr) + offs + shift
     elif HOW == "reshape":
         p = tl.reshape(tl.reshape(a, [8, N // 8]), [N])
     elif HOW == "trans":
@@ -125,9 +123,6 @@ def move_pointers(a_ptr, b_ptr, out_ptr, shift, HOW: tl.constexpr, N: tl.constex
         p = tl.reshape(tl.broadcast_to(tl.reshape(a_ptr + shift + tl.arange(0, 8), [8, 1]), [8, N // 8]), [N])
     elif HOW == "integers":
         p = (a.to(tl.int64) + 0).to(tl.pointer_type(tl.float32))
-    elif HOW == "select, then moved":
-        p = tl.where(offs % 2 == 0, a, b)
-        p = tl.reshape(tl.trans(tl.reshape(p, [8, N // 8])), [N]) + 0
     elif HOW == "property":
         p = tl.reshape(tl.reshape(a, [8, N // 8]).T, [N])
     else:
