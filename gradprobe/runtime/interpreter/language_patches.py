@@ -68,6 +68,8 @@ def make_scalars_right() -> None:
         language(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
         scope.set_attr(tensor, "__bool__", PLANS.asking(tensor.__bool__))
+        # As it is compiled: by an operation of the builder, which watchers see.
+        scope.set_attr(tensor, "T", property(lambda self: tl.trans(self, 1, 0)))
 
     def splat_bools(self: Any, shape: Any, scalar: Any) -> Any:
         # A comparison keeps its operands' type beside its bools; 3.9 spreads them as that type, and refuses the mask.

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
@@ -21,8 +20,6 @@ _MOVES = "splat unsplat broadcast expand_dims reshape trans select cat join spli
 REARRANGING = tuple(f"create_{name}" for name in _MOVES.split())
 # Those whose result holds, in place, pointers that come from its first operand.
 IN_PLACE = ("create_addptr", "create_bitcast", "create_int_to_ptr", "create_ptr_to_int")
-# The one that is none of the builder's: the interpreter puts it into the language in each launch.
-TRANSPOSE = "tensor.T"
 # What makes the pointers of blocks. Block pointers are gone from Triton 3.8 on.
 OF_BLOCKS = ("BlockPointerHandle.materialize_pointers", "TensorDescHandle.materialize_pointers")
 
@@ -79,21 +76,6 @@ def _place_of(name: str) -> tuple[Any, str]:
     """Where a method is found: in the builder, or in a class of the interpreter, which may have no such class."""
     owner, _, attribute = name.rpartition(".")
     return getattr(shipped, owner or "InterpreterBuilder", None), attribute
-
-
-def transposing(patch: Method, notes: Sequence[Note], tensor: Any, scope: Any) -> None:
-    """Patches the language's tensors as in each launch, with a transposition that notes what it did."""
-    patch(tensor, scope)
-    plain = tensor.T.fget
-
-    def transposed(this: Any) -> Any:
-        result = plain(this)
-        again = lambda _, handle: Handle(np.transpose(handle.data), handle.dtype)  # noqa: E731
-        for note in notes:
-            note(Operation(this, (this.handle,), {}, result.handle, again))
-        return result
-
-    tensor.T = property(transposed)
 
 
 def _noted(method: Method, notes: Sequence[Note]) -> Method:

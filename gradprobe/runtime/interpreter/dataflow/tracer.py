@@ -16,8 +16,9 @@ import numpy as np
 
 from ....inputs.memory import Array, Unwritten
 from ..memory.memory_watch import watched_memory
-from ..memory.stream import Access, Stream, Watcher
-from ..operations import REARRANGING, TRANSPOSE, Handle, Note, Operation
+from ..memory.stream import Access, Watcher
+from ..memory.watched_launch import Launch
+from ..operations import REARRANGING, Handle, Note, Operation
 from .accesses import IndexedAccesses
 from .graph import Crossing, Flow, Node, Tile
 from .lanes import NOWHERE, Cover, Lanes, reduced, without
@@ -35,7 +36,7 @@ _BY_LANE = {
     "fcmpOLT fcmpOGT fcmpOLE fcmpOGE fcmpOEQ fcmpONE fcmpUNE": slice(2),
     "select": slice(1, 3),
 }
-_MOVED = (*(name for name in REARRANGING if name not in ("create_gather", "create_select")), TRANSPOSE)
+_MOVED = tuple(name for name in REARRANGING if name not in ("create_gather", "create_select"))
 _NO_LOAD = frozenset[int]()
 
 
@@ -58,16 +59,11 @@ class _Tracer(Watcher):
         yield from ((name, self._moved) for name in _MOVED)
         yield from notes_of_slices(self._flow)
 
-    @contextlib.contextmanager
-    def around(self, executor: Any, arguments: Sequence[Any], stream: Stream) -> Iterator[None]:
+    def begun(self, launch: Launch, arguments: Sequence[Any]) -> None:
         """A launch is the flow's."""
+        self._flow.launch = launch
         for argument in arguments:
             self._flow.attempt(self._learn, argument)
-        before, self._flow.launch = self._flow.launch, stream.launch
-        try:
-            yield
-        finally:
-            self._flow.launch = before
 
     def after(self, access: Access, result: Any) -> None:
         """Notes what it read or wrote, but for an exchange that compares."""

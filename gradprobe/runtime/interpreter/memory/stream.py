@@ -11,7 +11,6 @@ import functools
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, FrameType
@@ -26,7 +25,7 @@ from ....inputs.memory import Array
 from ....model.failures import fault_words
 from ....targets.surroundings import replaced
 from ..bfloat16 import InterpreterNotKnown
-from ..operations import IN_PLACE, OF_BLOCKS, REARRANGING, TRANSPOSE, Handle, Method, Note, noting, transposing
+from ..operations import IN_PLACE, OF_BLOCKS, REARRANGING, Handle, Method, Note, noting
 from .findings import CodeLine, Program, is_between
 from .views import Origins, View, view_of
 from .watched_launch import Launch
@@ -102,9 +101,8 @@ class Watcher:
         """What is to be called after operations, each with the name of its method."""
         return ()
 
-    def around(self, executor: Any, arguments: Sequence[Any], stream: Stream) -> AbstractContextManager[Any]:
-        """Entered around a launch."""
-        return nullcontext()
+    def begun(self, launch: Launch, arguments: Sequence[Any]) -> None:
+        """Told of a launch before it runs."""
 
     def before(self, access: Access) -> Array | None:
         """The lanes of an access that may be made, flat; None for all that are not masked."""
@@ -151,10 +149,7 @@ class Stream:
             stack.callback(setattr, self, "_is_open", False)
             for owner, name, wrapper in patches:
                 stack.enter_context(replaced(owner, name, wrapper(getattr(owner, name))))
-            notes = self._notes()
-            stack.enter_context(noting(notes))
-            patch = partial(transposing, shipped._patch_lang_tensor, notes[TRANSPOSE])
-            stack.enter_context(replaced(shipped, "_patch_lang_tensor", patch))
+            stack.enter_context(noting(self._notes()))
             self._is_open = True
             yield
 
@@ -184,15 +179,14 @@ class Stream:
         def launch(executor: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._is_open:
                 return method(executor, *args, **kwargs)
-            before, self._launches = self.launch, self._launches + 1
+            self._launches += 1
             self.launch = Launch(self._launches, executor.fn, self._known)
+            for watcher in self._watchers:
+                attempted(watcher.errors, watcher.begun, self.launch, (*args, *kwargs.values()))
             try:
-                with contextlib.ExitStack() as stack:
-                    for watcher in self._watchers:
-                        stack.enter_context(watcher.around(executor, (*args, *kwargs.values()), self))
-                    return method(executor, *args, **kwargs)
+                return method(executor, *args, **kwargs)
             finally:
-                self.launch = before
+                self.launch = None
 
         return launch
 
