@@ -3,7 +3,7 @@
 Import this only once TRITON_INTERPRET=1 is in the environment, since it imports triton.
 """
 
-from .bfloat16 import InterpreterNotKnown, make_bfloat16_right, wrong_bfloat16_operations
+from .bfloat16 import InterpreterNotKnown, make_bfloat16_right
 from .language_patches import (
     keep_arguments_in_place,
     keep_patched_language,
@@ -17,7 +17,7 @@ from .names import find_names, give_loops_dtypes
 from .quick import make_operations_quick
 from .shipped import shipped_language
 
-__all__ = ["InterpreterNotKnown", "make_bfloat16_right", "mend_interpreter", "wrong_bfloat16_operations"]
+__all__ = ["InterpreterNotKnown", "make_bfloat16_right", "mend_interpreter"]
 # Each is applied once, in this order.
 _PATCHES = (
     shipped_language, make_scalars_right, keep_patched_language, repeat_operations,

@@ -1,4 +1,4 @@
-"""Patches that make bfloat16 right in Triton's interpreter, and a quick check that it is.
+"""Patches that make bfloat16 right in Triton's interpreter.
 
 The interpreter keeps the bits of bfloat16 in numpy's uint16, and computes with them as if they were integers.
 Import this only once TRITON_INTERPRET=1 is in the environment, since it imports triton.
@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 import triton
 import triton.language as tl
 from triton.runtime import interpreter as shipped
@@ -178,39 +177,3 @@ def make_bfloat16_right() -> None:
         setattr(getattr(shipped, owner), name, _mended(getattr(getattr(shipped, owner), name), mend))
     shipped.InterpreterBuilder.get_bf16 = _constant
     PLANS.forget()  # they may hold constants
-
-
-@triton.jit
-def probe_kernel(a_ptr, b_ptr, out_ptr, size: tl.constexpr):  # type: ignore[no-untyped-def]
-    places = tl.arange(0, size)[:, None] * size + tl.arange(0, size)[None, :]
-    a, b = tl.load(a_ptr + places), tl.load(b_ptr + places)
-    out_ptr += places
-    tl.store(out_ptr, tl.dot(a, b))
-    tl.store(out_ptr + size * size, a * b * b - a)
-    tl.store(out_ptr + 2 * size * size, tl.where(a < b, a, -b))
-    tl.store(out_ptr + 3 * size * size, tl.exp(a.to(tl.float32)).to(tl.bfloat16))
-    tl.store(out_ptr + 4 * size * size, tl.sum(a, 1)[:, None])
-    tl.store(out_ptr + 5 * size * size, tl.max(a, 1)[:, None])
-    tl.store(out_ptr + 6 * size * size, tl.cumsum(a, 1))
-
-
-def wrong_bfloat16_operations() -> list[str]:
-    """The operations on bfloat16 whose results in the interpreter differ from torch's."""
-    if not isinstance(probe_kernel, shipped.InterpretedFunction):
-        raise InterpreterNotKnown("TRITON_INTERPRET=1 has to be set before triton is imported")
-    a = (torch.arange(256).reshape(16, 16) * 7 % 17 - 8).to(torch.bfloat16) / 4
-    b = a.T.flip(0).contiguous()
-    expected = {
-        "dot": a.float() @ b.float(),
-        "arithmetic": a * b * b - a,
-        "comparison and where": torch.where(a < b, a, -b),
-        "exp and casts": a.float().exp().bfloat16(),
-        "sum": a.sum(1, keepdim=True),
-        "max": a.amax(1, keepdim=True),
-        "cumsum": a.cumsum(1),
-    }
-    found = torch.empty(len(expected), 16, 16)
-    with np.errstate(all="ignore"):
-        probe_kernel[(1,)](a, b, found, size=16)
-    wrong = [(got != expected[name].float()).any() for name, got in zip(expected, found, strict=True)]
-    return list(itertools.compress(expected, wrong))

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from gradprobe.runtime import interpreter
 from gradprobe.runtime.interpreter import bfloat16 as patches
+from tests.runtime.interpreter.bfloat16_probe import wrong_operations
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -379,7 +380,7 @@ def test_patching_twice_changes_nothing():
 
 
 def test_the_self_test_finds_the_patched_interpreter_right():
-    assert interpreter.wrong_bfloat16_operations() == []
+    assert wrong_operations() == []
 
 
 def in_another_process(code):
@@ -395,7 +396,7 @@ def in_another_process(code):
 
 def test_the_self_test_finds_the_shipped_interpreter_wrong():
     wrong = in_another_process(
-        "from gradprobe.runtime import interpreter; print(interpreter.wrong_bfloat16_operations())"
+        "from tests.runtime.interpreter.bfloat16_probe import wrong_operations; print(wrong_operations())"
     )
     for operation in "dot", "arithmetic", "sum", "exp and casts":
         assert operation in wrong
@@ -406,6 +407,7 @@ def test_an_interpreter_without_a_patched_place_is_refused_and_left_alone():
     code = """
 from gradprobe.runtime import interpreter
 from gradprobe.runtime.interpreter import bfloat16 as patches
+from tests.runtime.interpreter.bfloat16_probe import wrong_operations
 del patches.shipped.ScanOps.cumprod
 before = patches.shipped.InterpreterBuilder.binary_op
 try:
