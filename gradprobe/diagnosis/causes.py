@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import structs
 
@@ -28,11 +28,11 @@ from .behaviour import (
 from .facts import facts_about
 from .layouts import FailingLayout
 from .lines import Lines
-from .search import Finalist, explaining, fitting, ranked
+from .search import Finalist, explaining, in_parts, ranked
 
 # Layouts that are searched at most: each takes some hundreds of evaluations of the formulas.
 _MOST_LAYOUTS = 6
-# Tried one after another until one explains what is wrong.
+# Tried one after another where no hypothesis is named, until one explains what is wrong.
 _BEHAVIOURS: tuple[Callable[[Again], Diagnosis | None], ...] = (
     right_in_another_file, wrong_in_the_first_call_alone, differs_from_run_to_run, reads_what_was_never_written,
     right_without_dead_rows, right_in_the_interpreter,
@@ -46,12 +46,12 @@ class CauseSearch:
         self._experiment, self._lines = experiment, Lines(experiment)
         self._searched = 0
         self._found: list[Diagnosis] = []
-        self._shown: dict[str, list[str]] = {}
+        self.shown: dict[str, tuple[str, ...]] = {}
         """By fault that is named, the layouts that it explains."""
         self.predicted: dict[str, Hypothesis] = {}
         """By fault that is named, what predicts it."""
-        self._of_behaviour: list[tuple[str, FailingLayout]] = []
-        """Faults that no hypothesis predicts, with where they were found."""
+        self._own: dict[str, frozenset[str]] = {}
+        """By fault that no hypothesis predicts, what was wrong by itself where it was found."""
         self._unexplained: dict[str, tuple[FailingLayout, list[str]]] = {}
         """By layout, with others that fail in the same places."""
         self._late: list[str] = []
@@ -62,32 +62,30 @@ class CauseSearch:
 
     def explain(self, layout: FailingLayout) -> None:
         """Tells what is wrong in a layout, if nothing that is told already explains it."""
-        if self._is_explained(layout) or self._fails_as_another(layout):
+        if self._searched and (self._is_explained(layout) or self._fails_as_another(layout)):
             return
-        is_first = not self._found and not self._unexplained
         if self._searched == _MOST_LAYOUTS:
             self._late.append(layout.name)
             return
         self._searched += 1
-        self._explain(layout, is_first=is_first)
+        seen = layout.seen if self._searched == 1 else layout.unspoilt
+        parts = in_parts(self._experiment, layout.run.assigned, seen)
+        table = Table(seen.case.family, layout.run)
+        found = table.agreeing(self._explained(layout, table, seen, parts))
+        best = [finalist for part in parts for finalist in part[:1] if finalist.explained >= NAMED]
+        self._tell(layout, found, [finalist.hypothesis for finalist in best])
 
-    def _explain(self, layout: FailingLayout, *, is_first: bool) -> None:
-        """Tells what hypotheses and the dataflow of a run say of a layout."""
-        seen = layout.seen if is_first else layout.unspoilt
-        tested = fitting(self._experiment, layout.run.assigned, seen, list(self.predicted.values()))
-        again, table = Again(self._experiment, layout.run.assigned, seen), Table(seen.case.family, layout.run)
-        first, where = _tried_first(again, tested), "" if is_first else f"in {layout.name}: "
-        named = tested[:1] if tested and tested[0].explained >= NAMED else []
-        behaving = [*([] if named else _behaving(again)), *first]
-        placed = (self._lines.of(one, of.explanation.active, told) for one, of, told in _diagnoses(seen, tested, where))
-        found = [*behaving, *placed]
-        if is_first or not causes_among(found):  # beside another fault, whose lines it would show as well
-            found = self._with_dataflow(layout, table, found)
-        found = table.agreeing(found)
-        predicted = {one.fault: one for pair in named for one in pair.hypotheses}
-        predicted = {fault: one for fault, one in predicted.items() if fault in {each.fault for each in found}}
-        self._tell(layout, found, predicted)
-        self.predicted = {**predicted, **self.predicted}
+    def _explained(
+        self, layout: FailingLayout, table: Table, seen: Observed, parts: Sequence[Sequence[Finalist]]
+    ) -> list[Diagnosis]:
+        """What explains a layout: runs that look like other faults, hypotheses, and the dataflow of its kernels."""
+        again, is_first = Again(self._experiment, layout.run.assigned, seen), self._searched == 1
+        best = parts[0][0].hypothesis if parts[0] and parts[0][0].explained >= NAMED else None
+        found = [*([] if best else _behaving(again)), *_mistakable(again, best)]
+        for finalist, told in _diagnoses(seen, parts, "" if is_first else f"in {layout.name}: "):
+            found.append(self._lines.of(finalist.hypothesis, finalist.explanation.active, told))
+        # Beside another fault its lines would show as well.
+        return self._with_dataflow(layout, table, found) if is_first or not causes_among(found) else found
 
     def _with_dataflow(self, layout: FailingLayout, table: Table, found: list[Diagnosis]) -> list[Diagnosis]:
         """The causes with the lines that the dataflow of a run shows, and what it shows besides; then all others.
@@ -113,32 +111,32 @@ class CauseSearch:
             self._not_followed[fault_words(error)] = None
             return found
 
-    def _tell(self, layout: FailingLayout, found: Sequence[Diagnosis], predicted: Mapping[str, Hypothesis]) -> None:
+    def _tell(self, layout: FailingLayout, found: Sequence[Diagnosis], predicting: Sequence[Hypothesis]) -> None:
         """All that was found in the first layout; of another what is new in it, before what explains nothing yet."""
-        is_first = not self._shown and not self._unexplained
         causes, told = causes_among(found), causes_among(self._found)
-        new = [one for one in causes if one.fault not in self._shown]
+        predicted = {one.fault: one for one in predicting if one.fault in {each.fault for each in found}}
+        self.predicted = predicted | self.predicted
         # What the dataflow shows of a fault in one layout it shows in another.
         lines = _lines_of(told)
+        new = [one for one in causes if one.fault not in self.shown]
         new = [one for one in new if one.fault in predicted or not lines & _lines_of([one])]
         new = [structs.replace(one, also=bool(told) or number > 0) for number, one in enumerate(new)]
-        self._found = list(found) if is_first else [*told, *new, *(one for one in self._found if one not in told)]
-        self._of_behaviour += [(one.fault, layout) for one in causes if one.fault not in predicted]
-        for fault in {**predicted, **{one.fault: None for one in causes}}:
-            self._shown.setdefault(fault, []).append(layout.name)
+        is_first = self._searched == 1
+        self._found = [*found] if is_first else [*told, *new, *(one for one in self._found if one not in told)]
+        for cause in causes:
+            self.shown[cause.fault] = (*self.shown.get(cause.fault, ()), layout.name)
+            if cause.fault not in predicted:
+                self._own[cause.fault] = frozenset(layout.seen.own)
         if not causes:
             self._unexplained[layout.name] = (layout, [])
 
     def _is_explained(self, layout: FailingLayout) -> bool:
         """Whether what kernels did to memory, or a fault that is told, explains a layout."""
-        if not self._shown and not self._unexplained:
-            return False
         own = set(layout.unspoilt.own)
         faults = explaining(layout.unspoilt, list(self.predicted.values())) if own else ()
-        faults += tuple(fault for fault, other in self._of_behaviour if not faults and own <= set(other.seen.own))
-        for fault in faults:
-            self._shown[fault].append(layout.name)
-        return bool(faults) or not own
+        for fault in faults or [fault for fault, others in self._own.items() if own <= others]:
+            self.shown[fault] = (*self.shown[fault], layout.name)
+        return not own or bool(faults) or any(own <= others for others in self._own.values())
 
     def _fails_as_another(self, layout: FailingLayout) -> bool:
         """Whether a layout fails in the very places of one that nothing explains: then nothing explains it either."""
@@ -151,7 +149,7 @@ class CauseSearch:
     @property
     def diagnoses(self) -> list[Diagnosis]:
         """The diagnoses; a cause that explains several layouts says so."""
-        several = {fault: ", ".join(names) for fault, names in self._shown.items() if len(names) > 1}
+        several = {fault: ", ".join(names) for fault, names in self.shown.items() if len(names) > 1}
         return [
             structs.replace(one, evidence=(*one.evidence, f"layouts that show it: {several[one.fault]}"))
             if one.fault in several and one.is_named
@@ -160,55 +158,37 @@ class CauseSearch:
         ]
 
     @property
-    def shown(self) -> dict[str, tuple[str, ...]]:
-        """By fault that is named, the layouts that it explains."""
-        return {fault: tuple(layouts) for fault, layouts in self._shown.items()}
-
-    @property
     def facts(self) -> tuple[str, ...]:
         """What is known of the layouts that nothing explains, and what could not be looked at."""
         facts: list[str] = []
         for layout, alike in self._unexplained.values():
             sentences = facts_about(layout.seen)
-            if self._shown or len(self._unexplained) > 1:
+            if self.shown or len(self._unexplained) > 1:
                 names = ", ".join([layout.name, *alike])
                 sentences = [f"in {names} no hypothesis fits: {sentences[0]}", *sentences[1:]]
             facts += sentences
-        late = f"in {', '.join(self._late)} something else is wrong: causes were sought in {_MOST_LAYOUTS} layouts"
-        faults = "; ".join(self._not_followed)
-        missed = f"the kernels' dataflow could not be followed to the end, by a fault of gradprobe: {faults}"
-        return (*facts, *([late] if self._late else []), *([missed] if faults else []))
+        if self._late:
+            where = ", ".join(self._late)
+            facts.append(f"in {where} something else is wrong: causes were sought in {_MOST_LAYOUTS} layouts")
+        if self._not_followed:
+            faults = "; ".join(self._not_followed)
+            facts.append(f"the kernels' dataflow could not be followed to the end, by a fault of gradprobe: {faults}")
+        return tuple(facts)
 
 
 def _lines_of(found: Sequence[Diagnosis]) -> set[tuple[str, int]]:
     return {(where.file, where.line) for one in found for where in one.where}
 
 
-def of_the_formula(seen: Observed) -> list[Diagnosis]:
-    """Diagnoses by hypotheses about the formula and its arithmetic alone: no tensor is read or stored elsewhere."""
-    tested = [one for one in ranked(seen) if not any(hypothesis.tensor for hypothesis in one.hypotheses)]
-    return [diagnosis for _, _, diagnosis in _diagnoses(seen, tested)]
-
-
-def _diagnoses(
-    seen: Observed, tested: Sequence[Finalist], where: str = ""
-) -> Iterator[tuple[Hypothesis, Finalist, Diagnosis]]:
-    """Diagnoses of the hypotheses that explain half or more, with the runner-up; both of a pair."""
-    for one, second in zip(tested, [*tested[1:], None], strict=False):
-        for number, hypothesis in enumerate(one.hypotheses if one.explained >= CONSISTENT else ()):
-            yield hypothesis, one, _diagnosis(hypothesis, one, second, seen, where, also=number > 0)
-
-
-def _tried_first(again: Again, tested: Sequence[Finalist]) -> list[Diagnosis]:
+def _mistakable(again: Again, best: Hypothesis | None) -> list[Diagnosis]:
     """Faults whose numbers look like others: coarser dots, NaN that nobody wrote over, a first call that adds twice."""
     if (coarser := multiplies_coarser(again)) is not None:
         return [coarser]
-    best = tested[0].hypotheses[0].fault if tested and tested[0].explained >= NAMED else ""
     found, is_finite = None, all(bool(value.isfinite().all()) for value in again.seen.actual.values())
     # What is stored elsewhere leaves its own place unwritten.
-    if not is_finite and not best.startswith(("store/", "wrap/")):
+    if not is_finite and not (best and best.tensor and best.not_finite):
         found = reads_what_was_never_written(again)
-    if found is None and best.startswith(("factor/", "accumulation/")):
+    if found is None and best and best.kind in ("factor", "accumulation"):
         found = wrong_in_the_first_call_alone(again)
     return [found] if found is not None and found.explained >= NAMED else []
 
@@ -224,26 +204,39 @@ def _behaving(again: Again) -> list[Diagnosis]:
     return found
 
 
-def _diagnosis(
-    hypothesis: Hypothesis, tested: Finalist, runner_up: Finalist | None, seen: Observed, where: str, *, also: bool
-) -> Diagnosis:
-    names = seen.wrong_names
-    count = sum(seen.wrong(name) for name in names)
-    together = "with the other, " if len(tested.hypotheses) > 1 else ""
-    share = f"explains {tested.explained:.0%} of {count:,} wrong elements in {plural(len(names), 'intermediate')}"
+def of_the_formula(seen: Observed) -> list[Diagnosis]:
+    """Diagnoses by hypotheses about the formula and its arithmetic alone: no tensor is read or stored elsewhere."""
+    tested = [finalist for finalist in ranked(seen) if not finalist.hypothesis.tensor]
+    return [told for _, told in _diagnoses(seen, [tested])]
+
+
+def _diagnoses(
+    seen: Observed, parts: Sequence[Sequence[Finalist]], where: str = ""
+) -> Iterator[tuple[Finalist, Diagnosis]]:
+    """Diagnoses of the hypotheses that explain half or more: the best of each part, then the others of the first."""
+    for number, part in enumerate(parts):
+        for finalist in part[:1] if part and part[0].explained >= CONSISTENT else ():
+            told = _diagnosis(finalist, part[1] if part[1:] else None, seen, where)
+            yield finalist, structs.replace(told, also=number > 0)
+    for finalist, runner_up in zip(parts[0][1:], [*parts[0][2:], None], strict=False):
+        if finalist.explained >= CONSISTENT:
+            yield finalist, _diagnosis(finalist, runner_up, seen, where)
+
+
+def _diagnosis(finalist: Finalist, runner_up: Finalist | None, seen: Observed, where: str) -> Diagnosis:
+    of, wrong = finalist.hypothesis, {name: count for name, count in finalist.explanation.wrong.items() if count}
+    share = f"explains {finalist.explained:.0%} of {sum(wrong.values()):,} wrong elements"
     second = "no other hypothesis comes near it"
     if runner_up is not None:
-        second = f"runner-up: {runner_up.hypotheses[0].summary}, {runner_up.explained:.0%}"
-    sentence = f"{where}{together}{share}, and what is right stays right" + ("" if also else f"; {second}")
-    evidence, of = (sentence, *filter(None, [tested.said]), *hypothesis.evidence), hypothesis
-    # What is rounded where it is used may be exported right.
-    wrong = () if of.dtype else tuple(row.name for row in TABLE if row.name in of.changes)
-    told = Diagnosis(
-        of.fault, of.fault_class, of.summary, tested.explained, evidence, fix=of.fix, also=also, says_wrong=wrong
-    )
+        second = f"runner-up: {runner_up.hypothesis.summary}, {runner_up.explained:.0%}"
+    said = f"{where}{share} in {plural(len(wrong), 'intermediate')}, and what is right stays right; {second}"
     # What the target makes for itself, its LSE, lies in memory that is not known here.
     is_known = bool(of.taken) and of.tensor in seen.tensors
-    return structs.replace(told, misread=_misread(of, seen)) if is_known else told
+    says_wrong = () if of.dtype else tuple(row.name for row in TABLE if row.name in of.changes)
+    return Diagnosis(
+        of.fault, of.fault_class, of.summary, finalist.explained, (said, *finalist.said), fix=of.fix,
+        says_wrong=says_wrong, misread=_misread(of, seen) if is_known else None,
+    )  # fmt: skip
 
 
 def _misread(of: Hypothesis, seen: Observed) -> Misread:

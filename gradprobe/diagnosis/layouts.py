@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from ..faults.hypothesis import Observed
@@ -43,10 +43,7 @@ class FailingLayout:
     @cached_property
     def unspoilt(self) -> Observed:
         """What came, without those results."""
-        seen, left = self.seen, [name for name in self.seen.actual if name not in self.spoilt]
-        actual, right, allowed = ({name: of[name] for name in left} for of in (seen.actual, seen.right, seen.allowed))
-        own = tuple(name for name in seen.own if name in left)
-        return replace(seen, actual=actual, right=right, allowed=allowed, own=own)
+        return self.seen.of([name for name in self.seen.right if name not in self.spoilt])
 
     @cached_property
     def places(self) -> dict[str, tuple[bool, ...]]:

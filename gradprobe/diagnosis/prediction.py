@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,13 +16,13 @@ from ..model.case import Case
 from ..model.failures import Failure
 from ..model.layout_run import MISMATCH
 from ..numerics.budget import Whole, tile_budget
-from ..numerics.compare import allowed_on, judge, tile_size, tiles_of
+from ..numerics.compare import allowed_on, judge, tiles_of
 from ..numerics.declared_precision import Precision, output_rounding
 from ..numerics.evidence import LayoutRun, Measured
 from ..probing.experiment import Experiment, inputs_of
 from ..probing.measure import measure
 from ..probing.observe import execute
-from ..reference import Attention, evaluate, tiles
+from ..reference import Attention, Tile, evaluate
 from ..reference.attention import BY_ROW
 
 _FEW_SCORES, _FEW_ELEMENTS = 1 << 19, 1 << 24
@@ -93,18 +93,25 @@ class Prediction:
     """The errors allowed to it; empty where they were not asked for."""
 
 
-def predict(seen: Observed, variant: Variant, buffers: Mapping[str, Tensor], precision: Precision | None) -> Prediction:
-    """What a variant gives where the target exposes anything.
+def predict(
+    seen: Observed,
+    variant: Variant,
+    buffers: Mapping[str, Tensor],
+    where: Sequence[Tile],
+    precision: Precision | None = None,
+    wanted: Collection[str] | None = None,
+) -> Prediction:
+    """What a variant gives on some tiles where the target exposes anything.
 
     Args:
         buffers: LSE, O and delta as kernels find them, as far as they are no part of the prediction.
         precision: the arithmetic that bounds are derived from; None for no bounds.
+        wanted: from `reference.evaluate`; None for all.
     """
-    shapes = {name: tuple(actual.shape) for name, actual in seen.actual.items()}
+    shapes = {name: tuple(actual.shape) for name, actual in seen.actual.items() if wanted is None or name in wanted}
     whole = Whole(seen.x, shapes, bounded=precision is not None, share=variant.share)
-    heads, rows = tile_size(seen.case)
-    for tile in tiles(seen.x, rows=rows, heads=heads):
-        values = variant.on(tile, buffers)
+    for tile in where:
+        values = variant.on(tile, buffers, wanted)
         whole.add(tile, values, tile_budget(variant.x, tile, values, precision) if precision else None)
     finished = dict(whole.values)
     for finish in variant.finishes:

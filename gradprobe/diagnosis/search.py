@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import torch
 from torch import Tensor
 
-from ..faults.hypothesis import EVERYTHING, Hypothesis, Observed, may_show
+from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.table import hypotheses
 from ..inputs.draw import draw
 from ..model.assignment import Assigned
@@ -20,32 +19,26 @@ from ..model.report import NAMED
 from ..probing.experiment import Experiment
 from ..processes.forks import halved
 from .prediction import run_again
-from .testing import Explanation, Tester, merged
+from .testing import Explanation, Tester
 
 # How many of those that fit roughly are tested in full, and what they must explain roughly to be; nor is one that
-# explains less than half of what the best does.
-_FINALISTS, _ROUGHLY = 16, 0.25
+# explains less than half of what the best does. How many of those that explain all are held against a second draw.
+_FINALISTS, _ROUGHLY, _HELD = 16, 0.25, 8
 # A chance of one in a thousand is none.
 _SURE = 10.0
-# What each of two faults must add to what the other explains.
-_ADDS = 0.05
-
-
-_Rough = tuple[Hypothesis, Mapping[str, float]]
-"""A hypothesis with about the share that it explains of each intermediate."""
 
 
 @dataclass(frozen=True)
 class Finalist:
-    """A hypothesis with what it explains, or two at once."""
+    """A hypothesis with what it explains."""
 
-    hypotheses: tuple[Hypothesis, ...]
+    hypothesis: Hypothesis
     explanation: Explanation
     tried: int
     """How many hypotheses were."""
     again: Explanation | None = None
     """What it explains of a second draw of values, where it was held against one."""
-    said: str = ""
+    said: tuple[str, ...] = ()
     """What came of that, in words."""
 
     @property
@@ -61,171 +54,91 @@ class Finalist:
         """Whether one of so many hypotheses may well explain as much without being true.
 
         Of two numbers many hypotheses explain both. Each of them counts log2(1 / p), p being the share of what a
-        prediction might have been that would have counted as well; n hypotheses take log2(n) off, and two at once twice
-        that. What a hypothesis says of the numbers that came, it does not guess.
+        prediction might have been that would have counted as well; n hypotheses take log2(n) off. What a hypothesis
+        says of the numbers that came, it does not guess.
         """
-        if all(one.is_plain for one in self.hypotheses):
-            return False
-        bits = sum(one.bits for one in (self.explanation, self.again) if one is not None)
-        return bits < len(self.hypotheses) * math.log2(self.tried) + _SURE
+        bits = sum(each.bits for each in (self.explanation, self.again) if each is not None)
+        return not self.hypothesis.is_plain and bits < math.log2(self.tried) + _SURE
+
+    @property
+    def is_sure(self) -> bool:
+        return self.explained >= NAMED and not self.is_by_chance
 
 
-def ranked(seen: Observed, known: Sequence[Hypothesis] = ()) -> list[Finalist]:
-    """The hypotheses that explain anything, best first; each fault once, in its best form.
-
-    Where none explains nearly all, two of them at once are tried: the best, and what explains most of the rest.
-
-    Args:
-        known: what explains other runs of the target: one of these with another is tried before all.
-    """
+def ranked(seen: Observed) -> list[Finalist]:
+    """The hypotheses that explain anything, best first; each fault once, in its best form."""
     tester, every = Tester(seen), list(hypotheses(seen))
-    if not any(tester.wrong.values()):
+    if not seen.wrong_names or not every:
         return []
-    beside = _beside_known(tester, every, [form for one in known for form in alike(every, one)])
-    if beside is not None:
-        return [beside]
-    rough = _roughly(tester, every)
-    tested = fully(tester, _likely(tester, rough), len(rough))
-    order = {id(hypothesis): number for number, hypothesis in enumerate(every)}
-    tested.sort(key=lambda one: (-round(one.explained, 3), one.explanation.contradicted, order[id(one.hypotheses[0])]))
-    if tested and tested[0].explained < NAMED:
-        both = _two_at_once(tester, tested[0], every, rough)
-        tested = [both, *tested] if both is not None else tested
-    kept: dict[tuple[str, ...], Finalist] = {}
-    for one in tested:
-        kept.setdefault(tuple(hypothesis.fault for hypothesis in one.hypotheses), one)
-    return list(kept.values())
+    rough = halved(lambda some: [tester.roughly(hypothesis) for hypothesis in some], every)
+    least = max(_ROUGHLY, max(rough) / 2)
+    likely = sorted((at for at, share in enumerate(rough) if share >= least), key=lambda at: -rough[at])[:_FINALISTS]
+    tested = {
+        at: found for at, found in zip(likely, _fully(tester, [every[at] for at in likely], len(every)), strict=True)
+    }
+    order = sorted(tested, key=lambda at: (-round(tested[at].explained, 3), tested[at].explanation.contradicted, at))
+    best: dict[str, Finalist] = {}
+    for at in order:
+        best.setdefault(every[at].fault, tested[at])
+    return list(best.values())
 
 
-def _roughly(
-    tester: Tester,
-    every: Sequence[Hypothesis],
-    names: Collection[str] = EVERYTHING,
-    beside: Sequence[Hypothesis] = (),
-) -> list[_Rough]:
-    """What each hypothesis explains roughly; or each in the very kernels of what stands beside it."""
-
-    def shares(some: Sequence[Hypothesis]) -> list[Mapping[str, float]]:
-        return [tester.roughly(*beside, one, names=names, stored=not beside) for one in some]
-
-    return list(zip(every, halved(shares, every), strict=True))
+def _fully(tester: Tester, some: Sequence[Hypothesis], tried: int) -> list[Finalist]:
+    """Some of as many hypotheses, each tested in full."""
+    explanations = halved(lambda some: [tester.fully(hypothesis) for hypothesis in some], some)
+    return [Finalist(*found, tried) for found in zip(some, explanations, strict=True)]
 
 
 def explaining(seen: Observed, known: Sequence[Hypothesis]) -> tuple[str, ...]:
-    """The faults of one or two hypotheses that explain other runs, where they explain this one; else none."""
+    """The fault of one of the hypotheses that explain other runs, where it explains this one; else none."""
     if not known:
         return ()
     tester, every = Tester(seen), list(hypotheses(seen))
-    tested = fully(tester, [form for each in known for form in alike(every, each)], len(every))
-    for one in tested:
-        if one.explained >= NAMED:
-            return (one.hypotheses[0].fault,)
-    for one, other in combinations(tested, 2):
-        together = tester.fully(*one.hypotheses, *other.hypotheses)
-        if merged([one.explanation, other.explanation, together]).explained >= NAMED:
-            return one.hypotheses[0].fault, other.hypotheses[0].fault
-    return ()
+    tested = _fully(tester, [form for each in known for form in _alike(every, each)], len(every))
+    return next(((found.hypothesis.fault,) for found in tested if found.explained >= NAMED), ())
 
 
-def fully(tester: Tester, some: Sequence[Hypothesis], tried: int) -> list[Finalist]:
-    """Some of as many hypotheses, each tested in full."""
-    explanations = halved(lambda some: [tester.fully(one) for one in some], some)
-    return [Finalist((one,), explanation, tried) for one, explanation in zip(some, explanations, strict=True)]
+def in_parts(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[list[Finalist]]:
+    """The hypotheses that explain a run, best first.
 
-
-def _beside_known(tester: Tester, every: Sequence[Hypothesis], known: Sequence[Hypothesis]) -> Finalist | None:
-    """The best of some hypotheses with another one, where both together explain nearly everything."""
-    tested = fully(tester, known, len(every))
-    best = max(tested, key=lambda one: one.explained, default=None)
-    return None if best is None or best.explained >= NAMED else _two_at_once(tester, best, every)
-
-
-def _likely(tester: Tester, rough: Sequence[_Rough], names: Collection[str] = EVERYTHING) -> list[Hypothesis]:
-    """Those that are worth a full test, the likeliest first."""
-    shares = [(tester.share(of, names), hypothesis) for hypothesis, of in rough]
-    least = max(_ROUGHLY, max((share for share, _ in shares), default=0.0) / 2)
-    best = sorted((pair for pair in shares if pair[0] >= least), key=lambda pair: -pair[0])
-    return [hypothesis for _, hypothesis in best[:_FINALISTS]]
-
-
-def _two_at_once(
-    tester: Tester, first: Finalist, every: Sequence[Hypothesis], rough: Sequence[_Rough] = ()
-) -> Finalist | None:
-    """The best with what explains the rest, where both together explain nearly everything, and neither does alone.
-
-    Each must explain nearly all that is wrong in some intermediate: two halves of one are no explanation. What explains
-    the rest alone is tried first; then what does only together with the other, in the same kernel.
-
-    Args:
-        rough: what each explains roughly, where that is known.
+    Where none explains nearly all, those of what the best one explains wholly, and those of the rest: if each part is
+    explained, they are several faults.
     """
-    wrong, own, one = tester.wrong, tester.seen.own, first.hypotheses[0]
-    rest = [name for name in wrong if wrong[name] and not first.explanation.whole(name, wrong[name])]
-    if not set(own) - set(rest) or len(rest) == sum(map(bool, wrong.values())):
-        return None
-    reaching = [other for other in every if may_show(other.changes, tester.seen, rest)]
-    rough = rough or _roughly(tester, reaching, rest if tester.shows(rest) else EVERYTHING)
-    others = [(other, of) for other, of in rough if other.fault != one.fault]
-    found = _best_pair(tester, first, _likely(tester, others, rest), rest)
-    if found is not None:
-        return found
-    beside = _roughly(tester, [other for other in reaching if other.fault != one.fault], rest, (one,))
-    return _best_pair(tester, first, _likely(tester, beside, rest), rest)
+    tested = fitting(experiment, assigned, seen)
+    if not tested or tested[0].explained >= NAMED:
+        return [tested]
+    whole = tested[0].explanation.whole
+    parts = [names for names in (whole, set(seen.wrong_names) - whole) if not names.isdisjoint(seen.own)]
+    if len(parts) < 2:
+        return [tested]
+    found = [each for names in parts for each in in_parts(experiment, assigned, seen.of(names))]
+    return found if all(each and each[0].explained >= NAMED for each in found) else [tested]
 
 
-def _best_pair(tester: Tester, first: Finalist, likely: Sequence[Hypothesis], rest: Collection[str]) -> Finalist | None:
-    """The pair that explains most; of several, one whose other fault changes nothing but the rest."""
-    one, most = first.hypotheses[0], (-1.0, False)
-    best: Finalist | None = None
-    for other in likely:
-        alone = other.changes <= set(rest)
-        if most >= (1.0, alone):  # it cannot be better
-            continue
-        alone_and_together = halved(lambda some: [tester.fully(*each) for each in some], [(other,), (one, other)])
-        both = merged([first.explanation, *alone_and_together])
-        if (round(both.explained, 3), alone) > most:
-            most, best = (round(both.explained, 3), alone), replace(first, hypotheses=(one, other), explanation=both)
-    return best if best is not None and best.explained >= max(NAMED, first.explained + _ADDS) else None
-
-
-# How many of those that explain the first draw are held against the second.
-_MOST = 8
-_NOT_TAKEN = "tested on one draw of values only: the target refused another"
-
-
-def fitting(
-    experiment: Experiment, assigned: Assigned, seen: Observed, known: Sequence[Hypothesis] = ()
-) -> list[Finalist]:
-    """The hypotheses that explain a run, best first; those that may be called its cause explain a second draw too.
-
-    Args:
-        known: those that explain other runs.
-    """
-    tested = ranked(seen, known)
-    named = [one for one in tested if one.explained >= NAMED]
-    held = _tested_again(experiment, assigned, named[:_MOST]) if named else []
+def fitting(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[Finalist]:
+    """The hypotheses that explain a run, best first; those that may be called its cause explain a second draw too."""
+    tested = ranked(seen)
+    named = [found for found in tested if found.explained >= NAMED]
+    second = _second(experiment, assigned, seen.right) if named else None
+    held = [*_tested_again(named[:_HELD], second, experiment)]
     # What was not held against the second draw stands behind what was, or is not told where nothing held.
-    others = [one for one in tested if one not in named[: len(held) if any(map(_is_sure, held)) else None]]
-    found = [one for one in (*held, *others) if not one.is_by_chance]
-    return sorted(found, key=lambda one: -round(one.explained, 3))
+    is_held = any(found.is_sure for found in held)
+    others = [found for found in tested if found not in (named[: len(held)] if is_held else named)]
+    found = [found for found in (*held, *others) if not found.is_by_chance]
+    return sorted(found, key=lambda found: -round(found.explained, 3))
 
 
-def _tested_again(experiment: Experiment, assigned: Assigned, named: list[Finalist]) -> list[Finalist]:
+def _tested_again(named: Sequence[Finalist], second: Tester | None, experiment: Experiment) -> Iterator[Finalist]:
     """Those tested on a second draw, until none that is left can explain more than one that holds."""
-    second, held = _second(experiment, assigned), list[Finalist]()
-    for one in named:
-        best = max((other.explained for other in held if _is_sure(other)), default=0.0)
-        if best and round(one.explained, 3) <= round(best, 3):
-            break
-        held.append(_again(one, second, experiment) if second else replace(one, said=_NOT_TAKEN))
-    return held
+    best = 0.0
+    for finalist in named:
+        if best and round(finalist.explained, 3) <= round(best, 3):
+            return
+        yield (held := _again(finalist, second, experiment))
+        best = max(best, held.explained if held.is_sure else 0.0)
 
 
-def _is_sure(one: Finalist) -> bool:
-    return one.explained >= NAMED and not one.is_by_chance
-
-
-def _second(experiment: Experiment, assigned: Assigned) -> Tester | None:
+def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) -> Tester | None:
     """The same run with other values; None where the target does not take them.
 
     They are those of another seed; of a file, the same with the rows of q, k, v and dO in another order.
@@ -234,7 +147,7 @@ def _second(experiment: Experiment, assigned: Assigned) -> Tester | None:
     drawn = draw(replace(case, seed=case.seed ^ 1)) if experiment.saved is None else _shuffled(case, experiment.values)
     values = {name: value.to(case.device) for name, value in drawn.items()}
     seen = run_again(replace(experiment, values=values), assigned)
-    return Tester(seen) if seen is not None else None
+    return Tester(seen.of(names)) if seen is not None else None
 
 
 def _shuffled(case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -247,29 +160,23 @@ def _shuffled(case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return shuffled
 
 
-def _again(one: Finalist, second: Tester, experiment: Experiment) -> Finalist:
-    """A hypothesis with what it explains of the second draw."""
-    again, wrong = _best(second, one), sum(second.wrong.values())
+def _again(finalist: Finalist, second: Tester | None, experiment: Experiment) -> Finalist:
+    """A hypothesis with what the same fault explains of the second draw, in whichever of its forms explains most."""
+    if second is None:
+        return replace(finalist, said=("tested on one draw of values only: the target refused another",))
+    wrong = sum(map(second.seen.wrong, second.seen.wrong_names))
+    forms = _alike(list(hypotheses(second.seen)), finalist.hypothesis) if wrong else []
+    again = max((second.fully(form) for form in forms), key=lambda of: of.explained, default=second.nothing)
     draw = "a second draw of values" if experiment.saved is None else "the values in another order"
-    return replace(one, again=again, said=f"on {draw} it explains {again.reproduced:.0%} of {wrong:,} wrong elements")
+    said = f"on {draw} it explains {again.reproduced:.0%} of {wrong:,} wrong elements"
+    return replace(finalist, again=again, said=(said,))
 
 
-def _best(second: Tester, one: Finalist) -> Explanation:
-    """What the same fault explains of the second draw, in the same form where it has that there too."""
-    every = list(hypotheses(second.seen)) if any(second.wrong.values()) else []
-    forms = [alike(every, each) for each in one.hypotheses]
-    if not all(forms):
-        return second.nothing
-    found = [max(of, key=lambda form: second.fully(form).explained) if of[1:] else of[0] for of in forms]
-    alone = [second.fully(each) for each in found]
-    return merged([*alone, second.fully(*found)]) if len(found) > 1 else alone[0]
-
-
-def alike(every: Sequence[Hypothesis], one: Hypothesis) -> list[Hypothesis]:
+def _alike(every: Sequence[Hypothesis], known: Hypothesis) -> list[Hypothesis]:
     """The same hypothesis about other values; all forms of its fault, where a number in it is measured off them."""
 
     def key(other: Hypothesis) -> tuple[str, ...]:
         return (other.fault, other.tensor, other.axes, other.other)
 
-    same = [other for other in every if key(other) == key(one)]
-    return [other for other in same if other.summary == one.summary] or same
+    same = [other for other in every if key(other) == key(known)]
+    return [other for other in same if other.summary == known.summary] or same

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..faults.hypothesis import EVERYTHING, Hypothesis, Observed
+from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.variant import BUFFERS, Variant, seeing_all
 from ..model.report import NAMED
 from ..numerics.tally import Judgement
@@ -31,6 +31,7 @@ _ROUGH = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
 _BEHIND = {"O": frozenset({"LSE", "P", "O"}), "delta": frozenset({"LSE", "P", "O", "dP", "delta"})}
 
 Buffers = Mapping[str, Tensor]
+Place = tuple[int | slice, ...]
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,16 @@ class Score:
         return self.reproduced - self.spoilt
 
 
+_NOTHING = Score(0, 0)
+
+
 @dataclass(frozen=True)
 class Explanation:
     """What a hypothesis explains of a run."""
 
     scores: Mapping[str, Score]
     """By intermediate: of the fault itself, or of right arithmetic on wrong parents, whichever is better."""
-    active: tuple[str, ...]
+    active: frozenset[str]
     """The intermediates that the fault itself explains."""
     right: Mapping[str, int]
     """How many elements of each intermediate are right."""
@@ -78,30 +82,21 @@ class Explanation:
 
         Or less, the mean of that share over what is wrong by itself: three elements may be the cause of thousands.
         """
-        total = sum(self.wrong.values())
-        if not total:
+        if not (total := sum(self.wrong.values())):
             return 0.0
         reproduced = sum(score.reproduced for score in self.scores.values()) / total
         of_own = [self.scores[name].reproduced / self.wrong[name] for name in self.own if self.wrong[name]]
         return min(reproduced, sum(of_own) / len(of_own) if of_own else 1.0)
 
     @property
+    def whole(self) -> frozenset[str]:
+        """The intermediates of which it explains nearly all that is wrong."""
+        return frozenset(name for name, of in self.scores.items() if of.gain >= NAMED * self.wrong[name] > 0)
+
+    @property
     def bits(self) -> float:
         """How unlikely it is that the fault itself explains what it does by chance; what is inherited says nothing."""
         return sum(self.scores[name].bits for name in self.active)
-
-    def whole(self, name: str, wrong: int) -> bool:
-        """Whether nearly all that is wrong in an intermediate is explained."""
-        return self.scores[name].gain >= NAMED * wrong
-
-
-def merged(explanations: Sequence[Explanation]) -> Explanation:
-    """The best of several for each intermediate."""
-    best, active = {}, []
-    for name in explanations[0].scores:
-        best[name] = max((each.scores[name] for each in explanations), key=lambda score: score.gain)
-        active += [name] if any(name in each.active for each in explanations) else []
-    return replace(explanations[0], scores=best, active=tuple(active))
 
 
 class Tester:
@@ -109,125 +104,119 @@ class Tester:
 
     def __init__(self, seen: Observed) -> None:
         self.seen = seen
-        self.wrong = {name: seen.wrong(name) for name in seen.right}
+        self._wrong = {name: seen.wrong(name) for name in seen.right}
         self._right = {name: int(right.sum()) for name, right in seen.right.items()}
         self._plain = Variant(seeing_all(seen.x))
+        self._every = (*tiles(seen.x),)
 
     @property
     def nothing(self) -> Explanation:
         """What explains nothing."""
-        return self._explanation({name: Score(0, 0) for name in self.wrong}, ())
+        return self._explanation(dict.fromkeys(self._wrong, _NOTHING), frozenset())
 
-    def _explanation(self, scores: Mapping[str, Score], active: tuple[str, ...]) -> Explanation:
-        return Explanation(scores, active, self._right, self.wrong, self.seen.own)
+    def _explanation(self, scores: Mapping[str, Score], active: frozenset[str], contradicted: int = 0) -> Explanation:
+        return Explanation(scores, active, self._right, self._wrong, self.seen.own, contradicted)
 
-    def fully(self, *hypotheses: Hypothesis) -> Explanation:
-        """What hypotheses explain together, each in whichever kernels explain most."""
-        return merged(sorted(self._tested(hypotheses), key=lambda tested: -tested.explained))
+    def fully(self, hypothesis: Hypothesis) -> Explanation:
+        """What a hypothesis explains, in whichever kernels explain most of each intermediate."""
+        first, *others = sorted(self._tested(hypothesis), key=lambda tested: -tested.explained)
+        scores, active = dict(first.scores), first.active
+        for other in others:
+            scores = {name: max(mine, other.scores[name], key=lambda one: one.gain) for name, mine in scores.items()}
+            active |= other.active
+        return replace(first, scores=scores, active=active)
 
-    def _tested(self, hypotheses: Sequence[Hypothesis]) -> Iterator[Explanation]:
-        inherited, not_finite = self._of_right_arithmetic, self._may_be_nan(hypotheses)
-        for variant, buffers in self._ways(hypotheses, (*tiles(self.seen.x),)):
-            found = self._scores(variant, buffers, not_finite)
-            active = tuple(
-                name for name in found if self.wrong[name] and found[name].gain > max(0, inherited[name].gain)
+    def _tested(self, hypothesis: Hypothesis) -> Iterator[Explanation]:
+        """What it explains in each way; none is better than one that explains all."""
+        not_finite, precision = self._may_be_nan(hypothesis), self.seen.measured.comparison.precision
+        for variant, buffers in self._ways(hypothesis, self._every):
+            predicted = predict(self.seen, variant, buffers, self._every, precision)
+            found = {name: self._score(name, predicted, not_finite) for name in self.seen.right}
+            inherited = self._of_right_arithmetic
+            active = frozenset(
+                name for name in found if self._wrong[name] and found[name].gain > max(0, inherited[name].gain)
             )
-            scores = {name: found[name] if name in active else inherited[name] for name in found}
-            contradicted = sum(not self.wrong[name] and score.spoilt > 0 for name, score in found.items())
-            yield replace(self._explanation(scores, active), contradicted=contradicted)
-            if all(score.gain == self.wrong[name] for name, score in found.items() if self.wrong[name]):
-                return  # of several ways the best is taken for each intermediate, and none is better
+            scores = {name: (found if name in active else inherited)[name] for name in found}
+            contradicted = sum(not self._wrong[name] and score.spoilt > 0 for name, score in found.items())
+            yield self._explanation(scores, active, contradicted)
+            if all(score.gain == self._wrong[name] for name, score in found.items() if self._wrong[name]):
+                return
 
     @cached_property
     def _of_right_arithmetic(self) -> dict[str, Score]:
         """What is explained by the LSE, O and delta that came, and no fault besides."""
-        found = self._scores(self._plain, self.branches[0], not_finite=True)
-        return {name: score if score.gain > 0 else Score(0, 0) for name, score in found.items()}
+        precision = self.seen.measured.comparison.precision
+        predicted = predict(self.seen, self._plain, self._branches[0], self._every, precision)
+        found = {name: self._score(name, predicted, not_finite=self._has_shape_of_nan) for name in self.seen.right}
+        return {name: score if score.gain > 0 else _NOTHING for name, score in found.items()}
 
-    def _scores(self, variant: Variant, buffers: Buffers, not_finite: bool) -> dict[str, Score]:
-        predicted = predict(self.seen, variant, buffers, self.seen.measured.comparison.precision)
-        return {name: self._score(name, predicted, not_finite) for name in self.seen.actual}
-
-    def roughly(
-        self, *hypotheses: Hypothesis, names: Collection[str] = EVERYTHING, stored: bool = True
-    ) -> Mapping[str, float]:
-        """About the share of each intermediate that hypotheses explain where the run first went wrong.
+    def roughly(self, hypothesis: Hypothesis) -> float:
+        """About the share that it explains where the run first went wrong, without what is only inherited there.
 
         That is in one key head's query heads; everywhere, where a fault concerns several or nothing is wrong there.
-
-        Args:
-            names: the intermediates that are looked at.
-            stored: whether also where the faults stand only in what stores a buffer.
         """
-        variant, not_finite = altered(hypotheses, self._plain), self._may_be_nan(hypotheses)
-        here = {name: came for name, came in self._here.items() if name in names}
-        if variant.finishes or variant.share is not None or not here:
-            wrong = {name: self.wrong[name] for name in self.seen.own if name in names}
-            ways = self._ways(hypotheses, (*tiles(self.seen.x),), stored=stored)
-            every = (predict(self.seen, way, buffers, None) for way, buffers in ways)
-            gains = [{name: self._score(name, each, not_finite).gain for name in wrong} for each in every]
-        else:
-            wrong = {name: int((~came.right).sum()) for name, came in here.items()}
-            wanted = {*here, *BUFFERS}
-            ways = self._ways(hypotheses, (self._place[0],), stored=stored, wanted=wanted)
-            found = (way.on(self._place[0], buffers, wanted) for way, buffers in ways)
-            gains = [self._gains_here(values, here, not_finite) for values in found]
-        return {name: max(0, *(of[name] for of in gains)) / count for name, count in wrong.items() if count}
-
-    def _gains_here(
-        self, values: Mapping[str, Tensor], here: Mapping[str, Judgement], not_finite: bool
-    ) -> dict[str, int]:
-        """What a prediction explains in the one place, by intermediate."""
-        gains = {}
-        for name, came in here.items():
-            value = values[name].sum(0) if name in ("dK", "dV") else values[name]
-            near = _near(came, value, came.bound * ROOM + self._rough * value.abs(), not_finite)
-            # As many as it reproduces more than it spoils.
-            gains[name] = int(near.sum()) - int(came.right.sum())
-        return gains
-
-    def shows(self, names: Collection[str]) -> bool:
-        """Whether any of some intermediates is wrong by itself where the run first went wrong."""
-        return any(name in self._here for name in names)
-
-    def share(self, rough: Mapping[str, float], names: Collection[str] = EVERYTHING) -> float:
-        """The mean share over some intermediates, without those whose errors are only inherited."""
-        known = [name for name in rough if name in names and self._inherited_roughly.get(name, 0.0) < NAMED]
-        return sum(rough[name] for name in known) / max(1, len(known))
+        shares = self._rough_shares(hypothesis)
+        known = [share for name, share in shares.items() if self._inherited_roughly.get(name, 0.0) < NAMED]
+        return sum(known) / max(1, len(known))
 
     @cached_property
     def _inherited_roughly(self) -> Mapping[str, float]:
-        return self.roughly()
+        return self._rough_shares(Hypothesis("", "", "", lambda plain: plain, frozenset(), not_finite=True))
+
+    def _rough_shares(self, hypothesis: Hypothesis) -> dict[str, float]:
+        variant, not_finite = hypothesis.alter(self._plain), self._may_be_nan(hypothesis)
+        places: Mapping[str, Place] = self._here
+        where: tuple[Tile, ...] = (self._tile,)
+        wanted: Collection[str] | None = {*places, *BUFFERS}
+        if variant.finishes or variant.share is not None or not places:
+            places, where, wanted = dict.fromkeys(self.seen.own, ()), self._every, None
+        most = dict.fromkeys(places, 0)
+        for way, buffers in self._ways(hypothesis, where, wanted):
+            predicted = predict(self.seen, way, buffers, where, wanted=wanted)
+            for name, place in places.items():
+                came = self._judgement(name, place)
+                near = _near(came, predicted.values[name][place], self._allowed(name, predicted, place), not_finite)
+                # As many as it reproduces more than it spoils.
+                most[name] = max(most[name], int(near.sum()) - int(came.right.sum()))
+        wrong = {name: int((~self.seen.right[name][place]).sum()) for name, place in places.items()}
+        return {name: gain / wrong[name] for name, gain in most.items() if wrong[name]}
 
     @cached_property
-    def _place(self) -> tuple[Tile, int]:
-        """The first wrong key head's query heads, whole; and its number."""
+    def _tile(self) -> Tile:
+        """The first wrong key head's query heads, whole."""
         case, first = self.seen.case, self.seen.measured.first
         group = case.heads // case.kv_heads
         batch, head = (first.batch or 0, first.head or 0) if first else (0, 0)
-        own = first is not None and case.axes(first.intermediate)[1:2] == "g"
-        key_head = head if own else head // group
-        return Tile(batch, slice(key_head * group, (key_head + 1) * group), slice(0, case.seqlen_q)), key_head
+        key_head = head if first and case.axes(first.intermediate)[1:2] == "g" else head // group
+        return Tile(batch, slice(key_head * group, (key_head + 1) * group), slice(0, case.seqlen_q))
 
     @cached_property
-    def _here(self) -> dict[str, Judgement]:
-        """What came in that place of each intermediate that is wrong by itself."""
-        tile, key_head = self._place
-        places: dict[str, tuple[int, int | slice]] = dict.fromkeys(BY_ROW, (tile.batch, tile.heads))
-        places |= dict.fromkeys(("dK", "dV"), (tile.batch, key_head))
-        found = {name: self._judgement(name, places[name]) for name in self.seen.own if name in places}
-        return {name: came for name, came in found.items() if not bool(came.right.all())}
+    def _here(self) -> dict[str, Place]:
+        """Where it is of each intermediate that is wrong by itself there."""
+        tile = self._tile
+        group = tile.heads.stop - tile.heads.start
+        places: dict[str, Place] = dict.fromkeys(BY_ROW, (tile.batch, tile.heads))
+        places |= dict.fromkeys(("dK", "dV"), (tile.batch, tile.heads.start // group))
+        found = {name: places[name] for name in self.seen.own if name in places}
+        return {name: place for name, place in found.items() if not bool(self.seen.right[name][place].all())}
 
-    def _judgement(self, name: str, place: tuple[int | slice, ...] = ()) -> Judgement:
-        seen = self.seen
-        return Judgement(*(of[name][place] for of in (seen.actual, seen.expected, seen.allowed, seen.right)))
+    def _ways(
+        self, hypothesis: Hypothesis, where: Sequence[Tile], wanted: Collection[str] | None = None
+    ) -> Iterator[tuple[Variant, Buffers]]:
+        """Where a fault may stand: in all that computes, with each set of buffers; or in what stored a buffer alone.
 
-    @property
-    def _rough(self) -> float:
-        return _ROUGH[self.seen.case.dtype]
+        Args:
+            where: the tiles that are looked at.
+            wanted: from `reference.evaluate`.
+        """
+        variant, changes = hypothesis.alter(self._plain), hypothesis.changes
+        yield from ((variant, buffers) for buffers in self._branches_of(changes))
+        for names in self._stores:
+            if changes & set(names):
+                yield self._plain, {**self._branches[0], **self._stored(names, variant, where, wanted or BUFFERS)}
 
     @cached_property
-    def branches(self) -> tuple[Buffers, ...]:
+    def _branches(self) -> tuple[Buffers, ...]:
         """What kernels may have found in LSE, O and delta: what came, else the right values or the fault's own."""
         seen = self.seen
         came = {name: seen.actual[name] for name in BUFFERS if name in seen.actual}
@@ -236,35 +225,11 @@ class Tester:
         choices = {tuple(choice): {**came, **choice} for choice in (right, without_delta, {})}
         return tuple(choices.values())
 
-    def _ways(
-        self,
-        hypotheses: Sequence[Hypothesis],
-        where: Sequence[Tile],
-        *,
-        stored: bool = True,
-        wanted: Collection[str] | None = None,
-    ) -> Iterator[tuple[Variant, Buffers]]:
-        """Where faults may stand: in all that computes, with each set of buffers; or in what stored a buffer alone.
-
-        Args:
-            where: the tiles that are looked at.
-            stored: whether in a buffer alone, too.
-            wanted: from `reference.evaluate`, where each way is evaluated on these tiles.
-        """
-        changes = frozenset[str]().union(*(each.changes for each in hypotheses))
-        variant = altered(hypotheses, self._plain)
-        variant = variant if wanted is None else variant.remembering()
-        yield from ((variant, buffers) for buffers in self._branches_of(changes))
-        for earlier, later in _splits(hypotheses, variant, self._plain):
-            for names in self._stores if stored else ():
-                if changes & set(names):
-                    yield later, {**self.branches[0], **self._stored(names, earlier, where, wanted or BUFFERS)}
-
     def _branches_of(self, changes: frozenset[str]) -> Sequence[Buffers]:
         """The sets of buffers that differ for faults in these intermediates."""
         if not changes & _BEHIND["delta"]:
-            return self.branches[:1]
-        return self.branches if changes & _BEHIND["O"] else self.branches[:2]
+            return self._branches[:1]
+        return self._branches if changes & _BEHIND["O"] else self._branches[:2]
 
     @cached_property
     def _stores(self) -> tuple[tuple[str, ...], ...]:
@@ -278,7 +243,7 @@ class Tester:
     ) -> dict[str, Tensor]:
         """Buffers as a faulty kernel would leave them for right ones; of a forward, delta is made of them rightly."""
         whole = {name: self.seen.expected[name].clone() for name in names}
-        kept = {name: value for name, value in self.branches[0].items() if name not in names}
+        kept = {name: value for name, value in self._branches[0].items() if name not in names}
         for tile in where:
             place, values = (tile.batch, tile.heads, tile.rows), variant.on(tile, kept, wanted)
             for name in names:
@@ -288,14 +253,18 @@ class Tester:
                 whole["delta"][place] = self._plain.on(tile, forward, BUFFERS)["delta"]
         return whole
 
-    def _may_be_nan(self, hypotheses: Sequence[Hypothesis]) -> bool:
-        """Whether NaN is evidence for hypotheses: all of them make NaN, and some intermediate holds NaN and numbers."""
-        return self._has_shape_of_nan and all(each.not_finite for each in hypotheses)
+    def _may_be_nan(self, hypothesis: Hypothesis) -> bool:
+        """Whether NaN is evidence: the fault makes some, and an intermediate holds NaN and numbers."""
+        return hypothesis.not_finite and self._has_shape_of_nan
 
     @cached_property
     def _has_shape_of_nan(self) -> bool:
-        of = ((value.isfinite(), self.seen.right[name]) for name, value in self.seen.actual.items())
+        of = ((self.seen.actual[name].isfinite(), right) for name, right in self.seen.right.items())
         return any(bool(finite.any()) and not bool((finite | right).all()) for finite, right in of)
+
+    def _judgement(self, name: str, place: Place = ()) -> Judgement:
+        seen = self.seen
+        return Judgement(*(of[name][place] for of in (seen.actual, seen.expected, seen.allowed, seen.right)))
 
     def _score(self, name: str, predicted: Prediction, not_finite: bool) -> Score:
         """How many wrong elements a prediction reproduces, and how many right ones it spoils."""
@@ -313,10 +282,12 @@ class Tester:
         bits = _bits(room[reproduced], off.masked_fill(~plain, 0.0)[reproduced])
         return Score(int(reproduced.sum()), int((~near & came.right).sum()), bits)
 
-    def _allowed(self, name: str, predicted: Prediction) -> Tensor:
-        expected = predicted.values[name]
+    def _allowed(self, name: str, predicted: Prediction, place: Place = ()) -> Tensor:
+        """The errors allowed to a prediction; relative ones where it has no bounds."""
+        expected = predicted.values[name][place]
         if name not in predicted.bounds:
-            return ROOM * self.seen.allowed[name] + self._rough * expected.abs().nan_to_num(0.0, 0.0, 0.0)
+            rough = _ROUGH[self.seen.case.dtype]
+            return ROOM * self.seen.allowed[name][place] + rough * expected.abs().nan_to_num(0.0, 0.0, 0.0)
         # A fault makes values larger than bounds were made for.
         reference, largest = (
             float(of.abs().nan_to_num(0.0, 0.0, 0.0).max()) for of in (self.seen.expected[name], expected)
@@ -348,19 +319,3 @@ def _bits(room: Tensor, off: Tensor) -> float:
     """How unlikely it is that predictions of something else, off by up to as much, lie as near; 1 where `off` is 0."""
     chance = (room / off).masked_fill(off == 0, 0.5).clamp(_LEAST_CHANCE, 1.0)
     return float(-chance.log2().sum())
-
-
-def altered(hypotheses: Sequence[Hypothesis], variant: Variant) -> Variant:
-    """A variant with one fault after another."""
-    for hypothesis in hypotheses:
-        variant = hypothesis.alter(variant)
-    return variant
-
-
-def _splits(hypotheses: Sequence[Hypothesis], variant: Variant, right: Variant) -> Iterator[tuple[Variant, Variant]]:
-    """What computes a buffer and what reads it: the faults in the first alone; of two, one in each."""
-    yield variant, right
-    if len(hypotheses) == 2:
-        first, second = (each.alter(right) for each in hypotheses)
-        yield first, second
-        yield second, first

@@ -12,7 +12,7 @@ from ..model.failures import fault_words
 from ..model.intermediates import is_named_after
 from ..model.layout_run import MISMATCH, VisitedPairs
 from ..model.mechanisms import spoken
-from ..model.report import NAMED, Diagnosis, causes_among
+from ..model.report import Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
 from ..numerics.rows import rows_of
 from ..probing.experiment import Experiment
@@ -29,19 +29,8 @@ _TOO_LARGE = (
     "no cause was sought: this case is too large, and no smaller one fails in the same way; "
     "gradprobe shrink looks further"
 )
-_RACE = "RACE"
-_UNWRITTEN = "unwritten/"
-# What is wrong only where it comes before the last read.
-_OF_INPUTS = "overwritten/"
-# What is seen to read or write elsewhere: programs that take too little of their number race too.
-_MISREAD = ("load/",)
-# What was seen to wrap around says why an access goes elsewhere.
-_WRAPS = "wrap/"
-# What makes two programs write to one place.
-_OF_STORES = ("store/", "accumulation/")
 # What makes no number wrong.
-_SHARED = "shared/"
-_OF_RESULTS = (_SHARED, "dtype/")
+_OF_RESULTS = ("shared", "dtype")
 
 
 @dataclass(frozen=True)
@@ -90,24 +79,23 @@ def reasons_of(experiment: Experiment, runs: Sequence[LayoutRun]) -> Reasons:
         return Reasons(memory, (f"no reason could be sought, by a fault of gradprobe: {fault}",), sought=False)
 
 
-def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: tuple[Diagnosis, ...]) -> Reasons:
+def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
     if exports := of_conventions(runs):
         return _beside_exports(experiment, runs, memory, exports)
     failing = [run for run in runs if run.measured is not None and not run.measured.comparison.matches]
     if not failing:
-        return Reasons(memory)
-    case = experiment.case
-    of_results = [one for one in memory if one.fault.startswith(_OF_RESULTS)]
-    memory = tuple(one for one in memory if one not in of_results)
+        return Reasons(tuple(memory))
+    of_results = [one for one in memory if one.kind in _OF_RESULTS]
+    memory = [one for one in memory if one not in of_results]
     plain = [run for run in failing if run.is_plain]
-    if case.scores > MOST_SCORES:
+    if experiment.case.scores > MOST_SCORES:
         return _of_a_smaller_case(experiment, plain or failing, memory)
     if not plain:
         return _of_other_values(experiment, runs, failing[0], memory)
     reasons = _of_failing(experiment, plain, memory)
     told = {("fault", one.fault) for one in reasons.diagnoses}
     spoken(told.__contains__)
-    named = reasons.diagnoses and reasons.diagnoses[0].explained >= NAMED
+    named = reasons.diagnoses and reasons.diagnoses[0].is_named
     written = () if named else _written_over(of_results, plain[0])
     return replace(reasons, diagnoses=(*written, *reasons.diagnoses), known=() if written else reasons.known)
 
@@ -115,7 +103,7 @@ def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: tuple
 def _beside_exports(
     experiment: Experiment,
     runs: Sequence[LayoutRun],
-    memory: tuple[Diagnosis, ...],
+    memory: Sequence[Diagnosis],
     exports: Mapping[Diagnosis, tuple[str, ...]],
 ) -> Reasons:
     """What is exported in another convention, and why all else is wrong, which is sought as without --strict."""
@@ -126,46 +114,43 @@ def _beside_exports(
     return replace(reasons, diagnoses=(*exports, *others), shown=shown, is_beyond_edits=not reasons.causes)
 
 
-def _of_a_smaller_case(experiment: Experiment, failing: Sequence[LayoutRun], memory: tuple[Diagnosis, ...]) -> Reasons:
+def _of_a_smaller_case(experiment: Experiment, failing: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
     found = smaller_failing(experiment, failing)
     if found is None:
-        return Reasons(memory, (_TOO_LARGE,), sought=False)
+        return Reasons(tuple(memory), (_TOO_LARGE,), sought=False)
     reasons = _reasons_of(found.experiment, found.runs, memory)
-    words = f"sought on {found.words}"
-    of_large = {one.fault for one in memory}
-    first = next((one for one in reasons.diagnoses if one.fault not in of_large), None)
-    told = tuple(
-        structs.replace(one, evidence=(*one.evidence, words)) if one is first else one for one in reasons.diagnoses
-    )
+    words, of_large = f"sought on {found.words}", {one.fault for one in memory}
+    told = list(reasons.diagnoses)
+    for at, diagnosis in enumerate(told):
+        if diagnosis.fault not in of_large:
+            told[at] = structs.replace(diagnosis, evidence=(*diagnosis.evidence, words))
+            break
     known = (words, *reasons.known) if reasons.known else ()
-    return replace(reasons, diagnoses=told, known=known, visited={})
+    return replace(reasons, diagnoses=tuple(told), known=known, visited={})
 
 
 def _written_over(of_results: Sequence[Diagnosis], run: LayoutRun) -> tuple[Diagnosis, ...]:
     """Where two gradients have memory in common and one is wrong by itself: the other was written over it."""
     assert run.measured is not None
-    wrong = [name for name, one in run.measured.comparison.findings.items() if one.status == MISMATCH]
-    shared = (one for one in of_results if one.fault.startswith(_SHARED))
-    return tuple(one for one in shared if set(wrong) & set(one.summary.replace(":", " ").split()))
+    wrong = {name for name, of in run.measured.comparison.findings.items() if of.status == MISMATCH}
+    shared = (one for one in of_results if one.kind == "shared")
+    return tuple(one for one in shared if wrong & set(one.summary.replace(":", " ").split()))
 
 
 def _of_failing(experiment: Experiment, failing: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
     layouts, search = failing_layouts(experiment, failing), CauseSearch(experiment)
     for layout in layouts:
         search.explain(layout)
+    worst, spoilt = {tensor_of(one): one for one in reversed(memory)}, dict[str, tuple[str, ...]]()
+    for layout in layouts:
+        names = {name.lower() for name in layout.spoilt.intersection(layout.seen.own)} & worst.keys()
+        for fault in {worst[name].fault for name in names}:
+            spoilt[fault] = (*spoilt.get(fault, ()), layout.name)
+    memory = [structs.replace(one, also=True) if one.fault in spoilt else one for one in memory]
     first = layouts[0]
     here = {one.fault for one in of_strays((first.name, one) for one in first.run.memory)}
-    worst = {tensor_of(one): one for one in reversed(memory)}
-    spoilt: dict[Diagnosis, list[str]] = {}
-    for layout in layouts:
-        named = {worst[key] for name in layout.spoilt & set(layout.seen.own) if (key := name.lower()) in worst}
-        for one in named:
-            spoilt.setdefault(one, []).append(layout.name)
-    memory = [structs.replace(one, also=True) if one in spoilt else one for one in memory]
-    shown = {one.fault: tuple(names) for one, names in spoilt.items()}
     found = in_order(*told_once(search.diagnoses, memory), first.seen, here)
-    shown |= search.shown
-    return Reasons(tuple(found), search.facts, True, shown, search.predicted, visited=search.visited)
+    return Reasons(tuple(found), search.facts, True, spoilt | search.shown, search.predicted, search.visited)
 
 
 def _of_other_values(
@@ -186,22 +171,18 @@ def _of_other_values(
 
 def told_once(found: Sequence[Diagnosis], memory: Sequence[Diagnosis]) -> tuple[list[Diagnosis], list[Diagnosis]]:
     """A named cause that was seen in memory too has that for evidence, and its lines; it is told once."""
-    named = {one.fault for one in found if one.explained >= NAMED}
-    of_memory = {one.fault: one for one in memory if one.fault in named} | _unwritten(named, memory)
-    joined = [_joined(one, of_memory[one.fault]) if one.fault in of_memory else one for one in found]
-    return joined, [one for one in memory if one not in of_memory.values() and one.fault not in named]
-
-
-def _unwritten(named: Collection[str], memory: Sequence[Diagnosis]) -> dict[str, Diagnosis]:
-    """By what depends on memory that nothing wrote: the read of such, where only one tensor is read so."""
-    read = [one for one in memory if one.fault.startswith(_UNWRITTEN)]
-    known = len({one.fault for one in read}) == 1
-    return {fault: read[0] for fault in named if known and fault.startswith(_UNWRITTEN)}
-
-
-def _joined(cause: Diagnosis, memory: Diagnosis) -> Diagnosis:
-    lines = {(where.file, where.line): where for where in (*memory.where, *cause.where)}
-    return structs.replace(cause, evidence=(*cause.evidence, memory.summary), where=tuple(lines.values()))
+    twins, unwritten = {one.fault: one for one in memory}, [one for one in memory if one.kind == "unwritten"]
+    # What depends on memory that nothing wrote is the one tensor that is read so.
+    read = unwritten[0] if len({one.fault for one in unwritten}) == 1 else None
+    joined, told = list(found), set[str]()
+    for at, cause in enumerate(found):
+        twin = twins.get(cause.fault, read if cause.kind == "unwritten" else None)
+        if twin is not None and cause.is_named:
+            lines = {(where.file, where.line): where for where in (*twin.where, *cause.where)}
+            evidence = (*cause.evidence, twin.summary)
+            joined[at] = structs.replace(cause, evidence=evidence, where=tuple(lines.values()))
+            told.add(twin.fault)
+    return joined, [one for one in memory if one.fault not in told]
 
 
 def in_order(
@@ -209,46 +190,48 @@ def in_order(
 ) -> list[Diagnosis]:
     """What explains most; but what was seen of memory comes before numbers that only depend on it.
 
-    A race does, unless a named fault stores that very tensor elsewhere, or where it is to add; an access outside and a
-    read of what nothing wrote do in the kernels of what is wrong, unless a named fault reads that very tensor.
-
     Args:
         here: the faults of memory that were seen in the first layout.
     """
-    named = [one for one in found if one.explained >= NAMED]
-    arrays = {tensor_of(one) for one in memory}
-    explains_them = any(tensor_of(one) in arrays for one in named[:1])
-    stored = {tensor_of(one) for one in named[:1] if one.fault.startswith(_OF_STORES)}
-    misread = {where.kernel for one in named[:1] if one.fault.startswith(_MISREAD) for where in one.where[:1]}
+    named = [one for one in found if one.is_named]
+    cause = named[0] if named else None
+    is_about_them = cause is not None and tensor_of(cause) in {tensor_of(one) for one in memory}
     first = [
         one
         for one in memory
-        if one.fault.startswith(_WRAPS)
-        or (one.fault in here or not named)
-        and not (one.fault_class == _RACE and _lies_in(one, misread))
-        and (
-            (one.fault_class == _RACE and tensor_of(one) not in stored)
-            or (not explains_them and _in_kernel_of(one, seen.own))
-        )
+        # What was seen to wrap around says why an access goes elsewhere.
+        if one.kind == "wrap"
+        or ((cause is None or one.fault in here) and _comes_first(one, cause, seen, is_about_them=is_about_them))
     ]
-    order = [*first, *named, *(one for one in memory if one not in first), *found]
-    return list(dict.fromkeys(order))
+    return list(dict.fromkeys([*first, *named, *memory, *found]))
 
 
-def _lies_in(diagnosis: Diagnosis, kernels: Collection[str]) -> bool:
-    return any(where.kernel in kernels for where in diagnosis.where)
+def _comes_first(memory: Diagnosis, cause: Diagnosis | None, seen: Observed, *, is_about_them: bool) -> bool:
+    """Whether what was seen of memory comes before a named cause.
+
+    A race does, unless the cause stores that very tensor elsewhere, or where it is to add, or is seen to read elsewhere
+    in its kernel: programs that take too little of their number race too. An access outside and a read of what nothing
+    wrote do in the kernels of what is wrong, unless the cause is about the tensor of any of them.
+    """
+    if memory.fault_class == "RACE":
+        kernel = cause.where[0].kernel if cause and cause.kind == "load" and cause.where else ""
+        if kernel and any(where.kernel == kernel for where in memory.where):
+            return False
+        if not (cause and cause.kind in ("store", "accumulation") and tensor_of(cause) == tensor_of(memory)):
+            return True
+    return not is_about_them and _in_kernel_of(memory, seen.own)
 
 
 def tensor_of(diagnosis: Diagnosis) -> str:
     return diagnosis.fault.partition("/")[2].partition("-")[0].lower()
 
 
-def _in_kernel_of(diagnosis: Diagnosis, own: Sequence[str]) -> bool:
+def _in_kernel_of(memory: Diagnosis, own: Sequence[str]) -> bool:
     """Whether a finding lies in a kernel that computes one of these; P, dP and dS are computed in several.
 
     An input that is overwritten may be so after its last read.
     """
-    if diagnosis.fault.startswith(_OF_INPUTS):
+    if memory.kind == "overwritten":
         return False
     anywhere = bool({"P", "dP", "dS"} & set(own))
-    return anywhere or any(is_named_after(where.kernel, name) for where in diagnosis.where for name in own)
+    return anywhere or any(is_named_after(where.kernel, name) for where in memory.where for name in own)

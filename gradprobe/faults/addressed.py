@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..model.intermediates import DERIVED, KINDS, MATRIX_OF
+from ..model.intermediates import DERIVED, KINDS, MATRIX_OF, title
 from .hypothesis import AXES, Hypothesis, Observed, entered
 from .variant import USED, Variant
 
-Way = TypeVar("Way", bound=tuple[Any, ...])
 # Tensors that the reference's problem holds, by the same names.
 FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
 # Sets of axes whose strides kernels are known to mix up: one, those of a program's offset, those of a tile, or all.
 _SETS = ("b", "h", "m", "d", "bh", "md", "bhm", "bhmd")
 GRADIENTS = {name.lower(): name for name in MATRIX_OF}
 """By the name of the output that a gradient is stored into."""
+Strides = tuple[int, ...]
+
+
+class OtherStrides(NamedTuple):
+    """Strides that a tensor may be taken to have."""
+
+    strides: Strides
+    words: str
+    """ "do-head": the tail of the fault's name."""
+    summary: str
+    """What is said of the tensor, after its name."""
+    axes: str = ""
+    other: str = ""
+    """The tensor whose strides they are; "" where they are those of a contiguous one."""
 
 
 def readable(seen: Observed) -> dict[str, Tensor]:
@@ -40,10 +53,9 @@ def axes_of(name: str, seen: Observed) -> str:
     return axes if tensor is None or tensor.dim() == len(axes) else ""
 
 
-def through(tensor: Tensor, strides: Sequence[int]) -> Tensor:
-    """A tensor's elements as other strides lead to them; NaN where that is outside its storage."""
-    flat = whole_storage(tensor)
-    at = offsets(tensor.shape, strides).to(tensor.device) + int(tensor.storage_offset())
+def found_at(tensor: Tensor, at: Tensor) -> Tensor:
+    """What lies so far from a tensor's first element; NaN outside its storage."""
+    flat, at = whole_storage(tensor), at.to(tensor.device) + int(tensor.storage_offset())
     inside = (at >= 0) & (at < len(flat))
     read = flat[at.clamp(0, len(flat) - 1)]
     if bool(inside.all()):
@@ -65,26 +77,21 @@ def offsets(shape: Sequence[int], strides: Sequence[int]) -> Tensor:
     return total
 
 
-def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a shape without gaps."""
-    return torch.empty(tuple(shape), device="meta").stride()
-
-
-def each_once(tensor: Tensor, ways: Iterable[Way]) -> Iterator[Way]:
-    """The ways, which end with strides, that lead elsewhere than the tensor's own and those before them do."""
+def each_once(tensor: Tensor, ways: Iterator[OtherStrides]) -> Iterator[OtherStrides]:
+    """The ways that lead elsewhere than the tensor's own strides and those before them do."""
     tried = {_felt(tensor, tensor.stride())}
     for way in ways:
-        if (felt := _felt(tensor, way[-1])) not in tried:
+        if (felt := _felt(tensor, way.strides)) not in tried:
             tried.add(felt)
             yield way
 
 
-def _felt(tensor: Tensor, strides: Sequence[int]) -> tuple[int, ...]:
+def _felt(tensor: Tensor, strides: Sequence[int]) -> Strides:
     """The strides that make a difference: one along an axis of a single step makes none."""
     return tuple(stride if size > 1 else 0 for size, stride in zip(tensor.shape, strides, strict=True))
 
 
-def misread(variant: Variant, name: str, tensor: Tensor) -> Variant:
+def _with_values(variant: Variant, name: str, tensor: Tensor) -> Variant:
     """What finds other values in a tensor: an input, or LSE, O or delta; NaN where none is known."""
     if name in FIELDS:
         return variant.reading(**{name: tensor})
@@ -100,7 +107,7 @@ def reading(
     Args:
         about: further fields.
     """
-    alter, changes = partial(misread, name=name, tensor=tensor), entered(name, seen.case.family)
+    alter, changes = partial(_with_values, name=name, tensor=tensor), entered(name, seen.case.family)
     return Hypothesis(fault, fault_class, summary, alter, changes, tensor=name, **about)
 
 
@@ -109,17 +116,8 @@ def in_words(axes: str) -> str:
     return " and ".join(dict.fromkeys(AXES[axis] for axis in axes))
 
 
-def word(tensor: str, axes: str, shape_axes: str) -> str:
-    """The tail of a fault's name: "do-head", and "do" where it is about every axis."""
-    if len(axes) == len(shape_axes):
-        return tensor
-    return "-".join([tensor, *dict.fromkeys(AXES[axis] for axis in axes)])
-
-
-def with_strides_of(
-    seen: Observed, name: str, strides: Mapping[str, Sequence[int]]
-) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """(axes, the other tensor, the strides taken) of a tensor with each other tensor's strides along some axes."""
+def with_strides_of(seen: Observed, name: str, strides: Mapping[str, Sequence[int]]) -> Iterator[OtherStrides]:
+    """A tensor with each other tensor's strides along some axes, one axis first."""
     own = axes_of(name, seen)
     for kinds in _SETS:
         axes = "".join(axis for axis in own if KINDS.get(axis, "?") in kinds)
@@ -129,4 +127,6 @@ def with_strides_of(
             foreign = other in seen.tensors or len(axes) == 1
             if other != name and foreign and set(kinds) <= named.keys():
                 mine = zip(own, strides[name], strict=True)
-                yield axes, other, tuple(named[KINDS[axis]] if axis in axes else stride for axis, stride in mine)
+                taken = tuple(named[KINDS[axis]] if axis in axes else stride for axis, stride in mine)
+                words = "-".join([name, *dict.fromkeys(AXES[axis] for axis in axes if len(axes) < len(own))])
+                yield OtherStrides(taken, words, f"with {title(other)}'s {in_words(axes)} stride", axes, other)

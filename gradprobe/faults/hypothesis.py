@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import methodcaller
 from typing import Any
 
@@ -27,7 +27,7 @@ class Observed:
     """What came, in float64, by intermediate."""
     expected: Mapping[str, Tensor]
     right: Mapping[str, Tensor]
-    """Whether each element is right."""
+    """Whether each element is right, of the intermediates in question."""
     own: tuple[str, ...]
     """The intermediates that are wrong by themselves, in dataflow order."""
     tensors: Mapping[str, Tensor]
@@ -37,12 +37,17 @@ class Observed:
     measured: Measured
 
     def wrong(self, name: str) -> int:
-        """How many elements of an intermediate are wrong."""
-        return int((~self.right[name]).sum())
+        """How many elements of an intermediate are wrong, of those in question."""
+        return int((~self.right[name]).sum()) if name in self.right else 0
 
     @property
     def wrong_names(self) -> tuple[str, ...]:
         return tuple(name for name in self.right if self.wrong(name))
+
+    def of(self, names: Collection[str]) -> Observed:
+        """The same run, of which some intermediates alone are in question."""
+        right = {name: self.right[name] for name in self.right if name in names}
+        return replace(self, right=right, own=tuple(name for name in self.own if name in names))
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,6 @@ class Hypothesis:
     changes: frozenset[str]
     """The intermediates that it makes wrong by themselves."""
     fix: str = ""
-    evidence: tuple[str, ...] = ()
-    """What else is known, in sentences."""
     tensor: str = ""
     """The tensor that is read or stored otherwise; "" where it is about none."""
     axes: str = ""
@@ -74,6 +77,11 @@ class Hypothesis:
     """Whether the fault itself makes NaN or infinity; elsewhere NaN only marks values that nobody knows."""
     is_plain: bool = False
     """Whether it only describes the numbers that came, so that it cannot fit them by chance."""
+
+    @property
+    def kind(self) -> str:
+        """The first word of its fault: "stride", "factor"."""
+        return self.fault.partition("/")[0]
 
 
 def making(
@@ -107,15 +115,12 @@ def storing(
     return Hypothesis(fault, fault_class, summary, methodcaller("finished", finish), frozenset(names), fix, **about)
 
 
-def may_show(changes: frozenset[str], seen: Observed, names: Collection[str] | None = None) -> bool:
+def may_show(changes: frozenset[str], seen: Observed) -> bool:
     """Whether a fault that changes these intermediates may be what made a run wrong by itself.
 
     A kernel computes P, dP and dS anew and may hand on their errors where what another one exposes is right.
-
-    Args:
-        names: the intermediates in question; None for all that are wrong by themselves.
     """
-    return not set(reached(changes, seen.case.family)).isdisjoint(seen.own if names is None else names)
+    return not set(reached(changes, seen.case.family)).isdisjoint(seen.own)
 
 
 AXES = {"b": "batch", "h": "head", "g": "head", "m": "row", "n": "row", "d": "dim", "e": "dim", "w": "distance"}

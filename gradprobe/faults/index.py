@@ -13,81 +13,80 @@ from torch import Tensor
 from ..model.intermediates import KINDS, title
 from .addressed import (
     GRADIENTS,
+    OtherStrides,
     axes_of,
-    dense_strides,
     each_once,
+    found_at,
     in_words,
-    misread,
     offsets,
     readable,
     reading,
-    through,
     whole_storage,
     with_strides_of,
-    word,
 )  # fmt: skip
-from .hypothesis import AXES, EVERYTHING, Hypothesis, Observed, entered, storing
+from .hypothesis import AXES, Hypothesis, Observed, storing
 from .variant import Variant, wide
 
-Strides = tuple[int, ...]
+_CONTIGUOUS = "as if it were contiguous"
 
 
-def layouts(seen: Observed) -> Iterator[Hypothesis]:
-    """Every tensor that kernels read, taken for contiguous, for [B, L, H, D], or for dense in its last axes."""
-    for name, tensor in readable(seen).items():
+def by_other_strides(seen: Observed) -> Iterator[Hypothesis]:
+    """Every tensor that kernels read, taken for contiguous in some way; then with other tensors' strides."""
+    tensors = readable(seen)
+    lay = {name: tensor.stride() for name, tensor in (*tensors.items(), *seen.tensors.items())}
+    for name, tensor in tensors.items():
         fix = f"take every stride of {title(name)} from the tensor, or refuse other layouts in the wrapper"
-        for words, taken in each_once(tensor, _assumed(tensor, axes_of(name, seen))):
-            summary = f"{title(name)} is addressed {words}, and does not lie so"
-            yield reading(seen, name, through(tensor, taken), f"layout/{name}", "S2", summary, fix=fix)
+        for way in each_once(tensor, _as_contiguous(name, tensor, axes_of(name, seen))):
+            summary = f"{title(name)} is addressed {way.summary}, and does not lie so"
+            read = found_at(tensor, offsets(tensor.shape, way.strides))
+            yield reading(seen, name, read, f"layout/{way.words}", "S2", summary, fix=fix)
+    for name, tensor in tensors.items():
+        for way in each_once(tensor, _mixed_up(seen, name, lay)):
+            summary, read = f"{title(name)} is read {way.summary}", found_at(tensor, offsets(tensor.shape, way.strides))
+            about: dict[str, Any] = {"axes": way.axes, "other": way.other, "taken": way.strides}
+            yield reading(seen, name, read, f"stride/{way.words}", "S1", summary, **about)
 
 
-def _assumed(tensor: Tensor, axes: str) -> Iterator[tuple[str, Strides]]:
+def _as_contiguous(name: str, tensor: Tensor, axes: str) -> Iterator[OtherStrides]:
     shape, own = tuple(tensor.shape), tuple(tensor.stride())
-    dense = dense_strides(shape)
-    yield "as if it were contiguous", dense
+    dense = _dense(tensor)
+    ways = {_CONTIGUOUS: dense}
     if len(shape) > 1:
-        yield "as if its last stride were 1", (*own[:-1], 1)
-        yield "as if its rows were contiguous", (*own[:-2], *dense[-2:])
+        ways |= {"as if its last stride were 1": (*own[:-1], 1)}
+        ways |= {"as if its rows were contiguous": (*own[:-2], *dense[-2:])}
     if len(shape) == 4:
         _, heads, rows, dim = shape
-        yield "as [B, L, H, D]", (rows * heads * dim, dim, heads * dim, 1)
-        yield "as if each of its batches were contiguous", (own[0], *dense[1:])
-        yield "as if each of its heads were contiguous", (*own[:2], *dense[2:])
+        ways |= {"as [B, L, H, D]": (rows * heads * dim, dim, heads * dim, 1)}
+        ways |= {"as if each of its batches were contiguous": (own[0], *dense[1:])}
+        ways |= {"as if each of its heads were contiguous": (*own[:2], *dense[2:])}
     if axes.startswith("bh"):
-        yield "as if batches and heads lay one behind the other", (own[1] * shape[1], *own[1:])
-        yield "as if batches lay one behind the other, heads within rows", (dense[0], *own[1:])
+        ways |= {"as if batches and heads lay one behind the other": (own[1] * shape[1], *own[1:])}
+        ways |= {"as if batches lay one behind the other, heads within rows": (dense[0], *own[1:])}
+    for words, strides in ways.items():
+        yield OtherStrides(strides, name, words)
 
 
-def strides(seen: Observed) -> Iterator[Hypothesis]:
-    """Every tensor that kernels read, with each other tensor's strides along some of its axes, each reading once."""
-    tensors = readable(seen)
-    lay = {name: tuple(tensor.stride()) for name, tensor in (*tensors.items(), *seen.tensors.items())}
-    for name, tensor in tensors.items():
-        for axes, other, taken in each_once(tensor, _exchanged(name, lay, seen)):
-            along, fault = in_words(axes), f"stride/{word(name, axes, axes_of(name, seen))}"
-            whose = f"its own {along} strides swapped" if other == name else f"{title(other)}'s {along} stride"
-            summary = f"{title(name)} is read with {whose}"
-            # Why the first one is right.
-            right = (f"{along} 0 is right because its offset is 0 with any stride",) if len(axes) == 1 else ()
-            about = {"axes": axes, "other": other, "evidence": right, "taken": taken}
-            yield reading(seen, name, through(tensor, taken), fault, "S1", summary, **about)
+def _dense(tensor: Tensor) -> tuple[int, ...]:
+    """The strides of a tensor of this shape without gaps."""
+    return torch.empty(tuple(tensor.shape), device="meta").stride()
 
 
-def _exchanged(name: str, lay: Mapping[str, Strides], seen: Observed) -> Iterator[tuple[str, str, Strides]]:
-    """(axes, the other tensor, the strides taken), one axis first; at last those of the tensor itself, swapped."""
+def _mixed_up(seen: Observed, name: str, lay: Mapping[str, tuple[int, ...]]) -> Iterator[OtherStrides]:
+    """Those of other tensors along some axes; at last its own, swapped."""
     yield from with_strides_of(seen, name, lay)
     own = axes_of(name, seen)
-    for one, two in combinations([at for at, axis in enumerate(own) if axis in AXES], 2):
-        swapped = list(lay[name])
-        swapped[one], swapped[two] = swapped[two], swapped[one]
-        yield own[one] + own[two], name, tuple(swapped)
+    for first, second in combinations([at for at, axis in enumerate(own) if axis in AXES], 2):
+        taken, axes = list(lay[name]), own[first] + own[second]
+        taken[first], taken[second] = taken[second], taken[first]
+        words = "-".join([name, *dict.fromkeys(AXES[axis] for axis in axes if len(own) > 2)])
+        yield OtherStrides(tuple(taken), words, f"with its own {in_words(axes)} strides swapped", axes, name)
 
 
-def indices(seen: Observed) -> Iterator[Hypothesis]:
+def by_other_numbers(seen: Observed) -> Iterator[Hypothesis]:
     """Each term of each index missing; the number of another head; the key heads in another order."""
     for name, tensor in readable(seen).items():
         yield from _without_a_term(seen, name, wide(tensor))
-        yield from _by_another_number(seen, name, wide(tensor))
+        yield from _of_another_head(seen, name, wide(tensor))
     if 1 < seen.case.kv_heads < seen.case.heads:
         yield _key_heads_by_remainder(seen)
 
@@ -109,7 +108,7 @@ def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypot
         yield reading(seen, name, read, f"index/{name}-{'-'.join(words)}", "S3", summary, axes=missing)
 
 
-def _by_another_number(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypothesis]:
+def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypothesis]:
     """A head's tensor read under another number: the key head's, the next head's, or its own modulo a limit."""
     axes, case = axes_of(name, seen), seen.case
     letter = next((axis for axis in "hg" if axis in axes), "")
@@ -149,26 +148,31 @@ _LARGEST = 1 << 24
 def stored_elsewhere(seen: Observed) -> Iterator[Hypothesis]:
     """Every gradient that was handed in to be written, with each other tensor's strides; and as if contiguous."""
     lay = {name: tensor.stride() for name, tensor in seen.tensors.items()}
-    for name, gradient in GRADIENTS.items():
-        if name not in lay or gradient not in seen.own or len(whole_storage(seen.tensors[name])) > _LARGEST:
+    for name, gradient, tensor in _handed_in(seen):
+        if len(whole_storage(tensor)) > _LARGEST:
             continue
-        tensor, own = seen.tensors[name], axes_of(name, seen)
-        ways = (*with_strides_of(seen, name, lay), (own, "", dense_strides(tensor.shape)))
-        for axes, other, strides in each_once(tensor, ways):
-            how = f"with {title(other)}'s {in_words(axes)} stride" if other else "as if it were contiguous"
-            fault, of_class = (f"store/{word(name, axes, own)}", "S1") if other else (f"layout/{name}", "S2")
-            about: dict[str, Any] = {"tensor": name, "axes": axes, "other": other, "not_finite": True}
-            finish = partial(_misplaced, gradient, tensor, strides)
-            yield storing(fault, of_class, f"{gradient} is stored {how}", [gradient], finish, **about)
+        dense = OtherStrides(_dense(tensor), name, _CONTIGUOUS, axes_of(name, seen))
+        for way in each_once(tensor, iter((*with_strides_of(seen, name, lay), dense))):
+            fault, fault_class = (f"store/{way.words}", "S1") if way.other else (f"layout/{name}", "S2")
+            about: dict[str, Any] = {"tensor": name, "axes": way.axes, "other": way.other, "not_finite": True}
+            finish = partial(_stored_at, gradient, tensor, offsets(tensor.shape, way.strides))
+            yield storing(fault, fault_class, f"{gradient} is stored {way.summary}", [gradient], finish, **about)
 
 
-def _misplaced(gradient: str, tensor: Tensor, strides: Strides, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """What is found at a gradient's own places once all of it was stored at others."""
+def _handed_in(seen: Observed) -> Iterator[tuple[str, str, Tensor]]:
+    """(name, gradient, tensor) of those that are wrong by themselves."""
+    for name, gradient in GRADIENTS.items():
+        if name in seen.tensors and gradient in seen.own:
+            yield name, gradient, seen.tensors[name]
+
+
+def _stored_at(gradient: str, tensor: Tensor, at: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """What is found at a gradient's own places once all of it was stored so far from its first element."""
     if gradient not in values:
         return {}
     flat, first = whole_storage(tensor), int(tensor.storage_offset())
     own = (offsets(tensor.shape, tensor.stride()) + first).to(tensor.device)
-    at = (offsets(tensor.shape, strides) + first).to(tensor.device).flatten()
+    at = (at + first).to(tensor.device).flatten()
     inside = (at >= 0) & (at < len(flat))
     # Of a storage of gigabytes only the elements that are stored to or looked at are held in float64.
     touched = torch.cat((own.flatten(), at[inside])).unique()
@@ -185,38 +189,21 @@ _WRAPS = "offsets into {} wrap around at 2^31: they are 32 bits wide"
 
 
 def wraps(seen: Observed) -> Iterator[Hypothesis]:
-    """Every tensor whose offsets pass 2^31, alone and all of them, with those of some axes in 32 bits."""
-    tensors = {name: tensor for name, tensor in readable(seen).items() if _reach(tensor) >= _LIMIT}
-    stored = {name: seen.tensors[name] for name in GRADIENTS if name in seen.tensors and GRADIENTS[name] in seen.own}
-    some = [{name: tensor} for name, tensor in tensors.items()] + ([tensors] if len(tensors) > 1 else [])
+    """Every tensor whose offsets pass 2^31, with those of some axes in 32 bits."""
     for groups in _GROUPS:
-        yield from (_wrapped_read(seen, each, groups) for each in some)
-        for name, tensor in stored.items():
+        for name, tensor in readable(seen).items():
             if _reach(tensor) >= _LIMIT:
-                gradient, at = GRADIENTS[name], _wrapped(tensor, axes_of(name, seen), groups)
-                is_moved = at != offsets(tensor.shape, tensor.stride())
-                finish = partial(_unmoved, gradient, tensor, is_moved)
-                about = {"tensor": name, "not_finite": True}
+                read = found_at(tensor, _wrapped(tensor, axes_of(name, seen), groups))
+                yield reading(seen, name, read, f"wrap/{name}", "I64", _WRAPS.format(title(name)), fix=_WIDEN)
+        for name, gradient, tensor in _handed_in(seen):
+            if _reach(tensor) >= _LIMIT:
+                finish = partial(_stored_at, gradient, tensor, _wrapped(tensor, axes_of(name, seen), groups))
+                about: dict[str, Any] = {"tensor": name, "not_finite": True}
                 yield storing(f"wrap/{name}", "I64", _WRAPS.format(gradient), [gradient], finish, _WIDEN, **about)
 
 
 def _reach(tensor: Tensor) -> int:
     return sum((size - 1) * abs(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-
-
-def _wrapped_read(seen: Observed, tensors: Mapping[str, Tensor], groups: Sequence[str]) -> Hypothesis:
-    first, *others = tensors
-
-    def alter(variant: Variant) -> Variant:
-        for name, tensor in tensors.items():
-            at = _wrapped(tensor, axes_of(name, seen), groups) + int(tensor.storage_offset())
-            flat = whole_storage(tensor)
-            variant = misread(variant, name, flat[at.to(tensor.device).clamp(0, len(flat) - 1)])
-        return variant
-
-    changes = EVERYTHING if others else entered(first, seen.case.family)
-    summary = _WRAPS.format(", ".join(map(title, tensors)))
-    return Hypothesis(f"wrap/{first}", "I64", summary, alter, changes, _WIDEN, tensor=first)
 
 
 def _wrapped(tensor: Tensor, axes: str, groups: Sequence[str]) -> Tensor:
@@ -227,9 +214,3 @@ def _wrapped(tensor: Tensor, axes: str, groups: Sequence[str]) -> Tensor:
         left = [0 if taken else step for taken, step in zip(own, left, strict=True)]
         total = total + (offsets(tensor.shape, own) + _LIMIT) % (2 * _LIMIT) - _LIMIT
     return total + offsets(tensor.shape, left)
-
-
-def _unmoved(gradient: str, tensor: Tensor, is_moved: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """What the memory held before, where the gradient was stored elsewhere."""
-    before = tensor.double().to(values[gradient].device)
-    return {gradient: values[gradient].where(~is_moved.to(before.device), before)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
-from itertools import product
 from operator import and_, methodcaller
 
 import torch
@@ -14,7 +13,7 @@ from ..reference import Attention, Tile, live_length, tiles
 from ..reference.problem import part
 from .hypothesis import SCORED, SIZES, Hypothesis, Observed, hiding, making, storing
 from .tile import Effects, Positions, keeping, pairs, positions
-from .variant import USED, Alter, Finish, Hook, Rule, TileScope, Variant
+from .variant import USED, Alter, Hook, Rule, TileScope, Variant
 
 Terms = dict[str, Tensor | bool]
 """What the mask of a tile is made of, by name, each [h or 1, m, N] or what broadcasts to it."""
@@ -26,13 +25,10 @@ def comparisons(seen: Observed) -> Iterator[Hypothesis]:
     if x.causal:
         summary = "the key on the diagonal is masked: j < i stands where j <= i is meant"
         yield hiding("mask/diagonal", summary, causal(-1))
-        yield hiding("mask/beyond-diagonal", "one key beyond the diagonal is seen", causal(1))
-        yield hiding("mask/causal", "the causal mask is left out", causal(None))
-        for m, n in pairs(seen.case):
-            summary = f"the causal mask is left out within the tiles of {m} rows and {n} keys that are visited"
-            yield hiding("mask/causal", summary, causal(None, m, n))
-            summary = f"one key beyond the diagonal is seen, within the tiles of {m} rows and {n} keys visited"
-            yield hiding("mask/beyond-diagonal", summary, causal(1, m, n))
+        for tile in ((0, 0), *pairs(seen.case)):
+            inside = ", within the tiles of {} rows and {} keys that are visited".format(*tile) if all(tile) else ""
+            yield hiding("mask/beyond-diagonal", f"one key beyond the diagonal is seen{inside}", causal(1, *tile))
+            yield hiding("mask/causal", f"the causal mask is left out{inside}", causal(None, *tile))
     else:
         yield hiding("mask/causal", "a causal mask is applied where none was asked for", causal(0))
     for side, keys in zip(("left", "right"), x.window or (-1, -1), strict=True):
@@ -40,7 +36,7 @@ def comparisons(seen: Observed) -> Iterator[Hypothesis]:
             fault, reaches = f"mask/window-{side}", f"the window reaches one key {{}} to the {side}"
             yield hiding(fault, reaches.format("fewer"), _window(side, keys - 1))
             yield hiding(fault, reaches.format("more"), _window(side, keys + 1))
-            yield hiding(fault, f"the window's {side} end is left out", _window(side, None))
+            yield hiding(fault, f"the window's {side} end is left out", _without_terms(side))
     if (x.causal or x.window) and x.n_query != x.n_key:
         by = (x.n_key - x.n_query) * (-1 if x.align == "bottom-right" else 1)
         rule = _with(lambda x, at, terms: _along(x, at, at.diagonal + by))
@@ -67,26 +63,17 @@ def _along(x: Attention, at: Positions, diagonal: Tensor) -> Terms:
     }
 
 
-def _terms(x: Attention, tile: Tile, at: Positions) -> Terms:
-    length, padded = live_length(x, tile.batch), x.seqlens is not None
-    terms = {"rows": at.i < length if padded else True, "keys": at.j < length if padded else True}
-    everything = (at.i >= 0) & (at.j >= 0)
-    return {**_along(x, at, at.diagonal), **terms, "given": everything[None] if x.mask is None else part(x.mask, tile)}
-
-
-def _all(terms: Terms) -> Tensor:
-    every: Tensor = reduce(and_, terms.values())  # type: ignore[assignment]
-    return every
-
-
 def _with(change: Callable[[Attention, Positions, Terms], Terms]) -> Rule:
     """The right rule with some of its terms replaced; what no term describes stays as it is."""
 
     def rule(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
-        at = positions(x, tile)
-        terms = _terms(x, tile, at)
-        other = _all(terms | change(x, at, terms))
-        return (valid & other) | (other & ~_all(terms))
+        at, length = positions(x, tile), live_length(x, tile.batch)
+        padded = {"rows": at.i < length, "keys": at.j < length} if x.seqlens is not None else {}
+        given = ((at.i >= 0) & (at.j >= 0))[None] if x.mask is None else part(x.mask, tile)
+        terms = {**_along(x, at, at.diagonal), **padded, "given": given}
+        right, other = (reduce(and_, of.values()) for of in (terms, terms | change(x, at, terms)))
+        made: Tensor = (valid & other) | (other & ~right)
+        return made
 
     return rule
 
@@ -105,10 +92,8 @@ def causal(by: int | None, rows: int = 0, keys: int = 0) -> Rule:
     return _with(change)
 
 
-def _window(side: str, keys: int | None) -> Rule:
-    """A window with another end, or none."""
-    if keys is None:
-        return _without_terms(side)
+def _window(side: str, keys: int) -> Rule:
+    """A window with another end."""
     if side == "left":
         return _with(lambda x, at, terms: {side: at.j >= at.diagonal - keys})
     return _with(lambda x, at, terms: {side: at.j <= at.diagonal + keys})
@@ -119,9 +104,9 @@ def left_out(seen: Observed) -> Iterator[Hypothesis]:
     x = seen.x
     for name, words in {"bias": "the bias", "alibi": "the alibi slopes", "tau": "tau", "sinks": "the sinks"}.items():
         if getattr(x, name) is not None:
-            fault, changes = f"mask/{name}", SCORED | {"dSink"}
             without: Alter = _without_sinks if name == "sinks" else partial(_times, name, 0.0)
-            yield Hypothesis(fault, "M1", f"{words} left out", without, changes, tensor=name)
+            summary, fault = f"{words} left out", f"mask/{name}"
+            yield Hypothesis(fault, "M1", summary, without, SCORED | {"dSink"}, tensor=name)
             yield Hypothesis(fault, "M1", f"{words} taken with the other sign", partial(_times, name, -1.0), SCORED)
     if x.softcap is not None:
         summary = "the scores in P are not capped, though dS has the softcap's derivative"
@@ -150,66 +135,50 @@ def _uncapped(value: Tensor, t: TileScope) -> Tensor:
 _BIAS_WINDOW = "mask/bias-window"
 
 
-def window_short_by_one(seen: Observed) -> Iterator[Hypothesis]:
-    """A bias that ends one distance early; and what came, where dBias is wrong in nothing but that."""
-    bias = seen.x.bias
-    if seen.x.family != "lazy" or bias is None or bias.shape[1] < 2:
-        return
-    short, drop = _shortened(bias), {"dBias": lambda v, t: _shortened(v)}
-    summary = "the bias reaches one distance fewer: distance < window - 1"
-    alter: Alter = lambda variant: variant.having(bias=short).hooked(drop)  # noqa: E731
-    yield Hypothesis(_BIAS_WINDOW, "M1", summary, alter, SCORED | {"dBias"})
-    if seen.own == ("dBias",) and not bool(seen.actual["dBias"][:, -1].any()):
-        summary = "dBias is 0 at the last distance of every head: nothing was added there, as by distance < window - 1"
-        finish: Finish = lambda of: {"dBias": _shortened(of["dBias"])}  # noqa: E731
-        fix = "compare with distance < window"
-        yield storing(_BIAS_WINDOW, "M1", summary, ["dBias"], finish, fix, is_plain=True)
-
-
-def _shortened(of_distances: Tensor) -> Tensor:
-    kept = of_distances.clone()
-    kept[:, -1] = 0.0
-    return kept
-
-
-def beyond_the_window(seen: Observed) -> Iterator[Hypothesis]:
-    """Keys beyond the window left out, or biased as the last distance within it."""
+def bias_windows(seen: Observed) -> Iterator[Hypothesis]:
+    """A bias of the lazy family that ends one distance early, hides the keys beyond it, or goes on beyond it."""
     x = seen.x
-    if x.family != "lazy" or x.bias is None or x.bias.shape[1] >= x.n_key:
+    if x.family != "lazy" or x.bias is None:
         return
-    window, effects, fix = x.bias.shape[1], Effects(x), "attend to every key j <= i; the window is the bias's"
-    words, changes = f"the keys beyond the bias's window of {window} are left out", SCORED | {"dTau"}
-    alone = f"{words}, where they are attended without bias"
-    yield hiding(_BIAS_WINDOW, alone, keeping(lambda at: at.i - at.j < window), fix, changes)
-    for rows, keys in pairs(seen.case):
-        keep = partial(_in_tiles_within, window, rows, keys)
+    window, fix = x.bias.shape[1], "compare with distance < window"
+    if window > 1:
+        short = partial(_shorter, x.bias)
+        summary = "the bias reaches one distance fewer: distance < window - 1"
+        yield Hypothesis(_BIAS_WINDOW, "M1", summary, short, SCORED | {"dBias"}, fix)
+        if seen.own == ("dBias",) and not bool(seen.actual["dBias"][:, -1].any()):
+            summary = (
+                "dBias is 0 at the last distance of every head: nothing was added there, as by distance < window - 1"
+            )
+            finish = lambda of: {"dBias": _without_last(of["dBias"])}  # noqa: E731
+            yield storing(_BIAS_WINDOW, "M1", summary, ["dBias"], finish, fix, is_plain=True)
+    if window >= x.n_key:
+        return
+    words, effects = f"the keys beyond the bias's window of {window} are left out", Effects(x)
+    fix = "attend to every key j <= i; the window is the bias's"
+    for m, n in ((1, 1), *pairs(seen.case)):
+        # What lies in a tile that holds any key of any row's window.
+        keep = lambda at, m=m, n=n: at.i // m * m - (at.j // n * n + n - 1) < window  # noqa: E731
         if effects.is_new(keep):
-            of_tiles = f"{words}, in whole tiles of {keys} keys, by tiles of {rows} rows"
-            yield hiding(_BIAS_WINDOW, of_tiles, keeping(keep), fix, changes)
+            of_tiles = f", in whole tiles of {n} keys, by tiles of {m} rows" if n > 1 else ""
+            yield hiding(_BIAS_WINDOW, words + of_tiles, keeping(keep), fix, SCORED | {"dTau"})
     summary = "keys beyond the bias's window have the bias of its last distance, where they have none"
     hooks: dict[str, Hook] = {
-        "LSE": lambda v, t: (_scores(t) + _last_bias(t)).logsumexp(-1),
+        "LSE": lambda v, t: (t.s + _last_bias(t)).logsumexp(-1),
         "P": lambda v, t: v * _last_bias(t).exp(),
     }
     fix = "add tl.where(distance < window, bias, 0.0)"
-    changes = frozenset({"LSE", "P", "O", "dP"})
-    yield making(_BIAS_WINDOW, "M1", summary, hooks, fix, changes)
-    hooks = {**hooks, "dBias": _with_all_beyond}
-    yield making(_BIAS_WINDOW, "M1", summary, hooks, fix, changes | {"dBias"})
+    for more in ({}, {"dBias": _with_all_beyond}):
+        yield making(_BIAS_WINDOW, "M1", summary, hooks | more, fix, {"LSE", "P", "O", "dP", *more})
 
 
-def _in_tiles_within(window: int, rows: int, keys: int, at: Positions) -> Tensor:
-    """What lies in a tile that holds any key of any row's window."""
-    return at.i // rows * rows - (at.j // keys * keys + keys - 1) < window
+def _shorter(bias: Tensor, variant: Variant) -> Variant:
+    return variant.having(bias=_without_last(bias)).hooked({"dBias": lambda v, t: _without_last(v)})
 
 
-def _scores(t: TileScope) -> Tensor:
-    """[h, m, N] the scores, with their bias; -inf where masked."""
-    bias, distance = t.x.bias, t.i - t.j
-    assert bias is not None
-    window = bias.shape[1]
-    inside = bias[t.tile.heads][:, distance.clamp(0, window - 1)] * (distance < window)
-    return (t.x.scale * t.q @ t.k.mT + inside).masked_fill(~t.valid, -torch.inf)
+def _without_last(of_distances: Tensor) -> Tensor:
+    kept = of_distances.clone()
+    kept[:, -1] = 0.0
+    return kept
 
 
 def _last_bias(t: TileScope) -> Tensor:
@@ -225,9 +194,6 @@ def _with_all_beyond(value: Tensor, t: TileScope) -> Tensor:
     return added
 
 
-_NUMBERS = (-60.0, -100.0, -1000.0)
-_WHOLE = (1 << 20, 1 << 20)
-_DP_UNMASKED: dict[str, Hook] = {"dP": lambda v, t: t.dpe}
 DEAD_FIX = "where LSE is -inf take 0 in its place, and let masked scores stay -inf"
 
 
@@ -236,21 +202,19 @@ def rows_without_keys(seen: Observed) -> Iterator[Hypothesis]:
     if all(bool(seen.x.valid(tile).any(-1).all()) for tile in tiles(seen.x)):
         return
     ways = [(f"NaN in {step}, and spread: exp(-inf - -inf), or 0 / 0", {step: _nan()}) for step in ("LSE", "O", "P")]
-    for m, n in _squares(seen):
+    for m, n in dict.fromkeys(((seen.case.block_m, seen.case.block_n), *((size, size) for size in SIZES[1:]))):
         ways.append((f"NaN in P, and spread within tiles of {m} rows and {n} keys", {"P": _nan(m, n)}))
     for words, hooks in ways:
         yield making("dead/nan", "N1", f"rows that see no key are {words}", hooks, DEAD_FIX, not_finite=True)
-    # A key weighs a share of all keys, or of whole tiles; 1 where LSE is too large for log N to be added.
-    weights = [1.0, *dict.fromkeys(1 / (-(-seen.x.n_key // size) * size) for size in (1, *SIZES))]
+    # A key weighs a share of all keys, or of whole tiles; in P 1 where LSE is too large for log N to be added.
     summary = "rows that see no key weigh every key alike: their scores are all the same finite number"
-    for weight, of_output, masks_dp in product(weights, weights, (False, True)):
-        hooks = _weighing(weight, of_output) | ({} if masks_dp else _DP_UNMASKED)
-        yield making("dead/uniform", "N1", summary, hooks, DEAD_FIX, ("P", "O"))
-
-
-def _squares(seen: Observed) -> list[tuple[int, int]]:
-    own = seen.case.block_m, seen.case.block_n
-    return [*dict.fromkeys((own, *((size, size) for size in SIZES[1:])))]
+    shares = [1.0, *dict.fromkeys(1 / (-(-seen.x.n_key // size) * size) for size in (1, *SIZES))]
+    for weight, of_output in dict.fromkeys(
+        (*((share, share) for share in shares), *((1.0, share) for share in shares))
+    ):
+        for unmasked in ({}, {"dP": lambda v, t: t.dpe}):
+            hooks = _weighing(weight, of_output) | unmasked
+            yield making("dead/uniform", "N1", summary, hooks, DEAD_FIX, ("P", "O"))
 
 
 def _dead(t: TileScope) -> Tensor:
@@ -259,11 +223,12 @@ def _dead(t: TileScope) -> Tensor:
 
 
 def _nan(rows: int = 0, keys: int = 0) -> Hook:
-    """NaN in the rows that see no key; within tiles, where these have a size."""
+    """NaN in the rows that see no key; within tiles that a causal mask lets see any key, where these have a size."""
 
     def hook(value: Tensor, t: TileScope) -> Tensor:
         dead = _dead(t) if value.dim() == 3 else _dead(t)[..., 0]
-        return value.masked_fill((dead & _visited(t, rows, keys)).expand(value.shape), torch.nan)
+        dead = dead & positions(t.x, t.tile).tile_sees(rows, keys) if t.x.causal and rows else dead
+        return value.masked_fill(dead.expand(value.shape), torch.nan)
 
     return hook
 
@@ -273,45 +238,3 @@ def _weighing(weight: float, of_output: float) -> dict[str, Hook]:
         "P": lambda v, t: v.where(~_dead(t), v.new_full((), weight)),
         "O": lambda v, t: v.where(~_dead(t), of_output * t.v.sum(-2, keepdim=True)),
     }
-
-
-def _visited(t: TileScope, rows: int, keys: int) -> Tensor | bool:
-    """[m, N] bool: what lies in a tile in which a causal mask lets any row see any key."""
-    return positions(t.x, t.tile).tile_sees(rows, keys) if t.x.causal and rows else True
-
-
-def finite_masks(seen: Observed) -> Iterator[Hypothesis]:
-    """Masked scores of one finite number: the one that P shows where it is exposed, else those in use."""
-    shown = _shown_number(seen)
-    for number in _NUMBERS if shown is None else (shown,):
-        for m, n in (*_squares(seen), _WHOLE):
-            summary = f"masked scores are {number:.6g} and not -inf: they weigh something"
-            # The lazy family masks dP itself: what weighs next to nothing there does not reach dTau.
-            hooks = {"P": _masked_with(number, m, n)} | (_DP_UNMASKED if seen.x.tau is None else {})
-            yield making("mask/finite", "M1", summary, hooks, "mask with -inf", ("P", "O", "LSE"))
-
-
-def _shown_number(seen: Observed) -> float | None:
-    """The score that masked entries of P have, where there is one."""
-    if "P" not in seen.own:
-        return None
-    numbers: list[float] = []
-    for b, tile in enumerate(tiles(seen.x)):
-        wrong = ~seen.x.valid(tile) & ~seen.right["P"][b] & (seen.actual["P"][b] > 0)
-        numbers += (seen.actual["P"][b].log() + _finite(seen.expected["LSE"][b])[..., None])[wrong].tolist()
-    alike = numbers and max(numbers) - min(numbers) < 1e-3 * max(1.0, abs(numbers[0]))
-    return float(f"{numbers[0]:.5g}") if alike else None
-
-
-def _finite(lse: Tensor) -> Tensor:
-    return lse.masked_fill(lse == -torch.inf, 0.0)
-
-
-def _masked_with(number: float, rows: int, keys: int) -> Hook:
-    """P with another number than -inf where masked, in the tiles that hold anything that is seen."""
-
-    def hook(value: Tensor, t: TileScope) -> Tensor:
-        masked = (number - _finite(t.LSE)[..., None]).exp() * _visited(t, rows, keys)
-        return value.where(t.valid.expand(value.shape), masked.expand(value.shape))
-
-    return hook

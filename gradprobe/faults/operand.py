@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..model.intermediates import PRODUCTS, steps, title
 from .hypothesis import SIZES, Hypothesis, Observed, making
-from .variant import Hook, TileScope
+from .variant import TileScope
 
 # (result, the operand meant, what may stand there)
 _OTHERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -49,51 +49,30 @@ def _with_other(result: str, meant: str, other: str, value: Tensor, t: TileScope
     return t.product(result, **{"matrix" if meant == PRODUCTS[result].matrix else "other": taken})
 
 
-def transposed(seen: Observed) -> Iterator[Hypothesis]:
-    """Whole matrices, and rows taken for columns."""
-    if seen.x.n_query != seen.x.n_key:
-        return
-    ways: list[tuple[str, str, Hook]] = []
-    for name in ("dV", "dK", "dQ"):
-        of = PRODUCTS[name]
-        whole = partial(_summed, name, of.other, seen.x.n_query, _TURNED)
-        ways.append((name, f"{of.turned.formula}, where {of.formula} is meant", whole))
-    ways += [
-        ("dS", "P^T * (dP - delta)", lambda v, t: t.P.mT * t.spread),
-        ("dS", "P * (dP^T - delta)", lambda v, t: t.P * (t.dP.mT - t.delta[..., None])),
-        ("dS", "P * (dP - delta) with delta along the keys", lambda v, t: t.P * (t.dP - t.delta[..., None, :])),
-        ("P", "exp(S - LSE) with LSE along the keys",
-         lambda v, t: v * (t.LSE[..., None] - t.LSE[..., None, :]).exp()),
-    ]  # fmt: skip
-    for result, words, hook in ways:
-        yield making(f"transposed/{result}", "A", f"{result} is {words}", {result: hook})
-
-
 def by_tiles(seen: Observed) -> Iterator[Hypothesis]:
-    """Square tiles, as kernels compute, that are not transposed, or multiplied by the operand of their own tile."""
-    for size in dict.fromkeys((seen.case.block_m, *SIZES)):
-        for result, *_ in _SUMS:
-            words = f"{result} is made with each tile of {size} x {size} transposed the wrong way round"
-            hook = partial(_summed, result, PRODUCTS[result].other, size, _TURNED)
-            yield making(f"transposed/{result}", "A", words, {result: hook})
-        for result, meant, own, *_ in _SUMS:
-            if getattr(seen.x, meant).shape[-1] == getattr(seen.x, own).shape[-1]:
-                words = f"{result} is made with {title(own)} in place of {title(meant)}, tile by tile of {size}"
-                hook = partial(_summed, result, own, size, _OF_OWN_TILE)
-                yield making(f"operand/{result}", "A", words, {result: hook})
+    """Products whose matrix is not transposed, that take the operand of their own tile, or one row throughout.
 
-
-def own_rows(seen: Observed) -> Iterator[Hypothesis]:
-    """Sums that read one row of each tile of the other operand throughout: of a thread's own number, not the loop's."""
+    In square tiles, as kernels compute: one row of each is that of a thread's own number, not the loop's.
+    """
     whole = max(seen.x.n_query, seen.x.n_key)
-    for result, meant, _, of_sum, of_result in _SUMS:
-        for size in dict.fromkeys((seen.case.block_m, 8, *SIZES, whole)):
-            inside = f"in each tile of {size} {of_sum}s" if size < whole else "throughout"
-            number = f"the number of its own {of_result} {inside}"
-            words = f"{result} reads {title(meant)} at {number}, not at each {of_sum} of its sum"
+    for size in dict.fromkeys((whole, seen.case.block_m, 8, *SIZES)):
+        for result, meant, own, of_sum, of_result in _SUMS:
+            of, inside = PRODUCTS[result], f"tile by tile of {size}" if size < whole else "throughout"
+            if size < whole or seen.x.n_query == seen.x.n_key:
+                words = f"{result} is {of.turned.formula}, where {of.formula} is meant, {inside}"
+                yield _making(f"transposed/{result}", words, result, meant, size, _TURNED)
+            if size < whole and getattr(seen.x, meant).shape[-1] == getattr(seen.x, own).shape[-1]:
+                words = f"{result} is made with {title(own)} in place of {title(meant)}, {inside}"
+                yield _making(f"operand/{result}", words, result, own, size, _OF_OWN_TILE)
+            words = (
+                f"{result} reads {title(meant)} at the number of its own {of_result}, not at each {of_sum} of its sum"
+            )
             fix = f"read {title(meant)} at the {of_sum} of the loop, not at that of the thread"
-            hook = partial(_summed, result, meant, size, _OF_OWN_ROW)
-            yield making(f"operand/{result}-row", "A", words, {result: hook}, fix)
+            yield _making(f"operand/{result}-row", f"{words}, {inside}", result, meant, size, _OF_OWN_ROW, fix)
+
+
+def _making(fault: str, words: str, result: str, operand: str, size: int, how: str, fix: str = "") -> Hypothesis:
+    return making(fault, "A", words, {result: partial(_summed, result, operand, size, how)}, fix)
 
 
 def _summed(result: str, name: str, size: int, how: str, value: Tensor, t: TileScope) -> Tensor:

@@ -15,51 +15,52 @@ from .variant import Hook, TileScope, Variant
 
 Narrow = Callable[[Tensor], Tensor]
 _CUT = "bfloat16, cut off"
-_ALL = frozenset({"LSE", "O", "P", "dP", "delta", "dQ", "dK", "dV"})
 _DTYPES = {"float32": ("bfloat16", "float16", "tf32", _CUT), "float16": ("bfloat16",), "bfloat16": ("float16",)}
 _INPUTS = ("q", "k", "v", "do")
+_GRADIENTS = ("dQ", "dK", "dV", "dBias")
 
 
 def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """Each operand rounded, to each dtype that has fewer bits than the case's."""
     for dtype in _DTYPES[seen.case.dtype]:
         narrow = _narrowing(dtype)
-        of = partial(_rounded, dtype, narrow)
-        for tensor in _INPUTS:
-            yield of(title(tensor), tensor, (tensor,), {}, entered(tensor, seen.case.family))
-        yield of("every input", "inputs", _INPUTS, {}, _ALL)
-        operands = _of_matrix("P", narrow) | _of_matrix("dS", narrow)
-        yield of("each of P and dS", "P-dS", (), operands)
-        yield of("every operand of a product", "operands", _INPUTS, operands, _ALL)
-        for size in sizes_of(seen.case, (32, 64)):
-            for gradient in ("dQ", "dK", "dV"):
-                hook = partial(_summed_by_tiles, gradient, size, narrow)
-                yield of(f"the sum of {gradient}, after every {size},", gradient, (), {gradient: hook})
-        for matrix in ("dS", "P"):
-            yield of(matrix, matrix, (), _of_matrix(matrix, narrow))
-        for step in ("P", "dP", "dS", "delta", "LSE", "O", "dQ", "dK", "dV", "dBias"):
-            words = f"{step}, on its way out," if step in ("dQ", "dK", "dV", "dBias") else step
-            yield of(words, step, (), {step: partial(_narrowed, narrow)})
+        for words, word, inputs, hooks in _rounded(seen, narrow):
+            changes = frozenset(hooks).union(*(entered(name, seen.case.family) for name in inputs))
+            alter = partial(_altered, narrow, inputs, hooks)
+            summary, fix = (
+                f"{words} is rounded to {dtype} before it is used",
+                f"keep {words} in float32 until it is used",
+            )
+            kept = dtype.partition(",")[0]
+            yield Hypothesis(f"precision/{word}", "PREC", summary, alter, changes, fix, dtype=kept)
 
 
-def _rounded(
-    dtype: str,
-    narrow: Narrow,
-    words: str,
-    word: str,
-    inputs: tuple[str, ...],
-    hooks: Mapping[str, Hook],
-    changes: frozenset[str] = frozenset(),
-) -> Hypothesis:
-    """The fault that some inputs are rounded, and what hooks round."""
+def _rounded(seen: Observed, narrow: Narrow) -> Iterator[tuple[str, str, tuple[str, ...], Mapping[str, Hook]]]:
+    """In words, in a word, the inputs that are rounded, and what hooks round."""
+    for tensor in _INPUTS:
+        yield title(tensor), tensor, (tensor,), {}
+    yield "every input", "inputs", _INPUTS, {}
+    operands = _of_matrix("P", narrow) | _of_matrix("dS", narrow)
+    yield "each of P and dS", "P-dS", (), operands
+    yield "every operand of a product", "operands", _INPUTS, operands
+    for size in sizes_of(seen.case, (32, 64)):
+        for name in _GRADIENTS[:3]:
+            yield (
+                f"the sum of {name}, after every {size},",
+                name,
+                (),
+                {name: partial(_summed_by_tiles, name, size, narrow)},
+            )
+    for matrix in ("dS", "P"):
+        yield matrix, matrix, (), _of_matrix(matrix, narrow)
+    for step in ("P", "dP", "dS", "delta", "LSE", "O", *_GRADIENTS):
+        words = f"{step}, on its way out," if step in _GRADIENTS else step
+        yield words, step, (), {step: lambda v, t: narrow(v)}
 
-    def alter(variant: Variant) -> Variant:
-        read = {name: narrow(getattr(variant.x, name)) for name in inputs}
-        return (variant.reading(**read) if read else variant).hooked(hooks)
 
-    summary, fix = f"{words} is rounded to {dtype} before it is used", f"keep {words} in float32 until it is used"
-    changed, kept = changes or frozenset(hooks), dtype.partition(",")[0]
-    return Hypothesis(f"precision/{word}", "PREC", summary, alter, changed, fix, dtype=kept)
+def _altered(narrow: Narrow, inputs: tuple[str, ...], hooks: Mapping[str, Hook], variant: Variant) -> Variant:
+    read = {name: narrow(getattr(variant.x, name)) for name in inputs}
+    return (variant.reading(**read) if read else variant).hooked(hooks)
 
 
 def _of_matrix(matrix: str, narrow: Narrow) -> dict[str, Hook]:
@@ -70,10 +71,6 @@ def _of_matrix(matrix: str, narrow: Narrow) -> dict[str, Hook]:
 
 def _with_matrix(result: str, narrow: Narrow, value: Tensor, t: TileScope) -> Tensor:
     return t.product(result, narrow(t.operand(PRODUCTS[result].matrix)))
-
-
-def _narrowed(narrow: Narrow, value: Tensor, t: TileScope) -> Tensor:
-    return narrow(value)
 
 
 def _summed_by_tiles(gradient: str, size: int, narrow: Narrow, value: Tensor, t: TileScope) -> Tensor:

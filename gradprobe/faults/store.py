@@ -15,7 +15,7 @@ from ..model.number import listed
 from ..numerics.totals import TOTALS
 from ..reference.attention import BY_HEAD
 from .hypothesis import SIZES, Hypothesis, Observed, making, storing
-from .variant import Finish, TileScope
+from .variant import TileScope
 
 Results = Mapping[str, Tensor]
 
@@ -26,7 +26,7 @@ def zeros(seen: Observed) -> Iterator[Hypothesis]:
     if found:
         are, there = (" are", "in them") if len(found) > 1 else (" is", "there")
         summary = f"{listed(found)}{are} 0 throughout: nothing was stored {there}, or None was returned"
-        finish: Finish = lambda values: {name: values[name] * 0 for name in found if name in values}  # noqa: E731
+        finish = lambda values: {name: values[name] * 0 for name in found if name in values}  # noqa: E731
         yield storing(f"zero/{found[0]}", "H1", summary, found, finish, is_plain=True)
 
 
@@ -35,9 +35,9 @@ def shares(seen: Observed) -> Iterator[Hypothesis]:
     case, group = seen.case, seen.case.heads // seen.case.kv_heads
     fix, changes = "add every query head of the group once", frozenset({"dK", "dV"})
     for member in range(group) if group > 1 else ():
-        share = torch.zeros(case.kv_heads, case.heads, dtype=torch.float64, device=seen.x.q.device)
-        for head in range(case.kv_heads):
-            share[head, head * group + member] = 1.0
+        heads = torch.arange(case.heads, device=seen.x.q.device)
+        own = torch.arange(case.kv_heads, device=seen.x.q.device)[:, None] * group + member
+        share = (heads == own).double()
         ways = {
             f"of each group only query head {member} is added to dK and dV": share,
             f"query head {member} of each group is added in every member's place": share * group,
@@ -48,9 +48,10 @@ def shares(seen: Observed) -> Iterator[Hypothesis]:
         for size in dict.fromkeys((case.block_m, *SIZES)):
             last = (case.seqlen_q - 1) // size
             for batch, tile in dict.fromkeys(((case.batch - 1, last), (case.batch - 1, 0), (0, last), (0, 0))):
-                share_of = f"of batch {batch}, rows {tile * size} to {tile * size + size - 1}"
+                rows = range(tile * size, tile * size + size)
+                share_of = f"of batch {batch}, rows {rows[0]} to {rows[-1]}"
                 summary = f"{name} holds the share {share_of} alone: it is stored, where it is to be added"
-                alone = partial(_of_one_program, name, batch, range(tile * size, tile * size + size))
+                alone = partial(_of_one_program, name, batch, rows)
                 yield making(f"accumulation/{name}", "ACC", summary, {name: alone}, "tl.atomic_add")
 
 
@@ -62,20 +63,19 @@ def _of_one_program(name: str, batch: int, rows: range, value: Tensor, t: TileSc
 
 def exchanged(seen: Observed) -> Iterator[Hypothesis]:
     """One gradient in another's place, too or instead."""
-    for one, two in combinations(("dQ", "dK", "dV"), 2):
-        if one not in seen.actual or two not in seen.actual or seen.actual[one].shape != seen.actual[two].shape:
+    for pair in combinations([name for name in ("dQ", "dK", "dV") if name in seen.actual], 2):
+        if seen.actual[pair[0]].shape != seen.actual[pair[1]].shape:
             continue
-        if seen.wrong(one) and seen.wrong(two):
-            fault, places, summary = f"swap/{one}-{two}", {one: two, two: one}, f"{one} and {two} have changed places"
+        # Only the one that is wrong stands where the other belongs.
+        here, of = sorted(pair, key=seen.wrong, reverse=True) if not all(map(seen.wrong, pair)) else pair
+        if seen.wrong(of):
+            fault, places, summary = f"swap/{here}-{of}", {here: of, of: here}, f"{here} and {of} have changed places"
             fix = "return each gradient in its own place"
         else:
-            here, of = (one, two) if seen.wrong(one) else (two, one)
             fault, places, summary = f"twice/{of}", {here: of}, f"{of} stands in the place of {here} too"
             fix = f"return {here} in its own place"
         yield storing(fault, "H1", summary, places, partial(_placed, places), fix)
 
 
 def _placed(places: Mapping[str, str], values: Results) -> Results:
-    if not {*places.values()} <= values.keys():
-        return {}
-    return {here: values[of] for here, of in places.items()}
+    return {here: values[of] for here, of in places.items()} if {*places.values()} <= values.keys() else {}

@@ -10,10 +10,10 @@ from . import index, mask, operand, precision, store, terms, tile
 from .hypothesis import Hypothesis, Observed, may_show
 
 _KINDS = (
-    store.zeros, index.layouts, index.strides, index.indices, index.stored_elsewhere, index.wraps, mask.comparisons,
-    mask.left_out, mask.window_short_by_one, mask.beyond_the_window, terms.other_terms, mask.rows_without_keys,
-    mask.finite_masks, store.shares, operand.others, operand.transposed, operand.by_tiles, operand.own_rows,
-    store.exchanged, terms.factors, tile.tiles_left_out, tile.read_beyond_the_end, precision.hypotheses,
+    store.zeros, index.by_other_strides, index.by_other_numbers, index.stored_elsewhere, index.wraps, mask.comparisons,
+    mask.left_out, mask.bias_windows, terms.other_terms, mask.rows_without_keys, store.shares, operand.others,
+    operand.by_tiles, store.exchanged, terms.factors, tile.tiles_left_out, tile.read_beyond_the_end,
+    precision.hypotheses,
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from ..reference.problem import part
 from .hypothesis import Hypothesis, Observed, making
 from .mask import causal
 from .tile import pairs
-from .variant import Hook, Rule, TileScope, Variant
+from .variant import Hook, TileScope, Variant
 
 
 def _deltas(family: str) -> tuple[Hypothesis, ...]:
@@ -56,30 +56,19 @@ def _slope(words: str, slope: Callable[[Tensor, float], Tensor | float]) -> Hypo
 
 
 _OF_TAU = frozenset({"O", "dP", "delta", "dV", "dTau"})
-# What tau is divided by, [m or 1, N or 1].
-Divisor = Callable[[TileScope], Tensor]
 
 
-def _position(words: str, divisor: Divisor, *, in_dtau: bool) -> Hypothesis:
+def _position(words: str, divisor: Callable[[TileScope], Tensor]) -> Iterator[Hypothesis]:
+    """tau divided by another number, [m or 1, N or 1], in dTau too and not."""
     hooks: dict[str, Hook] = {
         "O": lambda v, t: t.product("O", t.z(divisor(t)).relu() * t.valid),
         "dP": lambda v, t: t.dpe * (t.valid & (t.z(divisor(t)) > 0)),
         "dV": lambda v, t: t.product("dV", t.z(divisor(t)).relu() * t.valid),
     }
     of_dtau: Hook = lambda v, t: (t.dP / divisor(t)).nan_to_num(posinf=0.0, neginf=0.0).sum((-2, -1))  # noqa: E731
-    hooks |= {"dTau": of_dtau} if in_dtau else {}
     summary = f"tau is divided by {words}, where i + 1 is meant"
-    return making("tau/position", "A", summary, hooks, "tau / (i + 1)", _OF_TAU)
-
-
-_POSITIONS: tuple[tuple[str, Divisor], ...] = (
-    ("i + 2", lambda t: t.i + 2.0),
-    ("i", lambda t: t.i + 0.0),
-    ("the key's j + 1", lambda t: t.j + 1.0),
-    ("1, which is nothing", lambda t: t.i * 0.0 + 1.0),
-    ("the length", lambda t: t.i * 0.0 + t.x.n_key),
-    ("the distance i - j + 1", lambda t: t.i - t.j + 1.0),
-)
+    for more in ({"dTau": of_dtau}, {}):
+        yield making("tau/position", "A", summary, hooks | more, "tau / (i + 1)", _OF_TAU)
 
 
 def _gradient(words: str, dtau: Hook) -> Hypothesis:
@@ -91,7 +80,13 @@ def _below(t: TileScope) -> Tensor:
     return t.z() * t.valid - t.pe
 
 
-_RELU: tuple[Hypothesis, ...] = (
+_OF_LAZY: tuple[Hypothesis, ...] = (
+    *_position("i + 2", lambda t: t.i + 2.0),
+    *_position("i", lambda t: t.i + 0.0),
+    *_position("the key's j + 1", lambda t: t.j + 1.0),
+    *_position("1, which is nothing", lambda t: t.i * 0.0 + 1.0),
+    *_position("the length", lambda t: t.i * 0.0 + t.x.n_key),
+    *_position("the distance i - j + 1", lambda t: t.i - t.j + 1.0),
     making("relu/mask", "A", "the ReLU's mask is missing in dP: its entries flow where P + tau / (i + 1) <= 0 too",
            {"dP": lambda v, t: t.dpe * t.valid}, "dP = [P + tau / (i + 1) > 0] * (dO V^T)", _OF_TAU),
     making("relu/missing", "A", "the ReLU is left out: P + tau / (i + 1) weighs where it is negative too",
@@ -130,7 +125,7 @@ _TERMS: Mapping[str, tuple[Hypothesis, ...]] = {
         _slope("is divided by the softcap once more", lambda s, c: (1 - (s / c).tanh() ** 2) / c),
         _slope("is applied twice", lambda s, c: (1 - (s / c).tanh() ** 2) ** 2),
     ),
-    "tau": (*(_position(*way, in_dtau=in_dtau) for way in _POSITIONS for in_dtau in (True, False)), *_RELU),
+    "tau": _OF_LAZY,
     "keep": (
         _dropout("scale", "1 / (1 - p) is missing in dV", {"dV": _unscaled}),
         _dropout("scale", "1 / (1 - p) is missing in dP", {"dP": _unscaled}),
@@ -151,25 +146,22 @@ def other_terms(seen: Observed) -> Iterator[Hypothesis]:
     for needed, rows in _TERMS.items():
         if needed == seen.x.family or getattr(seen.x, needed, None) is not None:
             yield from rows
-        if needed == "tau" and seen.x.tau is not None:
-            yield from _added_to_what_is_masked(seen)
-
-
-def _added_to_what_is_masked(seen: Observed) -> Iterator[Hypothesis]:
-    """tau added behind the causal mask: what is masked weighs tau / (i + 1) where tau > 0, as far as it is visited."""
-    summary = "the causal mask is applied before tau is added: masked keys weigh tau / (i + 1) where tau > 0"
-    yield _beyond_the_mask(summary, causal(None))
-    # The square ones first, which most kernels compute; others show alike.
+    if seen.x.tau is None:
+        return
+    # tau added behind the causal mask: what is masked weighs tau / (i + 1) where tau > 0, as far as it is visited. The
+    # square tiles first, which most kernels compute; others show alike.
     own, *others = pairs(seen.case)
-    for m, n in (own, *sorted(others, key=lambda tile: tile[0] != tile[1])):
-        words = f"{summary}, in the tiles of {m} rows and {n} keys that are visited"
-        yield _beyond_the_mask(words, causal(None, m, n))
+    for m, n in ((0, 0), own, *sorted(others, key=lambda tile: tile[0] != tile[1])):
+        words = "the causal mask is applied before tau is added: masked keys weigh tau / (i + 1) where tau > 0"
+        words += f", in the tiles of {m} rows and {n} keys that are visited" if m else ""
+        yield _beyond_the_mask(words, partial(_weights, m, n))
 
 
-def _beyond_the_mask(summary: str, rule: Rule) -> Hypothesis:
-    def weights(t: TileScope) -> Tensor:
-        return t.z().relu() * rule(t.valid, t.x, t.tile)
+def _weights(m: int, n: int, t: TileScope) -> Tensor:
+    return t.z().relu() * causal(None, m, n)(t.valid, t.x, t.tile)
 
+
+def _beyond_the_mask(summary: str, weights: Callable[[TileScope], Tensor]) -> Hypothesis:
     hooks: dict[str, Hook] = {
         "O": lambda v, t: t.product("O", weights(t)),
         "dP": lambda v, t: t.dpe * (weights(t) > 0),
@@ -203,7 +195,6 @@ def _is_near(factor: float, named: Mapping[str, float], share: float) -> bool:
 
 _FORWARD = ("LSE", "O")
 _AT_ONCE = (("dQ", "dK"), ("dK", "dV"))
-_LOGS, _UNITS = ("ln 2", "log2 e"), ("ln 2", "log2 e", "-1")
 _UNITS_FIX = {
     "ln 2": "multiply the scores by log2 e = 1.4427 for exp2, or take exp",
     "log2 e": "leave log2 e = 1.4427 out of the scores for exp, or take exp2",
@@ -219,7 +210,7 @@ def factors(seen: Observed) -> Iterator[Hypothesis]:
     named = constants(seen.case)
     for step in sorted(filter(seen.case.exists, names()), key=lambda name: name in _FORWARD):
         # LSE is no product of what backwards are off by, but it may be in other units.
-        of_step = {words: factor for words, factor in named.items() if step != "LSE" or words in _UNITS}
+        of_step = {words: factor for words, factor in named.items() if step != "LSE" or words in ("-1", *_UNITS_FIX)}
         measured = _measured(seen, step)
         if measured is not None and not _is_near(measured, named, _NEAR):
             of_step[""] = measured
@@ -232,10 +223,10 @@ def factors(seen: Observed) -> Iterator[Hypothesis]:
             if set(both) <= set(seen.own):
                 yield _of_steps(seen, both, words, factor)
         yield _of_scores("the scores are", words, factor, {})
-        if words in _LOGS:
+        if words in _UNITS_FIX:
             summary = f"P is raised to the power {factor:.5g} = {words}: exp and exp2, or their units, are mixed up"
             yield making("factor/S", "A", summary, {"P": partial(_power, factor)}, _UNITS_FIX[words])
-        if words in _LOGS and others:
+        if words in _UNITS_FIX and others:
             yield _of_scores(f"the scores and {' and '.join(others)} are", words, factor, others)
 
 
@@ -254,9 +245,9 @@ def _measured(seen: Observed, step: str) -> float | None:
 
 def _of_steps(seen: Observed, steps: Sequence[str], words: str, factor: float) -> Hypothesis:
     together, verb = " and ".join(steps), "is" if len(steps) == 1 else "are"
-    named = f"{factor:.5g} = {words}" if words and words != f"{factor:.5g}" else f"{factor:.5g}"
+    called = f"{factor:.5g} = {words}" if words and words != f"{factor:.5g}" else f"{factor:.5g}"
     why, fix = _reason(steps[0], words, factor, seen)
-    summary = f"{together} {verb} off by the factor {named} throughout{why}"
+    summary = f"{together} {verb} off by the factor {called} throughout{why}"
     fix = fix or _undone(together, words, factor, seen)
     return making(f"factor/{steps[0]}", "A", summary, dict.fromkeys(steps, partial(_times, factor)), fix)
 
@@ -276,7 +267,7 @@ def _reason(step: str, words: str, factor: float, seen: Observed) -> tuple[str, 
             return ": the scale is missing", f"multiply {'dQ and dK' if step == 'dS' else step} by scale"
         if words == "scale":
             return ": the scale is applied twice", "apply the scale once"
-    if words in _LOGS:
+    if words in _UNITS_FIX:
         # What is given to be read may be meant so.
         meant = "multiply LSE by log2(e) = 1.4427; if it is meant to come to base 2, check it with --lse-as log2"
         is_given = step == "LSE" and words == "ln 2" and "lse" in seen.tensors
@@ -284,15 +275,13 @@ def _reason(step: str, words: str, factor: float, seen: Observed) -> tuple[str, 
     return (": its sign is the other" if words == "-1" else ""), ""
 
 
-def _undone(names: str, words: str, factor: float, seen: Observed) -> str:
+def _undone(together: str, words: str, factor: float, seen: Observed) -> str:
     """The edit that undoes a factor that has a name: what came is so many times what is due."""
     if words in ("", "-1"):
-        return f"negate {names}" if words else ""
+        return f"negate {together}" if words else ""
     by = f"{1 / factor:.5g}"
-    for other, constant in constants(seen.case).items():
-        if abs(constant * factor - 1) < 1e-9 and other != by:
-            return f"multiply {names} by {by} = {other}"
-    return f"multiply {names} by {by}"
+    known = [other for other, constant in constants(seen.case).items() if abs(constant * factor - 1) < 1e-9]
+    return f"multiply {together} by {by}" + (f" = {known[0]}" if known and known[0] != by else "")
 
 
 def _of_scores(what: str, words: str, factor: float, others: Mapping[str, Any]) -> Hypothesis:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..reference import Attention, Tile, live_length
-from .addressed import offsets, readable, whole_storage
+from .addressed import found_at, offsets, readable
 from .hypothesis import EVERYTHING, SIZES, Hypothesis, Observed, making
 from .variant import Hook, Rule, TileScope
 
@@ -57,9 +57,7 @@ Keep = Callable[[Positions], Tensor]
 def positions(x: Attention, tile: Tile) -> Positions:
     """The places of a tile's entries, and how far rows and keys reach."""
     i, j = x.positions(tile)
-    (left, right), reach = x.window or (-1, -1), x.n_query + x.n_key
-    right = 0 if x.causal else right
-    left, right = reach if left < 0 else left, reach if right < 0 else right
+    left, right = _reach(x, x.n_query + x.n_key)
     shift = 0 if x.cu_seqlens_q is not None else (x.n_key - x.n_query if x.align == "bottom-right" else 0)
     rows = live_length(x, tile.batch)
     keys = x.n_key if x.seqlens is None else rows
@@ -103,9 +101,9 @@ class Effects:
 
 def tiles_left_out(seen: Observed) -> Iterator[Hypothesis]:
     """Tiles of the usual sizes left out at either end, and sums that keep one tile alone, each effect once."""
-    effects = Effects(seen.x)
+    effects, case = Effects(seen.x), seen.case
     first = next((own for own in (*seen.own, *seen.wrong_names) if own in _SUMS), seen.own[0])
-    for word, fault_class, does, keep in _every(seen.case):
+    for word, fault_class, does, keep in _every(case):
         if effects.is_new(keep):
             kind, _, what = word.partition("/")
             fault = f"{kind}/{first}-{what}" if what else f"{kind}/{first}"
@@ -113,27 +111,30 @@ def tiles_left_out(seen: Observed) -> Iterator[Hypothesis]:
             yield Hypothesis(fault, fault_class, f"{first} {does}", alter, EVERYTHING)
 
 
-Row = tuple[str, str, str, Keep]
-"""The word, the class, what a sum does, and which entries it keeps."""
+def _every(case: Case) -> Iterator[tuple[str, str, str, Keep]]:
+    """The word, the class, what a sum does, and which entries it keeps."""
+    for n in sizes_of(case, (*SIZES, 256)):
+        for word, fault_class, does, counted in _OF_EITHER if n < max(case.seqlen_q, case.seqlen_k) else ():
+            yield word.format("row"), fault_class, does.format("row", n=n), partial(_of_rows, counted, n)
+            yield word.format("key"), fault_class, does.format("key", n=n), partial(_of_keys, counted, n)
+    for m in dict.fromkeys((case.block_m, *SIZES[:3])):
+        for n in dict.fromkeys((case.block_n, *SIZES[:3])):
+            for word, fault_class, does, paired in _OF_BOTH:
+                yield word, fault_class, does.format(m=m, n=n), partial(paired, m, n)
 
 
-def _every(case: Case) -> Iterator[Row]:
-    for size in sizes_of(case, (*SIZES, 256)):
-        if size < max(case.seqlen_q, case.seqlen_k):
-            yield from _of_size(size)
-    for rows in dict.fromkeys((case.block_m, *SIZES[:3])):
-        for keys in dict.fromkeys((case.block_n, *SIZES[:3])):
-            yield from _of_pair(rows, keys)
+def _of_rows(counted: Callable[[Tensor, int, int], Tensor], n: int, at: Positions) -> Tensor:
+    return counted(at.i, at.n_rows, n)
+
+
+def _of_keys(counted: Callable[[Tensor, int, int], Tensor], n: int, at: Positions) -> Tensor:
+    return counted(at.j, at.n_keys, n)
 
 
 # What is said of a sum that keeps the last of what is added to it.
 OVERWRITTEN = "it is overwritten, not added to"
-
-
-_Counted = Callable[[Tensor, int, int], Tensor]
-"""Which entries are kept, by their numbers, the length and n."""
-# Word, class, what a sum does with tiles of n rows or keys, and what it keeps, the likeliest first.
-_OF_EITHER: tuple[tuple[str, str, str, _Counted], ...] = (
+# What a sum does with tiles of n rows or keys, and what it keeps by their numbers and the length, the likeliest first.
+_OF_EITHER: tuple[tuple[str, str, str, Callable[[Tensor, int, int], Tensor]], ...] = (
     ("tile/last-{}s", "M3", "leaves out the {}s beyond the last whole tile of {n}",
      lambda at, end, n: at < end // n * n),
     ("accumulation", "ACC", f"keeps the last tile of {{n}} {{}}s alone: {OVERWRITTEN}",
@@ -145,51 +146,33 @@ _OF_EITHER: tuple[tuple[str, str, str, _Counted], ...] = (
     ("tile/{}s-every", "M2", "is made of every {n}th {} alone", lambda at, end, n: at % n == 0),
     ("accumulation", "ACC", "keeps the first tile of {n} {}s alone", lambda at, end, n: at < n),
 )  # fmt: skip
-
-
-def _kept_of(what: str, keep: _Counted, n: int, at: Positions) -> Tensor:
-    return keep(at.i, at.n_rows, n) if what == "row" else keep(at.j, at.n_keys, n)
-
-
-def _of_size(n: int) -> Iterator[Row]:
-    """What tiles of n rows or keys lose or keep."""
-    for word, fault_class, does, keep in _OF_EITHER:
-        for what in ("row", "key"):
-            yield word.format(what), fault_class, does.format(what, n=n), partial(_kept_of, what, keep, n)
-    yield from (
-        ("accumulation", "ACC", f"keeps the last tile of {n} keys that a row sees alone: {OVERWRITTEN}",
-         lambda at: at.j // n == (at.end_key - 1) // n),
-        ("tile/last-keys", "M2", f"leaves out the last tile of {n} keys that a row may see",
-         lambda at: at.j < at.end_key // n * n),
-        ("tile/first-keys", "M2", f"leaves out the first tile of {n} keys that a row may see",
-         lambda at: at.j >= at.first_key // n * n + n),
-    )  # fmt: skip
-
-
-def _of_pair(m: int, n: int) -> Iterator[Row]:
-    """What tiles of m rows and n keys leave out or keep together."""
-    yield from (
-        ("tile/first-rows", "M2", f"skips the first tile of {m} rows that sees each tile of {n} keys",
-         lambda at: at.i // m > at.of_first_key(at.first_row, n) // m),
-        ("tile/first-rows", "M2", f"begins {m} rows late: at the end of each tile of {n} keys, not at its start",
-         lambda at: at.i >= (at.j // n * n + n - 1) // m * m),
-        ("tile/last-rows", "M2", f"ends with the rows that see the first key of each tile of {n}",
-         lambda at: at.i // m <= (at.of_first_key(at.end_row, n) - 1) // m),
-        ("tile/first-keys", "M2", f"begins with the keys that the last row of each tile of {m} sees",
-         lambda at: at.j // n >= at.of_row(at.first_key, m, last=True) // n),
-        ("tile/last-keys", "M2", f"ends with the keys that the first row of each tile of {m} sees",
-         lambda at: at.j // n <= (at.of_row(at.end_key, m, last=False) - 1) // n),
-        ("tile/last-keys", "M2", f"ends one tile of {n} keys before the last that each tile of {m} rows sees",
-         lambda at: at.j // n * n < at.of_row(at.end_key, m, last=True) - n),
-        ("accumulation", "ACC", f"keeps the last tile of {n} keys that each tile of {m} rows sees: {OVERWRITTEN}",
-         lambda at: at.j // n == (at.of_row(at.end_key, m, last=True) - 1) // n),
-    )  # fmt: skip
-    if m > n:
-        does = f"steps over the keys by {m}, the tile of rows, where tiles of keys hold {n}"
-        yield "tile/keys-step", "M2", does, lambda at: at.j % m < n
-    if n > m:
-        does = f"steps over the rows by {n}, the tile of keys, where tiles of rows hold {m}"
-        yield "tile/rows-step", "M2", does, lambda at: at.i % n < m
+# The same of what tiles of m rows and n keys see by a causal mask and a window.
+_OF_BOTH: tuple[tuple[str, str, str, Callable[[int, int, Positions], Tensor]], ...] = (
+    ("accumulation", "ACC", f"keeps the last tile of {{n}} keys that a row sees alone: {OVERWRITTEN}",
+     lambda m, n, at: at.j // n == (at.end_key - 1) // n),
+    ("tile/last-keys", "M2", "leaves out the last tile of {n} keys that a row may see",
+     lambda m, n, at: at.j < at.end_key // n * n),
+    ("tile/first-keys", "M2", "leaves out the first tile of {n} keys that a row may see",
+     lambda m, n, at: at.j >= at.first_key // n * n + n),
+    ("tile/first-rows", "M2", "skips the first tile of {m} rows that sees each tile of {n} keys",
+     lambda m, n, at: at.i // m > at.of_first_key(at.first_row, n) // m),
+    ("tile/first-rows", "M2", "begins {m} rows late: at the end of each tile of {n} keys, not at its start",
+     lambda m, n, at: at.i >= (at.j // n * n + n - 1) // m * m),
+    ("tile/last-rows", "M2", "ends with the rows that see the first key of each tile of {n}",
+     lambda m, n, at: at.i // m <= (at.of_first_key(at.end_row, n) - 1) // m),
+    ("tile/first-keys", "M2", "begins with the keys that the last row of each tile of {m} sees",
+     lambda m, n, at: at.j // n >= at.of_row(at.first_key, m, last=True) // n),
+    ("tile/last-keys", "M2", "ends with the keys that the first row of each tile of {m} sees",
+     lambda m, n, at: at.j // n <= (at.of_row(at.end_key, m, last=False) - 1) // n),
+    ("tile/last-keys", "M2", "ends one tile of {n} keys before the last that each tile of {m} rows sees",
+     lambda m, n, at: at.j // n * n < at.of_row(at.end_key, m, last=True) - n),
+    ("accumulation", "ACC", f"keeps the last tile of {{n}} keys that each tile of {{m}} rows sees: {OVERWRITTEN}",
+     lambda m, n, at: at.j // n == (at.of_row(at.end_key, m, last=True) - 1) // n),
+    ("tile/keys-step", "M2", "steps over the keys by {m}, the tile of rows, where tiles of keys hold {n}",
+     lambda m, n, at: at.j % m < n),
+    ("tile/rows-step", "M2", "steps over the rows by {n}, the tile of keys, where tiles of rows hold {m}",
+     lambda m, n, at: at.i % n < m),
+)  # fmt: skip
 
 
 def read_beyond_the_end(seen: Observed) -> Iterator[Hypothesis]:
@@ -212,7 +195,7 @@ def read_beyond_the_end(seen: Observed) -> Iterator[Hypothesis]:
         if keys:
             summary = f"keys {beyond} count with a score of 0"
             fix = "mask the scores by the length: tl.where(offs_n < n_ctx, s, -inf)"
-            yield making("tail/scores", "M3", summary, {"LSE": _counting(keys)}, fix, ("LSE", "P", "O"))
+            yield making("tail/scores", "M3", summary, {"LSE": partial(_counting, keys)}, fix, ("LSE", "P", "O"))
 
 
 def _behind(seen: Observed, name: str, count: int, read: Sequence[str]) -> Tensor:
@@ -221,10 +204,9 @@ def _behind(seen: Observed, name: str, count: int, read: Sequence[str]) -> Tenso
     shape = (*tensor.shape[:2], count, *tensor.shape[3:])
     if name not in read:
         return tensor.new_zeros(shape).double()
-    flat = whole_storage(tensor)
-    at = offsets(shape, tensor.stride()) + int(tensor.storage_offset()) + tensor.shape[2] * tensor.stride(2)
-    found = flat[at.clamp(0, len(flat) - 1).to(tensor.device)].double()
-    return found.masked_fill((at >= len(flat)).to(tensor.device), 0.0)
+    return (
+        found_at(tensor, offsets(shape, tensor.stride()) + tensor.shape[2] * tensor.stride(2)).double().nan_to_num(0.0)
+    )
 
 
 def _with_rows(seen: Observed, count: int, read: Sequence[str]) -> dict[str, Hook]:
@@ -256,14 +238,10 @@ def _with_keys(seen: Observed, count: int, read: Sequence[str]) -> Hook:
     return dq
 
 
-def _counting(count: int) -> Hook:
+def _counting(count: int, value: Tensor, t: TileScope) -> Tensor:
     """LSE with keys beyond the end, which a load pads with 0 as it does their values."""
-
-    def lse(value: Tensor, t: TileScope) -> Tensor:
-        sees = _sees(t.x, t.tile.rows, slice(t.x.n_key, t.x.n_key + count))
-        return value.logaddexp(sees.sum(-1).to(value).log())
-
-    return lse
+    sees = _sees(t.x, t.tile.rows, slice(t.x.n_key, t.x.n_key + count))
+    return value.logaddexp(sees.sum(-1).to(value).log())
 
 
 def _sees(x: Attention, rows: slice, keys: slice) -> Tensor:
@@ -271,6 +249,12 @@ def _sees(x: Attention, rows: slice, keys: slice) -> Tensor:
     i = torch.arange(rows.start, rows.stop, device=x.q.device)[:, None]
     j = torch.arange(keys.start, keys.stop, device=x.q.device)[None, :]
     i = i + (x.n_key - x.n_query if x.align == "bottom-right" else 0)
-    (left, right), reach = x.window or (-1, -1), x.n_query + x.n_key + keys.stop + rows.stop
-    right = 0 if x.causal else right if right >= 0 else reach
-    return (j >= i - (left if left >= 0 else reach)) & (j <= i + right)
+    left, right = _reach(x, x.n_query + x.n_key + keys.stop + rows.stop)
+    return (j >= i - left) & (j <= i + right)
+
+
+def _reach(x: Attention, everything: int) -> tuple[int, int]:
+    """How many keys to the left and to the right of its own a row sees by causal and the window."""
+    left, right = x.window or (-1, -1)
+    right = 0 if x.causal else right
+    return everything if left < 0 else left, everything if right < 0 else right

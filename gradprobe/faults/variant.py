@@ -26,7 +26,7 @@ _INPUTS = ("q", "k", "v", "do")
 
 @dataclass(frozen=True)
 class RuledAttention(Attention):
-    """A problem whose rows may see other keys. What a tile holds is made once: it is small, and read by every hook."""
+    """A problem whose rows may see other keys. What a tile holds is made once: every hypothesis reads it."""
 
     rule: Rule = lambda valid, x, tile: valid
     _made: dict[tuple[object, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -41,15 +41,11 @@ class RuledAttention(Attention):
         return self.once("positions", tile, lambda: Attention.positions(self, tile))
 
     def once(self, name: str, tile: Tile, make: Callable[[], Made]) -> Made:
-        key = (name, *_place_of(tile))
+        key = (name, tile.batch, tile.heads.start, tile.heads.stop, tile.rows.start, tile.rows.stop)
         if key not in self._made:
             self._made[key] = make()
         made: Made = self._made[key]
         return made
-
-
-def _place_of(tile: Tile) -> tuple[int, ...]:
-    return tile.batch, tile.heads.start, tile.heads.stop, tile.rows.start, tile.rows.stop
 
 
 def seeing_all(x: Attention) -> RuledAttention:
@@ -98,6 +94,11 @@ class TileScope:
     def valid(self) -> Tensor:
         """[h or 1, m, N] bool: which keys each row sees."""
         return self.x.valid(self.tile)
+
+    @property
+    def s(self) -> Tensor:
+        """[h, m, N] the scores of the lazy family, -inf where masked."""
+        return self.x.once("S", self.tile, lambda: evaluate(self.x, self.tile)["S"])
 
     @property
     def dpe(self) -> Tensor:
@@ -168,8 +169,6 @@ class Variant:
     share: Tensor | None = None
     """[Hkv, H] how often each query head is added to each key head's gradients; None: each to its own."""
     finishes: tuple[Finish, ...] = ()
-    _evaluated: dict[tuple[object, ...], dict[str, Tensor]] | None = field(default=None, init=False, repr=False)
-    """None where it keeps none."""
 
     def reading(self, **tensors: Tensor) -> Variant:
         """The same from other tensors."""
@@ -202,22 +201,10 @@ class Variant:
 
         Args:
             buffers: whole LSE, O and delta, where they are what the kernels found.
-            wanted: from `reference.evaluate`; the same each time where evaluations are kept.
+            wanted: from `reference.evaluate`.
         """
-        key = (*_place_of(tile), *((name, id(buffer)) for name, buffer in buffers.items()))
-        if self._evaluated is not None and key in self._evaluated:
-            return self._evaluated[key]
         scope = TileScope(self.x, tile, self.hooks, buffers)
-        values = evaluate(self.x, tile, cast("Mapping[str, Tensor]", scope), wanted) | scope.altered
-        if self._evaluated is not None:
-            self._evaluated[key] = values
-        return values
-
-    def remembering(self) -> Variant:
-        """The same, which makes each evaluation once; of buffers that live as long as it does."""
-        variant = replace(self)
-        object.__setattr__(variant, "_evaluated", {})
-        return variant
+        return evaluate(self.x, tile, cast("Mapping[str, Tensor]", scope), wanted) | scope.altered
 
 
 Alter = Callable[[Variant], Variant]
