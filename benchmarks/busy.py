@@ -92,7 +92,7 @@ def compared_of(report: dict[str, Any]) -> dict[str, Any]:
         [one["fault"], one["explained"], [(at["file"], at["line"]) for at in one["where"]], _without_time(one["edit"])]
         for one in report["diagnoses"]
     ]
-    kept = ("verdict", "first_mismatch", "known", "notes", "coincidences")
+    kept = ("verdict", "first_mismatch", "known", "notes")
     return {"causes": causes, **{key: report.get(key) for key in kept}}
 
 

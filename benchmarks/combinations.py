@@ -224,7 +224,7 @@ def _command(rng: random.Random) -> list[str]:
     if other < 0.14:
         return [rng.choice(["strides", "fix", "lint"])]
     budget = rng.choice(["0", "2", "5"])
-    return ["check", "--json", "report.json", "--fix-budget", budget, "--coincidence-budget", rng.choice(["0", "1"])]
+    return ["check", "--json", "report.json", "--fix-budget", budget]
 
 
 def _options(rng: random.Random, file: str) -> Iterator[str]:

@@ -88,7 +88,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("memory/bands", "probing/observe", ("runtime/allocations",)),
     Mechanism("memory/cuda", "probing/observe", ("cuda/watch",)),
     Mechanism("one-hot", "probing/insides", ("probing/insides", "numerics/black_box")),
-    Mechanism("coincidence", "diagnosis/coincidence", ("diagnosis/coincidence",)),
     Mechanism("identities", "numerics/identities", ("numerics/identities",)),
     Mechanism("evenness", "probing/measure", ("numerics/evenness",)),
     _behaviour("wrong_in_the_first_call_alone"), _behaviour("later_call_differs"),

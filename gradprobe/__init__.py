@@ -56,7 +56,6 @@ if TYPE_CHECKING:
         isolate: bool | None = None,
         timeout: float | None = None,
         fix_budget: int = 40,
-        coincidence_budget: int = 12,
         max_memory: str | None = None,
         against: str | Callable[..., Any] | Report | None = None,
         sanitize: str | None = None,
@@ -76,7 +75,6 @@ if TYPE_CHECKING:
         isolate: bool | None = None,
         timeout: float | None = None,
         fix_budget: int = 40,
-        coincidence_budget: int = 12,
         max_memory: str | None = None,
         against: str | Callable[..., Any] | Report | None = None,
         sanitize: str | None = None,
@@ -96,7 +94,6 @@ def check(
     isolate: bool | None = None,
     timeout: float | None = None,
     fix_budget: int = 40,
-    coincidence_budget: int = 12,
     max_memory: str | None = None,
     against: str | Callable[..., Any] | Report | None = None,
     sanitize: str | None = None,
@@ -122,7 +119,6 @@ def check(
         isolate: whether it runs in a process of its own; by default where target and reference are words.
         timeout: seconds after which a process of its own is stopped.
         fix_budget: how many edits of a wrong kernel are tried; 0 tries none.
-        coincidence_budget: how many small cases a kernel that matches runs, to find what is right only by coincidence.
         max_memory: such as "3G"; by default half of what is free.
         against: another target, given in the same way, a report, the file of one, or "interpreted" or "compiled" for
             the same target: it is judged too, and the report's `against` says where they differ.
@@ -144,7 +140,7 @@ def check(
     from .api.check_function import Manner, checked
 
     several = (against, sanitize, fresh, evidence, battery, shrink_budget)
-    manner = Manner(isolate, timeout, fix_budget, coincidence_budget, max_memory, *several)
+    manner = Manner(isolate, timeout, fix_budget, max_memory, *several)
     request = requested(target, reference, family, options, ("reference", "family", *vars(manner)))
     return checked(target, reference, request, manner)
 

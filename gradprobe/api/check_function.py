@@ -36,7 +36,6 @@ class Manner:
     isolate: bool | None
     timeout: float | None
     fix_budget: int
-    coincidence_budget: int
     max_memory: str | None
     against: Subject | Report | None
     sanitize: str | None
@@ -82,7 +81,6 @@ def checked(
         timeout=manner.timeout,
         # Of several checks it would be the time of each that fails, as on the command line.
         fix_budget=0 if word else manner.fix_budget,
-        coincidence_budget=0 if word else manner.coincidence_budget,
         shrink_budget=manner.shrink_budget,
         beyond=not word,
     )

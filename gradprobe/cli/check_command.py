@@ -56,7 +56,6 @@ def check(
     ] = None,
     fresh: shared.Fresh = False,
     fix_budget: shared.FixBudget = None,
-    coincidence_budget: shared.CoincidenceBudget = None,
     shrink_budget: shared.ShrinkBudget = shared.SHRINK_BUDGET,
     show_traceback: shared.Traceback = False,
     *,
@@ -111,8 +110,6 @@ def check(
         # Of several checks only where it is asked for: it would be the time of each that fails.
         several = 0 if plan or battery else shared.FIX_BUDGET
         how = replace(how, fix_budget=several if fix_budget is None else fix_budget)
-        several = 0 if plan or battery else shared.COINCIDENCE_BUDGET
-        how = replace(how, coincidence_budget=several if coincidence_budget is None else coincidence_budget)
         if plan:
             raise typer.Exit(check_several(plan, forms, how))
         if battery:

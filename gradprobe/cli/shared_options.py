@@ -26,7 +26,7 @@ from .short_help import HelpAll
 
 UNTESTED = ContextVar("UNTESTED", default=False)
 """Whether the command goes on with versions that gradprobe is not tested with."""
-FIX_BUDGET, COINCIDENCE_BUDGET, SHRINK_BUDGET = 40, 12, 60
+FIX_BUDGET, SHRINK_BUDGET = 40, 60
 Target = Annotated[
     str | None,
     typer.Argument(metavar="TARGET", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)"),
@@ -78,18 +78,6 @@ FixBudget = Annotated[
         show_envvar=False,
         min=0,
         help=f"Try so many edits of a wrong kernel; 0 tries none (default: {FIX_BUDGET})",
-    ),
-]
-CoincidenceBudget = Annotated[
-    int | None,
-    typer.Option(
-        "--coincidence-budget",
-        metavar="N",
-        envvar="GRADPROBE_COINCIDENCE_BUDGET",
-        show_envvar=False,
-        min=0,
-        help="Run an interpreted kernel that matches on so many small cases, to find what is right only by "
-        f"coincidence; 0 runs none (default: {COINCIDENCE_BUDGET})",
     ),
 ]
 ShrinkBudget = Annotated[

@@ -51,7 +51,6 @@ def watch(
     json_file: shared.JsonFile = None,
     timeout: shared.Timeout = None,
     fix_budget: shared.FixBudget = None,
-    coincidence_budget: shared.CoincidenceBudget = None,
     show_traceback: shared.Traceback = False,
     *,
     options: dict[str, Any],
@@ -66,7 +65,6 @@ def watch(
         refuse_without_watchfiles()
         shared.refuse_wrong_words(request)
         fix = shared.FIX_BUDGET if fix_budget is None else fix_budget
-        coincidence = shared.COINCIDENCE_BUDGET if coincidence_budget is None else coincidence_budget
 
         def plan() -> tuple[PlannedCheck, Setting]:
             effective = effective_settings(Path.cwd())
@@ -74,7 +72,7 @@ def watch(
                 effective.refuse_misspelt()
             print_settings(effective.line(request.options, timeout))
             seconds = effective.timeout(timeout)
-            how = Setting(show_traceback, timeout=seconds, fix_budget=fix, coincidence_budget=coincidence, beyond=True)
+            how = Setting(show_traceback, timeout=seconds, fix_budget=fix, beyond=True)
             chosen = shared.BUILT_IN if target is None else ""
             return PlannedCheck("", effective.over(request), chosen=chosen), how
 
@@ -132,7 +130,7 @@ class _Loop:
             answer = _Answer(self._before, tick)
             layout = failing_layout(self._before) if self._before else ""
             if (alone := in_layout(self.planned, layout)) is not None:
-                quick = replace(self._setting, fix_budget=0, coincidence_budget=0, beyond=False)
+                quick = replace(self._setting, fix_budget=0, beyond=False)
                 with contextlib.suppress(AbandonedWork), abandoned_when(lambda: answer.is_given):
                     # To its end: Ctrl-C is raised after the check that it ended.
                     list(check_each([alone], quick, tick=answer.tick, told=answer.give))

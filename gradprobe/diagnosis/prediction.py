@@ -12,7 +12,6 @@ from ..faults.addressed import whole_storage
 from ..faults.hypothesis import Observed
 from ..faults.variant import Variant
 from ..model.assignment import Assigned
-from ..model.case import Case
 from ..model.failures import Failure
 from ..model.layout_run import MISMATCH
 from ..numerics.budget import Whole, tile_budget
@@ -31,7 +30,7 @@ _FEW_SCORES, _FEW_ELEMENTS = 1 << 19, 1 << 24
 def observed_in(experiment: Experiment, run: LayoutRun) -> Observed:
     """What a run that came to results showed."""
     assert run.measured is not None
-    return observed(experiment.case, run.measured, inputs_of(experiment, run.assigned).tensors)
+    return _observed(experiment, run.measured, inputs_of(experiment, run.assigned).tensors)
 
 
 def run_again(experiment: Experiment, assigned: Assigned) -> Observed | None:
@@ -39,17 +38,18 @@ def run_again(experiment: Experiment, assigned: Assigned) -> Observed | None:
     try:
         inputs = inputs_of(experiment, assigned)
         trace = execute(experiment, inputs).outcome.trace
-        return observed(experiment.case, measure(experiment, inputs, trace), inputs.tensors) if trace else None
+        return _observed(experiment, measure(experiment, inputs, trace), inputs.tensors) if trace else None
     except Failure:
         return None
 
 
-def observed(case: Case, measured: Measured, tensors: Mapping[str, Tensor]) -> Observed:
+def _observed(experiment: Experiment, measured: Measured, tensors: Mapping[str, Tensor]) -> Observed:
     """What a run showed.
 
     Args:
         tensors: the inputs as they lay in memory before it.
     """
+    case, first = experiment.case, experiment.first
     x, trace, comparison = measured.x, measured.trace, measured.comparison
     actual = {name: value.double() for name, value in trace.values.items()}
     right = {name: value.new_zeros(value.shape, dtype=bool) for name, value in actual.items()}  # type: ignore[call-overload]
@@ -64,7 +64,8 @@ def observed(case: Case, measured: Measured, tensors: Mapping[str, Tensor]) -> O
         _, expected[name], allowed[name], right[name] = comparison.judged(trace, name)
     expected |= {name: value for name, value in comparison.expected.items() if name not in expected}
     own = tuple(name for name, finding in comparison.findings.items() if finding.status == MISMATCH)
-    return _at_hand(Observed(case, x, actual, expected, right, own, tensors, allowed, measured))
+    launches = bool(experiment.cuda or (first and first.launched))
+    return _at_hand(Observed(case, x, actual, expected, right, own, tensors, allowed, measured, launches))
 
 
 def _at_hand(seen: Observed) -> Observed:

@@ -35,6 +35,8 @@ class Observed:
     allowed: Mapping[str, Tensor]
     """The error allowed to each element, by intermediate."""
     measured: Measured
+    launches: bool = True
+    """Whether kernels were launched, which may misread what the target makes for itself."""
 
     def wrong(self, name: str) -> int:
         """How many elements of an intermediate are wrong, of those in question."""

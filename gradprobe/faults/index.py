@@ -32,7 +32,7 @@ _CONTIGUOUS = "as if it were contiguous"
 
 def by_other_strides(seen: Observed) -> Iterator[Hypothesis]:
     """Every tensor that kernels read, taken for contiguous in some way; then with other tensors' strides."""
-    tensors = readable(seen)
+    tensors = {name: tensor for name, tensor in readable(seen).items() if seen.launches or name in seen.tensors}
     lay = {name: tensor.stride() for name, tensor in (*tensors.items(), *seen.tensors.items())}
     for name, tensor in tensors.items():
         fix = f"take every stride of {title(name)} from the tensor, or refuse other layouts in the wrapper"

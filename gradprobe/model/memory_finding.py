@@ -8,7 +8,7 @@ from dataclasses import dataclass
 ERROR, WARNING = "error", "warning"
 # Of warnings: an offset beyond 2^31 elements, a strided vector of parameters, a case that nobody said is taken, what is
 # right as long as two numbers happen to be equal.
-HUGE, VECTOR, UNDECLARED, COINCIDENCE = "huge", "vector", "undeclared", "coincidence"
+HUGE, VECTOR, UNDECLARED = "huge", "vector", "undeclared"
 COUNTED = "warnings change no verdict; with --strict they are errors"
 
 
@@ -17,7 +17,7 @@ class WarningNote:
     """What is told and does not count, in plain values."""
 
     kind: str
-    """HUGE, VECTOR, UNDECLARED or COINCIDENCE; of what was seen of memory, the kind of the finding."""
+    """HUGE, VECTOR or UNDECLARED; of what was seen of memory, the kind of the finding."""
     about: str
     """The tensors, or the case of the battery; the same whenever the same is told."""
     words: str

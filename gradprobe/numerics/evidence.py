@@ -221,8 +221,6 @@ class Probed:
     """Of a sharded target, by intermediate and shard: the rank and the step of its ring that made it wrong."""
     products: SplitProducts | None = None
     """How products of float64 were made, where not by float64."""
-    coincidences: tuple[WarningNote, ...] = ()
-    """What is right only by coincidence, where all matches."""
     not_checked: tuple[str, ...] = ()
     """What the target may take and neither this case nor a small second one used."""
     undeclared: tuple[str, ...] = ()
@@ -257,11 +255,10 @@ class Probed:
 
     @property
     def warnings(self) -> list[WarningNote]:
-        """What is shown and does not count: of memory each finding once with its layouts, then the coincidences."""
+        """What is shown and does not count: of memory each finding once with its layouts."""
         layouts: dict[tuple[str, str, str], list[str]] = {}
         for run in self.runs:
             for finding in run.memory:
                 if finding.severity == WARNING:
                     layouts.setdefault((finding.kind, finding.tensor, finding.sentence), []).append(run.layout)
-        seen = [WarningNote(*about, tuple(dict.fromkeys(named))) for about, named in layouts.items()]
-        return [*seen, *self.coincidences]
+        return [WarningNote(*about, tuple(dict.fromkeys(named))) for about, named in layouts.items()]

@@ -14,9 +14,8 @@ from ..inputs.saved import Saved
 from ..model.allowance import NOTHING, Allowance
 from ..model.case import Case, ranked
 from ..model.failures import Refusal, TargetFailure, fault_words
-from ..model.layout_run import MATCH, MISMATCH
+from ..model.layout_run import MISMATCH
 from ..model.mechanisms import door
-from ..model.memory_finding import WarningNote
 from ..model.report import NAMED
 from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.float64 import products_of
@@ -28,18 +27,16 @@ from ..probing.experiment import Experiment, Tick, experiment_of, silent
 from ..probing.insides import with_insides
 from ..probing.receipt import environment, notes_of, provenance, warned_in
 from ..probing.runs import RunRecord, outcomes_of, records_of, second_call, with_strays
-from ..processes.forks import at_once
 from ..targets.find import Target
 from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, given_as, refuses, share_wrong, tried
 from .resolve import Problem
 
 if TYPE_CHECKING:
-    from ..diagnosis.coincidence import CoincidenceSearch
     from ..diagnosis.ranks import RankReasons
     from .failed import FailedCheck
 
 # What work may go into beyond the check itself.
-EDITS, COINCIDENCES = "edits", "coincidences"
+EDITS = "edits"
 
 
 def probe(
@@ -70,8 +67,7 @@ def probe(
         given: the options that somebody gave; of each it is said if this case cannot show it.
         first: told of the first run, before there are others.
         found_out: sentences about the case that no option said.
-        budget: how many EDITS of the target are tried, once it is wrong; and how many small cases are run to find
-            COINCIDENCES, where all matches.
+        budget: how many EDITS of the target are tried, once it is wrong.
         right_at: where the first layout is wrong, runs the target at another length, and says at which it is right.
 
     Raises:
@@ -96,7 +92,6 @@ def probe(
                 first(record.run)
             _tell(told, experiment, records)
         records += second_call(experiment, records)
-        search = _search(experiment, records, budget(COINCIDENCES), stack) if at_once() > 1 else None
         records = _with_intermediates(experiment, records)
         report = measured_so_far(experiment, records)
         if not report.measured:
@@ -105,20 +100,17 @@ def probe(
         failed = _failed(experiment, records, report) if why else None
         with experiment.stopwatch.timed("diagnose"):
             found = failed.reasons() if failed is not None else None
-        search = search or _search(experiment, records, budget(COINCIDENCES), stack)
-        warned, stopped = _coincidences(experiment, report, search)
         compile_errors, not_compiled = compilation.result()
     with experiment.stopwatch.timed("diagnose"):
         if failed is not None and found is not None:
             begin = partial(tick, "trying edits", 0.0)
             reasons = failed.mended(found.reasons, right_at, budget(EDITS), begin)
             report = _with_reasons(report, replace(found, reasons=reasons))
-        notes = (*found_out, *notes_of(experiment, records), *stopped, *not_compiled)
+        notes = (*found_out, *notes_of(experiment, records), *not_compiled)
     return replace(
         report,
         compile_errors=compile_errors,
         notes=(*notes, *(_not_shown(experiment, report.runs, given) if report.failing is None else ())),
-        coincidences=warned,
         seconds=experiment.stopwatch.seconds,
     )
 
@@ -153,32 +145,6 @@ def _refused(target: Target, report: Probed) -> Refusal:
     worst = {run.layout: [finding.sentence for finding in run.memory[:1]] for run in report.runs}
     words = "; ".join(". ".join([f"{run.layout}: {run.skipped}", *worst[run.layout]]) for run in report.runs)
     return Refusal(f"target {target.name!r} refused every layout ({words}): nothing was compared")
-
-
-@door("coincidence")
-def _search(
-    experiment: Experiment, records: Sequence[RunRecord], allowance: Allowance, stack: contextlib.ExitStack
-) -> CoincidenceSearch | None:
-    """Begins to look for what is right only by coincidence, of kernels that Triton's interpreter ran and that match."""
-    first, runs = experiment.first, [record.run for record in records if record.run]
-    is_right = all(run.verdict == MATCH for run in with_strays(records) if run.measured is not None)
-    if not allowance.count or first is None or not (first.interpreted and first.launched) or not is_right:
-        return None
-    # It imports Triton, which only a run in the interpreter has surely done already.
-    from ..diagnosis.coincidence import CoincidenceSearch
-
-    return stack.enter_context(CoincidenceSearch(experiment, runs, allowance))
-
-
-def _coincidences(
-    experiment: Experiment, report: Probed, search: CoincidenceSearch | None
-) -> tuple[tuple[WarningNote, ...], tuple[str, ...]]:
-    """What is right only by coincidence in a check that matches, and what kept it from being sought."""
-    if report.failing is not None or experiment.case.ranks or search is None:
-        return (), ()
-    with experiment.stopwatch.timed("diagnose"):
-        experiment.tick("looking for coincidences", 0.0)
-        return search.result()
 
 
 def _not_shown(experiment: Experiment, runs: Sequence[LayoutRun], given: Collection[str]) -> list[str]:

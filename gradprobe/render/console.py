@@ -13,7 +13,6 @@ from ..model.layout_run import FAILED, INHERITED, MATCH, MISMATCH, Element, Erro
 from ..model.memory_finding import (
     BARRIER,
     CHANGED,
-    COINCIDENCE,
     DTYPE,
     GUARD,
     MISALIGNED,
@@ -45,7 +44,7 @@ from .notation import (
     wrapped,
 )
 from .repeat_sentences import repeat_sentences
-from .source_places import Base, Place, base_of, place_of
+from .source_places import Base, Place, base_of
 from .target_pair import beside, render_against
 
 _NAME, _CELL = 9, 8
@@ -81,7 +80,7 @@ def render(report: Report, width: int, *, utf8: bool = True, is_said: bool = Fal
         head += folded(beyond_the_case(report), width) if report.beyond else []
         return [*head, *layouts, Text(f"  again: {report.reproduce}")]
     lines = [*_verdict(report, width), *render_against(report, width)]
-    lines += [*_compile_errors(report, width), *_warnings(report, width)]
+    lines += _compile_errors(report, width)
     if report.failing:
         lines += [*_place(report, width), *render_reasons(report, width)]
     lines += [line for sentence in _reasons(report) for line in folded(sentence, width)]
@@ -144,14 +143,6 @@ def _compile_errors(report: Report, width: int) -> Iterator[Text]:
     for error in report.compile_errors:
         yield from headed("COMPILE ERROR", "bold red", error.sentence, width)
         yield Text(f"    {error.code}", overflow="ignore")
-
-
-def _warnings(report: Report, width: int) -> Iterator[Text]:
-    """What is right only by coincidence, with its line; what was seen of memory stands among the reasons."""
-    for warned in report.warnings:
-        if warned.kind == COINCIDENCE:
-            yield from headed("WARNING", CAUTION, warned.words, width)
-            yield Text(f"  {base_of(report).shorten(place_of(warned))}  {warned.code}", overflow="ignore")
 
 
 def _blame_of(run: Run) -> str:

@@ -22,7 +22,7 @@ from gradprobe.model.report import failed_report
 from tests.api.typed_options import text
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8, "fix_budget": 0, "coincidence_budget": 0}
+SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8, "fix_budget": 0}
 # What a call has no argument for: an exception has its own traceback, and `save` writes the files.
 _NOT_IN_A_CALL = {"show_traceback", "target", "details", "help_all"}
 
@@ -64,7 +64,6 @@ def test_the_other_arguments_are_the_command_s_with_its_defaults():
     from gradprobe.cli import shared_options as shared
 
     assert arguments["fix_budget"].default == shared.FIX_BUDGET
-    assert arguments["coincidence_budget"].default == shared.COINCIDENCE_BUDGET
     assert arguments["shrink_budget"].default == shared.SHRINK_BUDGET
     for name in ("reference", "family", "timeout", "max_memory"):
         assert arguments[name].default is of_command[name].default is None

@@ -16,7 +16,7 @@ PUBLISHED = {
     "GP024": ("ToolFailed", "error"), "GP025": ("WrongUsage", "error"),
     "GP026": ("Incomplete", "error"), "GP027": ("NotCompiled", "error"), "GP030": ("LayoutRefused", "none"),
     "GP040": ("OffsetOf32Bits", "warning"), "GP041": ("StridedVector", "warning"),
-    "GP042": ("UndeclaredCase", "warning"), "GP043": ("RightByCoincidence", "warning"),
+    "GP042": ("UndeclaredCase", "warning"),
 }  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from gradprobe.render.console import render
 from gradprobe.render.github import annotation_commands
 from gradprobe.render.junit import as_junit
 from gradprobe.render.markdown import as_markdown
@@ -16,11 +15,6 @@ ACCESS = {
 WARNED = {
     "kind": "huge", "about": "q k", "words": "wrong once an offset into q or k passes 2^31 elements",
     "layouts": ["huge"],
-}  # fmt: skip
-COINCIDENCE = {
-    "kind": "coincidence", "about": "do in delta_kernel", "layouts": [], "file": "/repository/delta.py", "line": 19,
-    "words": "right only by coincidence: do is advanced by stride_oh; it is wrong with --layout distinct",
-    "code": "do_ptr += h * stride_oh",
 }  # fmt: skip
 UNTAKEN = {"kind": "undeclared", "about": "battery 15: Dv > D", "words": "not taken: it raised", "layouts": []}
 
@@ -81,21 +75,3 @@ def test_the_summary_has_rows_of_warnings_and_counts_them_and_repeats_nothing(ma
     assert "1 warned of" in text.splitlines()[0]
     assert "wrong" not in text.splitlines()[0]
     assert "again:" not in text
-
-
-def test_what_is_right_only_by_coincidence_stands_at_its_line_in_every_form():
-    of_heads = entry("dP", *(head(number) for number in range(3)))
-    made = reports(document(run("contiguous", of_heads), verdict="match", warnings=[COINCIDENCE]))
-    (result,) = as_sarif(made, BASE, 0)["runs"][0]["results"]
-    assert (result["ruleId"], result["level"]) == ("GP043", "warning")
-    place = result["locations"][0]["physicalLocation"]
-    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("delta.py", 19)
-    (line,) = annotation_commands(made, BASE)
-    assert line.startswith("::warning file=delta.py,line=19,title=GP043 ")
-    assert read_junit(as_junit(made, BASE)).get("failures") == "0"
-    (row,) = [line for line in as_markdown(made, BASE).splitlines() if line.startswith("| **warning**")]
-    assert row.endswith(" delta.py&#58;19 |")
-    shown = [str(line) for line in render(made[0], 200)]
-    assert shown[0].startswith("MATCH")
-    assert shown[1] == f"WARNING  {COINCIDENCE['words']}"
-    assert shown[2].endswith("delta.py:19  do_ptr += h * stride_oh")

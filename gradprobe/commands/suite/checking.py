@@ -68,8 +68,6 @@ class Setting:
     """How many edits of a target that is wrong are tried."""
     shrink_budget: int = 0
     """How many cases are tried, of several checks, to make the simplest that fails of each cause smaller."""
-    coincidence_budget: int = 0
-    """How many small cases a target that is right runs to see what is so only by coincidence."""
 
     beyond: bool = False
     """Whether a target that matches is run on small second cases of what its own case does not use."""
@@ -78,9 +76,9 @@ class Setting:
         """The work that a check which has run so long may go on to do, in a third of the time that it has left.
 
         Args:
-            of: one of pipeline.probe's, "edits" or "coincidences".
+            kind: one of pipeline.probe's, "edits".
         """
-        count = {"edits": self.fix_budget, "coincidences": self.coincidence_budget}[kind]
+        count = {"edits": self.fix_budget}[kind]
         return Allowance(count) if self.timeout is None else Allowance(count, max(0.0, self.timeout - seconds) / 3)
 
 

@@ -63,7 +63,7 @@ def _other(planned: PlannedCheck, word: str, setting: Setting, function: Callabl
 
 
 def _counterpart(other: PlannedCheck, word: str, kept: str, setting: Setting) -> Report:
-    plain = replace(setting, fix_budget=0, coincidence_budget=0, beyond=False)
+    plain = replace(setting, fix_budget=0, beyond=False)
     (checked,) = check_each([replace(other, kept=kept)], plain, echo=sys.stderr.write)
     error = checked.report.error
     if checked.code == UsageFailure.exit_code and error is not None:

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from ...model.layout_run import Error
-from ...model.memory_finding import COINCIDENCE, grouped
+from ...model.memory_finding import grouped
 from ...model.number import listed, plural
 from ...model.report import Report
 from ..console import coarse_words, unused
 from ..repeat_sentences import repeat_sentences
-from ..source_places import base_of, place_of
+from ..source_places import base_of
 from ..target_pair import beside
 
 FACTS = 3
@@ -90,8 +90,7 @@ def _shadows(report: Report) -> Iterator[str]:
 
 def _warned(report: Report) -> Iterator[str]:
     for warning in report.warnings:
-        at = f" ({base_of(report).shorten(place_of(warning))})" if warning.kind == COINCIDENCE else ""
-        yield f"WARNING  {warning.words}{at}"
+        yield f"WARNING  {warning.words}"
 
 
 def _arithmetic(report: Report) -> Iterator[str]:
