@@ -93,7 +93,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _behaviour("wrong_in_the_first_call_alone"), _behaviour("later_call_differs"),
     _behaviour("differs_from_run_to_run"), _behaviour("reads_what_was_never_written"),
     _behaviour("right_without_dead_rows"), _behaviour("multiplies_coarser"),
-    _behaviour("right_in_the_interpreter"), _behaviour("right_in_another_file"),
+    _behaviour("right_in_the_interpreter"),
     Mechanism("plain-python", "diagnosis/plain_python", ("diagnosis/plain_python",)),
     Mechanism("contiguous", "diagnosis/contiguous", ("diagnosis/contiguous",)),
     Mechanism("length", "pipeline/probe", ("diagnosis/length",)),

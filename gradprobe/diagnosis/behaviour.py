@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -29,7 +28,6 @@ from ..probing.observe import execute
 from ..processes.executables import Program, gradprobe_command, run_programs
 from ..processes.forks import halved
 from ..runtime.arithmetic import coarsest
-from ..targets.find import Target, find_target
 from .lines import among, line_of
 from .prediction import run_again
 
@@ -51,15 +49,14 @@ class Again:
             self._calls.append(self.run())
         return self._calls[number]
 
-    def run(self, *, target: Target | None = None, unwritten: float | None = None, schedule: int = 0) -> Results | None:
+    def run(self, *, unwritten: float | None = None, schedule: int = 0) -> Results | None:
         """The results of another run, in float64; None where it failed.
 
         Args:
-            target: another one in its place.
             unwritten: what memory holds that nobody wrote, where that is not left to chance.
             schedule: of the threads of CUDA kernels on the CPU.
         """
-        experiment = replace(self.experiment, target=target or self.experiment.target)
+        experiment = self.experiment
         if unwritten is not None:
             experiment = replace(experiment, unwritten=unwritten, case=replace(experiment.case, poison=True))
         try:
@@ -69,59 +66,46 @@ class Again:
         if outcome.trace is None:
             return None
         device, values = self.seen.x.q.device, outcome.trace.values
-        return {name: value.double().to(device) for name, value in values.items() if name in self.seen.actual}
-
-    def right(self, results: Results) -> float:
-        """The share of the wrong elements that are right in another run."""
-        found = sum(int((self._right(name, of) & ~self.seen.right[name]).sum()) for name, of in results.items())
-        return found / self._wrong
+        return {name: value.double().to(device) for name, value in values.items() if name in self.seen.right}
 
     def is_right(self, results: Results | None) -> bool:
         """Whether there are results of another run, and all of them are right."""
         seen = self.seen
         # Where the value that came is right, though not by the reference's value, any other may be.
-        free = {name: seen.right[name] & ~self._right(name, seen.actual[name]) for name in seen.actual}
+        free = {name: right & ~self._right(name, seen.actual[name]) for name, right in seen.right.items()}
         return results is not None and all(
             bool((self._right(name, of) | free[name]).all()) for name, of in results.items()
         )
 
-    def moved(self, one: Results, other: Results) -> dict[str, Tensor]:
-        """Where two runs differ by more than what is allowed of either, by intermediate."""
+    def moved(self, one: Results | None, other: Results | None) -> dict[str, Tensor]:
+        """Where two runs differ by more than what is allowed of either, by intermediate, the first that does first."""
         moved = {}
-        for name in (name for name in one if name in other):
-            a, b = one[name], other[name]
-            same = (a == b) | (a.isnan() & b.isnan())
-            moved[name] = ~same & ~((a - b).abs() <= 2 * self.seen.allowed[name])
+        for name in (name for name in one or {} if name in (other or {})):
+            a, b = (one or {})[name], (other or {})[name]
+            where = ~((a == b) | (a.isnan() & b.isnan())) & ~((a - b).abs() <= 2 * self.seen.allowed[name])
+            moved |= {name: where} if bool(where.any()) else {}
         return moved
 
     def share(self, moved: Mapping[str, Tensor]) -> float:
         """The share of the wrong elements that lie where runs differ."""
-        return sum(int((where & ~self.seen.right[name]).sum()) for name, where in moved.items()) / self._wrong
-
-    @property
-    def _wrong(self) -> int:
-        return max(1, sum(self.seen.wrong(name) for name in self.seen.right))
+        wrong = sum(map(self.seen.wrong, self.seen.wrong_names))
+        return sum(int((where & ~self.seen.right[name]).sum()) for name, where in moved.items()) / max(1, wrong)
 
     def _right(self, name: str, value: Tensor) -> Tensor:
         return (value - self.seen.expected[name]).abs() <= self.seen.allowed[name]
 
 
-def first_moved(moved: Mapping[str, Tensor]) -> str:
-    """The first intermediate that differs; "" where none does."""
-    return next((name for name, where in moved.items() if bool(where.any())), "")
-
-
-# Orders of threads that are tried where kernels run on the CPU.
-_SCHEDULES = (1, 2)
+def _counted(moved: Mapping[str, Tensor], between: str) -> tuple[str]:
+    name, where = next(iter(moved.items()))
+    return (f"{int(where.sum()):,} elements of {name} differ between {between}",)
 
 
 @door("behaviour/wrong_in_the_first_call_alone")
 def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
     """The first call is wrong; a second and a third are right."""
-    second, seen = again.call(0), again.seen
-    if second is None or not (again.is_right(second) and again.is_right(again.call(1))):
+    if not (again.is_right(again.call(0)) and again.is_right(again.call(1))):
         return None
-    name = first_moved(again.moved(seen.actual, second))
+    seen, name = again.seen, next(iter(again.moved(again.seen.actual, again.call(0))))
     # The one factor by which the first call was wrong.
     actual, expected = seen.actual[name], seen.expected[name]
     squares = float((expected**2).sum())
@@ -131,54 +115,48 @@ def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
     summary = f"{name} is wrong in the first call{times} and right in later ones"
     evidence = ("two further calls with the same values gave right results",)
     fix = "what a kernel adds to must be zeroed before each config that is tried: triton.autotune(reset_to_zero=...)"
-    return Diagnosis(f"autotune/{name}", "ATUNE", summary, again.right(second), evidence, fix=fix)
+    return Diagnosis(f"autotune/{name}", "ATUNE", summary, 1.0, evidence, fix=fix)
 
 
 @door("behaviour/later_call_differs")
 def later_call_differs(again: Again) -> Diagnosis | None:
     """The first call was right; another with the same values gives other results."""
-    moved = again.moved(again.seen.actual, again.call(0) or {})
-    name = first_moved(moved)
-    if not name:
+    if not (moved := again.moved(again.seen.actual, again.call(0))):
         return None
+    name = next(iter(moved))
     summary = f"{name} is right in the first call, and with the same values wrong in a later one"
-    evidence = (f"{int(moved[name].sum()):,} elements of {name} differ between the two calls",)
     fix = "what one call leaves (buffers, caches, counters) must not reach the next"
-    return Diagnosis(f"race/{name}", "RACE", summary, 1.0, evidence, fix=fix)
+    return Diagnosis(f"race/{name}", "RACE", summary, 1.0, _counted(moved, "the two calls"), fix=fix)
 
 
 @door("behaviour/differs_from_run_to_run")
 def differs_from_run_to_run(again: Again) -> Diagnosis | None:
     """Repeated calls differ; where kernels run on the CPU, calls with other orders of threads."""
     on_cpu, actual = again.experiment.cuda == "cuda-on-cpu", again.seen.actual
-    runs = [again.run(schedule=each) for each in _SCHEDULES] if on_cpu else [again.call(number) for number in range(3)]
-    others = [run for run in runs if run is not None]
-    moved = {name: again.seen.right[name] & False for name in actual}
-    for run in others:
-        moved |= {name: moved[name] | where for name, where in again.moved(actual, run).items()}
-    name = first_moved(moved)
-    if not name:
+    runs = [again.run(schedule=each) for each in (1, 2)] if on_cpu else [again.call(number) for number in range(3)]
+    differing = [again.moved(actual, run) for run in runs]
+    names = [name for name in actual if any(name in moved for moved in differing)]
+    if not names:
         return None
+    nowhere = again.seen.right[names[0]] & False
+    moved = {name: sum((of.get(name, nowhere) for of in differing), nowhere.new_zeros(())) > 0 for name in names}
     how = "in another order of threads and blocks" if on_cpu else "from call to call"
-    summary = f"{name} differs {how}, by more than the order of atomic additions allows"
-    steady = ", ".join(each for each, where in moved.items() if not bool(where.any()))
-    first = ", ".join(map(str, moved[name].nonzero()[0].tolist()))
-    count = f"{int(moved[name].sum()):,} elements of {name} differ between {len(others) + 1} runs"
-    evidence = f"{count}, the first at [{first}]" + (f"; {steady} stay as they are" if steady else "")
-    return Diagnosis(f"race/{name}", "RACE", summary, again.share(moved), (evidence,))
+    summary = f"{names[0]} differs {how}, by more than the order of atomic additions allows"
+    evidence = _counted(moved, f"{1 + sum(run is not None for run in runs)} runs")
+    return Diagnosis(f"race/{names[0]}", "RACE", summary, again.share(moved), evidence)
 
 
 @door("behaviour/reads_what_was_never_written")
 def reads_what_was_never_written(again: Again) -> Diagnosis | None:
     """Two runs differ whose memory held NaN and 7.0 before them."""
-    with_nan, with_seven = halved(lambda some: [again.run(unwritten=each) for each in some], (math.nan, 7.0))
-    moved = again.moved(with_nan or {}, with_seven or {})
-    name, seen = first_moved(moved), again.seen
-    if not name:
+    seen = again.seen
+    moved = again.moved(*halved(lambda some: [again.run(unwritten=each) for each in some], (math.nan, 7.0)))
+    if not moved:
         return None
-    wrong = {each: where | ~seen.right[each] & ~seen.actual[each].isfinite() for each, where in moved.items()}
+    wrong = {name: where | ~seen.right[name] & ~seen.actual[name].isfinite() for name, where in moved.items()}
+    name = next(iter(moved))
     summary = f"{name} depends on what memory held before the run: it, or its scratch, is read before it is written"
-    evidence = (f"{int(moved[name].sum()):,} elements of {name} differ between memory full of NaN and full of 7.0",)
+    evidence = _counted(moved, "memory full of NaN and full of 7.0")
     fix = "use torch.zeros for what is added to, and store every element of a torch.empty"
     return Diagnosis(f"unwritten/{name}", "N2", summary, again.share(wrong), evidence, fix=fix)
 
@@ -199,21 +177,15 @@ def right_without_dead_rows(again: Again) -> Diagnosis | None:
     return Diagnosis("dead/nan", "N1", summary, 1.0, (evidence,), fix=DEAD_FIX)
 
 
-# The last resort for a check of one layout, which takes a few on a quiet machine.
-_SECONDS = 600
-
-
 @door("behaviour/multiplies_coarser")
 def multiplies_coarser(again: Again) -> Diagnosis | None:
     """What came is within the budget of the dots that were read in its compiled code, and finer ones were asked for."""
     coarser, case, measured = coarser_dots(again.experiment), again.experiment.case, again.seen.measured
     if not coarser:
         return None
-    way, declared = coarsest(coarser), dots_of(again.experiment)
-    recovery = measured.comparison.recovery
-    if not compare(
-        case, measured.x, measured.trace, precision_of(case.dtype, way), recovery=recovery, blame=False
-    ).matches:
+    way, declared, recovery = coarsest(coarser), dots_of(again.experiment), measured.comparison.recovery
+    precision = precision_of(case.dtype, way)
+    if not compare(case, measured.x, measured.trace, precision, recovery=recovery, blame=False).matches:
         return None
     summary = f"the dots multiply in {way}, and the check expects {declared}"
     evidence = (f"compiled: {dots_in_words(coarser)}", f"every result is within the budget of {way} dots")
@@ -224,13 +196,18 @@ def multiplies_coarser(again: Again) -> Diagnosis | None:
     return Diagnosis(f"precision/{way}", "PREC", summary, 1.0, evidence, tuple(map(among, places)), fix)
 
 
+# The last resort for a check of one layout, which takes a few on a quiet machine.
+_SECONDS = 600
+
+
 @door("behaviour/right_in_the_interpreter")
 def right_in_the_interpreter(again: Again) -> Diagnosis | None:
     """The same case in the same layout is right in Triton's interpreter, in a process of its own."""
     if not again.experiment.command or not again.experiment.is_compiled:
         return None
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "GRADPROBE_FIX_BUDGET": "0"}
-    layout = {"runs": [run_name(again.assigned)], "device": "cpu", "recover": False}
+    where = run_name(again.assigned)
+    layout = {"runs": [where], "device": "cpu", "recover": False}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = with_others(again.experiment.command, ("layout", "runs", "device"), {**layout, "json": report})
@@ -242,7 +219,7 @@ def right_in_the_interpreter(again: Again) -> Diagnosis | None:
             return None
     if verdict != "match":
         return None
-    name, where = again.seen.own[0], run_name(again.assigned)
+    name = again.seen.own[0]
     summary = f"{name} is right in Triton's interpreter and wrong compiled"
     evidence = (
         f"the same case in {where} matches with --device cpu: no formula, mask or address is wrong",
@@ -250,22 +227,3 @@ def right_in_the_interpreter(again: Again) -> Diagnosis | None:
     )
     fix = "clear Triton's cache; then launch with num_stages=1, and with other num_warps"
     return Diagnosis(f"compiler/{name}", "COMP", summary, 1.0, evidence, fix=fix)
-
-
-@door("behaviour/right_in_another_file")
-def right_in_another_file(again: Again) -> Diagnosis | None:
-    """Another file of the same module name is right; the one that ran is perhaps an older copy."""
-    source = again.experiment.target.source
-    for file in source.shadows:
-        if hashlib.sha256(Path(file).read_bytes()).hexdigest() == source.sha256:  # what it calls is what differs
-            continue
-        try:
-            other = find_target(f"{file}:{source.name}", again.experiment.case.family)
-        except Failure:
-            continue
-        if again.is_right(again.run(target=other)):
-            summary = f"another file of this name is right, but did not run: {file}"
-            evidence = (f"ran: {source.file} sha256 {source.sha256[:12]}", f"right: {file}")
-            fix = f"remove one of the two, or put {Path(file).parent} first on the search path"
-            return Diagnosis("cache/other-file", "COMP", summary, 1.0, evidence, fix=fix)
-    return None

@@ -20,7 +20,6 @@ from .behaviour import (
     differs_from_run_to_run,
     multiplies_coarser,
     reads_what_was_never_written,
-    right_in_another_file,
     right_in_the_interpreter,
     right_without_dead_rows,
     wrong_in_the_first_call_alone,
@@ -34,7 +33,7 @@ from .search import Finalist, explaining, in_parts, ranked
 _MOST_LAYOUTS = 6
 # Tried one after another where no hypothesis is named, until one explains what is wrong.
 _BEHAVIOURS: tuple[Callable[[Again], Diagnosis | None], ...] = (
-    right_in_another_file, wrong_in_the_first_call_alone, differs_from_run_to_run, reads_what_was_never_written,
+    wrong_in_the_first_call_alone, differs_from_run_to_run, reads_what_was_never_written,
     right_without_dead_rows, right_in_the_interpreter,
 )  # fmt: skip
 
@@ -224,7 +223,7 @@ def _diagnoses(
 
 
 def _diagnosis(finalist: Finalist, runner_up: Finalist | None, seen: Observed, where: str) -> Diagnosis:
-    of, wrong = finalist.hypothesis, {name: count for name, count in finalist.explanation.wrong.items() if count}
+    of, wrong = finalist.hypothesis, finalist.explanation.wrong
     share = f"explains {finalist.explained:.0%} of {sum(wrong.values()):,} wrong elements"
     second = "no other hypothesis comes near it"
     if runner_up is not None:
@@ -232,6 +231,7 @@ def _diagnosis(finalist: Finalist, runner_up: Finalist | None, seen: Observed, w
     said = f"{where}{share} in {plural(len(wrong), 'intermediate')}, and what is right stays right; {second}"
     # What the target makes for itself, its LSE, lies in memory that is not known here.
     is_known = bool(of.taken) and of.tensor in seen.tensors
+    # What is rounded where it is used may be exported right.
     says_wrong = () if of.dtype else tuple(row.name for row in TABLE if row.name in of.changes)
     return Diagnosis(
         of.fault, of.fault_class, of.summary, finalist.explained, (said, *finalist.said), fix=of.fix,

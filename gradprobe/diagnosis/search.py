@@ -166,7 +166,7 @@ def _again(finalist: Finalist, second: Tester | None, experiment: Experiment) ->
         return replace(finalist, said=("tested on one draw of values only: the target refused another",))
     wrong = sum(map(second.seen.wrong, second.seen.wrong_names))
     forms = _alike(list(hypotheses(second.seen)), finalist.hypothesis) if wrong else []
-    again = max((second.fully(form) for form in forms), key=lambda of: of.explained, default=second.nothing)
+    again = max((second.fully(form) for form in forms), key=lambda of: of.explained, default=Explanation())
     draw = "a second draw of values" if experiment.saved is None else "the values in another order"
     said = f"on {draw} it explains {again.reproduced:.0%} of {wrong:,} wrong elements"
     return replace(finalist, again=again, said=(said,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -57,46 +57,23 @@ _NOTHING = Score(0, 0)
 class Explanation:
     """What a hypothesis explains of a run."""
 
-    scores: Mapping[str, Score]
-    """By intermediate: of the fault itself, or of right arithmetic on wrong parents, whichever is better."""
-    active: frozenset[str]
+    reproduced: float = 0.0
+    """The share of wrong elements reproduced.
+
+    Or less, the mean of that share over what is wrong by itself: three elements may be the cause of thousands.
+    """
+    explained: float = 0.0
+    """That, times the share of right elements that stay right where the fault is active."""
+    active: frozenset[str] = frozenset()
     """The intermediates that the fault itself explains."""
-    right: Mapping[str, int]
-    """How many elements of each intermediate are right."""
-    wrong: Mapping[str, int]
-    own: tuple[str, ...]
-    """The intermediates that are wrong by themselves."""
+    whole: frozenset[str] = frozenset()
+    """Those of which nearly all that is wrong is explained."""
+    bits: float = 0.0
+    """How unlikely it is that the fault itself explains what it does by chance; what is inherited says nothing."""
+    wrong: Mapping[str, int] = field(default_factory=dict)
+    """How many elements are wrong, by intermediate."""
     contradicted: int = 0
     """How many intermediates came right that the fault would have made wrong, had it stood in what computes them."""
-
-    @property
-    def explained(self) -> float:
-        """The share of wrong elements reproduced, times the share of right ones that stay right where it is active."""
-        spoilt = {name: max(0, self.scores[name].spoilt - _BY_CHANCE) for name in self.active}
-        kept = [1 - count / max(1, self.right[name]) for name, count in spoilt.items()]
-        return self.reproduced * min(kept, default=1.0)
-
-    @property
-    def reproduced(self) -> float:
-        """The share of wrong elements reproduced.
-
-        Or less, the mean of that share over what is wrong by itself: three elements may be the cause of thousands.
-        """
-        if not (total := sum(self.wrong.values())):
-            return 0.0
-        reproduced = sum(score.reproduced for score in self.scores.values()) / total
-        of_own = [self.scores[name].reproduced / self.wrong[name] for name in self.own if self.wrong[name]]
-        return min(reproduced, sum(of_own) / len(of_own) if of_own else 1.0)
-
-    @property
-    def whole(self) -> frozenset[str]:
-        """The intermediates of which it explains nearly all that is wrong."""
-        return frozenset(name for name, of in self.scores.items() if of.gain >= NAMED * self.wrong[name] > 0)
-
-    @property
-    def bits(self) -> float:
-        """How unlikely it is that the fault itself explains what it does by chance; what is inherited says nothing."""
-        return sum(self.scores[name].bits for name in self.active)
 
 
 class Tester:
@@ -105,49 +82,48 @@ class Tester:
     def __init__(self, seen: Observed) -> None:
         self.seen = seen
         self._wrong = {name: seen.wrong(name) for name in seen.right}
-        self._right = {name: int(right.sum()) for name, right in seen.right.items()}
         self._plain = Variant(seeing_all(seen.x))
         self._every = (*tiles(seen.x),)
 
-    @property
-    def nothing(self) -> Explanation:
-        """What explains nothing."""
-        return self._explanation(dict.fromkeys(self._wrong, _NOTHING), frozenset())
-
-    def _explanation(self, scores: Mapping[str, Score], active: frozenset[str], contradicted: int = 0) -> Explanation:
-        return Explanation(scores, active, self._right, self._wrong, self.seen.own, contradicted)
-
     def fully(self, hypothesis: Hypothesis) -> Explanation:
-        """What a hypothesis explains, in whichever kernels explain most of each intermediate."""
-        first, *others = sorted(self._tested(hypothesis), key=lambda tested: -tested.explained)
-        scores, active = dict(first.scores), first.active
-        for other in others:
-            scores = {name: max(mine, other.scores[name], key=lambda one: one.gain) for name, mine in scores.items()}
-            active |= other.active
-        return replace(first, scores=scores, active=active)
-
-    def _tested(self, hypothesis: Hypothesis) -> Iterator[Explanation]:
-        """What it explains in each way; none is better than one that explains all."""
-        not_finite, precision = self._may_be_nan(hypothesis), self.seen.measured.comparison.precision
+        """What a hypothesis explains, of each intermediate in whichever kernels explain most; else right arithmetic."""
+        best, active, contradicted = dict(self._of_right_arithmetic), set[str](), len(self._wrong)
         for variant, buffers in self._ways(hypothesis, self._every):
-            predicted = predict(self.seen, variant, buffers, self._every, precision)
-            found = {name: self._score(name, predicted, not_finite) for name in self.seen.right}
-            inherited = self._of_right_arithmetic
-            active = frozenset(
-                name for name in found if self._wrong[name] and found[name].gain > max(0, inherited[name].gain)
-            )
-            scores = {name: (found if name in active else inherited)[name] for name in found}
-            contradicted = sum(not self._wrong[name] and score.spoilt > 0 for name, score in found.items())
-            yield self._explanation(scores, active, contradicted)
+            found = self._scores(variant, buffers, self._may_be_nan(hypothesis))
+            contradicted = min(contradicted, sum(not self._wrong[name] and of.spoilt > 0 for name, of in found.items()))
+            for name, score in found.items():
+                if self._wrong[name] and score.gain > max(0, best[name].gain):
+                    best[name] = score
+                    active.add(name)
             if all(score.gain == self._wrong[name] for name, score in found.items() if self._wrong[name]):
-                return
+                break
+        return self._explanation(best, frozenset(active), contradicted)
+
+    def _explanation(self, scores: Mapping[str, Score], active: frozenset[str], contradicted: int) -> Explanation:
+        wrong = {name: count for name, count in self._wrong.items() if count}
+        if not wrong:
+            return Explanation()
+        shares = [scores[name].reproduced / wrong[name] for name in self.seen.own if name in wrong]
+        of_own = sum(shares) / len(shares) if shares else 1.0
+        reproduced = min(sum(of.reproduced for of in scores.values()) / sum(wrong.values()), of_own)
+        kept = [1 - max(0, scores[name].spoilt - _BY_CHANCE) / self._count_right(name) for name in active]
+        whole = frozenset(name for name, count in wrong.items() if scores[name].gain >= NAMED * count)
+        bits = sum(scores[name].bits for name in active)
+        explained = reproduced * min(kept, default=1.0)
+        return Explanation(reproduced, explained, active, whole, bits, wrong, contradicted)
+
+    def _count_right(self, name: str) -> int:
+        return max(1, self.seen.right[name].numel() - self._wrong[name])
+
+    def _scores(self, variant: Variant, buffers: Buffers, not_finite: bool) -> dict[str, Score]:
+        precision = self.seen.measured.comparison.precision
+        predicted = predict(self.seen, variant, buffers, self._every, precision)
+        return {name: self._score(name, predicted, not_finite) for name in self._wrong}
 
     @cached_property
     def _of_right_arithmetic(self) -> dict[str, Score]:
         """What is explained by the LSE, O and delta that came, and no fault besides."""
-        precision = self.seen.measured.comparison.precision
-        predicted = predict(self.seen, self._plain, self._branches[0], self._every, precision)
-        found = {name: self._score(name, predicted, not_finite=self._has_shape_of_nan) for name in self.seen.right}
+        found = self._scores(self._plain, self._branches[0], self._has_shape_of_nan)
         return {name: score if score.gain > 0 else _NOTHING for name, score in found.items()}
 
     def roughly(self, hypothesis: Hypothesis) -> float:

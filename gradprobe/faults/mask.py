@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial, reduce
-from operator import and_, methodcaller
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from operator import methodcaller
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..reference import Attention, Tile, live_length, tiles
-from ..reference.problem import part
+from ..reference import Attention, Tile, tiles
 from .hypothesis import SCORED, SIZES, Hypothesis, Observed, hiding, making, storing
-from .tile import Effects, Positions, keeping, pairs, positions
+from .tile import Effects, Keep, keeping, pairs, positions
 from .variant import USED, Alter, Hook, Rule, TileScope, Variant
-
-Terms = dict[str, Tensor | bool]
-"""What the mask of a tile is made of, by name, each [h or 1, m, N] or what broadcasts to it."""
 
 
 def comparisons(seen: Observed) -> Iterator[Hypothesis]:
@@ -30,73 +28,45 @@ def comparisons(seen: Observed) -> Iterator[Hypothesis]:
             yield hiding("mask/beyond-diagonal", f"one key beyond the diagonal is seen{inside}", causal(1, *tile))
             yield hiding("mask/causal", f"the causal mask is left out{inside}", causal(None, *tile))
     else:
-        yield hiding("mask/causal", "a causal mask is applied where none was asked for", causal(0))
-    for side, keys in zip(("left", "right"), x.window or (-1, -1), strict=True):
-        if keys >= 0:
-            fault, reaches = f"mask/window-{side}", f"the window reaches one key {{}} to the {side}"
-            yield hiding(fault, reaches.format("fewer"), _window(side, keys - 1))
-            yield hiding(fault, reaches.format("more"), _window(side, keys + 1))
-            yield hiding(fault, f"the window's {side} end is left out", _without_terms(side))
+        yield hiding("mask/causal", "a causal mask is applied where none was asked for", _with(causal=True))
+    for side, keys in enumerate(x.window or ()):
+        word = ("left", "right")[side]
+        ways = {"reaches one key fewer": keys - 1, "reaches one key more": keys + 1, "has no end": -1}
+        for words, reach in ways.items() if keys >= 0 else ():
+            window = (reach, x.window[1]) if side == 0 else (x.window[0], reach)
+            if keys or words != "reaches one key fewer":
+                yield hiding(f"mask/window-{word}", f"the window {words} to the {word}", _with(window=window))
     if (x.causal or x.window) and x.n_query != x.n_key:
-        by = (x.n_key - x.n_query) * (-1 if x.align == "bottom-right" else 1)
-        rule = _with(lambda x, at, terms: _along(x, at, at.diagonal + by))
-        yield hiding("mask/align", "the diagonal ends in the other corner of the scores", rule)
+        other = "top-left" if x.align == "bottom-right" else "bottom-right"
+        yield hiding("mask/align", "the diagonal ends in the other corner of the scores", _with(align=other))
     if x.seqlens is not None:
-        for names, what in ((("rows",), "padded rows are"), (("keys",), "padded keys are"), (_PADDED, "padding is")):
-            yield hiding("mask/length", f"{what} not masked", _without_terms(*names))
+        yield hiding("mask/length", "padded rows are not masked", _of_live(lambda at: at.j < at.n_keys))
+        yield hiding("mask/length", "padded keys are not masked", _of_live(lambda at: at.i < at.n_rows))
+        yield hiding("mask/length", "padding is not masked", _with(seqlens=None))
     if x.mask is not None:
-        yield hiding("mask/mask", "the mask that is given is left out", _without_terms("given"))
-        reverse = _with(lambda x, at, terms: {"given": terms["given"] ^ True})
-        yield hiding("mask/mask", "the mask that is given is read with its meaning reversed", reverse)
+        yield hiding("mask/mask", "the mask that is given is left out", _with(mask=None))
+        yield hiding("mask/mask", "the mask that is given is read with its meaning reversed", _with(mask=~x.mask))
 
 
-_PADDED = ("rows", "keys")
+def _with(**options: Any) -> Rule:
+    """What is seen by other options."""
+    return lambda valid, x, tile: Attention.valid(replace(x, **options), tile)
 
 
-def _along(x: Attention, at: Positions, diagonal: Tensor) -> Terms:
-    """The terms that are counted from a diagonal."""
-    left, right = x.window or (-1, -1)
-    return {
-        "causal": at.j <= diagonal if x.causal else True,
-        "left": at.j >= diagonal - left if left >= 0 else True,
-        "right": at.j <= diagonal + right if right >= 0 else True,
-    }
-
-
-def _with(change: Callable[[Attention, Positions, Terms], Terms]) -> Rule:
-    """The right rule with some of its terms replaced; what no term describes stays as it is."""
-
-    def rule(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
-        at, length = positions(x, tile), live_length(x, tile.batch)
-        padded = {"rows": at.i < length, "keys": at.j < length} if x.seqlens is not None else {}
-        given = ((at.i >= 0) & (at.j >= 0))[None] if x.mask is None else part(x.mask, tile)
-        terms = {**_along(x, at, at.diagonal), **padded, "given": given}
-        right, other = (reduce(and_, of.values()) for of in (terms, terms | change(x, at, terms)))
-        made: Tensor = (valid & other) | (other & ~right)
-        return made
-
-    return rule
-
-
-def _without_terms(*names: str) -> Rule:
-    return _with(lambda x, at, terms: dict.fromkeys(names, True))
+def _of_live(keep: Keep) -> Rule:
+    """What is seen without lengths, of which some is kept."""
+    return lambda valid, x, tile: Attention.valid(replace(x, seqlens=None), tile) & keep(positions(x, tile))
 
 
 def causal(by: int | None, rows: int = 0, keys: int = 0) -> Rule:
     """A causal mask that reaches so many keys further, or none; of whole tiles where these have a size."""
 
-    def change(x: Attention, at: Positions, terms: Terms) -> Terms:
-        reach = at.j <= at.diagonal + (x.n_query + x.n_key if by is None else by)
-        return {"causal": reach & at.tile_sees(rows, keys) if rows else reach}
+    def rule(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
+        at, seen = positions(x, tile), Attention.valid(replace(x, causal=False), tile)
+        seen = seen if by is None else seen & (at.j <= at.diagonal + by)
+        return seen & at.tile_sees(rows, keys) if rows else seen
 
-    return _with(change)
-
-
-def _window(side: str, keys: int) -> Rule:
-    """A window with another end."""
-    if side == "left":
-        return _with(lambda x, at, terms: {side: at.j >= at.diagonal - keys})
-    return _with(lambda x, at, terms: {side: at.j <= at.diagonal + keys})
+    return rule
 
 
 def left_out(seen: Observed) -> Iterator[Hypothesis]:
