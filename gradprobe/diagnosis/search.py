@@ -174,9 +174,5 @@ def _again(finalist: Finalist, second: Tester | None, experiment: Experiment) ->
 
 def _alike(every: Sequence[Hypothesis], known: Hypothesis) -> list[Hypothesis]:
     """The same hypothesis about other values; all forms of its fault, where a number in it is measured off them."""
-
-    def key(other: Hypothesis) -> tuple[str, ...]:
-        return (other.fault, other.tensor, other.axes, other.other)
-
-    same = [other for other in every if key(other) == key(known)]
+    same = [other for other in every if other.fault == known.fault]
     return [other for other in same if other.summary == known.summary] or same

@@ -69,8 +69,6 @@ class Hypothesis:
     """The tensor that is read or stored otherwise; "" where it is about none."""
     axes: str = ""
     """Along which axes, one letter each."""
-    other: str = ""
-    """The tensor whose strides are taken."""
     dtype: str = ""
     """What something is rounded to."""
     taken: tuple[int, ...] = ()

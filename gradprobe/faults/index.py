@@ -43,7 +43,7 @@ def by_other_strides(seen: Observed) -> Iterator[Hypothesis]:
     for name, tensor in tensors.items():
         for way in each_once(tensor, _mixed_up(seen, name, lay)):
             summary, read = f"{title(name)} is read {way.summary}", found_at(tensor, offsets(tensor.shape, way.strides))
-            about: dict[str, Any] = {"axes": way.axes, "other": way.other, "taken": way.strides}
+            about: dict[str, Any] = {"axes": way.axes, "taken": way.strides}
             yield reading(seen, name, read, f"stride/{way.words}", "S1", summary, **about)
 
 
@@ -154,7 +154,7 @@ def stored_elsewhere(seen: Observed) -> Iterator[Hypothesis]:
         dense = OtherStrides(_dense(tensor), name, _CONTIGUOUS, axes_of(name, seen))
         for way in each_once(tensor, iter((*with_strides_of(seen, name, lay), dense))):
             fault, fault_class = (f"store/{way.words}", "S1") if way.other else (f"layout/{name}", "S2")
-            about: dict[str, Any] = {"tensor": name, "axes": way.axes, "other": way.other, "not_finite": True}
+            about: dict[str, Any] = {"tensor": name, "axes": way.axes, "not_finite": True}
             finish = partial(_stored_at, gradient, tensor, offsets(tensor.shape, way.strides))
             yield storing(fault, fault_class, f"{gradient} is stored {way.summary}", [gradient], finish, **about)
 
