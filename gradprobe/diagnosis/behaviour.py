@@ -79,7 +79,7 @@ class Again:
 
     def moved(self, one: Results | None, other: Results | None) -> dict[str, Tensor]:
         """Where two runs differ by more than what is allowed of either, by intermediate, the first that does first."""
-        moved = {}
+        moved: dict[str, Tensor] = {}
         for name in (name for name in one or {} if name in (other or {})):
             a, b = (one or {})[name], (other or {})[name]
             where = ~((a == b) | (a.isnan() & b.isnan())) & ~((a - b).abs() <= 2 * self.seen.allowed[name])

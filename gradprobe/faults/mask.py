@@ -29,11 +29,12 @@ def comparisons(seen: Observed) -> Iterator[Hypothesis]:
             yield hiding("mask/causal", f"the causal mask is left out{inside}", causal(None, *tile))
     else:
         yield hiding("mask/causal", "a causal mask is applied where none was asked for", _with(causal=True))
-    for side, keys in enumerate(x.window or ()):
+    ends = x.window or (-1, -1)
+    for side, keys in enumerate(ends):
         word = ("left", "right")[side]
         ways = {"reaches one key fewer": keys - 1, "reaches one key more": keys + 1, "has no end": -1}
         for words, reach in ways.items() if keys >= 0 else ():
-            window = (reach, x.window[1]) if side == 0 else (x.window[0], reach)
+            window = (reach, ends[1]) if side == 0 else (ends[0], reach)
             if keys or words != "reaches one key fewer":
                 yield hiding(f"mask/window-{word}", f"the window {words} to the {word}", _with(window=window))
     if (x.causal or x.window) and x.n_query != x.n_key:
