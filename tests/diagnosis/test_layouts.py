@@ -28,7 +28,7 @@ def test_a_fault_that_shows_in_every_layout_is_told_once_and_hides_no_other(tmp_
     assert causes(report) == [("factor/dV", False), ("factor/dK", True)]
     first, second = (one.evidence for one in report.diagnoses[:2])
     assert first[-1] == "layouts that show it: contiguous, do=expanded, distinct"
-    assert second[0].startswith("in do=expanded: with the other, explains 100%")
+    assert second[0].startswith("in do=expanded: explains 100%")
     assert report.known == ()
 
 
