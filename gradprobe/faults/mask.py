@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from copy import copy
 from functools import partial
 from operator import methodcaller
 from typing import Any
@@ -49,21 +49,27 @@ def comparisons(seen: Observed) -> Iterator[Hypothesis]:
         yield hiding("mask/mask", "the mask that is given is read with its meaning reversed", _with(mask=~x.mask))
 
 
+def _valid(x: Attention, tile: Tile, **options: Any) -> Tensor:
+    """What is seen by other options, also where the family has no others."""
+    other = copy(x)
+    other.__dict__.update(options)
+    return Attention.valid(other, tile)
+
+
 def _with(**options: Any) -> Rule:
-    """What is seen by other options."""
-    return lambda valid, x, tile: Attention.valid(replace(x, **options), tile)
+    return lambda valid, x, tile: _valid(x, tile, **options)
 
 
 def _of_live(keep: Keep) -> Rule:
     """What is seen without lengths, of which some is kept."""
-    return lambda valid, x, tile: Attention.valid(replace(x, seqlens=None), tile) & keep(positions(x, tile))
+    return lambda valid, x, tile: _valid(x, tile, seqlens=None) & keep(positions(x, tile))
 
 
 def causal(by: int | None, rows: int = 0, keys: int = 0) -> Rule:
     """A causal mask that reaches so many keys further, or none; of whole tiles where these have a size."""
 
     def rule(valid: Tensor, x: Attention, tile: Tile) -> Tensor:
-        at, seen = positions(x, tile), Attention.valid(replace(x, causal=False), tile)
+        at, seen = positions(x, tile), _valid(x, tile, causal=False)
         seen = seen if by is None else seen & (at.j <= at.diagonal + by)
         return seen & at.tile_sees(rows, keys) if rows else seen
 
