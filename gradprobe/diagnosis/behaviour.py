@@ -134,16 +134,18 @@ def differs_from_run_to_run(again: Again) -> Diagnosis | None:
     """Repeated calls differ; where kernels run on the CPU, calls with other orders of threads."""
     on_cpu, actual = again.experiment.cuda == "cuda-on-cpu", again.seen.actual
     runs = [again.run(schedule=each) for each in (1, 2)] if on_cpu else [again.call(number) for number in range(3)]
-    differing = [again.moved(actual, run) for run in runs]
-    names = [name for name in actual if any(name in moved for moved in differing)]
-    if not names:
+    where = {name: again.seen.right[name] & False for name in actual if name in again.seen.right}
+    for run in runs:
+        for name, differs in again.moved(actual, run).items():
+            where[name] |= differs
+    moved = {name: differs for name, differs in where.items() if bool(differs.any())}
+    if not moved:
         return None
-    nowhere = again.seen.right[names[0]] & False
-    moved = {name: sum((of.get(name, nowhere) for of in differing), nowhere.new_zeros(())) > 0 for name in names}
+    name = next(iter(moved))
     how = "in another order of threads and blocks" if on_cpu else "from call to call"
-    summary = f"{names[0]} differs {how}, by more than the order of atomic additions allows"
+    summary = f"{name} differs {how}, by more than the order of atomic additions allows"
     evidence = _counted(moved, f"{1 + sum(run is not None for run in runs)} runs")
-    return Diagnosis(f"race/{names[0]}", "RACE", summary, again.share(moved), evidence)
+    return Diagnosis(f"race/{name}", "RACE", summary, again.share(moved), evidence)
 
 
 @door("behaviour/reads_what_was_never_written")

@@ -14,7 +14,7 @@ from ..faults.table import hypotheses
 from ..inputs.draw import draw
 from ..model.assignment import Assigned
 from ..model.case import Case
-from ..model.intermediates import DERIVED
+from ..model.intermediates import DERIVED, reached
 from ..model.report import NAMED
 from ..probing.experiment import Experiment
 from ..processes.forks import halved
@@ -76,11 +76,17 @@ def ranked(seen: Observed) -> list[Finalist]:
     tested = {
         at: found for at, found in zip(likely, _fully(tester, [every[at] for at in likely], len(every)), strict=True)
     }
-    order = sorted(tested, key=lambda at: (-round(tested[at].explained, 3), tested[at].explanation.contradicted, at))
+    order = sorted(tested, key=lambda at: (-round(tested[at].explained, 3), _denied(tested[at], seen), at))
     best: dict[str, Finalist] = {}
     for at in order:
         best.setdefault(every[at].fault, tested[at])
     return list(best.values())
+
+
+def _denied(finalist: Finalist, seen: Observed) -> int:
+    """How many intermediates it would make wrong that came right, or that are not in question."""
+    others = reached(finalist.hypothesis.changes, seen.case.family)
+    return finalist.explanation.contradicted + sum(name in others for name in seen.actual if name not in seen.right)
 
 
 def _fully(tester: Tester, some: Sequence[Hypothesis], tried: int) -> list[Finalist]:
@@ -108,9 +114,11 @@ def in_parts(experiment: Experiment, assigned: Assigned, seen: Observed) -> list
     if not tested or tested[0].explained >= NAMED:
         return [tested]
     whole = tested[0].explanation.whole
-    parts = [names for names in (whole, set(seen.wrong_names) - whole) if not names.isdisjoint(seen.own)]
-    if len(parts) < 2:
+    rest = set(seen.wrong_names) - whole
+    if whole.isdisjoint(seen.own) or rest.isdisjoint(seen.own):
         return [tested]
+    # What is right stands beside each of them: a fault that would have made it wrong is none.
+    parts = [seen.right.keys() - rest, seen.right.keys() - whole]
     found = [each for names in parts for each in in_parts(experiment, assigned, seen.of(names))]
     return found if all(each and each[0].explained >= NAMED for each in found) else [tested]
 

@@ -89,7 +89,7 @@ def test_every_layout_that_failed_is_run_on_the_smaller_case(tmp_path):
     case = replace(softmax_case(**LARGE), recover=False, runs=((), (("do", "expanded"),)))
     report = probe(case, target(tmp_path, "dk = dk * 2; dv = dv * (3 if do.stride(3) == 0 else 1)"))
     assert [one.fault for one in report.diagnoses if one.is_named][:2] == ["factor/dK", "factor/dV"]
-    assert "in do=expanded: with the other" in report.diagnoses[1].evidence[0]
+    assert "in do=expanded: explains 100%" in report.diagnoses[1].evidence[0]
 
 
 DOUBLED = Planted(make=lambda kernel, name, tensor: tensor * 2 if name == "dK" else tensor)
