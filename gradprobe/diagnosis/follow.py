@@ -90,7 +90,7 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
     def axes(view: Any) -> str:
         if view.name in inputs.tensors and (view.known is not None or not view.parameter):
             return case.input_axes(view.name)
-        return copies.get(view.home, "")
+        return copies.get(view.low, "")
 
     def learn(argument: Any) -> None:
         if isinstance(argument, torch.Tensor):
@@ -105,9 +105,9 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
         outcome = run_target(experiment.target, case, inputs)
     if outcome.trace is None:
         return None
-    results = [(name, view_of(view, view, name)) for name, view in results_among(launched, outcome.trace)]
+    results = [(name, view_of(view, name)) for name, view in results_among(launched, outcome.trace)]
     for name, view in results:
-        is_alone = {other for other, one in results if one.home == view.home} == {name}
+        is_alone = {other for other, one in results if one.low == view.low} == {name}
         flow.attempt(place, flow, view, case.axes(name), is_alone)
     return FollowedRun(flow, roles, outcome)
 

@@ -118,7 +118,7 @@ class Memory(Watcher):
         if access.width > view.elements.itemsize:  # an element by itself lies where its tensor does
             self._found(MISALIGNED, access, view, within, within % access.width != 0)
         if access.kind != "store":
-            unread = self._unwritten.among(view.home, view.in_bytes(within), access.width)
+            unread = self._unwritten.among(view.low, view.in_bytes(within), access.width)
             self._found(UNWRITTEN, access, view, within, unread)
         if access.kind != "load":
             self._overwritten(access, view, within, its_bits)
@@ -135,9 +135,9 @@ class Memory(Watcher):
     def _stored(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
         is_atomic = access.kind == "atomic"
         events = access.launch.stores.add(view, addresses, access.width, access.lines, is_atomic=is_atomic)
-        self._unwritten.stored(view.home, view.in_bytes(addresses), access.width)
-        if view.home in self._unwritten.places:
-            self._last[view.home] = access.launch, access.lines
+        self._unwritten.stored(view.low, view.in_bytes(addresses), access.width)
+        if view.low in self._unwritten.places:
+            self._last[view.low] = access.launch, access.lines
         by_others = events != 0
         if not by_others.any():
             return
@@ -173,8 +173,8 @@ class Memory(Watcher):
             of = (kind, access.kind, view.name, launch.kernel, places(lines), access.program, spot, other, access.width)
             first = AccessFinding(*of)
             if kind == UNWRITTEN:
-                made = self._unwritten.places.get(view.home, ("", 0))
-                before, its_lines = self._last.get(view.home, (launch, ()))
+                made = self._unwritten.places.get(view.low, ("", 0))
+                before, its_lines = self._last.get(view.low, (launch, ()))
                 rest = None if before is launch else (before.kernel, places(its_lines)[0])
                 first = replace(first, allocated=made, rest=rest)
             self._findings[key] = _Count(first, launch)

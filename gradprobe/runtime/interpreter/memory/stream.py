@@ -125,7 +125,7 @@ class Stream:
     """What kernels do, as long as it is open."""
 
     def __init__(self, tensors: Mapping[str, Tensor], watchers: Sequence[Watcher]) -> None:
-        self._known = tuple(view_of(tensor, tensor, name) for name, tensor in tensors.items())
+        self._known = tuple(view_of(tensor, name) for name, tensor in tensors.items())
         self._watchers = watchers
         # What goes wrong in following pointers is told by the first.
         self._errors = watchers[0].errors
@@ -194,9 +194,8 @@ class Stream:
         def init_args(executor: Any, args: Any, kwargs: Any) -> Any:
             host_args, host_kwargs = method(executor, args, kwargs)
             if self.launch is not None:
-                names = executor.arg_names
-                given, on_host = dict(zip(names, args, strict=False)), dict(zip(names, host_args, strict=False))
-                attempted(self._errors, self.launch.learn, given | kwargs, on_host | host_kwargs)
+                arguments = dict(zip(executor.arg_names, host_args, strict=False)) | host_kwargs
+                attempted(self._errors, self.launch.learn, arguments)
             return host_args, host_kwargs
 
         return init_args

@@ -71,8 +71,6 @@ class View:
     """The address of its storage."""
     high: int
     """The address behind its storage."""
-    home: int
-    """The address of its storage as torch has it: another one where the interpreter copied it from a GPU."""
     known: View | None = None
     """The caller's tensor that all of its elements are elements of, where there is one."""
 
@@ -116,14 +114,10 @@ class View:
         wrapped = None if off else self.elements.wrapped(offset)
         return AddressSpot(offset, off, side, distance, index, holder, wrapped, beyond)
 
-    def moved(self, by: int) -> View:
-        """The same view where its storage lies so many bytes further."""
-        return replace(self, start=self.start + by, low=self.low + by, high=self.high + by)
-
     def lies_in(self, other: View) -> bool:
         """Whether all of its elements are elements of another view."""
-        same = (self.home, self.elements.itemsize) == (other.home, other.elements.itemsize)
-        first, off = divmod((self.start - self.low) - (other.start - other.low), self.elements.itemsize)
+        same = (self.low, self.elements.itemsize) == (other.low, other.elements.itemsize)
+        first, off = divmod(self.start - other.start, self.elements.itemsize)
         if not same or off or not self.elements.count:
             return False
         if (first, self.elements) == (0, other.elements):
@@ -133,20 +127,18 @@ class View:
         return bool(other.elements.hold((first + listed) * itemsize, itemsize).all())
 
 
-def argument_view(tensor: Tensor, on_host: Tensor, parameter: str, known: Sequence[View]) -> View:
+def argument_view(tensor: Tensor, parameter: str, known: Sequence[View]) -> View:
     """An argument of a kernel, named after the smallest of the caller's tensors that it lies in, else its parameter.
 
-    Args:
-        on_host: the tensor that the interpreter gives the kernel in its stead, the same one's storage on the CPU.
+    One that the interpreter copied from a GPU lies in none.
     """
-    view = view_of(tensor, on_host, without_ptr(parameter), parameter)
+    view = view_of(tensor, without_ptr(parameter), parameter)
     around = [other for other in known if view.lies_in(other)]
     if not around:
         return view
     # One tensor under several names is taken by the name that the kernel has for it.
     other = min(around, key=lambda one: (one.elements.count, one.name.lower() != view.name.lower()))
-    moved = view.low - view.home
-    return replace(view, name=other.name, known=replace(other, start=other.start + moved))
+    return replace(view, name=other.name, known=other)
 
 
 def without_ptr(parameter: str) -> str:
@@ -154,13 +146,12 @@ def without_ptr(parameter: str) -> str:
     return re.sub(r"^ptr_?(?!s$)(?=.)|(?<=.)(_?ptrs?)$", "", parameter)
 
 
-def view_of(tensor: Tensor, on_host: Tensor, name: str, parameter: str = "") -> View:
-    """A tensor, at the addresses of the one that the interpreter gives kernels in its stead."""
-    low = on_host.untyped_storage().data_ptr()
-    elements = elements_of(tensor)
-    start = low + int(on_host.storage_offset()) * elements.itemsize
-    home = tensor.untyped_storage().data_ptr()
-    return View(name, parameter, start, elements, low, low + on_host.untyped_storage().nbytes(), home)
+def view_of(tensor: Tensor, name: str, parameter: str = "") -> View:
+    """A tensor, at its own addresses."""
+    storage, elements = tensor.untyped_storage(), elements_of(tensor)
+    low = storage.data_ptr()
+    start = low + int(tensor.storage_offset()) * elements.itemsize
+    return View(name, parameter, start, elements, low, low + storage.nbytes())
 
 
 def _from(start: int, addresses: Array) -> Array:

@@ -96,15 +96,13 @@ class Launch:
         self.grid: Program | None = None
         """How many programs there are along each axis; None before the first access."""
 
-    def learn(self, given: Mapping[str, Any], on_host: Mapping[str, Any]) -> None:
-        """Takes the arguments by parameter name, as torch has them and as the interpreter gives them to the kernel."""
-        for parameter, theirs in given.items():
-            for name, tensor, host, handed in _tensors(parameter, theirs, on_host[parameter]):
+    def learn(self, arguments: Mapping[str, Any]) -> None:
+        """Takes the arguments by parameter name, as the interpreter gives them to the kernel."""
+        for parameter, given in arguments.items():
+            for name, tensor, handed in _tensors(parameter, given):
                 self.origins[id(handed)] = len(self.views)
-                self.views.append(argument_view(tensor, host, name, self._known))
-        moved = {view.home: view.low - view.home for view in self.views}
-        known = (view.moved(moved.get(view.home, 0)) for view in self._known)
-        self.around = (*known, *self.views)
+                self.views.append(argument_view(tensor, name, self._known))
+        self.around = (*self._known, *self.views)
 
     def by_view(self, origin: int, addresses: Array) -> Iterator[tuple[View | None, Any]]:
         """(view, index of its addresses) for all addresses; the view is None where no known storage holds them.
@@ -125,16 +123,16 @@ class Launch:
             yield None, np.flatnonzero(left)
 
 
-def _tensors(parameter: str, given: Any, on_host: Any) -> Iterator[tuple[str, Any, Any, Any]]:
-    """(name, tensor, tensor on the host, what the interpreter makes a pointer of) of an argument and of its parts."""
+def _tensors(parameter: str, given: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(name, tensor, what the interpreter makes a pointer of) of an argument and of its parts."""
     if isinstance(given, tuple):
-        for at, (part, its_host) in enumerate(zip(given, on_host, strict=True)):
-            yield from _tensors(f"{parameter}[{at}]", part, its_host)
+        for at, part in enumerate(given):
+            yield from _tensors(f"{parameter}[{at}]", part)
     elif hasattr(given, "data_ptr"):
         # Triton wraps a tensor whose bits it is to take for another dtype.
-        yield parameter, getattr(given, "base", given), getattr(on_host, "base", on_host), on_host
+        yield parameter, getattr(given, "base", given), given
     elif hasattr(given, "block_shape") and hasattr(given, "base"):
-        yield from _tensors(parameter, given.base, on_host.base)
+        yield from _tensors(parameter, given.base)
 
 
 def bits_at(addresses: Array, width: int) -> Array:
