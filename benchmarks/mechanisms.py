@@ -163,7 +163,7 @@ CORE: tuple[str, ...] = (
         "why",
     )),
     *(f"source/{name}" for name in (
-        "__init__", "additions", "cuda_syntax", "evaluation", "expressions", "kernel_file", "listing",
+        "__init__", "additions", "cuda_syntax", "expressions", "kernel_file", "listing",
         "parameter_names", "shadow", "text", "triton_source",
     )),
     *(f"cuda/{name}" for name in (

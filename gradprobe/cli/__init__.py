@@ -40,7 +40,7 @@ _WITHOUT_TORCH = (
     "asyncio",
     "unittest.mock",
     "gradprobe.cuda",
-    "gradprobe.lint.view",
+    "gradprobe.runtime.run",
     "gradprobe.targets.find",
 )
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ..inputs.options import parse
 from ..lint.catching import catch
 from ..lint.finding import LintFinding
-from ..lint.reading import KernelReading, read_views, views_of
+from ..lint.reading import KernelReading, read_views
+from ..lint.view import KernelView, views_of
 from ..model.failures import Failure, TargetFailure, UsageFailure
 from ..model.number import plural
 from ..model.visible import visible
@@ -77,11 +78,11 @@ def inquire(word: str, family: str | None, options: Mapping[str, Any]) -> Inquir
 
 
 def _inquiry(word: str, module: ModuleType | None, targets: list[Target], given: Mapping[str, Any]) -> Inquiry:
-    views, refused = [], []
+    views, refused = list[KernelView](), list[str]()
     for target in targets:
         caught = catch(target, _case(target, given, alone=len(targets) == 1))
-        views += views_of(caught)
-        refused += [] if caught else [target.function.__name__]
+        views += views_of([caught])
+        refused += [] if caught is not None else [target.function.__name__]
     scopes = [(vars(module), str(Path(module.__file__ or "").resolve()))] if module is not None else []
     reading = read_views(views, scopes)
     if not reading.read:
@@ -108,7 +109,7 @@ def _nothing_read(word: str, targets: list[Target]) -> TargetFailure:
     names = ", ".join(target.function.__name__ for target in targets)
     return TargetFailure(
         f"a call of {names} launched no kernel of {word}, so nothing was read",
-        "lint reads Triton and CUDA kernels: see whether gradprobe check runs it; --traceback shows what failed",
+        "lint reads Triton kernels: see whether gradprobe check runs it; --traceback shows what failed",
     )
 
 

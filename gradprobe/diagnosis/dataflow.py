@@ -88,6 +88,8 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis]) -> list
         misread = [where for one in seen if one.kind in _MISREAD for where in one.where]
         told = {(where.file, where.line) for where in first.where}
         lines = (*first.where, *(where for where in misread if (where.file, where.line) not in told))
+    if first.kind == "stride":  # a pointer's line in the kernel comes before the accesses that it misleads
+        lines = tuple(sorted(lines, key=lambda where: where.note != "its address" or where.function != ""))
     reached = None if first.misread else next((one.reached for one in seen if one.reached), None)
     return [replace(first, evidence=(*first.evidence, *evidence), where=lines, reached=reached), *others]
 

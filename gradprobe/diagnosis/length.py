@@ -31,18 +31,19 @@ def with_length(reasons: Reasons, first: LayoutRun, right_at: Callable[[LayoutRu
     is_told = (explained or _is_slight(first)) and not first.memory
     if is_told or not (words := right_at(first)):
         return reasons
-    of_length = [] if explained else _of_length(reasons, first)
-    if not of_length:
+    here = {one.fault for one in of_strays((first.layout, one) for one in first.memory)}
+    here |= {fault for fault, shown in reasons.shown.items() if here and first.layout in shown}
+    kinds = () if explained else (*_OF_MEMORY, *_OF_ELEMENTS)
+    merged = [one for one in reasons.diagnoses if one.fault in here and one.fault.startswith(kinds)]
+    if not merged:
         said = "it takes multiples of a block, and does not refuse other lengths"
         return replace(reasons, known=(f"{first.layout}, it is right at {words}: {said}", *reasons.known))
-    lines = {(where.file, where.line): where for one in of_length for where in one.where}
-    told, others = [one.summary for one in of_length[:_TOLD]], len(of_length) - _TOLD
-    if others > 0:
-        told.append(f"and {others} more of what it does beyond the end, or to another program's elements")
+    lines = {(where.file, where.line): where for one in merged for where in one.where}
+    told = tuple(one.summary for one in merged[:_TOLD])
     summary = f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
-    length = Diagnosis(FAULT, "M3", summary, 1.0, tuple(told), tuple(lines.values()), _FIX, seen="seen while it ran")
-    layouts = dict.fromkeys(layout for one in of_length for layout in reasons.shown.get(one.fault, (first.layout,)))
-    led = reasons.led_by(length, of_length, layouts)
+    cause = Diagnosis(FAULT, "M3", summary, 1.0, told, tuple(lines.values()), _FIX, seen="seen while it ran")
+    layouts = dict.fromkeys(layout for one in merged for layout in reasons.shown.get(one.fault, (first.layout,)))
+    led = reasons.led_by(cause, merged, layouts)
     return replace(led, is_beyond_edits=len(lines) > _FEW and not any(one.also for one in led.diagnoses))
 
 
@@ -50,15 +51,3 @@ def _is_slight(run: LayoutRun) -> bool:
     """Whether no error is more than a coarser arithmetic's, which other values at another length may not show."""
     findings = run.measured.comparison.findings.values() if run.measured is not None else ()
     return all(finding.max_ratio <= LAMBDA for finding in findings)
-
-
-def _of_length(reasons: Reasons, first: LayoutRun) -> list[Diagnosis]:
-    """What shows in the first layout, but for addresses of which the source shows a wrong stride."""
-    here = {one.fault for one in of_strays((first.layout, one) for one in first.memory)}
-    seen = {fault for fault, layouts in reasons.shown.items() if first.layout in layouts}
-    return [
-        one
-        for one in reasons.diagnoses
-        if (one.fault in here and one.fault.startswith(_OF_MEMORY))
-        or (here and one.fault in seen and one.fault.startswith(_OF_ELEMENTS) and not one.fix)
-    ]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from ..faults.hypothesis import Hypothesis
-from ..lint.finding import LintFinding
-from ..lint.reading import findings_of
 from ..model.intermediates import is_named_after, lookup
 from ..model.mechanisms import gathered
 from ..model.memory_finding import (
@@ -34,6 +32,9 @@ from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
 from .assignments import cast_at, computed_at
 from .statements import address, aliases, ends, grids, held_by, launches_with
+
+if TYPE_CHECKING:
+    from ..lint.finding import LintFinding
 
 # What a kind of fault makes wrong first, where its word does not say it.
 _MADE = {"mask": "P", "dead": "P", "delta": "dS", "softcap": "dS", "tau": "dP", "relu": "dP", "tail": "dK"}
@@ -71,6 +72,8 @@ class Lines:
         """The wrong strides in the source of compiled kernels. The accesses of others are seen."""
         if not self._experiment.is_compiled:
             return []
+        from ..lint.reading import findings_of
+
         return gathered("lint", findings_of, self._experiment.target, self._experiment.case)
 
     def _making(self, hypothesis: Hypothesis, active: Collection[str]) -> tuple[Where, ...]:
@@ -132,19 +135,13 @@ def _where(finding: LintFinding) -> Where:
 
 
 def _fix_of(findings: Sequence[LintFinding]) -> str:
-    """All edits, each step once; "" where one of them is not known, since the others alone would not do."""
-    steps = (step for edit in _edits(findings) for step in edit.split("; "))
-    return "; ".join(dict.fromkeys(steps)) if all(finding.fix for finding in findings) else ""
-
-
-def _edits(findings: Sequence[LintFinding]) -> Iterator[str]:
-    """Each edit once, with the kernels that it is to be made in."""
-    kernels: dict[str, list[str]] = {}
+    """All edits, each once with the kernels that it is to be made in; "" where one is not known: the others alone would
+    not do.
+    """
+    kernels: dict[str, dict[str, None]] = {}
     for finding in findings:
-        kernels.setdefault(finding.fix, []).append(finding.kernel)
-    for fix, names in kernels.items():
-        where = ", ".join(dict.fromkeys(names))
-        yield fix if where in fix or not fix else f"{fix} in {where}"
+        kernels.setdefault(finding.fix, {})[finding.kernel] = None
+    return "" if "" in kernels else "; ".join(f"{fix} in {', '.join(names)}" for fix, names in kernels.items())
 
 
 def among(where: Where) -> Where:
@@ -209,61 +206,44 @@ def _diagnosis(group: Group, *, by_strides: bool) -> Diagnosis:
     word, fault_class = ("wrap", "I64") if wraps else _KINDS[worst.kind]
     row = None if wraps else lookup(worst.tensor)
     fault = f"{word}/{row.name if row else worst.tensor}" if worst.tensor else word
-    evidence = tuple(dict.fromkeys(memory_finding.sentence for memory_finding in others))
+    evidence = tuple(dict.fromkeys(one.sentence for one in others))
     fix = _FIX_BY_STRIDES if by_strides and worst.kind in (OUTSIDE, RACE) else _FIX.get(worst.kind, "")
     is_huge = worst.kind == OUTSIDE and all(HUGE in layout for layout in group.layouts)
     fix = _FIX_OF_LOOP if worst.runs_on else fix
     fix = _FIX_OF_HUGE if wraps or is_huge else fix
     fix = _FIX_IN_A_BLOCK if worst.kind == RACE and worst.in_block else fix
-    return Diagnosis(
-        fault,
-        fault_class,
-        group.sentence,
-        1.0,
-        evidence,
-        _lines(group.memory),
-        fix.replace("TENSOR", worst.tensor or "that tensor"),
-        seen="seen while it ran",
-    )
+    fix = fix.replace("TENSOR", worst.tensor or "that tensor")
+    lines = _lines(group.memory)
+    return Diagnosis(fault, fault_class, group.sentence, 1.0, evidence, lines, fix, seen="seen while it ran")
 
 
 def _lines(memory: Sequence[MemoryFinding]) -> tuple[Where, ...]:
-    lines = {(s.file, s.line): among(Where(s.file, s.line, s.code.strip(), kernel=s.kernel)) for s in memory if s.line}
-    places = dict.fromkeys(s.allocated for s in memory if s.allocated[0])
-    made = (
-        among(Where(file, line, line_of(file, line).strip(), note="allocated here, uninitialized"))
-        for file, line in places
-    )
-    launched = (
-        among(Where(file, at, line_of(file, at).strip(), note="launched with it here"))
-        for file, line in places
-        for at in launches_with(file, line)
-    )
     found: dict[tuple[str, int], Where] = {}
-    for where in (*_rests(memory), *lines.values(), *_addresses(memory), *_loops(memory), *made, *launched):
+    for where in _lines_of(memory):
         found.setdefault((where.file, where.line), where)
     return tuple(found.values())
 
 
-def _rests(memory: Sequence[MemoryFinding]) -> Iterator[Where]:
-    """Who stored a part alone of what is read where nothing has written it, and how many programs of it there are."""
+def _lines_of(memory: Sequence[MemoryFinding]) -> Iterator[Where]:
+    """Who stored a part alone of what is read; each access; then what makes its address, its loop and its tensor."""
     for kernel, file, line in dict.fromkeys(one.rest for one in memory if one.rest[0]):
-        lines = {line: "stores the rest"} | dict.fromkeys(grids(file, kernel), "launched here")
-        yield from (among(Where(file, at, line_of(file, at).strip(), kernel=kernel, note=lines[at])) for at in lines)
+        yield _line(file, line, "stores the rest", kernel)
+        yield from (_line(file, at, "launched here", kernel) for at in grids(file, kernel))
+    placed = [(one, one.line) for one in memory if one.line]
+    yield from (among(Where(one.file, line, one.code.strip(), kernel=one.kernel)) for one, line in placed)
+    for one, line in placed:
+        if one.kind == RACE and one.file.endswith(".py"):
+            # Down to a pointer that is not moved at all.
+            made = list(address(one.file, line))
+            made += [alias for at in made for alias in aliases(one.file, at)]
+            yield from (_line(one.file, at, "its address", one.kernel) for at in dict.fromkeys(made))
+        note = "its loop, or an end of it, which lies beyond the last one"
+        yield from (_line(one.file, at, note, one.kernel) for at in (ends(one.file, line) if one.runs_on else ()))
+    places = list(dict.fromkeys(one.allocated for one in memory if one.allocated[0]))
+    yield from (_line(file, line, "allocated here, uninitialized") for file, line in places)
+    for file, line in places:
+        yield from (_line(file, at, "launched with it here") for at in launches_with(file, line))
 
 
-def _loops(memory: Sequence[MemoryFinding]) -> Iterator[Where]:
-    """The loops that run on beyond a tensor, and what makes their ends."""
-    for one in (one for one in memory if one.runs_on and one.line):
-        for at in ends(one.file, one.line or 0):
-            code, note = line_of(one.file, at).strip(), "its loop, or an end of it, which lies beyond the last one"
-            yield among(Where(one.file, at, code, kernel=one.kernel, note=note))
-
-
-def _addresses(memory: Sequence[MemoryFinding]) -> Iterator[Where]:
-    """What makes the address of a store that races, down to a pointer that is not moved at all."""
-    for one in (one for one in memory if one.kind == RACE and one.line and one.file.endswith(".py")):
-        made = list(address(one.file, one.line or 0))
-        for at in dict.fromkeys([*made, *(alias for line in made for alias in aliases(one.file, line))]):
-            code = line_of(one.file, at).strip()
-            yield among(Where(one.file, at, code, kernel=one.kernel, note="its address"))
+def _line(file: str, line: int, note: str, kernel: str = "") -> Where:
+    return among(Where(file, line, line_of(file, line).strip(), kernel=kernel, note=note))

@@ -8,7 +8,7 @@ from typing import Any
 from ..model.report import Where
 from ..source.text import SourceLine
 
-FOREIGN, MISSING, SWAPPED = "foreign", "missing", "swapped"
+FOREIGN, MISSING = "foreign", "missing"
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class LintFinding:
     """One wrong stride."""
 
     rule: str
-    """FOREIGN, MISSING or SWAPPED."""
+    """FOREIGN or MISSING."""
     kernel: str
     """Whose pointer it is."""
     file: str

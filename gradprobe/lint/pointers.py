@@ -1,4 +1,4 @@
-"""What the pointers of a kernel start from and are advanced by; of a Triton kernel, as its syntax tells it.
+"""What the pointers of a Triton kernel start from and are advanced by, as its syntax tells it.
 
 Only addresses matter here. A number is a sum of products of strides and of variables, and nothing of it is computed.
 """
@@ -6,62 +6,52 @@ Only addresses matter here. A number is a sum of products of strides and of vari
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..source.evaluation import DEPTH, Evaluator
 from ..source.text import SourceLine
-from ..source.triton_source import HINTS, Function
+from ..source.triton_source import HINTS, Function, bound_in, is_own, read_once, targets_of
 
+# How many calls deep functions are followed.
+_DEPTH = 6
 # Products of sums are multiplied out as far as this many terms.
 _MOST = 24
 
 
 @dataclass(frozen=True)
-class StrideFactor:
-    """A stride's parameter of the kernel, where it stands in a product."""
-
-    parameter: str
-    """"stride_qh", or "strides[1]" of a tuple."""
-    spots: tuple[SourceLine, ...] = ()
-    """From the kernel's own text inwards: where it is passed, and where it is multiplied."""
-
-
-@dataclass(frozen=True)
 class Term:
-    """One product in a sum."""
+    """One product in a sum: of a stride, or of none, and of variables."""
 
-    factors: tuple[StrideFactor, ...] = ()
+    stride: str = ""
+    """The kernel's parameter: "stride_qh", or "strides[1]" of a tuple."""
+    trail: tuple[SourceLine, ...] = ()
+    """Every name under which the stride was read: first the parameter, then what it was passed as, or what held it."""
     index: frozenset[str] = frozenset()
-    """The variables that it is a product of besides, each by the name under which it was computed."""
-    via: SourceLine | None = None
-    """The variable that held it, where it was added to the pointer by that."""
+    """The variables, each by the name under which it was computed."""
 
 
 @dataclass(frozen=True)
-class Amount:
+class Number:
     """A number, or a block of numbers: a sum of products."""
 
     terms: tuple[Term, ...] = ()
 
+    @property
+    def has_stride(self) -> bool:
+        return any(term.stride for term in self.terms)
+
 
 @dataclass(frozen=True)
-class AddressValue:
+class Address:
     """An address that starts from one of some parameters."""
 
     bases: frozenset[str]
 
 
-@dataclass(frozen=True)
-class LaunchConstant:
-    """A constant of this launch."""
-
-    value: Any
-
-
-Value = Amount | AddressValue | LaunchConstant | tuple["Value", ...]
-NOTHING = Amount()
+Value = Number | Address | tuple["Value", ...]
+NOTHING = Number()
 
 
 @dataclass(frozen=True)
@@ -73,8 +63,6 @@ class Advance:
     term: Term
     spot: SourceLine
     """Of the whole pointer expression."""
-    local: str
-    """What the pointer is called in the function where that stands."""
 
 
 @dataclass
@@ -88,28 +76,34 @@ class Record:
     """Every pointer expression that was read."""
     lost: set[str] = field(default_factory=set)
     """The parameters of pointers that could not be followed everywhere."""
-    functions: dict[str, Sequence[str]] = field(default_factory=dict)
-    """The parameters of the kernel and of what it calls."""
 
 
-def opaque(*values: Value, name: str = "") -> Amount:
-    """A number of which no more is known than what it was computed from; under a name, that alone."""
-    return Amount((Term(index=frozenset({name}) if name else _names_in(values)),))
+def variable(name: str) -> Number:
+    """A number of which no more is known than its name."""
+    return Number((Term(index=frozenset({name})),))
 
 
-def stride_value(parameter: str) -> Amount:
+def stride_value(parameter: str) -> Number:
     """A parameter that is a stride."""
-    return Amount((Term((StrideFactor(parameter),)),))
+    return Number((Term(parameter),))
 
 
-def read_kernel(function: Function, arguments: Mapping[str, Value]) -> Record:
+def pointer(parameter: str) -> Address:
+    """A parameter that is a tensor."""
+    return Address(frozenset({parameter}))
+
+
+def read_kernel(function: Function, arguments: Mapping[str, Value], constants: Mapping[str, Any]) -> Record:
     """What its pointers start from and are advanced by.
 
     Args:
         arguments: what each parameter is.
+        constants: the values of parameters that branches may depend on.
     """
     record = Record()
-    _Pointers(function, arguments, record).run()
+    # Of a tensor a branch may ask whether it is None.
+    is_there = {name: object() for name, value in arguments.items() if isinstance(value, Address)}
+    _Reader(function, dict(arguments), {**constants, **is_there}, record).run()
     return record
 
 
@@ -117,251 +111,267 @@ def read_kernel(function: Function, arguments: Mapping[str, Value]) -> Record:
 _SAME = {"broadcast_to", "expand_dims", "reshape", "view", "ravel", "trans", "flip", "to", "to_tensor", "cast", "abs"}
 _SAME |= {"advance", *HINTS}
 _DESCRIBING = {"make_block_ptr", "make_tensor_descriptor", "_experimental_make_tensor_descriptor"}
-# What expressions may be made of that are computed where all their names are constants of the launch.
-_COMPUTED = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp)
-_PARTS = (*_COMPUTED, ast.Name, ast.Constant, ast.Tuple, ast.List)
+_UNKNOWN = object()
 
 
-class _Pointers(Evaluator[Value]):
-    """One function of a kernel. What its pointers do is noted in the kernel's record."""
+@dataclass
+class _Reader:
+    """One function of a kernel, followed from its first statement. What pointers do is noted in the record."""
 
-    unknown = NOTHING
-    counter = opaque(name="turn")
-    turns = 2  # what one turn leaves to the next is seen in the second
+    function: Function
+    scope: dict[str, Value]
+    constants: dict[str, Any]
+    record: Record
+    depth: int = _DEPTH
+    prefix: str = ""
+    """Stands before the names of variables where the callers may have the same names."""
+    returned: list[Value] = field(default_factory=list)
 
-    def __init__(
-        self, function: Function, scope: Mapping[str, Value], record: Record, depth: int = DEPTH, prefix: str = ""
-    ) -> None:
-        super().__init__(function, scope, depth, prefix)
-        self._record = record
-        record.functions[function.name] = function.parameters
-        pointers = ((name, value) for name, value in scope.items() if isinstance(value, AddressValue))
-        # What the kernel's pointers are called here.
-        self._names = {base: name for name, value in pointers for base in value.bases}
+    def run(self) -> Value:
+        """What the function returns."""
+        self._block(self.function.tree.body)
+        return _either(self.returned)
 
-    def inside(self, function: Function, scope: Mapping[str, Value]) -> _Pointers:
-        return _Pointers(function, scope, self._record, self.depth - 1, f"{self.prefix}{function.name}.")
+    # --- statements
 
-    def constant(self, value: Any) -> Value:
-        return LaunchConstant(value)
+    def _block(self, statements: Sequence[ast.stmt]) -> bool:
+        """Follows statements; whether no way leads behind them."""
+        return any(self._statement(statement) for statement in statements)
 
-    def truth(self, test: ast.expr) -> bool | None:
-        value = self.visit(test)
-        return bool(value.value) if isinstance(value, LaunchConstant) else None
+    def _statement(self, node: ast.stmt) -> bool:
+        match node:
+            case ast.If():
+                return self._branch(node)
+            case ast.For() | ast.While():
+                self._loop(node)
+            case ast.With():
+                return self._block(node.body)
+            case ast.Return():
+                self.returned.append(self._value(node.value) if node.value else NOTHING)
+                return True
+            case ast.AugAssign(target=ast.Name(id=name)):
+                before = self.scope.get(name, NOTHING)
+                self._assign(node.target, self._operation(before, node.op, self._value(node.value), node), node)
+            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
+                for target in targets_of(node):
+                    self._assign(target, self._value(value), value)
+            case ast.Expr():
+                self._value(node.value)
+        return False
 
-    def assigned(self, variable: ast.Name, value: Value, source: ast.AST) -> Value:
-        """A computed number without a stride goes by the variable's name; a variable under another name does not."""
-        while isinstance(source, ast.Subscript) or (isinstance(source, ast.Call) and _is_cast(source.func)):
-            source = source.value if isinstance(source, ast.Subscript) else source.func.value  # type: ignore[attr-defined]
-        if isinstance(source, ast.Name) or not isinstance(value, Amount):
-            return value
-        if not any(term.factors for term in value.terms):
-            return opaque(name=self.prefix + variable.id)
-        spot = self.function.line_of(variable)
-        return Amount(tuple(replace(term, via=spot) if term.factors else term for term in value.terms))
+    def _branch(self, node: ast.If) -> bool:
+        truth = self._constant(node.test)
+        if truth is not _UNKNOWN:
+            return self._block(node.body if truth else node.orelse)
+        before, ways = (self.scope, self.constants), []
+        for block in (node.body, node.orelse):
+            self.scope, self.constants = dict(before[0]), dict(before[1])
+            is_end = self._block(block)
+            ways.append((is_end, self.scope, self.constants))
+        open_ways = [way for way in ways if not way[0]] or ways
+        names = dict.fromkeys(name for _, scope, _ in open_ways for name in scope)
+        self.scope = {name: _either([scope[name] for _, scope, _ in open_ways if name in scope]) for name in names}
+        (_, _, first), (_, _, last) = open_ways[0], open_ways[-1]
+        self.constants = {name: value for name, value in first.items() if last.get(name, _UNKNOWN) is value}
+        return all(is_end for is_end, _, _ in ways)
 
-    def parts(self, value: Value, count: int) -> Sequence[Value]:
-        return value if isinstance(value, tuple) and len(value) == count else [opaque(value)] * count
+    def _loop(self, node: ast.For | ast.While) -> None:
+        self._value(node.iter if isinstance(node, ast.For) else node.test)
+        for _ in range(2):  # what one turn leaves to the next is seen in the second
+            for name in bound_in([node]):
+                self.constants.pop(name, None)
+            if isinstance(node, ast.For):
+                self._assign(node.target, variable("turn"), node.iter)
+            self._block(node.body)
 
-    def joined(self, name: str, values: Sequence[Value]) -> Value:
-        is_number = all(isinstance(value, (LaunchConstant, Amount)) for value in values)
-        if is_number and any(isinstance(value, LaunchConstant) for value in values) and len(set(map(repr, values))) > 1:
-            return opaque(name=self.prefix + name)  # a constant that is another one, or none, on some of the ways
-        return _either(values)
+    def _assign(self, target: ast.expr, value: Value, source: ast.AST) -> None:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            parts = value if isinstance(value, tuple) and len(value) == len(target.elts) else ()
+            for at, part in enumerate(target.elts):
+                self._assign(part, parts[at] if parts else _opaque([value]), source)
+        elif isinstance(target, ast.Name):
+            # A computed number without a stride goes by the variable's name; a variable under another name does not.
+            is_new = isinstance(value, Number) and not value.has_stride and not isinstance(_bare(source), ast.Name)
+            self.scope[target.id] = variable(self.prefix + target.id) if is_new else value
+            self.constants.pop(target.id, None)
+            if isinstance(source, ast.expr) and (constant := self._constant(source)) is not _UNKNOWN:
+                self.constants[target.id] = constant
 
-    def result(self, returned: Sequence[Value]) -> Value:
-        return _either(returned) if returned else LaunchConstant(None)
-
-    def lost(self, values: Sequence[Value]) -> Value:
-        self._lose(values)
-        return opaque(*values)
-
-    def _lose(self, values: Iterable[Value]) -> None:
-        """Notes that pointers went where they are not followed."""
-        for value in values:
-            if isinstance(value, AddressValue):
-                self._record.lost |= value.bases
-            elif isinstance(value, tuple):
-                self._lose(value)
-
-    def visit(self, node: ast.AST) -> Value:
-        known = self._computed(node) if isinstance(node, _COMPUTED) else None
-        return super().visit(node) if known is None else known
-
-    def _computed(self, node: ast.expr) -> LaunchConstant | None:
-        """What an expression gives that is made of constants; of an address, whether it is None."""
-        nodes = list(ast.walk(node))
-        held = {each.id: self.visit_Name(each) for each in nodes if isinstance(each, ast.Name)}
-        known = {name: value.value for name, value in held.items() if isinstance(value, LaunchConstant)}
-        known |= {name: value for name, value in held.items() if isinstance(value, AddressValue)}
-        if len(known) < len(held) or any(isinstance(each, ast.expr) and not isinstance(each, _PARTS) for each in nodes):
-            return None
-        try:
-            found = eval(compile(ast.Expression(node), self.function.file, "eval"), {"__builtins__": {}}, known)
-        except (TypeError, ValueError, ArithmeticError):
-            return None
-        return None if isinstance(found, AddressValue) else LaunchConstant(found)
-
-    def generic_visit(self, node: ast.AST) -> Value:
-        return opaque(*(self.visit(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)))
-
-    def visit_Name(self, node: ast.Name) -> Value:
-        value = self.scope.get(node.id)
-        if value is None:
-            found = self.function.scope.get(node.id)
+    def _constant(self, node: ast.expr) -> Any:
+        """What an expression is that is made of constants alone; _UNKNOWN of any other."""
+        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        known = {name: self.constants[name] for name in names if name in self.constants}
+        for name in names - self.function.variables:
+            found = self.function.scope.get(name)
             found = getattr(found, "value", found) if type(found).__name__ == "constexpr" else found
-            return LaunchConstant(found) if isinstance(found, (int, float, str)) else NOTHING
-        if isinstance(value, Amount) and any(term.factors for term in value.terms):
-            return self._renamed_strides(value, node)
-        return value
+            known |= {name: found} if isinstance(found, (int, float, str)) else {}
+        if len(known) < len(names):
+            return _UNKNOWN
+        with contextlib.suppress(Exception):
+            return eval(compile(ast.Expression(node), self.function.file, "eval"), {"__builtins__": {}}, known)
+        return _UNKNOWN
 
-    def _renamed_strides(self, value: Amount, node: ast.Name) -> Amount:
-        """Strides under this name: a parameter stands here too, and a variable is what holds them."""
+    # --- expressions
+
+    def _value(self, node: ast.expr) -> Value:
+        match node:
+            case ast.Name():
+                return self._named(node)
+            case ast.Call():
+                return self._call(node)
+            case ast.BinOp():
+                return self._operation(self._value(node.left), node.op, self._value(node.right), node)
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
+                return self._value(node.operand)
+            case ast.Tuple() | ast.List():
+                return tuple(map(self._value, node.elts))
+            case ast.Subscript():
+                return self._part(node)
+            case ast.Starred() | ast.Attribute(attr="T" | "value"):
+                return self._value(node.value)
+            case ast.IfExp():
+                truth = self._constant(node.test)
+                ways = [node.body, node.orelse] if truth is _UNKNOWN else [node.body if truth else node.orelse]
+                return _either([self._value(way) for way in ways])
+        return _opaque([self._value(each) for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)])
+
+    def _named(self, node: ast.Name) -> Value:
+        value = self.scope.get(node.id, NOTHING)
+        if not isinstance(value, Number) or not value.has_stride:
+            return value
         spot = self.function.line_of(node)
-        terms = []
-        for term in value.terms:
-            factors = tuple(StrideFactor(each.parameter, (*each.spots, spot)) for each in term.factors)
-            is_alone = len(value.terms) == 1 and not term.index and term.via is None
-            terms.append(replace(term, factors=factors) if is_alone else replace(term, via=spot))
-        return Amount(tuple(terms))
+        return Number(tuple(replace(one, trail=(*one.trail, spot)) if one.stride else one for one in value.terms))
 
-    def visit_Attribute(self, node: ast.Attribute) -> Value:
-        value = self.visit(node.value)
-        return value if node.attr in ("T", "value") else opaque(value)
-
-    def visit_Tuple(self, node: ast.Tuple) -> Value:
-        return tuple(self.visit(part) for part in node.elts)
-
-    visit_List = visit_Tuple  # type: ignore[assignment]
-
-    def visit_Subscript(self, node: ast.Subscript) -> Value:
-        value = self.visit(node.value)
+    def _part(self, node: ast.Subscript) -> Value:
+        value, at = self._value(node.value), self._constant(node.slice)
         if not isinstance(value, tuple):
             return value
-        at = self.visit(node.slice)
-        number = at.value if isinstance(at, LaunchConstant) and isinstance(at.value, int) else len(value)
-        return value[number] if -len(value) <= number < len(value) else _either(value)
+        is_one = isinstance(at, int) and -len(value) <= at < len(value)
+        return value[at] if is_one else _either(value)
 
-    def visit_IfExp(self, node: ast.IfExp) -> Value:
-        truth = self.truth(node.test)
-        if truth is not None:
-            return self.visit(node.body if truth else node.orelse)
-        return _either([self.visit(node.body), self.visit(node.orelse)])
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> Value:
-        values, is_or = [self.visit(part) for part in node.values], isinstance(node.op, ast.Or)
-        known = [bool(value.value) for value in values if isinstance(value, LaunchConstant)]
-        if is_or in known:
-            return LaunchConstant(is_or)
-        return LaunchConstant(not is_or) if len(known) == len(values) else opaque(*values)
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> Value:
-        value = self.visit(node.operand)
-        return value if isinstance(node.op, (ast.USub, ast.UAdd)) else opaque(value)
-
-    def visit_BinOp(self, node: ast.BinOp) -> Value:
-        left, right, is_sum = self.visit(node.left), self.visit(node.right), isinstance(node.op, (ast.Add, ast.Sub))
-        if isinstance(left, AddressValue) and is_sum and not isinstance(right, AddressValue):
-            return self._advanced(left, _terms_of(right), node)
-        if isinstance(right, AddressValue) and is_sum and not isinstance(left, AddressValue):
-            return self._advanced(right, _terms_of(left), node)
-        if isinstance(node.op, ast.Mult):
+    def _operation(self, left: Value, operator: ast.operator, right: Value, node: ast.AST) -> Value:
+        is_sum = isinstance(operator, (ast.Add, ast.Sub))
+        if isinstance(right, Address) and not isinstance(left, Address):
+            left, right = right, left
+        if is_sum and isinstance(left, Address) and isinstance(right, Number):
+            return self._advanced(left, right.terms, node)
+        if not isinstance(left, Number) or not isinstance(right, Number):
+            return self._lost([left, right])
+        if isinstance(operator, ast.Mult):
             return _product(left, right)
-        return Amount((*_terms_of(left), *_terms_of(right))) if is_sum else opaque(left, right)
+        return Number((*left.terms, *right.terms)) if is_sum else _opaque([left, right])
 
-    def _advanced(self, pointer: AddressValue, terms: Iterable[Term], node: ast.AST) -> Value:
+    def _advanced(self, address: Address, terms: Iterable[Term], node: ast.AST) -> Address:
         """The pointer behind a sum. Which of several it is, a branch decides that is not known."""
-        spot, bases = self.function.line_of(node), pointer.bases
+        spot = self.function.line_of(node)
         for term in terms:
-            self._record.expressions.add(spot)
-            if len(bases) > 1:
-                self._record.lost |= bases
-                continue
-            for base in bases:
-                self._record.advances[Advance(base, term, spot, self._names.get(base, base))] = None
-        return pointer
+            self.record.expressions.add(spot)
+            if len(address.bases) > 1:
+                self.record.lost |= address.bases
+            else:
+                self.record.advances |= {Advance(base, term, spot): None for base in address.bases}
+        return address
 
-    def builtin(self, name: str, node: ast.Call, receiver: ast.expr | None) -> Value:
-        words = {word.arg: self.visit(word.value) for word in node.keywords if word.arg}
-        arguments = [each.value if isinstance(each, ast.Starred) else each for each in node.args]
-        values = [self.visit(each) for each in ([receiver, *arguments] if receiver is not None else arguments)]
+    def _lost(self, values: Iterable[Value]) -> Value:
+        """What is made of values by what is not followed. Pointers among them went astray."""
+        for value in values:
+            if isinstance(value, Address):
+                self.record.lost |= value.bases
+            elif isinstance(value, tuple):
+                self._lost(value)
+        return _opaque(values)
+
+    def _call(self, node: ast.Call) -> Value:
+        called = self.function.called(node)
+        words = {word.arg: self._value(word.value) for word in node.keywords if word.arg}
+        is_method = isinstance(node.func, ast.Attribute) and called is None
+        receiver = [node.func.value] if is_method else []  # type: ignore[attr-defined]
+        values = [self._value(each) for each in (*receiver, *node.args)]
+        if is_own(called):
+            return self._followed(called, node, values, words)
+        name = str(getattr(node.func, "attr", getattr(node.func, "id", "")))
         if name in ("load", "store") or name.startswith("atomic_"):
             self._access(values[0] if values else words.get("pointer", NOTHING), node)
-            return opaque(*values[1:])
+            return _opaque(values[1:])
         if name in _DESCRIBING:
             return self._described(values, words, node)
         if name == "where" and len(values) == 3:
             return _either(values[1:])
         if name in _SAME and values:
             return values[0]
-        if name == "static_assert" or name.startswith("device_"):
-            return NOTHING
-        return self.lost([*values, *words.values()])
+        return NOTHING if name.startswith(("static_", "device_")) else self._lost([*values, *words.values()])
 
-    def _access(self, pointer: Value, node: ast.AST) -> None:
+    def _followed(self, jit: Any, node: ast.Call, values: list[Value], words: dict[str, Value]) -> Value:
+        """What a call of the user's own Triton function gives."""
+        function = None
+        with contextlib.suppress(OSError, SyntaxError):
+            function = read_once(jit) if self.depth else None
+        if function is None:
+            return self._lost([*values, *words.values()])
+        passed = dict(zip(function.parameters, node.args, strict=False))
+        passed |= {word.arg: word.value for word in node.keywords if word.arg}
+        constants = {name: self._constant(passed.get(name, each)) for name, each in function.defaults.items()}
+        constants |= {name: self._constant(each) for name, each in passed.items()}
+        constants = {name: value for name, value in constants.items() if value is not _UNKNOWN}
+        scope, prefix = dict(zip(function.parameters, values, strict=False)) | words, f"{self.prefix}{function.name}."
+        return _Reader(function, scope, constants, self.record, self.depth - 1, prefix).run()
+
+    def _access(self, value: Value, node: ast.AST) -> None:
         """Notes a load or a store."""
-        if isinstance(pointer, AddressValue):
-            spot = self.function.line_of(node)
-            self._record.expressions.add(spot)
-            for base in pointer.bases:
-                self._record.accesses.setdefault(base, spot)
+        spot = self.function.line_of(node)
+        for base in value.bases if isinstance(value, Address) else ():
+            self.record.expressions.add(spot)
+            self.record.accesses.setdefault(base, spot)
 
-    def _described(self, values: list[Value], words: Mapping[str, Value], node: ast.Call) -> Value:
-        """A block pointer: each of its strides times the offset along that axis."""
-        given = dict(zip(("base", "shape", "strides", "offsets"), values, strict=False)) | dict(words)
-        base, strides, offsets = (given.get(name, NOTHING) for name in ("base", "strides", "offsets"))
-        if not isinstance(base, AddressValue) or not isinstance(strides, tuple):
-            self._lose([base])
-            return base
-        along = offsets if isinstance(offsets, tuple) and "block" in str(node.func.__dict__) else ()
-        pairs = zip(strides, (*along, *[NOTHING] * len(strides)), strict=False)
-        return self._advanced(base, (term for step, at in pairs for term in _product(at, step).terms), node)
+    def _described(self, values: Sequence[Value], words: Mapping[str, Value], node: ast.AST) -> Value:
+        """A block pointer, or a descriptor: it is advanced by all its strides."""
+        given = dict(zip(("base", "shape", "strides"), values, strict=False)) | dict(words)
+        base, strides = given.get("base", NOTHING), given.get("strides")
+        if not isinstance(base, Address) or not isinstance(strides, tuple):
+            return self._lost([base])
+        return self._advanced(base, (term for one in strides if isinstance(one, Number) for term in one.terms), node)
 
 
-def _is_cast(called: ast.expr) -> bool:
-    return isinstance(called, ast.Attribute) and called.attr == "to"
+def _bare(node: ast.AST) -> ast.AST:
+    """What is indexed, or cast."""
+    while True:
+        match node:
+            case ast.Subscript(value=of) | ast.Call(func=ast.Attribute(value=of, attr="to")):
+                node = of
+            case _:
+                return node
 
 
-def _terms_of(value: Value) -> tuple[Term, ...]:
-    """The products that a value adds to a pointer."""
-    if isinstance(value, Amount):
-        return value.terms
-    return () if isinstance(value, LaunchConstant) else (Term(index=_names_in([value])),)
+def _product(left: Number, right: Number) -> Number:
+    first, second = (number.terms or (Term(),) for number in (left, right))
+    if len(first) * len(second) > _MOST or any(a.stride and b.stride for a in first for b in second):
+        return _opaque([left, right])
+    pairs = ((a, b) for a in first for b in second)
+    return Number(tuple(Term(a.stride or b.stride, a.trail or b.trail, a.index | b.index) for a, b in pairs))
 
 
-def _product(left: Value, right: Value) -> Amount:
-    if LaunchConstant(0) in (left, right):
-        return NOTHING
-    first, second = (_terms_of(value) or (Term(),) for value in (left, right))
-    if len(first) * len(second) > _MOST:
-        return opaque(left, right)
-    return Amount(tuple(Term(a.factors + b.factors, a.index | b.index, a.via or b.via) for a in first for b in second))
-
-
-def _either(values: Iterable[Value]) -> Value:
+def _either(values: Sequence[Value]) -> Value:
     """What a variable may be behind several branches."""
     found = list(dict.fromkeys(values))
     if len(found) == 1:
         return found[0]
-    bases = [value.bases for value in found if isinstance(value, AddressValue)]
+    bases = [value.bases for value in found if isinstance(value, Address)]
     if bases:
-        return AddressValue(frozenset().union(*bases))
+        return Address(frozenset().union(*bases))
     tuples = [value for value in found if isinstance(value, tuple)]
     if tuples and len(tuples) == len(found) and len(set(map(len, tuples))) == 1:
         return tuple(map(_either, zip(*tuples, strict=True)))
     # Of several sums with strides in them nobody knows here which one goes with which pointer.
-    return opaque(*found)
+    return _opaque(found)
 
 
-def _names_in(values: Iterable[Value]) -> frozenset[str]:
-    """The pointers, strides and variables that values are made of."""
+def _opaque(values: Iterable[Value]) -> Number:
+    """A number of which no more is known than the variables that it was computed from."""
     found = set[str]()
     for value in values:
         if isinstance(value, tuple):
-            found |= _names_in(value)
-        elif isinstance(value, AddressValue):
-            found |= value.bases
-        elif isinstance(value, Amount):
+            found |= {name for term in _opaque(value).terms for name in term.index}
+        elif isinstance(value, Number):
             for term in value.terms:
-                found.update(term.index, (factor.parameter for factor in term.factors))
-    return frozenset(found)
+                found |= {*term.index, *filter(None, [term.stride])}
+    return Number((Term(index=frozenset(found)),) if found else ())

@@ -1,4 +1,4 @@
-"""A target's kernels, read down to the line: `findings_of` for diagnoses, `reading_of` for `gradprobe lint`."""
+"""A target's kernels, read down to the line: `findings_of` for diagnoses, `read_views` for `gradprobe lint`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from ..model.case import Case
 from ..source.triton_source import Function
 from ..targets.find import Target
-from .catching import Caught, catch
-from .cuda import CudaKernel
+from .catching import catch
 from .finding import LintFinding
 from .pointers import Record
 from .rules import findings_in
 from .unlaunched import functions_of, siblings
-from .view import CallTensors, KernelView
+from .view import KernelView, views_of
 
 
 @dataclass(frozen=True)
@@ -50,19 +49,7 @@ def findings_of(target: Target, case: Case) -> tuple[LintFinding, ...]:
 
     Kernels are not run, and no value counts: only the case's options and dtype do.
     """
-    return _once(finding for view in views_of(catch(target, case)) for finding in findings_in(view))
-
-
-def reading_of(target: Target, case: Case) -> KernelReading:
-    """What can be read of the kernels of a target."""
-    return read_views(views_of(catch(target, case)))
-
-
-def views_of(calls: Iterable[Caught]) -> list[KernelView]:
-    """The kernels that were launched in some calls, as they are in each launch."""
-    return [
-        KernelView(launch, tensors) for call in calls for tensors in [CallTensors(call)] for launch in call.launches
-    ]
+    return _once(finding for view in views_of([catch(target, case)]) for finding in findings_in(view))
 
 
 def read_views(views: Sequence[KernelView], scopes: Iterable[tuple[dict[str, object], str]] = ()) -> KernelReading:
@@ -71,19 +58,20 @@ def read_views(views: Sequence[KernelView], scopes: Iterable[tuple[dict[str, obj
     Args:
         scopes: more modules to look for kernels in: what their names mean, and their files.
     """
-    triton = [view.function for view in views if not isinstance(view.function, CudaKernel)]
-    beside = {each.file: each.plain.__globals__ for each in triton} | {file: scope for scope, file in scopes}
-    alone = [each for file, scope in beside.items() for each in siblings(functions_of(scope, file), views)]
-    kernels: dict[str, ReadKernel] = {}
+    found, kernels = list[LintFinding](), dict[str, ReadKernel]()
     for view in views:
+        found += findings_in(view)
         kernel = _kernel(view.function, view.record, launched=True)
         before = kernels.get(view.name, kernel)
         lost = tuple(sorted({*before.lost, *kernel.lost}))
         kernels[view.name] = replace(kernel, expressions=max(before.expressions, kernel.expressions), lost=lost)
-    others = (_kernel(function, record, launched=False) for function, record, _ in alone)
-    of_launched = (finding for view in views for finding in findings_in(view))
-    of_others = (finding for _, _, found in alone for finding in found)
-    return KernelReading(_once((*of_launched, *of_others)), (*kernels.values(), *others))
+    beside = {view.function.file: view.function.plain.__globals__ for view in views}
+    launched = set(kernels)
+    for file, scope in {**beside, **{file: scope for scope, file in scopes}}.items():
+        for function, record, by_name in siblings(functions_of(scope, file), launched):
+            kernels[f"{file}:{function.line}"] = _kernel(function, record, launched=False)
+            found += by_name
+    return KernelReading(_once(found), tuple(kernels.values()))
 
 
 def _once(found: Iterable[LintFinding]) -> tuple[LintFinding, ...]:
@@ -94,6 +82,6 @@ def _once(found: Iterable[LintFinding]) -> tuple[LintFinding, ...]:
     return tuple(sorted(places.values(), key=lambda finding: (finding.by_name, finding.file, finding.line)))
 
 
-def _kernel(function: Function | CudaKernel, record: Record, *, launched: bool) -> ReadKernel:
+def _kernel(function: Function, record: Record, *, launched: bool) -> ReadKernel:
     lost = tuple(sorted(record.lost))
     return ReadKernel(function.name, function.file, function.line, launched, len(record.expressions), lost)

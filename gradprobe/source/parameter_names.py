@@ -60,14 +60,3 @@ def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
         if axis in _AXES and (is_stride(parameter) or parameter.lower() == f"{word}_{axis}"):
             return word, _AXES[axis]
     return "", ""
-
-
-def renamed(parameter: str, own: str, other: str) -> str:
-    """A stride's name with another tensor's word in it: stride_doh of stride_qh, "q" and "do"."""
-    parts = [part for part in re.split(r"(strides?)", parameter, flags=re.IGNORECASE) if part]
-    for at, part in enumerate(parts):
-        found = re.match(rf"(_?){re.escape(own)}", part, re.IGNORECASE)
-        if found and not _STRIDE.fullmatch(part):
-            parts[at] = found.group(1) + other + part[found.end() :]
-            return "".join(parts)
-    return f"stride_{other}"

@@ -11,8 +11,8 @@ from gradprobe.model.report import Diagnosis, Where
 
 OUT = Diagnosis("outside/k", "M3", "loads outside k", 1.0, (), tuple(Where("a.py", at, "k") for at in range(4)))
 LOAD = Diagnosis("load/v", "S1", "reads other elements of v", 1.0, (), (Where("a.py", 9, "v"),), also=True)
-STRIDE = Diagnosis("load/q", "S1", "reads other elements of q", 1.0, (), (Where("a.py", 5, "q"),), "its stride", True)
-SHOWN = {"load/v": ("contiguous",), "load/q": ("contiguous", "distinct")}
+STRIDE = Diagnosis("load/q", "S1", "reads other elements of q", 1.0, (), (Where("a.py", 5, "q"),), also=True)
+SHOWN = {"load/v": ("contiguous",), "load/q": ("distinct",)}
 
 
 def run(*memory, ratio=100.0):

@@ -22,12 +22,12 @@ def test_a_stride_of_another_tensor_is_named_with_both_axes_its_line_and_the_edi
     assert finding.code == "off_do = b * stride_dob + h * stride_qh"
     assert finding.note == "q.stride(1)"
     assert finding.sentence == (
-        "do is advanced by stride_qh, which is q.stride(1): stride_doh = do.stride(1) is passed and never used"
+        "do is advanced by stride_qh, which is q.stride(1): stride_doh = do.stride(1) is passed"
     )
-    assert finding.fix == "h * stride_qh -> h * stride_doh"
+    assert finding.fix == "stride_qh -> stride_doh"
 
 
-def test_where_the_right_stride_is_no_parameter_the_edit_adds_it_to_kernel_and_launch(tmp_path):
+def test_where_the_right_stride_is_no_parameter_it_is_said_and_no_edit_is(tmp_path):
     (finding,) = reading(
         tmp_path,
         ("    stride_dob, stride_doh, stride_dom, stride_dod,\n", "    stride_dob, stride_dom, stride_dod,\n"),
@@ -35,35 +35,13 @@ def test_where_the_right_stride_is_no_parameter_the_edit_adds_it_to_kernel_and_l
         ("*q.stride(), *do.stride(), *lse", "*q.stride(), do.stride(0), do.stride(2), do.stride(3), *lse"),
     ).findings
     assert finding.sentence == "do is advanced by stride_qh, which is q.stride(1): do.stride(1) is never passed"
-    assert finding.fix == (
-        "h * stride_qh -> h * stride_doh; add a parameter stride_doh after stride_dod of touch_kernel, "
-        "and pass do.stride(1) for it in the launch at mine.py:38"
-    )
+    assert finding.fix == ""
 
 
 def test_an_offset_that_is_right_for_its_own_tensor_is_wrong_where_it_is_added_to_another(tmp_path):
     found = reading(tmp_path, ("do_ptr += off_do", "do_ptr += off_q")).findings
     assert {(finding.line, finding.code, marked(finding)) for finding in found} == {(30, "do_ptr += off_q", "off_q")}
     assert {(finding.tensor, finding.other, finding.fix) for finding in found} == {("do", "q", "")}
-
-
-def test_each_stride_that_is_to_be_added_has_a_name_of_its_own(tmp_path):
-    found = reading(
-        tmp_path,
-        ("    stride_lseb, stride_lseh, stride_lsem,\n", "    first_in, second_in, third_in,\n"),
-        (
-            "b * stride_lseb + h * stride_lseh + offs_m * stride_lsem",
-            "b * first_in + h * second_in + offs_m * third_in",
-        ),
-        ("*lse.stride()", "*do.stride()[:3]"),
-    ).findings
-    edits = [
-        "b * first_in -> b * stride_lseb",
-        "h * second_in -> h * stride_lseh",
-        "offs_m * third_in -> offs_m * stride_lsem",
-    ]
-    assert [finding.fix.partition(";")[0] for finding in found] == edits
-    assert all(f"pass lse.stride({axis}) for it" in finding.fix for axis, finding in enumerate(found))
 
 
 def test_a_name_that_another_pointer_takes_rightly_is_not_to_be_replaced(tmp_path):
@@ -89,24 +67,12 @@ def test_a_stride_that_is_passed_and_used_nowhere_leaves_every_head_with_head_0s
     assert finding.sentence == (
         "stride_lseh of touch_kernel is lse.stride(1) and is never used for lse: every head uses lse of head 0"
     )
-    assert finding.fix == "add h * stride_lseh to lse_ptr"
+    assert finding.fix == "add the head times stride_lseh to lse_ptr"
 
 
-def test_own_strides_of_two_axes_in_each_others_places_are_swapped(tmp_path):
-    found = reading(
-        tmp_path, ("dq_ptr + offs_m[:, None] * stride_dqm + offs_d[None, :] * stride_dqd",
-                   "dq_ptr + offs_m[:, None] * stride_dqd + offs_d[None, :] * stride_dqm"),
-    ).findings  # fmt: skip
-    assert [(finding.rule, finding.tensor, marked(finding)) for finding in found] == [
-        ("swapped", "dq", "stride_dqd"), ("swapped", "dq", "stride_dqm"),
-    ]  # fmt: skip
-    assert found[0].fix == "offs_m[:, None] * stride_dqd -> offs_m[:, None] * stride_dqm"
-
-
-def test_a_stride_used_for_two_axes_where_one_never_gets_its_own_is_swapped(tmp_path):
+def test_a_stride_used_for_two_axes_where_one_never_gets_its_own_is_missing_there(tmp_path):
     (finding,) = reading(tmp_path, ("b * stride_dqb + h * stride_dqh", "b * stride_dqb + h * stride_dqb")).findings
-    assert (finding.rule, finding.line, finding.column) == ("swapped", 33, 31)
-    assert finding.fix == "h * stride_dqb -> h * stride_dqh"
+    assert (finding.rule, finding.line, marked(finding), finding.axis) == ("missing", 33, "dq_ptr", 1)
 
 
 def test_a_launch_that_passes_anothers_stride_is_blamed_at_its_own_line(tmp_path):
@@ -320,16 +286,6 @@ def test_a_pointer_and_its_stride_that_one_branch_chooses_together_are_not_accus
     x = tl.load(x_ptr + offs_m * step)
     do_ptr += off_do"""
     assert reading(tmp_path, ("do_ptr += off_do", chosen)).findings == ()
-
-
-def test_one_other_tensor_is_too_little_to_say_what_a_variable_runs_along(tmp_path):
-    found = reading(
-        tmp_path,
-        ("h * stride_lseh + offs_m * stride_lsem", "h * stride_lseh + offs_x * stride_lsem"),
-        ("offs_m[:, None] * stride_dqm + offs_d[None, :] * stride_dqd", "offs_x * stride_dqd"),
-        ("    offs_d = tl.arange(0, D)\n", "    offs_d = tl.arange(0, D)\n    offs_x = tl.arange(0, D)\n"),
-    )
-    assert found.findings == ()
 
 
 def test_what_the_wrapper_allocates_with_rows_before_heads_has_no_axes_swapped(tmp_path):

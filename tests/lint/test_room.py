@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.lint.reading import reading_of
 from gradprobe.model.resolution import resolve
 from gradprobe.targets.find import find_target
+from tests.lint.written import reading_of
 
 FILE = Path(__file__).with_name("flat.py")
 CASE = resolve({"device": "cpu"}, "softmax", takes_bias=False)

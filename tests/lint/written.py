@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradprobe.lint.reading import KernelReading, reading_of
+from gradprobe.lint.catching import catch
+from gradprobe.lint.reading import KernelReading, read_views
+from gradprobe.lint.view import views_of
+from gradprobe.model.case import Case
 from gradprobe.model.resolution import resolve
-from gradprobe.targets.find import find_target
+from gradprobe.targets.find import Target, find_target
 
 SOURCE = """
 import torch
@@ -79,3 +82,8 @@ def reading_of_word(word: str) -> KernelReading:
     """What is found of a target in its default case."""
     target = find_target(word)
     return reading_of(target, resolve({"device": "cpu"}, target.family, takes_bias="bias" in target.takes))
+
+
+def reading_of(target: Target, case: Case) -> KernelReading:
+    """What can be read of the kernels of a target."""
+    return read_views(list(views_of([catch(target, case)])))

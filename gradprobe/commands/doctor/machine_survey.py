@@ -15,7 +15,7 @@ from .ladder import Built
 from .module_copies import LoadedFile, cuda_file, kernels_of, loaded_file, origin_of
 
 if TYPE_CHECKING:
-    from ...lint.launch_arguments import HostLaunch
+    from ...lint.catching import HostLaunch
     from ...pipeline.resolve import Problem
 
 _TILE = 32
@@ -62,7 +62,8 @@ def _of_target(problem: Problem) -> tuple[Built, tuple[LoadedFile, ...]]:
     target, case = problem.target, problem.case
     launches: list[HostLaunch] = []
     with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):  # its rungs will tell what it takes
-        launches = [launch for caught in catch(target, case) for launch in caught.launches]
+        caught = catch(target, case)
+        launches = [*caught.launches] if caught is not None else []
     given = values_of(target, case)
     tensors = tuple(name for name in TENSORS if name in given and not name.startswith(("seqlens", "cu_")))
     tiles = [size for launch in launches for size in _tiles(launch)]
@@ -74,7 +75,7 @@ def _files(problem: Problem, launches: Sequence[HostLaunch]) -> Iterator[LoadedF
     source, word = problem.target.source, problem.request.target.rpartition(":")[0]
     kernels, launched = kernels_of(list(sys.modules.values())), dict[str, dict[str, None]]()
     for launch in launches:
-        launched.setdefault(launch.function.file, {})[launch.name] = None
+        launched.setdefault(launch.file, {})[launch.name] = None
     modules = {source.file: getattr(problem.target.function, "__module__", "")}
     modules |= {file: kernels[file][0].fn.__module__ for file in launched if file in kernels and file != source.file}
     for file, module in modules.items():
