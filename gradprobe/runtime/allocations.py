@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..inputs.guard_bands import Breach, Guards, guarded
 from ..inputs.memory import Unwritten
 from ..inputs.placement import spanned
+from ..processes.ended import is_users
 from .spread import AllocationSpread
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 BAND = 1024
 # Bytes from which an allocation is left as it is.
 LARGEST = 1 << 28
-PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class Allocations:
@@ -79,8 +79,8 @@ class Allocations:
         if not is_plain(tensor):
             return tensor
         file, line = asked_at()
-        place, shape, strides = f"{Path(file).name}:{line}" if file else "", tuple(tensor.shape), tensor.stride()
-        strides = self._spread.strides(place, shape, strides) if self._spread else strides
+        place, shape = f"{Path(file).name}:{line}" if file else "", tuple(tensor.shape)
+        strides = self._spread.strides(place, tensor) if self._spread else tensor.stride()
         own = max(tensor.untyped_storage().nbytes() // tensor.element_size(), spanned(shape, strides))
         storage = guarded(2 * BAND + own, tensor.dtype, tensor.device, self._fill, reserve=0)
         inside = storage.as_strided(shape, strides, BAND)
@@ -108,15 +108,11 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def asked_at() -> tuple[str, int]:
-    """File and line of the innermost Python code that is neither torch's nor this tool's; "" and 0 where none is."""
+    """File and line of the innermost code of the user's; "" and 0 where none is."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = Path(frame.f_code.co_filename)
-        own = file.is_relative_to(PACKAGE) and not file.is_relative_to(PACKAGE / "kernels")
-        if not own and "torch" not in file.parts:
-            return str(file), frame.f_lineno
+    while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
-    return "", 0
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def factory_mode(made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor], None], *, copies: bool) -> Any:

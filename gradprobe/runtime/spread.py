@@ -11,17 +11,14 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..inputs.tensor_layouts import VECTOR
+from ..processes.ended import is_users
 from ..targets.surroundings import replaced
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_PACKAGE = Path(__file__).resolve().parents[1]
-_TOOLS = ("torch", "triton")
 
 
 @dataclass
@@ -43,14 +40,15 @@ class AllocationSpread:
         self._made.clear()
         return any(axes and place not in self.viewed for place, axes in self.asked.items())
 
-    def strides(self, place: str, shape: tuple[int, ...], plain: tuple[int, ...]) -> tuple[int, ...]:
+    def strides(self, place: str, tensor: Tensor) -> tuple[int, ...]:
         """The strides of what is allocated at a place: with a gap of its own along each axis that was asked for.
 
         The two outer axes of three or more lie in the other order. Of what is not to be laid apart, its own strides.
         """
+        shape = tuple(tensor.shape)
         axes = self.asked.get(place, set()) if self.is_laid and place not in self.viewed else set()
-        if not axes or not _is_contiguous(shape, plain):
-            return plain
+        if not axes or not tensor.is_contiguous():
+            return tensor.stride()
         self._count += 1
         order = list(range(len(shape)))
         if {0, 1} <= axes and len(shape) > 2:
@@ -74,7 +72,7 @@ class AllocationSpread:
         plain = torch.Tensor.stride
 
         def stride(tensor: Tensor, *axis: Any, **named: Any) -> Any:
-            if not self.is_laid and _is_own(sys._getframe(1).f_code.co_filename):
+            if not self.is_laid and is_users(sys._getframe(1).f_code.co_filename):
                 self._note(tensor, *axis, *named.values())
             return plain(tensor, *axis, **named)
 
@@ -89,19 +87,3 @@ class AllocationSpread:
             self.viewed.add(place)
         every = range(tensor.dim())
         self.asked[place] |= {every[one] for one in axis if -len(every) <= one < len(every)} if axis else set(every)
-
-
-def _is_own(file: str) -> bool:
-    """Whether a file is the target's, and neither a library's nor this tool's."""
-    path = Path(file)
-    is_tool = path.is_relative_to(_PACKAGE) and not path.is_relative_to(_PACKAGE / "kernels")
-    return not is_tool and not set(_TOOLS) & set(path.parts)
-
-
-def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    span = 1
-    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if size > 1 and stride != span:
-            return False
-        span *= max(size, 1)
-    return True
