@@ -149,7 +149,8 @@ CORE: tuple[str, ...] = (
     *(f"runtime/{name}" for name in (
         "__init__", "arithmetic", "backend", "caches", "changes", "interpreter/__init__", "interpreter/bfloat16",
         "interpreter/language_patches", "interpreter/libdevice", "interpreter/names",
-        "interpreter/operations", "interpreter/quick", "interpreter/shipped", "interpreter/work", "launches", "limits",
+        "interpreter/operations", "interpreter/quick", "interpreter/shipped", "interpreter/work",
+        "launch_tensors", "launches", "limits",
         "raised", "ranks", "reached", "run", "spread", "trace", "versions",
     )),
     *(f"probing/{name}" for name in (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..targets.surroundings import replaced
 from .backend import interpreting
 from .front_end import Calls
+from .launch_tensors import tensors_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,8 +50,10 @@ class LaunchRecord:
     def launch(self, run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
         """Launches one."""
         self.kernels.append(kernel.fn)
-        self.taken |= given_where_they_lay(self._inputs, _tensors((*args, *kwargs.values())))
-        for name, tensor in _named_tensors(kernel, args, kwargs):
+        named = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
+        tensors = [(name, tensor) for name, given in named.items() for _, tensor, _ in tensors_in(given)]
+        self.taken |= given_where_they_lay(self._inputs, (tensor for _, tensor in tensors))
+        for name, tensor in tensors:
             one = Pointer(kernel, name, storage_of(tensor))
             self.pointers.setdefault((id(kernel), name, one.storage), one)
         self.numbers.append((kernel.fn.__name__, tuple(_whole_numbers([*args, *kwargs.values()]))))
@@ -99,22 +102,6 @@ def storage_of(tensor: Tensor) -> int:
 
     storage = tensor.untyped_storage()
     return int(storage._cdata if isinstance(tensor, FakeTensor) else storage.data_ptr())
-
-
-def _named_tensors(kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors among a kernel's arguments by its parameters."""
-    for name, argument in (*zip(getattr(kernel, "arg_names", ()), args, strict=False), *kwargs.items()):
-        yield from ((name, tensor) for tensor in _tensors([argument]))
-
-
-def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors among a kernel's arguments, also those in descriptors."""
-    import torch
-
-    for argument in arguments:
-        tensor = getattr(argument, "base", argument)
-        if isinstance(tensor, torch.Tensor):
-            yield tensor
 
 
 def _whole_numbers(arguments: Iterable[Any]) -> Iterator[int]:

@@ -69,6 +69,12 @@ def compiler_words(error: BaseException) -> str:
     return "" if found is None else f"{Path(found.line.file).name}:{found.line.line}: {found.words}"
 
 
+def innermost_line(error: BaseException) -> EndedLine | None:
+    """The innermost line of the user's that was running; None where none is known."""
+    steps = list(_steps(error))
+    return steps[-1].place if steps else None
+
+
 def stood_there(error: BaseException, case: Case) -> tuple[str, ...]:
     """Lines for a person: the innermost line of the user's, its variables, and what called it.
 

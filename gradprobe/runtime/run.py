@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -40,7 +39,7 @@ from .launches import (
     storage_of,
 )
 from .limits import is_limit, limit_way_out
-from .raised import compiler_words, stood_there, whole_tracebacks
+from .raised import compiler_words, innermost_line, stood_there, whole_tracebacks
 from .trace import Trace, plain_results, read_trace, straightened
 
 if TYPE_CHECKING:
@@ -332,14 +331,9 @@ def _error_in_words(error: BaseException) -> str:
         words = f"{type(inner).__name__}: {words}"
     if words.count("\n") >= _LONGEST_LINES:  # such as all backends of torch, behind the sentence that matters
         words = words.partition("\n\n")[0]
-    frames = list(traceback.extract_tb(inner.__traceback__))
-    if inner is not error:
-        # A kernel raised it, so Triton is loaded.
-        from .interpreter.memory.findings import is_between
-
-        frames = [frame for frame in frames if not is_between(frame.filename)]
-    if frames and (not words or inner is not error):
-        words = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {words or frames[-1].line}"
+    place = innermost_line(error) if not words or inner is not error else None
+    if place is not None:
+        words = f"{Path(place.file).name}:{place.line}: {words or place.code}"
     return f"{type(error).__name__}: {words}"
 
 

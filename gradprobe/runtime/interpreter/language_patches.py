@@ -18,6 +18,7 @@ import triton.language as tl
 from triton.runtime import interpreter as shipped
 
 from ...model.case import DOTS
+from ..launch_tensors import tensors_in
 from .plans import PLANS
 
 
@@ -47,15 +48,8 @@ def take_bools() -> None:
 
 
 def _storages(arguments: Any) -> list[int]:
-    """Where the tensors among a launch's arguments lie, also those in tuples, descriptors and wrappers."""
-    found: list[int] = []
-    for argument in arguments:
-        inner = getattr(argument, "base", argument)
-        if isinstance(argument, tuple):
-            found += _storages(argument)
-        elif hasattr(inner, "untyped_storage") or hasattr(inner, "base"):
-            found.append(getattr(inner, "base", inner).untyped_storage().data_ptr())
-    return found
+    """Where the tensors among a launch's arguments lie."""
+    return [tensor.untyped_storage().data_ptr() for given in arguments for _, tensor, _ in tensors_in(given)]
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import numpy as np
 from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array, Marks
+from ...launch_tensors import tensors_in
 from .findings import CodeLine, Earlier, Program
 from .views import NO_ORIGIN, View, argument_view
 
@@ -99,7 +100,7 @@ class Launch:
     def learn(self, arguments: Mapping[str, Any]) -> None:
         """Takes the arguments by parameter name, as the interpreter gives them to the kernel."""
         for parameter, given in arguments.items():
-            for name, tensor, handed in _tensors(parameter, given):
+            for name, tensor, handed in tensors_in(given, parameter):
                 self.origins[id(handed)] = len(self.views)
                 self.views.append(argument_view(tensor, name, self._known))
         self.around = (*self._known, *self.views)
@@ -121,18 +122,6 @@ class Launch:
                     yield view, chosen
         if left.any():
             yield None, np.flatnonzero(left)
-
-
-def _tensors(parameter: str, given: Any) -> Iterator[tuple[str, Any, Any]]:
-    """(name, tensor, what the interpreter makes a pointer of) of an argument and of its parts."""
-    if isinstance(given, tuple):
-        for at, part in enumerate(given):
-            yield from _tensors(f"{parameter}[{at}]", part)
-    elif hasattr(given, "data_ptr"):
-        # Triton wraps a tensor whose bits it is to take for another dtype.
-        yield parameter, getattr(given, "base", given), given
-    elif hasattr(given, "block_shape") and hasattr(given, "base"):
-        yield from _tensors(parameter, given.base)
 
 
 def bits_at(addresses: Array, width: int) -> Array:
