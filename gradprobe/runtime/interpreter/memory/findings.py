@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import linecache
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
-
-import triton
 
 from ....model.memory_finding import MISALIGNED, OUTSIDE, UNWRITTEN
 from ....source.text import SourceLine
@@ -149,11 +146,6 @@ def _number(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-# Not a kernel's own: Triton's language and interpreter, and what of this tool wraps them.
-_BETWEEN = tuple(str(Path(triton.__file__).parent / part) for part in ("language", "runtime"))
-_THIS_TOOL = str(Path(__file__).parents[1])
-
-
 def places(lines: Sequence[Line]) -> tuple[SourceLine, ...]:
     """The same in words."""
     found = []
@@ -165,9 +157,3 @@ def places(lines: Sequence[Line]) -> tuple[SourceLine, ...]:
         file = code.co_filename
         found.append(SourceLine(file, line, linecache.getline(file, line).strip(), function=code.co_name))
     return tuple(found)
-
-
-@functools.cache
-def is_between(file: str) -> bool:
-    """Whether a file stands between a kernel and its operations: Triton's own, or this tool's."""
-    return file.startswith((*_BETWEEN, _THIS_TOOL))

@@ -23,10 +23,11 @@ from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array
 from ....model.failures import fault_words
+from ....processes.ended import is_users
 from ....targets.surroundings import replaced
 from ..bfloat16 import InterpreterNotKnown
 from ..operations import IN_PLACE, OF_BLOCKS, REARRANGING, Handle, Method, Note, noting
-from .findings import CodeLine, Program, is_between
+from .findings import CodeLine, Program
 from .views import Origins, View, view_of
 from .watched_launch import Launch
 
@@ -44,7 +45,7 @@ def executing(kernel: CodeType | None) -> tuple[tuple[CodeLine, ...], int]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if code is kernel or not is_between(code.co_filename):
+        if code is kernel or is_users(code.co_filename):
             instruction = frame.f_lasti if not lines else instruction
             lines.append((code, frame.f_lineno))
         if code is kernel:
