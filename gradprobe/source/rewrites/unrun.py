@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import builtins
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
-from ..kernel_file import KernelFile, inside, parameters
+from ..kernel_file import KernelFile, parameters
 from ..text import Edit, edited
-from ..triton_source import blocks, bound_in, heads
+from ..triton_source import bound_in
 
 
 def as_parsed(file: KernelFile, edits: Sequence[Edit]) -> str | None:
@@ -50,17 +50,21 @@ def _dump(file: KernelFile, function: ast.FunctionDef) -> str:
 
 @lru_cache(maxsize=64)  # of the function as it is, again and again
 def _failing(file: KernelFile, function: ast.FunctionDef) -> set[str]:
-    """What fails in a function: names that are read before they have a value, and calls that do not fit."""
-    spec = function.args
+    """What fails in a function: names that are read above the line that first gives them a value, or in it, and calls
+    that do not fit.
+    """
+    body, spec = [node for each in function.body for node in ast.walk(each)], function.args
     bound = {*parameters(function), *(each.arg for each in (spec.vararg, spec.kwarg) if each is not None)}
-    local, found = bound | set(bound_in(function.body)), set[str]()
-    for statement in _in_order(function.body):
-        inner = {id(each) for block in blocks(statement) for each in block}
-        for part in ast.iter_child_nodes(statement):
-            if id(part) not in inner:
-                found |= {name for name in _read(part) - bound if name in local or name not in _outside(file)}
-        bound |= set(bound_in(heads(statement) if blocks(statement) else [statement]))
-    return found | {ast.unparse(call) for call in inside(function, ast.Call) if not _fits(file, call)}
+    bound |= {node.arg for node in body if isinstance(node, ast.arg)}
+    first: dict[str, int] = {}
+    for name in (node for node in body if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
+        first[name.id] = min(name.lineno, first.get(name.id, name.lineno))
+    found = set[str]()
+    for name in (node for node in body if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)):
+        has_value = name.lineno > first[name.id] if name.id in first else name.id in _outside(file)
+        if name.id not in bound and not has_value:
+            found.add(name.id)
+    return found | {ast.unparse(node) for node in body if isinstance(node, ast.Call) and not _fits(file, node)}
 
 
 def _fits(file: KernelFile, call: ast.Call) -> bool:
@@ -72,24 +76,6 @@ def _fits(file: KernelFile, call: ast.Call) -> bool:
     spec, names = named[0].args, [each.arg for each in (*named[0].args.posonlyargs, *named[0].args.args)]
     due = names[len(call.args) : len(names) - len(spec.defaults)]
     return bool(spec.vararg or spec.kwarg) or (len(call.args) <= len(names) and given >= set(due))
-
-
-def _in_order(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    for statement in body:
-        yield statement
-        for block in blocks(statement):
-            yield from _in_order(block)
-
-
-def _read(root: ast.AST) -> set[str]:
-    """The names that an expression reads, those left out that it binds itself."""
-    names, own = set[str](), set[str]()
-    for node in ast.walk(root):
-        if isinstance(node, ast.Name):
-            (names if isinstance(node.ctx, ast.Load) else own).add(node.id)
-        elif isinstance(node, ast.arg):
-            own.add(node.arg)
-    return names - own
 
 
 @lru_cache(maxsize=64)
