@@ -60,10 +60,10 @@ def test_nothing_is_tried_without_a_budget_and_nothing_where_all_matches(tmp_pat
     assert report_on(tmp_path, RIGHT).diagnoses == ()
 
 
-def test_the_edit_that_has_the_words_of_the_cause_ends_the_search(tmp_path):
+def test_the_stride_that_the_cause_wants_is_tried_first_and_ends_the_search(tmp_path):
     report = report_on(tmp_path, EXAMPLE)
     assert patched(EXAMPLE, passing_edit(report).diff) == RIGHT
-    assert passing_edit(report).tried == 2
+    assert passing_edit(report).tried == 1
 
 
 def test_a_search_that_the_last_resort_stops_says_so(tmp_path):

@@ -17,7 +17,7 @@ from ...source.rewrites.spots import GridRole
 from ..statements import COUNTED, LOOP, RANGE
 
 # The kinds of faults that say of a tensor that it is read or stored otherwise, and how the field abbreviates axes.
-_OF_TENSORS = ("stride", "index", "layout", "store", "wrap")
+_OF_TENSORS = ("stride", "index", "layout", "load", "store", "wrap")
 _AXES = {"batch": "b", "head": "h", "dim": "d"}
 # Those of how many programs there are, and those that may be.
 _GRIDS = {"race": GridRole.FIRST, "unwritten": GridRole.NEAR, "pairs": GridRole.NEAR}

@@ -22,12 +22,13 @@ from .unrun import as_parsed
 # leaves out, as a loop or its range does; a stride of a tensor that nothing else in the statement is of, since where
 # strides agree it matches all the same; and a stride in the place of one that is the same number there.
 _STEP, _SUMMED, _FOREIGN, _SAME = 1.0, 1.0, 1.5, 8.0
-# What is taken off for the words that the right text is likely to have, for the same edit of the same statement in all
-# kernels, where the statement makes the intermediate that is wrong, and for a name that the kernel never reads.
-_WANTED, _TOGETHER, _OF, _UNREAD = 0.8, 0.5, 1.0, 0.7
+# What is taken off for the words that the right text is likely to have, for the very stride that its cause wants in
+# another one's place, for the same edit of the same statement in all kernels, where the statement makes the
+# intermediate that is wrong, and for a name that the kernel never reads.
+_WANTED, _EXCHANGED, _TOGETHER, _OF, _UNREAD = 0.8, 3.0, 0.5, 1.0, 0.7
 _SIGNS = ("+", "-", "+=", "-=")
 # What is seldom taken off by all of these together: what is that much likelier may come a little late.
-SOONEST = 1.5
+SOONEST = 2.5
 # Statements that are looked at around one line.
 _SPOTS = 60
 
@@ -142,10 +143,11 @@ def _of_spots(spots: Sequence[tuple[Spot, Fault]], words: Sequence[str], *, cont
             cost = rank - made + (_SUMMED if fault.is_summed else 0.0) + _of_edits(spot, edits, contiguous=contiguous)
             is_sign = fault.is_turned and all(edit.text in _SIGNS for edit in edits)
             is_wanted = is_sign or _has(edits, words)
-            says = row.says_of(spot.file, edits)
-            candidate = Candidate(spot.file, edits, cost - _WANTED * is_wanted, says, is_wanted)
+            exchanged = _exchanged(spot, edits, words)
+            cost -= _EXCHANGED if exchanged else _WANTED * is_wanted
+            candidate = Candidate(spot.file, edits, cost, row.says_of(spot.file, edits), is_wanted)
             yield candidate
-            alike.setdefault(_relative(spot, edits), []).append(candidate)
+            alike.setdefault((exchanged, ()) if exchanged else _relative(spot, edits), []).append(candidate)
     for several in alike.values():
         different = {each.edits for each in several}
         together = _joined(list(different)) if len(different) > 1 else None
@@ -173,7 +175,21 @@ def _of_edits(spot: Spot, edits: Edits, *, contiguous: bool) -> float:
 def _has(edits: Sequence[Edit], words: Sequence[str]) -> bool:
     """Whether an edit has all words, or is the tensor that the first of them names."""
     texts = [edit.text.lower() for edit in edits]
-    return bool(words) and any(text == words[0] or all(word in text for word in words) for text in texts)
+    begins = re.compile(rf"(?<![a-z]){re.escape(words[0])}") if words else None
+    return begins is not None and any(begins.search(text) and all(word in text for word in words) for text in texts)
+
+
+def _exchanged(spot: Spot, edits: Edits, words: Sequence[str]) -> str:
+    """`stride_qh -> stride_doh` of an edit that puts the stride that is wanted in another one's place; "" of others.
+
+    The statement is of that tensor: in one that is not, its stride would be as foreign as the other one.
+    """
+    old, new = spot.file.text[edits[0].start : edits[0].end], edits[0].text
+    here, there = stride_of(old), stride_of(new)
+    if len(edits) != 1 or not words or here is None or there is None or here[1] != there[1]:
+        return ""
+    is_wanted = core(there[0]) == words[0] and (len(words) < 2 or there[1][:1] == words[1])
+    return f"{old} -> {new}" if is_wanted and belongs(new, spot.reads - {old}) else ""
 
 
 def _makes(spot: Spot, intermediate: str) -> bool:

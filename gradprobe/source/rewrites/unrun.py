@@ -50,9 +50,7 @@ def _dump(file: KernelFile, function: ast.FunctionDef) -> str:
 
 @lru_cache(maxsize=64)  # of the function as it is, again and again
 def _failing(file: KernelFile, function: ast.FunctionDef) -> set[str]:
-    """What fails in a function: names that are read above the line that first gives them a value, or in it, and calls
-    that do not fit.
-    """
+    """What fails in a function: names that are read before a line has given them a value, and calls that do not fit."""
     body, spec = [node for each in function.body for node in ast.walk(each)], function.args
     bound = {*parameters(function), *(each.arg for each in (spec.vararg, spec.kwarg) if each is not None)}
     bound |= {node.arg for node in body if isinstance(node, ast.arg)}
