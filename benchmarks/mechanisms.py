@@ -116,7 +116,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     )),
     Mechanism("edits/unlike-its-sibling", "source/rewrites/all_rows", ("source/rewrites/siblings",)),
     _row("another-stride", "address_rows", "another_name", "stride_passed"),
-    _row("other-tensors-strides", "address_rows", "owner_meant"),
+    _row("other-tensors-strides", "address_rows", "owner_meant", "strides_of_what_is_passed"),
     _row("own-strides-swapped", "address_rows", "own_strides_swapped"),
     _row("term-dropped", "address_rows", "term_missing"),
     _row("divisions-mixed-up", "address_rows", "divisions_mixed_up"),

@@ -386,10 +386,12 @@ def backward(q, k, scale):
 """
 
 
-def test_strides_of_a_tensor_of_which_only_a_product_is_passed_are_given_to_the_product(tmp_path):
+def test_strides_of_a_tensor_of_which_only_a_product_is_passed_become_those_of_the_product(tmp_path):
     (tmp_path / "made.py").write_text(MADE_OF_K)
     file = KernelFile(str(tmp_path / "made.py"), MADE_OF_K)
     line = MADE_OF_K[: MADE_OF_K.index("dq_kernel[")].count("\n") + 1
+    first = next(candidates_of(file, [Fault(line)]))
+    assert "(scaled, dq, scaled.stride(0), scaled.stride(1), N=16)" in first.text
     assert list(passed_of_others(file.file, "dq_kernel", "K")) == [line, line]
 
 

@@ -157,6 +157,20 @@ def _owners(call: ast.Call, names: list[str]) -> Iterator[tuple[ast.Name, str]]:
             yield owner, core(parts[0])
 
 
+def strides_of_what_is_passed(at: Spot) -> Undone:
+    """`scaled.stride(i)` for each `k.stride(i)` of a launch that passes what was made of k, and not k itself."""
+    for kernel in at.file.kernels if not at.is_on_device else ():
+        for call in calls_of(at.file, kernel.name):
+            given = [*call.args, *(word.value for word in call.keywords)]
+            passed = [each.id for each in given if isinstance(each, ast.Name)]
+            owners = [owner for each in given if (owner := _owner(each)) and owner.id not in passed]
+            for name in passed:
+                for of in made_of(at.function, name) & {owner.id for owner in owners}:
+                    others = [owner for owner in owners if owner.id == of]
+                    if any(owner in at.nodes for owner in others):
+                        yield -1.0, tuple(at.file.replaced(owner, name) for owner in others)
+
+
 def made_of(function: ast.FunctionDef, name: str) -> set[str]:
     """The names in what a function assigns to one."""
     values = [node.value for node in inside(function, ast.Assign) if name in bound_in([node])]
@@ -294,7 +308,7 @@ ADDRESSES = (
     Row("another-stride", "{old} stands in the place of {new}", another_stride, (another_name, stride_passed),
         again=1.0, of_hosts=True),
     Row("other-tensors-strides", "the strides of {old} are passed for those of {new}", other_tensors_strides,
-        (owner_meant,), again=1.0, of_hosts=True),
+        (owner_meant, strides_of_what_is_passed), again=1.0, of_hosts=True),
     Row("own-strides-swapped", "two strides of one tensor stand in each other's place", own_strides_swapped, again=0.7),
     Row("term-dropped", "an offset lacks a term: {new}", term_dropped, (term_missing,)),
     Row("divisions-mixed-up", "an index is taken apart by {old} and not by {new}", divisions_mixed_up, again=0.7),

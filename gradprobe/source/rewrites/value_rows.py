@@ -202,7 +202,9 @@ def _parts_alone(at: Spot, node: ast.AST) -> Iterator[tuple[float, str]]:
     match node:
         case ast.BinOp(left, operator, right):
             is_factor = isinstance(right, ast.Name) and right.id in scales(at.scope)
-            yield 1.0 if bare(right) in _likely(at) else 1.4 if is_factor else 1.9, _side(at, node, left)
+            is_number = isinstance(right, ast.Constant) and isinstance(right.value, float)
+            is_likely = is_number or bare(right) in _likely(at)
+            yield 1.0 if is_likely else 1.4 if is_factor else 1.9, _side(at, node, left)
             if isinstance(operator, (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr)):
                 yield 1.9, _side(at, node, right)
         case ast.UnaryOp(operand=inner):
