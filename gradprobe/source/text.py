@@ -104,13 +104,9 @@ class PythonSource:
         """The line where a node begins, with as much of the node as stands there."""
         number: int = node.lineno  # type: ignore[attr-defined]
         line, (start, end) = self.lines[number - 1], self.span(node)
-        code = self._starts[number - 1] + len(line) - len(line.lstrip())
-        length = min(end, self.end_of(number)) - start
+        begins = self._starts[number - 1]
+        code, length = begins + len(line) - len(line.lstrip()), min(end, begins + len(line.rstrip())) - start
         return SourceLine(self.file, number, line.strip(), max(start - code, 0), length, function)
-
-    def end_of(self, line: int) -> int:
-        """Where the last character of a line stands, blanks left out."""
-        return self._starts[line - 1] + len(self.lines[line - 1].rstrip())
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         """What a node lies in, the innermost first."""
