@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..source.cuda_syntax import (
-    Parameter,
+    DeclaredFunction,
     blank,
-    declared_line,
+    declared_function,
     declared_name,
-    declared_parameters,
     function_in,
     includes,
     leaves,
@@ -53,15 +52,6 @@ class HostPiece:
     node: Node | None = None
 
 
-@dataclass(frozen=True)
-class HostFunction:
-    """A function that launches kernels, by itself or through others, and takes C values alone."""
-
-    name: str
-    line: int
-    parameters: tuple[Parameter, ...]
-
-
 @functools.lru_cache(maxsize=64)
 def host_code(text: str) -> tuple[HostPiece, ...]:
     """The pieces of a file that are host code. None if no function launches a kernel or uses PyTorch or CUDA's API."""
@@ -76,20 +66,16 @@ def host_code(text: str) -> tuple[HostPiece, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def launching_functions(text: str) -> Mapping[str, HostFunction]:
+def launching_functions(text: str) -> Mapping[str, DeclaredFunction]:
     """The functions of a file that launch kernels, neither templates nor members nor overloaded, by name."""
     functions: dict[str, list[HostPiece]] = {}
     for piece in _compiled(text):
         if piece.node is not None and any(True for _ in nodes(piece.node, "function_definition")):
             functions.setdefault(piece.name, []).append(piece)
     single = [pieces[0] for pieces in functions.values() if len(pieces) == 1]
-    found: dict[str, HostFunction] = {}
-    for piece in _with_users((piece for piece in single if "<<<" in piece.tokens), single):
-        function = None if piece.node is None or piece.node.type == "template_declaration" else function_in(piece.node)
-        name = function.child_by_field_name("declarator") if function is not None else None
-        if function is not None and name is not None and name.type == "identifier":
-            found[piece.name] = HostFunction(piece.name, declared_line(function), declared_parameters(function))
-    return found
+    launching = _with_users((piece for piece in single if "<<<" in piece.tokens), single)
+    found = (declared_function(piece.node) for piece in launching if piece.node is not None)
+    return {function.name: function for function in found if function is not None}
 
 
 def with_launches(text: str) -> str:

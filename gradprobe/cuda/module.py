@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..model.failures import TargetFailure
+from ..source.cuda_syntax import DeclaredFunction
 from . import nvrtc, on_cpu
 from .c_types import STREAM
-from .host import HostFunction, launching_functions
+from .host import launching_functions
 from .kernel import KernelEntry, c_values, check_count, device_of, entry_of, sizes_of, types_as_written
 from .source import Unit, read_source
 from .watch import watching
@@ -77,7 +78,7 @@ class Launcher:
     """A function of the host. A call runs it on this machine's CPU, and what it launches where its tensors are."""
 
     unit: Unit
-    function: HostFunction
+    function: DeclaredFunction
 
     def __call__(self, *arguments: Any) -> None:
         """Calls it.

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 
 from ..model.failures import TargetFailure
 from ..source.cuda_syntax import (
-    Parameter,
+    DeclaredFunction,
     above,
     declarators,
-    declared_line,
+    declared_function,
     declared_name,
-    declared_parameters,
     declared_type,
     directives,
-    function_in,
     has,
     includes,
     node_text,
@@ -131,28 +129,11 @@ class CudaSource:
         return (*(parse(without_comments(text)) for _, text in self.included), parse(self.plain))
 
     @functools.cached_property
-    def declared(self) -> dict[str, DeclaredKernel]:
+    def declared(self) -> dict[str, DeclaredFunction]:
         """The kernels by name; the last declaration of each counts."""
-        found = {}
-        for node in nodes(parse(self.plain), "function_definition", "declaration"):
-            function = function_in(node) if has(node, "__global__") else None
-            name = function.child_by_field_name("declarator") if function is not None else None
-            if function is not None and name is not None and name.type == "identifier":
-                is_template = node.parent is not None and node.parent.type == "template_declaration"
-                taken = declared_parameters(function)
-                found[node_text(name)] = DeclaredKernel(node, declared_line(function), is_template, taken)
-        return found
-
-
-@dataclass(frozen=True)
-class DeclaredKernel:
-    """A declaration or definition of a kernel."""
-
-    node: Node
-    line: int
-    """In which its name stands."""
-    is_template: bool
-    parameters: tuple[Parameter, ...]
+        every = nodes(parse(self.plain), "function_definition", "declaration")
+        found = (declared_function(node) for node in every if has(node, "__global__"))
+        return {kernel.name: kernel for kernel in found if kernel is not None}
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,18 @@ class Parameter:
     """Whether it, or what it points to, is."""
 
 
+@dataclass(frozen=True)
+class DeclaredFunction:
+    """A function that is declared or defined under a plain name."""
+
+    name: str
+    line: int
+    """In which the name stands."""
+    parameters: tuple[Parameter, ...]
+    is_template: bool
+    node: Node
+
+
 def blank(text: str, start: int, end: int) -> str:
     """The text with spaces from one offset to another; line breaks stay."""
     return text[:start] + re.sub(r"[^\n]", " ", text[start:end]) + text[end:]
@@ -161,20 +173,21 @@ def function_in(declaration: Node) -> Node | None:
     return next(found, None)
 
 
-def declared_parameters(function: Node) -> tuple[Parameter, ...]:
-    """What a function takes, from its declarator."""
-    given = function.child_by_field_name("parameters")
-    found = []
+def declared_function(declaration: Node) -> DeclaredFunction | None:
+    """The function that is declared or defined; None of anything else, a member, and one instance of a template."""
+    function = function_in(declaration)
+    name = function.child_by_field_name("declarator") if function is not None else None
+    if function is None or name is None or name.type != "identifier":
+        return None
+    given, parameters = function.child_by_field_name("parameters"), []
     for node in given.named_children if given is not None and node_text(given) != "(void)" else ():
         declarator = node.child_by_field_name("declarator")
-        name, kind = node_text(declared_name(declarator)), declared_type(node, declarator)
-        found.append(Parameter(name, kind, any(node_text(child) == "const" for child in node.children)))
-    return tuple(found)
-
-
-def declared_line(function: Node) -> int:
-    """The line in which a declared name stands."""
-    return (declared_name(function) or function).start_point[0] + 1
+        is_const = any(node_text(child) == "const" for child in node.children)
+        kind = declared_type(node, declarator)
+        parameters.append(Parameter(node_text(declared_name(declarator)), kind, is_const))
+    is_template = declaration.parent is not None and declaration.parent.type == "template_declaration"
+    line = name.start_point[0] + 1
+    return DeclaredFunction(node_text(name), line, tuple(parameters), is_template, declaration)
 
 
 def _inside(declarator: Node) -> Node | None:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..cuda.c_types import STREAM, pointed_to
-from ..cuda.host import HostFunction, launching_functions
+from ..cuda.host import launching_functions
 from ..cuda.module import Launcher
 from ..cuda.source import Unit, read_source
 from ..model.failures import UsageFailure, did_you_mean
 from ..model.intermediates import title
-from ..source.cuda_syntax import Parameter
+from ..source.cuda_syntax import DeclaredFunction, Parameter
 from ..source.parameter_names import is_stride, stride_of, tensor_of, word_of
 from .parameters import canonical_name
 
@@ -97,7 +97,7 @@ def no_launcher(file: Path, word: str) -> UsageFailure:
     return UsageFailure(words, "call them from Python, through gradprobe.cuda.load")
 
 
-def meanings(function: HostFunction, word: str) -> dict[str, Meaning]:
+def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning]:
     """What each parameter is passed, by its name.
 
     Raises:
