@@ -79,9 +79,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("dataflow/cuda", "diagnosis/dataflow", ("diagnosis/addresses", "diagnosis/elements")),
     Mechanism("dataflow/seen", "diagnosis/apart", ("diagnosis/apart", "diagnosis/seen")),
     Mechanism("dataflow/visited", "diagnosis/dataflow"),
-    _flow("programs", "programs"), _flow("crossed", "crossed"), _flow("elsewhere", "elsewhere"),
-    _flow("misread", "misread"), _flow("stores", "stores"), _flow("sums", "sums"),
-    _flow("unmade", "unmade"), _flow("unstored", "unstored"), _flow("values", "first_wrong", "factors"),
+    _flow("misread", "misread"), _flow("sums", "sums"),
+    _flow("values", "values"),
     Mechanism("memory", "probing/observe", tuple(f"{_MEMORY}/{name}" for name in (
         "__init__", "findings", "memory_watch", "stream", "views", "watched_launch",
     ))),

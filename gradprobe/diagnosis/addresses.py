@@ -7,7 +7,7 @@ touches and not what they all do. Names, block numbers and values play no part.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,8 +24,9 @@ from ..model.number import in_words, spans
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
 from ..runtime.interpreter.dataflow import Site
+from ..runtime.interpreter.dataflow.lanes import OUTSIDE
 from ..runtime.run import run_target
-from .elements import OUTSIDE, AccessedElements, KnownTensor, TensorLine
+from .elements import AccessedElements, KnownTensor, TensorLine
 from .explainers.suspect import Suspect, blamed, share
 from .follow import copied, in_shape, results_among
 from .roles import Roles
@@ -120,7 +121,7 @@ _Foreign = tuple[str, set[int], set[int], set[str]]
 
 @dataclass(frozen=True)
 class _Stray:
-    """What a place touches in one unit and nothing else does, or touches again in place of what all others touch."""
+    """What a place touches in one unit and nothing else does."""
 
     letter: str
     """The first in which what is touched and what the others agree on are not the same."""
@@ -156,7 +157,7 @@ class _Judge:
                     # Of what lies outside it is told which head it should have been of.
                     if foreign and (unit, place) not in strays or (foreign and not foreign[1] and len(level) < 3):
                         strays[unit, place] = foreign
-        found = {each: stray for each, stray in strays.items() if each in lacking} | dict(self._repeated())
+        found = {each: stray for each, stray in strays.items() if each in lacking}
         accused: dict[int, list[_Stray]] = {}
         for unit, place in sorted(found):
             accused.setdefault(place, []).append(self._stray(*found[unit, place]))
@@ -238,37 +239,6 @@ class _Judge:
                 for name, keys in self._by_tensor(here).items():
                     found[level].setdefault(name, set()).update(keys - {OUTSIDE})
         return found
-
-    def _repeated(self) -> Iterator[tuple[tuple[int, int], _Foreign]]:
-        """The loads of a block that never read what others do, and are foreign to what these read at the same time.
-
-        Such is the LSE of one tile, or of a row too far, in a loop over all tiles: nothing is foreign to the block. A
-        load that runs a tile ahead reads all in the end; one that is masked reads nothing else instead.
-        """
-        for level in ("bh", "bhm") if self._elements.launch.together == BLOCK else ():
-            for unit, here in self._sets[level].items():
-                by_tensor = self._by_tensor(here)
-                agreed = self._agreed(level, by_tensor)
-                good = {name for name, keys in by_tensor.items() if agreed <= keys}
-                lacking = {n: agreed - keys for n, keys in here.items() if self._places[n].is_load and agreed - keys}
-                strays = self._in_time(level, unit, lacking, good) if lacking else ()
-                yield from (((unit, number), stray) for number, stray in strays)
-
-    def _in_time(
-        self, level: str, unit: int, lacking: Mapping[int, set[int]], good: set[str]
-    ) -> Iterator[tuple[int, _Foreign]]:
-        seen = defaultdict[int, set[int]](set)
-        for now in self._elements.in_time(level, unit):
-            for number in now.keys() & lacking.keys():
-                keys, others = now[number], good - {self._places[number].name}
-                meets = self._by_tensor({n: each for n, each in now.items() if self._places[n].name in others})
-                there = _union(meets)
-                is_again = there <= lacking[number] and keys <= seen[number]
-                is_across = bool(keys & there and keys - there and there & lacking[number])
-                if len(meets) > 1 and (is_again or is_across):
-                    yield number, (level, keys - {OUTSIDE}, there, set(meets))
-            for number, keys in now.items():
-                seen[number] |= keys
 
     def _suspect(self, number: int, right: Sequence[Site]) -> Suspect:
         place, (first, *others) = self._places[number], self._accused[number]

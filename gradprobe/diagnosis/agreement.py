@@ -16,8 +16,6 @@ from ..numerics.tally import Finding
 VALUE = "value"
 # What is said of a value that an operation makes wrong which should leave it as it is.
 SPOILT = "is right before it and wrong after it"
-# What is said of a value that is right but for a factor where it is used.
-HERE = "here, and this is"
 
 
 class Table:
@@ -70,7 +68,7 @@ class Table:
         found = [pair for name in told.says_wrong for pair in self._findings.get(name, ())]
         is_right = all(finding.status == MATCH for _, finding in found)
         if any(at for at, _ in found):
-            is_right &= any(sign in said for said in told.evidence for sign in (SPOILT, HERE))
+            is_right &= any(SPOILT in said for said in told.evidence)
         later = [name for name in reached(told.says_wrong, self._family) if name not in told.says_wrong]
         later = [name for name in later if any(of.status == MISMATCH for of in self._of(name, ""))]
         if not found or not is_right or not later:

@@ -82,7 +82,7 @@ def shown_with(case: Case, own: Measured, seen: Sequence[SeenValue]) -> Measured
     wrong = {name for name, finding in own.comparison.findings.items() if finding.mismatched}
     gradients = [name for name in MATRIX_OF if name in own.trace.values]
     chains = {name: _chain(case, own, name, seen) for name in gradients}
-    rows = tuple(_held_to_coarser(case, own, seen, row) for row in _rows(seen, chains))
+    rows = tuple(_rows(case, own, seen, chains))
     shown = {(one.finding.name, gradient) for one in rows for gradient in one.into}
     needed = {(MATRIX_OF[name], name) for name in (wrong & chains.keys() or gradients)}
     needed = {pair for pair in needed if pair[0] not in own.trace.values}
@@ -110,14 +110,19 @@ def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[SeenValue], 
     return replace(own, trace=trace, comparison=comparison)
 
 
-def _rows(seen: Sequence[SeenValue], chains: Mapping[str, Measured]) -> list[SeenRow]:
+def _rows(case: Case, own: Measured, seen: Sequence[SeenValue], chains: Mapping[str, Measured]) -> list[SeenRow]:
     """Each that was seen, judged: kernel by kernel, and in each in dataflow order."""
     found = []
     for value in seen:
-        chain = next((chains[name] for name in chains if name in value.into), None)
-        if chain is not None:
-            into = tuple(name for name in names() if name in value.into)
-            found.append(SeenRow(_place(value, seen), into, chain.comparison.findings[value.name], chain))
+        gradient = next((name for name in chains if name in value.into), None)
+        if gradient is None:
+            continue
+        measured, into = chains[gradient], tuple(name for name in names() if name in value.into)
+        if measured.comparison.findings[value.name].mismatched:
+            # What a coarser arithmetic explains is held to that: what it goes into may be right all the same.
+            coarse = _chain(case, own, gradient, seen, coarse=True)
+            measured = measured if coarse.comparison.findings[value.name].mismatched else coarse
+        found.append(SeenRow(_place(value, seen), into, measured.comparison.findings[value.name], measured))
     kernels = list(dict.fromkeys(one.kernel for one in found))
     return sorted(found, key=lambda row: (kernels.index(row.kernel), names().index(row.finding.name)))
 
@@ -131,16 +136,6 @@ def _place(value: SeenValue, seen: Sequence[SeenValue]) -> str:
             return value.kernel
         together = value.into
     return f"{value.kernel} for {listed([name for name in names() if name in together])}"
-
-
-def _held_to_coarser(case: Case, own: Measured, seen: Sequence[SeenValue], row: SeenRow) -> SeenRow:
-    """A row that a coarser arithmetic explains, held to that: what it goes into may be right all the same."""
-    if not row.finding.mismatched:
-        return row
-    gradient = next(name for name in row.into if name in row.measured.trace.values)
-    measured = _chain(case, own, gradient, seen, coarse=True)
-    finding = measured.comparison.findings[row.finding.name]
-    return row if finding.mismatched else replace(row, finding=finding, measured=measured)
 
 
 def _is_proved(own: Measured, row: SeenRow) -> bool:

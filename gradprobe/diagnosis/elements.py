@@ -14,15 +14,14 @@ import numpy as np
 
 from ..cuda.on_cpu.launch import lines_of
 from ..cuda.watch import BLOCK, THREAD, WARP, Recorded
-from ..inputs.memory import Array
+from ..inputs.memory import Array, elements_of
 from ..model.case import Case
+from ..runtime.interpreter.dataflow.lanes import NOWHERE, OUTSIDE, IndexTable
 from ..source.text import SourceLine
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-NOWHERE, OUTSIDE = -1, -2
-"""An index of a tensor without that axis, and of an address that is no element of it."""
 LETTERS = "bhgmnde"
 _MOST_THREADS, _LANES = 1024, 32
 
@@ -55,7 +54,7 @@ class TensorLine:
 
 
 class AccessedElements:
-    """What the threads of one launch read and wrote of tensors that are known, each element once a unit and epoch.
+    """What the threads of one launch read and wrote of tensors that are known, each element once a unit.
 
     A unit is what no other gives values to: a block, a warp or a thread of a kernel that shares nothing further.
     """
@@ -72,12 +71,12 @@ class AccessedElements:
             self._records = np.concatenate([launch.copies, launch.records[launch.records["is_copied"] == 0]])
         self.places: list[TensorLine] = []
         parts = [part for home in {one.home for one in known} for part in self._of_home(home, known)]
-        columns = list(np.concatenate(parts, 1) if parts else np.empty((3 + len(LETTERS), 0), np.int64))
-        self.unit, self.epoch, self.place = columns[:3]
-        self.at: dict[str, Array] = dict(zip(LETTERS, columns[3:], strict=True))
+        columns = list(np.concatenate(parts, 1) if parts else np.empty((2 + len(LETTERS), 0), np.int64))
+        self.unit, self.place = columns[:2]
+        self.at: dict[str, Array] = dict(zip(LETTERS, columns[2:], strict=True))
 
     def _of_home(self, home: int, known: Sequence[KnownTensor]) -> Iterator[Array]:
-        """For each tensor of a storage: units, epochs, places, and the index of each letter."""
+        """For each tensor of a storage: units, places, and the index of each letter."""
         here = [one for one in known if one.home == home]
         size = here[0].tensor.untyped_storage().nbytes()
         regions = [number for number, base in enumerate(self.launch.bases) if home <= base < home + size]
@@ -103,8 +102,7 @@ class AccessedElements:
         thread = records["thread"].astype(np.int64)
         within = {BLOCK: thread * 0, WARP: thread // _LANES}.get(self._together, thread)
         unit = records["block"].astype(np.int64) * _MOST_THREADS + within
-        rows = np.stack([unit, records["epoch"].astype(np.int64), np.array(numbers)[chain.reshape(-1)], *found])
-        return _distinct(rows)
+        return _distinct(np.stack([unit, np.array(numbers)[chain.reshape(-1)], *found]))
 
     def _number(self, one: KnownTensor, chain: tuple[int, ...], *, is_load: bool) -> int:
         place = TensorLine(one.name, is_load, one.is_input, self._lines(chain))
@@ -128,7 +126,7 @@ class AccessedElements:
     def drop(self, places: Collection[TensorLine]) -> None:
         """Forgets what some places touch."""
         kept = np.array([place not in places for place in self.places], bool)[self.place]
-        self.unit, self.epoch, self.place = self.unit[kept], self.epoch[kept], self.place[kept]
+        self.unit, self.place = self.unit[kept], self.place[kept]
         self.at = {letter: index[kept] for letter, index in self.at.items()}
 
     def size(self, letters: str) -> tuple[int, ...]:
@@ -143,25 +141,17 @@ class AccessedElements:
             level: the letters. Places of tensors that lack one are left out.
         """
         kept = np.array([keeps(place) for place in self.places], bool)[self.place]
-        return self._grouped(level, self.unit, kept)
+        kept &= np.logical_and.reduce([self.at[letter] != NOWHERE for letter in level])
+        indices = [self.at[letter][kept] for letter in level]
+        keys = np.where(indices[0] == OUTSIDE, OUTSIDE, np.ravel_multi_index(np.maximum(indices, 0), self.size(level)))
+        found: dict[int, dict[int, set[int]]] = {}
+        for unit, place, key in _distinct(np.stack([self.unit[kept], self.place[kept], keys])).T.tolist():
+            found.setdefault(unit, {}).setdefault(place, set()).add(key)
+        return found
 
     def count(self, place: int) -> int:
         """How many units come to a place."""
         return len(np.unique(self.unit[self.place == place]))
-
-    def in_time(self, level: str, unit: int) -> list[dict[int, set[int]]]:
-        """The same of one unit, for each time between two barriers."""
-        by_epoch = self._grouped(level, self.epoch, self.unit == unit)
-        return [by_epoch[epoch] for epoch in sorted(by_epoch)]
-
-    def _grouped(self, level: str, group: Array, kept: Array) -> dict[int, dict[int, set[int]]]:
-        kept = kept & np.logical_and.reduce([self.at[letter] != NOWHERE for letter in level])
-        indices = [self.at[letter][kept] for letter in level]
-        keys = np.where(indices[0] == OUTSIDE, OUTSIDE, np.ravel_multi_index(np.maximum(indices, 0), self.size(level)))
-        found: dict[int, dict[int, set[int]]] = {}
-        for each, place, key in _distinct(np.stack([group[kept], self.place[kept], keys])).T.tolist():
-            found.setdefault(each, {}).setdefault(place, set()).add(key)
-        return found
 
     def index(self, level: str, key: int) -> tuple[int, ...]:
         """The indices that a number of `sets` stands for."""
@@ -176,20 +166,9 @@ class AccessedElements:
 
 def _indices(one: KnownTensor, case: Case, address: Array) -> list[Array]:
     """By letter, the index of the element at each address."""
-    tensor = one.tensor
-    # Of an axis of stride 0 nothing is known.
-    held = [axis for axis in range(tensor.dim()) if tensor.stride(axis) or tensor.shape[axis] == 1]
-    steps = np.ogrid[tuple(slice(tensor.shape[axis]) for axis in held)]
-    offsets = sum((step * tensor.stride(axis) for axis, step in zip(held, steps, strict=True)), np.int64(0))
-    order = np.argsort(offsets, axis=None)
-    offsets = np.reshape(offsets, -1)[order] * tensor.element_size() + tensor.data_ptr()
-    at = np.minimum(np.searchsorted(offsets, address), len(offsets) - 1)
-    inside, found = offsets[at] == address, {}
-    for axis, step in zip(held, steps, strict=True):
-        index = np.broadcast_to(step, [len(each.reshape(-1)) for each in steps]).reshape(-1)[order]
-        found[one.letters[axis]] = np.where(inside, index[at], OUTSIDE)
-    if "h" in found:
-        found["g"] = np.where(inside, found["h"] // (case.heads // case.kv_heads), OUTSIDE)
+    offset, rest = np.divmod(address - one.tensor.data_ptr(), one.tensor.element_size())
+    sizes = {letter: case.size(letter) for letter in LETTERS}
+    found = IndexTable(elements_of(one.tensor), one.letters, sizes).at(np.where(rest == 0, offset, -1))
     return [found.get(letter, np.full(len(address), NOWHERE)) for letter in LETTERS]
 
 

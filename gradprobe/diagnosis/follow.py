@@ -18,7 +18,7 @@ from ..model.assignment import Assigned
 from ..model.intermediates import PRODUCTS, unscaled
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
-from ..runtime.interpreter.dataflow import Flow, Node, Site, StoredTile, behind, followed, place
+from ..runtime.interpreter.dataflow import Flow, Node, Site, StoredTile, followed, place
 from ..runtime.interpreter.memory.views import view_of
 from ..runtime.run import Outcome, run_target
 from ..runtime.trace import Trace
@@ -62,12 +62,6 @@ class FollowedRun:
             if node.is_known:
                 found.setdefault(node.site, []).append(node)
         return found
-
-    @cached_property
-    def stored_right(self) -> set[Node]:
-        """What right results were made of."""
-        named = ((one.node, self.outcome.storages.get(one.home, "")) for one in self.flow.stores)
-        return {*behind(node for node, name in named if node.role and node.role.formula == STORED.get(name))}
 
     @cached_property
     def visits(self) -> Mapping[int, Array]:

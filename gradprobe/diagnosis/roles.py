@@ -20,7 +20,7 @@ from .tolerances import rounded, tolerances
 
 _UNKNOWN = Role("")
 # Of the tensors that kernels read.
-_AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme"}
+_AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "LSE": "bhm", "delta": "bhm"}
 _TOO_SMALL = Role("", note="too small to tell")
 # What is taken the exponential of: masked where it is far below what is seen. exp(-100) vanishes beside 1.
 _LOGITS, VANISHING = ("Q K^T", "S", "S - LSE"), 100.0
@@ -39,6 +39,8 @@ class _Form:
     """Of a sum: the input that the matrix is multiplied by, "" for a sum of the matrix itself."""
     per_row: bool = False
     """Whether any factor that is one for each row is as right: it is divided out later."""
+    axes: str = ""
+    """Of what is no matrix."""
 
     @cached_property
     def largest(self) -> float:
@@ -75,10 +77,8 @@ class Roles:
             role = self._of_matrix(data, lanes)
         elif lanes.cover is not None and "b" in letters:
             role = self._of_sum(data, lanes)
-        elif {"b", "h", "m"} <= letters and not letters & {"d", "e", "n"}:
-            role = self._of_row(data, lanes)
         else:
-            role = self._of_input(data, lanes)
+            role = self._of_whole(data, lanes)
         return None if role is _TOO_SMALL else role
 
     def constants(self, name: str) -> Mapping[str, float]:
@@ -162,10 +162,6 @@ class Roles:
         return np.arange(1.0, self.case.seqlen_q + 1)[:, None]
 
     @cached_property
-    def _rows(self) -> list[_Form]:
-        return [_Form(name, self.parts[name]) for name in ("LSE", "delta")]
-
-    @cached_property
     def _sums(self) -> dict[tuple[str, str], list[_Form]]:
         """By what is summed over and the letter of the columns: the matrices and inputs that products sum."""
         parts = self.parts
@@ -178,10 +174,10 @@ class Roles:
         return found
 
     @cached_property
-    def _tensors(self) -> list[_Form]:
-        """The inputs, and O."""
-        values = {**self._inputs, "o": self._output}
-        return [_Form(name, values[name]) for name in _AXES if name in values]
+    def _wholes(self) -> list[_Form]:
+        """What kernels read, and keep from one to another."""
+        values = {**self._inputs, "o": self._output, **self.parts}
+        return [_Form(name, values[name], axes=axes) for name, axes in _AXES.items() if name in values]
 
     @cached_property
     def _output(self) -> Array:
@@ -193,10 +189,9 @@ class Roles:
 
     def whole(self) -> Iterator[tuple[str, Array]]:
         """(axes, values) of the tensors that host code makes and kernels read."""
-        yield from ((_AXES[form.name], form.values) for form in self._tensors)
+        yield from ((form.axes, form.values) for form in self._wholes)
         repeated = {"k": "bhnd", "v": "bhne"} if self.case.heads > self.case.kv_heads else {}
         yield from ((letters, self._of_heads(self._inputs[name])) for name, letters in repeated.items())
-        yield from (("bhm", form.values) for form in self._rows)
 
     # --- scores
 
@@ -274,18 +269,20 @@ class Roles:
 
     # --- rows, sums and inputs
 
-    def _of_row(self, data: Array, lanes: Lanes) -> Role | None:
-        if not {"h", "m"} <= lanes.at.keys():
-            return None
-        index, known = _index(lanes, "bhm")
-        if not known.any():
-            return None
-        got, found = data[known].astype(np.float64), list[Role | None]()
-        for form in self._rows:
+    def _of_whole(self, data: Array, lanes: Lanes) -> Role | None:
+        """A tile of an input, of O, LSE or delta, perhaps multiplied."""
+        letters, found = lanes.at.keys(), list[Role | None]()
+        for form in self._wholes:
+            if not {*form.axes} <= letters or letters - {*form.axes, "h", "g"}:
+                continue
+            index, known = _index(lanes, form.axes)
+            if not known.any():
+                return None
             finite = np.isfinite(form.values[index])
             where = tuple(axis[finite] for axis in index)
-            found.append(self._fit(form, got[finite], form.values[where], where))
-        return _first_known(found)
+            got, is_of_rows = data[known].astype(np.float64)[finite], form.name in self._tolerances
+            found.append(self._fit(form, got, form.values[where], where if is_of_rows else None))
+        return _first_known(found) if found else None
 
     def _of_sum(self, data: Array, lanes: Lanes) -> Role | None:
         cover, at, summed = lanes.cover, lanes.at, lanes.of_sum()
@@ -302,7 +299,7 @@ class Roles:
         columns = np.moveaxis(at[column], cover.axis, 0)[inside] if column else None
         if not column and cover.letter == "n":
             role = _first_known(self._running(rows, batch, index, counts > 0))
-            role = role if role.name else self._of_row(data, lanes) or role
+            role = role if role.name else self._of_whole(data, lanes) or role
             if role.is_known:
                 return role
         # [lanes, heads, terms] of each form: what is summed.
@@ -339,16 +336,6 @@ class Roles:
                 sums = np.where(visible, np.exp(scores - np.where(live, most, 0.0)[:, None, None]), 0.0).sum((1, 2))
                 forms.append(("sum of exp(S - maximum) so far", sums))
             yield from (self._fit(_Form(form, want), got[live], want[live]) for form, want in forms)
-
-    def _of_input(self, data: Array, lanes: Lanes) -> Role | None:
-        """A tile of an input, perhaps multiplied."""
-        found = list[Role | None]()
-        for form in (form for form in self._tensors if {*_AXES[form.name]} <= lanes.at.keys()):
-            index, known = _index(lanes, _AXES[form.name])
-            if not known.any():
-                return None
-            found.append(self._fit(form, data[known].astype(np.float64), form.values[index]))
-        return _first_known(found) if found else None
 
     # --- fitting
 

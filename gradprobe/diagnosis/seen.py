@@ -160,12 +160,12 @@ class _Reading:
     def _lanes(self, node: Node) -> dict[str, Array] | None:
         """The batch, head, row and key of each lane, of loads that nothing contradicts; None where one is unknown."""
         assert node.value is not None
-        own, found = self._clean(node), dict[str, Array]()
-        others = [self._clean(other) for other in self._beside.get(node.number, ())]
+        own = self._clean(node)
+        met = [_laid_as(own, self._clean(other)) for other in self._beside.get(node.number, ())]
+        found: dict[str, Array] = {}
         for letter in "bhmn":
-            borrowed = (_borrowed(letter, own, other, node.value.shape) for other in others)
-            values = own[letter] if letter in own else next((one for one in borrowed if one is not None), None)
-            if values is None:
+            known = (at[letter] for at in (own, *met) if letter in at and at[letter].shape == node.value.shape)
+            if (values := next(known, None)) is None:
                 return None
             found[letter] = values
         return found
@@ -198,19 +198,17 @@ class _Reading:
         """
         sites, constants = {node.site for node in nodes}, self._run.roles.constants(name)
         known = {site: constants[self._factors[site]] for site in sites if site in self._factors}
-        raw = values = self._last_values(name, nodes, known)
-        if raw is not None and len(known) < len(sites):
+        values = self._last_values(name, nodes, known)
+        if values is not None and len(known) < len(sites):
             # What is summed into one gradient has one constant.
             alike = [known[node.site] for node in nodes if node.number in self._summed and node.site in known]
-            known = dict.fromkeys(sites, alike[0] if alike else self._fitting(name, into, raw)) | known
+            known = dict.fromkeys(sites, alike[0] if alike else self._fitting(name, into, values)) | known
             values = self._last_values(name, nodes, known)
         gradient = next((one for one in ("dV", "dK", "dQ") if one in into and one in self._results), "")
-        if values is None or not gradient or name != MATRIX_OF[gradient] or self._case.family != "softmax":
+        if values is None or self._case.family != "softmax" or name != MATRIX_OF.get(gradient):
             return values
         whole = self._last_values(name, nodes, known, keep_unseen=True)
-        if whole is None or np.array_equal(whole, values, equal_nan=True):
-            return values
-        return min((values, whole), key=lambda one: self._off(gradient, one))
+        return min((each for each in (values, whole) if each is not None), key=lambda each: self._off(gradient, each))
 
     def _off(self, gradient: str, values: Array) -> float:
         """How far a gradient that is made of P or dS is from the one that came; what is NaN in both is no error."""
@@ -220,7 +218,6 @@ class _Reading:
 
     @cached_property
     def _results(self) -> Mapping[str, Array]:
-        """The results of the run."""
         trace = self._run.outcome.trace
         return {} if trace is None else {name: one.double().cpu().numpy() for name, one in trace.values.items()}
 
@@ -236,23 +233,21 @@ class _Reading:
             if read is None:
                 return None
             index, values = read
-            values = values / constants.get(node.site, 1.0)
             if name != "delta" and node.number not in self._summed:
                 values = np.where(valid[index], values, 0.0)
             elif name != "delta" and not keep_unseen:
                 b, h, m, n = index
                 values = np.where(rows[b, h, m] & keys[b, h, n], values, 0.0)
-            found[index], seen[index] = values, True
+            found[index], seen[index] = values / constants.get(node.site, 1.0), True
         return found if bool((seen | ~needed).all()) else None
 
     def _fitting(self, name: str, into: frozenset[str], raw: Array) -> float:
         """The constant with which dS gives the gradient that came; of another the one that leaves the least error."""
         roles = self._run.roles
         gradient = next((one for one in ("dQ", "dK") if one in into and one in self._results), "")
+        came, given = roles.parts[name], raw
         if name == "dS" and gradient:
             came, given = self._results[gradient], roles.gradient(gradient, raw)
-        else:
-            came, given = roles.parts[name], raw
         off = {one: float(np.nansum(np.abs(given / one - came))) for one in roles.constants(name).values()}
         best = min(off, key=lambda one: off[one])
         # What is wrong anyway is shown as it is.
@@ -339,26 +334,13 @@ def _factors(node: Node) -> Iterator[Node]:
         yield node
 
 
-def _borrowed(
-    letter: str, own: Mapping[str, Array], other: Mapping[str, Array], shape: tuple[int, ...]
-) -> Array | None:
-    """The indices of a letter, from another tile that this one met; None where it is not known how that lies in it."""
-    values = other.get(letter)
-    if values is None:
-        return None
-    if len(np.unique(values[values >= 0])) == 1 and letter in "bh":
-        return np.full(shape, values.max(), np.int32)
-    axis = _axis(other, letter)
-    if axis is None:
-        return None
-    vector = along(values, 1 - axis)
-    for x in "mn":
-        mine, theirs = _axis(own, x), _axis(other, x)
-        if mine is not None and theirs is not None and vector is not None:
-            to = axis if mine == theirs else 1 - axis
-            if shape[to] == len(vector):
-                return np.broadcast_to(np.expand_dims(vector, 1 - to), shape)
-    return None
+def _laid_as(own: Mapping[str, Array], other: Mapping[str, Array]) -> Mapping[str, Array]:
+    """The lanes of a tile that another one met, as they lie in that; none where it is not known how they do."""
+    for letter in own.keys() & other.keys() & {"m", "n"}:
+        mine, theirs = _axis(own, letter), _axis(other, letter)
+        if mine is not None and theirs is not None:
+            return other if mine == theirs else {x: each.T for x, each in other.items()}
+    return {}
 
 
 def _axis(lanes: Mapping[str, Array], letter: str) -> int | None:

@@ -1,23 +1,23 @@
-"""Statements of a kernel's source: what defines a mask, and the loop that a line stands in."""
+"""Statements around a line of a kernel: what defines a mask, moves a pointer, or says how far a loop goes."""
 
 from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..source.cuda_syntax import leaves, node_text, nodes, parse, without_comments
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-# Notes of lines that stand beside a sum: each may be where it leaves something out.
-LOOP, RANGE, COUNTED = "the loop", "its range", "counted here"
+# The note of lines that stand beside a sum: each may be where it leaves something out.
+LOOP = "the loop"
 # Statements of a helper that makes a mask up to which all are told.
 _FEW = 8
-# How many steps back a range is followed in one function.
+# How many steps back a grid is followed in one function.
 _STEPS = 3
 _Assignment = ast.Assign | ast.AugAssign
 
@@ -27,38 +27,30 @@ class _Line:
 
     def __init__(self, file: str, line: int) -> None:
         self.file, self.number, self.tree = file, line, _tree(file)
-        around = [node for node in self._at(self.tree) if isinstance(node, ast.FunctionDef)]
-        self.function: ast.AST = max(around, key=lambda node: node.lineno, default=self.tree)
-        self.nodes = self._at(self.function)
-        self.names = {node.id for node in self.nodes if isinstance(node, ast.Name)}
+        around = [each for each in _all(self.tree, ast.FunctionDef) if self._is_in(each)]
+        self.function: ast.AST = max(around, key=lambda each: each.lineno, default=self.tree)
+        self.nodes = [each for each in _all(self.function, ast.stmt | ast.expr) if self._is_in(each)]
+        self.names = {each.id for each in self.nodes if isinstance(each, ast.Name)}
+        self.calls = [each for each in self.nodes if isinstance(each, ast.Call)]
+        self.targets = {name for each in self.nodes if isinstance(each, _Assignment) for name in _targets(each)}
 
-    def _at(self, tree: ast.AST) -> list[ast.AST]:
-        every = (node for node in ast.walk(tree) if isinstance(node, (ast.stmt, ast.expr)))
-        return [node for node in every if node.lineno <= self.number <= (node.end_lineno or 0)]
-
-    @property
-    def calls(self) -> list[ast.Call]:
-        return [node for node in self.nodes if isinstance(node, ast.Call)]
-
-    @property
-    def targets(self) -> set[str]:
-        """What it assigns."""
-        return {name for node in self.nodes if isinstance(node, _Assignment) for name in _targets(node)}
+    def _is_in(self, node: ast.stmt | ast.expr) -> bool:
+        return node.lineno <= self.number <= (node.end_lineno or 0)
 
     def assigned(self, names: set[str], until: int | None = None) -> list[_Assignment]:
         """The assignments to names up to a line, itself if none is given; the last first."""
         last = self.number if until is None else until
-        every = (node for node in ast.walk(self.function) if isinstance(node, _Assignment) and node.lineno <= last)
-        return sorted((node for node in every if names & _targets(node)), key=lambda node: -node.lineno)
+        found = [each for each in _all(self.function, _Assignment) if each.lineno <= last and names & _targets(each)]
+        return sorted(found, key=lambda each: -each.lineno)
 
     def behind(self, names: set[str]) -> list[_Assignment]:
-        """The assignments that some names get their values by, a few steps back."""
+        """The assignments that some names get their values by, a few steps back, but for shapes of tensors."""
         found: dict[_Assignment, None] = {}
         for _ in range(_STEPS):
             made = self.assigned(names)
             found |= dict.fromkeys(made)
-            names = _names(*(one.value for one in made))
-        return [one for one in found if not _is_shape(one.value)]
+            names = _names(*(each.value for each in made))
+        return [each for each in found if not _is_shape(each.value)]
 
 
 def masks(file: str, line: int, *, of_accesses: bool = True) -> Iterator[int]:
@@ -66,17 +58,17 @@ def masks(file: str, line: int, *, of_accesses: bool = True) -> Iterator[int]:
     here = _Line(file, line)
     tests = [call.args[0] for call in here.calls if _name(call.func) == "where" and call.args]
     tests += [word.value for call in here.calls for word in call.keywords if word.arg == "mask" and of_accesses]
-    for test in tests:
-        for made in here.assigned(_names(test)):
-            yield made.lineno
-            yield from (at for call in _calls(made.value) for at in _body(here.tree, _name(call.func)))
-            terms = here.assigned(_names(made.value), made.lineno - 1)
-            yield from (term.lineno for term in terms if isinstance(term.value, (ast.Compare, ast.BoolOp)))
+    for made in (each for test in tests for each in here.assigned(_names(test))):
+        yield made.lineno
+        for call in _all(made.value, ast.Call):
+            yield from _body(here.tree, _name(call.func))
+        terms = here.assigned(_names(made.value), made.lineno - 1)
+        yield from (term.lineno for term in terms if isinstance(term.value, (ast.Compare, ast.BoolOp)))
 
 
 def _body(tree: ast.AST, name: str) -> Iterator[int]:
     """The statements of a short function, the last first."""
-    for function in _functions(tree, name):
+    for function in (each for each in _all(tree, ast.FunctionDef) if each.name == name):
         statements = [each for each in function.body if isinstance(each, (ast.Assign, ast.AugAssign, ast.Return))]
         yield from (each.lineno for each in reversed(statements) if len(statements) <= _FEW)
 
@@ -87,61 +79,32 @@ def address(file: str, line: int) -> Iterator[int]:
         yield from _cuda_address(file, line)
         return
     here = _Line(file, line)
-    made = [one for one in here.assigned(here.names) if any("stride" in name for name in _names(one))]
+    made = [each for each in here.assigned(here.names) if any("stride" in name for name in _names(each))]
     used = here.assigned(_names(*made))
-    indices = [one for one in used if any(isinstance(inner, (ast.FloorDiv, ast.Mod)) for inner in ast.walk(one))]
-    yield from dict.fromkeys(one.lineno for one in (*made, *indices) if one.lineno != line)
+    indices = [each for each in used if _all(each, ast.FloorDiv | ast.Mod)]
+    yield from dict.fromkeys(each.lineno for each in (*made, *indices) if each.lineno != line)
 
 
 def aliases(file: str, line: int) -> Iterator[int]:
     """The lines that give what a line uses its value from another name alone, such as a pointer that is not moved."""
     here = _Line(file, line)
     used = here.assigned(here.names)
-    yield from (one.lineno for one in used if isinstance(one.value, ast.Name) and one.lineno != line)
-
-
-def made_by(file: str, line: int) -> Iterator[int]:
-    """The lines, without loads, that make what a line uses, a few steps back."""
-    here = _Line(file, line)
-    made = [one for one in here.behind(here.names) if one.lineno != line]
-    yield from (one.lineno for one in made if all(_name(call.func) != "load" for call in _calls(one)))
-
-
-def begun(file: str, line: int) -> Iterator[int]:
-    """The lines that give what a line adds to its value until then, the last first."""
-    here = _Line(file, line)
-    added = [node for node in here.nodes if isinstance(node, ast.AugAssign)]
-    names = {name for node in added for name in _targets(node)}
-    yield from (one.lineno for one in here.assigned(names, line - 1))
-
-
-def given_again(file: str, first: int, last: int) -> Iterator[int]:
-    """The lines between two that give what the first one assigns a value again."""
-    here = _Line(file, first)
-    yield from (one.lineno for one in here.assigned(here.targets, last) if one.lineno > first)
+    yield from (each.lineno for each in used if isinstance(each.value, ast.Name) and each.lineno != line)
 
 
 def grids(file: str, kernel: str) -> Iterator[int]:
     """The lines of a kernel's launches in its file, and those that make what their grids use."""
-    for call in _launches(_tree(file), kernel):
-        yield call.lineno
-        yield from (one.lineno for one in _Line(file, call.lineno).behind(_names(call.func)))
-
-
-def numbered(file: str, line: int, axis: int) -> Iterator[int]:
-    """The lines of a line's function that ask for the number of a program along an axis."""
-    for call in _calls(_Line(file, line).function):
-        given = (*call.args, *(word.value for word in call.keywords))
-        if _name(call.func) == "program_id" and axis in [x.value for x in given if isinstance(x, ast.Constant)]:
+    for call in _launches(_tree(file)):
+        if _callee(call) == kernel:
             yield call.lineno
+            yield from (each.lineno for each in _Line(file, call.lineno).behind(_names(call.func)))
 
 
 def launches_with(file: str, line: int) -> Iterator[int]:
     """The lines of the launches, in the same function, that are given what a line of host code assigns."""
     here = _Line(file, line)
-    for call in _launches(here.function):
-        if call.lineno > line and here.targets & _names(*call.args):
-            yield call.lineno
+    launches = [call for call in _launches(here.function) if call.lineno > line]
+    yield from (call.lineno for call in launches if here.targets & _names(*call.args))
 
 
 def held_by(file: str, line: int) -> str:
@@ -153,10 +116,10 @@ def loops(file: str, line: int) -> list[int]:
     """The lines of the loops that a line stands in, or that make what it uses; the last first."""
     if not file.endswith(".py"):
         around = nodes(_cuda(file), "for_statement", "while_statement", "do_statement")
-        return sorted((_lines(one).start for one in around if line in _lines(one)[1:]), reverse=True)
+        return sorted((_lines(each).start for each in around if line in _lines(each)[1:]), reverse=True)
     here = _Line(file, line)
-    used = [line, *(one.lineno for one in here.assigned(here.names))]
-    every = [node for node in ast.walk(here.function) if isinstance(node, ast.For)]
+    used = [line, *(each.lineno for each in here.assigned(here.names))]
+    every = _all(here.function, ast.For)
     return sorted((x.lineno for x in every if any(x.lineno < at <= (x.end_lineno or 0) for at in used)), reverse=True)
 
 
@@ -170,52 +133,14 @@ def ends(file: str, line: int) -> Iterator[int]:
         yield loop.lineno
 
 
-def ranges(lines: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    """(file, line) of what makes the ranges of the loops and the tests around a line, through the calls to it.
-
-    Args:
-        lines: (file, line) of each call, the outermost first, and of the line itself at last.
-    """
-    names, callee = set[str](), ""
-    for file, line in reversed([each for each in lines if each[0].endswith(".py")]):
-        here, held = _Line(file, line), loops(file, line)
-        names = _passed(here, callee, names)
-        heads = [x.iter for x in ast.walk(here.function) if isinstance(x, ast.For) and x.lineno in held]
-        heads += [each.test for each in here.nodes if isinstance(each, ast.If)]
-        made = here.behind(names | _names(*heads))
-        yield from ((file, each.lineno) for each in made)
-        names |= _names(*heads, *(each.value for each in made))
-        owner = here.function if isinstance(here.function, ast.FunctionDef) else None
-        names &= {each.arg for each in owner.args.args} if owner is not None else set()
-        callee = owner.name if owner is not None else ""
-    for file, _ in lines[:1]:
-        for launch in _launches(_tree(file), callee):
-            there = _Line(file, launch.lineno)
-            yield from ((file, each.lineno) for each in there.assigned(_passed(there, callee, names)))
-
-
-def _passed(here: _Line, callee: str, names: set[str]) -> set[str]:
-    """The names that a line passes for parameters of what it calls, or launches."""
-    found, order = set[str](), [each.arg for owner in _functions(here.tree, callee)[:1] for each in owner.args.args]
-    for call in (call for call in here.calls if _callee(call) == callee):
-        given = {word.arg: word.value for word in call.keywords} | dict(zip(order, call.args, strict=False))
-        found |= _names(*(value for parameter, value in given.items() if parameter in names))
-    return found
-
-
-def _launches(tree: ast.AST, kernel: str | None = None) -> list[ast.Call]:
-    """`f[grid](...)`: of one kernel, or all."""
-    calls = [call for call in _calls(tree) if isinstance(call.func, ast.Subscript)]
-    return [call for call in calls if kernel in (None, _callee(call))]
+def _launches(tree: ast.AST) -> list[ast.Call]:
+    """`f[grid](...)`."""
+    return [call for call in _all(tree, ast.Call) if isinstance(call.func, ast.Subscript)]
 
 
 def _callee(call: ast.Call) -> str:
     """What is called, or launched: `f[grid](...)`."""
     return _name(call.func.value if isinstance(call.func, ast.Subscript) else call.func)
-
-
-def _functions(tree: ast.AST, name: str) -> list[ast.FunctionDef]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
 
 
 def _is_shape(value: ast.expr) -> bool:
@@ -224,12 +149,8 @@ def _is_shape(value: ast.expr) -> bool:
     return isinstance(inner, ast.Attribute) and inner.attr == "shape"
 
 
-def _calls(tree: ast.AST) -> list[ast.Call]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-
-
 def _names(*trees: ast.AST) -> set[str]:
-    return {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return {each.id for tree in trees for each in _all(tree, ast.Name)}
 
 
 def _targets(node: _Assignment) -> set[str]:
@@ -238,6 +159,16 @@ def _targets(node: _Assignment) -> set[str]:
 
 def _name(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _all(tree: ast.AST, kind: Any) -> list[Any]:
+    """The nodes of some kinds, outer ones before inner ones."""
+    return [each for each in _walked(tree) if isinstance(each, kind)]
+
+
+@functools.lru_cache(maxsize=4096)  # each function of a file is asked for many lines
+def _walked(tree: ast.AST) -> list[ast.AST]:
+    return [*ast.walk(tree)]
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,7 +1,5 @@
 """Copies that host code makes of inputs: their axes, in whatever order, and the index of each of their elements."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -39,7 +37,7 @@ def test_each_element_of_a_copy_has_the_index_of_what_it_is_a_copy_of(axes):
     from gradprobe.runtime.interpreter.dataflow.lanes import IndexTable
 
     copy = COPIES[axes]()
-    found = IndexTable(SimpleNamespace(elements=elements_of(copy)), axes, SIZES).at(np.arange(copy.numel()))
+    found = IndexTable(elements_of(copy), axes, SIZES).at(np.arange(copy.numel()))
     if axes == "bhnd":
         own = VALUES["k"][found["b"], found["g"], found["n"], found["d"]]
     else:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from gradprobe.diagnosis.explainers.crossed import crossed
 from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
 from gradprobe.diagnosis.explainers.suspects import suspects
-from gradprobe.diagnosis.follow import FollowedRun
-from gradprobe.runtime.interpreter.dataflow import Conflict, Crossing, Node, Site
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidates import Fault, candidates_of
 from tests.diagnosis.following import followed_edit
@@ -32,18 +28,8 @@ def test_the_operation_is_told_and_the_edit_of_its_axis_is_tried(tmp_path: Path,
     source, run = followed_edit(tmp_path, Edit("grouped_dq", find, new.format("")), heads=2, kv_heads=1)
     found = suspects(run, ("dQ",))
     assert [(one.kind, one.name, one.is_sure) for one in found] == [("value", name, True)]
-    assert "one number a row, goes along the keys of" in found[0].reason
     (told,) = diagnoses_of(found)
     assert told.where[0].code.startswith(begins)
     assert not any("_vector" in where.code for where in told.where)
     candidates = candidates_of(KernelFile(str(tmp_path / "kernel.py"), source), [Fault(told.where[0].line, of="dS")])
     assert right in [each.text for each, _ in zip(candidates, range(40), strict=False)]
-
-
-@pytest.mark.parametrize(("kernel", "told"), [("another", 1), ("kernel", 0)])
-def test_of_a_kernel_whose_scores_disagree_about_rows_no_vector_is_accused(kernel: str, told: int) -> None:
-    site = Site("kernel", (), "fsub", 0)
-    vector, scores = (Node(Site("kernel", (), name, 1), ()) for name in ("load", "dot"))
-    conflict = Conflict(Site(kernel, (), "fmul", 2), "m", frozenset([0]), frozenset([1]), (0, 1))
-    flow = SimpleNamespace(crossings=[Crossing(site, "m", vector, scores)], conflicts=[conflict], nodes=[])
-    assert len([*crossed(FollowedRun(flow, None, None))]) == told

@@ -14,15 +14,15 @@ from ...probing.experiment import Experiment
 from ...source.kernel_file import KernelFile
 from ...source.rewrites.candidates import Fault
 from ...source.rewrites.spots import GridRole
-from ..statements import COUNTED, LOOP, RANGE
+from ..statements import LOOP
 
 # The kinds of faults that say of a tensor that it is read or stored otherwise, and how the field abbreviates axes.
 _OF_TENSORS = ("stride", "index", "layout", "load", "store", "wrap")
 _AXES = {"batch": "b", "head": "h", "dim": "d"}
 # Those of how many programs there are, and those that may be.
 _GRIDS = {"race": GridRole.FIRST, "unwritten": GridRole.NEAR, "pairs": GridRole.NEAR}
-# Those of what a loop leaves out, and the notes of its lines.
-_OF_RANGES, _RANGES = ("tile", "pairs"), (LOOP, RANGE, COUNTED)
+# Those of what a loop leaves out.
+_OF_RANGES = ("tile", "pairs")
 # Files of these packages are nobody's to edit.
 _LIBRARIES = ("torch", "triton", "numpy")
 
@@ -54,9 +54,9 @@ def _of_diagnosis(diagnosis: Diagnosis, at: int, read: Read) -> Iterator[FileFau
     by_file: dict[str, list[Fault]] = {}
     kind, _, of = diagnosis.fault.partition("/")
     is_turned = of == "sign" or diagnosis.fix.startswith("negate ")
-    has_range = kind in _OF_RANGES and any(where.note in _RANGES for where in diagnosis.where)
+    has_range = kind in _OF_RANGES and any(where.note == LOOP for where in diagnosis.where)
     for where in diagnosis.where:
-        is_summed, grid = has_range and where.note not in _RANGES, _GRIDS.get(kind, GridRole.FAR)
+        is_summed, grid = has_range and where.note != LOOP, _GRIDS.get(kind, GridRole.FAR)
         by_file.setdefault(where.file, []).append(Fault(where.line, grid, of, is_turned, is_summed))
     for name, faults in by_file.items():
         file = read(name)

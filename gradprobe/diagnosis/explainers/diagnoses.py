@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from ...lint.passed import passed_of_others
-from ...model.intermediates import AXIS_WORDS, entered_by, parents_of, title
+from ...model.intermediates import entered_by, parents_of, title
 from ...model.mechanisms import gathered
-from ...model.number import listed
 from ...model.report import CONSISTENT, AxisReach, Diagnosis, Where
 from ...runtime.interpreter.memory.findings import places
 from ..lines import among
-from ..statements import COUNTED, LOOP, RANGE, address, aliases, begun, given_again, grids, loops, masks, ranges
+from ..statements import LOOP, address, grids, loops, masks
 from .suspect import Chain, Suspect
 
 
@@ -38,9 +37,6 @@ _KINDS = {
     "stored": _Kind("A", "stored", "{kernel} {reason}"),
     "pairs": _Kind("M2", "summed", "{results} not summed over {terms}, in {kernel}"),
     "unstored": _Kind("M2", "written", "{kernel} leaves a part of {name} unwritten: {reason}"),
-    "grid": _Kind(
-        "S1", "outside", "{kernel} has programs that belong to no head: batches and heads are in one axis of its grid"
-    ),
 }
 _OF_ACCESSES = ("load", "masked", "store")
 # Of the indices that an access misses: as many as a picture has room for.
@@ -54,8 +50,7 @@ def diagnoses_of(found: Sequence[Suspect], family: str = "softmax") -> list[Diag
     for suspect in [*sure, *sums] if sure else found:
         # What one loop leaves out of two results is one fault.
         of = f"{suspect.site.kernel}: {suspect.reason}" if suspect.kind == "pairs" else suspect.name
-        # So is what an index misleads, loads and stores.
-        groups.setdefault(("index", repr(suspect.index)) if suspect.index else (suspect.kind, of), []).append(suspect)
+        groups.setdefault((suspect.kind, of), []).append(suspect)
     made = [_diagnosis(group, family) for group in groups.values()]
     return [replace(one, also=number > 0) for number, one in enumerate(made)]
 
@@ -63,10 +58,8 @@ def diagnoses_of(found: Sequence[Suspect], family: str = "softmax") -> list[Diag
 def _diagnosis(group: Sequence[Suspect], family: str) -> Diagnosis:
     first, where = group[0], [_where(one) for one in group]
     beside = [line for one, place in zip(group, where, strict=True) for line in _beside(one, place)]
-    notes = ["the index of all of these is computed here", *["it is made of this"] * len(first.index)]
-    made = [_line(first, *_last(chain), note) for chain, note in zip(first.index, notes, strict=False)]
     # A line has the last of its notes, in the first of its places.
-    lines = {(place.file, place.line): place for place in (*made, *where, *beside, *where, *made)}
+    lines = {(place.file, place.line): place for place in (*where, *beside, *where)}
     is_value, slug = first.kind == "value", re.sub(r"[^\w]+", "-", first.name).strip("-")
     return Diagnosis(
         f"{first.kind}/{slug or 'result'}",
@@ -92,13 +85,10 @@ def _reached(suspect: Suspect) -> AxisReach | None:
 
 
 def _summary(suspect: Suspect, names: Sequence[str]) -> str:
-    kernel, tensors = suspect.site.kernel, listed([title(name) for name in names])
-    if suspect.index:
-        return f"{kernel} accesses {tensors} at another {AXIS_WORDS[suspect.letter]} than the one it works on"
     of_keys = set(names) <= {"dK", "dV"}
     return _KINDS[suspect.kind].summary.format(
-        kernel=kernel, name=suspect.name, tensor=title(suspect.name), reason=suspect.reason, value=_value(suspect.name),
-        line=places(suspect.lines)[-1].line, inputs=_inputs(suspect),
+        kernel=suspect.site.kernel, name=suspect.name, tensor=title(suspect.name), reason=suspect.reason,
+        value=_value(suspect.name), line=places(suspect.lines)[-1].line, inputs=_inputs(suspect),
         results=f"{' and '.join(names)} {'are' if names[1:] else 'is'}",
         terms="the rows that see each key" if of_keys else "the keys that each row sees",
     )  # fmt: skip
@@ -160,42 +150,25 @@ def _beside(suspect: Suspect, place: Where) -> Iterator[Where]:
     if suspect.site.operation == "select" or suspect.kind == "masked":
         lines += [(file, at, "the mask") for at in masks(file, line)]
     if suspect.kind in _OF_ACCESSES:
-        lines += [(of, at, note) for of, made, _ in lines for at in aliases(of, made)]
         passed = gathered("lint", passed_of_others, file, suspect.site.kernel, suspect.name)
         lines += [(file, at, "passed here") for at in passed]
         masking = [_last(chain) for chain in suspect.used if suspect.letter]
         lines += [(of, at, LOOP) for of, masked in masking for at in loops(of, masked)]
         lines += [] if suspect.beside else [(file, at, note) for at in address(file, line)]
     elif suspect.kind == "value":
-        lines += _beside_value(suspect, file, line, lines, note)
-    elif suspect.kind in ("unstored", "grid"):
+        lines += _beside_value(file, line, lines)
+    elif suspect.kind == "unstored":
         lines += [(file, at, "launched here") for at in grids(file, suspect.site.kernel)]
     elif suspect.kind == "pairs":
         lines = _beside_pairs(suspect)
     yield from (_line(suspect, *each) for each in lines)
 
 
-_Lines = list[tuple[str, int, str]]
+def _beside_value(file: str, line: int, entering: Sequence[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
+    masked = [(file, line), *((of, made) for of, made, _ in entering)]
+    return [(of, at, "the mask") for of, made in masked for at in masks(of, made, of_accesses=False)]
 
 
-def _beside_value(suspect: Suspect, file: str, line: int, entering: _Lines, note: str) -> _Lines:
-    lines = [(of, at, note) for of, made, _ in entering for at in given_again(of, made, line)]
-    lines += [(file, at, "the mask") for at in masks(file, line, of_accesses=False)]
-    lines += [(file, at, note) for at in begun(file, line)]
-    entering = [*entering, *lines]
-    lines += [(of, at, "the mask") for of, made, _ in entering for at in masks(of, made, of_accesses=False)]
-    last = max([line, *(made for of, made, _ in (*entering, *lines) if of == file)])
-    # From where scores are not masked that it is made of: the lines that make them anew.
-    for of, made in map(_last, suspect.unmasked):
-        anew = given_again(of, made, last) if of == file else ()
-        lines += [(of, at, "not masked here") for at in (made, *anew)]
-        lines += [(of, at, "the mask") for at in masks(of, made, of_accesses=False)]
-        lines += [(of, at, "not masked here") for at in begun(of, made)]
-    return lines
-
-
-def _beside_pairs(suspect: Suspect) -> _Lines:
-    chains = [[(line.file, line.line) for line in places(chain)] for chain in (suspect.lines, *suspect.beside)]
-    lines = [(file, at, LOOP) for chain in chains for file, line in chain for at in loops(file, line)]
-    lines += [(file, at, RANGE) for chain in chains for file, at in ranges(chain)]
-    return lines + [(*_last(chain), COUNTED) for chain in suspect.counted]
+def _beside_pairs(suspect: Suspect) -> list[tuple[str, int, str]]:
+    summed = [line for chain in (suspect.lines, *suspect.beside) for line in places(chain)]
+    return [(line.file, at, LOOP) for line in summed for at in loops(line.file, line.line)]

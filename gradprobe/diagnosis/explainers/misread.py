@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from ...inputs.memory import Array
 from ...model.intermediates import AXIS_WORDS
 from ...model.number import plural
-from ...runtime.interpreter.dataflow import Conflict, Flow, Node, Site
+from ...runtime.interpreter.dataflow import Conflict, Flow, Node, Site, behind
+from ...runtime.interpreter.memory.findings import places
 from ..follow import FollowedRun
+from ..roles import VANISHING
 from .suspect import Chain, Suspect, blamed, share
 
 
 def misread(run: FollowedRun) -> Iterator[Suspect]:
     """The loads and stores whose indices disagree with those of most others that they meet."""
     flow = run.flow
-    indices, culprits = _by_one_index(flow, culprits_of(flow))
+    culprits = culprits_of(flow)
     right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
     for number, conflicts in culprits.items():
-        index = indices.get(number, ())
-        if not index and (earlier := [*_confined_before(flow, number, conflicts)]):
+        if earlier := [*_confined_before(flow, number, conflicts)]:
             yield from earlier
             continue
         source, conflict = flow.sources[number], min(conflicts, key=lambda one: "bhmndegw".find(one.letter[0]))
@@ -31,88 +34,18 @@ def misread(run: FollowedRun) -> Iterator[Suspect]:
         yield Suspect(
             "load" if source.site.operation == "load" else "store", source.tensor, source.site,
             blamed(source.site, right), _of_conflict(flow, number, conflict), extent,
-            beside=_apart(flow, number) if index else tuple(addressing(flow, number, culprits)),
-            letter=conflict.letter, reached=tuple((there, here) for there, here in sides if there != here), index=index,
+            beside=tuple(addressing(flow, number, culprits)), letter=conflict.letter,
+            reached=tuple((there, here) for there, here in sides if there != here),
         )  # fmt: skip
-
-
-def _by_one_index(
-    flow: Flow, culprits: Mapping[int, list[Conflict]]
-) -> tuple[dict[int, tuple[Chain, ...]], dict[int, list[Conflict]]]:
-    """By culprit the lines of the index by which it and others are misled, if there is one; and the culprits then.
-
-    Those of a kernel that only seem to be some, since they meet what is misled, are none any more.
-    """
-    indices, left = dict[int, tuple[Chain, ...]](), dict(culprits)
-    for kernel in dict.fromkeys(flow.sources[number].site.kernel for number in culprits):
-        own = [number for number in culprits if flow.sources[number].site.kernel == kernel]
-        conflicts = list({id(one): one for number in own for one in culprits[number]}.values())
-        found = common_index(flow, conflicts) if len(own) > 1 else None
-        if found is not None:
-            indices |= dict.fromkeys(found[1], tuple(flow.lines[line] for line in found[0]))
-            left = {number: each for number, each in left.items() if number not in own}
-            left |= {number: _with_right_ones(conflicts, number, found[1]) for number in found[1]}
-    return indices, left
-
-
-def _with_right_ones(conflicts: Sequence[Conflict], number: int, misled: Collection[int]) -> list[Conflict]:
-    """The conflicts of an access with what is right; with anything, where it has none of these."""
-    own = [one for one in conflicts if number in one.left | one.right]
-    return [one for one in own if len({one.left.isdisjoint(misled), one.right.isdisjoint(misled)}) > 1] or own
-
-
-# What is one number throughout a program.
-_LETTERS = ("b", "h", "g")
-
-
-def common_index(flow: Flow, conflicts: Sequence[Conflict]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The lines that make the number of a batch or head by which several tensors are misread, and these accesses.
-
-    Where the head of K and V is wrong, K disagrees with q and V with dO. By votes q or dO may lose, which are right. A
-    line that all addresses of one side have in common, and none of the other, is one fault. The likeliest line comes
-    first, and loads do. None where something else is misread too, where no line tells the sides of every conflict
-    apart, or where lines of either side do: then nobody knows which of them is at fault.
-    """
-    if any(one.letter not in _LETTERS for one in conflicts):
-        return None
-    sides: dict[frozenset[int], list[int]] = defaultdict(list)
-    behind = _behind(flow, (number for one in conflicts for number in one.left | one.right))
-    # Loads that met others, and are in no conflict that is asked about, are right.
-    right = {number for number, letter in flow.agreed if letter in _LETTERS and flow.agreed[number, letter]}
-    right = {number for number in right if flow.sources[number].site.operation == "load"}
-    for line in behind - flow.spread:
-        users = frozenset(number for number, lines in flow.slices.items() if line in lines)
-        accused = [_accused(one, users) for one in conflicts]
-        if all(accused) and not right & (users - _union(accused)):
-            sides[_union(accused)].append(line)
-    if len(sides) != 1:
-        return None
-    ((misled, lines),) = sides.items()
-    # The number of a head is mostly a quotient or a remainder; what is multiplied by it is less likely wrong.
-    ordered = sorted(lines, key=lambda line: (line in flow.divided, line), reverse=True)
-    by_kind = sorted(misled, key=lambda number: (flow.sources[number].site.operation != "load", number))
-    return (tuple(ordered), tuple(by_kind)) if len(misled) > 1 else None
 
 
 def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
     return frozenset[int]().union(*sets)
 
 
-def _accused(conflict: Conflict, users: frozenset[int]) -> frozenset[int]:
-    """The side of a conflict of which every access has an address made by a line; none where both are, or neither."""
-    whole = [side for side in (conflict.left, conflict.right) if side and side <= users]
-    return whole[0] if len(whole) == 1 else frozenset()
-
-
 def _behind(flow: Flow, numbers: Iterable[int]) -> frozenset[int]:
     """The lines that made the addresses of some accesses."""
     return _union(flow.slices.get(number, frozenset()) for number in numbers)
-
-
-def _apart(flow: Flow, culprit: int) -> tuple[Chain, ...]:
-    """The lines that made the address of a misread access and of no other."""
-    own = _behind(flow, [culprit]) - _behind(flow, (number for number in flow.slices if number != culprit))
-    return tuple(flow.lines[number] for number in sorted(own, reverse=True))
 
 
 def addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> Iterator[Chain]:
@@ -276,3 +209,105 @@ def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
         return f"{tensor} is {verb} in no block of rows and columns, and a dot sums it with {names}"
     does = "outside its elements" if here < 0 else f"at {word} {here}"
     return f"{tensor} is {verb} {does} where it meets {word} {there} of {names}"
+
+
+# --- masks that are right for other elements
+
+
+@dataclass(frozen=True)
+class _MaskedTile:
+    """Scores that were masked."""
+
+    node: Node
+    at: Array
+    """[4, entries]: batch, head, row and key of those that have all four."""
+    kept: Array
+    """[entries] bool: what is left unmasked."""
+
+    def fits(self, valid: Array, by: int) -> bool | None:
+        """Whether the edge of a mask that lies so many keys further on shows in it; None where it is another mask."""
+        b, h, m, n = self.at
+        there = (n + by >= 0) & (n + by < valid.shape[3])
+        kept = self.kept[there]
+        due = valid[b[there], h[there], m[there], n[there] + by]
+        return None if not np.array_equal(due, kept) else bool(kept.any() and not kept.all())
+
+
+def masked_elsewhere(run: FollowedRun) -> Iterator[Suspect]:
+    """The loads of what a mask covers as if it lay elsewhere, where the mask is right for what lies there."""
+    masked, others = defaultdict[Site, list[_MaskedTile]](list), set[Site]()
+    for node in run.flow.nodes:
+        if (tile := _masked(node)) is not None:
+            masked[node.site].append(tile)
+        elif node.site.operation == "fadd":
+            others.add(node.site)
+    for site, tiles in masked.items():
+        if site not in others and (by := _shift(run.roles.valid, tiles)):
+            yield from _suspects(run, site, tiles, by)
+
+
+def _masked(node: Node) -> _MaskedTile | None:
+    """What a mask was put on by a select, or by adding it; None of any other operation."""
+    lanes, first = node.lanes, node
+    if node.value is None or lanes is None or (node.site.operation == "select" and node.role is None):
+        return None
+    while (is_select := first.site.operation == "select") or _adds_a_mask(first):
+        # Of scores that no row sees nothing is known. What a mask is added to is them all the same.
+        made = [one for one in first.operands if one.lanes is not None and (one.role is not None or not is_select)]
+        if first.lanes is None or not {*"bhmn"} <= first.lanes.at.keys() or not made:
+            return None
+        first = made[0]
+    if first is node:
+        return None
+    at = np.stack([np.broadcast_to(lanes.at[x], node.value.shape) for x in "bhmn"])
+    known = (at >= 0).all(0)
+    return _MaskedTile(node, at[:, known], np.asarray(node.value == first.value)[known])
+
+
+def _adds_a_mask(node: Node) -> bool:
+    """Whether it adds 0 to some scores, and to all others so little that their exponential vanishes."""
+    before = node.operands[0].value if len(node.operands) == 1 else None
+    if node.site.operation != "fadd" or before is None or node.value is None or node.value.shape != before.shape:
+        return False
+    return bool(((node.value == before) | (node.value < before - VANISHING)).all())
+
+
+def _shift(valid: Array, tiles: Sequence[_MaskedTile]) -> int:
+    """By how many keys further all tiles are masked: whole tiles of keys, or rows, to either side.
+
+    0 where that explains not all, or no mask's edge shows it: a mask of which one end alone is elsewhere is wrong.
+    """
+    sizes = {len(np.unique(each)) for each in tiles[0].at[2:]}
+    every = {sign * by for size in sizes if size for by in range(size, valid.shape[3], size) for sign in (1, -1)}
+    for by in (0, *sorted(every, key=lambda by: (abs(by), by))):
+        fits = [tile.fits(valid, by) for tile in tiles]
+        if None not in fits:
+            return by if any(fits) else 0
+    return 0
+
+
+def _suspects(run: FollowedRun, site: Site, tiles: Sequence[_MaskedTile], by: int) -> Iterator[Suspect]:
+    flow, (first, second) = run.flow, (tile.at.min(1) for tile in (tiles[0], tiles[min(1, len(tiles) - 1)]))
+    # Where a program's loop goes over rows, the rows of the next tile are others, and the keys are not.
+    letter = "m" if first[2] != second[2] and first[3] == second[3] else "n"
+    load = _load(tiles[0].node, letter)
+    number = next((number for number, one in enumerate(flow.sources) if load and one.site == load.site), None)
+    if number is None:
+        return
+    source, here, line = flow.sources[number], int(first["bhmn".index(letter)]), places(site.lines)[-1].line
+    there = here + by if letter == "n" else here - by
+    reason = f"{source.tensor} is read at {AXIS_WORDS[letter]} {here}, and line {line} masks it as if it were "
+    reason += f"{AXIS_WORDS[letter]} {there}: the mask is right for that"
+    moved = [each for each, x in flow.reached if x == letter and flow.sources[each].site.kernel == site.kernel]
+    yield Suspect(
+        "load", source.tensor, source.site, source.site.lines, reason, share(len(tiles), len(tiles), "tile"),
+        beside=tuple(addressing(flow, number, moved)), used=(site.lines,), letter=letter, reached=((there, here),),
+    )  # fmt: skip
+
+
+def _load(node: Node, letter: str) -> Node | None:
+    """The load of the input that gives scores their rows or keys; nothing behind a load, which other kernels made."""
+    for one in behind([node], lambda one: one.operands if one.site.operation != "load" else ()):
+        if one.site.operation == "load" and one.lanes is not None and letter in one.lanes.at:
+            return one
+    return None

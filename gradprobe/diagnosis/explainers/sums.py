@@ -1,4 +1,4 @@
-"""Sums that lack pairs of a row and a key, or hold some twice."""
+"""Results that lack something: pairs of a row and a key that are not summed, or twice, and what no program stores."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ...inputs.memory import Array
-from ...model.intermediates import PRODUCTS
+from ...model.intermediates import AXIS_WORDS, PRODUCTS, title
 from ...model.layout_run import ASKED, LACKING, MORE, NONE, TWICE, VisitedPairs
 from ...model.number import plural
 from ...runtime.interpreter.dataflow import Node, Site, StoredTile, behind
 from ..follow import FollowedRun
-from .misread import culprits_of
-from .suspect import NEVER, Chain, Suspect, share
+from .misread import culprits_of, is_loaded
+from .suspect import NEVER, Suspect, share
 
 
 def pairs(run: FollowedRun) -> Iterator[Suspect]:
@@ -33,11 +33,7 @@ def pairs(run: FollowedRun) -> Iterator[Suspect]:
 
 def _left_out(run: FollowedRun, name: str, stores: Sequence[StoredTile], missing: Array) -> Suspect:
     stored = _of_pairs(stores, missing)
-    sites = summing(stored.node)
-    if of := _whole(run.roles.valid, missing, name):
-        extent = share(int(missing.sum()), int(run.roles.valid.sum()), "pair")
-        return Suspect("unstored", name, sites[0], sites[0].lines, f"no program sums {name} for {of}", extent)
-    worked = np.zeros_like(missing)
+    sites, worked = summing(stored.node), np.zeros_like(missing)
     for node in (one for one in run.flow.nodes if one.site in sites):
         for part, counted in _lanes_of(node, worked):
             np.logical_or(part, counted, out=part)
@@ -51,8 +47,8 @@ def _suspect(run: FollowedRun, name: str, stored: StoredTile, pairs: Array, what
     reason = f"{int(pairs.sum()):,} pairs of a row and a key are {what}, the first of row {m} and key {n} "
     reason += f"(batch {b}, head {h}){more}"
     extent = share(int(pairs.sum()), int(run.roles.valid.sum()), "pair")
-    beside, counted = tuple(one.lines for one in others), tuple(_counting(run, stored))
-    return Suspect("pairs", name, site, site.lines, reason, extent, beside=beside, counted=counted)
+    beside = tuple(one.lines for one in others)
+    return Suspect("pairs", name, site, site.lines, reason, extent, beside=beside)
 
 
 def _of_pairs(stores: Sequence[StoredTile], pairs: Array) -> StoredTile:
@@ -72,29 +68,6 @@ def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
         yield part, counts[lane] > 0
 
 
-def _counting(run: FollowedRun, stored: StoredTile) -> Iterator[Chain]:
-    """The lines that are in the address of each load whose rows, or keys, are summed over, and of no other load."""
-    flow, lanes = run.flow, stored.node.lanes
-    having, others = list[frozenset[int]](), frozenset[int]()
-    for number, source in enumerate(flow.sources):
-        if (source.site.kernel, source.site.operation) == (stored.site.kernel, "load"):
-            if lanes is not None and lanes.cover is not None and (number, lanes.cover.letter) in flow.reached:
-                having.append(flow.slices[number])
-            else:
-                others |= flow.slices[number]
-    own = frozenset.intersection(*having) - others if having else frozenset[int]()
-    yield from (flow.lines[number] for number in sorted(own, reverse=True))
-
-
-def _whole(valid: Array, missing: Array, name: str) -> str:
-    """The rows of a result all of whose pairs are missing, where no others are; "" where there are others."""
-    word, axes = ("key", (0, 1, 2)) if name in ("dK", "dV") else ("row", (0, 1, 3))
-    none_left = ~(valid & ~missing).any(axes) & valid.any(axes)
-    if not none_left.any() or missing.any(axes)[~none_left].any():
-        return ""
-    return f"{plural(int(none_left.sum()), word)}, the first {int(np.flatnonzero(none_left)[0])}"
-
-
 def nothing_summed(run: FollowedRun) -> Iterator[Suspect]:
     """Results into which nothing was summed: the loop that makes them never runs."""
     filled, total = {one.home for one in run.flow.stores}, int(run.roles.valid.sum())
@@ -104,6 +77,23 @@ def nothing_summed(run: FollowedRun) -> Iterator[Suspect]:
         if name in run.wrong and home not in filled:
             reason = "what is stored comes from no load"
             yield Suspect("pairs", name, site, site.lines, reason, share(total, total, "pair"))
+
+
+# What an input is to be summed with.
+_PARTNERS = {of.other: of.matrix for of in PRODUCTS.values()}
+
+
+def unmade(run: FollowedRun) -> Iterator[Suspect]:
+    """The dots of one input alone that make wrong results, where no others do: its scores were lost on the way."""
+    stored = [] if run.flow.failures else [one.node for one in run.stores]
+    nodes = behind(stored, lambda node: node.operands if node.site.operation != "dot" else ())
+    dots = [node for node in nodes if node.site.operation == "dot"]
+    if all(len(one.operands) == 1 and is_loaded(one.operands[0]) for one in dots):
+        for site in dict.fromkeys(one.site for one in dots if one.operands[0].name in _PARTNERS):
+            name = next(one.operands[0].name for one in dots if one.site == site)
+            extent = share(run.tiles[site], run.tiles[site], "tile")
+            reason = f"{name} is summed with a value that comes from no load"
+            yield Suspect("value", _PARTNERS[name], site, site.lines, reason, extent)
 
 
 def visited_in(run: FollowedRun) -> tuple[VisitedPairs, ...]:
@@ -165,3 +155,69 @@ def summing(node: Node) -> tuple[Site, ...]:
     found = dict.fromkeys(one.site for one in behind([node], made_of) if one.site.operation in ("dot", "reduce"))
     dots = tuple(site for site in found if site.operation == "dot")
     return dots or tuple(found) or (node.site,)
+
+
+# --- what is stored nowhere
+
+
+def never_stored(run: FollowedRun) -> Iterator[Suspect]:
+    """Results of which some rows or keys, heads or batches are stored by no program: too few of them are launched, or
+    two take the same.
+
+    Nothing of kernels that store a mere number, which is right where no pair of a row and a key is seen; nor of scores,
+    which are stored where they are worked on.
+    """
+    flow, by_name = run.flow, dict[str, list[int]]()
+    of_numbers = {site.kernel for site in flow.empty.values()}
+    for number, source in enumerate(flow.sources):
+        is_store = source.site.operation != "load" and source.site.kernel not in of_numbers
+        if is_store and title(source.tensor) in run.wrong and not {*"mn"} <= {*flow.filled[number][0]}:
+            by_name.setdefault(title(source.tensor), []).append(number)
+    for name, numbers in by_name.items():
+        letters, site = flow.filled[numbers[0]][0], flow.sources[numbers[0]].site
+        filled = [here for axes, here in map(flow.filled.__getitem__, numbers) if axes == letters]
+        needed = _needed(run, letters)
+        never = needed & ~np.logical_or.reduce(filled)
+        if never.any():
+            reason, extent = _lacking(letters, needed, never, name)
+            beside = tuple(flow.lines[line] for line in _placing(run, numbers))
+            yield Suspect("unstored", name, site, site.lines, reason, extent, beside=beside)
+
+
+def _needed(run: FollowedRun, letters: str) -> Array:
+    """[of these axes] bool: where something is that some row sees some key for."""
+    kept = letters.replace("g", "h")
+    needed = run.roles.valid.any(tuple(at for at, letter in enumerate("bhmn") if letter not in kept))
+    if "g" not in letters:
+        return needed
+    axis, shape = letters.index("g"), [run.flow.sizes[letter] for letter in letters]
+    return needed.reshape(*shape[: axis + 1], -1, *shape[axis + 1 :]).any(axis + 1)
+
+
+def _lacking(letters: str, needed: Array, never: Array, name: str) -> tuple[str, str]:
+    """What is never stored, in words, and how much that is: whole batches, heads, rows or keys; else of which head."""
+    for at, letter in enumerate(letters):
+        others = tuple(axis for axis in range(len(letters)) if axis != at)
+        whole = ~(needed & ~never).any(others) & needed.any(others)
+        if whole.any():
+            many, first = int(whole.sum()), int(np.flatnonzero(whole)[0])
+            words = f"no program stores {plural(many, AXIS_WORDS[letter])} of {name}, the first {first}"
+            return words, share(many, whole.size, AXIS_WORDS[letter])
+    *above, first = (int(at) for at in np.argwhere(never)[0])
+    many, word = int(never[tuple(above)].sum()), AXIS_WORDS[letters[-1]]
+    of = " and ".join(f"{AXIS_WORDS[letter]} {at}" for letter, at in zip(letters, above, strict=False))
+    words = f"no program stores {plural(many, word)} of {name} in {of}, the first {first}"
+    return words, share(int(never.sum()), int(needed.sum()), word)
+
+
+def _placing(run: FollowedRun, numbers: Sequence[int]) -> list[int]:
+    """The lines behind all addresses of a kernel that leave something out; last those behind others as well."""
+    flow, kernel = run.flow, run.flow.sources[numbers[0]].site.kernel
+    short, others = [flow.slices[number] for number in numbers], frozenset[int]()
+    for number, (letters, filled) in flow.filled.items():
+        if letters and number not in flow.derived and flow.sources[number].site.kernel == kernel:
+            if (_needed(run, letters) & ~filled).any():
+                short.append(flow.slices[number])
+            else:
+                others |= flow.slices[number]
+    return sorted(frozenset.intersection(*short), key=lambda line: (line in others, -line))

@@ -22,8 +22,7 @@ class Suspect:
     kind: str
     """load, store: it reads, or writes, other elements than it should; masked: it leaves out what is needed; value: its
     operands are right and its result is not; stored: it is right but for a constant; pairs: rows and keys are left out
-    of what is stored, or counted twice; unstored: no program stores some of a result; grid: some programs work on no
-    head.
+    of what is stored, or counted twice; unstored: no program stores some of a result.
     """
     name: str
     """The intermediate that is wrong there, or the tensor that is misread; "" where it is not known."""
@@ -40,23 +39,14 @@ class Suspect:
     """Where that is made which enters there: of an access, its address alone; of a value, what was compared with
     nothing, such as an offset, a term or a mask; of pairs, the other dots that sum them."""
     used: Sequence[Chain] = ()
-    """Where it is worked on as if it were otherwise, which may be the fault as well: the dots that a tile lies
-    across in, the operation that an odd factor does not fit."""
+    """Where it is worked on as if it were otherwise, which may be the fault as well: the dots that a tile lies across
+    in, the mask that is right for other keys."""
     letter: str = ""
     """Of a load or a store the axis in which it reaches other indices than it should."""
     reached: tuple[tuple[int, int], ...] = ()
     """These indices: the one that it should reach, and the one that it does, below 0 outside the tensor."""
-    unmasked: Sequence[Chain] = ()
-    """Where the scores that it works on are made, or masked last, which are not masked where rows do not see keys."""
-    index: Sequence[Chain] = ()
-    """Where the number of a batch or head is made by which this access and others are misled, the likeliest first."""
-    counted: Sequence[Chain] = ()
-    """Of pairs: where the rows or keys are counted of which some are left out."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it is right where rows see keys, not masked where they do not, and summed over."""
-        return self.unmasked[:1] == (self.site.lines,)
+    is_open: bool = False
+    """Whether it is right where rows see keys, not masked where they do not, and summed over."""
 
 
 def share(count: int, total: int, noun: str) -> str:

@@ -1,11 +1,11 @@
 """Dataflow: what the tiles of interpreted Triton kernels hold, element by element, and what they were made of."""
 
 from .accesses import place
-from .graph import CASTS, AccessLine, Conflict, Crossing, Flow, Node, Role, Site, StoredTile, behind
+from .graph import CASTS, AccessLine, Conflict, Flow, Node, Role, Site, StoredTile, behind
 from .lanes import NOWHERE, Lanes
 from .tracer import followed
 
 __all__ = [
-    "CASTS", "NOWHERE", "AccessLine", "Conflict", "Crossing", "Flow", "Lanes", "Node", "Role", "Site", "StoredTile",
+    "CASTS", "NOWHERE", "AccessLine", "Conflict", "Flow", "Lanes", "Node", "Role", "Site", "StoredTile",
     "behind", "followed", "place",
 ]  # fmt: skip

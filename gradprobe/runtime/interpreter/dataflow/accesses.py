@@ -145,7 +145,7 @@ class IndexedAccesses:
             return {x: at[np.clip(offsets, 0, len(at) - 1)] for x, at in shadow.items()}
         key = (owner.start, owner.elements.span)
         if key not in self._tables:
-            self._tables[key] = IndexTable(owner, letters, self.flow.sizes)
+            self._tables[key] = IndexTable(owner.elements, letters, self.flow.sizes)
         return self._tables[key].at(_offsets(owner.start, addresses, owner.elements.itemsize))
 
     def _leave(self, view: View, addresses: Array, here: Mapping[str, Array], node: Node) -> None:
@@ -213,7 +213,7 @@ def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
         letters: the axes of the tensor.
         is_alone: whether no other result lies in its storage, whose stores would be taken for this one's.
     """
-    table = IndexTable(view, letters, flow.sizes)
+    table = IndexTable(view.elements, letters, flow.sizes)
     for store in (one for one in flow.unplaced if one.home == view.low):
         at = table.at((store.offsets - (view.start - view.low)) // view.elements.itemsize)
         if is_alone or any((index >= 0).any() for index in at.values()):

@@ -135,17 +135,6 @@ class Conflict:
 
 
 @dataclass(frozen=True)
-class Crossing:
-    """A vector that met a tile of scores along the wrong axis: its rows where those have keys, or the reverse."""
-
-    site: Site
-    letter: str
-    """m or n: of what the vector has one number each."""
-    vector: Node
-    scores: Node
-
-
-@dataclass(frozen=True)
 class StoredTile:
     """One store, or atomic, of a tile whose origin is known."""
 
@@ -182,7 +171,6 @@ class Flow:
     """By letter."""
     judge: Callable[[Array, Lanes], Role | None]
     conflicts: list[Conflict] = field(default_factory=list)
-    crossings: list[Crossing] = field(default_factory=list)
     agreed: Counter[tuple[int, str]] = field(default_factory=Counter)
     """By the number of a source and a letter, how often its indices agreed with another's."""
     irregular: set[int] = field(default_factory=set)
@@ -199,10 +187,6 @@ class Flow:
     """By the number of a source, those of the lines that made its addresses."""
     lines: list[tuple[Line, ...]] = field(default_factory=list)
     """By number: the lines that made an address, each with the calls that led there."""
-    spread: set[int] = field(default_factory=set)
-    """By number: those of these lines that made a tile of indices, not one number alone."""
-    divided: set[int] = field(default_factory=set)
-    """By number: those of these lines that made a quotient or a remainder."""
     stores: list[StoredTile] = field(default_factory=list)
     unplaced: list[Unplaced] = field(default_factory=list)
     empty: dict[int, Site] = field(default_factory=dict)

@@ -17,7 +17,7 @@ import numpy as np
 from ....inputs.memory import Array, Elements
 
 if TYPE_CHECKING:
-    from ..memory.views import View
+    pass
 
 NOWHERE = -1
 """The index of a lane that was masked, or whose element is not known."""
@@ -201,9 +201,9 @@ _AXIS = re.compile(r"\(\w+\)|\w")
 class IndexTable:
     """The index of each element of a tensor, by its offset from the first one; a key head for each head too."""
 
-    def __init__(self, view: View, letters: str, sizes: Mapping[str, int]) -> None:
+    def __init__(self, elements: Elements, letters: str, sizes: Mapping[str, int]) -> None:
         # Of an axis of stride 0 nothing is known but its first index.
-        axes = _split(view.elements, letters, sizes)
+        axes = _split(elements, letters, sizes)
         held = [axis for axis, (_, size, step) in enumerate(axes) if step or size == 1]
         self._letters = {letter for letter, _, _ in axes} - {"1"}
         steps = np.ogrid[tuple(slice(axes[axis][1]) for axis in held)]

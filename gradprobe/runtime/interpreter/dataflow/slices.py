@@ -15,29 +15,24 @@ from .graph import Flow
 _KEY = "gradprobe slice"
 _NONE = frozenset[int]()
 # The operations on whole numbers and pointers, whose lines belong to what they make; the others only hand lines on.
-_STEPS = "addptr add sub mul and or xor shl ashr lshr minsi maxsi minui maxui make_block_ptr advance"
-_DIVIDING = "sdiv udiv srem urem"
+_STEPS = (
+    "addptr add sub mul sdiv udiv srem urem and or xor shl ashr lshr minsi maxsi minui maxui make_block_ptr advance"
+)
 _HAND_ON = (*REARRANGING, "create_int_cast", "create_bitcast", "create_int_to_ptr", "create_ptr_to_int")
 
 
 def notes_of_slices(flow: Flow) -> Iterator[tuple[str, Note]]:
     """What is to be called after each operation by which addresses are made."""
-    for words, divided in ((_STEPS, set[int]()), (_DIVIDING, flow.divided)):
-        yield from ((f"create_{name}", partial(_step, flow, divided)) for name in words.split())
+    yield from ((f"create_{name}", partial(_step, flow)) for name in _STEPS.split())
     yield from ((name, _hand_on) for name in _HAND_ON)
     yield from ((name, _of_block) for name in OF_BLOCKS)
 
 
-def _step(flow: Flow, divided: set[int], step: Operation) -> None:
-    """Takes the line into the slice of what it made, and among those that `divided`."""
+def _step(flow: Flow, step: Operation) -> None:
+    """Takes the line into the slice of what it made."""
     result = step.result
-    if isinstance(result, Handle) and result.data.dtype.kind not in "iu":
-        return
-    line = flow.line()
-    _keep(result, slice_of(*step.args) | {line})
-    divided.add(line)
-    if isinstance(result, Handle) and result.data.size > 1:
-        flow.spread.add(line)
+    if not isinstance(result, Handle) or result.data.dtype.kind in "iu":
+        _keep(result, slice_of(*step.args) | {flow.line()})
 
 
 def _hand_on(step: Operation) -> None:

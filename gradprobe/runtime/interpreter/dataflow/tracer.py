@@ -20,7 +20,7 @@ from ..memory.stream import Access, Watcher
 from ..memory.watched_launch import Launch
 from ..operations import REARRANGING, Handle, Note, Operation
 from .accesses import IndexedAccesses
-from .graph import Crossing, Flow, Node, Tile
+from .graph import Flow, Node, Tile
 from .lanes import NOWHERE, Cover, Lanes, reduced, without
 from .meetings import lacking, laid_across, lane_by_lane, product
 from .slices import notes_of_slices
@@ -105,9 +105,7 @@ class _Tracer(Watcher):
         site = self._flow.site(name)
         known = [tile.lanes if tile else None for tile in tiles]
         for number, letter in laid_across(tiles):
-            vector, scores, own = tiles[number], tiles[1 - number], known[number]
-            if vector is not None and scores is not None and own is not None:
-                self._flow.crossings.append(Crossing(site, letter, vector.node, scores.node))
+            if (own := known[number]) is not None:
                 known[number] = without(own, {letter})  # its load is not to be blamed, nor what is made of both
         lanes = lane_by_lane(self._flow, known, name, site)
         self._flow.note(step.result, site, _nodes(tiles), lanes)

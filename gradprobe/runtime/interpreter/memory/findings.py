@@ -99,8 +99,6 @@ class AccessFinding:
     """Of the same: the kernel and the line that stored the rest of it before; None where none did."""
     runs_on: bool = False
     """Whether each of these accesses left the tensor with every lane, in a program where its line had been inside."""
-    beyond: tuple[int, int, int] | None = None
-    """(axis, first, many) where all programs from the first on along an axis with that many did it, and no others."""
 
     @property
     def place(self) -> SourceLine:

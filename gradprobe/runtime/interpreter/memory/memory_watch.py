@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,23 +31,13 @@ class _Count:
     """All accesses of one kind that one line made to one tensor."""
 
     first: AccessFinding
-    launch: Launch
     runs_on: bool = True
     lanes: int = 0
     programs: set[tuple[int, Program]] = field(default_factory=set)
 
     @property
     def finding(self) -> AccessFinding:
-        many, beyond = len(self.programs), next(self._beyond(), None)
-        return replace(self.first, lanes=self.lanes, programs=many, beyond=beyond, runs_on=self.runs_on)
-
-    def _beyond(self) -> Iterator[tuple[int, int, int]]:
-        """(axis, first, many) of each axis along which all programs from the first on did it, and no others."""
-        grid, launches = self.launch.grid or (), {number for number, _ in self.programs}
-        for axis, many in enumerate(grid):
-            first = min(program[axis] for _, program in self.programs)
-            if first and len(self.programs) == len(launches) * math.prod(grid) // many * (many - first):
-                yield axis, first, many
+        return replace(self.first, lanes=self.lanes, programs=len(self.programs), runs_on=self.runs_on)
 
 
 class Memory(Watcher):
@@ -177,7 +166,7 @@ class Memory(Watcher):
                 before, its_lines = self._last.get(view.low, (launch, ()))
                 rest = None if before is launch else (before.kernel, places(its_lines)[0])
                 first = replace(first, allocated=made, rest=rest)
-            self._findings[key] = _Count(first, launch)
+            self._findings[key] = _Count(first)
         count, program = self._findings[key], (launch.number, access.program)
         inside = self._inside.get(_numbers(lines))
         count.runs_on &= bool(which.all()) and inside is not None and inside[:2] == program

@@ -1,20 +1,21 @@
-"""The first values that are wrong: their operands are right, and they are not."""
+"""Values: the first that are wrong although what they are made of is right, and what is right but for a constant."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 
 from ...model.intermediates import AXIS_WORDS, MATRIX_OF, PRODUCTS, in_place_of, made_of
 from ...model.number import in_words, spans
-from ...runtime.interpreter.dataflow import CASTS, Lanes, Node, Site
+from ...runtime.interpreter.dataflow import CASTS, Node, Site, behind
 from ...runtime.interpreter.memory.findings import places
-from ..agreement import HERE, SPOILT
-from ..follow import FollowedRun
-from .factors import entries, odd_factor
+from ..agreement import SPOILT
+from ..follow import STORED, FollowedRun
+from .misread import is_loaded
 from .sums import are_partial, pairs, partly
 from .suspect import Chain, Suspect, blamed, share
 
@@ -24,33 +25,32 @@ _Tiles = list[tuple[Node, Node]]
 
 def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
     """The operations whose operands are right and whose result is not, on the way to what is wrong."""
-    found: dict[Site, _Tiles] = {}
+    found = defaultdict[Site, _Tiles](list)
     for node, used_by in _first_wrong(run):
-        found.setdefault(node.site, []).append((node, used_by))
+        found[node.site].append((node, used_by))
     compared = Counter(node.site for node in run.flow.nodes if node.role is not None)
-    extents = {site: share(len({node for node, _ in tiles}), compared[site], "tile") for site, tiles in found.items()}
-    explained = dict([*_by_masks(run, found, extents), *_by_factors(run, found, extents)])
-    yield from dict.fromkeys(explained.values())
     earlier, fine, lacking = set[str](), _fine(run.flow.nodes), {one.site.kernel for one in pairs(run)}
-    for site in sorted(found, key=lambda site: found[site][0][0].number):
-        if site in explained:
-            earlier.add(site.kernel)
-        elif (suspect := _suspect(run, found[site], extents[site])) is not None:
-            nodes = [node for node, _ in found[site]]
-            is_partial = site.kernel in lacking and all(_is_of_a_part(run, node) for node in nodes)
+    told = set[Suspect]()
+    for site, tiles in sorted(found.items(), key=lambda each: each[1][0][0].number):
+        extent, node = share(len({node for node, _ in tiles}), compared[site], "tile"), tiles[0][0]
+        suspect = _masked(run, node, extent) or _wrong(run, tiles, extent)
+        if suspect is None or suspect in told:
+            continue
+        if suspect.kind == "value":
             # What was loaded and compared with nothing host code may have made of what is wrong.
-            unseen = [one for one in nodes[0].operands if one.role is None and one.site.operation == "load"]
+            unseen = [one for one in node.operands if one.role is None and one.site.operation == "load"]
             is_behind = bool(earlier - {site.kernel}) and bool(unseen)
             is_masked = site.operation == "select" and site.kernel in earlier  # its mask may be made of what is wrong
-            is_unsure = site in fine or is_partial or is_behind or is_masked
-            is_unsure |= not suspect.name and _is_loaded(nodes[0])
-            if suspect.kind == "value":
-                suspect = replace(suspect, is_sure=not is_unsure)
-                earlier |= {site.kernel} if suspect.is_sure else set()
-            yield suspect
+            # Of what is loaded and is nothing that is known nobody says what it should be: not the load need be wrong.
+            is_unnamed = not suspect.name and is_loaded(node)
+            is_unsure = site in fine or site.kernel in lacking or is_behind or is_masked or is_unnamed
+            suspect = replace(suspect, is_sure=not is_unsure)
+        earlier |= {site.kernel} if suspect.is_sure and suspect.kind != "pairs" else set()
+        told.add(suspect)
+        yield suspect
 
 
-def _suspect(run: FollowedRun, tiles: _Tiles, extent: str) -> Suspect | None:
+def _wrong(run: FollowedRun, tiles: _Tiles, extent: str) -> Suspect | None:
     """What is told of wrong tiles of one operation; None of what no form is."""
     (node, used_by), site = tiles[0], tiles[0][0].site
     name = expected(node, run)
@@ -67,83 +67,35 @@ def _suspect(run: FollowedRun, tiles: _Tiles, extent: str) -> Suspect | None:
         name, reason = _of_rows(run, sorted({node for node, _ in tiles}, key=lambda one: one.number))
     else:
         reason = _of_summed(node, used_by) if is_open or node.is_known else _of_value(node, name)
-    beside = tuple(dict.fromkeys(_entering(run, node)))
-    beside += (used_by.site.lines,) if is_open else ()
-    # What is multiplied by a constant may well have had it.
-    beside += tuple(one.lines for one in entries(node)) if site.operation == "fmul" else ()
-    unmasked = (*([site.lines] if is_open else []), *dict.fromkeys(_unmasked(node)))
+    beside = (*dict.fromkeys(_entering(run, node)), *([used_by.site.lines] if is_open else []))
     lines = blamed(site, run.right.keys() - {site})
-    return Suspect("value", name, site, lines, reason, extent, beside=beside, unmasked=unmasked)
+    return Suspect("value", name, site, lines, reason, extent, beside=beside, is_open=is_open)
 
 
-def _by_factors(
-    run: FollowedRun, found: Mapping[Site, _Tiles], extents: Mapping[Site, str]
-) -> Iterator[tuple[Site, Suspect]]:
-    """What gave an operand of a wrong value an odd factor, by the site of that value."""
-    told = dict[Site, Suspect]()
-    for site, ((node, _), *_) in found.items():
-        odd, wanted = (None if node.is_known else odd_factor(run, node)) or (node, "")
-        if wanted and odd.role is not None:
-            reason = f"line {places(site.lines)[-1].line} needs {wanted} {HERE} {odd.role.formula}"
-            lines = blamed(odd.site, run.right.keys() - {odd.site})
-            suspect = Suspect("value", odd.name, odd.site, lines, reason, extents[site], used=(site.lines,))
-            yield site, told.setdefault(odd.site, suspect)
-    for site, ((node, _), *_) in found.items():
-        yield from ((site, told[entry]) for entry in entries(node) if entry in told)
-
-
-def _by_masks(
-    run: FollowedRun, found: Mapping[Site, _Tiles], extents: Mapping[Site, str]
-) -> Iterator[tuple[Site, Suspect]]:
-    """The loads whose masks leave out what a wrong value is made of, by the site of that value."""
-    flow, wrong = run.flow, [site for site, ((node, _), *_) in found.items() if not node.is_known]
-    masked = {site: {each for each in flow.gaps.get(site, ()) if each[0] not in flow.unknown} for site in wrong}
-    gaps = {number for each in masked.values() for number, _ in each}
-    whole = [one.site for number, one in enumerate(flow.sources) if number not in gaps]
-    for site, each in masked.items():
-        for number in sorted({number for number, _ in each}):
-            source = flow.sources[number]
-            lacking = " and ".join(f"{AXIS_WORDS[letter]}s" for one, letter in sorted(each) if one == number)
-            reason = f"its mask leaves out {lacking} that line {places(site.lines)[-1].line} works on"
-            lines = blamed(source.site, whole)
-            yield site, Suspect("masked", source.tensor, source.site, lines, reason, extents[site])
-
-
-def _is_of_a_part(run: FollowedRun, node: Node) -> bool:
-    """Whether it is made of a sum that is right so far and lacks keys that its rows see: nothing that is known is."""
-    return any(_lacks_keys(run, one.lanes) for one in node.operands if one.name)
-
-
-def _lacks_keys(run: FollowedRun, lanes: Lanes | None) -> bool:
-    found = lanes.of_sum() if lanes is not None else None
-    if lanes is None or found is None or found[0] != "m" or "h" not in lanes.at or lanes.cover is None:
-        return False
-    _, b, m, counts = found
-    h = lanes.at["h"].max(tuple(axis for axis in range(lanes.at["h"].ndim) if axis != lanes.cover.axis))
-    inside = np.flatnonzero((b >= 0) & (h >= 0) & (m >= 0))
-    seen = run.roles.valid[b[inside], h[inside], m[inside]]
-    return bool((seen & (counts[inside, h[inside]] == 0)).any())
-
-
-def _is_loaded(node: Node) -> bool:
-    """Whether it is what was loaded, of which nothing says what it should be: not the load need be wrong."""
-    while node.site.operation in CASTS and len(node.operands) == 1:
-        (node,) = node.operands
-    return node.site.operation == "load" and not any(one.is_known for one in node.operands)
+def _masked(run: FollowedRun, node: Node, extent: str) -> Suspect | None:
+    """The load whose mask leaves out what a wrong value is made of."""
+    flow, site = run.flow, node.site
+    gaps = [each for each in sorted(flow.gaps.get(site, ())) if each[0] not in flow.unknown and not node.is_known]
+    if not gaps:
+        return None
+    number, source = gaps[-1][0], flow.sources[gaps[-1][0]]
+    lacking = " and ".join(f"{AXIS_WORDS[letter]}s" for one, letter in gaps if one == number)
+    reason = f"its mask leaves out {lacking} that line {places(site.lines)[-1].line} works on"
+    whole = [one.site for one in flow.sources if one is not source]
+    return Suspect("masked", source.tensor, source.site, blamed(source.site, whole), reason, extent)
 
 
 def _fine(nodes: Sequence[Node]) -> set[Site]:
     """The sites whose value is no intermediate and is right all the same: mostly, what is made of it is known."""
     used, unknown = Counter[Site](), Counter[Site]()
-    for node in nodes:
-        if not node.is_known:
-            unknown[node.site] += 1
-            used[node.site] += node.used
+    for node in (one for one in nodes if not one.is_known):
+        unknown[node.site] += 1
+        used[node.site] += node.used
     return {site for site, count in unknown.items() if 2 * used[site] >= count}
 
 
 def _entering(run: FollowedRun, node: Node) -> Iterator[Chain]:
-    """The lines of what a wrong value was made of and that was compared with nothing."""
+    """The lines of what a wrong value was made of that may be wrong where it is compared with nothing, or with less."""
     yield from (run.flow.sources[number].site.lines for number in sorted(node.lacking))
     # What is right but for a factor of its row is held to less.
     yield from (one.site.lines for one in node.operands if one.role is None or one.role.is_by_row)
@@ -151,17 +103,21 @@ def _entering(run: FollowedRun, node: Node) -> Iterator[Chain]:
     unscaled = [node] if any(one.name == "LSE" for one in node.operands) else []
     while unscaled := [one for of in unscaled for one in of.operands if one.name == "Q K^T"]:
         yield from (one.site.lines for one in unscaled)
+    for role, operand in ((one.role, one) for one in node.operands if one.role is not None):
+        if role.is_open:  # where it is masked last, or made
+            masked = (one for one in _alike(operand, "is_open") if one.site.operation == "select")
+            yield next(masked, operand).site.lines
+        if role.factor:  # where it got that
+            yield [*_alike(operand, "factor")][-1].site.lines
 
 
-def _unmasked(node: Node) -> Iterator[Chain]:
-    """Of operands that hold something where rows do not see keys: the last mask, or else where they are made."""
-    tops = [one for one in node.operands if one.name == "maximum of Q K^T so far"]
-    for operand in (*node.operands, *(one for top in tops for one in top.operands)):
-        first = last = operand if operand.role is not None and operand.role.is_open else None
-        while last is not None and last.site.operation != "select":
-            first, last = last, next((one for one in last.operands if one.role is not None and one.role.is_open), None)
-        if first is not None:
-            yield (last or first).site.lines
+def _alike(node: Node, name: str) -> Iterator[Node]:
+    """A value and what it was made of, as far back as their roles have something in common."""
+    last: Node | None = node
+    while last is not None:
+        yield last
+        same = [one for one in last.operands if one.role is not None and getattr(one.role, name)]
+        last = same[0] if same else None
 
 
 # --- the walk
@@ -191,17 +147,11 @@ def _first_wrong(run: FollowedRun) -> Iterator[tuple[Node, Node]]:
 
 
 def _leads_on(run: FollowedRun, node: Node, operand: Node) -> bool:
-    """Whether an operand of a wrong node is wrong itself."""
-    if operand.is_known or _is_yet_to_be_masked(node, operand) or _rescales(run, operand):
-        return False
-    return _is_wrong(operand, node)
-
-
-def _is_yet_to_be_masked(node: Node, operand: Node) -> bool:
-    """Whether a mask is put on what is right where rows see keys, there or, of what has a factor of its row, later."""
+    """Whether an operand of a wrong node is wrong itself, and not yet to be masked there or later."""
     role = operand.role
     may_mask = node.site.operation == "select" or (node.role is not None and node.role.is_by_row)
-    return may_mask and role is not None and role.is_open and bool(role.name)
+    is_to_be_masked = may_mask and role is not None and role.is_open and bool(role.name)
+    return not operand.is_known and not is_to_be_masked and not _rescales(run, operand) and _is_wrong(operand, node)
 
 
 # What a dot over rows or keys sums an input's rows with.
@@ -249,14 +199,12 @@ def _by_row(node: Node) -> list[Node]:
     return [one for one in node.operands if one.role is not None and one.role.is_by_row]
 
 
-_MAXIMA = ("maximum of S so far", "maximum of Q K^T so far")
-
-
 def _is_less_a_maximum(node: Node) -> bool:
     """Whether its rows have their factors of a running maximum, as a forward's have until they are divided."""
     return any(one.name in _MAXIMA for one in node.operands) or any(map(_is_less_a_maximum, _by_row(node)))
 
 
+_MAXIMA = ("maximum of S so far", "maximum of Q K^T so far")
 # Far above what exp errs by in 32 bits, and below a rounding to 16 bits.
 _OF_RESCALING = 1e-4
 
@@ -266,15 +214,13 @@ def _rescales(run: FollowedRun, node: Node) -> bool:
     difference = node
     while difference.site.operation in ("exp", "exp2", "fmul", *CASTS) and len(difference.operands) == 1:
         difference = difference.operands[0]
-    maxima = [one.role for one in difference.operands if one.role is not None and one.name in _MAXIMA]
-    if node.site.operation not in ("exp", "exp2") or difference.site.operation != "fsub" or not maxima:
+    role, names = difference.operands[0].role if difference.operands else None, [x.name for x in difference.operands]
+    is_of_maxima = difference.site.operation == "fsub" and all(name in _MAXIMA for name in names)
+    if role is None or not is_of_maxima or node.value is None or difference.value is None:
         return False
-    if len(maxima) != len(difference.operands) or node.value is None or difference.value is None:
-        return False
-    scale = run.roles.x.scale if maxima[0].name == "maximum of Q K^T so far" else 1.0
-    moved = difference.value * scale / run.roles.constants(maxima[0].name)[maxima[0].factor]
-    off = np.abs(node.value - np.exp(moved))
-    return bool((off[np.isfinite(off)] <= _OF_RESCALING).all())
+    scale = run.roles.x.scale if role.name == "maximum of Q K^T so far" else 1.0
+    off = np.abs(node.value - np.exp(difference.value * scale / run.roles.constants(role.name)[role.factor]))
+    return node.site.operation in ("exp", "exp2") and bool((off[np.isfinite(off)] <= _OF_RESCALING).all())
 
 
 # --- in words
@@ -326,3 +272,51 @@ def expected(node: Node, run: FollowedRun) -> str:
     if elsewhere:
         return elsewhere.most_common(1)[0][0]
     return made_of({operand.name for operand in node.operands if operand.role is not None})
+
+
+# --- what is stored
+
+
+def not_numbers(run: FollowedRun) -> Iterator[Suspect]:
+    """The operations that make NaN of numbers, on the way to a result that holds NaN."""
+    found = Counter[Site]()
+    stored = [one.node for one in run.stores if one.has_nan]
+    for node in behind(stored, lambda node: [one for one in node.operands if one.has_nan]):
+        is_made_here = node.site.operation != "load" and not any(one.has_nan for one in node.operands)
+        # What was compared and is nothing that is known is wrong before it makes NaN.
+        compared = [one.role for one in node.operands if one.role is not None]
+        found[node.site] += is_made_here and all(role.name or role.is_by_row for role in compared)
+    for site, count in found.items():
+        if count:
+            extent = share(count, run.tiles[site], "tile")
+            yield Suspect("value", "NaN", site, site.lines, "it turns numbers into NaN", extent)
+
+
+def other_factors(run: FollowedRun, *, is_of_host: bool = False) -> Iterator[Suspect]:
+    """Results that are stored as what they are, times another constant.
+
+    Args:
+        is_of_host: whether to look at what host code makes a result of too. It may multiply that yet, so none is sure.
+    """
+    found = defaultdict[Site, list[tuple[str, Node]]](list)
+    for stored in run.flow.stores:
+        role = stored.node.role
+        name = run.result_of(stored) if is_of_host else run.outcome.storages.get(stored.home, "")
+        if name in run.wrong and name in STORED and role and role.is_known and role.formula != STORED[name]:
+            found[stored.site].append((name, stored.node))
+    tiles = Counter(stored.site for stored in run.flow.stores)
+    for site, ((name, node), *others) in found.items():
+        assert node.role is not None
+        reason = f"stores {node.role.formula} as {name}; should store {STORED[name]}"
+        extent = share(1 + len(others), tiles[site], "tile")
+        beside = tuple(dict.fromkeys(one.site.lines for one in _made_of(node)))
+        yield Suspect("stored", name, site, site.lines[:1], reason, extent, is_sure=not is_of_host, beside=beside)
+
+
+def _made_of(node: Node) -> Iterator[Node]:
+    """What a stored sum was made by, where a factor may be missing: what multiplies it, the dot, the scores in that."""
+    way = takewhile(lambda one: one.site.operation != "dot", behind([node]))
+    yield from (one for one in way if one.site.operation == "fmul" and one.is_known)
+    for dot in [one for one in behind([node]) if one.site.operation == "dot"][:1]:
+        yield dot
+        yield from (one for one in dot.operands[:2] if not is_loaded(one))
