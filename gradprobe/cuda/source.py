@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from ..model.failures import TargetFailure
 from ..source.cuda_syntax import (
     DeclaredFunction,
-    above,
     declarators,
     declared_function,
     declared_name,
@@ -194,9 +193,13 @@ def _dynamic(root: Node) -> Iterator[Node]:
             yield from (name for each in declarators(node) if (name := declared_name(each)) is not None)
 
 
-def _scopes(node: Node) -> tuple[str, ...]:
+def _scopes(node: Node) -> list[str]:
     """The namespaces around a node, the outermost first."""
-    around = [
-        node_text(each.child_by_field_name("name")) for each in above(node) if each.type == "namespace_definition"
-    ]
-    return tuple(part for name in reversed(around) for part in (name or _ANONYMOUS).replace(" ", "").split("::"))
+    found: list[str] = []
+    around = node.parent
+    while around is not None:
+        if around.type == "namespace_definition":
+            name = node_text(around.child_by_field_name("name")) or _ANONYMOUS
+            found = [*name.replace(" ", "").split("::"), *found]
+        around = around.parent
+    return found

@@ -119,13 +119,6 @@ def leaves(root: Node) -> Iterator[Node]:
     return (node for node in nodes(root) if not node.child_count)
 
 
-def above(node: Node) -> Iterator[Node]:
-    """The nodes around a node, the innermost first."""
-    while (parent := node.parent) is not None:
-        yield parent
-        node = parent
-
-
 def node_text(node: Node | None) -> str:
     """The text of a node with single spaces; "" for no node."""
     return " ".join(node.text.decode().split()) if node is not None and node.text else ""

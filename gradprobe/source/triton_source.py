@@ -184,9 +184,3 @@ def _bound_in(root: ast.AST) -> tuple[str, ...]:
 def blocks(statement: ast.stmt) -> list[list[ast.stmt]]:
     """The blocks of statements that a statement holds: none where it is a simple one."""
     return [block for field in ("body", "orelse", "finalbody") if (block := getattr(statement, field, None))]
-
-
-def heads(statement: ast.stmt) -> list[ast.AST]:
-    """What a compound statement assigns before its blocks run: a loop's own variable."""
-    found = [getattr(statement, "target", None), *getattr(statement, "items", [])]
-    return [node for node in found if isinstance(node, ast.AST)]
