@@ -43,8 +43,6 @@ _INSTEAD = {"S": "P", "O": "O"}
 _FORWARD = ("forward", "fwd")
 # What stands in the forward alone, where P is computed.
 _OF_FORWARD = ("tail/scores",)
-
-
 # What a cast names.
 _NARROW = ("bfloat16", "float16")
 
@@ -64,7 +62,9 @@ class Lines:
         found = [one for one in self._strides if hypothesis.tensor and one.tensor == hypothesis.tensor]
         found = [one for one in found if not one.kind or one.kind in hypothesis.axes] or found
         if found:
-            return replace(diagnosis, where=tuple(map(_where, found)), fix=_fix_of(found) or diagnosis.fix)
+            return replace(
+                diagnosis, where=tuple(among(one.where) for one in found), fix=_fix_of(found) or diagnosis.fix
+            )
         return replace(diagnosis, where=tuple(map(among, self._making(hypothesis, active))))
 
     @cached_property
@@ -126,12 +126,6 @@ def _value_of(fault: str, active: Collection[str]) -> str:
     if kind in _MADE:
         return _MADE[kind] or next(iter(active), "")
     return _INSTEAD.get(word) or (row.name if row is not None else next(iter(active), ""))
-
-
-def _where(finding: LintFinding) -> Where:
-    """The line, with whose stride stands there and what became of the right one."""
-    said = finding.sentence.partition(": ")[2]
-    return among(replace(finding.where, note="; ".join(filter(None, (finding.note, said)))))
 
 
 def _fix_of(findings: Sequence[LintFinding]) -> str:

@@ -83,16 +83,6 @@ def variable(name: str) -> Number:
     return Number((Term(index=frozenset({name})),))
 
 
-def stride_value(parameter: str) -> Number:
-    """A parameter that is a stride."""
-    return Number((Term(parameter),))
-
-
-def pointer(parameter: str) -> Address:
-    """A parameter that is a tensor."""
-    return Address(frozenset({parameter}))
-
-
 def read_kernel(function: Function, arguments: Mapping[str, Value], constants: Mapping[str, Any]) -> Record:
     """What its pointers start from and are advanced by.
 

@@ -42,9 +42,9 @@ def _other(view: KernelView, advance: Advance) -> Stride | None:
     held, parameter = view.tensors.get(advance.base), advance.term.stride
     if held is None or not parameter or view.strides[parameter] in held.own:
         return None
-    meanings = view.meanings(parameter)
-    is_alike = any(view.memory.is_as_long_as(held, stride.tensor) for stride in meanings)
-    return meanings[0] if meanings and not is_alike else None
+    # A row of elements that the target allocated may lie as any tensor does.
+    is_row = len(held.shape) == 1 and not held.is_given
+    return next(iter(view.meanings(parameter)), None) if not is_row else None
 
 
 def _of_the_kernel(view: KernelView, advance: Advance, other: Stride) -> LintFinding:

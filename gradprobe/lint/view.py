@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..inputs.placement import spanned
 from ..model.intermediates import KINDS
 from ..runtime.launches import storage_of
 from ..source.parameter_names import is_stride, stride_of, word_of
 from ..source.triton_source import Function
 from .catching import Caught, HostLaunch, tensor_in
-from .pointers import Record, Value, pointer, read_kernel, stride_value, variable
+from .pointers import Address, Number, Record, Term, Value, read_kernel, variable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,11 +85,6 @@ class CallTensors:
         sizes = [(held, axis) for held in self._held.values() for axis, size in enumerate(held.shape) if size > 1]
         return [held.stride(axis) for held, axis in sizes if held.strides[axis] == number > 0]
 
-    def is_as_long_as(self, flat: TensorViews, name: str) -> bool:
-        """Whether a row of elements that the target allocated has room for a tensor as that lies: it lies so too."""
-        others = [spanned(each.shape, each.strides) for each in self._held.values() if each.name == name]
-        return not flat.is_given and len(flat.shape) == 1 and any(span <= flat.shape[0] for span in others)
-
 
 def _views_of(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> TensorViews:
     case, shape, strides = caught.case, tuple(tensor.shape), tuple(tensor.stride())
@@ -145,10 +139,10 @@ class KernelView:
 
     def _value(self, name: str, value: Any) -> Value:
         if name in self.tensors:
-            return pointer(name)
+            return Address(frozenset({name}))
         if isinstance(value, (tuple, list)):
             return tuple(self._value(f"{name}[{at}]", each) for at, each in enumerate(value))
-        return stride_value(name) if name in self.strides else variable(name)
+        return Number((Term(name),)) if name in self.strides else variable(name)
 
     def meanings(self, parameter: str) -> list[Stride]:
         """The strides that a parameter is: those of which its name speaks, else those that alone have its number."""
