@@ -176,6 +176,8 @@ class Search:
                 candidate, (trial, _) = ground.take(), ground.small
                 forks.add((ground, trial, candidate), self._trying(trial, candidate, self._written(candidate)))
                 self._left -= max(1, trial.case.scores // _OF_ONE)
+                if candidate.is_wanted and not self._found.tried:
+                    break  # it likely ends the search: nothing is begun beside it
             answer = next(forks.answers(self._until), None)
             if answer is None:
                 return
