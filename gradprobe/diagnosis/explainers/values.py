@@ -30,11 +30,13 @@ def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
         found[node.site].append((node, used_by))
     compared = Counter(node.site for node in run.flow.nodes if node.role is not None)
     earlier, fine, lacking = set[str](), _fine(run.flow.nodes), {one.site.kernel for one in pairs(run)}
-    told = set[Suspect]()
+    told, entered = set[Suspect](), set[Site]()
     for site, tiles in sorted(found.items(), key=lambda each: each[1][0][0].number):
         extent, node = share(len({node for node, _ in tiles}), compared[site], "tile"), tiles[0][0]
         suspect = _masked(run, node, extent) or _wrong(run, tiles, extent)
-        if suspect is None or suspect in told:
+        constants = {each.site for each in _entries(node)}
+        # One constant that does not belong there is told once, where it makes something wrong first.
+        if suspect is None or suspect in told or not entered.isdisjoint(constants):
             continue
         if suspect.kind == "value":
             # What was loaded and compared with nothing host code may have made of what is wrong.
@@ -45,7 +47,9 @@ def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
             is_unnamed = not suspect.name and is_loaded(node)
             is_unsure = site in fine or site.kernel in lacking or is_behind or is_masked or is_unnamed
             suspect = replace(suspect, is_sure=not is_unsure)
-        earlier |= {site.kernel} if suspect.is_sure and suspect.kind != "pairs" else set()
+        if suspect.is_sure and suspect.kind != "pairs":
+            earlier.add(site.kernel)
+            entered |= constants if suspect.name else set()
         told.add(suspect)
         yield suspect
 
@@ -107,8 +111,13 @@ def _entering(run: FollowedRun, node: Node) -> Iterator[Chain]:
         if role.is_open:  # where it is masked last, or made
             masked = (one for one in _alike(operand, "is_open") if one.site.operation == "select")
             yield next(masked, operand).site.lines
-        if role.factor:  # where it got that
-            yield [*_alike(operand, "factor")][-1].site.lines
+    yield from (one.site.lines for one in _entries(node))
+
+
+def _entries(node: Node) -> Iterator[Node]:
+    """Where the operands of a value got the constants that they are multiplied by."""
+    scaled = (one for one in node.operands if one.role is not None and one.role.factor)
+    yield from ([*_alike(one, "factor")][-1] for one in scaled)
 
 
 def _alike(node: Node, name: str) -> Iterator[Node]:
