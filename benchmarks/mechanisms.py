@@ -102,10 +102,10 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("cost", "pipeline/cost", ("pipeline/cost",)),
     Mechanism("fit", "pipeline/fit", ("pipeline/fit",)),
     Mechanism("misreading", "pipeline/misreading", ("pipeline/misreading",)),
-    Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases", "pipeline/abilities")),
+    Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases",)),
     Mechanism("front-end", "probing/compilation", ("probing/compilation", "runtime/front_end")),
     Mechanism("audit/explain", "auditing/explain", tuple(f"auditing/{name}" for name in (
-        "explain", "form_library", "forms", "formulas", "variants",
+        "explain", "form_library", "formulas", "variants",
     ))),
     Mechanism("edits", "diagnosis/edits/tried", (
         "diagnosis/edits", "source/reach", *(f"source/rewrites/{name}" for name in (

@@ -20,6 +20,7 @@ from ..reference import Attention, manual_attention_backward
 from ..targets.naming import plain_function
 from .calling import AXES, MERGED, SHAPES, CallConvention, Called, Callee, in_words, is_near
 from .explain import AuditExplanation, explain
+from .watching import Value, watched
 
 # Sizes of axes none of which another axis, or a product of two, has: values tell by their shapes what they are of. And
 # some references take whole blocks, or powers of two.
@@ -67,7 +68,24 @@ class Attempt:
     how: CallConvention
     drawn: Drawn
     called: Called
-    wrong: tuple[str, ...]
+    beyond: frozenset[str] = frozenset()
+    """The results that depart by more than their budgets."""
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        results, due = self.called.results, self.drawn.due
+        return tuple(name for name in self.known if name in self.beyond or not is_near(results[name], due[name]))
+
+    @property
+    def known(self) -> list[str]:
+        """The results of which it is known what is due."""
+        return [name for name in AXES if name in self.called.results and name in self.drawn.due]
+
+    @property
+    def misshapen(self) -> dict[str, tuple[int, ...]]:
+        """The results of another shape than is due."""
+        shapes = {name: tuple(self.called.results[name].shape) for name in self.known}
+        return {name: shape for name, shape in shapes.items() if shape != self.drawn.due[name].shape}
 
 
 class ReferenceSearch:
@@ -75,7 +93,7 @@ class ReferenceSearch:
 
     def __init__(self, callee: Callee, family: str, options: Mapping[str, Any]) -> None:
         self.callee, self.family, self._options = callee, family, options
-        self.raised: list[tuple[CallConvention, BaseException]] = []
+        self._raised: list[tuple[CallConvention, BaseException]] = []
         self._cases: dict[tuple[Any, ...], Drawn] = {}
         self._explanations: dict[tuple[CallConvention, Case], AuditExplanation] = {}
         try:
@@ -95,23 +113,21 @@ class ReferenceSearch:
                 attempts.append(attempt)
                 if not attempt.wrong and self._is_meant(attempt, attempts[0]):
                     return attempt
-            if attempts or not any(isinstance(error, _OF_SIZES) for _, error in self.raised):
+            if attempts or not any(isinstance(error, _OF_SIZES) for _, error in self._raised):
                 break
         if not attempts:
             failure, error = self._cannot_run()
             raise failure from error
-        found: list[Attempt] = []
-        meant = [one for one in attempts if self._is_meant(one, attempts[0])]
+        found: list[tuple[tuple[int, bool, int], Attempt]] = []
+        meant = (one for one in attempts if self._is_meant(one, attempts[0]))
         for _, alike in itertools.groupby(meant, key=lambda one: one.how.shapes):
-            found += self._likeliest(list(alike))
-            if any(not self.explained(one).unexplained for one in found):
+            for attempt in self._likeliest(list(alike)):
+                reasons = self.explained(attempt)
+                rank = len(reasons.unexplained), attempt.how.scale is not None, len(reasons.located)
+                found.append((rank, attempt))
+            if any(not rank[0] for rank, _ in found):
                 break
-
-        def rank(attempt: Attempt) -> tuple[int, bool, int]:
-            explanation = self.explained(attempt)
-            return len(explanation.unexplained), attempt.how.scale is not None, len(explanation.located)
-
-        return min(found, key=rank)
+        return min(found, key=lambda one: one[0])[1]
 
     def drawn(self, how: CallConvention, seed: int, sizes: Mapping[str, int]) -> Drawn:
         key = how.causal, how.scale, seed, tuple(sizes.items())
@@ -129,37 +145,35 @@ class ReferenceSearch:
             self._cases[key] = Drawn(case, values, due_of(case, values))
         return self._cases[key]
 
-    def call(
-        self, how: CallConvention, drawn: Drawn, given: Mapping[str, Tensor] = {}, *, watch: bool = False
-    ) -> Called:  # noqa: B006
+    def attempt(self, how: CallConvention, drawn: Drawn, given: Mapping[str, Tensor] | None = None) -> Attempt:
         """Calls it on drawn values, some of them replaced by those given."""
         options = {name: getattr(drawn.case, name) for name in ("causal", "scale", "window", "softcap")}
         options |= {name: drawn.values.get(name) for name in ("tau", "bias")}
-        called = self.callee.call(how, {**drawn.given, **given}, options, watch=watch)
-        return _with_conventions(called, drawn)
+        called = self.callee.call(how, {**drawn.given, **(given or {})}, options)
+        return Attempt(how, drawn, _with_conventions(called, drawn))
 
     def explained(self, attempt: Attempt) -> AuditExplanation:
         """Why an attempt is wrong; the call is made once more and watched."""
         key = attempt.how, attempt.drawn.case
         if key not in self._explanations:
-            self._explanations[key] = self._watched(attempt)
+            self._explanations[key] = self._explained(attempt, attempt.wrong)
         return self._explanations[key]
 
-    def _watched(self, attempt: Attempt) -> AuditExplanation:
+    def _explained(self, attempt: Attempt, wrong: tuple[str, ...]) -> AuditExplanation:
+        called, before, values = attempt.called, attempt.called.results, list[Value]()
         try:
-            called = self.call(attempt.how, attempt.drawn, watch=True)
+            with watched(self.callee.function) as seen:
+                called = self.attempt(attempt.how, attempt.drawn).called
+            values += seen.values()
         except Exception:  # its file is not what runs, as after an edit: then no line is known
-            called = attempt.called
-        before = attempt.called.results
-        if any(
-            name not in before or not tensor.allclose(before[name], equal_nan=True)
-            for name, tensor in called.results.items()
-        ):
-            return AuditExplanation(unexplained=attempt.wrong, varies=True)
-        results = {name: result.detach().double().numpy() for name, result in called.results.items()}
+            pass
+        for name, tensor in called.results.items():
+            if name not in before or not tensor.allclose(before[name], equal_nan=True):
+                return AuditExplanation(unexplained=wrong, varies=True)
+        results = {name: result.double().numpy() for name, result in called.results.items()}
         differentiated = re.search(r"\.backward\(|autograd|\.grad\b|vjp", self._text) is not None
         return explain(
-            attempt.drawn.x, called.values, results, attempt.wrong,
+            attempt.drawn.x, values, results, wrong,
             by_autograd=differentiated or not self.callee.is_backward, asks_for_mask="causal" in self.callee.takes,
         )  # fmt: skip
 
@@ -184,12 +198,13 @@ class ReferenceSearch:
 
     def _likeliest(self, attempts: list[Attempt]) -> list[Attempt]:
         """One attempt a setting, that with the most right results; of one that is told if it is causal, the first."""
-        by_setting: dict[str, Attempt] = {}
+        by_setting: dict[str, tuple[int, Attempt]] = {}
         for attempt in attempts:
-            before = by_setting.setdefault(attempt.how.setting, attempt)
-            by_setting[attempt.how.setting] = max(before, attempt, key=_count_right)
+            right = len(attempt.called.results) - len(attempt.wrong)
+            if right > by_setting.get(attempt.how.setting, (-1,))[0]:
+                by_setting[attempt.how.setting] = right, attempt
         is_told = "causal" in self.callee.takes or self.family == "lazy"
-        kept = [one for one in by_setting.values() if one.how.scale is None or _count_right(one)]
+        kept = [one for right, one in by_setting.values() if one.how.scale is None or right]
         return kept[:1] if is_told else kept
 
     def _attempts(self, sizes: Mapping[str, int]) -> Iterator[Attempt]:
@@ -198,11 +213,9 @@ class ReferenceSearch:
             ran = False
             for shapes, mask in itertools.product(known, self.callee.masks):
                 fewer = {name: 1 for letter, name in (("b", "batch"), ("h", "heads")) if letter not in shapes}
-                plain = CallConvention(library, shapes, mask)
-                ways = [plain, replace(plain, leaves=True)]
-                ways += [replace(plain, unknown=flag) for flag in (False, True) if self.callee.unknown]
-                for way in ways:
-                    found = [one for how in self._settings(way) for one in self._attempt(how, {**sizes, **fewer})]
+                for leaves in (False, True):
+                    way = CallConvention(library, shapes, mask, leaves)
+                    found = [one for how in self._settings(way) for one in self._runs(how, {**sizes, **fewer})]
                     yield from found
                     if found:
                         ran = True
@@ -210,24 +223,25 @@ class ReferenceSearch:
             if ran:
                 return
 
-    def _attempt(self, how: CallConvention, sizes: Mapping[str, int]) -> list[Attempt]:
+    def _runs(self, how: CallConvention, sizes: Mapping[str, int]) -> list[Attempt]:
         """One call, where something comes of it."""
         drawn = self.drawn(how, 0, sizes)
         try:
-            called = self.call(how, drawn)
+            attempt = self.attempt(how, drawn)
         except Exception as error:  # a stranger's function may raise anything, in shapes that it does not take
-            self.raised.append((how, error))
+            self._raised.append((how, error))
             return []
-        misfits = misshapen(called, drawn)
-        if misfits.keys() >= called.results.keys() & drawn.due.keys():
+        misfits = attempt.misshapen
+        if len(misfits) == len(attempt.known):
             unfit = [f"{name} of {list(shape)} for {list(drawn.due[name].shape)}" for name, shape in misfits.items()]
-            self.raised.append((how, TypeError(f"it returned {', '.join(unfit) or 'nothing to compare'}")))
+            self._raised.append((how, TypeError(f"it returned {', '.join(unfit) or 'nothing to compare'}")))
             return []
-        return [Attempt(how, drawn, called, wrong_of(called, drawn))]
+        return [attempt]
 
     def _cannot_run(self) -> tuple[Failure, BaseException]:
         """Why it cannot be judged, and what it raised."""
-        how, error = next(((how, one) for how, one in self.raised if not isinstance(one, TypeError)), self.raised[0])
+        raised = [(how, one) for how, one in self._raised if not isinstance(one, TypeError)]
+        how, error = (raised or self._raised)[0]
         if unknown := self.callee.unknown:
             failure: Failure = UsageFailure(
                 f"reference {self.callee.word!r} needs a parameter {unknown[0]!r} that gradprobe has no value for",
@@ -249,21 +263,6 @@ def due_of(case: Case, values: Mapping[str, Any]) -> dict[str, Tensor]:
         name: getattr(case, name) for name in ("family", "causal", "scale", "window", "softcap", "align")
     }
     return manual_attention_backward(**values, **known)
-
-
-def _count_right(attempt: Attempt) -> int:
-    return len(attempt.called.results) - len(attempt.wrong)
-
-
-def wrong_of(called: Called, drawn: Drawn) -> tuple[str, ...]:
-    known = [name for name in AXES if name in called.results and name in drawn.due]
-    return tuple(name for name in known if not is_near(called.results[name], drawn.due[name]))
-
-
-def misshapen(called: Called, drawn: Drawn) -> dict[str, tuple[int, ...]]:
-    """The results of another shape than is due."""
-    shapes = {name: tuple(one.shape) for name, one in called.results.items() if name in drawn.due}
-    return {name: shape for name, shape in shapes.items() if shape != drawn.due[name].shape}
 
 
 def _with_conventions(called: Called, drawn: Drawn) -> Called:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..model.case import Case
@@ -16,8 +16,8 @@ from ..numerics.identities import identities
 from ..numerics.locate import locate
 from ..runtime.trace import Trace
 from ..targets.find import family_of, find_function
-from .attempts import Attempt, ReferenceSearch, misshapen, wrong_of
-from .calling import AXES, CallConvention, Callee, in_words
+from .attempts import Attempt, ReferenceSearch
+from .calling import CallConvention, Callee, in_words
 from .explain import AuditExplanation
 from .judges import opinions_of
 
@@ -37,11 +37,14 @@ class Audit:
     """How it is called, in its first wrong run, else in the first."""
     runs: tuple[LayoutRun, ...]
     taken: tuple[str, ...] = ()
-    misshapen: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """The results of another shape than the axes of their names."""
     explanation: AuditExplanation | None = None
     """None where all is right."""
     opinions: tuple[Opinion, ...] = ()
+
+    @property
+    def misshapen(self) -> Mapping[str, tuple[int, ...]]:
+        """The results of another shape than the axes of their names."""
+        return self.attempt.misshapen
 
     @property
     def is_right(self) -> bool:
@@ -56,7 +59,7 @@ def audit(
     Args:
         subject: the word of a function, or a function.
         options: further options of the cases, by name.
-        judges: whether autograd and finite differences are asked too, and further draws.
+        judges: whether autograd is asked too, and further draws.
 
     Raises:
         UsageFailure: there is no such function, or nothing can be passed for a parameter.
@@ -77,16 +80,13 @@ def audit(
                 said = f"{type(error).__name__}: {text_of(error)}"[:_LONGEST_WORDS]
         if len(runs) == before:
             taken.append(f"it was not judged {how.setting}: it raised {said}")
-    failing = [one for one in runs if not one[1].matches or misshapen(one[0].called, one[0].drawn)]
-    attempt = (failing or runs)[0][0]
-    misfits = misshapen(attempt.called, attempt.drawn)
-    made = Audit(callee, attempt, tuple(run for _, run in runs), tuple(taken), misfits)
-    if judges:
-        made = replace(made, opinions=opinions_of(callee, attempt))
-    if made.is_right:
-        return made
+    attempt = next((one for one, run in runs if not run.matches or one.misshapen), runs[0][0])
+    opinions = opinions_of(callee, attempt) if judges else ()
+    found = Audit(callee, attempt, tuple(run for _, run in runs), tuple(taken), None, opinions)
+    if found.is_right:
+        return found
     swapped = _swapped(search, best) if best.wrong else None
-    return replace(made, explanation=swapped or search.explained(attempt))
+    return replace(found, explanation=swapped or search.explained(attempt))
 
 
 def _others(callee: Callee, how: CallConvention, family: str) -> Iterator[CallConvention]:
@@ -112,7 +112,7 @@ def _taken(callee: Callee, best: Attempt, family: str) -> Iterator[str]:
         yield "its scale is 1, not 1 / sqrt(head dim): it is right for that one"
     yield from best.called.conventions
     if callee.unknown:
-        yield f"{', '.join(f'{name}={how.unknown}' for name in callee.unknown)}, whose meaning is not known"
+        yield f"{', '.join(f'{name}=None' for name in callee.unknown)}, whose meaning is not known"
     if [name for name in takes if name in ("q", "k", "v")] != ["q", "k", "v"]:
         given = ", ".join(takes[name] for name in takes if name in ("q", "k", "v", "do"))
         yield f"its parameters come in the order {given}: a call by position as q, k, v mixes them up"
@@ -122,16 +122,14 @@ def _run(search: ReferenceSearch, how: CallConvention, like: Case, seed: int) ->
     """One run of a case of such sizes, compared with the formulas."""
     sizes = {"batch": like.batch, "heads": like.heads, "seqlen": like.seqlen_q, "head_dim": like.head_dim}
     drawn = search.drawn(how, seed, sizes)
-    called = search.call(how, drawn)
-    known = [name for name in AXES if name in called.results and name in drawn.due]
-    fitting = {name: called.results[name] for name in known if name not in misshapen(called, drawn)}
+    attempt = search.attempt(how, drawn)
+    fitting = {name: attempt.called.results[name] for name in attempt.known if name not in attempt.misshapen}
     trace = Trace(fitting, dict.fromkeys(fitting, "exported"))
     comparison = compare(drawn.case, drawn.x, trace, precision_of("float32", "ieee"))
     kept = tuple(identities(drawn.case, drawn.x, trace, comparison))
     measured = Measured(lambda: drawn.x, trace, comparison, locate(drawn.x, trace, comparison), kept)
-    beyond = {name for name, finding in comparison.findings.items() if finding.mismatched}
-    wrong = tuple(name for name in AXES if name in {*wrong_of(called, drawn), *beyond})
-    return Attempt(how, drawn, called, wrong), LayoutRun(f"{how.setting} seed={seed}", (), measured, None)
+    beyond = frozenset(name for name, finding in comparison.findings.items() if finding.mismatched)
+    return replace(attempt, beyond=beyond), LayoutRun(f"{how.setting} seed={seed}", (), measured, None)
 
 
 def _swapped(search: ReferenceSearch, best: Attempt) -> AuditExplanation | None:
@@ -139,13 +137,13 @@ def _swapped(search: ReferenceSearch, best: Attempt) -> AuditExplanation | None:
     takes, given = search.callee.takes, best.drawn.given
     for one, other in (pair for pair in _SWAPS if {*pair} <= takes.keys()):
         try:
-            called = search.call(best.how, best.drawn, {one: given[other], other: given[one]})
+            attempt = search.attempt(best.how, best.drawn, {one: given[other], other: given[one]})
         except Exception:
             continue
         gradients = f"d{one.upper()}", f"d{other.upper()}"
         renamed = dict(zip(gradients, reversed(gradients), strict=True))
         for names in ({}, renamed):
-            results = {names.get(name, name): result for name, result in called.results.items()}
-            if not wrong_of(replace(called, results=results), best.drawn):
+            results = {names.get(name, name): result for name, result in attempt.called.results.items()}
+            if not replace(attempt, called=replace(attempt.called, results=results)).wrong:
                 return AuditExplanation(swapped=(takes[one], takes[other]))
     return None

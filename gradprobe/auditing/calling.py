@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,7 @@ from ..targets.find import FoundFunction
 from ..targets.naming import plain_function
 from ..targets.parameters import canonical_name
 from ..targets.returned import returned_names
-from .forms import role_of
-from .watching import ReferenceWatch, Value, watched
+from .formulas import role_of
 
 Values = Mapping[str, Tensor]
 MERGED = "bl(hd)"
@@ -59,8 +57,6 @@ class CallConvention:
     """Of one that takes a mask, what True in it means: "keep" or "hide"; "additive" of one of -inf."""
     leaves: bool = False
     """Whether its inputs require grad."""
-    unknown: bool | None = None
-    """What is given for parameters whose names say nothing."""
     causal: bool = False
     scale: float | None = None
     """None for 1 / sqrt(head dim)."""
@@ -80,7 +76,6 @@ class Called:
     """By intermediate, in [B, H, L, D] or the like, in the function's dtype."""
     order: str
     """Where the names of the results come from."""
-    values: list[Value] = field(default_factory=list)
     conventions: tuple[str, ...] = ()
     """What of its intermediates goes by another convention, and is left out of its results."""
     is_mapping: bool = False
@@ -105,9 +100,9 @@ class Callee:
         required = [name for name, one in self._parameters.items() if one.default is one.empty]
         self.required = {name for name, own in self.takes.items() if own in required}
         named = {*self.takes.values(), *_ALWAYS}
-        self.unknown = tuple(name for name in required if name not in named and _size_named(name) is None)
-        """The required parameters whose names say nothing, or what another one's says."""
-        self.has_width = any(_size_named(name) == "h" for name in self._parameters)
+        self.unknown = tuple(name for name in required if name not in named and name.lower() not in _SIZES)
+        """The required parameters whose names say nothing, or what another one's says; they are given None."""
+        self.has_width = any(_SIZES.get(name.lower()) == "h" for name in self._parameters)
         """Whether it is told the heads, so that its tensors may have all of them in one axis."""
         self.is_backward = "do" in self.takes
         takes_mask = "mask" in self.takes or "mask" in self.takes.get("bias", "")
@@ -118,13 +113,7 @@ class Callee:
             raise UsageFailure(f"reference {self.word!r} does not take {', '.join(missing)}", "name them q, k and v")
 
     def call(
-        self,
-        how: CallConvention,
-        values: Values,
-        options: Mapping[str, Any],
-        *,
-        watch: bool = False,
-        in_place: bool = False,
+        self, how: CallConvention, values: Values, options: Mapping[str, Any], *, in_place: bool = False
     ) -> Called:
         """Calls it.
 
@@ -139,8 +128,7 @@ class Callee:
         """
         arguments = self._arguments(how, values, options, in_place=in_place)
         leaves = [arguments[self.takes[name]] for name in ("q", "k", "v")]
-        watching = watched(self.function) if watch else nullcontext(ReferenceWatch())
-        with warnings.catch_warnings(), np.errstate(all="ignore"), watching as seen:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             result = self.function(**arguments)
             found, order = self._named(result, how, values)
@@ -153,7 +141,7 @@ class Callee:
         named = isinstance(result, Mapping) and all(lookup(str(key)) is not None for key in result)
         results = {name: _settled(one, name, how.shapes, values["q"]) for name, one in found.items()}
         results = results if in_place else {name: one.detach() for name, one in results.items()}
-        return Called(results, order, seen.values, is_mapping=named)
+        return Called(results, order, is_mapping=named)
 
     def _arguments(
         self, how: CallConvention, values: Values, options: Mapping[str, Any], *, in_place: bool
@@ -164,20 +152,18 @@ class Callee:
             if name in values and name in LETTERS:
                 tensor = _shaped(values[name], LETTERS[name], how.shapes)
                 needs = (how.leaves or not self.is_backward) and name in ("q", "k", "v")
-                if how.library == "numpy":
-                    given[own] = tensor.detach().cpu().numpy().copy()
-                else:
-                    given[own] = tensor if in_place else tensor.detach().clone().requires_grad_(needs)
+                given[own] = tensor if in_place else tensor.detach().clone().requires_grad_(needs)
             elif (option := options.get(name)) is not None:
-                is_array = how.library == "numpy" and isinstance(option, Tensor)
-                given[own] = option.cpu().numpy() if is_array else option
+                given[own] = option
         if how.mask and options.get("causal"):
-            given[self.takes.get("mask", self.takes.get("bias", ""))] = _mask(how, values["q"])
+            given[self.takes.get("mask", self.takes.get("bias", ""))] = _mask(how.mask, values["q"])
+        if how.library == "numpy":
+            for own, value in given.items():
+                given[own] = value.detach().cpu().numpy().copy() if isinstance(value, Tensor) else value
         sizes = dict(zip("bhmd", values["q"].shape, strict=True))
         for name, parameter in self._parameters.items():
             if name not in given and parameter.default is parameter.empty:
-                axis = _size_named(name)
-                given[name] = _ALWAYS[name] if name in _ALWAYS else sizes[axis] if axis else how.unknown
+                given[name] = _ALWAYS[name] if name in _ALWAYS else sizes.get(_SIZES.get(name.lower(), ""))
         return given
 
     def _named(self, result: Any, how: CallConvention, values: Values) -> tuple[dict[str, Tensor], str]:
@@ -187,8 +173,7 @@ class Callee:
             return _by_role(map(str, result), map(_tensor, result.values())), "the keys of its dict"
         parts = [_tensor(part) for part in _flat(result)]
         for names in returned_names(plain_function(self.function)):
-            roles = {role_of(name) for name in names} - {None}
-            if len(parts) == len(names) == len(roles):
+            if len(parts) == len(names) == len({role_of(name) for name in names} - {None}):
                 return _by_role(names, parts), "the names in its return statement"
         tensors = [part for part in parts if part is not None]
         if not tensors:
@@ -196,17 +181,18 @@ class Callee:
         orders = _ORDERS.get(len(tensors), ())
         if not self.is_backward:
             orders = (("O",),) if len(tensors) == 1 else tuple(("O", *order[1:]) for order in orders)
-        q = values["q"]
-        fitting = []
+        best: tuple[str, ...] = ()
+        most = -1
         for order in orders:
-            pairs = list(zip(order, tensors, strict=True))
-            if all(_fits(tensor, name, how.shapes, q) for name, tensor in pairs):
-                came = [(_settled(tensor, name, how.shapes, q), values.get(f"due {name}")) for name, tensor in pairs]
-                right = sum(due is not None and is_near(tensor, due) for tensor, due in came)
-                fitting.append((right, order))
-        if not fitting:
+            right = 0
+            for name, tensor in zip(order, tensors, strict=True):
+                due = values.get(f"due {name}")
+                settled = _settled(tensor, name, how.shapes, values["q"])
+                right += due is not None and is_near(settled, due)
+                right -= 0 if _fits(settled, name, values["q"]) else len(tensors) + 1  # which no order makes good
+            best, most = (order, right) if right > most else (best, most)
+        if not best:
             raise TypeError(f"it returned {len(tensors)} values whose names cannot be told")
-        best = max(fitting, key=lambda one: one[0])[1]
         return dict(zip(best, tensors, strict=True)), f"trying: ({', '.join(best)})"
 
 
@@ -229,17 +215,14 @@ def _libraries(function: Callable[..., Any]) -> tuple[str, ...]:
     return ("numpy", "torch") if "numpy" in used else ("torch", "numpy")
 
 
-def _mask(how: CallConvention, q: Tensor) -> Any:
+def _mask(meaning: str, q: Tensor) -> Tensor:
     keep = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
-    mask = ~keep if how.mask == "hide" else keep
-    if how.mask == "additive":
-        mask = torch.zeros(keep.shape, dtype=q.dtype, device=q.device).masked_fill(~keep, -torch.inf)
-    return mask.cpu().numpy() if how.library == "numpy" else mask
+    if meaning == "additive":
+        return torch.zeros(keep.shape, dtype=q.dtype, device=q.device).masked_fill(~keep, -torch.inf)
+    return ~keep if meaning == "hide" else keep
 
 
-def _by_role(
-    names: Iterator[str] | list[str], parts: Iterator[Tensor | None] | list[Tensor | None]
-) -> dict[str, Tensor]:
+def _by_role(names: Iterable[str], parts: Iterable[Tensor | None]) -> dict[str, Tensor]:
     found = {role_of(name): part for name, part in zip(names, parts, strict=True) if part is not None}
     return {role: part for role, part in found.items() if role is not None and role in AXES}
 
@@ -251,11 +234,11 @@ def _tensor(value: Any) -> Tensor | None:
 
 
 def _flat(result: Any) -> Iterator[Any]:
-    if isinstance(result, (tuple, list)):
-        for part in result:
-            yield from _flat(part)
-    else:
+    if not isinstance(result, (tuple, list)):
         yield result
+        return
+    for part in result:
+        yield from _flat(part)
 
 
 def is_near(tensor: Tensor, due: Tensor) -> bool:
@@ -268,8 +251,7 @@ def is_near(tensor: Tensor, due: Tensor) -> bool:
 
 def _own(axes: str, shapes: str) -> str:
     """The axes of a tensor bhld, or bhlL of a matrix, as a function of these shapes has it."""
-    left = "".join(letter for letter in axes if letter in shapes + "L")
-    return shapes if axes == "bhld" else left
+    return shapes if axes == "bhld" else "".join(letter for letter in axes if letter in shapes + "L")
 
 
 def _shaped(tensor: Tensor, axes: str, shapes: str) -> Tensor:
@@ -286,8 +268,7 @@ def _settled(tensor: Tensor, name: str, shapes: str, q: Tensor) -> Tensor:
     """A result with the axes of the table of intermediates; as it came where it has another shape."""
     (b, h, m, d), axes = q.shape, AXES[name]
     if shapes == MERGED and axes == "bhld":
-        fits = tensor.shape == (b, m, h * d)
-        return tensor.unflatten(2, (h, -1)).transpose(1, 2) if fits else tensor
+        return tensor.unflatten(2, (h, -1)).transpose(1, 2) if tensor.shape == (b, m, h * d) else tensor
     own, sizes = _own(axes, shapes), {"b": b, "h": h, "l": m, "d": d, "L": m}
     shape = tuple(sizes[letter] for letter in own)
     if tensor.shape != shape and (axes != "bhl" or tensor.shape != (*shape, 1)):
@@ -296,9 +277,10 @@ def _settled(tensor: Tensor, name: str, shapes: str, q: Tensor) -> Tensor:
     return tensor[tuple(slice(None) if letter in own else None for letter in axes)]
 
 
-def _fits(tensor: Tensor, name: str, shapes: str, q: Tensor) -> bool:
+def _fits(tensor: Tensor, name: str, q: Tensor) -> bool:
+    """Whether a settled result has the shape that is due."""
     sizes = dict(zip("bhldL", (*q.shape, q.shape[2]), strict=True))
-    return _settled(tensor, name, shapes, q).shape == tuple(sizes[letter] for letter in AXES[name])
+    return tensor.shape == tuple(sizes[letter] for letter in AXES[name])
 
 
 def in_words(shapes: str) -> str:
@@ -311,8 +293,3 @@ def _parameter_named(name: str) -> str | None:
     word = name.lower().strip("_")
     word = next((word.removesuffix(ending) for ending in _ENDINGS if word.endswith(ending)), word)
     return canonical_name(name) or canonical_name(word) or _PARAMETERS.get(word)
-
-
-def _size_named(name: str) -> str | None:
-    """The axis whose length a parameter is."""
-    return _SIZES.get(name.lower())

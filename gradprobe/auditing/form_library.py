@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .forms import Array, Form
+from .formulas import Array, Form
 
 # What is lower stands for minus infinity in scores.
 HIDDEN = -1e4
@@ -56,17 +56,16 @@ class FormLibrary:
 
     def matches(self, array: Array, tolerance: float) -> list[Match]:
         """What an array is, that with the fewest mistakes first."""
-        flat = _finite(array).reshape(-1)
+        flat, shelf = _finite(array).reshape(-1), self._shelf(array)
         length = float(np.linalg.norm(flat))
-        shelf = self._shelf(array)
         if np.count_nonzero(flat) < FEWEST or not length or not shelf.forms:
             return []
         products, norms = shelf.rows @ flat, np.linalg.norm(shelf.rows, axis=1)
         found: dict[int, Match] = {}
         for at in np.flatnonzero((np.abs(products) >= (1 - 4 * tolerance) * norms * length) & (norms > 0)):
-            factor = float(products[at] / norms[at] ** 2)
+            form, factor = shelf.forms[at], float(products[at] / norms[at] ** 2)
             if np.abs(flat - factor * shelf.rows[at]).max() <= tolerance * np.abs(flat).max():
-                found.setdefault(id(shelf.forms[at]), Match(shelf.forms[at], factor))
+                found.setdefault(id(form), Match(form, factor))
         return sorted(found.values(), key=_simplest)
 
     def knows(self, array: Array) -> bool:
@@ -86,8 +85,9 @@ class FormLibrary:
 
     def _parts(self, form: Form, shape: tuple[int, ...]) -> Iterator[Array]:
         """The parts of a form that have a shape, [parts, size] for each order of axes."""
-        axes = "".join(letter for letter, size in zip(form.axes, form.values.shape, strict=True) if size != 1)
-        values = _finite(form.values).reshape([size for size in form.values.shape if size != 1])
+        values = _finite(form.values)
+        axes = "".join(letter for letter, size in zip(form.axes, values.shape, strict=True) if size != 1)
+        values = values.squeeze()
         if (shape, axes) not in self._orders:
             self._orders[shape, axes] = list(self._ordered(shape, axes))
         for kept in self._orders[shape, axes]:
@@ -98,7 +98,7 @@ class FormLibrary:
 
     def _tiles(self, moved: Array, kept: tuple[str, ...], shape: tuple[int, ...], before: int) -> Iterator[Array]:
         """The whole, or where one dimension is shorter than its axis, each tile of that length."""
-        cut = [at for at, (letters, size) in enumerate(zip(kept, shape, strict=True)) if self._length(letters) != size]
+        cut = [at for at, letters in enumerate(kept) if self._length(letters) != shape[at]]
         if not cut:
             yield moved
             return

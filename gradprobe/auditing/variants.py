@@ -6,16 +6,16 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..model.intermediates import symbol
-from .forms import Array, Form, Mistake, Rewrite
-from .formulas import FEATURES, Formulas, exponentials, turned
+from .formulas import FEATURES, Array, Form, Formulas, Mistake, Rewrite, exponentials, turned
 
 Steps = Mapping[str, Array]
+Make = Callable[[Steps], Array]
 # Scores of the second case in which an audit calls a reference.
 _SMALL = 2 * 64 * 64
 
@@ -37,12 +37,12 @@ class _Mask(NamedTuple):
 def variants(formulas: Formulas, *, asks_for_mask: bool = True) -> list[Rewrite]:
     """Every rewrite of one step. Of two that give the same numbers the first is told."""
     rows = [*_probabilities(formulas, asks_for_mask), *_losses(), *_dps(formulas), *_deltas(formulas), *_dss(formulas)]
-    return [*rows, *(_elastic(formulas) if formulas.tau is not None else ())]
+    return [*rows, *(_elastic(formulas, formulas.tau) if formulas.tau is not None else ())]
 
 
 def other_scores(formulas: Formulas) -> Iterator[tuple[Form, list[Rewrite]]]:
     """Products of the wrong rows that are taken for Q K^T, and P of them."""
-    for words, values in _products(formulas, ("q", "k")):
+    for words, values in _products(formulas):
         mistake = Mistake("S", "scores/operand", f"{words} stands for Q K^T")
         scores, mask = _Scores(mistake, formulas.scale * values(formulas.right)), _Mask(None, formulas.valid)
         rows = [_p(formulas, scores, mask, kind, None) for kind in ("", "given")]
@@ -89,18 +89,16 @@ _KINDS = {
     "transposed": ("P is made of K Q^T, the transposed scores", "make it of Q K^T"),
     "columns": ("exp(S) is divided by its sum over the queries, not over the keys", "sum over the last axis"),
 }
+_SOFTMAX_AXES: dict[str, int | tuple[int, int]] = {"queries": -2, "heads": 1, "all": (-1, -2)}
 
 
 def _softmax(kind: str, t: Array) -> Array:
     if kind == "scores":
         return np.where(np.isfinite(t), t, 0)
-    if kind == "raw":
-        return np.asarray(np.exp(t))
-    axes: dict[str, Any] = {"queries": -2, "heads": 1, "all": (-1, -2)}
-    axis = axes.get(kind, -1)
-    powers = exponentials(t, axis)[1]
-    if kind == "unnormalised":
-        return powers
+    axis = _SOFTMAX_AXES.get(kind, -1)
+    powers = np.exp(t) if kind == "raw" else exponentials(t, axis)[1]
+    if kind in ("raw", "unnormalised"):
+        return np.asarray(powers)
     return np.asarray(powers / powers.sum(-2 if kind == "columns" else axis, keepdims=True))
 
 
@@ -131,48 +129,49 @@ def _scores(f: Formulas) -> Iterator[_Scores]:
         yield _Scores(Mistake("S", "bias/left-out", words, "add it before the softmax"), f.scale * f.raw)
 
 
+_MASKS = {
+    "left-out": ("P is made of scores without the mask", "mask the scores with -inf before the softmax"),
+    "strict": ("the mask hides the diagonal too", "let a row see its own key: j <= i"),
+    "inverted": ("the mask shows what it should hide (j >= i)", "show j <= i"),
+    "inverted-strict": ("the mask is upside down (j > i)", "show j <= i, which is the opposite of this mask"),
+    "late": ("the mask shows one key too many (j <= i + 1)", "show j <= i"),
+    "zero": ("masked scores are 0 where they should be -inf, so masked keys keep a share", "fill with -inf"),
+    "after": ("the mask is applied to P after the softmax, so rows do not sum to one",
+              "mask the scores with -inf before the softmax"),
+    "undue": ("it masks causally although causal is false", "mask only where causal is true"),
+}  # fmt: skip
+
+
 def _masks(f: Formulas, asks_for_mask: bool) -> Iterator[_Mask]:
     yield _Mask(None, f.valid)
-    if f.valid.all():
-        i, j = np.arange(f.x.n_query)[:, None], np.arange(f.x.n_key)
-        undue, fix = "it masks causally although causal is false", "mask only where causal is true"
-        seen = np.broadcast_to(j <= i, f.valid.shape)
-        if asks_for_mask:
-            yield _Mask(Mistake("P", "mask/undue", undue, fix, mask="undue"), seen)
-            yield _Mask(Mistake("P", "mask/undue", f"{undue}, over P", fix, mask="after"), seen, is_late=True)
-        return
-    masked, words = "mask the scores with -inf before the softmax", {
-        "left-out": ("P is made of scores without the mask", "mask the scores with -inf before the softmax"),
-        "strict": ("the mask hides the diagonal too", "let a row see its own key: j <= i"),
-        "inverted": ("the mask shows what it should hide (j >= i)", "show j <= i"),
-        "inverted-strict": ("the mask is upside down (j > i)", "show j <= i, which is the opposite of this mask"),
-        "late": ("the mask shows one key too many (j <= i + 1)", "show j <= i"),
-    }  # fmt: skip
-    for name, seen in f.masks().items():
-        yield _Mask(Mistake("P", f"mask/{name}", *words[name], mask=name), seen)
-    zero = "masked scores are 0 where they should be -inf, so masked keys keep a share"
-    yield _Mask(Mistake("P", "mask/zero", zero, "fill with -inf", mask="zero"), f.valid, hidden=0.0)
-    after = "the mask is applied to P after the softmax, so rows do not sum to one"
-    yield _Mask(Mistake("P", "mask/after", after, masked, mask="after"), f.valid, is_late=True)
+    mistakes = {name: Mistake("P", f"mask/{name}", *row, mask=name) for name, row in _MASKS.items()}
+    if not f.valid.all():
+        for name, seen in f.masks().items():
+            yield _Mask(mistakes[name], seen)
+        yield _Mask(mistakes["zero"], f.valid, hidden=0.0)
+        yield _Mask(mistakes["after"], f.valid, is_late=True)
+    elif asks_for_mask:
+        seen = np.broadcast_to(np.tri(f.x.n_query, f.x.n_key, dtype=bool), f.valid.shape)
+        yield _Mask(mistakes["undue"], seen)
+        yield _Mask(mistakes["undue"], seen, is_late=True)
 
 
 # --- what follows P
 
 
-def _elastic(f: Formulas) -> Iterator[Rewrite]:
+def _elastic(f: Formulas, tau: Array) -> Iterator[Rewrite]:
     """What stands for relu(P + tau / (i + 1)), and dP where the relu is passed over."""
-    assert f.tau is not None
-    tau, by_row, i = f.tau, f.tau * f.count, np.maximum(f.count - 1, 1)
+    by_row, i = tau * f.count, np.maximum(f.count - 1, 1)
     relu: Callable[[Array], Array] = lambda z: np.where(f.valid, np.maximum(z, 0), 0)  # noqa: E731
-    ways: dict[str, tuple[str, Callable[[Array], Array]]] = {
-        "left-out": ("P stands for relu(P + tau / (i + 1))", lambda p: p),
-        "open": ("PE is not masked again after tau was added", lambda p: np.maximum(p + tau, 0)),
-        "no-relu": ("the relu is left out of PE", lambda p: np.where(f.valid, p + tau, 0)),
-        "by-row": ("tau is not divided by i + 1", lambda p: relu(p + by_row)),
-        "from-0": ("tau is divided by i, not by i + 1", lambda p: relu(p + by_row / i)),
+    ways: dict[str, tuple[str, Make]] = {
+        "left-out": ("P stands for relu(P + tau / (i + 1))", lambda v: v["P"]),
+        "open": ("PE is not masked again after tau was added", lambda v: np.maximum(v["P"] + tau, 0)),
+        "no-relu": ("the relu is left out of PE", lambda v: np.where(f.valid, v["P"] + tau, 0)),
+        "by-row": ("tau is not divided by i + 1", lambda v: relu(v["P"] + by_row)),
+        "from-0": ("tau is divided by i, not by i + 1", lambda v: relu(v["P"] + by_row / i)),
     }
     for key, (words, make) in ways.items():
-        yield Rewrite("PE", partial(lambda make, v: make(v["P"]), make), (Mistake("O", f"tau/{key}", words),))
+        yield Rewrite("PE", make, (Mistake("O", f"tau/{key}", words),))
     passed = Mistake("dP", "dp/relu", "dP does not stop where the relu does")
     yield Rewrite("dP", lambda v: np.where(f.valid, v["dO V^T"], 0), (passed,))
     yield Rewrite("dP", lambda v: v["dO V^T"], (passed,))
@@ -180,7 +179,7 @@ def _elastic(f: Formulas) -> Iterator[Rewrite]:
 
 def _losses() -> Iterator[Rewrite]:
     """The gradient of another loss than sum(O * dO)."""
-    ways: dict[str, Callable[[Steps], Array]] = {
+    ways: dict[str, Make] = {
         "the gradients are those of O.sum()": lambda v: np.ones_like(v["O"]),
         "O stands in its place": lambda v: v["O"],
         "the gradients are those of O.mean()": lambda v: np.full_like(v["O"], 1 / v["O"].size),
@@ -189,33 +188,33 @@ def _losses() -> Iterator[Rewrite]:
         yield Rewrite("do", make, (Mistake("dP", "do/other", f"dO is not used: {words}", "hand dO to the backward"),))
 
 
-def _products(f: Formulas, due: tuple[str, str]) -> Iterator[tuple[str, Callable[[Steps], Array]]]:
-    """Products of rows that are neither the scores nor dP, and not those that are due, in words."""
+def _products(f: Formulas) -> Iterator[tuple[str, Make]]:
+    """Products of rows that are neither the scores nor dP, in words."""
     for a, b in itertools.product(FEATURES, repeat=2):
         if {a, b} not in ({"do", "v"}, {"q", "k"}) and f.right[a].shape == f.right[b].shape:
             yield f"{symbol(a)} {symbol(b)}^T", partial(lambda a, b, v: v[a] @ turned(v[b]), a, b)
 
 
 def _dps(f: Formulas) -> Iterator[Rewrite]:
-    for words, make in _products(f, ("do", "v")):
+    for words, make in _products(f):
         yield Rewrite("dP", make, (Mistake("dP", "dp/operand", f"{words} stands for dP"),), words)
 
 
 def _deltas(f: Formulas) -> Iterator[Rewrite]:
     """One number a row that is taken for delta."""
-    others: dict[str, Callable[[Steps], Array]] = {
+    others: dict[str, Make] = {
         "rowsum(dP)": lambda v: v["dP"].sum(-1), "colsum(P * dP)": lambda v: v["P * dP"].sum(-2),
         "colsum(dP)": lambda v: v["dP"].sum(-2), "rowsum(P^2 * dP)": lambda v: (v["P"] * v["P * dP"]).sum(-1),
         "max(P * dP)": lambda v: v["P * dP"].max(-1), "rowsum(P * P)": lambda v: (v["P"] ** 2).sum(-1),
         "rowsum(dP * dP)": lambda v: (v["dP"] ** 2).sum(-1), "rowsum(dO)": lambda v: v["do"].sum(-1),
         "rowsum(O)": lambda v: v["O"].sum(-1), "rowsum(P)": lambda v: v["P"].sum(-1),
+        "rowsum(dP) / the length": lambda v: v["dP"].mean(-1),
     }  # fmt: skip
     for a, b in itertools.combinations_with_replacement((*FEATURES, "dV"), 2):
         is_delta = {a, b} == {"do", "O"} and f.tau is None
         if not is_delta and f.right[a].shape == f.right[b].shape:
             words = f"rowsum({symbol(a)} * {symbol(b)})"
             others[words] = partial(lambda a, b, v: (v[a] * v[b]).sum(-1), a, b)
-    others["rowsum(dP) / the length"] = lambda v: v["dP"].mean(-1)
     for words, make in others.items():
         yield Rewrite("delta", make, (Mistake("delta", "delta/operand", f"{words} stands for delta"),), words)
     means = {
@@ -229,25 +228,23 @@ def _deltas(f: Formulas) -> Iterator[Rewrite]:
 
 def _dss(f: Formulas) -> Iterator[Rewrite]:
     s = f.raw * f.scale
-    column: Callable[[Steps], Array] = lambda v: v["delta"][..., None]  # noqa: E731
-    ways: dict[str, tuple[str, str, Callable[[Steps], Array]]] = {
-        "delta-left-out": ("P * dP", "delta is left out of dS", lambda v: v["P * dP"]),
-        "p-left-out": ("dP - delta", "P is left out of dS", lambda v: v["dP - delta"]),
-        "sign-of-delta": ("P * (dP + delta)", "delta is added in dS", lambda v: v["P"] * (v["dP"] + column(v))),
-        "outside": ("P * dP - delta", "delta is not multiplied by P in dS", lambda v: v["P * dP"] - column(v)),
-        "by-columns": ("P * (dP - delta^T)", "delta is subtracted along the keys, not along the rows",
+    column: Make = lambda v: v["delta"][..., None]  # noqa: E731
+    ways: dict[str, tuple[str, Make]] = {
+        "delta-left-out": ("delta is left out of dS", lambda v: v["P * dP"]),
+        "p-left-out": ("P is left out of dS", lambda v: v["dP - delta"]),
+        "sign-of-delta": ("delta is added in dS", lambda v: v["P"] * (v["dP"] + column(v))),
+        "outside": ("delta is not multiplied by P in dS", lambda v: v["P * dP"] - column(v)),
+        "by-columns": ("delta is subtracted along the keys, not along the rows",
                        lambda v: v["P"] * (v["dP"] - v["delta"][..., None, :])),
-        "elementwise": ("P * (1 - P) * dP", "dS has the derivative of a sigmoid, without the sum over the row",
+        "elementwise": ("dS has the derivative of a sigmoid, without the sum over the row",
                         lambda v: v["P * dP"] * (1 - v["P"])),
-        "dp-transposed": ("P * (dP^T - delta)", "dP is transposed in dS",
-                          lambda v: v["P"] * (turned(v["dP"]) - column(v))),
-        "p-transposed": ("P^T * (dP - delta)", "P is transposed in dS", lambda v: turned(v["P"]) * v["dP - delta"]),
-        "scores": ("S * (dP - delta)", "dS is made of S, not of P", lambda v: s * v["dP - delta"]),
-        "dp-for-p": ("dP * (dP - delta)", "dP stands for P in dS", lambda v: v["dP"] * v["dP - delta"]),
-        "p-for-dp": ("P * (P - delta)", "P stands for dP in dS", lambda v: v["P"] * (v["P"] - column(v))),
-        "s-for-dp": ("P * (S - delta)", "S stands for dP in dS", lambda v: v["P"] * (s - column(v))),
-        "o-twice": ("P * (dP - 2 delta)", "delta is subtracted twice",
-                    lambda v: v["P"] * (v["dP"] - 2 * column(v))),
+        "dp-transposed": ("dP is transposed in dS", lambda v: v["P"] * (turned(v["dP"]) - column(v))),
+        "p-transposed": ("P is transposed in dS", lambda v: turned(v["P"]) * v["dP - delta"]),
+        "scores": ("dS is made of S, not of P", lambda v: s * v["dP - delta"]),
+        "dp-for-p": ("dP stands for P in dS", lambda v: v["dP"] * v["dP - delta"]),
+        "p-for-dp": ("P stands for dP in dS", lambda v: v["P"] * (v["P"] - column(v))),
+        "s-for-dp": ("S stands for dP in dS", lambda v: v["P"] * (s - column(v))),
+        "o-twice": ("delta is subtracted twice", lambda v: v["P"] * (v["dP"] - 2 * column(v))),
     }  # fmt: skip
-    for key, (words, came, make) in ways.items():
-        yield Rewrite("dS", make, (Mistake("dS", f"ds/{key}", came),), words)
+    for key, (words, make) in ways.items():
+        yield Rewrite("dS", make, (Mistake("dS", f"ds/{key}", words),))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 
 from ..source.expressions import Expression, telling
 from ..targets.naming import plain_function
-from .forms import Array
+from .formulas import Array
 
 # An expression in a loop is looked at so often, and the last time.
 _MOST, _LARGEST = 48, 1 << 20
@@ -28,28 +29,6 @@ class Value:
     at: Expression
     array: Array
     dtype: str
-
-
-@dataclass
-class ReferenceWatch:
-    """What came so far."""
-
-    _values: dict[tuple[int, int], Value] = field(default_factory=dict)
-    """By expression and how often it was looked at, in the order in which they came."""
-    _counts: dict[int, int] = field(default_factory=dict)
-
-    def record(self, at: Expression, value: Any) -> None:
-        array = _as_array(value)
-        if array is None or array.ndim == 0 or array.size > _LARGEST:
-            return
-        count = self._counts[at.number] = self._counts.get(at.number, 0) + 1
-        key = at.number, min(count, _MOST)
-        self._values.pop(key, None)  # the latest in the place of the one before it
-        self._values[key] = Value(at, array.copy(), str(value.dtype).removeprefix("torch."))
-
-    @property
-    def values(self) -> list[Value]:
-        return list(self._values.values())
 
 
 def _as_array(value: Any) -> Array | None:
@@ -67,18 +46,33 @@ def module_of(function: Callable[..., Any]) -> ModuleType | None:
     return module if module is not None and (getattr(module, "__file__", None) or "").endswith(".py") else None
 
 
-def lines_of(function: Callable[..., Any]) -> list[str]:
-    """The lines of a function's file; none where it has no file of Python."""
+def text_of_file(function: Callable[..., Any]) -> str:
+    """The text of a function's file; "" where it has no file of Python."""
     module = module_of(function)
-    return [] if module is None else Path(module.__file__ or "").read_text(encoding="utf-8").splitlines()
+    return "" if module is None else Path(module.__file__ or "").read_text(encoding="utf-8")
 
 
 @contextmanager
-def watched(function: Callable[..., Any]) -> Iterator[ReferenceWatch]:
-    """While open, a call of the function is watched, with the functions of its file that it calls."""
-    watch, module = ReferenceWatch(), module_of(function)
+def watched(function: Callable[..., Any]) -> Iterator[Mapping[tuple[int, int], Value]]:
+    """While open, a call of the function is watched, with the functions of its file that it calls.
+
+    Its values are kept by expression and how often it was looked at, in the order in which they came.
+    """
+    values: dict[tuple[int, int], Value] = {}
+    counts: Counter[int] = Counter()
+
+    def record(at: Expression, value: Any) -> None:
+        array = _as_array(value)
+        if array is None or array.ndim == 0 or array.size > _LARGEST:
+            return
+        counts[at.number] += 1
+        key = at.number, min(counts[at.number], _MOST)
+        values.pop(key, None)  # the latest in the place of the one before it
+        values[key] = Value(at, array.copy(), str(value.dtype).removeprefix("torch."))
+
+    module = module_of(function)
     if module is None:
-        yield watch
+        yield values
         return
-    with telling(module, Path(module.__file__ or "").read_text(encoding="utf-8"), watch.record):
-        yield watch
+    with telling(module, text_of_file(function), record):
+        yield values

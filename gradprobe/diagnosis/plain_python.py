@@ -8,7 +8,7 @@ import torch
 from msgspec import structs
 
 from ..auditing.explain import Located, explain
-from ..auditing.forms import DUE, due_in
+from ..auditing.formulas import DUE, due_in
 from ..auditing.told import where_of
 from ..auditing.watching import watched
 from ..model.case import Case
@@ -59,14 +59,14 @@ def _mistakes(experiment: Experiment, run: LayoutRun) -> tuple[Located, ...]:
     assert run.measured is not None
     target, x, came = experiment.target, run.measured.x, run.measured.raw.values
     inputs = inputs_of(experiment, run.assigned)
-    with watched(target.function) as watch:
+    with watched(target.function) as values:
         outcome = run_target(target, experiment.case, inputs)
     if outcome.trace is None or not _are_same(outcome.trace.values, came):
         return ()
     results = {name: value.detach().double().numpy() for name, value in came.items() if name in DUE}
     findings = run.measured.comparison.findings
     wrong = [name for name in results if name in findings and findings[name].mismatched]
-    explanation = explain(x, watch.values, results, wrong, by_autograd=not target.is_backward)
+    explanation = explain(x, values.values(), results, wrong, by_autograd=not target.is_backward)
     return () if explanation.unexplained else explanation.located
 
 

@@ -331,7 +331,7 @@ class Opinion(Struct, frozen=True, kw_only=True):
     """What one judge says of a reference's results."""
 
     judge: str
-    """`finite differences of the built-in O`."""
+    """`autograd of its own O`."""
     right: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -29,6 +29,18 @@ _BIASES = (("hmn", 3), ("mn", 2), ("bhmn", 4), ("bmn", 3), ("mn", 4))
 _MASKS = (("bmn", 3), ("mn", 2), ("bmn", 4), ("hmn", 3), ("mn", 4))
 _PADDINGS = (("bn", 2), ("bn", 3))
 OF_LENGTH = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
+# The options of which none may have been given, where one is changed: without a row here, that one itself.
+_FIXED_BY = {"seqlen": OF_LENGTH, "implied": ("implied", "causal")}
+# A share of wrong elements above which nothing is right but by chance, and one below which a meaning is the target's:
+# where it has a fault besides, that is in some heads, rows or tiles, and under another meaning nearly all is wrong.
+WRONG_THROUGHOUT, _RIGHT_MOSTLY, _NONE_WRONG = 0.9, 0.5, 0.1
+# The options that give the numbers of a tensor another meaning.
+_MEANINGS = frozenset({"shapes", "bias_axes", "bias_rank", "mask_axes", "mask_rank"})
+# Runs of the target that a search may take; most of them end with a refusal, before any kernel has run.
+_MOST_RUNS = 40
+_LONGEST_WORDS = 160
+# The intermediates by which a meaning is judged: O, which nothing of the backward enters; else the gradients.
+_TELLING = (("O",), ("dQ", "dK", "dV"))
 
 
 @dataclass(frozen=True)
@@ -46,23 +58,19 @@ class Adaptation:
         return " ".join(flags(self.options))
 
 
-def of_a_refusal(case: Case, target: Target, given: Collection[str]) -> Iterator[Adaptation]:
-    """Changes that may make a target run that raised, in the order in which they are tried.
-
-    Those of an option that was `given` are for whoever asks to leave out.
-    """
-    yield from _of_a_rank(case, given)
+def _of_a_refusal(case: Case, target: Target) -> Iterator[Adaptation]:
+    """Changes that may make a target run that raised, in the order in which they are tried."""
+    yield from _of_a_rank(case)
     if case.window is not None and case.window[1] in (0, case.window[0]):
         yield Adaptation({"window_as": NUMBER}, f"the window {case.window}")
     if case.mask is not None and case.mask_as == BOOLEAN:
         yield Adaptation({"mask_as": ADDITIVE}, "a boolean mask")
     for size in _HEAD_DIMS:
         yield Adaptation({"head_dim": size}, f"head dim {case.head_dim}")
-    if case.dtype == "float32":
-        yield from (Adaptation({"dtype": dtype}, "float32") for dtype in ("float16", "bfloat16"))
-    if not set(OF_LENGTH) & set(given):
-        for length in WHOLE_BLOCKS:
-            yield Adaptation({"seqlen": length}, f"length {case.seqlen_q}")
+    for dtype in ("float16", "bfloat16") if case.dtype == "float32" else ():
+        yield Adaptation({"dtype": dtype}, "float32")
+    for length in WHOLE_BLOCKS:
+        yield Adaptation({"seqlen": length}, f"length {case.seqlen_q}")
     if case.device == "cpu":
         yield Adaptation({"as_cuda": True}, "a tensor on the CPU")
     if "causal" in target.takes and not case.causal:
@@ -71,15 +79,15 @@ def of_a_refusal(case: Case, target: Target, given: Collection[str]) -> Iterator
         yield Adaptation({"shapes": shapes}, in_words(case.shapes))
 
 
-def _of_a_rank(case: Case, given: Collection[str]) -> Iterator[Adaptation]:
-    """Other axes and ranks of the bias and the mask; options that were given are not changed."""
+def _of_a_rank(case: Case) -> Iterator[Adaptation]:
+    """Other axes and ranks of the bias and the mask."""
     masks = _PADDINGS if case.mask == "padding" else _MASKS
     known = {"bias": _BIASES if case.bias and case.family == "softmax" else (), "mask": masks if case.mask else ()}
     for name, forms in known.items():
         for axes, rank in forms:
             new = {f"{name}_axes": axes, f"{name}_rank": rank}
             options = {option: word for option, word in new.items() if word != getattr(case, option)}
-            if options and not options.keys() & set(given):
+            if options:
                 yield Adaptation(options, given_as(name, case))
 
 
@@ -89,32 +97,27 @@ def given_as(name: str, case: Case) -> str:
     return f"{name} of shape {[case.size(axes[at]) for at in range(len(axes)) if at not in missing(axes, rank)]}"
 
 
-def of_a_reading(case: Case, target: Target, given: Collection[str]) -> Iterator[Adaptation]:
+def _of_a_reading(case: Case, target: Target) -> Iterator[Adaptation]:
     """Other ways in which a target may read the tensors of a case, where its parameters do not say."""
     alike = [shapes for shapes in _ORDERS if len(shapes) == len(case.shapes) and shapes != case.shapes]
     # On a GPU a kernel that takes heads for rows may leave its memory, and the process its device.
-    shapes = [case.shapes, *([] if "shapes" in given or case.device == "cuda" else alike)]
-    told = "causal" in target.takes or {"causal", "implied"} & set(given) or case.family != "softmax"
+    orders = [case.shapes, *(alike if case.device != "cuda" else [])]
+    is_open = "causal" not in target.takes and case.family == "softmax"
     # Triton's tutorial, which many start from, calls an LSE to base 2 so. By any other name it is natural.
-    is_open = target.takes.get("lse", "").lower() == "m" and "lse_as" not in given
-    for order, causal, log2 in product(shapes, (False, True)[: 1 + (not told)], (False, True)[: 1 + is_open]):
-        options = ({"shapes": order} if order != case.shapes else {}) | ({"implied": "causal"} if causal else {})
-        options |= {"lse_as": LOG2} if log2 else {}
-        words = [f"q, k and v are {in_words(order)}"] if order != case.shapes else []
-        words += ["it is always causal"] if causal else []
-        words += [f"its {target.takes['lse']} is an LSE to base 2"] if log2 else []
-        if options:
-            yield Adaptation(options, " and ".join(words))
-    if case.mask is not None and "mask_as" not in given and case.mask_as == BOOLEAN:
+    calls_it_m = target.takes.get("lse", "").lower() == "m"
+    for order, causal, log2 in product(orders, (False, True)[: 1 + is_open], (False, True)[: 1 + calls_it_m]):
+        ways = [({"shapes": order}, f"q, k and v are {in_words(order)}")] if order != case.shapes else []
+        ways += [({"implied": "causal"}, "it is always causal")] if causal else []
+        ways += [({"lse_as": LOG2}, f"its {target.takes['lse']} is an LSE to base 2")] if log2 else []
+        if ways:
+            options = {name: word for way, _ in ways for name, word in way.items()}
+            yield Adaptation(options, " and ".join(words for _, words in ways))
+    if case.mask is not None and case.mask_as == BOOLEAN:
         yield Adaptation({"mask_as": ADDITIVE}, "the mask is added to the scores")
-    for adaptation in _of_a_rank(case, given):
+    for adaptation in _of_a_rank(case):
         # Other axes would make a kernel right that takes one head's for all.
         if not adaptation.options.keys() & {"bias_axes", "mask_axes"}:
             yield replace(adaptation, about=f"{adaptation.about} is taken for another")
-
-
-# The intermediates by which a meaning is judged: O, which nothing of the backward enters; else the gradients.
-_FORWARD, _GRADIENTS = ("O",), ("dQ", "dK", "dV")
 
 
 @dataclass(frozen=True)
@@ -122,10 +125,8 @@ class TrialRun:
     """What came of one run."""
 
     problem: Problem
-    failure: Failure | None
+    failure: Failure | None = None
     """Why there is no result; None where there is one."""
-    wrong: float
-    """The share of the wrong elements among those that tell most of a meaning; 1 where there is no result."""
     record: RunRecord | None = None
     """None where there is no result."""
 
@@ -137,6 +138,11 @@ class TrialRun:
     def matches(self) -> bool:
         """Whether all that came is right."""
         return self.run is not None and self.run.matches
+
+    @property
+    def wrong(self) -> float:
+        """The share of the wrong elements among those that tell most of a meaning; 1 where there is no result."""
+        return 1.0 if self.run is None else share_wrong(self.run)
 
     @property
     def least_wrong(self) -> float:
@@ -154,8 +160,8 @@ def tried(problem: Problem, options: Mapping[str, Any]) -> TrialRun:
         if (run := record.run) is None or run.measured is None:
             raise Refusal((run and run.skipped) or "it refused")
     except Failure as failure:
-        return TrialRun(problem, failure, 1.0)
-    return TrialRun(problem, None, share_wrong(run), record)
+        return TrialRun(problem, failure)
+    return TrialRun(problem, None, record)
 
 
 def refuses(failure: Failure) -> bool:
@@ -173,18 +179,8 @@ def share_wrong(run: LayoutRun) -> float:
 def _telling(run: LayoutRun) -> list[Finding]:
     """What tells most of a meaning."""
     findings = run.measured.comparison.findings if run.measured is not None else {}
-    names = next((some for some in (_FORWARD, _GRADIENTS) if set(some) & findings.keys()), tuple(findings))
+    names = next((some for some in _TELLING if set(some) & findings.keys()), tuple(findings))
     return [findings[name] for name in names if name in findings]
-
-
-# A share of wrong elements above which nothing is right but by chance, and one below which a meaning is the target's:
-# where it has a fault besides, that is in some heads, rows or tiles, and under another meaning nearly all is wrong.
-WRONG_THROUGHOUT, _RIGHT_MOSTLY, _NONE_WRONG = 0.9, 0.5, 0.1
-# The options that give the numbers of a tensor another meaning.
-_MEANINGS = frozenset({"shapes", "bias_axes", "bias_rank", "mask_axes", "mask_rank"})
-# Runs of the target that a search may take; most of them end with a refusal, before any kernel has run.
-_MOST_RUNS = 40
-_LONGEST_WORDS = 160
 
 
 @dataclass(frozen=True)
@@ -192,21 +188,14 @@ class Fit:
     """A problem that the target takes, and how it was found."""
 
     problem: Problem
-    found: tuple[tuple[Adaptation, str], ...] = ()
-    """What was changed, each with the sentence that says why."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What was added to the options that were given, as words of the command line."""
-        return {name: word for adaptation, _ in self.found for name, word in adaptation.options.items()}
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        return tuple(sentence for _, sentence in self.found)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What was added to the options that were given, as words of the command line."""
+    sentences: tuple[str, ...] = ()
+    """Why each was changed."""
 
     def also(self, problem: Problem, adaptation: Adaptation, sentence: str) -> Fit:
         """This with one more adaptation, and the problem that it makes."""
-        return Fit(problem, (*self.found, (adaptation, sentence)))
+        return Fit(problem, {**self.options, **adaptation.options}, (*self.sentences, sentence))
 
 
 @door("fit")
@@ -221,14 +210,14 @@ def fit(problem: Problem, failure: Failure | None, wrong: float = 1.0) -> Fit | 
         wrong: the share of it that is wrong.
     """
     search = _Search(problem)
-    found = search.past(failure) if failure else Fit(problem)
-    if found is None and failure:
-        failure.way_out = "; ".join(filter(None, (search.what_came_next, failure.way_out)))
+    if failure is None:
+        return search.read(Fit(problem), wrong) if wrong > WRONG_THROUGHOUT else None
+    found = search.past(failure)
     if found is None:
+        failure.way_out = "; ".join(filter(None, (search.what_came_next, failure.way_out)))
         return None
-    wrong = search.latest.wrong if failure else wrong
-    read = search.read(found, wrong) if wrong > WRONG_THROUGHOUT else None
-    return read or (found if found.found else None)
+    wrong = search.latest.wrong
+    return (search.read(found, wrong) if wrong > WRONG_THROUGHOUT else None) or found
 
 
 def fitted(problem: Problem) -> Fit:
@@ -242,13 +231,13 @@ class _Search:
 
     def __init__(self, problem: Problem) -> None:
         self._problem, self._runs = problem, 0
-        self.latest = TrialRun(problem, None, 1.0)
+        self.latest = TrialRun(problem)
         self._failed: list[tuple[Fit, Failure]] = []
         """What gave no result, the problem as it is first; each in other words than those before."""
 
-    def _tried(self, fit: Fit, adaptation: Adaptation) -> TrialRun:
+    def _tried(self, fit: Fit, options: Mapping[str, Any]) -> TrialRun:
         self._runs += 1
-        self.latest = tried(self._problem, {**fit.options, **adaptation.options})
+        self.latest = tried(self._problem, {**fit.options, **options})
         return self.latest
 
     def past(self, failure: Failure) -> Fit | None:
@@ -258,17 +247,15 @@ class _Search:
         """
         self._failed, known = [(Fit(self._problem), failure)], {_about(failure)}
         for fit, why in self._failed:  # which grows
-            given = self._given(fit)
-            for adaptation in of_a_refusal(fit.problem.case, self._problem.target, given) if refuses(why) else ():
-                if adaptation.options.keys() & given:
-                    continue
+            adaptations = _of_a_refusal(fit.problem.case, self._problem.target) if refuses(why) else ()
+            for adaptation in self._free(adaptations, fit):
                 if self._runs >= _MOST_RUNS:
                     return None
-                came = self._tried(fit, adaptation)
+                came = self._tried(fit, adaptation.options)
                 was = f"{adaptation.about} was refused ({_short(str(why))})"
                 further = fit.also(came.problem, adaptation, f"{was}: it runs with {adaptation.flags}, found by trying")
                 if came.failure is None:
-                    if (right := self._mostly_right(self._needed(further))) is not None:
+                    if (right := self._mostly_right(further)) is not None:
                         return right
                 elif not isinstance(came.failure, UsageFailure) and _about(came.failure) not in known:
                     known.add(_about(came.failure))
@@ -283,7 +270,7 @@ class _Search:
         if not further:
             return ""
         # What is no refusal any more got furthest, and of those the one that took most to come to.
-        fit, failure = max(further, key=lambda one: len(one[0].found))
+        fit, failure = max(further, key=lambda one: len(one[0].sentences))
         return f"with {' '.join(flags(fit.options))} it {'' if ended else 'raised '}{_short(str(failure))}"
 
     def _mostly_right(self, fit: Fit) -> Fit | None:
@@ -295,19 +282,10 @@ class _Search:
             return fit
         if (reading := self.read(fit, self.latest.wrong)) is not None:
             return reading
-        if self._given(fit) & set(OF_LENGTH):
+        if self._fixed(fit) & set(OF_LENGTH):
             return None
         # Where most is right at another length, the axes are right, and errors here are a fault.
-        return fit if self._tried(fit, Adaptation({"seqlen": WHOLE_BLOCKS[0]}, "")).wrong <= _RIGHT_MOSTLY else None
-
-    def _needed(self, fit: Fit) -> Fit:
-        """The adaptations that the target needs in order to run; the latest run has exactly those."""
-        for adaptation, _ in fit.found[:-1]:
-            fewer = Fit(fit.problem, tuple(one for one in fit.found if one[0] is not adaptation))
-            came = tried(self._problem, fewer.options)
-            if came.failure is None:
-                fit, self.latest = Fit(came.problem, fewer.found), came
-        return fit
+        return fit if self._tried(fit, {"seqlen": WHOLE_BLOCKS[0]}).wrong <= _RIGHT_MOSTLY else None
 
     def read(self, fit: Fit, wrong: float) -> Fit | None:
         """The reading under which most elements are right, if there is one; the first of several that are as good.
@@ -315,10 +293,11 @@ class _Search:
         One whole gradient that comes right is enough: a fault may have spoilt the others.
         """
         least, best = 1.0, None
-        for adaptation in of_a_reading(fit.problem.case, self._problem.target, self._given(Fit(self._problem))):
+        readings = _of_a_reading(fit.problem.case, self._problem.target)
+        for adaptation in self._free(readings, Fit(self._problem)):
             if self._runs >= _MOST_RUNS:
                 break
-            came = self._tried(fit, adaptation)
+            came = self._tried(fit, adaptation.options)
             is_right = came.wrong < _RIGHT_MOSTLY or came.least_wrong < _NONE_WRONG
             if is_right and came.wrong < least:
                 right = f"{1 - came.wrong:.0%} of its results are right so, {1 - wrong:.0%} otherwise"
@@ -328,7 +307,14 @@ class _Search:
                 break
         return best
 
-    def _given(self, fit: Fit) -> set[str]:
+    def _free(self, adaptations: Iterable[Adaptation], fit: Fit) -> Iterator[Adaptation]:
+        """Those that change nothing which is fixed."""
+        fixed = self._fixed(fit)
+        for one in adaptations:
+            if not any(fixed.intersection(_FIXED_BY.get(name, (name,))) for name in one.options):
+                yield one
+
+    def _fixed(self, fit: Fit) -> set[str]:
         """The options that may not be changed: what the user gave or a file holds, and what was found before."""
         saved = self._problem.saved
         of_a_file = {"head_dim", "dtype", "shapes", *OF_LENGTH, *saved.options} if saved is not None else set()

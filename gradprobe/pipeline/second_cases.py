@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from ..inputs.draw import draw
 from ..inputs.options import flags, with_others
 from ..model.allowance import LAST_RESORT
+from ..model.case import Case
 from ..model.failures import Failure, NoRoom, UsageFailure
 from ..model.mechanisms import door
 from ..model.memory_finding import ERROR
@@ -21,37 +22,125 @@ from ..numerics.tally import Finding
 from ..probing.compilation import Compilation
 from ..probing.experiment import Tick
 from ..processes.forks import ParallelWork, may_fork
-from .abilities import Ability, unused_abilities
-from .fit import TrialRun, refuses, tried
+from .fit import OF_LENGTH, TrialRun, refuses, tried
 from .probe import probed
 from .resolve import Problem
 
-# What comes of a small case. What is DOUBTFUL is wrong, and nothing shows that the target is meant to take it.
-RIGHT, REFUSED, WRONG, DOUBTFUL, UNTRIED = "right", "refused", "wrong", "doubtful", "untried"
+# A tile and a half of 16, less than one of 32, and a multiple of 8, which many kernels ask for.
+_SHORT, _LONGER = 24, 40
+_BATCHES, _HEADS = 3, 10
+# Elements of all score matrices of one small case: where its length may not be small, it is not run beyond.
+_MOST_SCORES = 1 << 20
+# Options whose meaning, or whose tensor's shape, is the target's own: the field of a case, and the flag.
+_CONVENTIONS = {name: (name, f"--{name}") for name in ("softcap", "bias", "alibi", "mask", "sinks", "seqlens")}
+_CONVENTIONS |= {"keep": ("dropout", "--dropout")}
+_CONVENTIONS |= {name: ("cu_seqlens_q", "--cu-seqlens") for name in ("cu_seqlens", "cu_seqlens_q")}
 # Seconds after which a fork is given up: a kernel that does not take a case may never end. What it left is not checked.
 _PATIENCE = LAST_RESORT
+# What comes of a small case. What is DOUBTFUL is wrong, and nothing shows that the target is meant to take it.
+RIGHT, REFUSED, WRONG, DOUBTFUL, UNTRIED = "right", "refused", "wrong", "doubtful", "untried"
 
 
-def _second_cases(problem: Problem) -> tuple[dict[Ability, str], Ability | None]:
-    """What comes of a small case of each ability that the problem's own case does not use, and the first that is wrong.
+@dataclass(frozen=True, eq=False)
+class Ability:
+    """Something that a target may take and a case does not use."""
 
-    Wrong is also one with which a kernel does not compile. On a GPU only what compiles nothing anew is run. What no
-    parameter tells is run in a fork: a kernel that does not take it may leave its memory and end its process.
+    words: str
+    """What it is: "a tenth head"."""
+    flag: str
+    """The options that ask for it."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Words of a small case that uses it; empty where none is run."""
+    is_plain: bool = False
+    """Whether the target's parameters say that it takes it, so that wrong results are a fault."""
+    shown_by: tuple[str, ...] = ()
+    """The results of which one that is right throughout shows that it is taken, where no parameter says so."""
+    is_compiled: bool = True
+    """Whether kernels are compiled anew for it: not for other numbers of the same types alone."""
+
+    @property
+    def sentence(self) -> str:
+        """As it is listed: "a tenth head (--heads)"."""
+        return f"{self.words} ({self.flag})" if self.words else self.flag
+
+
+def unused_abilities(problem: Problem) -> Iterator[Ability]:
+    """What the case of a problem does not use, the simplest first.
+
+    Of an option that somebody gave, or that a file of inputs holds, there is no small case: it stays as it is.
     """
-    on_cpu = problem.case.device == "cpu"
-    abilities = unused_abilities(problem)
-    tried_here = [one for one in abilities if one.options and one.is_plain and (on_cpu or one.compiles_nothing)]
-    forks = on_cpu and not problem.target.surroundings.sets_threads
-    apart = [one for one in abilities if one.options and not one.is_plain and forks]
-    with ExitStack() as stack:
-        fork = stack.enter_context(ParallelWork(partial(_outcomes, problem, apart))) if apart and may_fork() else None
-        lowered: dict[Ability, Compilation] = {}
-        came = _in_few_cases(problem, tried_here, lowered, stack)
-        others = (fork.answer(_PATIENCE) or _each_apart(problem, apart)) if fork else _outcomes(problem, apart)
-        uncompiled = [ability for ability, compilation in lowered.items() if compilation.result()[0]]
-    came |= dict(zip(apart, others, strict=True))
-    wrong = next(iter([*(one for one in abilities if came.get(one) == WRONG), *uncompiled]), None)
-    return {ability: came.get(ability, UNTRIED) for ability in abilities}, wrong
+    case, takes, small = problem.case, problem.target.takes, partial(_small, problem)
+    is_softmax, is_square = case.family == "softmax", case.seqlen_q == case.seqlen_k
+    is_grouped, is_short = case.heads != case.kv_heads, small().get("seqlen") == _SHORT
+    if "b" in case.shapes and case.batch < _BATCHES:
+        yield Ability("a third batch", "--batch", small(batch=_BATCHES), is_plain=True, is_compiled=False)
+    if "h" in case.shapes and case.heads < _HEADS:
+        options = {} if is_grouped else small(heads=_HEADS)
+        yield Ability("a tenth head", "--heads", options, is_plain=True, is_compiled=False)
+    if is_softmax and "causal" in takes and is_square:
+        words, flag = ("no causal mask", "--no-causal") if case.causal else ("a causal mask", "--causal")
+        # Of the case's own length: its loops begin or end at other tiles than the first.
+        yield Ability(words, flag, small(causal=not case.causal, seqlen=case.seqlen_q), is_plain=True)
+    if "scale" in takes and case.pattern != "dyadic":
+        yield Ability("another scale", "--scale", small(scale=round(1.5 * case.scale, 2) or 1.0), is_plain=True)
+    if is_softmax and "window" in takes and (case.window is None or min(case.window) <= 0):
+        yield Ability("both sides of a window", "--window", small(window="5,3") if is_square else {})
+    if is_softmax and "h" in case.shapes and not is_grouped:
+        # Torch spreads a single key head over all heads, and raises of other numbers that differ: whoever has one of
+        # these results right then gives each head its key head.
+        if options := small(heads=4, kv_heads=2):
+            yield Ability("grouped heads", "--kv-heads", options, shown_by=("O", "dQ", "dK", "dV"))
+        else:
+            yield Ability("grouped heads", "--kv-heads", small(kv_heads=1) if case.heads > 1 else {})
+    if is_softmax and is_square and not {"seqlens", "cu_seqlens"} & problem.target.required:
+        yield from _lengths(problem, is_short)
+    if is_softmax and case.head_dim_v == case.head_dim:
+        yield Ability("a head dim of v alone", "--head-dim-v", small(head_dim_v=16 if case.head_dim > 16 else 32))
+    # Of what no option says that it is left out, only what is run is told.
+    yield from (one for one in _extremes(problem, is_short) if one.options)
+    for name, (option, flag) in _CONVENTIONS.items():
+        if name in takes and name not in problem.target.required and not getattr(case, option):
+            yield Ability("", flag)
+
+
+def _small(problem: Problem, **options: Any) -> dict[str, Any]:
+    """The words of a small case with some options; none where it would not be small, or changes what was given."""
+    case = problem.case
+    if problem.saved is not None or case.ranks or case.cu_seqlens_q or case.seqlens or problem.fixed & options.keys():
+        return {}
+    sizes: dict[str, Any] = {"batch": 1}
+    if case.kv_heads == case.heads:
+        sizes["heads"] = 2
+    if not {*OF_LENGTH} & problem.request.options.keys() and "seqlen_q" not in options:
+        sizes["seqlen"] = _SHORT
+    given = {name: size for name, size in sizes.items() if name not in {*problem.fixed, *options}} | options
+    rows = given.get("seqlen_q", given.get("seqlen", case.seqlen_q))
+    keys = given.get("seqlen_k", given.get("seqlen", case.seqlen_k))
+    scores = given.get("batch", case.batch) * given.get("heads", case.heads) * rows * keys
+    return given if scores <= _MOST_SCORES else {}
+
+
+def _lengths(problem: Problem, is_short: bool) -> Iterator[Ability]:
+    """More keys than rows, and more rows than keys, without a mask that counts from a corner."""
+    case, takes = problem.case, problem.target.takes
+    flat: dict[str, Any] = {"causal": False} if case.causal and "causal" in takes else {}
+    is_flat = not case.causal or bool(flat)
+    is_plain = bool({"align", "cu_seqlens_k", "max_seqlen_k"} & takes.keys())
+    for words, rows, keys in (("more keys than rows", _SHORT, _LONGER), ("more rows than keys", _LONGER, _SHORT)):
+        options = _small(problem, seqlen_q=rows, seqlen_k=keys, **flat) if is_flat and is_short else {}
+        yield Ability(words, "--seqlen-q, --seqlen-k", options, is_plain)
+
+
+def _extremes(problem: Problem, is_short: bool) -> Iterator[Ability]:
+    """Logits far from 0, which no softmax without its maximum bears; a single row; a head dim that fills all lanes."""
+    case, small = problem.case, partial(_small, problem)
+    if case.pattern == Case.pattern:
+        for words, pattern in (("large logits", "large"), ("logits near -120", "negative")):
+            yield Ability(words, f"--pattern {pattern}", small(pattern=pattern))
+    if is_short and case.seqlen_q == case.seqlen_k:
+        yield Ability("a single row and key", "--seqlen", small(seqlen=1), is_plain=True)
+    if case.head_dim == case.head_dim_v:
+        yield Ability("another head dim", "--head-dim", small(head_dim=32 if case.head_dim == 64 else 64))
 
 
 @door("second-cases", lambda report, problem, *args: (report, problem))
@@ -67,12 +156,9 @@ def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) 
     if report.failing is not None:
         return report, problem
     tick("small second cases", 0.0)
-    came, wrong = _second_cases(problem)
-    not_checked, undeclared = (
-        tuple(dict.fromkeys(ability.sentence for ability, what in came.items() if what == asked))
-        for asked in (UNTRIED, DOUBTFUL)
-    )
-    report = replace(report, not_checked=not_checked, undeclared=undeclared)
+    came, wrong = _tried_all(problem)
+    listed = {asked: dict.fromkeys(one.sentence for one in came if came[one] == asked) for asked in (UNTRIED, DOUBTFUL)}
+    report = replace(report, not_checked=tuple(listed[UNTRIED]), undeclared=tuple(listed[DOUBTFUL]))
     if wrong is None:
         return report, problem
     options, words = wrong.options, f"{wrong.words}: {' '.join(flags(wrong.options))}"
@@ -87,29 +173,39 @@ def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) 
     return replace(second, beyond=words, added=options), of
 
 
-def _in_few_cases(
-    problem: Problem, abilities: Sequence[Ability], lowered: dict[Ability, Compilation], stack: ExitStack
-) -> dict[Ability, str]:
-    """What comes of each; whether its kernels compile is asked meanwhile.
+def _tried_all(problem: Problem) -> tuple[dict[Ability, str], Ability | None]:
+    """What comes of a small case of each ability that the problem's own case does not use, and the first that is wrong.
 
-    Those that may stand beside one another are tried apart only where they are not right so.
+    Wrong is also one with which a kernel does not compile. On a GPU only what compiles nothing anew is run. What no
+    parameter tells is run in a fork: a kernel that does not take it may leave its memory and end its process.
     """
-    found: dict[Ability, str] = {}
-    for name in dict.fromkeys(one.beside or one.words for one in abilities):
-        some = [one for one in abilities if (one.beside or one.words) == name]
-        # The first has the sizes.
-        options = {option: word for one in reversed(some) for option, word in one.options.items()}
-        together = [replace(some[0], options=options)] if len(some) > 1 else []
-        for ability in (*together, *some):
-            if ability in found:
-                continue
-            came = tried(problem, ability.options)
-            if came.record is not None:
-                lowered[ability] = stack.enter_context(Compilation())
-                lowered[ability].begin(came.record)
-            what = _outcome(ability, came)
-            found |= dict.fromkeys(some if ability in together and what == RIGHT else [ability], what)
-    return found
+    on_cpu = problem.case.device == "cpu"
+    abilities = list(unused_abilities(problem))
+    here = [one for one in abilities if one.options and one.is_plain and (on_cpu or not one.is_compiled)]
+    forks = on_cpu and not problem.target.surroundings.sets_threads
+    apart = [one for one in abilities if one.options and not one.is_plain and forks]
+    with ExitStack() as stack:
+        fork = stack.enter_context(ParallelWork(partial(_outcomes, problem, apart))) if apart and may_fork() else None
+        compilations = {one: stack.enter_context(Compilation()) for one in here}
+        came = _together(problem, here, compilations)
+        came |= {one: _outcome(problem, one, compilations[one]) for one in here if one not in came}
+        others = (fork.answer(_PATIENCE) or _each_apart(problem, apart)) if fork else _outcomes(problem, apart)
+        uncompiled = [one for one, compilation in compilations.items() if compilation.result()[0]]
+    came |= dict(zip(apart, others, strict=True))
+    wrong = next(iter([*(one for one in abilities if came.get(one) == WRONG), *uncompiled]), None)
+    return {ability: came.get(ability, UNTRIED) for ability in abilities}, wrong
+
+
+def _together(
+    problem: Problem, abilities: Sequence[Ability], compilations: Mapping[Ability, Compilation]
+) -> dict[Ability, str]:
+    """A third batch and another scale in one case, where that is right: each is right then."""
+    both = [one for one in abilities if one.words in ("a third batch", "another scale")]
+    if len(both) != 2:
+        return {}
+    options = {**both[1].options, **both[0].options}  # the first has the sizes
+    what = _outcome(problem, replace(both[0], options=options), compilations[both[0]])
+    return dict.fromkeys(both, what) if what == RIGHT else {}
 
 
 def _each_apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
@@ -122,11 +218,19 @@ def _each_apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
 
 
 def _outcomes(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
-    return [_outcome(ability, tried(problem, ability.options)) for ability in abilities]
+    return [_outcome(problem, ability) for ability in abilities]
 
 
-def _outcome(ability: Ability, came: TrialRun) -> str:
-    """What comes of a small case. A crash or a result of a wrong shape is wrong where the ability is plain."""
+def _outcome(problem: Problem, ability: Ability, compilation: Compilation | None = None) -> str:
+    """What comes of a small case, and meanwhile whether its kernels compile is asked."""
+    came = tried(problem, ability.options)
+    if came.record is not None and compilation is not None:
+        compilation.begin(came.record)
+    return _judged(ability, came)
+
+
+def _judged(ability: Ability, came: TrialRun) -> str:
+    """A crash or a result of a wrong shape is wrong where the ability is plain."""
     if came.failure is not None:
         if isinstance(came.failure, (UsageFailure, NoRoom)):
             return UNTRIED
