@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import chain
 
-from ..faults.terms import constants
 from ..model.case import Case
 from ..model.failures import ReferenceFailure
 from ..model.intermediates import lookup
@@ -20,8 +17,6 @@ from ..targets.find import Target
 
 _WAY_OUT = "a reference is checked before it is used: correct it, or leave out --reference"
 _WIDER = "a reference is checked before it is used: compute it in float64"
-# How near a ratio of two numbers must be to a constant before that is tried as the reason.
-_NEAR = 1e-3
 
 
 def refuse_other_formulas(reference: Target, case: Case, x: Attention, trace: Trace, dots: str) -> None:
@@ -37,9 +32,7 @@ def refuse_other_formulas(reference: Target, case: Case, x: Attention, trace: Tr
     first = locate(x, trace, comparison)
     if first is not None:
         raise ReferenceFailure(
-            f"the verdict is about the reference: {reference.name} departs from {departure(case, first)}"
-            f"{_factor(case, x, trace, first)}",
-            _WAY_OUT,
+            f"the verdict is about the reference: {reference.name} departs from {departure(case, first)}", _WAY_OUT
         )
     share = share_of_reference(precision_of(case.dtype, dots))
     worst = max(comparison.findings.values(), key=lambda finding: finding.max_ratio)
@@ -59,18 +52,3 @@ def departure(case: Case, first: Element) -> str:
     where = ", ".join(f"{axis} {index}" for axis, index in at.items() if index is not None)
     formula = f"{first.intermediate} = {step.formula}" if step is not None else first.intermediate
     return f"{formula}: at {where} it gives {first.actual:.6g}, the formula {first.expected:.6g}"
-
-
-def _factor(case: Case, x: Attention, trace: Trace, first: Element) -> str:
-    """The constant that all of the intermediate is off by, where it is one: divided by it, every element is right."""
-    assert first.window is not None
-    numbers = list(zip(chain(*first.window.actual), chain(*first.window.expected), strict=True))
-    squares = sum(due * due for _, due in numbers)
-    ratio = sum(came * due for came, due in numbers) / squares if squares else 0.0
-    name = first.intermediate
-    for words, factor in constants(case).items():
-        if abs(ratio - factor) <= _NEAR * abs(factor):
-            divided = replace(trace, values={**trace.values, name: trace.values[name].double() / factor})
-            if not compare(case, x, divided, precision_of("float32", "ieee"), blame=False).findings[name].mismatched:
-                return f"; all of {name} is {factor:.5g} = {words} times what the formula gives"
-    return ""

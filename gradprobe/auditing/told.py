@@ -1,4 +1,4 @@
-"""What an audit says: its mistakes as diagnoses with lines, and the names that say one thing and hold another."""
+"""What an audit says: its mistakes as diagnoses with lines, and what is known of what no mistake explains."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..model.intermediates import PRODUCTS, symbol
+from ..model.intermediates import PRODUCTS
 from ..model.number import listed
-from ..model.report import Diagnosis, NameMismatch, Where
+from ..model.report import Diagnosis, Where
 from ..source.expressions import Expression
 from ..targets.naming import LoadedSource, plain_function
 from ..targets.returned import statements_of
@@ -17,10 +17,7 @@ from .explain import AT_USE, AuditExplanation, Located, Sight
 from .formulas import Mistake, due_in, role_of
 from .watching import text_of_file
 
-_MOST_HELD = 6
 _INPUTS = ("q", "k", "v", "do")
-# Scores, probabilities and their steps go by one name in much code.
-_ALIKE = ({"S", "P", "LSE"}, {"dP", "dS"})
 
 
 def diagnoses_of(audit: Audit) -> tuple[Diagnosis, ...]:
@@ -178,27 +175,3 @@ def known_of(audit: Audit) -> tuple[str, ...]:
         words = "it computes another attention than scale * Q K^T, softmax, P V"
         found.append(f"its gradients are right for its own O: {words}")
     return tuple(found)
-
-
-def held_of(audit: Audit) -> tuple[NameMismatch, ...]:
-    """Parameters and variables whose names say one thing, and hold another."""
-    explanation, takes = audit.explanation, {own: name for name, own in audit.callee.takes.items()}
-    if explanation is None:
-        return ()
-    if explanation.swapped is not None:
-        symbols = [symbol(takes[own]) for own in explanation.swapped]
-        pairs = zip(explanation.swapped, symbols, reversed(symbols), strict=True)
-        return tuple(NameMismatch(name=own, says=says, holds=f"used as {other}") for own, says, other in pairs)
-    by_name: dict[str, dict[NameMismatch, bool]] = {}
-    for sight in explanation.holdings:
-        name, kind = sight.at.name, sight.form.kind
-        own = takes.get(name, "")
-        says = {"o": "O", "lse": "LSE"}.get(own, own) or role_of(name)
-        if says:
-            mistake = next((one.came for one in sight.form.mistakes if one.of == kind), "")
-            made_wrong = f"{sight.words}, made of what is wrong" if sight.form.mistakes else sight.words
-            row = NameMismatch(name=name, says=symbol(says), holds=mistake or made_wrong, line=sight.at.line)
-            fits = not kind or says == kind or any({says, kind} <= group for group in _ALIKE)
-            by_name.setdefault(name, {})[row] = bool(mistake) or not fits
-    rows = [row for those in by_name.values() if any(those.values()) for row in those]
-    return tuple(rows[:_MOST_HELD])

@@ -48,7 +48,7 @@ def audited(request: CheckRequest) -> Report:
 
 
 def _report(made: Audit, request: CheckRequest, seconds: float) -> Report:
-    from ..auditing.told import diagnoses_of, held_of, known_of
+    from ..auditing.told import diagnoses_of, known_of
     from ..pipeline.reported import run_of
 
     case, source = made.attempt.drawn.case, made.callee.found.source
@@ -69,7 +69,7 @@ def _report(made: Audit, request: CheckRequest, seconds: float) -> Report:
         compared=add_counts(run.compared for run in runs),
         reproduce=request.command("audit"),
         seconds={"total": round(seconds, 4)},
-        audit=AuditSummary(opinions=made.opinions, held=held_of(made), taken=made.taken),
+        audit=AuditSummary(opinions=made.opinions, taken=made.taken),
     )  # fmt: skip
 
 

@@ -336,20 +336,10 @@ class Opinion(Struct, frozen=True, kw_only=True):
     wrong: tuple[str, ...] = ()
 
 
-class NameMismatch(Struct, frozen=True, kw_only=True):
-    """A parameter or variable whose name says one thing, and whose use or value another."""
-
-    name: str
-    says: str
-    holds: str
-    line: int | None = None
-
-
 class AuditSummary(Struct, frozen=True, kw_only=True):
     """What an audit of a reference has besides its runs."""
 
     opinions: tuple[Opinion, ...] = ()
-    held: tuple[NameMismatch, ...] = ()
     taken: tuple[str, ...] = ()
     """How it was called, and what it does by itself."""
 

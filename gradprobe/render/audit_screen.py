@@ -9,7 +9,7 @@ from rich.text import Text
 from ..model.intermediates import names
 from ..model.layout_run import MATCH
 from ..model.number import listed, plural
-from ..model.report import AuditSummary, Report
+from ..model.report import Report
 from .excerpt import render_reasons
 from .notation import ASCII, UTF8, Signs, element_line, folded, headed
 from .source_places import base_of
@@ -25,7 +25,7 @@ def render_audit(report: Report, width: int, *, utf8: bool = True) -> list[Text]
         lines.append(Text(element_line(report.first_mismatch), "bold"))
     if report.verdict != MATCH:
         lines += render_reasons(report, width)
-    lines += [*_misnamed(report.audit), *_judges(report, UTF8 if utf8 else ASCII)]
+    lines += _judges(report, UTF8 if utf8 else ASCII)
     lines += [line for sentence in _sentences(report) for line in folded(sentence, width)]
     return [*lines, Text(f"  again: {report.reproduce}", overflow="ignore")]
 
@@ -46,18 +46,6 @@ def _verdict(report: Report, width: int) -> Iterator[Text]:
 def _wrong(report: Report) -> list[str]:
     audit = report.audit
     return list(audit.opinions[0].wrong) if audit is not None and audit.opinions else []
-
-
-def _misnamed(audit: AuditSummary) -> Iterator[Text]:
-    """What a name says beside what it holds."""
-    if not audit.held:
-        return
-    width = max(8, *(len(one.name) + 2 for one in audit.held))
-    says = max(10, *(len(one.says) + 2 for one in audit.held))
-    yield Text(f"  {'name':<{width}}{'its name':<{says}}what it holds", "dim")
-    for named in audit.held:
-        place = f" (line {named.line})" if named.line else ""
-        yield Text(f"  {named.name:<{width}}{named.says:<{says}}{named.holds}{place}")
 
 
 def _judges(report: Report, marks: Signs) -> Iterator[Text]:
