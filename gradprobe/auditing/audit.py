@@ -18,7 +18,8 @@ from ..runtime.trace import Trace
 from ..targets.find import family_of, find_function
 from .attempts import Attempt, ReferenceSearch
 from .calling import CallConvention, Callee, in_words
-from .explain import AuditExplanation
+from .explain import AuditExplanation, Located
+from .formulas import Mistake
 from .judges import opinions_of
 
 _SEEDS = (0, 1, 2)
@@ -145,5 +146,8 @@ def _swapped(search: ReferenceSearch, best: Attempt) -> AuditExplanation | None:
         for names in ({}, renamed):
             results = {names.get(name, name): result for name, result in attempt.called.results.items()}
             if not replace(attempt, called=replace(attempt.called, results=results)).wrong:
-                return AuditExplanation(swapped=(takes[one], takes[other]))
+                a, b = takes[one], takes[other]
+                words = f"the parameter {a} is used as {b}, and {b} as {a}"
+                fix = f"exchange {a} and {b} in its signature, or where they are used"
+                return AuditExplanation((Located(Mistake("", "swapped", words, fix), None, best.wrong),))
     return None

@@ -68,8 +68,6 @@ class AuditExplanation:
     """The wrong results that no known mistake gives."""
     holdings: tuple[Sight, ...] = ()
     """What each variable held after each statement, as far as it is known."""
-    swapped: tuple[str, str] | None = None
-    """Two parameters, each used as the other: with their values exchanged all is right."""
     varies: bool = False
     """Whether another call gave other results, so that nothing can be told of them."""
     strange: Value | None = None

@@ -25,8 +25,6 @@ def diagnoses_of(audit: Audit) -> tuple[Diagnosis, ...]:
     explanation = audit.explanation
     if explanation is None:
         return ()
-    if explanation.swapped is not None:
-        return (_of_swap(audit, *explanation.swapped),)
     groups: dict[tuple[str, str], list[Located]] = {}
     for located in explanation.located:  # the same mistake in two formulas is told once, with both lines
         name, words = located.mistake.of, located.mistake.came
@@ -59,7 +57,7 @@ def _diagnosis(audit: Audit, explanation: AuditExplanation, words: str, group: l
         summary=words.replace("{}", listed(own)),
         explained=1.0,
         evidence=(
-            f"due: {'; '.join(due) or 'float32 or wider'}",
+            *([f"due: {'; '.join(due)}"] if due else []),
             *([_rebinding(rebound)] if rebound is not None else []),
             f"with it every element of {listed(results)} is what came",
         ),
@@ -107,6 +105,8 @@ def _shows_late(located: Located) -> bool:
 def _elsewhere(audit: Audit, mistake: Mistake) -> tuple[Where, ...]:
     """Where a mistake is made that no value shows: the return, the call of autograd, or a variable by its name."""
     function = plain_function(audit.callee.function)
+    if mistake.key == "swapped":
+        return _whole_line(audit, audit.callee.found.source.line)
     if mistake.key in ("order", "do/other"):
         return _whole_line(audit, _return_line(function, backward=mistake.key == "do/other"))
     roles = (mistake.of, "dS") if mistake.of == "delta" else (mistake.of,)
@@ -142,18 +142,6 @@ def _whole_line(audit: Audit, line: int | None, note: str = "") -> tuple[Where, 
     return (Where(source.file, line, lines[line - 1].strip(), kernel=source.name, note=note),)
 
 
-def _of_swap(audit: Audit, one: str, other: str) -> Diagnosis:
-    return Diagnosis(
-        fault="reference/swapped",
-        fault_class="reference",
-        summary=f"the parameter {one} is used as {other}, and {other} as {one}",
-        explained=1.0,
-        evidence=("with the two exchanged every result is right",),
-        where=_whole_line(audit, audit.callee.found.source.line),
-        fix=f"exchange {one} and {other} in its signature, or where they are used",
-    )
-
-
 def known_of(audit: Audit) -> tuple[str, ...]:
     """What is known of results that no mistake explains."""
     explanation = audit.explanation
@@ -162,7 +150,7 @@ def known_of(audit: Audit) -> tuple[str, ...]:
         return tuple(found)
     if explanation.varies:
         found.append("its results differ from call to call: it reads uninitialized memory, or draws random numbers")
-    if explanation.swapped is not None or not explanation.unexplained:
+    if not explanation.unexplained:
         return tuple(found)
     found.append(f"no known formula gives its {listed(list(explanation.unexplained))}")
     if (strange := explanation.strange) is not None:

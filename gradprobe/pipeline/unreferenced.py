@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ..inputs.draw import outputs_of
-from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import UNIT_RUN, Assigned, run_name
-from ..model.case import Case
 from ..model.failures import Refusal, TargetFailure, UsageFailure
 from ..model.intermediates import DERIVED
 from ..model.memory_finding import telling
@@ -60,7 +58,7 @@ def probe_by_identities(
     first: _JudgedRun | None = None
     planned = list(layouts_of(case))
     for assigned in planned:
-        record, judged = _record(experiment, assigned, first)
+        record, judged = _judged(experiment, assigned, first)
         experiment = experiment.after(outcomes_of([record]))
         if first is None and judged is not None:
             first, record = judged, _with_more_runs(experiment, judged, record)
@@ -98,37 +96,37 @@ def _refuse(problem: Problem) -> None:
 class _JudgedRun:
     """A run, its problem in float64, and its results."""
 
-    assigned: Assigned
+    run: LayoutRun
     values: Mapping[str, Tensor]
     x: Attention
     trace: Trace
 
 
-def _inputs(experiment: Experiment, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
+def _execution(experiment: Experiment, values: Mapping[str, Tensor], assigned: Assigned) -> Execution:
     outputs = outputs_of(experiment.case, experiment.target.outputs, values, experiment.unwritten)
-    return experiment.placed({**values, **outputs}, assigned)
+    return execute(experiment, experiment.placed({**values, **outputs}, assigned))
 
 
-def _record(
+def _judged(
     experiment: Experiment, assigned: Assigned, first: _JudgedRun | None
 ) -> tuple[RunRecord, _JudgedRun | None]:
+    """One run, and what the identities say of it; None where it was refused."""
     case, values = experiment.case, effective(experiment.values, assigned)
-    inputs = _inputs(experiment, values, assigned)
-    execution = execute(experiment, inputs)
-    trace, experiment = execution.outcome.trace, experiment.after([execution.outcome])
+    execution = _execution(experiment, values, assigned)
+    trace, layout, executions = execution.outcome.trace, execution.inputs.layout, (execution.without_tensors(),)
+    experiment = experiment.after([execution.outcome])
     if trace is None:
-        refused = LayoutRun(
-            inputs.layout, assigned, None, execution.outcome.refused, memory=telling(execution.memory, False)
-        )
-        return RunRecord(refused, (execution.without_tensors(),)), None
-    experiment.tick(f"judging {inputs.layout}", 0.0, f"{inputs.layout}, judged")
+        memory = telling(execution.memory, False)
+        return RunRecord(LayoutRun(layout, assigned, None, execution.outcome.refused, memory=memory), executions), None
+    experiment.tick(f"judging {layout}", 0.0, f"{layout}, judged")
     with experiment.stopwatch.timed("compare"):
-        as_first = first is not None and not any(layout == "expanded" for _, layout in (*assigned, *first.assigned))
-        x = first.x if first is not None and as_first else attention_of(case, inputs.values)
+        expanded = {layout for _, layout in (*assigned, *(first.run.assigned if first else ()))} & {"expanded"}
+        as_first = first if not expanded else None
+        x = as_first.x if as_first is not None else attention_of(case, execution.inputs.values)
         precision = precision_of(case.dtype, dots_of(experiment))
         found = identities_alone(case, x, trace, precision)
-        if first is not None and as_first:
-            found.append(agreement_alone("I10", case, first.x, first.trace, trace, precision))
+        if as_first is not None:
+            found.append(agreement_alone("I10", case, x, as_first.trace, trace, precision))
     if not found:
         raise TargetFailure(
             f"target {experiment.target.name!r} gave nothing that an identity is about",
@@ -137,20 +135,18 @@ def _record(
     comparison = Comparison({}, (), precision, 0, {}, {}, {}, {})
     measured = Measured(lambda: x, Trace({}, {}), comparison, None, tuple(found))
     memory = telling(execution.memory, any(not bool(value.isfinite().all()) for value in trace.values.values()))
-    run = LayoutRun(inputs.layout, assigned, measured, None, memory=memory)
-    return RunRecord(run, (execution.without_tensors(),)), _JudgedRun(assigned, values, x, trace)
+    run = LayoutRun(layout, assigned, measured, None, memory=memory)
+    return RunRecord(run, executions), _JudgedRun(run, values, x, trace)
 
 
 def _with_more_runs(experiment: Experiment, first: _JudgedRun, record: RunRecord) -> RunRecord:
     """The first layout's record with what takes further runs of it: I8 and I9, I6, and repeats."""
-    assert record.run is not None
-    assert record.run.measured is not None
     case, x, trace, executions = experiment.case, first.x, first.trace, list[Execution]()
     # Values that were expanded are so already.
-    assigned = tuple((tensor, layout) for tensor, layout in first.assigned if layout != "expanded")
+    assigned = tuple((tensor, layout) for tensor, layout in first.run.assigned if layout != "expanded")
 
     def run(values: Mapping[str, Tensor]) -> Trace:
-        execution = execute(experiment, _inputs(experiment, values, assigned))
+        execution = _execution(experiment, values, assigned)
         if execution.outcome.trace is None:
             raise TargetFailure(f"target {experiment.target.name!r} refused values of a layout that it took before")
         executions.append(execution.without_tensors())
@@ -164,8 +160,9 @@ def _with_more_runs(experiment: Experiment, first: _JudgedRun, record: RunRecord
         found.append(agrees("I9", second=run(permuted(first.values, case)), reverse=True))
     silent = beyond_the_mask(case, x, run(silenced(first.values, case, x)))
     found += [silent] if silent is not None else []
-    measured = replace(record.run.measured, invariants=(*record.run.measured.invariants, *found))
-    return replace(record, run=replace(record.run, measured=measured)).with_more(executions)
+    assert first.run.measured is not None
+    measured = replace(first.run.measured, invariants=(*first.run.measured.invariants, *found))
+    return replace(record, run=replace(first.run, measured=measured)).with_more(executions)
 
 
 def _report(experiment: Experiment, records: list[RunRecord]) -> Probed:
@@ -176,18 +173,7 @@ def _report(experiment: Experiment, records: list[RunRecord]) -> Probed:
     return replace(
         report,
         provenance=replace(report.provenance, reference="none: identities alone"),
-        notes=(*notes_of(experiment, records), *_untried(experiment.case), f"these identities do not see {BLIND}"),
+        notes=(*notes_of(experiment, records), f"these identities do not see {BLIND}"),
         known=(named,) if family else (),
         sought=False,
     )
-
-
-def _untried(case: Case) -> Iterator[str]:
-    """Which identities the options leave untrue of a right kernel."""
-    if case.family == "lazy":
-        yield "I1 is not tried: it does not hold for lazy attention"
-    if case.sinks:
-        yield "I1 and I2 are not tried: they do not hold beside --sinks"
-    elif case.softcap is not None:
-        yield "I2 is not tried: it does not hold under --softcap"
-    yield "I5 and I7 are not tried: they are about P and dS"
