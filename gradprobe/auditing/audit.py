@@ -114,9 +114,6 @@ def _taken(callee: Callee, best: Attempt, family: str) -> Iterator[str]:
     yield from best.called.conventions
     if callee.unknown:
         yield f"{', '.join(f'{name}=None' for name in callee.unknown)}, whose meaning is not known"
-    if [name for name in takes if name in ("q", "k", "v")] != ["q", "k", "v"]:
-        given = ", ".join(takes[name] for name in takes if name in ("q", "k", "v", "do"))
-        yield f"its parameters come in the order {given}: a call by position as q, k, v mixes them up"
 
 
 def _run(search: ReferenceSearch, how: CallConvention, like: Case, seed: int) -> tuple[Attempt, LayoutRun]:

@@ -123,12 +123,11 @@ class _Explaining:
         self._rewrites = variants(self._formulas, asks_for_mask=asks_for_mask)
         self._library = FormLibrary({"b": b, "h": h, "m": m, "n": x.n_key, "d": d, "e": x.v.shape[-1]})
         self._library.add(self._formulas.due())
-        for form, rows in other_scores(self._formulas):
-            self._library.add([form, *map(self._formulas.alone, rows)])
+        self._library.add(other_scores(self._formulas))
         for rewrite in self._rewrites:
             self._library.add([self._formulas.alone(rewrite)] if rewrite.step != "do" else ())
-            if len(rewrite.mistakes) == 1:  # its results at once: loops over elements may hold nothing else
-                self._library.add(form for form in self._formulas.ways(rewrite) if form.kind in _RESULTS)
+            # Its results at once: loops over elements may hold nothing else.
+            self._library.add(form for form in self._formulas.ways(rewrite) if form.kind in _RESULTS)
         self._followed: list[tuple[Rewrite, ...]] = []
         self._sights: list[Sight] = []
         self._places: dict[Mistake, Expression] = {}

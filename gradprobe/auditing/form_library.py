@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,23 +26,14 @@ class Match:
     """By which the form's values are multiplied."""
 
 
-@dataclass
-class _Shelf:
-    """The forms that arrays of one shape may be a part of: a row each."""
-
-    forms: list[Form] = field(default_factory=list)
-    rows: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    until: int = 0
-    """How many of the library's forms stand in it."""
-
-
 class FormLibrary:
     """Forms of one problem, and which of them an array is."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._sizes = sizes
         self._forms: list[Form] = []
-        self._shelves: dict[tuple[int, ...], _Shelf] = {}
+        self._shelves: dict[tuple[int, ...], tuple[list[Form], Array, int]] = {}
+        """By a shape: the forms that arrays of it may be a part of, a row each, and how many forms stand in it."""
         self._fewest: dict[tuple[str, str, int], int] = {}
         self._orders: dict[tuple[tuple[int, ...], str], list[tuple[str, ...]]] = {}
 
@@ -56,32 +47,31 @@ class FormLibrary:
 
     def matches(self, array: Array, tolerance: float) -> list[Match]:
         """What an array is, that with the fewest mistakes first."""
-        flat, shelf = _finite(array).reshape(-1), self._shelf(array)
+        flat, (forms, rows) = _finite(array).reshape(-1), self._shelf(array)
         length = float(np.linalg.norm(flat))
-        if np.count_nonzero(flat) < FEWEST or not length or not shelf.forms:
+        if np.count_nonzero(flat) < FEWEST or not length or not forms:
             return []
-        products, norms = shelf.rows @ flat, np.linalg.norm(shelf.rows, axis=1)
+        products, norms = rows @ flat, np.linalg.norm(rows, axis=1)
         found: dict[int, Match] = {}
         for at in np.flatnonzero((np.abs(products) >= (1 - 4 * tolerance) * norms * length) & (norms > 0)):
-            form, factor = shelf.forms[at], float(products[at] / norms[at] ** 2)
-            if np.abs(flat - factor * shelf.rows[at]).max() <= tolerance * np.abs(flat).max():
+            form, factor = forms[at], float(products[at] / norms[at] ** 2)
+            if np.abs(flat - factor * rows[at]).max() <= tolerance * np.abs(flat).max():
                 found.setdefault(id(form), Match(form, factor))
         return sorted(found.values(), key=_simplest)
 
     def knows(self, array: Array) -> bool:
         """Whether any form has a part of an array's shape."""
-        return bool(self._shelf(array).forms)
+        return bool(self._shelf(array)[0])
 
-    def _shelf(self, array: Array) -> _Shelf:
+    def _shelf(self, array: Array) -> tuple[list[Form], Array]:
         shape = tuple(size for size in array.shape if size != 1)
-        shelf = self._shelves.setdefault(shape, _Shelf())
-        new = [(form, part) for form in self._forms[shelf.until :] for part in self._parts(form, shape)]
-        shelf.until = len(self._forms)
+        forms, rows, until = self._shelves.get(shape, ([], np.zeros((0, array.size)), 0))
+        new = [(form, part) for form in self._forms[until:] for part in self._parts(form, shape)]
         if new:
-            rows = np.concatenate([part for _, part in new])
-            shelf.rows = np.concatenate([shelf.rows, rows]) if shelf.forms else rows
-            shelf.forms += [form for form, part in new for _ in part]
-        return shelf
+            rows = np.concatenate([rows, *(part for _, part in new)])
+            forms += [form for form, part in new for _ in part]
+        self._shelves[shape] = forms, rows, len(self._forms)
+        return forms, rows
 
     def _parts(self, form: Form, shape: tuple[int, ...]) -> Iterator[Array]:
         """The parts of a form that have a shape, [parts, size] for each order of axes."""

@@ -1,7 +1,6 @@
-"""Refuses a reference on a check's values: a user's own by the formulas, and the built-in one too by the identities."""
+"""Refuses a user's own reference on a check's values, by the formulas."""
 
 from __future__ import annotations
-
 
 from ..model.case import Case
 from ..model.failures import ReferenceFailure

@@ -47,7 +47,10 @@ def _diagnosis(audit: Audit, explanation: AuditExplanation, words: str, group: l
     elsewhere = _elsewhere(audit, first.mistake)
     places = [None if _shows_late(one) and elsewhere else one.at for one in group]
     rebound = None if number else _rebound(audit, explanation, places[0])
-    places = [rebound.at, *places] if rebound is not None else places
+    rebinding = []
+    if rebound is not None:
+        places.insert(0, rebound.at)
+        rebinding = [f"the parameter {rebound.at.name} holds {rebound.words} from line {rebound.at.line} on"]
     found, formulas = audit.callee.found, due_in(audit.attempt.drawn.case.family)
     wheres = tuple(where for at in places if (where := where_of(found.source, found.function, at)) is not None)
     due = [formulas[name] for name in own if name in formulas]
@@ -58,7 +61,7 @@ def _diagnosis(audit: Audit, explanation: AuditExplanation, words: str, group: l
         explained=1.0,
         evidence=(
             *([f"due: {'; '.join(due)}"] if due else []),
-            *([_rebinding(rebound)] if rebound is not None else []),
+            *rebinding,
             f"with it every element of {listed(results)} is what came",
         ),
         where=wheres or elsewhere,
@@ -76,10 +79,6 @@ def _rebound(audit: Audit, explanation: AuditExplanation, before: Expression | N
         if says in (*_INPUTS, "O") and is_other and before is not None and sight.at.line <= before.line:
             return sight
     return None
-
-
-def _rebinding(sight: Sight) -> str:
-    return f"the parameter {sight.at.name} holds {sight.words} from line {sight.at.line} on"
 
 
 def where_of(source: LoadedSource, function: Callable[..., Any], at: Expression | None) -> Where | None:

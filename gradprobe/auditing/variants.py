@@ -16,8 +16,6 @@ from .formulas import FEATURES, Array, Form, Formulas, Mistake, Rewrite, exponen
 
 Steps = Mapping[str, Array]
 Make = Callable[[Steps], Array]
-# Scores of the second case in which an audit calls a reference.
-_SMALL = 2 * 64 * 64
 
 
 class _Scores(NamedTuple):
@@ -34,48 +32,46 @@ class _Mask(NamedTuple):
     """Whether it is laid over P."""
 
 
-def variants(formulas: Formulas, *, asks_for_mask: bool = True) -> list[Rewrite]:
+def variants(f: Formulas, *, asks_for_mask: bool = True) -> list[Rewrite]:
     """Every rewrite of one step. Of two that give the same numbers the first is told."""
-    rows = [*_probabilities(formulas, asks_for_mask), *_losses(), *_dps(formulas), *_deltas(formulas), *_dss(formulas)]
-    return [*rows, *(_elastic(formulas, formulas.tau) if formulas.tau is not None else ())]
-
-
-def other_scores(formulas: Formulas) -> Iterator[tuple[Form, list[Rewrite]]]:
-    """Products of the wrong rows that are taken for Q K^T, and P of them."""
-    for words, values in _products(formulas):
-        mistake = Mistake("S", "scores/operand", f"{words} stands for Q K^T")
-        scores, mask = _Scores(mistake, formulas.scale * values(formulas.right)), _Mask(None, formulas.valid)
-        rows = [_p(formulas, scores, mask, kind, None) for kind in ("", "given")]
-        yield Form("S", "bhmn", values(formulas.right), "S", (mistake,)), rows
+    rows = [*_probabilities(f, asks_for_mask), *_losses(), *_dps(f), *_deltas(f), *_dss(f)]
+    return [*rows, *(_elastic(f, f.tau) if f.tau is not None else ())]
 
 
 # --- P: of scores, a mask and a softmax
 
 
 def _probabilities(f: Formulas, asks_for_mask: bool) -> Iterator[Rewrite]:
-    """P with a mistake in its scores, its mask or its softmax, and of a small problem with two: those are hundreds."""
-    most = 2 if f.valid.size <= _SMALL else 1
-    kinds = [("", None), ("given", None), *((key, Mistake("P", f"softmax/{key}", *row)) for key, row in _KINDS.items())]
-    for scores, mask, (kind, of_kind) in itertools.product(_scores(f), _masks(f, asks_for_mask), kinds):
-        mistakes = [one for one in (scores.mistake, mask.mistake, of_kind) if one is not None]
-        is_made = kind != "given" or (np.isinf(mask.hidden) and not mask.is_late)
-        is_made &= kind != "scores" or scores.mistake is None  # a constant times the same
-        if 0 < len(mistakes) <= most and is_made and (kind != "heads" or f.x.n_heads > 1):
-            yield _p(f, scores, mask, kind, of_kind)
+    """P with a mistake in its scores, its mask or its softmax; from a given LSE where that is possible."""
+    right, due = _Scores(None, f.logits(f.scale)), _Mask(None, f.valid)
+    for scores in (*_scores(f), *(_Scores(form.mistakes[0], f.scale * form.values) for form in other_scores(f))):
+        yield from (_p(f, scores, due, kind) for kind in ("", "given"))
+    for mask in _masks(f, asks_for_mask):
+        yield _p(f, right, mask)
+        if np.isinf(mask.hidden) and not mask.is_late:
+            yield _p(f, right, mask, "given")
+    yield from (_p(f, right, due, kind) for kind in _KINDS if kind != "heads" or f.x.n_heads > 1)
 
 
-def _p(f: Formulas, scores: _Scores, mask: _Mask, kind: str, of_kind: Mistake | None) -> Rewrite:
-    of_mask = mask.mistake
-    if kind == "given" and of_mask is not None and of_mask.key == "mask/left-out":
+def other_scores(f: Formulas) -> Iterator[Form]:
+    """Products of the wrong rows that are taken for Q K^T."""
+    for words, values in _products(f):
+        yield Form("S", "bhmn", values(f.right), "S", (Mistake("S", "scores/operand", f"{words} stands for Q K^T"),))
+
+
+def _p(f: Formulas, scores: _Scores, mask: _Mask, kind: str = "") -> Rewrite:
+    mistake = scores.mistake or mask.mistake
+    if kind in _KINDS:
+        mistake = Mistake("P", f"softmax/{kind}", *_KINDS[kind])
+    elif kind == "given" and mistake is not None and mistake.key == "mask/left-out":
         words = "P is exp(S - LSE) with unmasked scores and a masked LSE"
-        of_mask = Mistake("P", "mask/left-out", words, "mask the scores with -inf again, or P with 0", mask="lse")
-    mistakes = tuple(one for one in (scores.mistake, of_mask, of_kind) if one is not None)
+        mistake = Mistake("P", "mask/left-out", words, "mask the scores with -inf again, or P with 0", mask="lse")
     with np.errstate(all="ignore"):
         s = turned(scores.values) if kind == "transposed" else scores.values
         t = s if mask.is_late else np.where(mask.seen, s, mask.hidden)
         made = np.exp(t - f.lse) if kind == "given" else _softmax(kind, t)
     values = np.where(mask.seen, made, 0) if mask.is_late else np.asarray(made)
-    return Rewrite("P", lambda v: values, mistakes)
+    return Rewrite("P", lambda v: values, (mistake,) if mistake else ())
 
 
 # Of each kind of softmax: what is wrong with it, and how it is mended.
@@ -103,7 +99,6 @@ def _softmax(kind: str, t: Array) -> Array:
 
 
 def _scores(f: Formulas) -> Iterator[_Scores]:
-    yield _Scores(None, f.logits(f.scale))
     d, width, log2e = f.x.q.shape[-1], f.x.n_heads * f.x.q.shape[-1], math.log2(math.e)
     ways = {
         "scale/ignored": (d**-0.5, "the scale that is given is not used, but 1 / sqrt(head dim)", "use it"),
@@ -143,7 +138,6 @@ _MASKS = {
 
 
 def _masks(f: Formulas, asks_for_mask: bool) -> Iterator[_Mask]:
-    yield _Mask(None, f.valid)
     mistakes = {name: Mistake("P", f"mask/{name}", *row, mask=name) for name, row in _MASKS.items()}
     if not f.valid.all():
         for name, seen in f.masks().items():
