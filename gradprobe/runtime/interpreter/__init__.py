@@ -3,6 +3,8 @@
 Import this only once TRITON_INTERPRET=1 is in the environment, since it imports triton.
 """
 
+import functools
+
 from .bfloat16 import InterpreterNotKnown, make_bfloat16_right
 from .language_patches import (
     keep_arguments_in_place,
@@ -18,7 +20,6 @@ from .quick import make_operations_quick
 from .shipped import shipped_language
 
 __all__ = ["InterpreterNotKnown", "make_bfloat16_right", "mend_interpreter"]
-# Each is applied once, in this order.
 _PATCHES = (
     shipped_language, make_scalars_right, keep_patched_language, repeat_operations,
     make_operations_quick, keep_arguments_in_place, take_bools, take_products, give_libdevice, find_names,
@@ -26,7 +27,8 @@ _PATCHES = (
 )  # fmt: skip
 
 
+@functools.cache
 def mend_interpreter() -> None:
-    """Patches the interpreter in all that no dtype needs of its own."""
+    """Patches the interpreter in all that no dtype needs of its own, each thing once, in this order."""
     for patch in _PATCHES:
         patch()

@@ -7,7 +7,6 @@ also keeps a bool in 32 bits and then refuses it: without the patch, a bool that
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from types import FunctionType
@@ -22,7 +21,6 @@ from ..launch_tensors import tensors_in
 from .plans import PLANS
 
 
-@functools.cache
 def keep_arguments_in_place() -> None:
     """Patches the interpreter to copy results back only where they lie elsewhere."""
     restore = shipped.GridExecutor._restore_args_dev
@@ -34,7 +32,6 @@ def keep_arguments_in_place() -> None:
     shipped.GridExecutor._restore_args_dev = restore_copies
 
 
-@functools.cache
 def take_bools() -> None:
     """Patches the interpreter to turn a bool argument into Triton's own bool of one bit."""
     converted = shipped._implicit_cvt
@@ -52,7 +49,6 @@ def _storages(arguments: Any) -> list[int]:
     return [tensor.untyped_storage().data_ptr() for given in arguments for _, tensor, _ in tensors_in(given)]
 
 
-@functools.cache
 def make_scalars_right() -> None:
     """Patches the interpreter so that a scalar can count a loop, and a comparison of scalars is a mask."""
     language, splat = shipped._patch_lang_tensor, shipped.InterpreterBuilder.create_splat
@@ -74,7 +70,6 @@ def make_scalars_right() -> None:
     shipped.InterpreterBuilder.create_splat = splat_bools
 
 
-@functools.cache
 def take_products() -> None:
     """Patches the interpreter to take each way to multiply float32 that GPUs have; it multiplies in IEEE for all."""
     builder = shipped.interpreter_builder
@@ -83,7 +78,6 @@ def take_products() -> None:
     builder.options = replace(builder.options, allowed_dot_input_precisions=DOTS, sanitize_overflow=sought)
 
 
-@functools.cache
 def keep_patched_language() -> None:
     """Patches the interpreter to replace triton.language once in a launch, whatever name a kernel's file has for it."""
     # The ids of globals of functions, and of modules of the language.
@@ -117,7 +111,6 @@ def keep_patched_language() -> None:
     shipped.GridExecutor.__call__ = launch_afresh
 
 
-@functools.cache
 def repeat_operations() -> None:
     """Patches the interpreter to call the functions of triton.language by their plans."""
     patch = shipped._patch_attr

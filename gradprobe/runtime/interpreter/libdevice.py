@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import math
 from collections.abc import Callable
@@ -32,7 +31,6 @@ _FAST = ("exp", "exp10", "log", "log2", "log10", "sin", "cos", "tan", "tanh")
 _FUNCTIONS |= {f"fast_{name}f": _FUNCTIONS[name] for name in _FAST}
 
 
-@functools.cache
 def give_libdevice() -> None:
     """Patches the modules of libdevice so that the interpreter computes its functions, or says which one it lacks."""
     for module in libdevice_modules():

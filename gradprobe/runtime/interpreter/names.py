@@ -23,7 +23,6 @@ _REPLACED = ("range", "static_range", "reduce", "associative_scan")
 _LIBDEVICE = {module.__name__ for module in libdevice_modules()}
 
 
-@functools.cache
 def find_names() -> None:
     """Patches the interpreter so that a kernel finds functions of the language by its own names, and its closure's."""
     rewrite = shipped.FunctionRewriter._compile_and_exec
@@ -80,7 +79,6 @@ def _functions(module: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
             yield name, value
 
 
-@functools.cache
 def give_loops_dtypes() -> None:
     """Patches the interpreter so that the variable of a loop is a tensor where a kernel asks for more than a number."""
     shipped.FunctionRewriter.ast_transformer = _Loops()

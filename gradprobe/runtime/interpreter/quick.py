@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ Array = Any
 """A numpy array."""
 
 
-@functools.cache
 def make_operations_quick() -> None:
     """Patches how the interpreter makes a handle, and its builder's binary operations, casts, new axes and broadcasts.
 
