@@ -13,13 +13,12 @@ Array = Any
 
 
 def make_operations_quick() -> None:
-    """Patches how the interpreter makes a handle, and its builder's binary operations, casts, new axes and broadcasts.
+    """Patches how the interpreter makes a handle, and its builder's binary operations, casts and new axes.
 
     What has to do with bfloat16 goes the way that was there before.
     """
     builder, handle = shipped.InterpreterBuilder, shipped.TensorHandle
-    validate, cast, broadcast = handle.__post_init__, builder.cast_impl, builder.create_broadcast
-    operate = builder.binary_op
+    validate, cast, operate = handle.__post_init__, builder.cast_impl, builder.binary_op
 
     def init(self: Any, data: Array, dtype: Any, attr: dict[str, Any] | None = None) -> None:
         self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
@@ -44,13 +43,8 @@ def make_operations_quick() -> None:
         at = axis if axis >= 0 else axis + data.ndim + 1
         return handle(data[(*(slice(None),) * at, None)], argument.dtype.scalar)
 
-    def create_broadcast(self: Any, argument: Any, shape: Any) -> Any:
-        if argument.data.shape == tuple(shape):
-            return handle(argument.data, argument.dtype.scalar)
-        return broadcast(self, argument, shape)
-
     handle.__init__, builder.binary_op, builder.cast_impl = init, binary_op, cast_impl
-    builder.create_expand_dims, builder.create_broadcast = expand_dims, create_broadcast
+    builder.create_expand_dims = expand_dims
 
 
 def _fits(data: Array, dtype: Any) -> bool:
