@@ -148,7 +148,7 @@ CORE: tuple[str, ...] = (
     *(f"runtime/{name}" for name in (
         "__init__", "arithmetic", "backend", "caches", "changes", "interpreter/__init__", "interpreter/bfloat16",
         "interpreter/language_patches", "interpreter/libdevice", "interpreter/names",
-        "interpreter/operations", "interpreter/quick", "interpreter/shipped", "interpreter/work",
+        "interpreter/operations", "interpreter/shipped", "interpreter/work",
         "launch_tensors", "launches", "limits",
         "raised", "ranks", "reached", "run", "spread", "trace", "versions",
     )),

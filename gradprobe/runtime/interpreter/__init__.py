@@ -9,6 +9,7 @@ from .bfloat16 import InterpreterNotKnown, make_bfloat16_right
 from .language_patches import (
     keep_arguments_in_place,
     keep_patched_language,
+    make_operations_quick,
     make_scalars_right,
     repeat_operations,
     take_bools,
@@ -16,7 +17,6 @@ from .language_patches import (
 )
 from .libdevice import give_libdevice
 from .names import find_names, give_loops_dtypes
-from .quick import make_operations_quick
 from .shipped import shipped_language
 
 __all__ = ["InterpreterNotKnown", "make_bfloat16_right", "mend_interpreter"]

@@ -46,7 +46,8 @@ class Plans:
         self._semantic = semantic
         self._made: dict[Callable[..., Any], dict[tuple[Any, ...], Repeat | bool]] = {}
         """By function, and by types and constants: the plan; False where there can be none."""
-        self._shapes: dict[tuple[str, Any], Any] = {}
+        self._types: dict[tuple[str, Any], dict[str, Any]] = {}
+        """By type: what the tensors of it have in common."""
         self._asked = False
         """Whether a scalar was taken for a bool, which only the interpreter can do."""
         self.is_used = False
@@ -59,9 +60,12 @@ class Plans:
         initialize, check = _Tensor.__init__, self._semantic.binary_op_type_checking_impl
 
         def init(tensor: Any, handle: Any, type: Any) -> None:
-            initialize(tensor, handle, type)
             key = type.name, getattr(type.scalar, "address_space", None)
-            tensor.shape = self._shapes.setdefault(key, tensor.shape)
+            if key not in self._types:
+                initialize(tensor, None, type)
+                self._types[key] = dict(vars(tensor))
+            vars(tensor).update(self._types[key])
+            tensor.handle, tensor.type = handle, type
 
         def check_without_spreading(*args: Any, **named: Any) -> Any:
             found = check(*args, **named)
@@ -73,7 +77,7 @@ class Plans:
     def forget(self, many: int = -1) -> None:
         """Forgets all plans where there are more than so many. Not while a kernel runs: its tensors have the types."""
         if sum(map(len, self._made.values())) > many:
-            self._shapes.clear()
+            self._types.clear()
             for made in self._made.values():
                 made.clear()
 
