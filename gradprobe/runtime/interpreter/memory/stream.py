@@ -263,7 +263,6 @@ class Stream:
         """What is known of an access; None outside launches."""
         if self.launch is None:
             return None
-        self.launch.grid = tuple(builder.grid_dim)
         # A block's mask comes as an array, all others as handles.
         on, origin = mask.data if isinstance(mask, Handle) else mask, self.origins.of(pointers)
         at = executing(self.launch.code)

@@ -94,8 +94,6 @@ class Launch:
         self._known = tuple(known)
         self.origins: dict[int, int] = {}
         """The origin of the pointers made from an argument, by the argument's id."""
-        self.grid: Program | None = None
-        """How many programs there are along each axis; None before the first access."""
 
     def learn(self, arguments: Mapping[str, Any]) -> None:
         """Takes the arguments by parameter name, as the interpreter gives them to the kernel."""

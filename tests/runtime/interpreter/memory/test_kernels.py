@@ -306,13 +306,6 @@ def test_a_loop_that_runs_on_is_told_from_an_address_that_is_wrong_and_from_a_pa
     assert (found.kind, found.runs_on) == ("outside", runs_on)
 
 
-def test_what_all_programs_from_one_on_do_and_no_others_is_told_of_them_alone():
-    x, out = torch.zeros(8), torch.zeros(32)
-    beyond = lambda grid: the_finding(watched(lambda: kernels.copy_all[grid](x, out, SIZE=4), {})).beyond  # noqa: E731
-    assert beyond((4, 3)) == (0, 2, 4)
-    assert the_finding(watched(lambda: kernels.copy[(4,)](x, out, -1, 0, 8, SIZE=4), {})).beyond is None
-
-
 def test_a_view_in_a_guard_band_is_unwritten_without_the_band():
     x, storage = inside(16, guard=8)
     out, unwritten = torch.zeros(16), Unwritten()
