@@ -98,7 +98,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("length", "pipeline/probe", ("diagnosis/length",)),
     Mechanism("groups", "pipeline/probe", functions=("_right_without_groups",)),
     Mechanism("smaller", "diagnosis/smaller", ("diagnosis/smaller",)),
-    Mechanism("ranks", "diagnosis/ranks", ("diagnosis/ranks", "diagnosis/blocks", "diagnosis/steps")),
+    Mechanism("ranks", "sharded/rank_reasons", ("sharded/rank_reasons", "sharded/blocks", "sharded/steps")),
     Mechanism("cost", "pipeline/cost", ("pipeline/cost",)),
     Mechanism("fit", "pipeline/fit", ("pipeline/fit",)),
     Mechanism("misreading", "pipeline/misreading", ("pipeline/misreading",)),
@@ -150,10 +150,10 @@ CORE: tuple[str, ...] = (
         "interpreter/language_patches", "interpreter/libdevice", "interpreter/names",
         "interpreter/operations", "interpreter/shipped", "interpreter/work",
         "launch_tensors", "launches", "limits",
-        "raised", "ranks", "reached", "run", "spread", "trace", "versions",
+        "raised", "reached", "run", "spread", "trace", "versions",
     )),
     *(f"probing/{name}" for name in (
-        "__init__", "atomics", "contract", "dots", "experiment", "measure", "observe", "receipt", "runs", "shard",
+        "__init__", "atomics", "contract", "dots", "experiment", "measure", "observe", "receipt", "runs",
     )),
     *(f"pipeline/{name}" for name in (
         "__init__", "failed", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer", "unreferenced",

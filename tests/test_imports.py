@@ -104,7 +104,7 @@ def test_only_the_folder_cli_imports_typer():
 
 
 # They compute with torch, as the reference does, and are imported late; what a verdict is kept in is read without.
-COMPUTING = ("inputs.dyadic", "numerics.", "faults.", "auditing.", "probing.", "diagnosis.")
+COMPUTING = ("inputs.dyadic", "numerics.", "faults.", "auditing.", "probing.", "diagnosis.", "sharded.")
 READ_WITHOUT = "numerics.evidence"
 # Of kernels: the interpreter's, those that Triton's front end lowers, and the tool's own, which is imported where a GPU
 # judges large matrices.

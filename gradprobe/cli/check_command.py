@@ -24,7 +24,6 @@ from .checks import check_one, check_several
 from .error_output import failures_told, print_settings
 from .paired_check import check_against
 from .report_forms import Forms, with_forms
-from .under_torchrun import follow, leading, refuse_several_machines, world_size
 
 
 @shared.with_case_options
@@ -65,19 +64,17 @@ def check(
 
     Without any target or case option, what pyproject.toml configures under tool.gradprobe is checked.
     """
-    size = world_size()
-    if size is not None and os.environ["RANK"] != "0":
-        raise typer.Exit(follow())
-    given = options if size is None else {**options, "ranks": options.get("ranks") or size}
-    request = shared.request_of(target, family, given, reference)
+    if {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+        from ..sharded.under_torchrun import ranks_of_torchrun
+
+        size = ranks_of_torchrun()
+        options = {"ranks": size, **options} if size else options
+    request = shared.request_of(target, family, options, reference)
     command = request.command(battery=shared.battery_as_told(battery), fresh=fresh or None)
     with (
-        leading(size) if size is not None else contextlib.nullcontext(),
         failures_told(forms, command, show_traceback, request.target),
         fresh_caches() if fresh else contextlib.nullcontext(),
     ):
-        if size is not None:
-            refuse_several_machines(size, options.get("ranks"))
         forms.refuse_one_file_twice()
         shared.refuse_wrong_words(request)
         refuse_unknown_battery(battery)

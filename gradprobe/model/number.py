@@ -81,9 +81,3 @@ def listed(names: Sequence[str]) -> str:
     """`dQ`, `dQ and dK`, `P, dP and delta`."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
-
-
-def ranks_in_words(ranks: Iterable[int]) -> str:
-    """`rank 2`, `ranks 0-2, 5`."""
-    own = sorted(set(ranks))
-    return f"rank{'s' if len(own) > 1 else ''} {in_words(spans(own))}"

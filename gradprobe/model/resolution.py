@@ -17,13 +17,11 @@ from .case import (
     DOTS,
     DTYPES,
     DYADIC_TAU,
-    IDENTITIES,
     LSE_FORMS,
     MASK_FORMS,
     MASKS,
     ORACLES,
     PATTERNS,
-    SHARDS,
     WINDOW_FORMS,
     Case,
     flag_of,
@@ -44,8 +42,6 @@ MOST_SOFTCAP = (2 - 2.0**-23) * 2.0**127
 LEAST_NORMAL = 2.0**-126
 OVERFLOWS = "a right kernel overflows there: nothing could be told from that"
 UNDERFLOWS = "a right kernel, which holds it in float32, takes what is smaller for 0"
-# Each is a process of its own.
-MOST_RANKS = 64
 # The options that take one of several words.
 CHOICES = {"dtype": DTYPES, "pattern": PATTERNS, "dots": DOTS, "device": DEVICES}
 CHOICES |= {"align": ALIGNMENTS, "mask": MASKS, "configs": CONFIGS, "oracle": ORACLES}
@@ -247,30 +243,8 @@ def _check(case: Case) -> None:
     if not all(math.isfinite(number) for number in (case.scale, *(case.tau or ()))):
         raise UsageFailure("--scale and --tau must be finite numbers")
     _check_magnitudes(case)
-    _check_ranks(case)
-
-
-def _check_ranks(case: Case) -> None:
-    """Refuses what cannot be divided among ranks."""
-    if case.ranks is None:
-        if case.shards != Case.shards:
-            raise UsageFailure(f"--shards {case.shards}: nothing is divided among ranks", "add --ranks N")
-        return
-    if not 2 <= case.ranks <= MOST_RANKS:
-        raise UsageFailure(f"--ranks must lie in 2 to {MOST_RANKS}, got {case.ranks}")
-    if case.shards not in SHARDS and not case.shards.partition(":")[0].endswith(".py"):
-        way_out = did_you_mean(case.shards, SHARDS, "known")
-        raise UsageFailure(f"--shards {case.shards}: no such way, and no FILE.py:FUNCTION", way_out)
-    # What has a row or a key of its own for each entry of the scores belongs to two ranks at once.
-    divided = ("bias", "mask", "dropout", "sinks", "seqlens", "cu_seqlens_q")
-    for name in divided:
-        if getattr(case, name):
-            flag = flag_of({"cu_seqlens_q": "cu_seqlens"}.get(name, name))
-            raise UsageFailure(f"{flag}: it is not divided among ranks", "drop it, or --ranks")
-    if case.family != "softmax":
-        raise UsageFailure(f"--ranks: the {case.family} family is not divided among ranks", "drop it")
-    if case.oracle == IDENTITIES:
-        raise UsageFailure("--ranks: identities alone do not judge shards", "drop --oracle")
+    if case.ranks is None and case.shards != Case.shards:
+        raise UsageFailure(f"--shards {case.shards}: nothing is divided among ranks", "add --ranks N")
 
 
 def _check_magnitudes(case: Case) -> None:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from .roundings import Roundings
     from .tally import Finding
 
+Steps = Mapping[tuple[str, int], tuple[int, int | None]]
+"""Of a sharded target, by intermediate and shard: the rank and the step of its ring that made it wrong."""
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -217,8 +220,7 @@ class Probed:
     """Sentences about the error, where no diagnosis is named."""
     sought: bool = True
     """Whether a cause was sought, where something is wrong."""
-    steps: Mapping[tuple[str, int], tuple[int, int | None]] = field(default_factory=dict)
-    """Of a sharded target, by intermediate and shard: the rank and the step of its ring that made it wrong."""
+    steps: Steps = field(default_factory=dict)
     products: SplitProducts | None = None
     """How products of float64 were made, where not by float64."""
     not_checked: tuple[str, ...] = ()

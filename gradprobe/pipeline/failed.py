@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from ..diagnosis.contiguous import with_contiguous
 from ..diagnosis.edits.tried import with_edits
 from ..diagnosis.length import with_length
-from ..diagnosis.ranks import RankReasons, reasons_on_ranks
 from ..diagnosis.why import Reasons, reasons_of
 from ..model.allowance import Allowance
 from ..model.assignment import run_name
 from ..model.failures import fault_words
 from ..model.layout_run import MISMATCH
-from ..numerics.evidence import LayoutRun, Probed
+from ..numerics.evidence import LayoutRun, Probed, Steps
 from ..probing.experiment import Experiment
 from ..probing.runs import RunRecord, pinned
 
@@ -40,11 +39,13 @@ class FailedCheck:
             return cls(pinned(experiment, *configured[failing.layout]), (alone,), records, report)
         return cls(experiment, tuple(run for run in report.runs if run.layout not in configured), records, report)
 
-    def reasons(self) -> RankReasons:
+    def reasons(self) -> tuple[Reasons, Steps]:
         """Why it is wrong. A sharded target is run by its ranks: neither its launches nor its strides are seen here."""
-        if self.experiment.case.ranks:
-            return reasons_on_ranks(self.experiment, self.runs)
-        return RankReasons(reasons_of(self.experiment, self.runs))
+        if not self.experiment.case.ranks:
+            return reasons_of(self.experiment, self.runs), {}
+        from ..sharded import reasons_on_ranks
+
+        return reasons_on_ranks(self.experiment, self.runs)
 
     def mended(
         self, reasons: Reasons, right_at: Callable[[LayoutRun], str], allowance: Allowance, begin: Callable[[], object]

@@ -32,7 +32,8 @@ from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, given_as, 
 from .resolve import Problem
 
 if TYPE_CHECKING:
-    from ..diagnosis.ranks import RankReasons
+    from ..diagnosis.why import Reasons
+    from ..numerics.evidence import Steps
     from .failed import FailedCheck
 
 # What work may go into beyond the check itself.
@@ -104,8 +105,8 @@ def probe(
     with experiment.stopwatch.timed("diagnose"):
         if failed is not None and found is not None:
             begin = partial(tick, "trying edits", 0.0)
-            reasons = failed.mended(found.reasons, right_at, budget(EDITS), begin)
-            report = _with_reasons(report, replace(found, reasons=reasons))
+            reasons = failed.mended(found[0], right_at, budget(EDITS), begin)
+            report = _with_reasons(report, reasons, found[1])
         notes = (*found_out, *notes_of(experiment, records), *not_compiled)
     return replace(
         report,
@@ -133,11 +134,10 @@ def _failed(experiment: Experiment, records: Sequence[RunRecord], report: Probed
     return FailedCheck.of(experiment, records, report)
 
 
-def _with_reasons(report: Probed, found: RankReasons) -> Probed:
-    reasons = found.reasons
+def _with_reasons(report: Probed, reasons: Reasons, steps: Steps) -> Probed:
     runs = tuple(replace(run, visited=reasons.visited.get(run.layout, ())) for run in report.runs)
     return replace(
-        report, runs=runs, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought, steps=found.steps
+        report, runs=runs, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought, steps=steps
     )
 
 

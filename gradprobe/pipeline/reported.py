@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from types import MappingProxyType
 
 from msgspec import structs
 
 from ..model.case import Case
-from ..model.intermediates import slots, steps
+from ..model.intermediates import steps
 from ..model.layout_run import (
     NOT_EXPOSED,
     CloseUp,
@@ -28,7 +28,6 @@ from ..numerics.evidence import Measured, Probed, Provenance, SeenRow
 from ..numerics.identities import Invariant
 from ..numerics.tally import Finding
 from ..reference.attention import MATRICES
-from ..runtime.ranks.sharded import division
 from ..runtime.trace import dtype_of
 from ..source.listing import listings_of
 from ..targets.naming import LoadedSource
@@ -46,7 +45,7 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
         environment={name: str(value) for name, value in environment.items()},
         case=probed.case,
         runs=runs,
-        first_mismatch=on_ranks(first, probed.case, probed.steps),
+        first_mismatch=_placed(first, probed.case, probed.steps),
         diagnoses=probed.diagnoses,
         listings=listings_of(where for cause in explained_diagnoses(probed.diagnoses) for where in cause.where),
         known=probed.known,
@@ -95,11 +94,7 @@ def _source(source: LoadedSource) -> Source:
     return Source(name=source.name, file=source.file, line=source.line, sha256=source.sha256)
 
 
-Steps = Mapping[tuple[str, int], tuple[int, int | None]]
-"""Of a sharded target, by intermediate and shard: the rank and the step of its ring that made it wrong."""
-
-
-def run_of(case: Case, run: verdict.LayoutRun, steps: Steps = MappingProxyType({})) -> Run:
+def run_of(case: Case, run: verdict.LayoutRun, steps: verdict.Steps = MappingProxyType({})) -> Run:
     """One of a probe's runs: its own results, and what was recovered beside them."""
     measured = run.shown
     if measured is None:
@@ -114,7 +109,7 @@ def run_of(case: Case, run: verdict.LayoutRun, steps: Steps = MappingProxyType({
         memory=run.memory,
         inside=run.inside.sentences if run.inside else (),
         intermediates=tuple(_intermediates(case, measured)),
-        first_mismatch=on_ranks(measured.first, case, steps),
+        first_mismatch=_placed(measured.first, case, steps),
         compared=_counts(case, measured),
         invariants=tuple(map(_identity, measured.invariants)),
         repeats=run.repeats,
@@ -124,26 +119,13 @@ def run_of(case: Case, run: verdict.LayoutRun, steps: Steps = MappingProxyType({
     )
 
 
-def on_ranks(element: Element | None, case: Case, steps: Steps) -> Element | None:
-    """The element; of a sharded target with the shard that holds it, its tile there, and the step that made it wrong.
+def _placed(element: Element | None, case: Case, steps: verdict.Steps) -> Element | None:
+    """The element; of a sharded target with the rank that holds it, and the step that made it wrong."""
+    if case.ranks is None:
+        return element
+    from ..sharded import on_ranks
 
-    An entry of P, dP and dS is met by one rank in one step, whatever made it wrong.
-    """
-    if element is None or case.ranks is None:
-        return element
-    axes, shards = case.axes(element.intermediate), division(case)
-    letters = dict(zip(slots(axes), (element.batch, element.head, element.row, element.col), strict=True))
-    owners = {letter: shards.owner(letter, at) for letter, at in letters.items() if letter and at is not None}
-    held = next((owner for letter in "mnhg" if (owner := owners.get(letter)) is not None), None)
-    if held is None:
-        return element
-    at = {letter: owner[1] for letter, owner in owners.items() if owner is not None}
-    blocks = {"m": case.block_m, "n": case.block_n}
-    m, n = (at[axis] // blocks[axis] if axis in at else tile for axis, tile in zip("mn", element.tile, strict=True))
-    rank, step = steps.get((element.intermediate, held[0]), (None, None))
-    if (keys := owners.get("n")) is not None and "m" in at:
-        rank, step = held[0], (held[0] - keys[0]) % shards.ranks
-    return structs.replace(element, shard=held[0], rank=rank, step=step, tile=(m, n))
+    return on_ranks(element, case, steps)
 
 
 def _counts(case: Case, measured: Measured) -> Counts:

@@ -79,7 +79,12 @@ def resolve_problem(
     on = tuple(name for name, value in given.items() if value is not False)
     if given.get("oracle") == "identities" and not judged_alone:
         raise UsageFailure("--oracle identities is of checks alone: it compares no element", "drop it")
-    return Problem(_case(given, found, saved, device), found, beside, saved, on, request, frozenset(request.options))
+    case = _case(given, found, saved, device)
+    if case.ranks is not None:
+        from ..sharded import across_ranks
+
+        found = across_ranks(found, case)
+    return Problem(case, found, beside, saved, on, request, frozenset(request.options))
 
 
 def _options(request: CheckRequest, target: Target, saved: Saved | None) -> dict[str, Any]:

@@ -170,7 +170,7 @@ def _reference_trace(experiment: Experiment, inputs: Inputs) -> Trace | None:
     wide = values | outputs_of(case, reference.outputs, values)
     experiment.tick(f"reference {reference.name}", 0.0, f"{inputs.layout}, the reference")
     with experiment.stopwatch.timed("reference"):
-        trace = run_target(reference, replace(case, shapes=PLAIN, ranks=None), place(wide, ())).trace
+        trace = run_target(reference, replace(case, shapes=PLAIN), place(wide, ())).trace
         if trace is not None:
             from ..auditing.refusal import refuse_other_formulas
 

@@ -21,7 +21,6 @@ from ..numerics.memory_findings import of_access, of_breach, of_change, of_cuda,
 from ..runtime.allocations import Allocations
 from ..runtime.backend import interpreting
 from ..runtime.changes import InputsBefore, Steps, Writer
-from ..runtime.ranks.sharded import run_on_ranks
 from ..runtime.run import Outcome, run_target
 from ..runtime.trace import Trace, expected_shapes
 from .experiment import Experiment
@@ -115,15 +114,10 @@ def observe(
         UsageFailure: the case uses what the target does not take.
         TargetFailure: the target raised where it may not, or returned what it may not.
     """
-    case = experiment.case
-    if case.ranks is not None:
-        together = run_on_ranks(
-            experiment.target, case, inputs, f"{__package__}.shard:ShardWorker",
-            fill=experiment.fill, unwritten=experiment.unwritten, banded=banded, copies=copies,
-        )  # fmt: skip
-        assert together.outcome is not None  # where one raised, there is no answer
-        return Execution(inputs, together.outcome, together.memory, together.unwatched)
-    guards, given = Guards(inputs.tensors, inputs.fill), InputsBefore(inputs, case.inplace)
+    if experiment.case.ranks is not None and (in_ranks := experiment.target.ranks) is not None:
+        made: Execution = in_ranks(experiment, inputs, banded=banded, copies=copies)
+        return made
+    guards, given = Guards(inputs.tensors, inputs.fill), InputsBefore(inputs, experiment.case.inplace)
     run = partial(_run, experiment, inputs, banded, copies, schedule)
     was_there = interprets_triton()
     outcome, watch, bands = run()

@@ -66,9 +66,6 @@ def _of_case(case: Case) -> list[str]:
     notes = _zeros_by_design(case)
     if case.inputs is not None:
         notes.insert(0, f"the values are those of {case.inputs}")
-    if case.ranks:
-        backend, what = "NCCL" if case.device == "cuda" else "gloo", f"{case.shards} shards"
-        notes.insert(0, f"{case.ranks} ranks ({backend}), each with its part of the whole: {what}")
     return notes
 
 

@@ -53,6 +53,8 @@ class Target:
     """What it made of the process that it runs in."""
     world: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """In a rank, what of WORLD it can be passed."""
+    ranks: Callable[..., Any] | None = field(default=None, compare=False)
+    """What makes a run of it in several ranks, where a case has some: see `probing.observe`."""
     window_form: str = PAIR
     """How it takes a window, as its parameter says."""
 

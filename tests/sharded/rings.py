@@ -15,10 +15,10 @@ from gradprobe.model.failures import Failure
 from gradprobe.model.report import Report
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
-from gradprobe.runtime.ranks import sharded, world
-from gradprobe.runtime.ranks.rank import Answer, RankSetup, Task
 from gradprobe.runtime.run import Outcome
 from gradprobe.runtime.trace import read_trace
+from gradprobe.sharded import joined_runs, world
+from gradprobe.sharded.rank import Answer, RankSetup, Task
 from gradprobe.targets.bind import bind
 from gradprobe.targets.find import find_target
 
@@ -112,7 +112,7 @@ def in_threads(monkeypatch: Any) -> None:
     def world_of(setup: RankSetup, ranks: int) -> ThreadedWorld:
         return made.setdefault(setup.word, ThreadedWorld(setup, ranks))
 
-    monkeypatch.setattr(sharded, "world_of", world_of)
+    monkeypatch.setattr(joined_runs, "world_of", world_of)
 
 
 def failure_of(word: str, **options: Any) -> Failure:

@@ -97,7 +97,6 @@ class Checker:
     def __call__(self, planned: PlannedCheck) -> CheckOutcome:
         from ...numerics.target_difference import SideBySide
         from ...pipeline.reported import report_of
-        from ...runtime.ranks.world import late_after
 
         start, heard, other = time.perf_counter(), Heard(), planned.against
 
@@ -112,9 +111,8 @@ class Checker:
         try:
             beside = SideBySide(planned.kept, *((other.kept, other.report.case) if other else ()))
             budget = functools.partial(_allowance, self._setting, start)
-            with late_after(self._setting.timeout):
-                probed = probed_as(planned, _Ticks(say), pass_on, budget, beyond=self._setting.beyond)
-                made = _checked_as(planned, probed, beside.differences)
+            probed = probed_as(planned, _Ticks(say), pass_on, budget, beyond=self._setting.beyond)
+            made = _checked_as(planned, probed, beside.differences)
         except BaseException as error:
             if not (self._setting.isolate or isinstance(error, Exception)):
                 raise  # by who sits before this process

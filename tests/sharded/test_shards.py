@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.shards import shards_of
 from gradprobe.model.failures import TargetFailure, UsageFailure
+from gradprobe.sharded.shards import shards_of
 from tests.cases import softmax_case
 
 
