@@ -159,7 +159,7 @@ CORE: tuple[str, ...] = (
         "__init__", "failed", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer", "unreferenced",
     )),
     *(f"diagnosis/{name}" for name in (
-        "__init__", "agreement", "assignments", "behaviour", "causes", "exports", "facts", "layouts", "lines",
+        "__init__", "agreement", "assignments", "behaviour", "causes", "facts", "layouts", "lines",
         "why",
     )),
     *(f"source/{name}" for name in (

@@ -18,7 +18,6 @@ from ..numerics.rows import rows_of
 from ..probing.experiment import Experiment
 from .behaviour import Again, later_call_differs
 from .causes import CauseSearch
-from .exports import of_conventions, still_failing
 from .facts import facts_about
 from .layouts import failing_layouts
 from .lines import of_strays
@@ -80,7 +79,7 @@ def reasons_of(experiment: Experiment, runs: Sequence[LayoutRun]) -> Reasons:
 
 
 def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
-    if exports := of_conventions(runs):
+    if exports := _conventions(runs):
         return _beside_exports(experiment, runs, memory, exports)
     failing = [run for run in runs if run.measured is not None and not run.measured.comparison.matches]
     if not failing:
@@ -100,6 +99,22 @@ def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: Seque
     return replace(reasons, diagnoses=(*written, *reasons.diagnoses), known=() if written else reasons.known)
 
 
+def _conventions(runs: Sequence[LayoutRun]) -> dict[Diagnosis, tuple[str, ...]]:
+    """The exports that --strict alone counts as wrong, since they follow a convention, each with its layouts."""
+    shown: dict[tuple[str, str], tuple[str, ...]] = {}
+    for run in runs:
+        measured = run.measured if run.measured is not None and run.measured.as_read is not None else None
+        for of in measured.conventions if measured is not None else ():
+            shown[of.name, of.relation] = (*shown.get((of.name, of.relation), ()), run.layout)
+    found = {}
+    for (name, relation), layouts in shown.items():
+        summary = f"exports {relation} as {name}, another convention; the gradients made of it are right"
+        said = ("--strict counts it as wrong; without --strict it is a note",)
+        fix, about = f"return {name} itself, or leave out --strict", {"also": bool(found), "says_wrong": (name,)}
+        found[Diagnosis(f"convention/{name}", "A", summary, 1.0, said, fix=fix, **about)] = layouts
+    return found
+
+
 def _beside_exports(
     experiment: Experiment,
     runs: Sequence[LayoutRun],
@@ -108,7 +123,12 @@ def _beside_exports(
 ) -> Reasons:
     """What is exported in another convention, and why all else is wrong, which is sought as without --strict."""
     lenient = replace(experiment, case=replace(experiment.case, strict=False))
-    reasons = _reasons_of(lenient, still_failing(runs), memory)
+    left = list[LayoutRun]()
+    for run in runs:
+        measured = (run.measured.as_read or run.measured) if run.measured is not None else None
+        if measured is not None and not measured.comparison.matches:
+            left.append(replace(run, measured=measured))
+    reasons = _reasons_of(lenient, left, memory)
     others = (structs.replace(one, also=True) if one in reasons.causes else one for one in reasons.diagnoses)
     shown = {**reasons.shown, **{one.fault: layouts for one, layouts in exports.items()}}
     return replace(reasons, diagnoses=(*exports, *others), shown=shown, is_beyond_edits=not reasons.causes)

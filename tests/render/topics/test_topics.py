@@ -29,7 +29,7 @@ def _words_of_faults():
     files = [
         *(file for file in (PACKAGE / "faults").glob("*.py") if file.name != "table.py"),
         PACKAGE / "diagnosis" / "behaviour.py",
-        PACKAGE / "diagnosis" / "exports.py",
+        PACKAGE / "diagnosis" / "why.py",
         PACKAGE / "diagnosis" / "plain_python.py",
     ]
     found = {word for file in files for word in _WORD.findall(re.sub(r'@door\(".*"\)', "", file.read_text()))}
