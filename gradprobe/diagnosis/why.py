@@ -106,12 +106,12 @@ def _conventions(runs: Sequence[LayoutRun]) -> dict[Diagnosis, tuple[str, ...]]:
         measured = run.measured if run.measured is not None and run.measured.as_read is not None else None
         for of in measured.conventions if measured is not None else ():
             shown[of.name, of.relation] = (*shown.get((of.name, of.relation), ()), run.layout)
-    found = {}
+    found: dict[Diagnosis, tuple[str, ...]] = {}
     for (name, relation), layouts in shown.items():
         summary = f"exports {relation} as {name}, another convention; the gradients made of it are right"
         said = ("--strict counts it as wrong; without --strict it is a note",)
-        fix, about = f"return {name} itself, or leave out --strict", {"also": bool(found), "says_wrong": (name,)}
-        found[Diagnosis(f"convention/{name}", "A", summary, 1.0, said, fix=fix, **about)] = layouts
+        fault, fix, also = f"convention/{name}", f"return {name} itself, or leave out --strict", bool(found)
+        found[Diagnosis(fault, "A", summary, 1.0, said, fix=fix, also=also, says_wrong=(name,))] = layouts
     return found
 
 
