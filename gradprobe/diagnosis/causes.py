@@ -105,7 +105,7 @@ class CauseSearch:
             self._not_followed.update(dict.fromkeys(watched.failures))
             causes = causes_among(found)
             seen = table.agreeing(watched.seen)
-            return [*with_dataflow(causes, seen), *(one for one in found if one not in causes)]
+            return [*with_dataflow(causes, seen, self._lines.read), *(one for one in found if one not in causes)]
         except Exception as error:
             self._not_followed[fault_words(error)] = None
             return found

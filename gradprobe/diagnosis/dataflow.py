@@ -8,7 +8,7 @@ made. So a diagnosis of the dataflow gives the line; a hypothesis that fits give
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec.structs import replace
 
@@ -69,8 +69,12 @@ def _wrong(measured: Measured) -> tuple[str, ...]:
 _OF_MEMORY, _MISREAD = ("outside", "race", "unwritten"), ("load", "store", "unstored")
 
 
-def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """The causes that hypotheses name, with the lines that the dataflow shows; where none is named, what it shows."""
+def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: Collection[str] = ()) -> list[Diagnosis]:
+    """The causes that hypotheses name, with the lines that the dataflow shows; where none is named, what it shows.
+
+    Args:
+        read: the faults whose lines were read off the source, at which an address is made: these stay the first.
+    """
     of_pairs = [one for one in seen if one.kind == "pairs"]
     if named and named[0].kind == "tile" and of_pairs:
         seen = of_pairs  # what is left out says where; the values that it makes wrong do not
@@ -84,11 +88,11 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis]) -> list
     first, *others = named
     evidence = tuple(sentence for one in seen for sentence in one.evidence)
     lines = _of_each_kernel_first([where for one in seen for where in one.where])
-    if first.where and first.kind in _OF_MEMORY:
+    if first.where and (first.fault in read or first.kind in _OF_MEMORY):
         misread = [where for one in seen if one.kind in _MISREAD for where in one.where]
         told = {(where.file, where.line) for where in first.where}
         lines = (*first.where, *(where for where in misread if (where.file, where.line) not in told))
-    if first.kind == "stride":  # a pointer's line in the kernel comes before the accesses that it misleads
+    elif first.kind == "stride":  # a pointer's line in the kernel comes before the accesses that it misleads
         lines = tuple(sorted(lines, key=lambda where: where.note != "its address" or where.function != ""))
     reached = None if first.misread else next((one.reached for one in seen if one.reached), None)
     return [replace(first, evidence=(*first.evidence, *evidence), where=lines, reached=reached), *others]

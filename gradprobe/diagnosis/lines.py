@@ -1,4 +1,4 @@
-"""The lines that a diagnosis names: of a compiled kernel's stride, of a value where it is made, of a stray access."""
+"""The lines that a diagnosis names: of a stride as the source has it, of a value where it is made, of a stray access."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ class Lines:
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
+        self.read = set[str]()
+        """The faults whose lines were read off the addresses in the source."""
 
     def of(self, hypothesis: Hypothesis, active: Collection[str], diagnosis: Diagnosis) -> Diagnosis:
         """A diagnosis with where it stands, as far as that can be read off the kernels.
@@ -62,6 +64,7 @@ class Lines:
         found = [one for one in self._strides if hypothesis.tensor and one.tensor == hypothesis.tensor]
         found = [one for one in found if not one.kind or one.kind in hypothesis.axes] or found
         if found:
+            self.read.add(hypothesis.fault)
             return replace(
                 diagnosis, where=tuple(among(one.where) for one in found), fix=_fix_of(found) or diagnosis.fix
             )
@@ -69,8 +72,8 @@ class Lines:
 
     @cached_property
     def _strides(self) -> list[LintFinding]:
-        """The wrong strides in the source of compiled kernels. The accesses of others are seen."""
-        if not self._experiment.is_compiled:
+        """The wrong strides in the source of Triton kernels: a run shows accesses, and not which line leads there."""
+        if self._experiment.cuda:
             return []
         from ..lint.reading import findings_of
 

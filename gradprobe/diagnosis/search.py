@@ -76,17 +76,18 @@ def ranked(seen: Observed) -> list[Finalist]:
     tested = {
         at: found for at, found in zip(likely, _fully(tester, [every[at] for at in likely], len(every)), strict=True)
     }
-    order = sorted(tested, key=lambda at: (-round(tested[at].explained, 3), _denied(tested[at], seen), at))
+    order = sorted(tested, key=lambda at: (-round(tested[at].explained, 3), *_denied(tested[at], seen), at))
     best: dict[str, Finalist] = {}
     for at in order:
         best.setdefault(every[at].fault, tested[at])
     return list(best.values())
 
 
-def _denied(finalist: Finalist, seen: Observed) -> int:
-    """How many intermediates it would make wrong that came right, or that are not in question."""
+def _denied(finalist: Finalist, seen: Observed) -> tuple[int, int]:
+    """How many intermediates it would make wrong that came right, or that are not in question; and how many at all."""
     others = reached(finalist.hypothesis.changes, seen.case.family)
-    return finalist.explanation.contradicted + sum(name in others for name in seen.actual if name not in seen.right)
+    denied = finalist.explanation.contradicted + sum(name in others for name in seen.actual if name not in seen.right)
+    return denied, len(others | finalist.hypothesis.changes)
 
 
 def _fully(tester: Tester, some: Sequence[Hypothesis], tried: int) -> list[Finalist]:

@@ -329,10 +329,6 @@ def test_the_help_names_the_table_of_pyproject_that_configures_a_command(command
     assert "tool.gradprobe" in run(f"{command} --help", COLUMNS="200").out
 
 
-def test_the_help_of_a_tap_shows_its_indices():
-    assert "dS=ds[b,h,offs_m,offs_n]" in run("check --help-all", COLUMNS="200").out
-
-
 @sampled("command", sorted(COMMANDS), push=["check", "sweep", "targets"])
 def test_a_help_fits_in_60_lines_of_80_columns_and_says_how_to_see_the_rest(command):
     lines = run(f"{command} --help", COLUMNS="80").out.splitlines()
