@@ -1,4 +1,4 @@
-"""The lines that a diagnosis names: of a stride as the source has it, of a value where it is made, of a stray access."""
+"""The lines that a diagnosis names: of a stride in the source, of a value where it is made, of a stray access."""
 
 from __future__ import annotations
 

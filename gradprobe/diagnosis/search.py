@@ -87,7 +87,7 @@ def _denied(finalist: Finalist, seen: Observed) -> tuple[int, int]:
     """How many intermediates it would make wrong that came right, or that are not in question; and how many at all."""
     others = reached(finalist.hypothesis.changes, seen.case.family)
     denied = finalist.explanation.contradicted + sum(name in others for name in seen.actual if name not in seen.right)
-    return denied, len(others | finalist.hypothesis.changes)
+    return denied, len(others)
 
 
 def _fully(tester: Tester, some: Sequence[Hypothesis], tried: int) -> list[Finalist]:

@@ -95,7 +95,10 @@ class Tester:
                 if self._wrong[name] and score.gain > max(0, best[name].gain):
                     best[name] = score
                     active.add(name)
-            if all(score.gain == self._wrong[name] for name, score in found.items() if self._wrong[name]):
+            # Of several ways the one that leaves right what came right tells how well it fits.
+            if not contradicted and all(
+                of.gain == self._wrong[name] for name, of in found.items() if self._wrong[name]
+            ):
                 break
         return self._explanation(best, frozenset(active), contradicted)
 
