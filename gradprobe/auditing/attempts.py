@@ -74,17 +74,17 @@ class Attempt:
     @property
     def wrong(self) -> tuple[str, ...]:
         results, due = self.called.results, self.drawn.due
-        return tuple(name for name in self.known if name in self.beyond or not is_near(results[name], due[name]))
+        return tuple(name for name in self.comparable if name in self.beyond or not is_near(results[name], due[name]))
 
     @property
-    def known(self) -> list[str]:
+    def comparable(self) -> list[str]:
         """The results of which it is known what is due."""
         return [name for name in AXES if name in self.called.results and name in self.drawn.due]
 
     @property
     def misshapen(self) -> dict[str, tuple[int, ...]]:
         """The results of another shape than is due."""
-        shapes = {name: tuple(self.called.results[name].shape) for name in self.known}
+        shapes = {name: tuple(self.called.results[name].shape) for name in self.comparable}
         return {name: shape for name, shape in shapes.items() if shape != self.drawn.due[name].shape}
 
 
@@ -232,7 +232,7 @@ class ReferenceSearch:
             self._raised.append((how, error))
             return []
         misfits = attempt.misshapen
-        if len(misfits) == len(attempt.known):
+        if len(misfits) == len(attempt.comparable):
             unfit = [f"{name} of {list(shape)} for {list(drawn.due[name].shape)}" for name, shape in misfits.items()]
             self._raised.append((how, TypeError(f"it returned {', '.join(unfit) or 'nothing to compare'}")))
             return []

@@ -121,7 +121,7 @@ def _run(search: ReferenceSearch, how: CallConvention, like: Case, seed: int) ->
     sizes = {"batch": like.batch, "heads": like.heads, "seqlen": like.seqlen_q, "head_dim": like.head_dim}
     drawn = search.drawn(how, seed, sizes)
     attempt = search.attempt(how, drawn)
-    fitting = {name: attempt.called.results[name] for name in attempt.known if name not in attempt.misshapen}
+    fitting = {name: attempt.called.results[name] for name in attempt.comparable if name not in attempt.misshapen}
     trace = Trace(fitting, dict.fromkeys(fitting, "exported"))
     comparison = compare(drawn.case, drawn.x, trace, precision_of("float32", "ieee"))
     kept = tuple(identities(drawn.case, drawn.x, trace, comparison))

@@ -41,7 +41,7 @@ class Sight:
     """Of masked scores, by which of the masks; "" for the one that is due."""
 
     @property
-    def words(self) -> str:
+    def formula(self) -> str:
         return f"{self.by} * {self.form.words}" if self.by else self.form.words
 
 

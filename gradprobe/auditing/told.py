@@ -41,7 +41,7 @@ def _diagnosis(audit: Audit, explanation: AuditExplanation, words: str, group: l
     first, own = group[0], [one.mistake.of for one in group]
     results = list(dict.fromkeys(name for one in group for name in one.results))
     fix = first.mistake.fix.replace(first.mistake.of, listed(own)) if len(own) > 1 else first.mistake.fix
-    masked = next((one.at for one in explanation.holdings if one.words == "S, masked"), None)
+    masked = next((one.at for one in explanation.holdings if one.formula == "S, masked"), None)
     if first.mistake.key == "mask/left-out" and masked is not None:
         fix = f"make it of {masked.name}, which is masked in line {masked.line}"
     elsewhere = _elsewhere(audit, first.mistake)
@@ -50,7 +50,7 @@ def _diagnosis(audit: Audit, explanation: AuditExplanation, words: str, group: l
     rebinding = []
     if rebound is not None:
         places.insert(0, rebound.at)
-        rebinding = [f"the parameter {rebound.at.name} holds {rebound.words} from line {rebound.at.line} on"]
+        rebinding = [f"the parameter {rebound.at.name} holds {rebound.formula} from line {rebound.at.line} on"]
     found, formulas = audit.callee.found, due_in(audit.attempt.drawn.case.family)
     wheres = tuple(where for at in places if (where := where_of(found.source, found.function, at)) is not None)
     due = [formulas[name] for name in own if name in formulas]

@@ -33,7 +33,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Number:
+class ProductSum:
     """A number, or a block of numbers: a sum of products."""
 
     terms: tuple[Term, ...] = ()
@@ -50,8 +50,8 @@ class Address:
     bases: frozenset[str]
 
 
-Value = Number | Address | tuple["Value", ...]
-NOTHING = Number()
+Value = ProductSum | Address | tuple["Value", ...]
+NOTHING = ProductSum()
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class Record:
     """The parameters of pointers that could not be followed everywhere."""
 
 
-def variable(name: str) -> Number:
+def variable(name: str) -> ProductSum:
     """A number of which no more is known than its name."""
-    return Number((Term(index=frozenset({name})),))
+    return ProductSum((Term(index=frozenset({name})),))
 
 
 def read_kernel(function: Function, arguments: Mapping[str, Value], constants: Mapping[str, Any]) -> Record:
@@ -93,7 +93,7 @@ def read_kernel(function: Function, arguments: Mapping[str, Value], constants: M
     record = Record()
     # Of a tensor a branch may ask whether it is None.
     is_there = {name: object() for name, value in arguments.items() if isinstance(value, Address)}
-    _Reader(function, dict(arguments), {**constants, **is_there}, record).run()
+    _PointerReader(function, dict(arguments), {**constants, **is_there}, record).run()
     return record
 
 
@@ -105,7 +105,7 @@ _UNKNOWN = object()
 
 
 @dataclass
-class _Reader:
+class _PointerReader:
     """One function of a kernel, followed from its first statement. What pointers do is noted in the record."""
 
     function: Function
@@ -181,7 +181,7 @@ class _Reader:
                 self._assign(part, parts[at] if parts else _opaque([value]), source)
         elif isinstance(target, ast.Name):
             # A computed number without a stride goes by the variable's name; a variable under another name does not.
-            is_new = isinstance(value, Number) and not value.has_stride and not isinstance(_bare(source), ast.Name)
+            is_new = isinstance(value, ProductSum) and not value.has_stride and not isinstance(_bare(source), ast.Name)
             self.scope[target.id] = variable(self.prefix + target.id) if is_new else value
             self.constants.pop(target.id, None)
             if isinstance(source, ast.expr) and (constant := self._constant(source)) is not _UNKNOWN:
@@ -227,10 +227,10 @@ class _Reader:
 
     def _named(self, node: ast.Name) -> Value:
         value = self.scope.get(node.id, NOTHING)
-        if not isinstance(value, Number) or not value.has_stride:
+        if not isinstance(value, ProductSum) or not value.has_stride:
             return value
         spot = self.function.line_of(node)
-        return Number(tuple(replace(one, trail=(*one.trail, spot)) if one.stride else one for one in value.terms))
+        return ProductSum(tuple(replace(one, trail=(*one.trail, spot)) if one.stride else one for one in value.terms))
 
     def _part(self, node: ast.Subscript) -> Value:
         value, at = self._value(node.value), self._constant(node.slice)
@@ -243,13 +243,13 @@ class _Reader:
         is_sum = isinstance(operator, (ast.Add, ast.Sub))
         if isinstance(right, Address) and not isinstance(left, Address):
             left, right = right, left
-        if is_sum and isinstance(left, Address) and isinstance(right, Number):
+        if is_sum and isinstance(left, Address) and isinstance(right, ProductSum):
             return self._advanced(left, right.terms, node)
-        if not isinstance(left, Number) or not isinstance(right, Number):
+        if not isinstance(left, ProductSum) or not isinstance(right, ProductSum):
             return self._lost([left, right])
         if isinstance(operator, ast.Mult):
             return _product(left, right)
-        return Number((*left.terms, *right.terms)) if is_sum else _opaque([left, right])
+        return ProductSum((*left.terms, *right.terms)) if is_sum else _opaque([left, right])
 
     def _advanced(self, address: Address, terms: Iterable[Term], node: ast.AST) -> Address:
         """The pointer behind a sum. Which of several it is, a branch decides that is not known."""
@@ -304,7 +304,7 @@ class _Reader:
         constants |= {name: self._constant(each) for name, each in passed.items()}
         constants = {name: value for name, value in constants.items() if value is not _UNKNOWN}
         scope, prefix = dict(zip(function.parameters, values, strict=False)) | words, f"{self.prefix}{function.name}."
-        return _Reader(function, scope, constants, self.record, self.depth - 1, prefix).run()
+        return _PointerReader(function, scope, constants, self.record, self.depth - 1, prefix).run()
 
     def _access(self, value: Value, node: ast.AST) -> None:
         """Notes a load or a store."""
@@ -319,7 +319,9 @@ class _Reader:
         base, strides = given.get("base", NOTHING), given.get("strides")
         if not isinstance(base, Address) or not isinstance(strides, tuple):
             return self._lost([base])
-        return self._advanced(base, (term for one in strides if isinstance(one, Number) for term in one.terms), node)
+        return self._advanced(
+            base, (term for one in strides if isinstance(one, ProductSum) for term in one.terms), node
+        )
 
 
 def _bare(node: ast.AST) -> ast.AST:
@@ -332,12 +334,12 @@ def _bare(node: ast.AST) -> ast.AST:
                 return node
 
 
-def _product(left: Number, right: Number) -> Number:
+def _product(left: ProductSum, right: ProductSum) -> ProductSum:
     first, second = (number.terms or (Term(),) for number in (left, right))
     if len(first) * len(second) > _MOST or any(a.stride and b.stride for a in first for b in second):
         return _opaque([left, right])
     pairs = ((a, b) for a in first for b in second)
-    return Number(tuple(Term(a.stride or b.stride, a.trail or b.trail, a.index | b.index) for a, b in pairs))
+    return ProductSum(tuple(Term(a.stride or b.stride, a.trail or b.trail, a.index | b.index) for a, b in pairs))
 
 
 def _either(values: Sequence[Value]) -> Value:
@@ -355,13 +357,13 @@ def _either(values: Sequence[Value]) -> Value:
     return _opaque(found)
 
 
-def _opaque(values: Iterable[Value]) -> Number:
+def _opaque(values: Iterable[Value]) -> ProductSum:
     """A number of which no more is known than the variables that it was computed from."""
     found = set[str]()
     for value in values:
         if isinstance(value, tuple):
             found |= {name for term in _opaque(value).terms for name in term.index}
-        elif isinstance(value, Number):
+        elif isinstance(value, ProductSum):
             for term in value.terms:
                 found |= {*term.index, *filter(None, [term.stride])}
-    return Number((Term(index=frozenset(found)),) if found else ())
+    return ProductSum((Term(index=frozenset(found)),) if found else ())

@@ -78,7 +78,7 @@ def _of_the_host(view: KernelView, advance: Advance, other: Stride) -> LintFindi
     held, parameter, launch = view.tensors[advance.base], advance.term.stride, view.launch
     if view.named(parameter) != held.name or launch.spot is None:
         return None
-    letter = stride_of(parameter, set(view.words))[1]
+    letter = stride_of(parameter, set(view.tensor_words))[1]
     axis = held.axis_like(replace(other, kind=letter) if letter else other)
     sentence = (
         f"parameter {parameter} of {view.name} is given {other} in the launch at {launch.spot.place}, "

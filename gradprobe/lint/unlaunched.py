@@ -9,7 +9,7 @@ from typing import Any
 from ..source.parameter_names import is_stride, stride_of, tensor_of, word_of
 from ..source.triton_source import Function, kernel_below, read_once
 from .finding import FOREIGN, LintFinding, finding_at
-from .pointers import Address, Advance, Number, Record, Term, Value, read_kernel, variable
+from .pointers import Address, Advance, ProductSum, Record, Term, Value, read_kernel, variable
 
 # Tensors that walk by one other's strides: as many are a kernel's way, and no slip.
 _A_WAY = 2
@@ -32,7 +32,7 @@ def siblings(functions: Sequence[Function], launched: set[str]) -> Iterator[tupl
         if function.name in launched or id(function.jit) in called:
             continue
         values: dict[str, Value] = {name: variable(name) for name in function.parameters}
-        values |= {name: Number((Term(name),)) for name in values if is_stride(name)}
+        values |= {name: ProductSum((Term(name),)) for name in values if is_stride(name)}
         # What is called a pointer is one, also where nobody knows of which tensor.
         pointers = {name for name in values if not is_stride(name) and (tensor_of(name) or "ptr" in name.lower())}
         record = read_kernel(function, values | {name: Address(frozenset({name})) for name in pointers}, {})

@@ -12,7 +12,7 @@ from ..runtime.launches import storage_of
 from ..source.parameter_names import is_stride, stride_of, word_of
 from ..source.triton_source import Function
 from .catching import Caught, HostLaunch, tensor_in
-from .pointers import Address, Number, Record, Term, Value, read_kernel, variable
+from .pointers import Address, ProductSum, Record, Term, Value, read_kernel, variable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -113,7 +113,7 @@ class KernelView:
         return {name: held for name, held in found if held is not None}
 
     @cached_property
-    def words(self) -> dict[str, str]:
+    def tensor_words(self) -> dict[str, str]:
         """The names of tensors by the words that strides may be called after."""
         called = {word_of(name): held.name for name, held in self.tensors.items()}
         return {held.name: held.name for held in self.tensors.values()} | called
@@ -142,7 +142,7 @@ class KernelView:
             return Address(frozenset({name}))
         if isinstance(value, (tuple, list)):
             return tuple(self._value(f"{name}[{at}]", each) for at, each in enumerate(value))
-        return Number((Term(name),)) if name in self.strides else variable(name)
+        return ProductSum((Term(name),)) if name in self.strides else variable(name)
 
     def meanings(self, parameter: str) -> list[Stride]:
         """The strides that a parameter is: those of which its name speaks, else those that alone have its number."""
@@ -152,7 +152,7 @@ class KernelView:
 
     def named(self, parameter: str) -> str:
         """The tensor of whose stride a parameter's name speaks; "" where it does not tell."""
-        return self.words.get(stride_of(parameter, set(self.words))[0], "")
+        return self.tensor_words.get(stride_of(parameter, set(self.tensor_words))[0], "")
 
     def parameters_of(self, held: TensorViews, axis: int) -> list[str]:
         """The parameters that are a tensor's own stride along an axis, first those that are called so."""
