@@ -61,7 +61,8 @@ class Lines:
         Args:
             active: the intermediates that the fault itself explains, which tell the kernels that have it.
         """
-        found = [one for one in self._strides if hypothesis.tensor and one.tensor == hypothesis.tensor]
+        # To read strides the target is called once more: only where a tensor is in question.
+        found = [one for one in self._strides if one.tensor == hypothesis.tensor] if hypothesis.tensor else []
         found = [one for one in found if not one.kind or one.kind in hypothesis.axes] or found
         if found:
             self.read.add(hypothesis.fault)
@@ -73,7 +74,8 @@ class Lines:
     @cached_property
     def _strides(self) -> list[LintFinding]:
         """The wrong strides in the source of Triton kernels: a run shows accesses, and not which line leads there."""
-        if self._experiment.cuda:
+        first = self._experiment.first
+        if self._experiment.cuda or first is None or not first.launched:
             return []
         from ..lint.reading import findings_of
 
