@@ -27,8 +27,6 @@ TAILS, WHOLE = (41, 70), (64, 128)
 _LONGEST = (128, 256)
 # One tile alone of 16 to 128, whole tiles, an odd number of them, and ends inside one: drawn for what was not reached.
 _MORE = ((16, 16), (13, 13), (48, 48), (128, 128), (139, 139), (80, 80), (139, 41), (41, 139), (256, 256), (384, 384))
-# More rows than these are dear.
-_LONG = 139
 _DIMS = (128, 16)
 # Of which half is another head dim, and not twice as much.
 _WIDE = 64
@@ -187,8 +185,7 @@ def further(case: Case, takes: Collection[str], taken: Collection[str]) -> Itera
     causals = (True, False) if "causal" in takes and case.family == "softmax" else (case.causal,)
     for rows, keys in _MORE:
         if rows == keys or {"fewer rows than keys", "more rows than keys"} <= set(taken):
-            # Of long ones a key head is enough: heads were told apart by others.
-            few = _few(_small(case, TAILS), 1, 1 if rows > _LONG else 2).with_lengths(rows, keys)
+            few = _few(_small(case, TAILS), 1).with_lengths(rows, keys)
             size = f"{rows} rows" if rows == keys else f"{rows} rows and {keys} keys"
             for causal in causals:
                 words = f"{size} and a causal mask" if causal and "causal" in takes else size
