@@ -19,7 +19,7 @@ from ..model.number import LAMBDA
 from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.range import out_of_range
 from ..numerics.tally import Finding
-from ..probing.compilation import Compilation
+from ..probing.compilation import Compilation, compiles
 from ..probing.experiment import Tick
 from ..processes.forks import ParallelWork, may_fork
 from .fit import OF_LENGTH, TrialRun, refuses, tried
@@ -189,7 +189,11 @@ def _tried_all(problem: Problem) -> tuple[dict[Ability, str], Ability | None]:
         compilations = {one: stack.enter_context(Compilation()) for one in here}
         came = _together(problem, here, compilations)
         came |= {one: _outcome(problem, one, compilations[one]) for one in here if one not in came}
-        others = (fork.answer(_PATIENCE) or _each_apart(problem, apart)) if fork else _outcomes(problem, apart)
+        others = (
+            (fork.answer(_PATIENCE) or _each_apart(problem, apart))
+            if fork
+            else _outcomes(problem, apart, is_fork=False)
+        )
         uncompiled = [one for one, compilation in compilations.items() if compilation.result()[0]]
     came |= dict(zip(apart, others, strict=True))
     wrong = next(iter([*(one for one in abilities if came.get(one) == WRONG), *uncompiled]), None)
@@ -217,14 +221,20 @@ def _each_apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
     return found
 
 
-def _outcomes(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
-    return [_outcome(problem, ability) for ability in abilities]
+def _outcomes(problem: Problem, abilities: Sequence[Ability], *, is_fork: bool = True) -> list[str]:
+    """What comes of each. A fork asks at its end which kernels compile: it interprets none from then on."""
+    runs = [tried(problem, ability.options) for ability in abilities]
+    outcomes = [_judged(ability, run) for ability, run in zip(abilities, runs, strict=True)]
+    for at, run in enumerate(runs):
+        if is_fork and outcomes[at] == RIGHT and run.record is not None and not compiles(run.record):
+            outcomes[at] = WRONG
+    return outcomes
 
 
-def _outcome(problem: Problem, ability: Ability, compilation: Compilation | None = None) -> str:
+def _outcome(problem: Problem, ability: Ability, compilation: Compilation) -> str:
     """What comes of a small case, and meanwhile whether its kernels compile is asked."""
     came = tried(problem, ability.options)
-    if came.record is not None and compilation is not None:
+    if came.record is not None:
         compilation.begin(came.record)
     return _judged(ability, came)
 

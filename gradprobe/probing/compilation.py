@@ -58,6 +58,16 @@ class Compilation:
             fork.__exit__()
 
 
+def compiles(record: RunRecord) -> bool:
+    """Whether the front end takes the launches of a run that nobody asked about yet, by an answer in this process.
+
+    What it interprets afterwards may no longer work: it is asked where a fork ends.
+    """
+    calls = {(architecture(), key): call for outcome in outcomes_of([record]) for key, call in outcome.calls.items()}
+    waiting = [call for key, call in calls.items() if key not in _ASKED]
+    return not (waiting and is_on("front-end") and any(_errors_of(waiting)))
+
+
 def _asking(calls: dict[Any, KernelCall]) -> ParallelWork[list[CompileError | None]]:
     return ParallelWork(partial(_errors_of, list(calls.values())), is_short=True)
 

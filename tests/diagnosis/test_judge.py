@@ -1,15 +1,21 @@
 """What of the edited functions runs are to come to, and what comes of an edit where the target never does."""
 
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from gradprobe.diagnosis.edits.judge import Judge, edited_functions
-from gradprobe.diagnosis.edits.trial import Came
+from gradprobe.diagnosis.edits.trial import Came, Trial, run_trial
+from gradprobe.probing.experiment import experiment_of
+from gradprobe.processes.forks import ParallelWork
+from gradprobe.runtime.backend import prepare_backend
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.reach import FLAG, SIDE
 from gradprobe.source.rewrites.candidates import Candidate
 from gradprobe.source.text import Edit
+from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
 
 TEXT = """import triton
@@ -123,6 +129,26 @@ def test_lengths_are_tried_until_the_target_takes_them_and_at_last_its_own(lengt
     came = judged(9, "X, x", "X, x * 1", lengths=lengths)
     assert (came.doubts, came.not_run) == ([], ())
     assert f"{lengths[0]} rows, other batches and heads" in came.right
+
+
+def test_it_is_asked_once_whether_what_an_edit_makes_compiles():
+    trials = []
+    assert judged(9, "X, x", "X, x * 1", run=trials).right
+    assert [trial.is_lowered for trial in trials] == [True] + [False] * (len(trials) - 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "failure"), [("plain_global", "it runs in the interpreter alone"), ("constant", "")]
+)
+def test_what_only_the_interpreter_takes_is_no_fix(function, failure):
+    file = Path(__file__).parents[1] / "reported" / "inputs" / "uncompiled.py"
+    case = softmax_case(batch=1, heads=2, seqlen=20, head_dim=16)
+    prepare_backend("cpu")
+    trial = Trial(case, (), "as it is", is_lowered=True)
+    begun = experiment_of(case, find_target(f"{file}:{function}", "softmax"))
+    with ParallelWork(partial(run_trial, begun, trial, str(file), file, [])) as fork:
+        came = fork.answer(60)
+    assert (came.failure, came.matches) == (failure, not failure)
 
 
 def test_a_target_that_takes_nothing_else_is_not_certain():

@@ -126,6 +126,8 @@ class Judge:
     def _all_are_kept(self, hearing: _Hearing, cases: Sequence[Trial]) -> bool:
         """Runs an edit in some cases, until it breaks one; whether it breaks none."""
         waiting = list(cases)
+        if waiting and not hearing.judged.right:  # where it compiles once it does in the others
+            waiting[0] = replace(waiting[0], is_lowered=True)
         while waiting and not hearing.is_broken:
             for came in self._run(hearing.candidate, [replace(other, traced=hearing.reaches) for other in waiting]):
                 other = waiting.pop(0)

@@ -14,6 +14,7 @@ from ...model.case import Case
 from ...model.failures import Failure, Refusal
 from ...model.memory_finding import ERROR
 from ...numerics.evidence import LayoutRun
+from ...probing.compilation import compiles
 from ...probing.experiment import Experiment, experiment_of, silent
 from ...probing.runs import records_of
 from ...processes.startup.gradprobe_shadow import load_from_copy
@@ -36,6 +37,8 @@ class Trial:
     """Whether what the target allocates itself lies apart too."""
     traced: tuple[Reach, ...] = ()
     """The functions of which it is noted what the run comes to."""
+    is_lowered: bool = False
+    """Whether Triton's front end is asked about what it launches."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +98,14 @@ def run_trial(experiment: Experiment, trial: Trial, file: str, copy: Path, modul
         begun = experiment_of(alone, target, experiment.reference, saved, tick=silent)
         begun = _spread(begun) if trial.is_spread else begun
         with counted_work() as work, reached_goals(str(copy), trial.traced) as reached:
-            run = next(records_of(begun)).run
+            record = next(records_of(begun))
     except Failure as failure:
         return Came({}, {}, 0, str(failure) or type(failure).__name__, False)
+    run = record.run
     if run is None or run.measured is None:
         return Came({}, {}, 0, (run and run.skipped) or "it was refused", False)
+    if trial.is_lowered and not compiles(record):
+        return Came({}, {}, 0, "it runs in the interpreter alone", False)
     return replace(came_of(run), products=work.products, idle=work.idle, reached=frozenset(reached))
 
 
