@@ -78,7 +78,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
     )),
     Mechanism("dataflow/cuda", "diagnosis/dataflow", ("diagnosis/addresses", "diagnosis/elements")),
     Mechanism("dataflow/seen", "diagnosis/apart", ("diagnosis/apart", "diagnosis/seen")),
-    Mechanism("dataflow/visited", "diagnosis/dataflow"),
     _flow("misread", "misread"), _flow("sums", "sums"),
     _flow("values", "values"),
     Mechanism("memory", "probing/observe", tuple(f"{_MEMORY}/{name}" for name in (

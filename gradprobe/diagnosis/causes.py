@@ -10,7 +10,6 @@ from ..faults.addressed import axes_of
 from ..faults.hypothesis import Hypothesis, Observed
 from ..model.failures import fault_words
 from ..model.intermediates import TABLE
-from ..model.layout_run import VisitedPairs
 from ..model.number import plural
 from ..model.report import CONSISTENT, NAMED, Diagnosis, Misread, causes_among
 from ..probing.experiment import Experiment
@@ -54,8 +53,6 @@ class CauseSearch:
         self._unexplained: dict[str, tuple[FailingLayout, list[str]]] = {}
         """By layout, with others that fail in the same places."""
         self._late: list[str] = []
-        self.visited: dict[str, tuple[VisitedPairs, ...]] = {}
-        """By layout that was followed, what each result was summed over."""
         self._not_followed: dict[str, None] = {}
         """Faults of gradprobe that kept the dataflow of a run from being followed."""
 
@@ -101,7 +98,6 @@ class CauseSearch:
             from .dataflow import seen_in_dataflow, with_dataflow
 
             watched = layout.run.watched or seen_in_dataflow(self._experiment, layout.run)
-            self.visited[layout.run.layout] = watched.visited
             self._not_followed.update(dict.fromkeys(watched.failures))
             causes = causes_among(found)
             seen = table.agreeing(watched.seen)

@@ -21,7 +21,6 @@ from ..numerics.evidence import DataflowEvidence, LayoutRun, Measured
 from ..probing.experiment import Experiment
 from .addresses import misread, visited_run
 from .explainers.diagnoses import diagnoses_of
-from .explainers.sums import visited_in
 from .explainers.suspect import NEVER
 from .explainers.suspects import suspects
 from .follow import FollowedRun, followed_run
@@ -31,7 +30,7 @@ from .follow import FollowedRun, followed_run
 def seen_in_dataflow(
     experiment: Experiment, run: LayoutRun, read: Callable[[FollowedRun], Measured | None] = lambda followed: None
 ) -> DataflowEvidence:
-    """What goes wrong by itself in one failing run, and what it summed; nothing of packed sequences.
+    """What goes wrong by itself in one failing run; nothing of packed sequences.
 
     A fault of gradprobe in here is told as what kept it from being followed.
 
@@ -51,8 +50,7 @@ def seen_in_dataflow(
             watched = DataflowEvidence(failures=tuple(followed.flow.failures))
             shown = None if watched.failures else read(followed)
             seen = diagnoses_of(suspects(followed, followed.wrong), experiment.case.family)
-            visits = gathered("dataflow/visited", visited_in, followed)
-            watched = DataflowEvidence(tuple(seen), watched.failures, shown, tuple(visits))
+            watched = DataflowEvidence(tuple(seen), watched.failures, shown)
     except Failure:
         return watched
     except Exception as error:

@@ -10,7 +10,7 @@ from msgspec import structs
 from ..faults.hypothesis import Hypothesis, Observed
 from ..model.failures import fault_words
 from ..model.intermediates import is_named_after
-from ..model.layout_run import MISMATCH, VisitedPairs
+from ..model.layout_run import MISMATCH
 from ..model.mechanisms import spoken
 from ..model.report import Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
@@ -46,8 +46,6 @@ class Reasons:
     """By fault of a cause, the layouts in which it shows."""
     predicted: Mapping[str, Hypothesis] = field(default_factory=dict)
     """By fault of a cause, what predicts it."""
-    visited: Mapping[str, tuple[VisitedPairs, ...]] = field(default_factory=dict)
-    """By layout that was followed, what each result was summed over."""
     is_beyond_edits: bool = False
     """Whether the one cause lies in more lines than an edit that is tried changes."""
 
@@ -146,7 +144,7 @@ def _of_a_smaller_case(experiment: Experiment, failing: Sequence[LayoutRun], mem
             told[at] = structs.replace(diagnosis, evidence=(*diagnosis.evidence, words))
             break
     known = (words, *reasons.known) if reasons.known else ()
-    return replace(reasons, diagnoses=tuple(told), known=known, visited={})
+    return replace(reasons, diagnoses=tuple(told), known=known)
 
 
 def _written_over(of_results: Sequence[Diagnosis], run: LayoutRun) -> tuple[Diagnosis, ...]:
@@ -170,7 +168,7 @@ def _of_failing(experiment: Experiment, failing: Sequence[LayoutRun], memory: Se
     first = layouts[0]
     here = {one.fault for one in of_strays((first.name, one) for one in first.run.memory)}
     found = in_order(*told_once(search.diagnoses, memory), first.seen, here)
-    return Reasons(tuple(found), search.facts, True, spoilt | search.shown, search.predicted, search.visited)
+    return Reasons(tuple(found), search.facts, True, spoilt | search.shown, search.predicted)
 
 
 def _of_other_values(

@@ -311,23 +311,6 @@ class TensorLayout(Struct, frozen=True, kw_only=True):
     """In elements."""
 
 
-# A tile of pairs of a row and a key, in what was summed: none is asked for or in it; all that are asked for are in it;
-# none is asked for, and it was visited, masked as it may be; some lack; some are in it twice.
-NONE, ASKED, MORE, LACKING, TWICE = ".", "=", "+", "-", "2"
-
-
-class VisitedPairs(Struct, frozen=True, kw_only=True):
-    """Which pairs of a row and a key one result was summed over, in one head."""
-
-    name: str
-    kernel: str
-    batch: int
-    head: int
-    tile: tuple[int, int]
-    tiles: tuple[str, ...]
-    """A line for each tile of rows, a sign for each tile of keys: NONE, ASKED, MORE, LACKING or TWICE."""
-
-
 class Run(Struct, frozen=True, kw_only=True):
     """One layout."""
 
@@ -364,8 +347,6 @@ class Run(Struct, frozen=True, kw_only=True):
     tried: SurveyedLayout | None = None
     laid: tuple[TensorLayout, ...] = ()
     """How its tensors lay; of a survey's, those that did not lie contiguous."""
-    visited: tuple[VisitedPairs, ...] = ()
-    """Of one that was followed: what each result was summed over."""
 
     @property
     def is_plain(self) -> bool:

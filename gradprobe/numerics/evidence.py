@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..model.assignment import run_name
 from ..model.case import Case
-from ..model.layout_run import FAILED, MATCH, MISMATCH, SKIPPED, Element, RepeatedResult, TensorLayout, VisitedPairs
+from ..model.layout_run import FAILED, MATCH, MISMATCH, SKIPPED, Element, RepeatedResult, TensorLayout
 from ..model.memory_finding import ERROR, WARNING, WarningNote
 from ..model.report import CompileError, Diagnosis, SplitProducts
 from ..targets.naming import LoadedSource
@@ -94,8 +94,6 @@ class DataflowEvidence:
     """What kept operations from being followed."""
     shown: Measured | None = None
     """The run's results as they came, and what its kernels hold; None where that is not all that they were made of."""
-    visited: tuple[VisitedPairs, ...] = ()
-    """What each result was summed over."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +131,6 @@ class LayoutRun:
     """What these showed."""
     laid: tuple[TensorLayout, ...] = ()
     """How its tensors lay."""
-    visited: tuple[VisitedPairs, ...] = ()
-    """Where it was followed, what each result was summed over."""
 
     @property
     def is_plain(self) -> bool:

@@ -135,10 +135,7 @@ def _failed(experiment: Experiment, records: Sequence[RunRecord], report: Probed
 
 
 def _with_reasons(report: Probed, reasons: Reasons, steps: Steps) -> Probed:
-    runs = tuple(replace(run, visited=reasons.visited.get(run.layout, ())) for run in report.runs)
-    return replace(
-        report, runs=runs, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought, steps=steps
-    )
+    return replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought, steps=steps)
 
 
 def _refused(target: Target, report: Probed) -> Refusal:

@@ -115,7 +115,6 @@ def run_of(case: Case, run: verdict.LayoutRun, steps: verdict.Steps = MappingPro
         repeats=run.repeats,
         repeated=run.repeated,
         laid=run.laid,
-        visited=run.visited,
     )
 
 

@@ -8,11 +8,10 @@ import numpy as np
 
 from ...inputs.memory import Array
 from ...model.intermediates import AXIS_WORDS, PRODUCTS, title
-from ...model.layout_run import ASKED, LACKING, MORE, NONE, TWICE, VisitedPairs
 from ...model.number import plural
 from ...runtime.interpreter.dataflow import Node, Site, StoredTile, behind
 from ..follow import FollowedRun
-from .misread import culprits_of, is_loaded
+from .misread import is_loaded
 from .suspect import NEVER, Suspect, share
 
 
@@ -94,39 +93,6 @@ def unmade(run: FollowedRun) -> Iterator[Suspect]:
             extent = share(run.tiles[site], run.tiles[site], "tile")
             reason = f"{name} is summed with a value that comes from no load"
             yield Suspect("value", _PARTNERS[name], site, site.lines, reason, extent)
-
-
-def visited_in(run: FollowedRun) -> tuple[VisitedPairs, ...]:
-    """What each result was summed over, tile by tile, in the first head in which that is not what is asked for.
-
-    Where something is misread, its rows and keys are those of other elements: then no pair is known to lack. And none
-    lacks in what is right.
-    """
-    found, is_read = list[VisitedPairs](), not culprits_of(run.flow)
-    kernels = {one.home: one.site.kernel for one in reversed(run.flow.stores)}
-    for home, visits in run.visits.items():
-        name, odd = run.outcome.storages.get(home, ""), (visits != 1) & run.roles.valid
-        if home in kernels and name in PRODUCTS and (not odd.any() or (is_read and name in run.wrong)):
-            batch, head = (int(at) for at in np.argwhere(odd.any((2, 3)) | ~odd.any())[0])
-            found.append(_tiles(run, name, kernels[home], (batch, head), visits))
-    return tuple(found)
-
-
-def _tiles(run: FollowedRun, name: str, kernel: str, at: tuple[int, int], visits: Array) -> VisitedPairs:
-    valid, came, (m, n) = run.roles.valid[at], visits[at], (run.roles.case.block_m, run.roles.case.block_n)
-    lines = [
-        "".join(_sign(valid[i : i + m, j : j + n], came[i : i + m, j : j + n]) for j in range(0, valid.shape[1], n))
-        for i in range(0, valid.shape[0], m)
-    ]
-    return VisitedPairs(name=name, kernel=kernel, batch=at[0], head=at[1], tile=(m, n), tiles=tuple(lines))
-
-
-def _sign(valid: Array, came: Array) -> str:
-    if (came > 1)[valid].any():
-        return TWICE
-    if (came == 0)[valid].any():
-        return LACKING
-    return ASKED if valid.any() else MORE if came.any() else NONE
 
 
 def are_partial(run: FollowedRun, nodes: Sequence[Node]) -> bool:

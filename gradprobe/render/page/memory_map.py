@@ -1,30 +1,20 @@
-"""Memory: how tensors lay, where one is read in place of where it should be, and which tiles were visited."""
+"""Memory: how tensors lay, and where one is read in place of where it should be."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from ...model.intermediates import AXIS_WORDS
-from ...model.layout_run import ASKED, LACKING, MORE, NONE, TWICE, TensorLayout, VisitedPairs
+from ...model.layout_run import TensorLayout
 from ...model.number import plural
 from ...model.report import AxisReach, Misread, Report, explained_diagnoses
 
 # Heads of a tensor that are drawn, one below the other, and indices of an axis that is misread.
 _HEADS, _STEPS = 3, 8
 _WIDE, _TALL = 520, 9
-SIGNS = {
-    ASKED: "visited, as the mask asks",
-    NONE: "not visited, none is asked for",
-    MORE: "visited, and all of it masked",
-    LACKING: "asked for, and some of it left out",
-    TWICE: "some of it counted twice",
-}
-"""What a tile of a Visited says."""
-_IN_A_WORD = {ASKED: "visited", NONE: "-", MORE: "masked", LACKING: "✗ lacks", TWICE: "✗ twice"}
-_SHAPES = {ASKED: "v-asked", NONE: "v-none", MORE: "v-more", LACKING: "v-lacking", TWICE: "v-twice"}
 
 
 @dataclass(frozen=True)
@@ -49,17 +39,6 @@ class StrideStep:
     """None outside of everything."""
     lands: str
     is_wrong: bool
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """What one result was summed over."""
-
-    title: str
-    words: str
-    picture: Markup
-    tile: tuple[int, int]
-    lines: tuple[str, ...]
 
 
 def tensors(laid: Sequence[TensorLayout]) -> list[LaidTensor]:
@@ -188,41 +167,6 @@ def _strip(steps: Sequence[StrideStep], own: int, label: str) -> Markup:
     )
 
 
-def pairs(visited: Sequence[VisitedPairs]) -> list[Pairs]:
-    """What each result was summed over, beside what the mask asks for."""
-    return [
-        Pairs(
-            title=f"{result.name} in {result.kernel}, batch {result.batch}, head {result.head}",
-            words=f"rows downwards, {result.tile[0]} x {result.tile[1]} a tile: {'; '.join(_counts(result))}",
-            picture=_tiles(result),
-            tile=result.tile,
-            lines=result.tiles,
-        )
-        for result in visited
-    ]
-
-
-def _counts(result: VisitedPairs) -> Iterator[str]:
-    signs = "".join(result.tiles)
-    yield from (f"{signs.count(sign)} {words}" for sign, words in SIGNS.items() if sign in signs)
-
-
-def _tiles(result: VisitedPairs) -> Markup:
-    size = max(4, min(16, 240 // max(map(len, result.tiles))))
-    parts = []
-    for y, line in enumerate(result.tiles):
-        for x, sign in enumerate(line):
-            box = Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>')
-            parts.append(box.format(_SHAPES[sign], x * size, y * size, size - 1, size - 1))
-            if sign in (LACKING, TWICE):
-                cross = Markup('<path class="cross" d="M{0} {1}l{2} {2}m0-{2}l-{2} {2}"/>')
-                parts.append(cross.format(x * size + 2, y * size + 2, size - 5))
-    width, height = len(result.tiles[0]) * size, len(result.tiles) * size
-    return Markup(
-        '<svg class="pairs" viewBox="0 0 {0} {1}" style="width:{0}px" role="img" aria-label="{2}">{3}</svg>'
-    ).format(width, height, f"{result.name}: the tiles that were visited", Markup("").join(parts))
-
-
 def _describe(reach: AxisReach) -> str:
     word, does = AXIS_WORDS.get(reach.letter, "index"), "written" if reach.is_store else "read"
     return f"{reach.tensor}: above each {word} that should be {does}, below the one that is"
@@ -234,7 +178,6 @@ def parts_of_memory(report: Report) -> dict[str, object]:
     reached = next((one.reached for one in explained_diagnoses(report.diagnoses) if one.reached is not None), None)
     lay = next((run.laid for run in report.runs if report.measured and run.layout == report.shown.layout), ())
     reads = reaches(reached, lay) if reached else []
-    shown = next((run for run in report.runs if run.visited), None)
     return {
         "read": read,
         "accesses": accesses(read) if read else [],
@@ -242,8 +185,5 @@ def parts_of_memory(report: Report) -> dict[str, object]:
         "reached": reached,
         "reaches": reads,
         "reach": _strip(reads, max(one.due for one in reads) + 1, _describe(reached)) if reached else "",
-        "visited": pairs(shown.visited) if shown else [],
-        "sign_words": _IN_A_WORD,
-        "visited_signs": [(_SHAPES[sign], words) for sign, words in SIGNS.items()],
         "laid": [(run.layout, tensors(run.laid)) for run in report.runs if run.laid],
     }

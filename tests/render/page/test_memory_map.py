@@ -1,4 +1,4 @@
-"""Pictures of memory: how tensors lie, where one is misread, which tiles were visited; each with its words."""
+"""Pictures of memory: how tensors lie and where one is misread; each with its words."""
 
 import json
 import re
@@ -8,9 +8,9 @@ from lxml import html
 from msgspec import structs
 
 from gradprobe.model.documents import load
-from gradprobe.model.layout_run import TensorLayout, VisitedPairs
+from gradprobe.model.layout_run import TensorLayout
 from gradprobe.model.report import AxisReach, Diagnosis, Misread
-from gradprobe.render.page.memory_map import accesses, drawn, pairs, reaches, tensors
+from gradprobe.render.page.memory_map import accesses, drawn, reaches, tensors
 from gradprobe.render.page.page import page_of
 from tests.render.written import faulty
 
@@ -84,17 +84,6 @@ def test_an_expanded_tensor_is_one_element():
 def test_the_strip_marks_each_head_where_it_lies_and_where_it_is_read():
     assert drawn(READ).count('class="due"') == 3
     assert drawn(READ).count('class="taken wrong"') == 2
-
-
-def test_tiles_are_counted_in_words_and_crossed_where_they_are_wrong():
-    visited = VisitedPairs(name="dK", kernel="dkdv", batch=0, head=1, tile=(32, 16), tiles=("--.", "==2"))
-    (one,) = pairs([visited])
-    assert one.title == "dK in dkdv, batch 0, head 1"
-    assert one.words.endswith(
-        "2 visited, as the mask asks; 1 not visited, none is asked for; 2 asked for, and some of it left out; "
-        "1 some of it counted twice"
-    )
-    assert one.picture.count('class="cross"') == 3
 
 
 def test_what_a_load_was_seen_to_reach_is_drawn_in_elements_where_the_layout_is_known():
