@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gradprobe.cuda import module as cuda_module
+from gradprobe.frontends.cuda import module as cuda_module
 from gradprobe.targets.adapters import flash_cuda, lazy_cuda
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

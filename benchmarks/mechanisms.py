@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "gradprobe"
-FOLDERS = ("runtime", "probing", "pipeline", "diagnosis", "faults", "lint", "source", "cuda", "auditing")
+FOLDERS = ("runtime", "probing", "pipeline", "diagnosis", "faults", "lint", "source", "frontends", "auditing")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ def _row(name: str, file: str, *functions: str) -> Mechanism:
     return Mechanism(f"edits/{name}", f"source/rewrites/{file}", functions=functions)
 
 
-_MEMORY = "runtime/interpreter/memory"
+_INTERPRETER = "frontends/triton/interpreter"
+_MEMORY = f"{_INTERPRETER}/memory"
 MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("faults", "faults/table", (
         "faults/hypothesis", "faults/addressed", "faults/table", "faults/variant", "faults/__init__",
@@ -72,7 +73,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     *map(_kind, ("index", "mask", "operand", "precision", "store", "terms", "tile")),
     Mechanism("lint", "diagnosis/lines", ("lint",)),
     Mechanism("dataflow", "diagnosis/dataflow", (
-        "runtime/interpreter/dataflow", "diagnosis/dataflow", "diagnosis/follow", "diagnosis/roles",
+        "frontends/triton/interpreter/dataflow", "diagnosis/dataflow", "diagnosis/follow", "diagnosis/roles",
         "diagnosis/explainers/__init__", "diagnosis/explainers/diagnoses",
         "diagnosis/explainers/suspect", "diagnosis/explainers/suspects", "diagnosis/statements", "diagnosis/tolerances",
     )),
@@ -84,7 +85,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "__init__", "findings", "memory_watch", "stream", "views", "watched_launch",
     ))),
     Mechanism("memory/bands", "probing/observe", ("runtime/allocations",)),
-    Mechanism("memory/cuda", "probing/observe", ("cuda/watch",)),
+    Mechanism("memory/cuda", "probing/observe", ("frontends/cuda/watch",)),
     Mechanism("one-hot", "probing/insides", ("probing/insides", "numerics/black_box")),
     Mechanism("identities", "numerics/identities", ("numerics/identities",)),
     Mechanism("evenness", "probing/measure", ("numerics/evenness",)),
@@ -102,7 +103,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("fit", "pipeline/fit", ("pipeline/fit",)),
     Mechanism("misreading", "pipeline/misreading", ("pipeline/misreading",)),
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases",)),
-    Mechanism("front-end", "probing/compilation", ("probing/compilation", "runtime/front_end")),
+    Mechanism("front-end", "probing/compilation", ("probing/compilation", "frontends/triton/front_end")),
     Mechanism("audit/explain", "auditing/explain", tuple(f"auditing/{name}" for name in (
         "explain", "form_library", "formulas", "variants",
     ))),
@@ -140,16 +141,12 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _row("sum-overwritten", "value_rows", "sum_kept"),
     _row("atomic-stored", "value_rows", "store_added"),
     Mechanism("halved", "processes/forks", functions=("halved",), is_speculation=True),
-    Mechanism("plans", "runtime/interpreter/plans", ("runtime/interpreter/plans",), is_speculation=True),
+    Mechanism("plans", f"{_INTERPRETER}/plans", (f"{_INTERPRETER}/plans",), is_speculation=True),
 )  # fmt: skip
 # What every check goes through, and what only an option asks for.
 CORE: tuple[str, ...] = (
     *(f"runtime/{name}" for name in (
-        "__init__", "arithmetic", "backend", "caches", "changes", "interpreter/__init__", "interpreter/bfloat16",
-        "interpreter/language_patches", "interpreter/libdevice", "interpreter/names",
-        "interpreter/operations", "interpreter/shipped", "interpreter/work",
-        "launch_tensors", "launches", "limits",
-        "raised", "reached", "run", "spread", "trace", "versions",
+        "__init__", "arithmetic", "backend", "caches", "changes", "run", "spread", "trace", "versions",
     )),
     *(f"probing/{name}" for name in (
         "__init__", "atomics", "contract", "dots", "experiment", "measure", "observe", "receipt", "runs",
@@ -162,13 +159,19 @@ CORE: tuple[str, ...] = (
         "why",
     )),
     *(f"source/{name}" for name in (
-        "__init__", "additions", "cuda_syntax", "expressions", "kernel_file", "listing",
-        "parameter_names", "shadow", "text", "triton_source",
+        "__init__", "additions", "kernel_file", "listing", "parameter_names", "shadow", "text", "triton_source",
     )),
-    *(f"cuda/{name}" for name in (
-        "__init__", "c_types", "host", "kernel", "module", "nvrtc", "on_cpu", "source",
+    "frontends/__init__", "frontends/python",
+    *(f"frontends/triton/{name}" for name in (
+        "__init__", "launch_tensors", "launches", "limits", "raised", "stand_in",
+    )),
+    *(f"{_INTERPRETER}/{name}" for name in (
+        "__init__", "bfloat16", "language_patches", "libdevice", "names", "operations", "shipped", "work",
+    )),
+    *(f"frontends/cuda/{name}" for name in (
+        "__init__", "c_types", "cuda_syntax", "host", "kernel", "module", "nvrtc", "on_cpu", "source",
     )),
     *(f"auditing/{name}" for name in (
-        "__init__", "attempts", "audit", "calling", "judges", "refusal", "target", "told", "watching",
+        "__init__", "attempts", "audit", "calling", "judges", "refusal", "target", "told",
     )),
 )  # fmt: skip

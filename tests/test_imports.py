@@ -104,11 +104,20 @@ def test_only_the_folder_cli_imports_typer():
 
 
 # They compute with torch, as the reference does, and are imported late; what a verdict is kept in is read without.
-COMPUTING = ("inputs.dyadic", "numerics.", "faults.", "auditing.", "probing.", "diagnosis.", "sharded.")
+COMPUTING = (
+    "inputs.dyadic",
+    "numerics.",
+    "faults.",
+    "auditing.",
+    "probing.",
+    "diagnosis.",
+    "sharded.",
+    "frontends.python.",
+)
 READ_WITHOUT = "numerics.evidence"
 # Of kernels: the interpreter's, those that Triton's front end lowers, and the tool's own, which is imported where a GPU
 # judges large matrices.
-WITH_TRITON = ("runtime.interpreter.", "runtime.front_end.", "numerics.fused")
+WITH_TRITON = ("frontends.triton.interpreter.", "frontends.triton.front_end.", "numerics.fused")
 
 
 def test_no_module_but_what_computes_imports_torch_at_its_top_level_nor_any_but_what_has_kernels_triton():

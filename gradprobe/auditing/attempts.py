@@ -11,16 +11,16 @@ from typing import Any
 
 from torch import Tensor
 
+from ..frontends.python import plain_function
+from ..frontends.python.watching import Value, watched
 from ..inputs.draw import draw
 from ..model.case import Case
 from ..model.failures import Failure, TargetFailure, UsageFailure, text_of
 from ..model.resolution import resolve
 from ..numerics.compare import attention_of
 from ..reference import Attention, manual_attention_backward
-from ..targets.naming import plain_function
 from .calling import AXES, MERGED, SHAPES, CallConvention, Called, Callee, in_words, is_near
 from .explain import AuditExplanation, explain
-from .watching import Value, watched
 
 # Sizes of axes none of which another axis, or a product of two, has: values tell by their shapes what they are of. And
 # some references take whole blocks, or powers of two.

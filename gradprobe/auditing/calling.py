@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..frontends.python import plain_function
 from ..model.failures import UsageFailure
 from ..model.intermediates import MATRIX_OF, lookup
 from ..targets.find import FoundFunction
-from ..targets.naming import plain_function
 from ..targets.parameters import canonical_name
 from ..targets.returned import returned_names
 from .formulas import role_of

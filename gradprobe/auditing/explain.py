@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..frontends.python.expressions import Expression
+from ..frontends.python.watching import Value
 from ..model.intermediates import PRODUCTS, symbol
 from ..model.mechanisms import door
 from ..reference import Attention
-from ..source.expressions import Expression
 from .form_library import HIDDEN, FormLibrary, Match
 from .formulas import DUE, Array, Form, Formulas, Mistake, Rewrite, role_of
 from .variants import other_scores, variants
-from .watching import Value
 
 # How far a value may be from a form, as a share of its largest number: sums of a few dozen numbers err by far less.
 # These were chosen, and only name what the budgets of `compare` have found wrong.

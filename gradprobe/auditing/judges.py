@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..frontends.python.watching import module_of
 from ..model.failures import UsageFailure
 from ..model.intermediates import MATRIX_OF
 from ..model.report import Opinion
@@ -15,7 +16,6 @@ from ..targets.find import FoundFunction, callables
 from ..targets.naming import source_of
 from .attempts import Attempt
 from .calling import Callee, Values, is_near
-from .watching import module_of
 
 _OWN = "its own O"
 

@@ -6,16 +6,17 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..frontends.python import plain_function
+from ..frontends.python.expressions import Expression
+from ..frontends.python.watching import text_of_file
 from ..model.intermediates import PRODUCTS
 from ..model.number import listed
 from ..model.report import Diagnosis, Where
-from ..source.expressions import Expression
-from ..targets.naming import LoadedSource, plain_function
+from ..targets.naming import LoadedSource
 from ..targets.returned import statements_of
 from .audit import Audit
 from .explain import AT_USE, AuditExplanation, Located, Sight
 from .formulas import Mistake, due_in, role_of
-from .watching import text_of_file
 
 _INPUTS = ("q", "k", "v", "do")
 

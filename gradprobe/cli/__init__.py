@@ -39,7 +39,7 @@ _WITHOUT_TORCH = (
     "numpy",
     "asyncio",
     "unittest.mock",
-    "gradprobe.cuda",
+    "gradprobe.frontends.cuda",
     "gradprobe.runtime.run",
     "gradprobe.targets.find",
 )

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..cuda.watch import BLOCK, Recording, recorded
+from ..frontends.cuda.watch import BLOCK, Recording, recorded
+from ..frontends.triton.interpreter.dataflow import Site
+from ..frontends.triton.interpreter.dataflow.lanes import OUTSIDE
 from ..inputs.memory import Array
 from ..model.assignment import OUTPUTS, Assigned
 from ..model.intermediates import AXIS_WORDS, DERIVED, PRODUCTS, title
 from ..model.number import in_words, spans
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
-from ..runtime.interpreter.dataflow import Site
-from ..runtime.interpreter.dataflow.lanes import OUTSIDE
 from ..runtime.run import run_target
 from .elements import AccessedElements, KnownTensor, TensorLine
 from .explainers.suspect import Suspect, blamed, share

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ..frontends.triton.launches import Numbers
 from ..model.intermediates import title
 from ..model.layout_run import MATCH, MISMATCH
 from ..model.mechanisms import door
 from ..model.number import listed
 from ..model.report import Diagnosis
 from ..numerics.evidence import LayoutRun
-from ..runtime.launches import Numbers
 from .why import Reasons, tensor_of
 
 FAULT = "layout/contiguous"

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..cuda.on_cpu.launch import lines_of
-from ..cuda.watch import BLOCK, THREAD, WARP, Recorded
+from ..frontends.cuda.on_cpu.launch import lines_of
+from ..frontends.cuda.watch import BLOCK, THREAD, WARP, Recorded
+from ..frontends.triton.interpreter.dataflow.lanes import NOWHERE, OUTSIDE, IndexTable
 from ..inputs.memory import Array, elements_of
 from ..model.case import Case
-from ..runtime.interpreter.dataflow.lanes import NOWHERE, OUTSIDE, IndexTable
 from ..source.text import SourceLine
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..frontends.triton.interpreter.dataflow import Flow, Node, Site, StoredTile, followed, place
+from ..frontends.triton.interpreter.memory.views import view_of
 from ..inputs.memory import Array
 from ..model.assignment import Assigned
 from ..model.intermediates import PRODUCTS, unscaled
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
-from ..runtime.interpreter.dataflow import Flow, Node, Site, StoredTile, followed, place
-from ..runtime.interpreter.memory.views import view_of
 from ..runtime.run import Outcome, run_target
 from ..runtime.trace import Trace
 from .roles import Roles

@@ -10,7 +10,7 @@ from msgspec import structs
 from ..auditing.explain import Located, explain
 from ..auditing.formulas import DUE, due_in
 from ..auditing.told import where_of
-from ..auditing.watching import watched
+from ..frontends.python.watching import watched
 from ..model.case import Case
 from ..model.mechanisms import door
 from ..model.number import listed

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..frontends.triton.interpreter.dataflow import Lanes, Node, Role
 from ..inputs.memory import Array
 from ..model.case import Case
 from ..model.intermediates import PRODUCTS, SUBEXPRESSIONS, TABLE, unscaled
 from ..reference import Attention, Tile, evaluate
-from ..runtime.interpreter.dataflow import Lanes, Node, Role
 from .tolerances import rounded, tolerances
 
 _UNKNOWN = Role("")

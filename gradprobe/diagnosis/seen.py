@@ -13,11 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
+from ..frontends.triton.interpreter.dataflow import CASTS, Node, Site, behind
+from ..frontends.triton.interpreter.dataflow.lanes import along
 from ..inputs.memory import Array
 from ..model.case import Case
 from ..model.intermediates import MATRICES, MATRIX_OF, PRODUCTS
-from ..runtime.interpreter.dataflow import CASTS, Node, Site, behind
-from ..runtime.interpreter.dataflow.lanes import along
 from .explainers.misread import culprits_of
 from .follow import FollowedRun
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..source.cuda_syntax import leaves, node_text, nodes, parse, without_comments
+from ..frontends.cuda.cuda_syntax import leaves, node_text, nodes, parse, without_comments
 
 if TYPE_CHECKING:
     from tree_sitter import Node

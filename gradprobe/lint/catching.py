@@ -16,18 +16,18 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from ..frontends.triton.launches import launching_through, one_configuration, storage_of
 from ..inputs.draw import draw, outputs_of
 from ..inputs.placement import spanned
 from ..inputs.tensor_layouts import VECTOR, Inputs, place
 from ..model.case import Case
 from ..model.failures import Failure, Refusal
 from ..model.intermediates import DERIVED
-from ..runtime.launches import launching_through, one_configuration, storage_of
+from ..processes.attributes import replaced
 from ..runtime.run import run_target
 from ..source.text import SourceLine
 from ..source.triton_source import Function, read_once
 from ..targets.find import Target
-from ..targets.surroundings import replaced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -210,7 +210,7 @@ def _caught(target: Target, case: Case, inputs: Inputs, given: Collection[int] =
 @contextlib.contextmanager
 def _noting(launches: list[HostLaunch]) -> Iterator[None]:
     """While open, kernels are not run, nor compiled: their launches are noted. Warnings of the target are not shown."""
-    from ..cuda.module import Kernel
+    from ..frontends.cuda.module import Kernel
 
     def note(_: Any, kernel: Any, *args: Any, **kwargs: Any) -> None:
         with contextlib.suppress(OSError, SyntaxError):  # of what has no source

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ..frontends.triton.launches import storage_of
 from ..model.intermediates import KINDS
-from ..runtime.launches import storage_of
 from ..source.parameter_names import is_stride, stride_of, word_of
 from ..source.triton_source import Function
 from .catching import Caught, HostLaunch, tensor_in

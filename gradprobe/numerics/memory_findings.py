@@ -16,8 +16,8 @@ from ..runtime.trace import Trace, dtype_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..cuda import CudaFinding
-    from ..runtime.interpreter.memory.findings import AccessFinding
+    from ..frontends.cuda import CudaFinding
+    from ..frontends.triton.interpreter.memory.findings import AccessFinding
 
 _CUDA_ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from ..frontends.triton.launches import Pointer
 from ..model.layout_run import Line
-from ..runtime.launches import Pointer
 from ..runtime.run import Outcome
 
 

@@ -6,11 +6,11 @@ import sys
 from functools import partial
 from typing import Any
 
+from ..frontends.triton.front_end import KernelCall
+from ..frontends.triton.stand_in import architecture
 from ..model.mechanisms import is_on
 from ..model.report import CompileError
 from ..processes.forks import ParallelWork
-from ..runtime.front_end import KernelCall
-from ..targets.stand_in import architecture
 from .runs import RunRecord, outcomes_of
 
 # A last resort: a kernel takes some 50 ms.
@@ -73,6 +73,6 @@ def _asking(calls: dict[Any, KernelCall]) -> ParallelWork[list[CompileError | No
 
 
 def _errors_of(calls: list[KernelCall]) -> list[CompileError | None]:
-    from ..runtime.front_end.lowering import compile_errors
+    from ..frontends.triton.front_end.lowering import compile_errors
 
     return compile_errors(calls)

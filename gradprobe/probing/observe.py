@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from ..frontends.triton import interpreting
 from ..inputs.guard_bands import Guards
 from ..inputs.memory import Unwritten
 from ..inputs.tensor_layouts import Inputs
@@ -19,7 +20,6 @@ from ..model.mechanisms import gathered
 from ..model.memory_finding import MemoryFinding
 from ..numerics.memory_findings import of_access, of_breach, of_change, of_cuda, of_dtypes, of_shared
 from ..runtime.allocations import Allocations
-from ..runtime.backend import interpreting
 from ..runtime.changes import InputsBefore, Steps, Writer
 from ..runtime.run import Outcome, run_target
 from ..runtime.trace import Trace, expected_shapes
@@ -196,7 +196,7 @@ def empty_outputs(inputs: Inputs) -> Unwritten:
 
 def _watched(inputs: Inputs, unwritten: Unwritten) -> AbstractContextManager[Any]:
     """Every access of Triton's interpreter, which imports Triton."""
-    from ..runtime.interpreter.memory.memory_watch import watched_memory
+    from ..frontends.triton.interpreter.memory.memory_watch import watched_memory
 
     return watched_memory(inputs.tensors, unwritten)
 

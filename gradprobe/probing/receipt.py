@@ -9,6 +9,7 @@ from types import ModuleType
 
 import torch
 
+from ..frontends.python import plain_function
 from ..inputs.installed import installed_versions
 from ..model.case import Case
 from ..model.memory_finding import SHUFFLE, MemoryFinding
@@ -16,7 +17,7 @@ from ..model.number import in_words, spans
 from ..numerics.evidence import Provenance
 from ..runtime.versions import untested
 from ..targets.find import Target
-from ..targets.naming import edited_modules, plain_function, triton_cache
+from ..targets.naming import edited_modules, triton_cache
 from .dots import sentences_of_dots
 from .experiment import Experiment
 from .runs import RunRecord, outcomes_of

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..model.case import DOTS
-from ..targets.surroundings import replaced
+from ..processes.attributes import replaced
 
 if TYPE_CHECKING:
-    from ..cuda.kernel import KernelEntry
+    from ..frontends.cuda.kernel import KernelEntry
 
 # `%s = tt.dot %q, %k, %acc, inputPrecision = tf32 : tensor<32x16xf32> * ...`; what is IEEE has no such word.
 _DOT = re.compile(r"\btt\.dot [^:\n]*?(?:inputPrecision = (\w+)[^:\n]*)?: tensor<(?:\d+x)+f32\b[^\n]*?loc\((#\w+)\)")

@@ -7,11 +7,12 @@ import os
 import sys
 from collections.abc import Iterator
 
+from ..frontends.triton import interpreting
+from ..frontends.triton.stand_in import stand_in_for
 from ..model.case import Case
 from ..model.failures import UsageFailure
 from ..processes.devices import VISIBLE
 from ..processes.resource_limits import SHARED_BY
-from ..targets.stand_in import stand_in_for
 
 # With fewer scores in one batch, a second thread gains nothing: a dot of that size takes under a millisecond.
 SMALL = 1 << 18
@@ -79,16 +80,11 @@ def make_interpreter_right(case: Case) -> None:
     """
     if not interpreting():
         return
-    from . import interpreter
+    from ..frontends.triton import interpreter
 
     interpreter.mend_interpreter()
     if case.dtype == "bfloat16":
         interpreter.make_bfloat16_right()
-
-
-def interpreting() -> bool:
-    """Whether Triton's interpreter runs the kernels of this process."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @contextlib.contextmanager

@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..frontends.triton.launches import storage_of
 from ..inputs.guard_bands import mapped, same_bits
 from ..inputs.tensor_layouts import Inputs, write
 from ..model.assignment import OUTPUTS
 from ..model.intermediates import title
 from .allocations import asked_at, factory_mode
-from .launches import storage_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,8 +9,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..cuda import CudaFinding, Watch, watched
-from ..cuda.kernel import KernelEntry
+from ..frontends.cuda import CudaFinding, Watch, watched
+from ..frontends.cuda.kernel import KernelEntry
+from ..frontends.triton import interpreting
+from ..frontends.triton.front_end import KernelCall
+from ..frontends.triton.launches import (
+    Configuration,
+    Launched,
+    Numbers,
+    Pointer,
+    given_where_they_lay,
+    one_configuration,
+    recorded_launches,
+    storage_of,
+)
+from ..frontends.triton.limits import is_limit, limit_way_out
+from ..frontends.triton.raised import compiler_words, innermost_line, stood_there, whole_tracebacks
+from ..frontends.triton.stand_in import gpu_stood_in
 from ..inputs.memory import Unwritten
 from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import AS_SAVED, taken
@@ -22,24 +37,9 @@ from ..targets.bind import bind
 from ..targets.find import Target
 from ..targets.naming import LoadedSource, source_of
 from ..targets.returned import as_tensors, by_name
-from ..targets.stand_in import gpu_stood_in
 from ..targets.warned import kept_warnings, warned_once, warning_lines
 from .arithmetic import Dots, matmuls_watched, of_autograd, of_cuda, of_triton
-from .backend import interpreting
 from .changes import Shared, shared
-from .front_end import KernelCall
-from .launches import (
-    Configuration,
-    Launched,
-    Numbers,
-    Pointer,
-    given_where_they_lay,
-    one_configuration,
-    recorded_launches,
-    storage_of,
-)
-from .limits import is_limit, limit_way_out
-from .raised import compiler_words, innermost_line, stood_there, whole_tracebacks
 from .trace import Trace, plain_results, read_trace, straightened
 
 if TYPE_CHECKING:

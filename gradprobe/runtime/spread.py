@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..inputs.tensor_layouts import VECTOR
+from ..processes.attributes import replaced
 from ..processes.ended import is_users
-from ..targets.surroundings import replaced
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..frontends.triton.stand_in import gpu_stood_in
 from ..model.assignment import OUTPUTS
 from ..model.case import NUMBER, PAIR
 from ..model.failures import Failure, TargetFailure, UsageFailure, did_you_mean, text_of
@@ -23,7 +24,6 @@ from ..source.triton_source import kernel_below
 from .builtin import BUILTINS
 from .naming import LoadedSource, is_autograd_function, name_of, readable, source_of
 from .parameters import CANONICAL, EITHER, canonical_name
-from .stand_in import gpu_stood_in
 from .surroundings import Surroundings
 from .warned import keeping_warnings, kept_warnings, warning_lines
 

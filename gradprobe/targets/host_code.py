@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..cuda.c_types import STREAM, pointed_to
-from ..cuda.host import launching_functions
-from ..cuda.module import Launcher
-from ..cuda.source import Unit, read_source
+from ..frontends.cuda.c_types import STREAM, pointed_to
+from ..frontends.cuda.cuda_syntax import DeclaredFunction, Parameter
+from ..frontends.cuda.host import launching_functions
+from ..frontends.cuda.module import Launcher
+from ..frontends.cuda.source import Unit, read_source
 from ..model.failures import UsageFailure, did_you_mean
 from ..model.intermediates import title
-from ..source.cuda_syntax import DeclaredFunction, Parameter
 from ..source.parameter_names import is_stride, stride_of, tensor_of, word_of
 from .parameters import canonical_name
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
+from ..frontends.python import plain_function
 from ..processes.ended import is_edited
 from .schema import declared_signature, written_function
 
@@ -44,14 +45,6 @@ def source_of(function: Callable[..., Any], module: ModuleType | None = None) ->
         return LoadedSource(getattr(function, "__name__", str(function)), "", 0, "")
     name = module.__name__ if module is not None else getattr(plain, "__module__", "")
     return LoadedSource(plain.__name__, str(file), line, digest, shadows(name.replace("gradprobe_target_", ""), file))
-
-
-def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function whose source is meant, inside wrappers (`__wrapped__`), partials and callable objects."""
-    plain = inspect.unwrap(getattr(function, "fn", function))
-    while isinstance(plain, functools.partial):
-        plain = inspect.unwrap(plain.func)
-    return plain if inspect.isroutine(plain) or inspect.isclass(plain) else type(plain).__call__
 
 
 def module_of(value: Any) -> str:

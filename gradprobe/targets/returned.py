@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..frontends.python import plain_function
 from ..model.intermediates import GRADIENT_OF, lookup
-from .naming import plain_function
 from .parameters import canonical_name
 
 _BY_PLACE = ("dQ", "dK", "dV")

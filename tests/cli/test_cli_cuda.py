@@ -107,7 +107,7 @@ def test_what_cannot_run_to_its_end_exits_3_and_names_the_line(folder, barrier, 
 
 
 def test_without_a_compiler_it_says_so_and_exits_3(folder, monkeypatch):
-    from gradprobe.cuda.on_cpu import build
+    from gradprobe.frontends.cuda.on_cpu import build
 
     monkeypatch.setenv("GRADPROBE_CACHE_DIR", str(folder))
     monkeypatch.setenv("PATH", "/nonexistent")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradprobe.cuda import Watch, watched
-from gradprobe.cuda.watch import EQUAL, RACE
+from gradprobe.frontends.cuda import Watch, watched
+from gradprobe.frontends.cuda.watch import EQUAL, RACE
 from tests.cuda.written import at, findings, loaded
 
 SOURCE = r"""

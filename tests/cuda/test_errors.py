@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradprobe.cuda import Watch, load, watched
-from gradprobe.cuda.on_cpu import build
-from gradprobe.cuda.watch import BARRIER, RACE
+from gradprobe.frontends.cuda import Watch, load, watched
+from gradprobe.frontends.cuda.on_cpu import build
+from gradprobe.frontends.cuda.watch import BARRIER, RACE
 from gradprobe.model.failures import TargetFailure
 from tests.cuda.written import at, clean, findings, loaded
 

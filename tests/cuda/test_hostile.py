@@ -10,9 +10,9 @@ import threading
 import pytest
 import torch
 
-from gradprobe.cuda import load
-from gradprobe.cuda.on_cpu.launch import lines_of
-from gradprobe.cuda.on_cpu.library import library_of
+from gradprobe.frontends.cuda import load
+from gradprobe.frontends.cuda.on_cpu.launch import lines_of
+from gradprobe.frontends.cuda.on_cpu.library import library_of
 from gradprobe.model.failures import KernelStopped, TargetFailure
 from gradprobe.processes.child import WHERE
 from tests.cli.command import run_process

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradprobe.cuda import Watch, watched
-from gradprobe.cuda.host import launching_functions, with_launches
-from gradprobe.cuda.watch import OUTSIDE, UNWRITTEN
+from gradprobe.frontends.cuda import Watch, watched
+from gradprobe.frontends.cuda.host import launching_functions, with_launches
+from gradprobe.frontends.cuda.watch import OUTSIDE, UNWRITTEN
 from gradprobe.model.failures import KernelStopped, TargetFailure
 from tests.cuda.written import at, loaded
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradprobe.cuda import Watch, load, watched
-from gradprobe.cuda.watch import OUTSIDE, RACE, UNWRITTEN
+from gradprobe.frontends.cuda import Watch, load, watched
+from gradprobe.frontends.cuda.watch import OUTSIDE, RACE, UNWRITTEN
 from gradprobe.inputs.memory import Unwritten
 from gradprobe.model.failures import KernelStopped, TargetFailure
 from tests.cuda.written import at, clean, findings, loaded

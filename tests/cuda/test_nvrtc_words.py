@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gradprobe.cuda.nvrtc import _errors
+from gradprobe.frontends.cuda.nvrtc import _errors
 
 LOG = """/kernels/flash.cu(311): error: class "BackwardTiles" has no member "nothing"
                   const float dt = p * (dp - tile.nothing[i]);

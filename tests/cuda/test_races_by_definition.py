@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradprobe.cuda import Watch, watched
-from gradprobe.cuda.watch import RACE
+from gradprobe.frontends.cuda import Watch, watched
+from gradprobe.frontends.cuda.watch import RACE
 from tests.cuda.written import loaded
 from tests.sampling import tries
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradprobe.cuda import Watch, load, watched
+from gradprobe.frontends.cuda import Watch, load, watched
 from tests.cuda.written import clean, loaded
 from tests.sampling import sampled
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradprobe.cuda.watch import SHUFFLE
+from gradprobe.frontends.cuda.watch import SHUFFLE
 from tests.cuda.written import at, clean, findings, loaded
 
 SOURCE = r"""

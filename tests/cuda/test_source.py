@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from gradprobe.cuda.kernel import compiled_for, types_as_written
-from gradprobe.cuda.on_cpu.library import library_of
-from gradprobe.cuda.source import read_source
+from gradprobe.frontends.cuda import cuda_syntax
+from gradprobe.frontends.cuda.kernel import compiled_for, types_as_written
+from gradprobe.frontends.cuda.on_cpu.library import library_of
+from gradprobe.frontends.cuda.source import read_source
 from gradprobe.model.failures import TargetFailure
-from gradprobe.source import cuda_syntax
 from tests.cuda.written import loaded
 
 SOURCE = r"""// __global__ void commented(int n);

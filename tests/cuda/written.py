@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradprobe.cuda import CudaFinding, Module, Watch, load, watched
-from gradprobe.cuda.watch import CudaSite
+from gradprobe.frontends.cuda import CudaFinding, Module, Watch, load, watched
+from gradprobe.frontends.cuda.watch import CudaSite
 
 
 def loaded(folder: Path, source: str, **defines: object) -> Module:

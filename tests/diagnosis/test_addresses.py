@@ -62,7 +62,7 @@ def test_of_threads_that_are_apart_a_part_is_recorded_and_of_a_block_all_or_noth
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The name of the module is that of a function in its package.
-    monkeypatch.setattr(importlib.import_module("gradprobe.cuda.on_cpu.launch"), "MOST_RECORDS", 1 << 13)
+    monkeypatch.setattr(importlib.import_module("gradprobe.frontends.cuda.on_cpu.launch"), "MOST_RECORDS", 1 << 13)
     (preprocess,) = visited("flash-cuda", "distinct", {}).launches
     assert preprocess.kernel == "flash_preprocess"
     assert preprocess.launch.one_of > 1

@@ -19,12 +19,21 @@ from gradprobe.diagnosis.explainers.suspect import Suspect
 from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.diagnosis.explainers.values import other_factors
 from gradprobe.diagnosis.follow import FollowedRun
+from gradprobe.frontends.triton.interpreter.dataflow import (
+    AccessLine,
+    Conflict,
+    Flow,
+    Lanes,
+    Node,
+    Role,
+    Site,
+    StoredTile,
+)
+from gradprobe.frontends.triton.interpreter.dataflow.accesses import IndexedAccesses
+from gradprobe.frontends.triton.interpreter.dataflow.lanes import Cover
+from gradprobe.frontends.triton.interpreter.dataflow.meetings import lane_by_lane
 from gradprobe.model.report import Diagnosis, Where
 from gradprobe.pipeline.probe import probe
-from gradprobe.runtime.interpreter.dataflow import AccessLine, Conflict, Flow, Lanes, Node, Role, Site, StoredTile
-from gradprobe.runtime.interpreter.dataflow.accesses import IndexedAccesses
-from gradprobe.runtime.interpreter.dataflow.lanes import Cover
-from gradprobe.runtime.interpreter.dataflow.meetings import lane_by_lane
 from gradprobe.source.text import SourceLine
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
@@ -259,7 +268,9 @@ def test_a_load_beyond_its_tensor_is_told_where_what_it_meets_lies_inside(tmp_pa
     assert {does for _, does in reached.pairs} == {None}
 
 
-@pytest.mark.parametrize("module", ["diagnosis.dataflow", "diagnosis.roles", "runtime.interpreter.dataflow.graph"])
+@pytest.mark.parametrize(
+    "module", ["diagnosis.dataflow", "diagnosis.roles", "frontends.triton.interpreter.dataflow.graph"]
+)
 def test_a_fault_in_following_costs_the_dataflows_own_sentences_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:

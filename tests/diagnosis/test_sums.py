@@ -12,8 +12,8 @@ from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
 from gradprobe.diagnosis.explainers.misread import _load
 from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.diagnosis.statements import loops
+from gradprobe.frontends.triton.interpreter.dataflow import Lanes, Node, Site
 from gradprobe.model.report import Diagnosis
-from gradprobe.runtime.interpreter.dataflow import Lanes, Node, Site
 from tests.diagnosis.following import followed
 from tests.planted.planting import Edit
 from tests.planted.trials import Changed

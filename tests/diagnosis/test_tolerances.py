@@ -78,7 +78,7 @@ def test_every_form_has_a_tolerance(case):
 
 def tile_of(roles, head, index=slice(None)):
     """Values and lanes of the scores of a head, those of an index."""
-    from gradprobe.runtime.interpreter.dataflow import Lanes
+    from gradprobe.frontends.triton.interpreter.dataflow import Lanes
 
     m, n = (at.astype(np.int32)[index] for at in np.mgrid[:36, :36])
     lanes = Lanes({"b": np.zeros_like(m), "h": np.full_like(m, head), "m": m, "n": n}, {})

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gradprobe.cuda import Watch, load, watched
-from gradprobe.cuda.nvrtc import _compiled
+from gradprobe.frontends.cuda import Watch, load, watched
+from gradprobe.frontends.cuda.nvrtc import _compiled
 from gradprobe.model.failures import TargetFailure
 
 pytestmark = pytest.mark.gpu

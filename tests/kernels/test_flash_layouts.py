@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from gradprobe.frontends.triton import interpreter, interpreting
 from gradprobe.inputs.tensor_layouts import place
-from gradprobe.runtime import interpreter
-from gradprobe.runtime.backend import interpreting
 from tests.sampling import sampled
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter adds in one order, atomics do not")

@@ -5,8 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from gradprobe.runtime import interpreter
-from gradprobe.runtime.backend import interpreting
+from gradprobe.frontends.triton import interpreter, interpreting
 from tests.kernels.flash_errors import allowed
 from tests.reference.independent import by_autograd
 from tests.sampling import sampled

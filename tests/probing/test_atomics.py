@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from gradprobe.frontends.triton.launches import Pointer
 from gradprobe.probing.atomics import makes_together
-from gradprobe.runtime.launches import Pointer
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,8 @@ class Doing:
         list(run_programs([Program([sys.executable, "-c", code], os.environ)], grouped=False))
 
     def interpreter(self):
-        from gradprobe.runtime.backend import interpreting, prepare_backend
+        from gradprobe.frontends.triton import interpreting
+        from gradprobe.runtime.backend import prepare_backend
 
         before = (interpreting(), "triton" in sys.modules, "torch" in sys.modules)
         return before, prepare_backend("cpu"), interpreting()

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from gradprobe.frontends.triton.raised import _options_of, _plain
 from gradprobe.model.case import Case
-from gradprobe.runtime.raised import _options_of, _plain
 from tests.cli.command import ROOT
 from tests.runtime.raising_cases import assert_told
 
@@ -18,7 +18,7 @@ import sys, torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from gradprobe.model.case import Case
-from gradprobe.runtime.raised import compiler_words, stood_there, whole_tracebacks
+from gradprobe.frontends.triton.raised import compiler_words, stood_there, whole_tracebacks
 from tests.runtime import raising_kernels
 
 def launch(kernel, *args, grid, warmup, **constants):

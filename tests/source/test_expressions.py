@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from gradprobe.source.expressions import telling
+from gradprobe.frontends.python.expressions import telling
 
 SOURCE = """
 import contextlib

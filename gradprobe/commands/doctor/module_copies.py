@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...runtime.launches import kernel_types
+from ...frontends.triton.launches import kernel_types
 from ...targets.naming import found_in, shadows
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from ...frontends.triton.stand_in import ImportWatcher
 from ...model.failures import Failure
-from ...targets.stand_in import ImportWatcher
 from .call import WatchedCalls
 
 if TYPE_CHECKING:

@@ -42,8 +42,8 @@ class Describer:
         self._device = prepare_backend(device)
 
     def __call__(self, request: CheckRequest) -> Takes:
+        from ...frontends.triton.stand_in import stand_in_for
         from ...targets.find import find_target
-        from ...targets.stand_in import stand_in_for
 
         stand_in_for(request.options.get("arch"))
         with contextlib.redirect_stdout(sys.stderr):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
+from ...frontends.python.reached import reached_goals
 from ...model.assignment import Assigned
 from ...model.case import Case
 from ...model.failures import Failure, Refusal
@@ -18,7 +19,6 @@ from ...probing.compilation import compiles
 from ...probing.experiment import Experiment, experiment_of, silent
 from ...probing.runs import records_of
 from ...processes.startup.gradprobe_shadow import load_from_copy
-from ...runtime.reached import reached_goals
 from ...runtime.spread import AllocationSpread
 from ...source.reach import Goal, Reach
 from ...targets.find import Target, find_target
@@ -89,7 +89,7 @@ def run_trial(experiment: Experiment, trial: Trial, file: str, copy: Path, modul
     Args:
         modules: those that hold anything of the file, from `holding`.
     """
-    from ...runtime.interpreter.work import counted_work  # imports triton, which the backend is chosen before
+    from ...frontends.triton.interpreter.work import counted_work  # imports triton, which the backend is chosen before
 
     try:
         target = _loaded(experiment.target, file, copy, modules)

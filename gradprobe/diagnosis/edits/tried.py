@@ -11,13 +11,13 @@ from pathlib import Path
 
 from msgspec import structs
 
+from ...frontends.triton import interpreting
 from ...model.allowance import Allowance
 from ...model.mechanisms import door, spoken
 from ...model.number import plural
 from ...model.report import Diagnosis, TriedEdit, Where, causes_among
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
-from ...runtime.backend import interpreting
 from ...source.rewrites.candidates import Candidate
 from ..lines import among
 from ..why import Reasons

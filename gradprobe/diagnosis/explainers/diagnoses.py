@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from ...frontends.triton.interpreter.memory.findings import places
 from ...lint.passed import passed_of_others
 from ...model.intermediates import entered_by, parents_of, title
 from ...model.mechanisms import gathered
 from ...model.report import CONSISTENT, AxisReach, Diagnosis, Where
-from ...runtime.interpreter.memory.findings import places
 from ..lines import among
 from ..statements import LOOP, address, grids, loops, masks
 from .suspect import Chain, Suspect

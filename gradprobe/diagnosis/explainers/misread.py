@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...frontends.triton.interpreter.dataflow import Conflict, Flow, Node, Site, behind
+from ...frontends.triton.interpreter.memory.findings import places
 from ...inputs.memory import Array
 from ...model.intermediates import AXIS_WORDS
 from ...model.number import plural
-from ...runtime.interpreter.dataflow import Conflict, Flow, Node, Site, behind
-from ...runtime.interpreter.memory.findings import places
 from ..follow import FollowedRun
 from ..roles import VANISHING
 from .suspect import Chain, Suspect, blamed, share

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ...frontends.triton.interpreter.dataflow import Node, Site, StoredTile, behind
 from ...inputs.memory import Array
 from ...model.intermediates import AXIS_WORDS, PRODUCTS, title
 from ...model.number import plural
-from ...runtime.interpreter.dataflow import Node, Site, StoredTile, behind
 from ..follow import FollowedRun
 from .misread import is_loaded
 from .suspect import NEVER, Suspect, share

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ...frontends.triton.interpreter.dataflow import Site
+from ...frontends.triton.interpreter.memory.findings import Line
 from ...model.number import plural
-from ...runtime.interpreter.dataflow import Site
-from ...runtime.interpreter.memory.findings import Line
 
 Chain = tuple[Line, ...]
 """A line of a kernel, then those in the functions that it called to get there."""

@@ -9,10 +9,10 @@ from itertools import takewhile
 
 import numpy as np
 
+from ...frontends.triton.interpreter.dataflow import CASTS, Node, Site, behind
+from ...frontends.triton.interpreter.memory.findings import places
 from ...model.intermediates import AXIS_WORDS, MATRIX_OF, PRODUCTS, in_place_of, made_of
 from ...model.number import in_words, spans
-from ...runtime.interpreter.dataflow import CASTS, Node, Site, behind
-from ...runtime.interpreter.memory.findings import places
 from ..agreement import SPOILT
 from ..follow import STORED, FollowedRun
 from .misread import is_loaded

@@ -9,10 +9,10 @@ import torch
 import triton
 import triton.language as tl
 
+from gradprobe.frontends.triton.front_end import Calls, described_call
+from gradprobe.frontends.triton.front_end.lowering import compile_errors
+from gradprobe.frontends.triton.interpreter.shipped import shipped_language
 from gradprobe.processes.forks import ParallelWork
-from gradprobe.runtime.front_end import Calls, described_call
-from gradprobe.runtime.front_end.lowering import compile_errors
-from gradprobe.runtime.interpreter.shipped import shipped_language
 from tests.runtime.front_end import asking, kernels, wrong_kernels
 
 shipped_language()

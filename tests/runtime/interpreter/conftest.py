@@ -6,6 +6,6 @@ import pytest
 @pytest.fixture(autouse=True, scope="session")
 def scalars():
     # It imports Triton, whose interpreter is chosen before that; this file may be loaded still sooner.
-    from gradprobe.runtime import interpreter
+    from gradprobe.frontends.triton import interpreter
 
     interpreter.mend_interpreter()

@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from gradprobe.runtime import interpreter
-from gradprobe.runtime.interpreter import bfloat16 as patches
+from gradprobe.frontends.triton import interpreter
+from gradprobe.frontends.triton.interpreter import bfloat16 as patches
 from tests.runtime.interpreter.bfloat16_probe import wrong_operations
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -405,8 +405,8 @@ def test_the_self_test_finds_the_shipped_interpreter_wrong():
 @pytest.mark.nightly
 def test_an_interpreter_without_a_patched_place_is_refused_and_left_alone():
     code = """
-from gradprobe.runtime import interpreter
-from gradprobe.runtime.interpreter import bfloat16 as patches
+from gradprobe.frontends.triton import interpreter
+from gradprobe.frontends.triton.interpreter import bfloat16 as patches
 from tests.runtime.interpreter.bfloat16_probe import wrong_operations
 del patches.shipped.ScanOps.cumprod
 before = patches.shipped.InterpreterBuilder.binary_op

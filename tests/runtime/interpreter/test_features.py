@@ -9,11 +9,11 @@ import pytest
 import torch
 import triton
 
+from gradprobe.frontends.triton.front_end import described_call
+from gradprobe.frontends.triton.front_end.lowering import compile_errors
 from gradprobe.model.case import Case
 from gradprobe.processes.forks import ParallelWork
 from gradprobe.runtime.backend import make_interpreter_right
-from gradprobe.runtime.front_end import described_call
-from gradprobe.runtime.front_end.lowering import compile_errors
 from tests.runtime.interpreter.features import EXPECTED
 
 RELEASE = tuple(map(int, triton.__version__.split(".")[:2]))

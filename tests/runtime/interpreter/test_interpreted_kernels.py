@@ -20,7 +20,7 @@ from gradprobe.model.resolution import resolve
 from gradprobe.inputs.draw import draw
 from gradprobe.runtime.backend import prepare_backend
 prepare_backend("cpu")
-from gradprobe.runtime import interpreter
+from gradprobe.frontends.triton import interpreter
 from gradprobe.kernels.triton.lazy import lazy_intermediates
 interpreter.language_patches.make_scalars_right()
 swaps, types = [0], [0]

@@ -7,10 +7,10 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
-from gradprobe.runtime import interpreter
-from gradprobe.runtime.interpreter import plans
-from gradprobe.runtime.interpreter.memory.memory_watch import watched_memory
-from gradprobe.runtime.interpreter.plans import PLANS, Plans
+from gradprobe.frontends.triton import interpreter
+from gradprobe.frontends.triton.interpreter import plans
+from gradprobe.frontends.triton.interpreter.memory.memory_watch import watched_memory
+from gradprobe.frontends.triton.interpreter.plans import PLANS, Plans
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
-from gradprobe.runtime import interpreter
+from gradprobe.frontends.triton import interpreter
 
 
 @triton.jit

@@ -9,11 +9,11 @@ import triton
 from triton.runtime import interpreter as shipped
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from gradprobe.frontends.triton import interpreter
+from gradprobe.frontends.triton.interpreter.memory import stream
+from gradprobe.frontends.triton.interpreter.memory.memory_watch import watched_memory
+from gradprobe.frontends.triton.interpreter.memory.views import View, without_ptr
 from gradprobe.inputs.memory import Elements, Unwritten
-from gradprobe.runtime import interpreter
-from gradprobe.runtime.interpreter.memory import stream
-from gradprobe.runtime.interpreter.memory.memory_watch import watched_memory
-from gradprobe.runtime.interpreter.memory.views import View, without_ptr
 from tests.runtime.interpreter.memory import kernels
 from tests.runtime.interpreter.memory.watching import the_finding, watched
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from gradprobe.frontends.triton.interpreter.memory.memory_watch import watched_memory
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.memory import Unwritten, elements_of
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import LAYOUTS
-from gradprobe.runtime.interpreter.memory.memory_watch import watched_memory
 from gradprobe.runtime.run import run_target
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case

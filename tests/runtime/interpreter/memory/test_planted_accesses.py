@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from gradprobe.frontends.triton.interpreter.memory.memory_watch import watched_memory
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.memory import Unwritten
 from gradprobe.inputs.tensor_layouts import place
-from gradprobe.runtime.interpreter.memory.memory_watch import watched_memory
 from gradprobe.runtime.run import run_target
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
+from gradprobe.frontends.triton.interpreter.memory.findings import AccessFinding
+from gradprobe.frontends.triton.interpreter.memory.memory_watch import Memory, watched_memory
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.memory import Unwritten
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.case import Case
-from gradprobe.runtime.interpreter.memory.findings import AccessFinding
-from gradprobe.runtime.interpreter.memory.memory_watch import Memory, watched_memory
 from gradprobe.runtime.run import Outcome, run_target
 from gradprobe.targets.find import find_target
 from tests.planted.planting import KERNELS, Edit, Planted

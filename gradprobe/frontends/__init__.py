@@ -1,0 +1,1 @@
+"""What is known of each language that kernels are written in: a folder for each."""

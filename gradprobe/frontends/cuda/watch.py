@@ -1,0 +1,214 @@
+"""What watches launches: their faults of memory, barriers and shuffles, and a record of every access on a CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...inputs.memory import Array, Unwritten
+from ...source.text import SourceLine
+from .kernel import KernelEntry
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED = "race", "outside", "unwritten", "barrier", "misaligned"
+SHUFFLE = "shuffle"
+# No fault: threads of several warps store one value to one place.
+EQUAL = "equal"
+_DID = {"read": "reads", "write": "writes", "atomic": "changes atomically"}
+# In the order of the runtime's numbers.
+KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED, EQUAL, SHUFFLE)
+_SENTENCES = {
+    RACE: "race on {array}{where}: {who} {did} it at {line}, {before.who} {before_did} it at {before.place}, "
+    "with no barrier between{times}",
+    OUTSIDE: "{who} {did} outside {array}, {where}, at {line}{times}",
+    UNWRITTEN: "{who} {did} {array}{where}, which nothing has written, at {line}{times}",
+    MISALIGNED: "{who} {did} {array}{where} by a type wider than its elements, at an address that is no multiple of "
+    "that type's alignment, at {line}",
+    EQUAL: "threads of several warps store the same value to {array}{where} at {line}{other_line}, with no barrier "
+    "between; that is right as long as the values are equal",
+    SHUFFLE: "{where} at {line}, in the warp of {who}{times}",
+    BARRIER: "{who} waits at the barrier {line}, but {others}",
+}
+
+
+@dataclass(frozen=True)
+class CudaSite:
+    """An access or a wait: its thread, its kind and its line."""
+
+    line: SourceLine
+    thread: tuple[int, int, int]
+    block: tuple[int, int, int]
+    how: str
+    """"read", "write" or "atomic"; at a barrier "waits" or "ended"; of a shuffle "read", or "left out" by its mask."""
+
+    @property
+    def who(self) -> str:
+        thread, block = (", ".join(map(str, index)) for index in (self.thread, self.block))
+        return f"thread ({thread}) of block ({block})"
+
+    @property
+    def place(self) -> str:
+        """The line and its text; "?:0" where the compiler does not tell."""
+        return f"{self.line.place if self.line.file else '?:0'}" + (f" `{self.line.code}`" if self.line.code else "")
+
+
+@dataclass(frozen=True)
+class CudaFinding:
+    """One fault, counted as often as it occurs at the same lines."""
+
+    kind: str
+    """RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED, SHUFFLE or EQUAL."""
+    kernel: str
+    array: str
+    """The name of a tensor, a parameter or a shared array; "" for a barrier."""
+    is_shared: bool
+    where: str
+    """Which element: "[0, 1, 5, 3]", "[17]", or how far before or behind; of a shuffle which lanes do what."""
+    now: CudaSite
+    before: CudaSite | None
+    """The other access of a race, or the other thread that a barrier waits for."""
+    count: int
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, with every line and thread."""
+        others = "others never come"
+        if self.before is not None:
+            waits = f"waits at {self.before.place}"
+            others = f"{self.before.who} {'has ended' if self.before.how == 'ended' else waits}"
+        words = _SENTENCES[self.kind].format(
+            array=f"shared {self.array}" if self.is_shared else self.array,
+            where=self.where,
+            who=self.now.who,
+            did=_DID.get(self.now.how),
+            line=self.now.place,
+            before=self.before,
+            other_line=f" and at {self.before.place}" if self.before and self.before.line != self.now.line else "",
+            before_did=self.before and _DID.get(self.before.how),
+            times=f" ({self.count:,} times)" if self.count > 1 else "",
+            others=others,
+        )
+        return f"{self.kernel}: {words}"
+
+
+@dataclass
+class Watch:
+    """The launches while it is open."""
+
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the caller knows by name; others are named after the kernel's parameter."""
+    seed: int = 0
+    """The order of threads and blocks on a CPU; 0: the natural one."""
+    unwritten: Unwritten = field(default_factory=Unwritten)
+    launches: list[KernelEntry] = field(default_factory=list)
+    backends: set[str] = field(default_factory=set)
+    """"cuda", "cuda-on-cpu"."""
+    given: list[Tensor] = field(default_factory=list)
+    """The tensors that kernels were given."""
+    findings: list[CudaFinding] = field(default_factory=list)
+    """The faults."""
+    equal_stores: list[CudaFinding] = field(default_factory=list)
+    """What is EQUAL, and no fault."""
+    after: Callable[[str], None] = lambda kernel: None
+    """Told of each kernel after its launch."""
+    recording: Recording | None = None
+    """Which keeps the accesses of launches on the CPU."""
+
+    def launched(self, entry: KernelEntry, device: str) -> None:
+        """Notes a launch on a kind of device."""
+        self.launches.append(entry)
+        self.backends.add("cuda" if device == "cuda" else "cuda-on-cpu")
+
+
+_OPEN: ContextVar[Watch | None] = ContextVar("gradprobe_cuda_watch", default=None)
+
+
+@contextlib.contextmanager
+def watched(watch: Watch) -> Iterator[Watch]:
+    """While open, the innermost watch is told of every launch."""
+    token = _OPEN.set(watch)
+    try:
+        yield watch
+    finally:
+        _OPEN.reset(token)
+
+
+def watching() -> Watch:
+    """The innermost watch; where none is open, one whose findings are warnings."""
+    return _OPEN.get() or Watch()
+
+
+def add_findings(watch: Watch, findings: Sequence[CudaFinding]) -> None:
+    """Adds what a launch showed, each race once: either of its two lines may have been the second access."""
+    found: dict[object, CudaFinding] = {}
+    for finding in findings:
+        now, before = finding.now, finding.before
+        if finding.kind == BARRIER and before is not None and before.how == "waits" and before.line == now.line:
+            continue  # of one barrier of the source the compiler has made two
+        lines = frozenset((now.line, before.line)) if before else now.line
+        key = (finding.kind, finding.kernel, finding.array, lines)
+        count = found[key].count if key in found else 0
+        found[key] = replace(found.get(key, finding), count=count + finding.count)
+    faults = [one for one in found.values() if one.kind != EQUAL]
+    watch.findings += faults
+    watch.equal_stores += [one for one in found.values() if one.kind == EQUAL]
+    for finding in faults if not _OPEN.get() else ():
+        warnings.warn(finding.sentence, RuntimeWarning, stacklevel=4)
+
+
+# gp_record of the runtime.
+RECORD = np.dtype(
+    [
+        ("address", "u8"), ("pc", "u4", 4), ("block", "u4"), ("epoch", "u4"), ("thread", "u2"), ("region", "u2"),
+        ("bytes", "u2"), ("access", "u2"), ("is_copied", "u2"), ("unused", "u2", 3),
+    ]
+)  # fmt: skip
+# Of one launch. One that makes more is not kept, but where each thread is apart a part of the threads is.
+MOST_RECORDS = 1 << 20
+THREAD, WARP, BLOCK = range(3)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One launch, whole."""
+
+    entry: KernelEntry
+    library: Path
+    tensors: Sequence[tuple[str, Tensor]]
+    """What it was given, by the caller's names, else by its parameters'."""
+    records: Array
+    """Of RECORD, in the order of the accesses; one that a thread repeats between two barriers may stand there once."""
+    bases: Sequence[int]
+    """By region, the address where it begins."""
+    together: int
+    """Which threads gave each other values: none (THREAD), those of a warp, those of a block."""
+    one_of: int
+    """Of how many threads one was recorded; 1 where threads gave each other values."""
+    copies: Array | None
+    """The reads of shared memory, each as a read of the tensor's element that it holds a copy of: all that threads give
+    each other. None where they give each other anything else."""
+
+
+@dataclass
+class Recording:
+    """Launches, access by access."""
+
+    before: Callable[[Mapping[str, Tensor]], None]
+    """Called with the tensors of each launch before it runs."""
+    launches: list[Recorded] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def recorded(recording: Recording) -> Iterator[None]:
+    """From then on the launches on the CPU that the innermost watch sees are recorded."""
+    watching().recording = recording
+    yield

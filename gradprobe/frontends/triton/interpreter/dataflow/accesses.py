@@ -1,0 +1,231 @@
+"""Accesses: which elements loads and stores read and write, and what stores leave in memory for later loads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .....inputs.memory import Array
+from ..memory.stream import Access
+from ..memory.views import View
+from .graph import Flow, Node, StoredTile, Tile, Unplaced
+from .lanes import NOWHERE, Cover, IndexTable, Lanes, along, is_block, without_tail
+from .slices import slice_of
+
+# Elements of a storage up to which it is kept what was stored where: 64 MiB a letter.
+_LARGEST_SHADOW = 1 << 24
+_OTHER = {"m": "n", "n": "m"}
+
+
+class IndexedAccesses:
+    """The loads and stores of a flow.
+
+    A load gives every lane the index of the element that it read: by the address in a tensor whose axes are known, else
+    by what was stored there.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self._tables: dict[tuple[int, int], IndexTable] = {}
+        self._shadows: dict[int, dict[str, Array]] = {}
+        """By home and letter, the index that was stored with each element."""
+        self._writers: dict[int, Array] = {}
+        """By home, the number of the node that was stored in each element."""
+        self._over: dict[int, str] = {}
+        """By home of sums, what they are over: m or n."""
+
+    def loaded(self, result: Any, access: Access) -> None:
+        """Notes what a load read."""
+        parts = _parts_of_tensors(access)
+        at: dict[str, Array] = {}
+        names: list[str] = []
+        writers: list[Node] = []
+        for view, lanes, addresses in parts:
+            for letter, values in self._indices_of(view, addresses).items():
+                at.setdefault(letter, np.full(result.data.size, NOWHERE, np.int32))[lanes] = values
+            names.append(view.name)
+            writers += self._writers_of(view, addresses)
+        if not parts:
+            return
+        site, name = self.flow.site_of(access), "/".join(dict.fromkeys(names))
+        number = self.flow.number(name, site, slice_of(access.pointers))
+        origin = frozenset([number])
+        known = {letter: values.reshape(result.data.shape) for letter, values in at.items()}
+        if not any(self._letters(view) for view, _, _ in parts):
+            self.flow.derived.add(number)
+        if any(((values == NOWHERE) & access.on).any() for values in known.values()):
+            self.flow.unknown.add(number)
+        known = without_tail(known, self.flow.sizes)
+        _reach(self.flow, number, known)
+        if not is_block(known):
+            self.flow.irregular.add(number)
+        cover = self._cover_of(parts[0][0].low, known) if len(parts) == 1 else None
+        lanes = Lanes(known, dict.fromkeys(known, origin), cover) if known else None
+        self.flow.note(result, site, writers, lanes)
+
+    def _cover_of(self, home: int, at: Mapping[str, Array]) -> Cover | None:
+        """Which rows and keys are in the sums that were stored where a tile of rows and dims was loaded."""
+        over = self._over.get(home)
+        letter = next((x for x in "hg" if x in at), "")
+        kept = _OTHER.get(over or "", "")
+        if over is None or not letter or not {"b", kept} <= at.keys() or not at.keys() & {"d", "e"}:
+            return None
+        axes = [axis for axis in (0, 1) if at[kept].ndim == 2 and along(at[kept], 1 - axis) is not None]
+        if len(axes) != 1:
+            return None
+        batch, index, head = (at[x].max(1 - axes[0]) for x in ("b", kept, letter))
+        parts = self.flow.visited[home]
+        visits = parts[_dims(at)] if _dims(at) in parts else self.flow.visits[home]
+        each = visits[batch, :, index, :] if kept == "m" else visits[batch, :, :, index]
+        many = visits.shape[1] // self.flow.sizes[letter]
+        own = (batch >= 0) & (index >= 0) & (np.arange(visits.shape[1])[:, None] // many == head)
+        return Cover(axes[0], over, np.where(own.T[:, :, None], each, 0).astype(np.int16))
+
+    def stored(self, access: Access) -> None:
+        """Notes what a store, or an atomic, wrote."""
+        value, behind = access.value, slice_of(access.pointers)
+        tile, site, is_atomic = Tile.of(value), self.flow.site_of(access), not access.is_store
+        if tile is None and ((value.data == value.data.flat[0]) | (value.data != value.data)).all():
+            self.flow.empty.update({view.low: site for view, _, _ in _parts_of_tensors(access)})
+        if tile is None:
+            return
+        told_apart = _told_apart(tile.lanes) if tile.lanes is not None else {}
+        for view, lanes, addresses in _parts_of_tensors(access):
+            has_nan = tile.node.has_nan and bool(np.isnan(value.data.reshape(-1)[lanes]).any())
+            self.flow.stores.append(StoredTile(view.low, tile.node, site, has_nan))
+            here = {x: at.reshape(-1)[lanes] for x, at in told_apart.items()}
+            if tile.lanes is not None:
+                store = Unplaced(view.low, view.in_bytes(addresses), Lanes(here, tile.lanes.origins), site, behind)
+                found = self._indices_of(view, addresses) if self._letters(view) else {}
+                if found:
+                    _compare(self.flow, store, view.name, found)
+                else:
+                    self.flow.unplaced.append(store)
+                self._visit(view.low, tile.lanes, is_atomic)
+            self._leave(view, addresses, here, tile.node)
+
+    def _visit(self, home: int, lanes: Lanes, is_atomic: bool) -> None:
+        """Notes which pairs of a row and a key are in what was stored."""
+        cover = lanes.cover
+        if cover is None or "b" not in lanes.at:
+            return
+        kept = _OTHER[cover.letter]
+        if kept not in lanes.at:
+            return
+        touched = self._touched(home, _dims(lanes.at))
+        self._over[home] = cover.letter
+        axes = [axis for axis in range(lanes.at["b"].ndim) if axis != cover.axis]
+        batch, index = (lanes.at[x].max(tuple(axes)) for x in ("b", kept))
+        for lane in np.flatnonzero((batch >= 0) & (index >= 0)):
+            counts, b, i = cover.counts[lane], batch[lane], index[lane]
+            heads = counts.any(1)
+            for visits in touched:
+                place = visits[b, :, i, :] if kept == "m" else visits[b, :, :, i]
+                place[heads] = place[heads] + counts[heads] if is_atomic else counts[heads]
+
+    def _touched(self, home: int, dims: frozenset[int]) -> list[Array]:
+        """The visits of these dims, and of all that hold some of them."""
+        parts = self.flow.visited.setdefault(home, {})
+        if dims not in parts:
+            nothing = np.zeros([self.flow.sizes[x] for x in "bhmn"], np.int16)
+            parts[dims] = next((visits.copy() for other, visits in parts.items() if dims & other), nothing)
+        return [visits for other, visits in parts.items() if dims & other or dims == other]
+
+    def _letters(self, view: View) -> str:
+        return self.flow.axes(view.known or view)
+
+    def _indices_of(self, view: View, addresses: Array) -> dict[str, Array]:
+        owner = view.known or view
+        letters = self.flow.axes(owner)
+        if not letters:
+            offsets = _offsets(view.low, addresses, view.elements.itemsize)
+            shadow = self._shadows.get(view.low, {})
+            return {x: at[np.clip(offsets, 0, len(at) - 1)] for x, at in shadow.items()}
+        key = (owner.start, owner.elements.span)
+        if key not in self._tables:
+            self._tables[key] = IndexTable(owner.elements, letters, self.flow.sizes)
+        return self._tables[key].at(_offsets(owner.start, addresses, owner.elements.itemsize))
+
+    def _leave(self, view: View, addresses: Array, here: Mapping[str, Array], node: Node) -> None:
+        """Leaves in memory what was stored there: the indices, and the node."""
+        size = (view.high - view.low) // view.elements.itemsize
+        if size > _LARGEST_SHADOW:
+            return
+        offsets = _offsets(view.low, addresses, view.elements.itemsize)
+        fits = (offsets >= 0) & (offsets < size)
+        shadow = self._shadows.setdefault(view.low, {})
+        for letter, values in here.items():
+            if letter not in shadow or len(shadow[letter]) != size:
+                shadow[letter] = np.full(size, NOWHERE, np.int32)
+            shadow[letter][offsets[fits]] = values[fits]
+        writers = self._writers.setdefault(view.low, np.full(size, NOWHERE, np.int32))
+        if len(writers) == size:
+            writers[offsets[fits]] = node.number
+
+    def _writers_of(self, view: View, addresses: Array) -> list[Node]:
+        writers = self._writers.get(view.low)
+        if writers is None:
+            return []
+        offsets = _offsets(view.low, addresses, view.elements.itemsize)
+        numbers = np.unique(writers[np.clip(offsets, 0, len(writers) - 1)])
+        return [self.flow.nodes[number] for number in numbers if number >= 0]
+
+
+def _parts_of_tensors(access: Access) -> list[tuple[View, Array, Array]]:
+    """For each tensor that is known: its view, the flat lanes, and their addresses."""
+    return [(view, lanes, addresses) for view, lanes, addresses in access.parts if view is not None]
+
+
+def _dims(at: Mapping[str, Array]) -> frozenset[int]:
+    """Which dims a tile is of: all, or those that one of several stores writes."""
+    dims = next((at[x] for x in "de" if x in at), np.zeros(0, np.int32))
+    return frozenset(np.unique(dims[dims >= 0]).tolist())
+
+
+def _told_apart(lanes: Lanes) -> Mapping[str, Array]:
+    """The indices of a tile; neither rows nor keys where one axis is of both, as after a load of wrong elements."""
+    if not lanes.is_matrix:
+        return lanes.at
+    rows, keys = ([along(lanes.at[x], axis) is None for axis in range(lanes.at[x].ndim)] for x in "mn")
+    is_mixed = any(one and other for one, other in zip(rows, keys, strict=True))
+    return {x: at for x, at in lanes.at.items() if not (is_mixed and x in "mn")}
+
+
+def _reach(flow: Flow, number: int, at: Mapping[str, Array]) -> None:
+    for letter in at.keys() & set("bhgmn"):
+        known = at[letter][at[letter] >= 0]
+        if known.size:  # a letter without any known index is no axis of what is accessed
+            flow.reached.setdefault((number, letter), np.zeros(flow.sizes[letter], bool))[known] = True
+    letters = "".join(x for x in "bhgmn" if x in at and (x != "g" or "h" not in at))
+    indices = [at[x].reshape(-1) for x in letters]
+    inside = np.logical_and.reduce([each >= 0 for each in indices])
+    axes, filled = flow.filled.setdefault(number, (letters, np.zeros([flow.sizes[x] for x in letters], bool)))
+    if axes == letters:  # what kernels stored in a buffer of their own has those that it had then
+        filled[tuple(each[inside] for each in indices)] = True
+
+
+def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
+    """Compares what was stored into a tensor that was not known then with the elements that it was stored to.
+
+    Args:
+        letters: the axes of the tensor.
+        is_alone: whether no other result lies in its storage, whose stores would be taken for this one's.
+    """
+    table = IndexTable(view.elements, letters, flow.sizes)
+    for store in (one for one in flow.unplaced if one.home == view.low):
+        at = table.at((store.offsets - (view.start - view.low)) // view.elements.itemsize)
+        if is_alone or any((index >= 0).any() for index in at.values()):
+            _compare(flow, store, view.name, at)
+
+
+def _compare(flow: Flow, store: Unplaced, name: str, at: Mapping[str, Array]) -> None:
+    """Compares what a store left in a tensor with the elements that it was stored to."""
+    number = flow.number(name, store.site, store.behind)
+    _reach(flow, number, at)
+    flow.compare(store.lanes, Lanes(at, dict.fromkeys(at, frozenset([number]))), store.site)
+
+
+def _offsets(start: int, addresses: Array, itemsize: int) -> Array:
+    return (addresses.astype(np.int64) - np.int64(start)) // itemsize

@@ -1,0 +1,307 @@
+"""Graph: each operation of interpreted Triton kernels as a node, with the indices of its lanes and its value's role.
+
+What meets lane by lane must agree in its indices. Where it does not, one of the loads that it comes from read another
+element than it should have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from .....inputs.memory import Array
+from ..memory.findings import Line
+from ..memory.memory_watch import Memory
+from ..memory.stream import Access, attempted, executing
+from ..memory.views import View
+from ..memory.watched_launch import Launch
+from ..operations import Handle
+from .lanes import Lanes, differ, spread
+
+_KEY = "gradprobe node"
+CASTS = ("fp_ext", "fp_trunc", "fp_to_fp")
+"""The operations that leave numbers what they are, but for a rounding."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One operation of a kernel's source."""
+
+    kernel: str
+    lines: tuple[Line, ...]
+    """The line in the kernel, then those in the functions that it called to get there."""
+    operation: str
+    instruction: int
+    """Which of the innermost function, so that two operations of one line are two sites."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """What the value of a tile is."""
+
+    name: str
+    """"P", "dP - delta", ...; "" where it is nothing that is known."""
+    factor: str = ""
+    """By what constant it is multiplied: "scale", "log2(e)"."""
+    note: str = ""
+    """What keeps it from being that: "not 0 where masked"."""
+    is_open: bool = False
+    """Whether entries that are masked hold something, which a sum over them would take for right."""
+    is_by_row: bool = False
+    """Whether it is that times any factor, or less any number, of its row: right if what is made of it is."""
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.name) and not self.note and not self.is_by_row
+
+    @property
+    def formula(self) -> str:
+        """`scale * dS`"""
+        return f"{self.factor} * {self.name}" if self.factor else self.name
+
+
+@dataclass(frozen=True)
+class AccessLine:
+    """A line that loads from one tensor, or stores to it."""
+
+    tensor: str
+    site: Site
+
+
+@dataclass(eq=False)
+class Node:
+    """What one operation came to, once."""
+
+    site: Site
+    operands: tuple[Node, ...]
+    role: Role | None = None
+    """None where its value was compared with nothing."""
+    lacking: frozenset[int] = frozenset()
+    """Of a dot: the loads that give it a part of what it sums over, not all dims."""
+    number: int = 0
+    """Its place among all, in the order in which they were made."""
+    has_nan: bool = False
+    used: bool = False
+    """Whether something that is known was made of it."""
+    value: Array | None = None
+    """Of scores and of vectors: what it came to."""
+    lanes: Lanes | None = None
+    """The indices of that."""
+
+    @property
+    def name(self) -> str:
+        """What its value is; "" of what is nothing that is known, and of what was compared with nothing."""
+        return self.role.name if self.role is not None else ""
+
+    @property
+    def is_known(self) -> bool:
+        return self.role is not None and self.role.is_known
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a handle of the interpreter holds."""
+
+    node: Node
+    lanes: Lanes | None
+    """None where no index is known."""
+
+    @staticmethod
+    def of(handle: Any) -> Tile | None:
+        """What a handle holds; None where it comes from no load."""
+        return handle.attr.get(_KEY) if isinstance(handle, Handle) else None
+
+    def keep(self, handle: Any) -> None:
+        """Makes it what a handle holds."""
+        handle.attr[_KEY] = self
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two tiles that met lane by lane, or in a dot's sum, and disagree in one index."""
+
+    site: Site
+    letter: str
+    """Or two of them, m/n, where a dot sums over different axes."""
+    left: frozenset[int]
+    right: frozenset[int]
+    """The loads that they come from."""
+    example: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class StoredTile:
+    """One store, or atomic, of a tile whose origin is known."""
+
+    home: int
+    """The address of the storage."""
+    node: Node
+    site: Site
+    has_nan: bool
+    """Whether what its mask let through holds NaN."""
+
+
+@dataclass(frozen=True)
+class Unplaced:
+    """A store, or atomic, into a tensor whose axes are not known while kernels run."""
+
+    home: int
+    """The address of the storage."""
+    offsets: Array
+    """[lanes] int64, bytes from the start of the storage."""
+    lanes: Lanes
+    """[lanes], of what was stored."""
+    site: Site
+    behind: frozenset[int]
+    """The lines that made the addresses."""
+
+
+@dataclass
+class Flow:
+    """What was followed while it was open."""
+
+    axes: Callable[[View], str]
+    """The axis letters of a tensor; "" where they are not known."""
+    sizes: Mapping[str, int]
+    """By letter."""
+    judge: Callable[[Array, Lanes], Role | None]
+    conflicts: list[Conflict] = field(default_factory=list)
+    agreed: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """By the number of a source and a letter, how often its indices agreed with another's."""
+    irregular: set[int] = field(default_factory=set)
+    """The loads that read outside their tensor, or a tile of it that is no block of rows and columns."""
+    derived: set[int] = field(default_factory=set)
+    """The loads whose indices are those of what an earlier kernel stored there."""
+    unknown: set[int] = field(default_factory=set)
+    """The loads that read something of which no index is known."""
+    gaps: dict[Site, frozenset[tuple[int, str]]] = field(default_factory=dict)
+    """By operation, the loads that leave out what another operand has there, with the letter of that."""
+    sources: list[AccessLine] = field(default_factory=list)
+    """By number: the lines that load, and those that store, whose indices are compared."""
+    slices: dict[int, frozenset[int]] = field(default_factory=dict)
+    """By the number of a source, those of the lines that made its addresses."""
+    lines: list[tuple[Line, ...]] = field(default_factory=list)
+    """By number: the lines that made an address, each with the calls that led there."""
+    stores: list[StoredTile] = field(default_factory=list)
+    unplaced: list[Unplaced] = field(default_factory=list)
+    empty: dict[int, Site] = field(default_factory=dict)
+    """By home, the last store of one number throughout that no load was made into."""
+    nodes: list[Node] = field(default_factory=list)
+    visited: dict[int, dict[frozenset[int], Array]] = field(default_factory=dict)
+    """By home and dims, [batch, heads, rows, keys]: how often each pair is in what was stored there."""
+    reached: dict[tuple[int, str], Array] = field(default_factory=dict)
+    """By the number of a source and a letter but those of dims, [length] bool: the indices that it loads or stores."""
+    filled: dict[int, tuple[str, Array]] = field(default_factory=dict)
+    """By the number of a source, its letters but those of dims, and of these axes: what it loads or stores."""
+    memory: Memory | None = None
+    launch: Launch | None = None
+    """The one that runs."""
+    failures: dict[str, None] = field(default_factory=dict)
+    _numbers: dict[tuple[str, Site], int] = field(default_factory=dict)
+    _of_lines: dict[tuple[Line, ...], int] = field(default_factory=dict)
+
+    @property
+    def visits(self) -> dict[int, Array]:
+        """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there, in all dims."""
+        return {home: reduce(np.minimum, parts.values()) for home, parts in self.visited.items()}
+
+    def attempt(self, action: Callable[..., object], *args: Any) -> None:
+        """A fault of following stops no kernel."""
+        attempted(self.failures, action, *args)
+
+    def site(self, operation: str) -> Site:
+        """The operation that is executing."""
+        lines, instruction = executing(self.launch.code if self.launch else None)
+        return Site(self.launch.kernel if self.launch else "", lines, operation, instruction)
+
+    @staticmethod
+    def site_of(access: Access) -> Site:
+        """That of an access."""
+        return Site(access.launch.kernel, access.lines, access.kind, access.instruction)
+
+    def line(self) -> int:
+        """The number of the line that is executing."""
+        lines, _ = executing(self.launch.code if self.launch else None)
+        number = self._of_lines.setdefault(lines, len(self._of_lines))
+        if number == len(self.lines):
+            self.lines.append(lines)
+        return number
+
+    def number(self, tensor: str, site: Site, behind: frozenset[int]) -> int:
+        """The number of the line that accesses a tensor, among the sources.
+
+        Args:
+            behind: the lines that made the address.
+        """
+        number = self._numbers.setdefault((tensor, site), len(self._numbers))
+        if number == len(self.sources):
+            self.sources.append(AccessLine(tensor, site))
+        self.slices[number] = self.slices.get(number, frozenset()) | behind
+        return number
+
+    def compare(self, left: Lanes, right: Lanes, site: Site) -> None:
+        """Notes in which indices two tiles agree that met, and in which they do not."""
+        for letter in sorted(left.at.keys() & right.at.keys()):  # a set's order is another in each process
+            example = differ(left.at[letter], right.at[letter])
+            if example is not None:
+                self.conflicts.append(Conflict(site, letter, left.origins[letter], right.origins[letter], example))
+            else:
+                self.agreed.update((number, letter) for number in left.origins[letter] | right.origins[letter])
+
+    def note(
+        self, handle: Any, site: Site, made_of: Iterable[Node], lanes: Lanes | None, lacking: Iterable[int] = ()
+    ) -> None:
+        """Makes a node of what an operation came to."""
+        lanes, operands = spread(lanes, handle.data.shape) if lanes is not None else None, tuple(made_of)
+        numbers = _numbers(handle)
+        role = self.judge(numbers, lanes) if lanes is not None and numbers is not None else None
+        if role is not None and role.is_known:
+            _mark_used(operands)
+        has_nan = numbers is not None and bool(np.isnan(numbers).any())
+        value = numbers if numbers is not None and _is_kept(numbers, lanes) else None
+        node = Node(site, operands, role, frozenset(lacking), len(self.nodes), has_nan, value=value, lanes=lanes)
+        self.nodes.append(node)
+        Tile(node, lanes).keep(handle)
+
+
+def behind(nodes: Iterable[Node], made_of: Callable[[Node], Iterable[Node]] | None = None) -> Iterator[Node]:
+    """Some nodes and what they were made of, each once, the nearest first.
+
+    Args:
+        made_of: what of it; None for all operands.
+    """
+    pending, seen = list(nodes), set[Node]()
+    while pending:
+        node = pending.pop(0)
+        if node not in seen:
+            seen.add(node)
+            yield node
+            pending += node.operands if made_of is None else made_of(node)
+
+
+def _numbers(handle: Any) -> Array | None:
+    """The values of a handle; None where they are no floating-point numbers. The interpreter keeps bfloat16 as bits."""
+    data = handle.data
+    if data.dtype == np.uint16 and handle.dtype.scalar.is_bf16():
+        return (data.astype(np.uint32) << 16).view(np.float32)
+    return data if data.dtype.kind == "f" else None
+
+
+def _is_kept(data: Array, lanes: Lanes | None) -> bool:
+    """Whether a tile may hold scores, or numbers of rows."""
+    is_of_dims = lanes is not None and not lanes.is_matrix and bool({"d", "e"} & lanes.at.keys())
+    return data.ndim == 1 or (data.ndim == 2 and not is_of_dims)
+
+
+def _mark_used(nodes: Sequence[Node]) -> None:
+    """Notes that something known was made of these, and of what they were made of."""
+    for node in nodes:
+        if not node.used:
+            node.used = True
+            if node.role is None or not node.role.is_known:
+                _mark_used(node.operands)

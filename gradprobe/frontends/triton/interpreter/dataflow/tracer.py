@@ -1,0 +1,186 @@
+"""Tracer: looks on at what kernels do, so that each operation becomes a node of a flow.
+
+What is rearranged keeps its indices, what meets lane by lane must agree in them, and what a dot sums over must be the
+same on both sides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .....inputs.memory import Array, Unwritten
+from ..memory.memory_watch import watched_memory
+from ..memory.stream import Access, Watcher
+from ..memory.watched_launch import Launch
+from ..operations import REARRANGING, Handle, Note, Operation
+from .accesses import IndexedAccesses
+from .graph import Flow, Node, Tile
+from .lanes import NOWHERE, Cover, Lanes, reduced, without
+from .meetings import lacking, laid_across, lane_by_lane, product
+from .slices import notes_of_slices
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# The operations that work lane by lane, by which of their operands have lanes.
+_BY_LANE = {
+    "clampf exp exp2 log log2 sqrt precise_sqrt rsqrt floor ceil sin cos erf fabs iabs "
+    "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast fp_to_fp": slice(1),
+    "fadd fsub fmul fdiv precise_divf add sub mul maximumf maxnumf maxsi minimumf minnumf and or "
+    "fcmpOLT fcmpOGT fcmpOLE fcmpOGE fcmpOEQ fcmpONE fcmpUNE": slice(2),
+    "select": slice(1, 3),
+}
+_MOVED = tuple(name for name in REARRANGING if name not in ("create_gather", "create_select"))
+_NO_LOAD = frozenset[int]()
+
+
+class _Tracer(Watcher):
+    """Notes what kernels make in one flow."""
+
+    def __init__(self, flow: Flow, learn: Callable[[Any], None]) -> None:
+        """`learn` is called with each argument of a launch, before it runs."""
+        self.errors, self._flow, self._learn = flow.failures, flow, learn
+        self._accesses = IndexedAccesses(flow)
+
+    def notes(self) -> Iterator[tuple[str, Note]]:
+        """What is to be called after each operation."""
+        yield "create_fma", self._fused
+        yield "create_dot", self._dotted
+        yield "ReduceOps.apply_impl", self._reduced
+        yield "ScanOps.apply_impl", self._scanned
+        for names, operands in _BY_LANE.items():
+            yield from ((f"create_{name}", partial(self._met, name, operands)) for name in names.split())
+        yield from ((name, self._moved) for name in _MOVED)
+        yield from notes_of_slices(self._flow)
+
+    def begun(self, launch: Launch, arguments: Sequence[Any]) -> None:
+        """A launch is the flow's."""
+        self._flow.launch = launch
+        for argument in arguments:
+            self._flow.attempt(self._learn, argument)
+
+    def after(self, access: Access, result: Any) -> None:
+        """Notes what it read or wrote, but for an exchange that compares."""
+        if access.kind == "load":
+            self._accesses.loaded(result, access)
+        elif access.value is not None:
+            self._accesses.stored(access)
+
+    # --- what is moved
+
+    def _moved(self, step: Operation) -> None:
+        """What only moves lanes about makes no node of its own."""
+        tiles = [Tile.of(arg) for arg in step.args]
+        moved_tiles = [tile for tile in tiles if tile is not None]
+        if not moved_tiles:
+            return
+        known = [tile.lanes for tile in moved_tiles if tile.lanes]
+        found: list[dict[str, Array]] = [{} for _ in step.results]
+        for letter in dict.fromkeys(x for lanes in known for x in lanes.at):
+            for each, out in zip(found, step.moving(partial(_of_letter, letter)), strict=True):
+                each[letter] = out
+        origins = {x: _NO_LOAD.union(*(lanes.origins.get(x, _NO_LOAD) for lanes in known)) for x in found[0]}
+        for handle, at in zip(step.results, found, strict=True):
+            lanes = Lanes(at, origins, _kept_cover(moved_tiles, handle)) if at else None
+            if len(moved_tiles) == 1:  # the same value, elsewhere
+                Tile(moved_tiles[0].node, lanes).keep(handle)
+            else:
+                self._flow.note(handle, self._flow.site("join"), _nodes(moved_tiles), lanes)
+
+    # --- what makes a node
+
+    def _met(self, name: str, operands: slice, step: Operation) -> None:
+        args = step.args[operands]
+        tiles = [Tile.of(arg) for arg in args]
+        others = [arg for arg, tile in zip(args, tiles, strict=True) if tile is None]
+        is_nothing = not step.result.data.any() or any(not other.data.any() for other in others)
+        if not any(tiles) or (name == "fmul" and others and is_nothing):
+            return  # nothing that is followed, or an accumulator that holds nothing yet, rescaled, by NaN too
+        site = self._flow.site(name)
+        known = [tile.lanes if tile else None for tile in tiles]
+        for number, letter in laid_across(tiles):
+            if (own := known[number]) is not None:
+                known[number] = without(own, {letter})  # its load is not to be blamed, nor what is made of both
+        lanes = lane_by_lane(self._flow, known, name, site)
+        self._flow.note(step.result, site, _nodes(tiles), lanes)
+
+    def _fused(self, step: Operation) -> None:
+        tiles = [Tile.of(arg) for arg in step.args[:3]]
+        if any(tiles):
+            site = self._flow.site("fma")
+            x, y, z = (tile.lanes if tile else None for tile in tiles)
+            xy = lane_by_lane(self._flow, [x, y], "fmul", site)
+            self._flow.note(step.result, site, _nodes(tiles), lane_by_lane(self._flow, [xy, z], "fadd", site))
+
+    def _dotted(self, step: Operation) -> None:
+        a, b, d, *_ = step.args
+        tiles = [Tile.of(a), Tile.of(b), Tile.of(d)]
+        if not any(tiles):
+            return
+        flow, site = self._flow, self._flow.site("dot")
+        left, right, added = (tile.lanes if tile else None for tile in tiles)
+        made = None
+        if a.data.ndim == 2:
+            made = product(flow, site, left, right, a.data, b.data)
+        lanes = lane_by_lane(flow, [made, added], "fadd", site)
+        flow.note(step.result, site, _nodes(tiles), lanes, lacking(flow, left) | lacking(flow, right))
+
+    def _reduced(self, step: Operation) -> None:
+        tile = Tile.of(step.args[0][0].handle)
+        if tile is None:
+            return
+        site, lanes, axis = self._flow.site("reduce"), tile.lanes, step.of.axis
+        for each in step.results:
+            shape = each.handle.data.shape
+            kept = None if lanes is None or axis is None else reduced(lanes, axis, shape, self._flow.sizes)
+            self._flow.note(each.handle, site, [tile.node], kept)
+
+    def _scanned(self, step: Operation) -> None:
+        tile = Tile.of(step.args[0][0].handle)
+        if tile is not None:
+            for each in step.results:
+                self._flow.note(each.handle, self._flow.site("scan"), [tile.node], tile.lanes)
+
+
+def _nodes(tiles: Sequence[Tile | None]) -> tuple[Node, ...]:
+    return tuple(tile.node for tile in tiles if tile is not None)
+
+
+def _of_letter(letter: str, argument: Any) -> Array | None:
+    """The indices of what an argument holds; None of what is no tile of values."""
+    if not isinstance(argument, Handle):
+        return None
+    tile = Tile.of(argument)
+    found = tile.lanes.at.get(letter) if tile is not None and tile.lanes else None
+    return np.full(argument.data.shape, NOWHERE, np.int32) if found is None else found
+
+
+def _kept_cover(tiles: Sequence[Tile], handle: Any) -> Cover | None:
+    """The cover of a vector that becomes a column or a row; of anything else that is moved, none."""
+    cover = tiles[0].lanes.cover if len(tiles) == 1 and tiles[0].lanes else None
+    if cover is None:
+        return None
+    sizes = [axis for axis, size in enumerate(handle.data.shape) if size == len(cover.counts)]
+    return replace(cover, axis=sizes[0]) if len(sizes) == 1 else None
+
+
+@contextlib.contextmanager
+def followed(tensors: Mapping[str, Tensor], flow: Flow, learn: Callable[[Any], None]) -> Iterator[Flow]:
+    """While open, every operation of a kernel in Triton's interpreter becomes a node of the flow.
+
+    Args:
+        tensors: those that the caller knows by name.
+        learn: called with each tensor that a kernel is launched with, before it runs.
+
+    Raises:
+        InterpreterNotKnown: this release of Triton lacks something that has to be watched.
+    """
+
+    with watched_memory(tensors, Unwritten(), _Tracer(flow, learn)) as flow.memory:
+        yield flow

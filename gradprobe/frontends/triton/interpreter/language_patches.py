@@ -1,0 +1,143 @@
+"""Patches of launches, of the language and of what each operation goes through: right, and by less of Python.
+
+The interpreter copies the whole storage of each tensor to the host and back. On the CPU both are one storage, and a
+copy onto itself brings every page into memory, also where most of a large mapping is never touched. The interpreter
+also keeps a bool in 32 bits and then refuses it: without the patch, a bool that is no tl.constexpr stops every launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter as shipped
+
+from ....model.case import DOTS
+from ..launch_tensors import tensors_in
+from .plans import PLANS
+
+
+def keep_arguments_in_place() -> None:
+    """Patches the interpreter to copy results back only where they lie elsewhere."""
+    restore = shipped.GridExecutor._restore_args_dev
+
+    def restore_copies(self: Any, args_dev: Any, args_hst: Any, kwargs: Any, kwargs_hst: Any) -> None:
+        if _storages((*args_dev, *kwargs.values())) != _storages((*args_hst, *kwargs_hst.values())):
+            restore(self, args_dev, args_hst, kwargs, kwargs_hst)
+
+    shipped.GridExecutor._restore_args_dev = restore_copies
+
+
+def take_bools() -> None:
+    """Patches the interpreter to turn a bool argument into Triton's own bool of one bit."""
+    converted = shipped._implicit_cvt
+
+    def convert(argument: Any) -> Any:
+        if not isinstance(argument, bool):
+            return converted(argument)
+        return tl.tensor(shipped.TensorHandle(np.array([argument], np.bool_), tl.int1), tl.int1)
+
+    shipped._implicit_cvt = convert
+
+
+def _storages(arguments: Any) -> list[int]:
+    """Where the tensors among a launch's arguments lie."""
+    return [tensor.untyped_storage().data_ptr() for given in arguments for _, tensor, _ in tensors_in(given)]
+
+
+def make_scalars_right() -> None:
+    """Patches the interpreter so that a scalar can count a loop, and a comparison of scalars is a mask."""
+    language, splat = shipped._patch_lang_tensor, shipped.InterpreterBuilder.create_splat
+
+    def patch_tensor(tensor: Any, scope: Any) -> None:
+        # 3.6 asks numpy for the integer of an array with an axis, which numpy 2.4 refuses.
+        language(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+        scope.set_attr(tensor, "__bool__", PLANS.asking(tensor.__bool__))
+        # As it is compiled: by an operation of the builder, which watchers see.
+        scope.set_attr(tensor, "T", property(lambda self: tl.trans(self, 1, 0)))
+
+    def splat_bools(self: Any, shape: Any, scalar: Any) -> Any:
+        # A comparison keeps its operands' type beside its bools; 3.9 spreads them as that type, and refuses the mask.
+        is_compared = scalar.data.dtype == np.bool_ and scalar.dtype != tl.int1
+        return splat(self, shape, shipped.TensorHandle(scalar.data, tl.int1) if is_compared else scalar)
+
+    shipped._patch_lang_tensor = patch_tensor
+    shipped.InterpreterBuilder.create_splat = splat_bools
+
+
+def take_products() -> None:
+    """Patches the interpreter to take each way to multiply float32 that GPUs have; it multiplies in IEEE for all."""
+    builder = shipped.interpreter_builder
+    # Overflow is sought only where it would be told.
+    sought = builder.options.sanitize_overflow and builder.options.debug
+    builder.options = replace(builder.options, allowed_dot_input_precisions=DOTS, sanitize_overflow=sought)
+
+
+def keep_patched_language() -> None:
+    """Patches the interpreter to replace triton.language once in a launch, whatever name a kernel's file has for it."""
+    # The ids of globals of functions, and of modules of the language.
+    swapped: set[int] = set()
+    dtypes: dict[str, Any] = {}
+    swap, launch, look_up = shipped._patch_lang, shipped.GridExecutor.__call__, shipped._get_np_dtype
+
+    def swap_once(fn: Callable[..., Any]) -> Any:
+        if id(fn.__globals__) in swapped:
+            return shipped._LangPatchScope()
+        swapped.add(id(fn.__globals__))
+        # Of a kernel that has other names for the language, the whole of it too.
+        modules = {id(one): one for one in (tl, *fn.__globals__.values()) if one is tl or one is tl.core}
+        new = {f"module{at}": one for at, one in enumerate(modules.values()) if id(one) not in swapped}
+        swapped.update(modules)
+        return swap(FunctionType(swap.__code__, new)) if new else shipped._LangPatchScope()
+
+    def dtype_of(dtype: Any) -> Any:
+        scalar = dtype.scalar
+        if scalar.name not in dtypes:
+            dtypes[scalar.name] = look_up(scalar)
+        return dtypes[scalar.name]
+
+    def launch_afresh(self: Any, *args: Any, **kwargs: Any) -> Any:
+        swapped.clear()
+        PLANS.forget_many()
+        return launch(self, *args, **kwargs)
+
+    shipped._get_np_dtype = dtype_of
+    shipped._patch_lang = swap_once
+    shipped.GridExecutor.__call__ = launch_afresh
+
+
+def repeat_operations() -> None:
+    """Patches the interpreter to call the functions of triton.language by their plans."""
+    patch = shipped._patch_attr
+    around = tl.core.builtin(lambda: None).__code__
+
+    def patch_attribute(owner: Any, name: str, member: Any, *rest: Any) -> None:
+        patch(owner, name, member, *rest)
+        if getattr(member, "__code__", None) is around:
+            setattr(owner, name, PLANS.planned(member.__wrapped__))
+
+    shipped._patch_attr = patch_attribute
+    PLANS.use()
+
+
+def make_operations_quick() -> None:
+    """Patches how the interpreter looks whether elements fit a type, which it asks of each handle, and new axes."""
+    builder, handle, validate = shipped.InterpreterBuilder, shipped.TensorHandle, shipped._validate_np_data_size
+
+    def fits(data: Any, dtype: Any) -> Any:
+        """Whether elements of an array are no wider than a type's. Bools, of a byte, fit into any."""
+        if type(dtype) is tl.dtype:
+            return data.itemsize == 1 or data.itemsize * 8 <= dtype.primitive_bitwidth
+        return type(dtype) is tl.pointer_type or validate(data, dtype)
+
+    def expand_dims(self: Any, argument: Any, axis: int) -> Any:
+        data = argument.data
+        at = axis if axis >= 0 else axis + data.ndim + 1
+        return handle(data[(*(slice(None),) * at, None)], argument.dtype.scalar)
+
+    shipped._validate_np_data_size, builder.create_expand_dims = fits, expand_dims

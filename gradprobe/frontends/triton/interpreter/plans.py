@@ -1,0 +1,312 @@
+"""Plans: what a function of triton.language does with operands of some types, worked out once and repeated since.
+
+A function of the language sees types and constants alone, since a compiler has no values. So what it asks of the
+builder is the same wherever types and constants are: casts, spreading and the choice of an instruction are not worked
+out for each operation of each program again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import triton.language as tl
+from triton.runtime import interpreter as shipped
+
+from ....model.mechanisms import is_on
+
+Handle: Any = shipped.TensorHandle
+Step = tuple[str, tuple[Any, ...], Any]
+"""The name of a builder's method, its arguments, and what it made."""
+Keyed = tuple[tuple[Any, ...], Sequence[Any]]
+"""The types and constants that a call was given, and its tensors."""
+Repeat = Callable[..., Any]
+"""Does what a call did, given the builder and the tensors."""
+# Plans that are kept before all are forgotten: a kernel may count to a constant each time.
+_MANY = 1 << 14
+# Methods that make a constant of constants, and change nothing; those that begin with `get_` do so too.
+_CASTS = "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast"
+_OF_CONSTANTS = frozenset(f"create_{name}" for name in f"splat broadcast {_CASTS}".split())
+# Types of constants that are equal only where they are the same.
+_PLAIN = frozenset({int, bool, str, type(None)})
+_ALL = slice(None)
+_Tuple = tl.core.tuple
+_Tensor = tl.tensor
+
+
+class _NoPlan(Exception):
+    """What a call did, or was given, is more than types, constants and the builder's methods."""
+
+
+class Plans:
+    """What the functions of triton.language do, as long as each type has one object for its tensors' shape."""
+
+    def __init__(self, semantic: Any) -> None:
+        self._semantic = semantic
+        self._made: dict[Callable[..., Any], dict[tuple[Any, ...], Repeat | bool]] = {}
+        """By function, and by types and constants: the plan; False where there can be none."""
+        self._types: dict[tuple[str, Any], dict[str, Any]] = {}
+        """By type: what the tensors of it have in common."""
+        self._asked = False
+        """Whether a scalar was taken for a bool, which only the interpreter can do."""
+        self.is_used = False
+
+    def use(self) -> None:
+        """Patches the interpreter so that plans are made and repeated."""
+        if self.is_used or not is_on("plans"):
+            return
+        self.is_used = True
+        initialize, check = _Tensor.__init__, self._semantic.binary_op_type_checking_impl
+
+        def init(tensor: Any, handle: Any, type: Any) -> None:
+            key = type.name, getattr(type.scalar, "address_space", None)
+            if key not in self._types:
+                initialize(tensor, None, type)
+                self._types[key] = dict(vars(tensor))
+            vars(tensor).update(self._types[key])
+            tensor.handle, tensor.type = handle, type
+
+        def check_without_spreading(*args: Any, **named: Any) -> Any:
+            found = check(*args, **named)
+            return found if named else tuple(map(_unspread, args, found))
+
+        _Tensor.__init__ = init
+        self._semantic.binary_op_type_checking_impl = check_without_spreading
+
+    def forget(self, many: int = -1) -> None:
+        """Forgets all plans where there are more than so many. Not while a kernel runs: its tensors have the types."""
+        if sum(map(len, self._made.values())) > many:
+            self._types.clear()
+            for made in self._made.values():
+                made.clear()
+
+    def forget_many(self) -> None:
+        """Called before each launch."""
+        self.forget(_MANY)
+
+    def asking(self, truth: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        """The method by which tensors are taken for bools, with account of that."""
+
+        def noted(tensor: Any) -> bool:
+            self._asked |= tensor.handle.data.size == 1
+            return truth(tensor)
+
+        return noted
+
+    def planned(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of the language, given the semantic that it takes, and repeated where there is a plan."""
+        semantic, made = self._semantic, self._made.setdefault(function, {})
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.is_used:
+                return function(*args, **{**kwargs, "_semantic": semantic})
+            keyed = _key_of_two(*args) if len(args) == 2 and not kwargs else None
+            try:
+                key, tensors = keyed or _key_of_all(args, kwargs)
+            except _NoPlan:
+                return function(*args, **{**kwargs, "_semantic": semantic})
+            plan = made.get(key)
+            if plan:
+                return plan(semantic.builder, *tensors)  # type: ignore[operator]
+            # Of one value that is given twice, a plan would take both for the first.
+            if plan is None and len({id(tensor.handle) for tensor in tensors}) == len(tensors):
+                made[key], result = self._recorded(function, args, kwargs, tensors)
+                return result
+            return function(*args, **{**kwargs, "_semantic": semantic})
+
+        return call
+
+    def _recorded(self, function: Any, args: Any, kwargs: Any, tensors: Sequence[Any]) -> tuple[Repeat | bool, Any]:
+        builder, self._asked = self._semantic.builder, False
+        self._semantic.builder = recorder = _Recorder(builder)
+        try:
+            result = function(*args, **{**kwargs, "_semantic": self._semantic})
+        finally:
+            self._semantic.builder = builder
+        try:
+            can_be = not (self._asked or recorder.has_names)
+            return can_be and plan_of(recorder.steps, tensors, result), result
+        except _NoPlan:
+            return False, result
+
+
+def _unspread(before: Any, after: Any) -> Any:
+    """An operand that was spread, with the values that it had before: numpy spreads as it computes.
+
+    One that was cast too stays as it became.
+    """
+    if type(before) is _Tensor and after is not before and before.dtype == after.dtype:
+        after.handle = before.handle
+    return after
+
+
+class _Recorder:
+    """The builder, with account of what is called."""
+
+    def __init__(self, builder: Any) -> None:
+        self._builder = builder
+        self.steps: list[Step] = []
+        self.has_names = False
+        """Whether an argument was passed by name, which no step holds."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._builder, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **named: Any) -> Any:
+            result = found(*args, **named)
+            self.steps.append((name, args, result))
+            self.has_names |= bool(named)
+            return result
+
+        return call
+
+
+def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repeat:
+    """The steps of a call, as a function that takes them again.
+
+    Raises:
+        _NoPlan: the steps do not give the result.
+    """
+    returned = getattr(result, "handle", None)
+    names = {id(None): "None"}  # what a store makes
+    names |= {id(tensor.handle): f"t{at}.handle" for at, tensor in reversed(list(enumerate(tensors)))}
+    held: list[Any] = []
+    constants = set[int]()
+
+    def word(thing: Any) -> str:
+        """What was made before, or a constant."""
+        if id(thing) not in names:
+            if _holds_values(thing):
+                raise _NoPlan
+            held.append(thing)
+            names[id(thing)] = f"c{len(held) - 1}"
+        return names[id(thing)]
+
+    lines = []
+    for at, (name, args, made) in enumerate(_needed(steps, returned)):
+        # What is returned is made anew, since others may change it.
+        is_constant = made is not returned and _is_pure(name)
+        if is_constant and (
+            name.startswith("get_") or all(id(arg) in constants or not _holds_values(arg) for arg in args)
+        ):
+            constants.add(id(made))
+            held.append(made)
+            names.setdefault(id(made), f"c{len(held) - 1}")
+        else:
+            lines.append(f"v{at} = builder.{name}({', '.join(map(word, args))})")
+            names.setdefault(id(made), f"v{at}")
+    lines += _returning(result, tensors, names, word)
+    text = "".join(f"\n        {line}" for line in lines)
+    parameters = ", ".join(["builder", *(f"t{at}" for at in range(len(tensors)))])
+    known = ", ".join(f"c{at}" for at in range(len(held)))
+    made = _maker(f"def make(new, tensor, {known}):\n    def repeat({parameters}):{text}\n    return repeat\n")
+    return made(object.__new__, _Tensor, *held)  # type: ignore[no-any-return]
+
+
+def _is_pure(method: str) -> bool:
+    return method.startswith("get_") or method in _OF_CONSTANTS
+
+
+def _needed(steps: Sequence[Step], returned: Any) -> list[Step]:
+    """The steps without those that only make what nobody takes."""
+    taken, found = {id(returned)}, list[Step]()
+    for name, args, made in reversed(steps):
+        if id(made) in taken or not _is_pure(name):
+            taken.update(map(id, args))
+            found.append((name, args, made))
+    return found[::-1]
+
+
+def _returning(result: Any, tensors: Sequence[Any], names: Mapping[int, str], word: Callable[[Any], str]) -> list[str]:
+    """The lines that make the result: nothing, an operand, or a tensor of its type."""
+    if result is None:
+        return ["return None"]
+    if type(result) is not _Tensor or id(result.handle) not in names:
+        raise _NoPlan
+    for at, tensor in enumerate(tensors):
+        if tensor is result:
+            return [f"return t{at}"]
+    return [
+        "made = new(tensor)",
+        *(f"made.{name} = {word(value)}" for name, value in vars(result).items()),
+        "return made",
+    ]
+
+
+@functools.cache
+def _maker(text: str) -> Callable[..., Any]:
+    """What a text makes of constants. Few texts make all plans, since types and sizes are among the constants."""
+    names: dict[str, Any] = {}
+    exec(compile(text, __file__, "exec"), names)  # a file of this tool, which is no line of a kernel
+    return names["make"]  # type: ignore[no-any-return]
+
+
+def _holds_values(thing: Any) -> bool:
+    """Whether something holds values of a program, which are others in each."""
+    # Triton's own tuple may raise anything for a name that it lacks.
+    if isinstance(thing, (list, tuple)) or type(thing) is _Tuple:
+        return any(map(_holds_values, thing))
+    return isinstance(thing, Handle) or hasattr(thing, "handle") or hasattr(thing, "materialize_pointers")
+
+
+def _key_of_two(one: Any, other: Any) -> Keyed | None:
+    """That of the most frequent operands, since a loop over both would take as long as most operations do.
+
+    They are two tensors; or a tensor and a number, or the slices that spread it. None of others.
+    """
+    if type(one) is not _Tensor:
+        return None
+    kind = type(other)
+    if kind is _Tensor:
+        return (id(one.shape), id(other.shape)), (one, other)
+    if kind is int or kind is float:
+        return (id(one.shape), kind, repr(other) if kind is float else other), (one,)  # repr tells zeros apart
+    if kind is tuple and all([each is None or (type(each) is slice and each == _ALL) for each in other]):
+        return (id(one.shape), kind, *[each is None for each in other]), (one,)
+    return None
+
+
+def _key_of_all(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keyed:
+    """That of any operands. Raises _NoPlan, as `_key` does."""
+    tensors: list[Any] = []
+    key = _key(args, tensors)
+    for name, argument in kwargs.items():
+        if name != "_semantic":
+            key += [name, *_key((argument,), tensors)]
+    return tuple(key), tensors
+
+
+def _key(arguments: Sequence[Any], tensors: list[Any]) -> list[Any]:
+    """Types and constants. The tensors are added to a list.
+
+    Raises:
+        _NoPlan: there is something else among them.
+    """
+    key: list[Any] = []
+    for argument in arguments:
+        kind = type(argument)
+        if kind is _Tensor:
+            tensors.append(argument)
+            key.append(id(argument.shape))
+        elif kind in _PLAIN:
+            key.append((kind, argument))
+        elif kind is float:
+            key.append((kind, repr(argument)))  # tells zeros apart
+        elif kind is tl.constexpr:
+            key.append((kind, *_key((argument.value,), tensors)))
+        elif kind is tl.dtype:
+            key.append((kind, argument.name))
+        elif kind in (tuple, list, _Tuple):
+            key.append((kind, *_key(list(argument), tensors)))
+        elif kind is slice:
+            key.append((kind, *_key((argument.start, argument.stop, argument.step), tensors)))
+        else:
+            raise _NoPlan
+    return key
+
+
+PLANS = Plans(shipped.interpreter_semantic)
+"""Of this process's interpreter."""
