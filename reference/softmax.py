@@ -8,6 +8,7 @@
     dT  = P * (dP - delta)      dS = dT * (1 - tanh(S / c)^2) with softcap, else dT
     dQ  = scale * dS K          dK = scale * dS^T Q       dV = PE^T dO
     dBias = dT summed over bias's broadcast axes          dSink_h = -sum over b, i of exp(sink_h - LSE) * delta
+    dAlibi_h = -sum over b, i, j of |diagonal(i) - j| * dT
 
 What the case does not have drops out: exp(sink) without sinks, keep / (1 - p) without dropout.
 
@@ -30,7 +31,7 @@ from torch import Tensor
 
 from .problem import Attention, Steps, Tile, part
 
-BY_HEAD = {"dSink": "sinks"}
+BY_HEAD = {"dSink": "sinks", "dAlibi": "alibi"}
 
 
 def evaluate(
@@ -62,6 +63,8 @@ def evaluate(
         step.last("dBias", lambda: dt.sum_to_size(x.bias_part(bias, tile).shape))
     if x.sinks is not None:
         step.last("dSink", lambda: -(sink_weight(x, tile, lse) * delta).sum(-1))
+    if x.alibi is not None:
+        step.last("dAlibi", lambda: -(distance(x, tile) * dt).sum((-2, -1)))
     return step.computed | {"S": t, "PE": pe, "dPE": unmasked_dp, "valid": valid}
 
 

@@ -27,7 +27,7 @@ Fault = Callable[[str, Tensor], Tensor]
 """What a faulty kernel makes of an intermediate (by name) before anything reads it."""
 
 
-ENDS = ("dQ", "dK", "dV", "dBias", "dSink", "dTau")
+ENDS = ("dQ", "dK", "dV", "dBias", "dSink", "dAlibi", "dTau")
 
 
 def _no_fault(name: str, tensor: Tensor) -> Tensor:  # noqa: ARG001
@@ -140,6 +140,9 @@ def softmax(
     if bias is not None:
         whole = (ds if tanh is None else dt) * (late_of_ds if tanh is None else late)
         results["dBias"] = whole.sum_to_size(bias.shape)
+    if alibi is not None:
+        whole = (ds if tanh is None else dt) * (late_of_ds if tanh is None else late)
+        results["dAlibi"] = -(whole * ahead.abs()).sum((0, 2, 3))
     if sinks is not None:
         results["dSink"] = -((sinks.float()[:, None] - results["LSE"]).exp() * delta).sum((0, 2))
     return _stored(

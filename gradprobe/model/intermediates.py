@@ -134,6 +134,10 @@ TABLE = (
             called=Names("", "", "d_bias grad_bias dattn_bias grad_attn_bias")),
     Formula("dSink", Step("h", "-sum exp(sink - LSE) * delta", ("LSE", "delta", "sinks")), None, (4, 0), "sinks",
             "sinks", called=Names("", "", "dsinks d_sink d_sinks grad_sink grad_sinks")),
+    # Not gradient_of="alibi": a forward takes its slopes for constants, and for slopes that require a gradient torch
+    # would run another kernel. It is compared where a backward returns it.
+    Formula("dAlibi", Step("h", "-sum of |diagonal - j| * dT", ("dS", "alibi")), None, (6, 2), "alibi", like="alibi",
+            called=Names("", "", "d_alibi grad_alibi dalibi_slopes grad_alibi_slopes")),
     Formula("dTau", None, Step("h", "sum of dP / (i + 1)", ("dP",)), (3, 2), "tau", "tau",
             called=Names("", "", "d_tau grad_tau")),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..model.case import Case
 from ..reference import Attention, Tile
 from ..reference.lazy import sum_by_distance
-from ..reference.softmax import sink_weight
+from ..reference.softmax import distance, sink_weight
 from ..runtime.trace import expected_shapes
 from .block import Block
 from .bounds import Chain
@@ -41,6 +41,11 @@ def _by_position(x: Attention, tile: Tile, values: Mapping[str, Tensor], matrix:
 def _by_sink(x: Attention, tile: Tile, values: Mapping[str, Tensor], rows: Tensor) -> Tensor:
     """[h] numbers of rows [h, m] summed as dSink sums delta."""
     return -(sink_weight(x, tile, values["LSE"]) * rows).sum(-1)
+
+
+def _by_distance(x: Attention, tile: Tile, values: Mapping[str, Tensor], matrix: Tensor) -> Tensor:
+    """[h] a matrix [h, m, N] summed as dAlibi sums dT."""
+    return -(distance(x, tile) * matrix).sum((-2, -1))
 
 
 def by_row(chain: Chain, ds: Tensor) -> Tensor:
@@ -90,6 +95,18 @@ def _dsink(chain: Chain) -> Error:
     squares = (weight * chain.e_delta[..., 0] + share * relative) ** 2
     cut = (weight * chain.cut_delta[..., 0]).sum(-1).abs()
     return squares.sum(-1), U32 * long_sum(x.n_batch * x.n_query) * share.sum(-1) + cut
+
+
+def _dalibi(chain: Chain) -> Error:
+    """-sum of |diagonal - j| * dT. The errors of a row's delta and its LSE add up as they are."""
+    x, far = chain.x, distance(chain.x, chain.tile)
+    dt = chain.ds if x.softcap is None else chain.p * (chain.dp - chain.delta)
+    p, row = (far * chain.p).sum(-1, keepdim=True), (far * dt).sum(-1, keepdim=True)
+    of_terms = (far**2 * chain.i_ds).sum(-1, keepdim=True)
+    squares = of_terms + (p * chain.i_delta) ** 2 + (row * chain.common) ** 2
+    # The product with the distance rounds once, and its sign or the additions of a float32 sum.
+    rounded = U32 * (long_sum(x.n_batch * x.n_query * x.n_key) + 1) * far * dt.abs()
+    return squares.sum((-2, -1)), rounded.sum((-2, -1)) + (p * chain.cut_delta).sum((-2, -1)).abs()
 
 
 def _least_dbias(bounds: Least, case: Case) -> Error:
@@ -154,6 +171,15 @@ def _least_dsink(bounds: Least, case: Case) -> Error:
     return squares.sum(-1), U32 * long_sum(case.batch * case.seqlen_q) * (share * delta).abs().sum(-1)
 
 
+def _least_dalibi(bounds: Least, case: Case) -> Error:
+    """By each row's delta, and by the additions of float32; softcap's derivative makes no term larger."""
+    far = distance(bounds.x, bounds.tile)
+    p = (far * bounds.p).sum(-1, keepdim=True)
+    squares = p.square() * sizes(bounds.delta, 2)
+    rounded = U32 * long_sum(case.batch * case.seqlen_q * case.seqlen_k) * far * bounds.values["dS"].abs()
+    return SURELY * squares.sum((-2, -1)), SURELY * rounded.sum((-2, -1))
+
+
 @dataclass(frozen=True)
 class Total:
     """One sum over all rows."""
@@ -172,6 +198,7 @@ class Total:
 TOTALS = {
     "dBias": Total("bias", "dT", lambda x, tile, values, dt: like_bias(x, tile, dt), _dbias, _least_dbias),
     "dTau": Total("tau", "dP", _by_position, _dtau, _least_dtau),
+    "dAlibi": Total("alibi", "dT", _by_distance, _dalibi, _least_dalibi),
     "dSink": Total("sinks", "delta", _by_sink, _dsink, _least_dsink),
 }
 

@@ -52,7 +52,7 @@ WRONG_COMMANDS = [
     ("check soft.py:backward:x", ("'soft.py:backward:x' is neither a built-in nor FILE.py:FUNCTION nor",)),
     ("check soft.py::backward", ("'soft.py::backward' is neither a built-in nor",)),
     ("check .soft:backward", ("'.soft:backward' is neither a built-in nor",)),
-    ("diff dZ", ("no intermediate 'dZ'", "known: LSE, P, O, dP, delta, dS, dQ, dK, dV, dBias, dSink, dTau")),
+    ("diff dZ", ("no intermediate 'dZ'", "known: LSE, P, O, dP, delta, dS, dQ, dK, dV, dBias, dSink, dAlibi, dTau")),
     ("diff dQ soft.py:backward --at 1", ("--at takes BATCH,HEAD, two whole numbers, got '1'",)),
     ("diff dQ soft.py:backward --at 0,first", ("--at takes BATCH,HEAD, two whole numbers, got '0,first'",)),
     (f"diff dQ soft.py:backward --at 0,2 {SMALL}", ("--at 0,2: dQ has batches 0 to 0 and heads 0 to 1",)),

@@ -65,6 +65,8 @@ def rounded(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> dict[str,
     if x.tau is not None:
         i, _ = x.positions(tile)
         errors["dTau"] = ((e_dp + gamma(terms) * dp) / (i + 1)).sum((-2, -1))
+    if x.alibi is not None:
+        errors["dAlibi"] = (distance(x, tile) * (e_dt + gamma(terms) * dt)).sum((-2, -1))
     if x.sinks is not None:
         weight = sink_weight(x, tile, values["LSE"])
         of_weight = e_lse + U * (_sink(x, tile) + lse.abs()) + gamma(terms)

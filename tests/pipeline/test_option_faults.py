@@ -77,7 +77,8 @@ def test_a_kernel_that_misreads_an_option_is_wrong_from_lse_on_or_from_o_where_t
     comparison = compared(case, how, values=values, wrong=wrong(values))
     assert first_wrong(comparison) == "LSE"
     # A wrong mask is read again by P and dP, a wrong score by P; a wrong sink by dSink, and not by P, given its LSE.
-    assert mismatched(comparison) <= ({"LSE", "dSink"} if "sink" in name else {"LSE", "P", "dP"})
+    # dAlibi sums by the distances, whatever its dS is.
+    assert mismatched(comparison) <= ({"LSE", "dSink"} if "sink" in name else {"LSE", "P", "dP", "dAlibi"})
     ends = compared(case, how, values=values, wrong=wrong(values), names=[n for n in ENDS if n in comparison.findings])
     assert first_wrong(ends) == "O"
 
@@ -110,6 +111,8 @@ def test_a_backward_that_ignores_keep_has_its_first_wrong_values_in_dp(late, dty
         ("dQ", lambda t: t.mul_(0.7), {"dropout": 0.3}),
         ("dSink", lambda t: t.neg_(), {"sinks": True}),
         ("dSink", lambda t: t[1].mul_(1.1), {"sinks": True}),
+        ("dAlibi", lambda t: t.neg_(), {"alibi": True}),
+        ("dAlibi", lambda t: t[1].mul_(1.1), {"alibi": True, "softcap": 3.0}),
         ("dBias", lambda t: t[:, 1].mul_(1.1), {"bias": True, "bias_axes": "hn"}),
         ("dBias", lambda t: t.mul_(2), {"bias": True, "bias_axes": "n"}),
     ],
@@ -127,6 +130,17 @@ def test_a_dsink_off_by_its_parents_is_inherited(name, at, dtype):
     comparison = compared(case, fault=changed(at, lambda t: t[0, 1].add_(0.5)))
     assert first_wrong(comparison) == name
     assert comparison.findings["dSink"].status == "inherited"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_dalibi_off_by_its_ds_is_inherited_and_one_by_its_distances_is_not(dtype):
+    case = case_of("softmax", **OPTIONS, alibi=True, dtype=dtype)
+    of_ds = compared(case, fault=changed("dS", lambda t: t[0, 1].mul_(1.5)))
+    assert (first_wrong(of_ds), of_ds.findings["dAlibi"].status) == ("dS", "inherited")
+    values = draw(case)
+    elsewhere = softmax(**values, causal=True, align="top-left")["dAlibi"]
+    moved = compared(case, values=values, fault=lambda name, t: elsewhere if name == "dAlibi" else t)
+    assert mismatched(moved) == {"dAlibi"}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

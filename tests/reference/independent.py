@@ -153,7 +153,7 @@ def forward(
 
 def by_autograd(q: Tensor, k: Tensor, v: Tensor, do: Tensor, **options) -> dict[str, Tensor]:
     """What `manual_attention_backward` should return, by autograd: dP and dS are the gradients of P and S."""
-    others = {"dBias": "bias", "dTau": "tau", "dSink": "sinks"}
+    others = {"dBias": "bias", "dTau": "tau", "dSink": "sinks", "dAlibi": "alibi"}
     inputs = {"dQ": q, "dK": k, "dV": v} | {name: options.get(option) for name, option in others.items()}
     leaves = {name: leaf.clone().requires_grad_() for name, leaf in inputs.items() if leaf is not None}
     differentiable = {option: leaves.get(name) for name, option in others.items()}

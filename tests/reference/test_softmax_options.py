@@ -175,7 +175,7 @@ def test_packed_sequences_answer_as_each_would_alone(ends, align):
     inputs, cu_seqlens = packed(ends)
     options = {"causal": True, "align": align, "alibi": draw(2, seed=20).abs(), "sinks": draw(2, seed=22)}
     actual = manual_attention_backward(**inputs, **cu_seqlens, **options)
-    dsink = torch.zeros(2, dtype=torch.float64)
+    totals = {name: torch.zeros(2, dtype=torch.float64) for name in ("dSink", "dAlibi")}
     for row, next_row, key, next_key in (
         (ENDS[ends][0][s], ENDS[ends][0][s + 1], ENDS[ends][1][s], ENDS[ends][1][s + 1])
         for s in range(len(ENDS[ends][0]) - 1)
@@ -184,13 +184,14 @@ def test_packed_sequences_answer_as_each_would_alone(ends, align):
         if next_row > row and next_key > key:
             own = {name: t[:, :, rows if name in ("q", "do") else keys] for name, t in inputs.items()}
             alone = manual_attention_backward(**own, **options)
-            dsink += alone.pop("dSink")
+            for name in totals:
+                totals[name] += alone.pop(name)
             places = {"dK": (keys,), "dV": (keys,)} | dict.fromkeys(("P", "dP", "dS"), (rows, keys))
             part = {name: actual[name][(slice(None), slice(None), *places.get(name, (rows,)))] for name in alone}
             assert_same(part, alone)
         elif next_key > key:
             assert (actual["dK"][:, :, keys] == 0).all()
-    assert_same({"dSink": actual["dSink"]}, {"dSink": dsink})
+    assert_same({name: actual[name] for name in totals}, totals)
 
 
 def test_cu_seqlens_of_the_keys_are_those_of_the_queries_where_they_are_not_given():
