@@ -98,15 +98,19 @@ def _dsink(chain: Chain) -> Error:
 
 
 def _dalibi(chain: Chain) -> Error:
-    """-sum of |diagonal - j| * dT. The errors of a row's delta and its LSE add up as they are."""
+    """-sum of |diagonal - j| * dT. The errors of a row's delta and its LSE add up as they are.
+
+    As of dTau, each row's sum errs on its own, by its terms; what adds the rows up errs by their sums.
+    """
     x, far = chain.x, distance(chain.x, chain.tile)
     dt = chain.ds if x.softcap is None else chain.p * (chain.dp - chain.delta)
-    p, row = (far * chain.p).sum(-1, keepdim=True), (far * dt).sum(-1, keepdim=True)
-    of_terms = (far**2 * chain.i_ds).sum(-1, keepdim=True)
-    squares = of_terms + (p * chain.i_delta) ** 2 + (row * chain.common) ** 2
-    # The product with the distance rounds once, and its sign or the additions of a float32 sum.
-    rounded = U32 * (long_sum(x.n_batch * x.n_query * x.n_key) + 1) * far * dt.abs()
-    return squares.sum((-2, -1)), rounded.sum((-2, -1)) + (p * chain.cut_delta).sum((-2, -1)).abs()
+    p, row = (far * chain.p).sum(-1), (far * dt).sum(-1)
+    # The product with the distance is one rounding more.
+    of_terms = U32 * (long_sum(x.n_key) + 1) * (far * dt.abs()).sum(-1)
+    squares = (far**2 * chain.i_ds).sum(-1) + of_terms**2
+    squares = squares + (p * chain.i_delta[..., 0]) ** 2 + (row * chain.common[..., 0]) ** 2
+    of_rows = U32 * long_sum(x.n_batch * x.n_query) * row.abs()
+    return squares.sum(-1), of_rows.sum(-1) + (p * chain.cut_delta[..., 0]).sum(-1).abs()
 
 
 def _least_dbias(bounds: Least, case: Case) -> Error:
@@ -172,12 +176,12 @@ def _least_dsink(bounds: Least, case: Case) -> Error:
 
 
 def _least_dalibi(bounds: Least, case: Case) -> Error:
-    """By each row's delta, and by the additions of float32; softcap's derivative makes no term larger."""
+    """By each row's delta, and by the additions of its sum; softcap's derivative makes no term larger."""
     far = distance(bounds.x, bounds.tile)
-    p = (far * bounds.p).sum(-1, keepdim=True)
-    squares = p.square() * sizes(bounds.delta, 2)
-    rounded = U32 * long_sum(case.batch * case.seqlen_q * case.seqlen_k) * far * bounds.values["dS"].abs()
-    return SURELY * squares.sum((-2, -1)), SURELY * rounded.sum((-2, -1))
+    of_delta = (far * bounds.p).sum(-1).square() * sizes(bounds.delta, 2)[..., 0]
+    of_terms = U32 * long_sum(bounds.x.n_key) * (far * bounds.values["dS"].abs()).sum(-1)
+    squares = SURELY * (of_delta + of_terms.square()).sum(-1)
+    return squares, torch.zeros_like(squares)
 
 
 @dataclass(frozen=True)
