@@ -163,7 +163,7 @@ CORE: tuple[str, ...] = (
     )),
     "frontends/__init__", "frontends/python",
     *(f"frontends/triton/{name}" for name in (
-        "__init__", "launch_tensors", "launches", "limits", "raised", "stand_in",
+        "__init__", "kernel_call", "launches", "limits", "raised", "stand_in",
     )),
     *(f"{_INTERPRETER}/{name}" for name in (
         "__init__", "bfloat16", "language_patches", "libdevice", "names", "operations", "shipped", "work",

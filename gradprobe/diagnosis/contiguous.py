@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..frontends.triton.launches import Numbers
+from ..frontends.triton.kernel_call import KernelCall
 from ..model.intermediates import title
 from ..model.layout_run import MATCH, MISMATCH
 from ..model.mechanisms import door
@@ -22,20 +22,20 @@ _FIX = "pass the strides to the kernels, or call .contiguous() or refuse other l
 
 
 @door("contiguous", lambda reasons, *args: reasons)
-def with_contiguous(reasons: Reasons, runs: Sequence[LayoutRun], numbers: Mapping[str, Sequence[Numbers]]) -> Reasons:
+def with_contiguous(reasons: Reasons, runs: Sequence[LayoutRun], calls: Mapping[str, Sequence[KernelCall]]) -> Reasons:
     """The reasons, where kernels are right in the first layout and misread tensors of which no stride reaches them.
 
     Args:
-        numbers: the whole numbers of the launches of each layout.
+        calls: the launches of each layout.
     """
     first, failing = runs[0], [run for run in runs if run.verdict == MISMATCH]
     if first.verdict != MATCH or not failing or reasons.predicted:
         return reasons
     found = [one for one in reasons.diagnoses if one.fault.startswith(_OF_ADDRESSES)]
     # In the order of their launches.
-    launched = dict.fromkeys(kernel for kernel, _ in numbers.get(failing[0].layout, ()))
+    launched = dict.fromkeys(call.name for call in calls.get(failing[0].layout, ()))
     accused = {where.kernel for one in found for where in one.where}
-    misread = [one for one in found if _is_given_no_stride(tensor_of(one), first, failing, numbers, accused)]
+    misread = [one for one in found if _is_given_no_stride(tensor_of(one), first, failing, calls, accused)]
     if not misread:
         return reasons
     tensors = list(dict.fromkeys(title(tensor_of(one)) for one in misread))
@@ -53,14 +53,14 @@ def _is_given_no_stride(
     tensor: str,
     first: LayoutRun,
     failing: Sequence[LayoutRun],
-    numbers: Mapping[str, Sequence[Numbers]],
+    calls: Mapping[str, Sequence[KernelCall]],
     kernels: set[str],
 ) -> bool:
     """Whether no launch gets a stride that a tensor has in a failing layout and not in the first, nor it in bytes."""
     plain, is_asked = _strides(first, tensor), False
     for run in failing:
         own = {step for step in _strides(run, tensor) - plain if step}
-        given = [each for kernel, each in numbers.get(run.layout, ()) if kernel in kernels]
+        given = [call.numbers for call in calls.get(run.layout, ()) if call.name in kernels]
         if any(number % step == 0 for step in own for each in given for number in each if number):
             return False
         is_asked |= bool(own and given)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..inputs.draw import coarser_than
 from ..inputs.guard_bands import Breach
-from ..model.intermediates import slots
-from ..model.memory_finding import CHANGED, DTYPE, GUARD, OUTSIDE, SHARED, UNWRITTEN, MemoryFinding
-from ..runtime.changes import InputChange, Shared, Writer
+from ..model.memory_finding import DTYPE, GUARD, OUTSIDE, UNWRITTEN, MemoryFinding
 from ..runtime.trace import Trace, dtype_of
 
 if TYPE_CHECKING:
@@ -51,53 +48,6 @@ def of_cuda(finding: CudaFinding) -> MemoryFinding:
     where = (finding.kernel, line.file, line.line, line.code)
     about = (finding.kind, finding.array, finding.sentence, *where)
     return MemoryFinding(*about, access=access, lanes=finding.count, in_block=finding.is_shared)
-
-
-def of_change(change: InputChange, axes: str, writer: Writer | None) -> MemoryFinding:
-    """An input that the target wrote over.
-
-    Args:
-        axes: of the input, one letter each.
-    """
-    by = writer or Writer()
-    where = (by.kernel, by.file, by.line, by.code)
-    if change.index is None:
-        words = f"{change.tensor}, an input, is another view after the run: {change.after}; it had {change.before}"
-        return MemoryFinding(CHANGED, change.tensor, words, *where, access="store")
-    at = f"{change.tensor}[{', '.join(map(str, change.index))}]"
-    place: tuple[int | None, ...] = (None,) * 4
-    if axes:  # batch, head, row and column
-        padded = (change.index if axes[0] in "b1" else (0, *change.index)) + (0,) * 4
-        place = tuple(one if letter else None for one, letter in zip(padded, slots(axes), strict=False))
-    words = (
-        f"{change.tensor}, an input, is overwritten{_by(by)}: {at} was {change.before} and is {change.after}; "
-        f"{change.count:,} of {change.total:,} elements differ"
-    )
-    return MemoryFinding(
-        CHANGED,
-        change.tensor,
-        words,
-        *where,
-        access="store",
-        lanes=change.count,
-        place=place,
-        actual=change.after,
-        expected=change.before,
-    )
-
-
-def _by(writer: Writer) -> str:
-    """Such as " by dq_kernel, line 31: `tl.store(...)`", " by mine.py:31: `q.zero_()`", or nothing."""
-    place = f"line {writer.line}" if writer.kernel else f"{Path(writer.file).name}:{writer.line}"
-    parts = [writer.kernel, place if writer.line else "", f"`{writer.code}`" if writer.code else ""]
-    words = ", ".join(filter(None, parts))
-    return f" by {words}" if words else ""
-
-
-def of_shared(shared: Shared) -> MemoryFinding:
-    """A gradient that lies in the memory of another tensor."""
-    sentence = f"{shared.name} lies in the memory of {shared.other}: {shared.count:,} of its elements are also its own"
-    return MemoryFinding(SHARED, shared.name, f"{sentence}, and whatever changes one changes the other")
 
 
 def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[MemoryFinding]:

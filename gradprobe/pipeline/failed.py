@@ -58,7 +58,7 @@ class FailedCheck:
         if self.report.runs[0].verdict == MISMATCH:
             reasons = with_length(reasons, self.report.runs[0], right_at)
         launched = {
-            one.run.layout: one.executions[0].outcome.numbers for one in self.records if one.run and one.executions
+            one.run.layout: one.executions[0].outcome.calls for one in self.records if one.run and one.executions
         }
         reasons = with_contiguous(reasons, self.report.runs, launched)
         if self.report.failing is None or self.experiment.case.ranks or not allowance.count:

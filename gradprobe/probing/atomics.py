@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
-from ..frontends.triton.launches import Pointer
 from ..model.layout_run import Line
 from ..runtime.run import Outcome
 
@@ -17,11 +17,11 @@ def atomics_into(outcome: Outcome, names: Iterable[str]) -> dict[str, tuple[Line
 
 def _of_triton(outcome: Outcome, name: str) -> tuple[Line, ...]:
     found: dict[Line, None] = {}
-    for one in _pointers_to(outcome, name):
+    for kernel, parameter in _pointers_to(outcome, name):
         from ..source import additions
 
         try:
-            found |= dict.fromkeys(additions.atomics_into(one.kernel, {one.parameter}))
+            found |= dict.fromkeys(additions.atomics_into(kernel, {parameter}))
         except (OSError, SyntaxError):  # its source is not there
             continue
     return tuple(found)
@@ -37,19 +37,21 @@ def _of_cuda(outcome: Outcome, name: str) -> tuple[Line, ...]:
     return tuple(line for file, text in of_files for of, line in cuda_atomics(file, text) if of == name)
 
 
-def _pointers_to(outcome: Outcome, name: str) -> list[Pointer]:
-    """The pointers to an intermediate that kernels of Triton were launched with."""
-    if not outcome.pointers:  # else Triton is loaded
+def _pointers_to(outcome: Outcome, name: str) -> list[tuple[Any, str]]:
+    """The kernels of Triton that were launched with a pointer to an intermediate, and its parameter there."""
+    if not outcome.calls:  # else Triton is loaded
         return []
     from ..source.additions import named_after
 
     homes = {address for address, of in outcome.storages.items() if of.lower() == name.lower()}
-    named = [one for one in outcome.pointers if named_after(one.parameter) == name]
+    pointers = [(call.kernel, *pointer) for call in outcome.calls for pointer in call.pointers]
+    named = [(kernel, parameter) for kernel, parameter, _ in pointers if named_after(parameter) == name]
     # A storage may have been another tensor's before: names decide where there are some.
-    return named or [one for one in outcome.pointers if one.storage in homes]
+    there = named or [(kernel, parameter) for kernel, parameter, storage in pointers if storage in homes]
+    return list(dict.fromkeys(there))
 
 
 def makes_together(outcome: Outcome, names: Collection[str]) -> bool:
     """Whether one kernel was launched with pointers to all of these intermediates."""
-    kernels = [{id(one.kernel) for one in _pointers_to(outcome, name)} for name in names]
+    kernels = [{id(kernel) for kernel, _ in _pointers_to(outcome, name)} for name in names]
     return bool(set.intersection(*kernels))

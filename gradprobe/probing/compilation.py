@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from functools import partial
 from typing import Any
 
-from ..frontends.triton.front_end import KernelCall
+from ..frontends.triton.kernel_call import KernelCall
 from ..frontends.triton.stand_in import architecture
 from ..model.mechanisms import is_on
 from ..model.report import CompileError
@@ -28,8 +29,7 @@ class Compilation:
 
     def begin(self, record: RunRecord) -> None:
         """Has a fork ask about the launches of a run that nobody asked about yet."""
-        arch = architecture()
-        calls = {(arch, key): call for outcome in outcomes_of([record]) for key, call in outcome.calls.items()}
+        calls = _calls(record)
         waiting = {key: call for key, call in calls.items() if key not in self._keys and key not in _ASKED}
         self._keys |= dict.fromkeys(calls)
         if waiting and sys.platform == "linux" and is_on("front-end"):
@@ -63,9 +63,18 @@ def compiles(record: RunRecord) -> bool:
 
     What it interprets afterwards may no longer work: it is asked where a fork ends.
     """
-    calls = {(architecture(), key): call for outcome in outcomes_of([record]) for key, call in outcome.calls.items()}
-    waiting = [call for key, call in calls.items() if key not in _ASKED]
+    waiting = [call for key, call in _calls(record).items() if key not in _ASKED]
     return not (waiting and is_on("front-end") and any(_errors_of(waiting)))
+
+
+def _calls(record: RunRecord) -> dict[Any, KernelCall]:
+    """The launches of interpreted kernels, the latest first, by what each is compiled by."""
+    arch, found = architecture(), {}
+    interpreted = [outcome.calls for outcome in outcomes_of([record]) if outcome.interpreted]
+    for call in (call for calls in interpreted for call in reversed(calls) if not call.is_warmup):
+        with contextlib.suppress(Exception):  # of arguments of the user's own making
+            found[arch, call.key] = call
+    return found
 
 
 def _asking(calls: dict[Any, KernelCall]) -> ParallelWork[list[CompileError | None]]:

@@ -18,9 +18,9 @@ from ..model.assignment import OUTPUTS
 from ..model.failures import Failure, KernelStopped, TargetFailure
 from ..model.mechanisms import gathered
 from ..model.memory_finding import MemoryFinding
-from ..numerics.memory_findings import of_access, of_breach, of_change, of_cuda, of_dtypes, of_shared
+from ..numerics.memory_findings import of_access, of_breach, of_cuda, of_dtypes
 from ..runtime.allocations import Allocations
-from ..runtime.changes import InputsBefore, Steps, Writer
+from ..runtime.changes import InputsBefore, Steps, Writer, written_by
 from ..runtime.run import Outcome, run_target
 from ..runtime.trace import Trace, expected_shapes
 from .experiment import Experiment
@@ -128,7 +128,7 @@ def observe(
     memory = gathered("memory", partial(map, of_access), watch.findings) if watch else []
     memory += gathered("memory/cuda", partial(map, of_cuda), outcome.findings)
     memory += gathered("memory/bands", partial(map, of_breach), breaches)
-    memory += map(of_shared, outcome.shared)
+    memory += outcome.shared
     if outcome.trace is not None:
         memory += of_dtypes(outcome.trace, inputs.values)
         memory += _overwritten(experiment, inputs, given, run, watch.writers if watch else {})
@@ -170,19 +170,18 @@ def _overwritten(
 
     Where nothing saw that, the target runs once more and the inputs are compared after each of its steps.
     """
-    changes = given.changes()
+    changes = given.changes(experiment.case.input_axes)
     if not changes:
         return []
     given.restore()
-    writers = {name: Writer(kernel, at.file, at.line, at.code) for name, (kernel, at) in watched.items()}
-    if any(change.index is not None and change.tensor not in writers for change in changes):
+    writers: dict[str, Writer] = dict(watched)
+    if any(change.lanes and change.tensor not in writers for change in changes):
         steps = Steps(given)
         with contextlib.suppress(Failure):
             run(steps=steps)
         given.restore()
         writers = {**steps.writers, **writers}
-    axes = {name: experiment.case.input_axes(name) for name in inputs.tensors}
-    return [of_change(change, axes[change.tensor], writers.get(change.tensor)) for change in changes]
+    return [written_by(change, *writers.get(change.tensor, ("", None))) for change in changes]
 
 
 def empty_outputs(inputs: Inputs) -> Unwritten:

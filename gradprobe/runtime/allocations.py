@@ -76,7 +76,7 @@ class Allocations:
         return found
 
     def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:
-        if not is_plain(tensor):
+        if not _is_plain(tensor):
             return tensor
         file, line = asked_at()
         place, shape = f"{Path(file).name}:{line}" if file else "", tuple(tensor.shape)
@@ -93,18 +93,14 @@ class Allocations:
         return inside
 
 
-def is_plain(tensor: Tensor) -> bool:
+def _is_plain(tensor: Tensor) -> bool:
     """Whether a tensor is a dense one of numbers, of a size that can be had twice."""
     import torch
 
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.layout == torch.strided
-        and tensor.is_floating_point()
-        and tensor.device.type in ("cpu", "cuda")
-        and 0 < tensor.untyped_storage().nbytes() < LARGEST
-        and tensor.storage_offset() == 0
-    )
+    is_dense = type(tensor) is torch.Tensor and tensor.layout == torch.strided and tensor.storage_offset() == 0
+    if not (is_dense and tensor.is_floating_point() and tensor.device.type in ("cpu", "cuda")):
+        return False
+    return 0 < tensor.untyped_storage().nbytes() < LARGEST
 
 
 def asked_at() -> tuple[str, int]:
@@ -122,9 +118,8 @@ def factory_mode(made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor
 
     aten = torch.ops.aten
     without = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided}
-    kinds = ("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full")
-    having = {getattr(aten, kind) for kind in kinds}
-    having |= {aten.clone, aten._to_copy} if copies else set()
+    kinds = [form % kind for kind in ("zeros", "ones", "full") for form in ("%s", "%s_like", "new_%s")]
+    having = {getattr(aten, kind) for kind in kinds} | ({aten.clone, aten._to_copy} if copies else set())
 
     class Mode(TorchDispatchMode):
         # Without it torch refuses flex_attention and its like. What one allocates inside is its own affair.

@@ -1,19 +1,21 @@
-"""The inputs that a run changed: which, where, and what changed them."""
+"""The inputs that a run changed: which, where, and what changed them; and gradients in the memory of other tensors."""
 
 from __future__ import annotations
 
 import itertools
 import linecache
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..frontends.triton.launches import storage_of
+from ..frontends.triton.kernel_call import storage_of
 from ..inputs.guard_bands import mapped, same_bits
 from ..inputs.tensor_layouts import Inputs, write
 from ..model.assignment import OUTPUTS
-from ..model.intermediates import title
+from ..model.intermediates import slots, title
+from ..model.memory_finding import CHANGED, SHARED, MemoryFinding
+from ..source.text import SourceLine
 from .allocations import asked_at, factory_mode
 
 if TYPE_CHECKING:
@@ -23,31 +25,8 @@ if TYPE_CHECKING:
 _ITS_OWN = (*OUTPUTS, "delta")
 
 
-@dataclass(frozen=True)
-class InputChange:
-    """An input that does not hold the bits that it held before."""
-
-    tensor: str
-    index: tuple[int, ...] | None
-    """The first element that differs; None where the tensor object was made another view."""
-    before: str
-    after: str
-    """The value that stood there, and the value now; for a view, its shape and strides."""
-    count: int
-    """How many elements differ."""
-    total: int
-
-
-@dataclass(frozen=True)
-class Writer:
-    """The kernel or the line of Python that changed an input first."""
-
-    kernel: str = ""
-    """"" where it is a line of Python."""
-    file: str = ""
-    line: int | None = None
-    """None where only the kernel is known."""
-    code: str = ""
+Writer = tuple[str, SourceLine | None]
+"""The kernel that changed an input first, "" where Python did; and its line, where that is known."""
 
 
 class InputsBefore:
@@ -55,21 +34,33 @@ class InputsBefore:
 
     def __init__(self, inputs: Inputs, allowed: Collection[str]) -> None:
         """`allowed` names the inputs that the target may write over."""
-        names = [name for name in inputs.tensors if name not in _ITS_OWN and name not in allowed]
-        self._tensors = {name: inputs.tensors[name] for name in names}
+        left_alone = {*_ITS_OWN, *allowed}
+        self._tensors = {name: tensor for name, tensor in inputs.tensors.items() if name not in left_alone}
         # The same memory, since a target may turn a tensor that it was given into another view, in place.
         self._memory = {name: tensor.detach() for name, tensor in self._tensors.items()}
         self._values = inputs.values
 
-    def changes(self) -> tuple[InputChange, ...]:
-        """The inputs that differ now, compared bit by bit, so that a NaN equals itself."""
-        found = (look(name) for name in self._tensors for look in (self._bits, self._view))
-        return tuple(change for change in found if change is not None)
+    def changes(self, axes: Callable[[str], str]) -> list[MemoryFinding]:
+        """The inputs that differ now, compared bit by bit, so that a NaN equals itself.
+
+        Args:
+            axes: of an input, one letter each; "" where its elements have no place.
+        """
+        found = []
+        for name, now in self._memory.items():
+            differ = self._differing(name)
+            if differ is not None:
+                found.append(_overwritten(name, differ, self._values[name], now, axes(name)))
+            before, after = map(_view, (now, self._tensors[name]))
+            if before != after:
+                words = f"{name}, an input, is another view after the run: {after}; it had {before}"
+                found.append(MemoryFinding(CHANGED, name, words, access="store"))
+        return found
 
     def changed(self, storage: int | None = None) -> Iterator[str]:
         """The names of the inputs whose bits differ; only those in `storage` where it is given."""
         for name, tensor in self._memory.items():
-            if storage in (None, tensor.untyped_storage().data_ptr()) and self._bits(name) is not None:
+            if storage in (None, tensor.untyped_storage().data_ptr()) and self._differing(name) is not None:
                 yield name
 
     def restore(self) -> None:
@@ -78,18 +69,40 @@ class InputsBefore:
             write(tensor, self._values[name])
             self._tensors[name].data = tensor
 
-    def _bits(self, name: str) -> InputChange | None:
-        now, before = self._memory[name], self._values[name]
-        differ = ~same_bits(now, before)
-        if not bool(differ.any()):  # a sum would take eight bytes an element
-            return None
-        count, index = int(differ.sum()), tuple(differ.nonzero()[0].tolist())
-        return InputChange(name, index, _number(before[index]), _number(now[index]), count, now.numel())
+    def _differing(self, name: str) -> Tensor | None:
+        differ = ~same_bits(self._memory[name], self._values[name])
+        return differ if bool(differ.any()) else None  # a sum would take eight bytes an element
 
-    def _view(self, name: str) -> InputChange | None:
-        views = (self._tensors[name], self._memory[name])
-        now, before = (f"shape {list(view.shape)} with strides {list(view.stride())}" for view in views)
-        return None if now == before else InputChange(name, None, before, now, 0, self._memory[name].numel())
+
+def _overwritten(name: str, differ: Tensor, before: Tensor, now: Tensor, axes: str) -> MemoryFinding:
+    index, count = tuple(differ.nonzero()[0].tolist()), int(differ.sum())
+    was, became = _number(before[index]), _number(now[index])
+    place: tuple[int | None, ...] = (None,) * 4
+    if axes:  # batch, head, row and column
+        padded = (index if axes[0] in "b1" else (0, *index)) + (0,) * 4
+        place = tuple(at if letter else None for at, letter in zip(padded, slots(axes), strict=False))
+    at = f"{name}[{', '.join(map(str, index))}]"
+    changed = f"{at} was {was} and is {became}; {count:,} of {now.numel():,} elements differ"
+    words = f"{name}, an input, is overwritten: {changed}"
+    return MemoryFinding(
+        CHANGED, name, words, access="store", lanes=count, place=place, actual=became, expected=was
+    )  # fmt: skip
+
+
+def written_by(change: MemoryFinding, kernel: str, line: SourceLine | None) -> MemoryFinding:
+    """The same with the kernel or the line of Python that did it."""
+    parts = [kernel] if kernel else []
+    if line is not None:
+        parts += [f"line {line.line}" if kernel else line.place, f"`{line.code}`"]
+    if not parts:
+        return change
+    sentence = change.sentence.replace("is overwritten", f"is overwritten by {', '.join(parts)}", 1)
+    where = (line.file, line.line, line.code) if line is not None else ("", None, "")
+    return replace(change, sentence=sentence, kernel=kernel, file=where[0], line=where[1], code=where[2])
+
+
+def _view(tensor: Tensor) -> str:
+    return f"shape {list(tensor.shape)} with strides {list(tensor.stride())}"
 
 
 def _number(element: Tensor) -> str:
@@ -106,7 +119,7 @@ class Steps:
     def launched(self, kernel: str) -> None:
         """Notes the inputs that a kernel has just changed."""
         for name in self.given.changed():
-            self.writers.setdefault(name, Writer(kernel))
+            self.writers.setdefault(name, (kernel, None))
 
     def operations(self) -> Any:
         """While entered, notes the inputs that operations of torch change, with the line of Python that called them."""
@@ -114,25 +127,15 @@ class Steps:
         def wrote(tensor: Tensor) -> None:
             for name in self.given.changed(tensor.untyped_storage().data_ptr()):
                 file, line = asked_at()
-                self.writers.setdefault(name, Writer("", file, line or None, linecache.getline(file, line).strip()))
+                at = SourceLine(file, line, linecache.getline(file, line).strip()) if file else None
+                self.writers.setdefault(name, ("", at))
 
         return factory_mode(lambda tensor, has_values: tensor, wrote, copies=False)
 
 
-@dataclass(frozen=True)
-class Shared:
-    """A gradient, some of whose elements lie in the memory of another tensor."""
-
-    name: str
-    other: str
-    """An input or another gradient."""
-    count: int
-    """How many elements of the gradient."""
-
-
 def shared(
     result: object, given: Mapping[str, Tensor], allowed: Collection[str], *, by_autograd: bool
-) -> Iterator[Shared]:
+) -> Iterator[MemoryFinding]:
     """What each gradient shares with the inputs and with later gradients. Disjoint parts of one buffer share nothing.
 
     Autograd may return one tensor as several gradients, or dO itself as the gradient of a summand. It clones them where
@@ -143,34 +146,37 @@ def shared(
         given: what it was given, including the tensors to write into.
         allowed: the inputs that it may write over.
     """
-    held = {title(name): given[name] for name in OUTPUTS if name in given}
-    returned = result.items() if isinstance(result, Mapping) else ()
-    held |= {title(str(key)): tensor for key, tensor in returned if tensor is not None}
-    gradients = {name: held[name] for name in map(title, OUTPUTS) if name in held}
-    apart = {*OUTPUTS, *allowed, *(["do"] if by_autograd else [])}
-    inputs = {name: tensor for name, tensor in given.items() if name not in apart}
-    pairs = itertools.product(gradients, inputs)
-    among = () if by_autograd else itertools.combinations(gradients, 2)
-    every = {**inputs, **gradients}
-    for name, other in itertools.chain(pairs, among):
-        if count := _elements_of_both(every[name], every[other]):
-            yield Shared(name, other, count)
+    returned = result if isinstance(result, Mapping) else {}
+    found = {title(name): given[name] for name in OUTPUTS if name in given}
+    found |= {title(str(key)): tensor for key, tensor in returned.items() if tensor is not None}
+    gradients = {name: found[name] for name in map(title, OUTPUTS) if name in found}
+    left_out = {*OUTPUTS, *allowed, *(["do"] if by_autograd else [])}
+    inputs = {name: tensor for name, tensor in given.items() if name not in left_out}
+    pairs = list(itertools.product(gradients, inputs))
+    pairs += [] if by_autograd else itertools.combinations(gradients, 2)
+    tensors = {**inputs, **gradients}
+    for name, other in pairs:
+        if count := _elements_of_both(tensors[name], tensors[other]):
+            words = f"{name} lies in the memory of {other}: {count:,} of its elements are also its own"
+            yield MemoryFinding(SHARED, name, f"{words}, and whatever changes one changes the other")
 
 
-def _elements_of_both(one: Tensor, other: Tensor) -> int:
+def _elements_of_both(tensor: Tensor, other: Tensor) -> int:
     """How many elements of one tensor share a byte with the other."""
     import torch
 
-    if one.device != other.device or storage_of(one) != storage_of(other) or not (one.numel() and other.numel()):
+    if tensor.device != other.device or storage_of(tensor) != storage_of(other):
         return 0
-    unit = math.gcd(one.element_size(), other.element_size())
-    held = mapped(-(-one.untyped_storage().nbytes() // unit), torch.bool)
-    _laid(other, held, unit).fill_(True)
-    return int(_laid(one, held, unit).any(-1).sum())
+    if not (tensor.numel() and other.numel()):
+        return 0
+    unit = math.gcd(tensor.element_size(), other.element_size())
+    taken = mapped(-(-tensor.untyped_storage().nbytes() // unit), torch.bool)
+    _laid(other, taken, unit).fill_(True)
+    return int(_laid(tensor, taken, unit).any(-1).sum())
 
 
-def _laid(tensor: Tensor, held: Tensor, unit: int) -> Tensor:
-    """[*shape, units of one element] the tensor's elements in `held`, an entry for each unit of its storage."""
+def _laid(tensor: Tensor, units: Tensor, unit: int) -> Tensor:
+    """[*shape, units of one element] the tensor's elements, where there is an entry for each unit of its storage."""
     size = tensor.element_size() // unit
     strides = [step * size for step in tensor.stride()]
-    return held.as_strided([*tensor.shape, size], [*strides, 1], tensor.storage_offset() * size)
+    return units.as_strided([*tensor.shape, size], [*strides, 1], tensor.storage_offset() * size)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,17 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ..frontends.cuda import CudaFinding, Watch, watched
 from ..frontends.cuda.kernel import KernelEntry
 from ..frontends.triton import interpreting
-from ..frontends.triton.front_end import KernelCall
-from ..frontends.triton.launches import (
-    Configuration,
-    Launched,
-    Numbers,
-    Pointer,
-    given_where_they_lay,
-    one_configuration,
-    recorded_launches,
-    storage_of,
-)
+from ..frontends.triton.kernel_call import KernelCall, storage_of
+from ..frontends.triton.launches import Configuration, Launched, one_configuration, recorded_launches
 from ..frontends.triton.limits import is_limit, limit_way_out
 from ..frontends.triton.raised import compiler_words, innermost_line, stood_there, whole_tracebacks
 from ..frontends.triton.stand_in import gpu_stood_in
@@ -32,6 +22,7 @@ from ..model.assignment import AS_SAVED, taken
 from ..model.case import Case
 from ..model.failures import DeviceLost, NoRoom, Refusal, TargetFailure, text_of
 from ..model.intermediates import GRADIENT_OF, lookup
+from ..model.memory_finding import MemoryFinding
 from ..processes.resource_limits import words_of_loss
 from ..targets.bind import bind
 from ..targets.find import Target
@@ -39,7 +30,7 @@ from ..targets.naming import LoadedSource, source_of
 from ..targets.returned import as_tensors, by_name
 from ..targets.warned import kept_warnings, warned_once, warning_lines
 from .arithmetic import Dots, matmuls_watched, of_autograd, of_cuda, of_triton
-from .changes import Shared, shared
+from .changes import shared
 from .trace import Trace, plain_results, read_trace, straightened
 
 if TYPE_CHECKING:
@@ -47,6 +38,8 @@ if TYPE_CHECKING:
 
 # What a wrapper raises on purpose. Anything else (IndexError, AttributeError, ...) is an accident, not a refusal.
 _DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError)
+# What the driver and allocators say.
+_ACCIDENTS = ("CUDA error", "[CUDA]", "CUDA_ERROR_", "out of memory", "DefaultCPUAllocator: ")
 # A message of a target that has more lines is cut behind its first paragraph.
 _LONGEST_LINES = 12
 # What tensor descriptors require of a layout, in the words of Triton's interpreter.
@@ -77,18 +70,14 @@ class Outcome:
     """Where CUDA kernels of a source ran, "cuda" or "cuda-on-cpu"; "" where none did."""
     findings: tuple[CudaFinding, ...] = ()
     """The faults of memory of CUDA kernels on the CPU."""
-    shared: tuple[Shared, ...] = ()
+    shared: tuple[MemoryFinding, ...] = ()
     """The gradients that share memory with an input or with another gradient."""
     warned: tuple[str, ...] = ()
     """What the target warned of, in this run or before."""
     configurations: tuple[Configuration, ...] = ()
     """The configurations of autotuned kernels that ran, where none was chosen by time."""
-    pointers: tuple[Pointer, ...] = ()
-    """The tensors that its Triton kernels were given."""
-    numbers: tuple[Numbers, ...] = ()
-    """The whole numbers that each launch of a Triton kernel was given."""
-    calls: Mapping[Any, KernelCall] = field(default_factory=dict)
-    """The launches of interpreted kernels, one of each way in which a kernel would be compiled."""
+    calls: tuple[KernelCall, ...] = ()
+    """The launches of Triton kernels, in order."""
     dots: tuple[Dots, ...] = ()
     """How float32 was multiplied on a GPU, as far as that could be read."""
 
@@ -128,69 +117,68 @@ def run_target(
     # In the interpreter, and where all configurations are asked for, nothing is chosen by time.
     chosen = interpreting() or case.configs == "all"
     configured = one_configuration(ran, dict(case.pinned)) if chosen else nullcontext()
-    lost = _telling_of_a_lost_device(target, inputs)
-    with recorded_launches(inputs.tensors, launched) as record, watched(watch):
+    refused, result = None, None
+    with recorded_launches(launched) as record, watched(watch):
         try:
-            with instrumentation, lost, gpu_stood_in(as_cuda=case.as_cuda), configured, whole_tracebacks():
+            with instrumentation, gpu_stood_in(as_cuda=case.as_cuda), configured, whole_tracebacks():
                 result = _call(target, case, arguments, inputs, dots)
                 if inputs.tensors["q"].is_cuda:
                     import torch
 
                     torch.cuda.synchronize()
-        except (TargetFailure, NoRoom):
-            raise
-        except Exception as error:
-            if not _refuses(error):
-                raise TargetFailure(*_raised(target, case, inputs, error, record.calls.failed)) from error
-            if inputs.layout in ("contiguous", AS_SAVED):
-                raise Refusal(*_raised(target, case, inputs, error)) from error
-            words, kernels = _error_in_words(error), _sources(record.kernels, watch.launches)
-            return Outcome(None, words, kernels, interpreting(), tuple(record.kernels), frozenset(record.taken))
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # SystemExit, and what test runners fail and skip by
-            raise TargetFailure(*_raised(target, case, inputs, error)) from error
+        except BaseException as error:
+            refused = _refusal(target, case, inputs, error, record.failed)
+    named: dict[str, Any] = {
+        "kernels": _sources([call.kernel.fn for call in record.calls], watch.launches),
+        "interpreted": interpreting(),
+        "launched": tuple(call.kernel.fn for call in record.calls),
+        "taken": frozenset(_in_place(inputs.tensors, record.calls, watch.given)),
+    }
+    if refused is not None:
+        return Outcome(None, refused, **named)
+    subject = f"target {target.name!r}"
     outputs = {name: inputs.tensors[name] for name in target.outputs if name in inputs.tensors}
     result = as_tensors(result) if target.is_backward else result
-    named = by_name(target.function, result) if isinstance(result, (tuple, list)) else None
-    result, *how = named or (result,)
-    result = plain_results(result, f"target {target.name!r}")
-    trace = read_trace(result, case, f"target {target.name!r}", outputs)
+    by_names = by_name(target.function, result) if isinstance(result, (tuple, list)) else None
+    result, *how = by_names or (result,)
+    result = plain_results(result, subject)
+    trace = read_trace(result, case, subject, outputs)
     units = dict.fromkeys(entry.unit for entry in watch.launches)
     left_out = [unit.source.left_out for unit in units if not unit.has_host]
-    equal = (stores.sentence for stores in watch.equal_stores)
-    notes = (*how, *filter(None, left_out), *equal)
+    equal = [stores.sentence for stores in watch.equal_stores]
     items = result.items() if isinstance(result, Mapping) else ()
     return Outcome(
-        trace=trace,
-        refused=None,
-        kernels=_sources(record.kernels, watch.launches),
-        interpreted=interpreting(),
-        launched=tuple(record.kernels),
-        taken=frozenset(record.taken | given_where_they_lay(inputs.tensors, watch.given)),
-        notes=notes,
+        trace,
+        None,
+        **named,
+        notes=(*how, *filter(None, left_out), *equal),
         storages={storage_of(tensor): str(name) for name, tensor in items if tensor is not None},
         cuda=max(watch.backends, default=""),
         findings=tuple(watch.findings),
         shared=tuple(shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
         warned=kept_warnings(),
         configurations=tuple(dict.fromkeys(ran)),
-        pointers=tuple(record.pointers.values()),
-        numbers=tuple(record.numbers),
-        calls=record.calls.by_key,
+        calls=tuple(record.calls),
         dots=() if case.device == "cpu" else _read(record.compiled, watch.launches, dots),
     )
+
+
+def _in_place(inputs: Mapping[str, Tensor], calls: list[KernelCall], of_cuda: Iterable[Tensor]) -> Iterator[str]:
+    """The inputs whose storage kernels were given; copies have storages of their own."""
+    given = {storage for call in calls for _, storage in call.pointers} | {storage_of(tensor) for tensor in of_cuda}
+    return (name for name, tensor in inputs.items() if storage_of(tensor) in given)
 
 
 def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs, dots: list[Dots]) -> object:
     import numpy as np
 
-    with warned_once(), np.errstate(all="ignore"):
-        on_gpu = inputs.tensors["q"].is_cuda
-        with target.surroundings.inside(), matmuls_watched(dots) if on_gpu else nullcontext():
-            if target.is_backward:
-                return target.function(**arguments)
-            return _through_autograd(target, case, arguments, inputs.tensors["do"], dots)
+    products = matmuls_watched(dots) if inputs.tensors["q"].is_cuda else nullcontext()
+    with warned_once(), np.errstate(all="ignore"), target.surroundings.inside(), products:
+        if target.is_backward:
+            return target.function(**arguments)
+        return _through_autograd(target, case, arguments, inputs.tensors["do"], dots)
 
 
 def _through_autograd(
@@ -228,25 +216,9 @@ def _backward(output: Tensor, do: Tensor, leaves: list[Tensor]) -> tuple[Tensor 
 
     if output.shape != do.shape:  # which torch refuses, in its own words
         return torch.autograd.grad(output, leaves, do, allow_unused=True)
-    return torch.autograd.grad(_gradient_handed_in()(output, do), leaves, allow_unused=True)
-
-
-@functools.cache
-def _gradient_handed_in() -> Callable[[Tensor, Tensor], Tensor]:
-    """(O, dO) -> a scalar whose gradient for O is dO. Given dO itself, autograd would import sympy: a second."""
-    import torch
-
-    class HandedIn(torch.autograd.Function):
-        @staticmethod
-        def forward(context: Any, output: Tensor, do: Tensor) -> Tensor:
-            context.do = do
-            return output.new_zeros(())
-
-        @staticmethod
-        def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-            return context.do, None
-
-    return HandedIn.apply
+    # Given dO itself, autograd would import sympy: a second.
+    output.register_hook(lambda gradient: do.to(gradient.dtype))
+    return torch.autograd.grad(output.sum(), leaves, allow_unused=True)
 
 
 def _by_name(target: Target, result: object) -> dict[str, Any]:
@@ -269,20 +241,42 @@ def _by_name(target: Target, result: object) -> dict[str, Any]:
     return {"O": output} | exposed
 
 
-@contextmanager
-def _telling_of_a_lost_device(target: Target, inputs: Inputs) -> Iterator[None]:
-    """Asks the device after any exception: once the device is lost, every exception follows from that."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        if (words := words_of_loss()) is None:
-            raise
+def _refusal(
+    target: Target, case: Case, inputs: Inputs, error: BaseException, failed: KernelCall | None
+) -> str:  # fmt: skip
+    """The words with which a target refused a layout.
+
+    Args:
+        failed: the launch that raised, of a kernel in the interpreter.
+
+    Raises:
+        DeviceLost, Refusal, TargetFailure: that is not what it did.
+    """
+    name, layout = f"target {target.name!r}", inputs.layout
+    # Once the device is lost, every exception follows from that.
+    if (lost := words_of_loss()) is not None:
         raise DeviceLost(
-            f"target {target.name!r} left this process without its device ({inputs.layout}): {words}",
+            f"{name} left this process without its device ({layout}): {lost}",
             "gradprobe check TARGET --device cpu watches every access; --sanitize memcheck names the line on the GPU",
         ) from error
+    if isinstance(error, (TargetFailure, NoRoom)):
+        raise error
+    refuses, inner = isinstance(error, Exception) and _refuses(error), _in_the_kernel(error)
+    sentence = _error_in_words(error)
+    if refuses and layout not in ("contiguous", AS_SAVED):
+        return sentence
+    kind, _, words = sentence.partition(": ")
+    if isinstance(inner, TypeError) and case.window is not None and "window" in target.takes:
+        pair = f"{target.takes['window']}={case.window}"
+        words += f"; it was passed the pair {pair}, which --window says"
+    message, way_out = f"{name} raised {kind} ({layout}): {words}", "--traceback shows where"
+    if not refuses and failed is not None and interpreting() and is_limit(inner, failed):
+        message = f"Triton's interpreter cannot run {name}, which compiles ({layout}): {words}"
+        way_out = limit_way_out(words)
+    changed = target.surroundings.sentence
+    changes = f"it changes, for all of its process, {changed}; " if changed else ""
+    details = (*stood_there(error, case), *warning_lines(kept_warnings()))
+    raise (Refusal if refuses else TargetFailure)(message, f"{changes}{way_out}", details) from error
 
 
 def _refuses(error: Exception) -> bool:
@@ -292,40 +286,15 @@ def _refuses(error: Exception) -> bool:
     if inner is not error and isinstance(inner, AssertionError) and str(inner) in _OF_DESCRIPTORS:
         return True
     words = text_of(error)
-    of_driver = any(word in words for word in ("CUDA error", "[CUDA]", "CUDA_ERROR_"))
-    without_room = "out of memory" in words or "DefaultCPUAllocator: " in words
-    is_accident = of_driver or without_room or type(error).__module__.partition(".")[0] == "triton"
+    is_accident = type(error).__module__.partition(".")[0] == "triton" or any(word in words for word in _ACCIDENTS)
     return isinstance(error, _DELIBERATE) and not is_accident
-
-
-def _raised(
-    target: Target, case: Case, inputs: Inputs, error: BaseException, failed: KernelCall | None = None
-) -> tuple[str, str, tuple[str, ...]]:
-    """The message, the way out and the details of a failure.
-
-    Args:
-        failed: the launch that raised, of a kernel in the interpreter.
-    """
-    kind, _, words = _error_in_words(error).partition(": ")
-    if isinstance(_in_the_kernel(error), TypeError) and case.window is not None and "window" in target.takes:
-        pair = f"{target.takes['window']}={case.window}"
-        words += f"; it was passed the pair {pair}, which --window says"
-    made = (
-        f"it changes, for all of its process, {target.surroundings.sentence}; " if target.surroundings.sentence else ""
-    )
-    message = f"target {target.name!r} raised {kind} ({inputs.layout}): {words}"
-    way_out = "--traceback shows where"
-    if failed is not None and is_limit(_in_the_kernel(error), failed):
-        message = f"Triton's interpreter cannot run target {target.name!r}, which compiles ({inputs.layout}): {words}"
-        way_out = limit_way_out(words)
-    return message, f"{made}{way_out}", (*stood_there(error, case), *warning_lines(kept_warnings()))
 
 
 def _error_in_words(error: BaseException) -> str:
     """One line for an exception. The line of code is added where there is no message, or where a kernel raised it."""
     inner = _in_the_kernel(error)
-    if told := compiler_words(error):
-        return f"{type(error).__name__}: {told}"
+    if refused := compiler_words(error):
+        return f"{type(error).__name__}: {refused}"
     words = text_of(inner).strip()
     if inner is not error and isinstance(inner, LookupError):  # whose words are only what was not found
         words = f"{type(inner).__name__}: {words}"
@@ -347,10 +316,10 @@ def _in_the_kernel(error: BaseException) -> BaseException:
 def _read(compiled: set[Any], entries: list[KernelEntry], of_torch: list[Dots]) -> tuple[Dots, ...]:
     """How dots multiplied float32, each way of each kernel once, in an order of their names."""
     found = {*of_triton(compiled), *of_cuda(entries), *of_torch}
-    return tuple(sorted(found, key=lambda one: (one.by, one.way, one.file, one.lines)))
+    return tuple(sorted(found, key=lambda dots: (dots.by, dots.way, dots.file, dots.lines)))
 
 
-def _sources(launches: list[Any], entries: list[KernelEntry]) -> tuple[LoadedSource, ...]:
-    of_triton = [source_of(kernel) for kernel in dict.fromkeys(launches)]
+def _sources(launched: list[Any], entries: list[KernelEntry]) -> tuple[LoadedSource, ...]:
+    of_triton = [source_of(kernel) for kernel in dict.fromkeys(launched)]
     hashed = [(entry, entry.unit.source.sha256) for entry in dict.fromkeys(entries)]
     return (*of_triton, *(LoadedSource(entry.name, str(entry.file), entry.line, sha256) for entry, sha256 in hashed))

@@ -38,18 +38,20 @@ class AllocationSpread:
         """Lays what the target allocates from now on apart; whether there is anything to be laid so."""
         self.is_laid, self._count = True, 0
         self._made.clear()
-        return any(axes and place not in self.viewed for place, axes in self.asked.items())
+        for place in self.viewed:
+            self.asked.pop(place, None)
+        return any(self.asked.values())
 
     def strides(self, place: str, tensor: Tensor) -> tuple[int, ...]:
         """The strides of what is allocated at a place: with a gap of its own along each axis that was asked for.
 
         The two outer axes of three or more lie in the other order. Of what is not to be laid apart, its own strides.
         """
-        shape = tuple(tensor.shape)
-        axes = self.asked.get(place, set()) if self.is_laid and place not in self.viewed else set()
+        axes = self.asked.get(place) if self.is_laid else None
         if not axes or not tensor.is_contiguous():
             return tensor.stride()
         self._count += 1
+        shape = tensor.shape
         order = list(range(len(shape)))
         if {0, 1} <= axes and len(shape) > 2:
             order[:2] = 1, 0
@@ -81,9 +83,8 @@ class AllocationSpread:
 
     def _note(self, tensor: Tensor, *axis: int) -> None:
         place, made = self._made.get(tensor.untyped_storage().data_ptr(), ("", tensor))
-        if not place:
-            return
         if tensor.shape != made.shape:
             self.viewed.add(place)
         every = range(tensor.dim())
-        self.asked[place] |= {every[one] for one in axis if -len(every) <= one < len(every)} if axis else set(every)
+        if place:
+            self.asked[place] |= {every[at] for at in axis if -len(every) <= at < len(every)} if axis else set(every)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..model.assignment import given_back, sizes_taken, with_broadcast
 from ..model.case import Case, ranked
 from ..model.failures import TargetFailure
-from ..model.intermediates import TABLE, lookup, names
+from ..model.intermediates import TABLE, lookup, names, title
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +34,7 @@ def dtype_of(trace: Trace, name: str) -> str | None:
 
 def expected_shapes(case: Case) -> dict[str, tuple[int, ...]]:
     """The shape of every intermediate that exists in the case's family, in dataflow order."""
-    return {row.name: tuple(case.size(axis) for axis in case.axes(row.name)) for row in TABLE if case.exists(row.name)}
+    return {row.name: tuple(map(case.size, case.axes(row.name))) for row in TABLE if case.exists(row.name)}
 
 
 def read_trace(result: object, case: Case, subject: str, outputs: Mapping[str, Tensor] | None = None) -> Trace:
@@ -48,24 +48,29 @@ def read_trace(result: object, case: Case, subject: str, outputs: Mapping[str, T
         TargetFailure: not a dict, nothing in it, an unknown name, one name twice, not a tensor, or a wrong shape.
     """
     result = {} if result is None and outputs else result
+    known = ", ".join(names())
     if not isinstance(result, Mapping):
         or_none = f"; or None, after writing into {', '.join(outputs)}" if outputs else "; or the tuple (dq, dk, dv)"
         raise TargetFailure(
             f"{subject} must return a dict of named intermediates, got {type(result).__name__}",
-            f"return any of {', '.join(names())}, for example {{'dQ': dq, 'dK': dk, 'dV': dv}}{or_none}",
+            f"return any of {known}, for example {{'dQ': dq, 'dK': dk, 'dV': dv}}{or_none}",
         )
-    values = {}
+    values: dict[str, Tensor] = {}
     for key, tensor in result.items():
-        if tensor is not None:
-            name = _name(key, case, subject)
-            if name in values:
-                raise TargetFailure(f"{subject} returned {name} twice, once as {key!r}", "keep one of them")
-            values[name] = _checked(tensor, name, case, subject)
+        if tensor is None:
+            continue
+        row = lookup(str(key))
+        if row is None:
+            raise TargetFailure(f"{subject} returned an unknown intermediate {key!r}", f"known: {known}")
+        if not case.exists(row.name):
+            raise TargetFailure(f"{subject} returned {row.name}, which does not exist in this case", "leave it out")
+        if row.name in values:
+            raise TargetFailure(f"{subject} returned {row.name} twice, once as {key!r}", "keep one of them")
+        values[row.name] = _checked(tensor, row.name, case, subject)
     for key, tensor in (outputs or {}).items():
-        name = _name(key, case, subject)
-        values.setdefault(name, tensor.detach().clone())
+        values.setdefault(title(key), tensor.detach().clone())
     if not values:
-        raise TargetFailure(f"{subject} returned nothing to compare", f"return any of {', '.join(names())}")
+        raise TargetFailure(f"{subject} returned nothing to compare", f"return any of {known}")
     order = [name for name in expected_shapes(case) if name in values]
     return Trace({name: values[name] for name in order}, dict.fromkeys(order, "exported"))
 
@@ -95,15 +100,6 @@ def _plain(value: object, subject: str) -> object:
     return plain
 
 
-def _name(key: object, case: Case, subject: str) -> str:
-    row = lookup(str(key))
-    if row is None:
-        raise TargetFailure(f"{subject} returned an unknown intermediate {key!r}", f"known: {', '.join(names())}")
-    if not case.exists(row.name):
-        raise TargetFailure(f"{subject} returned {row.name}, which does not exist in this case", "leave it out")
-    return row.name
-
-
 def _checked(tensor: object, name: str, case: Case, subject: str) -> Tensor:
     import torch
 
@@ -131,13 +127,13 @@ def straightened(tensor: Tensor, name: str, case: Case, subject: str) -> Tensor:
     plain, got = expected_shapes(case)[name], tuple(tensor.shape)
     expected = sizes_taken(plain, name, case.shapes)
     if got == (*expected, 1):  # a sum that keeps its axis
-        return straightened(tensor.squeeze(-1), name, case, subject)
-    if got == expected:
-        return given_back(tensor, name, case.shapes)
+        tensor, got = tensor.squeeze(-1), expected
     # A target with rows before heads may give LSE and delta in either order.
     rows_first = case.shapes.find("l") < case.shapes.find("h")
-    if rows_first and len(got) in (2, 3) and got == (*expected[:-2], expected[-1], expected[-2]):
-        return given_back(tensor.transpose(-1, -2), name, case.shapes)
+    if rows_first and len(got) in (2, 3) and got != expected and got == (*expected[:-2], expected[-1], expected[-2]):
+        tensor, got = tensor.transpose(-1, -2), expected
+    if got == expected:
+        return given_back(tensor, name, case.shapes)
     swapped = len(expected) == 4 and got == (expected[0], expected[2], expected[1], expected[3])
     axes = ", ".join(case.axes(name) if expected == plain else case.shapes)
     words = f"{subject} returned {name} of the wrong shape: expected [{axes}] = {list(expected)}, got {list(got)}"

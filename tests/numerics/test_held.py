@@ -88,7 +88,8 @@ def held(change, value):
     inputs = place({"q": torch.tensor([[1.0, value], [torch.nan, 0.0]])}, (("all", "distinct"),))
     given = InputsBefore(inputs, ())
     change(inputs.tensors["q"])
-    return [(one.tensor, one.index, one.before, one.after, one.count) for one in given.changes()]
+    changes = given.changes(lambda name: "")
+    return [(one.sentence.partition(": ")[2], one.expected, one.actual, one.lanes) for one in changes]
 
 
 @pytest.mark.parametrize(
@@ -96,8 +97,16 @@ def held(change, value):
     [
         (lambda q: None, 2.0, []),
         (lambda q: q.mul_(1.0), torch.nan, []),
-        (lambda q: q[0, 1].fill_(-0.0), 0.0, [("q", (0, 1), "0", "-0", 1)]),
-        (lambda q: q[1, 0].fill_(7.0), 2.0, [("q", (1, 0), "nan", "7", 1)]),
+        (
+            lambda q: q[0, 1].fill_(-0.0),
+            0.0,
+            [("q[0, 1] was 0 and is -0; 1 of 4 elements differ", "0", "-0", 1)],
+        ),
+        (
+            lambda q: q[1, 0].fill_(7.0),
+            2.0,
+            [("q[1, 0] was nan and is 7; 1 of 4 elements differ", "nan", "7", 1)],
+        ),
     ],
 )
 def test_bits_are_compared_so_that_a_nan_is_itself_and_a_zero_of_another_sign_is_a_change(change, value, found):

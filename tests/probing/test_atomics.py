@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gradprobe.frontends.triton.launches import Pointer
+from gradprobe.frontends.triton.kernel_call import KernelCall, Pointed
 from gradprobe.probing.atomics import makes_together
 
 
@@ -22,6 +22,6 @@ from gradprobe.probing.atomics import makes_together
 )
 def test_one_kernel_makes_two_results_where_it_was_given_both(pointers, together):
     kernels = {name: object() for name, _, _ in pointers}
-    given = tuple(Pointer(kernels[name], parameter, storage) for name, parameter, storage in pointers)
-    outcome = SimpleNamespace(pointers=given, storages={1: "dQ", 2: "dK"})
+    calls = [KernelCall(kernels[name], {parameter: Pointed(None, storage)}) for name, parameter, storage in pointers]
+    outcome = SimpleNamespace(calls=calls, storages={1: "dQ", 2: "dK"})
     assert makes_together(outcome, ("dQ", "dK")) is together

@@ -3,12 +3,10 @@
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from gradprobe.frontends.triton.raised import _options_of, _plain
+from gradprobe.frontends.triton.raised import _option
 from gradprobe.model.case import Case
 from tests.cli.command import ROOT
 from tests.runtime.raising_cases import assert_told
@@ -36,15 +34,9 @@ except Exception as error:
 """
 
 
-def test_a_bfloat16_number_is_told_as_the_number_that_its_bits_are():
-    handle = SimpleNamespace(data=np.array([0x3FC0], np.uint16))
-    assert _plain(SimpleNamespace(handle=handle, shape=(), dtype="bf16")) == 1.5
-
-
 def test_a_number_is_no_length_where_it_may_be_all_heads_of_a_row():
     case = Case(family="softmax", heads=3, seqlen_q=72, seqlen_k=72, head_dim=24, head_dim_v=24)
-    assert _options_of(72, case) == ["--seqlen", "--heads times --head-dim"]
-    assert _options_of(24, case) == ["--head-dim"]
+    assert (_option(72, case), _option(24, case)) == ("", " (as --head-dim)")
 
 
 @pytest.mark.nightly

@@ -6,7 +6,7 @@ import sys
 from functools import partial
 
 from ...processes.forks import ParallelWork
-from .front_end import KernelCall
+from .kernel_call import KernelCall
 
 # What the interpreter raises of what it lacks. A kernel's own assertion is no limit.
 _KINDS = (AttributeError, TypeError, NotImplementedError, NameError, ValueError)

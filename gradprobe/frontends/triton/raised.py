@@ -1,15 +1,12 @@
-"""What stood where a target raised: the line, in a kernel or around it, its variables, and which are the case's."""
+"""What stood where a target raised: the line, in a kernel or around it, its variables, and what called it."""
 
 from __future__ import annotations
 
 import ast
-import builtins
-import difflib
 import linecache
-import re
 import sys
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +21,6 @@ from . import interpreting
 
 # Lines further out that are told too, variables of a line, and letters of a value and of code.
 _OUTER, _VARIABLES, _LETTERS, _CODE = 3, 8, 40, 100
-_SIDE_BY_SIDE = "--heads times --head-dim"
 
 
 @dataclass(frozen=True)
@@ -81,37 +77,38 @@ def stood_there(error: BaseException, case: Case) -> tuple[str, ...]:
     Nothing where no line of the user's is known, or where a variable of it breaks whoever looks at it.
     """
     try:
-        return tuple(_explanation(error, case))
+        steps = list(_steps(error))
+        return tuple(_explanation(steps, _program(error), case)) if steps else ()
     except Exception:  # of objects of the target's own making; the message stands without
         return ()
 
 
-def _explanation(error: BaseException, case: Case) -> Sequence[str]:
-    steps = list(_steps(error))
-    if not steps:
-        return ()
+def _explanation(steps: list[_Step], program: str, case: Case) -> Iterator[str]:
     *outer, inner = steps
-    place, names = inner.place, _names(inner.place)
-    values = [told for name in names if name in inner.scope and (told := _value(name, inner.scope[name], case))]
-    called = [step.place.sentence for step in reversed(outer)]
-    code = [f"    {place.code}"] if place.code else []
-    variables = [f"    {told}" for told in values[:_VARIABLES]]
-    head = f"{place.sentence.removesuffix(f': {place.code}')}{_program(error)}"
-    return head, *code, *variables, *called[:_OUTER], *_remarks(error, inner, case)
+    place = inner.place
+    yield place.sentence.removesuffix(f": {place.code}") + program
+    if place.code:
+        yield f"    {place.code}"
+    names = [name for name in _names(place) if name in inner.scope]
+    values = filter(None, [_value(name, inner.scope[name], case) for name in names])
+    yield from [f"    {value}" for value in values][:_VARIABLES]
+    yield from [step.place.sentence for step in reversed(outer)][:_OUTER]
 
 
 def _steps(error: BaseException) -> Iterator[_Step]:
     """From the outside in: of what called the kernel, of the kernel, and of what the kernel calls."""
-    told: set[int] = set()
-    for each in _chain(error):
-        for frame, line in _frames(each.__traceback__):
-            generator = frame.f_locals.get("self")
-            if {"lscope", "begin_line"} <= getattr(generator, "__dict__", {}).keys():  # what compiles a kernel
-                if id(generator) not in told:
-                    told.add(id(generator))
-                    yield from _of_compiler(generator)
-            elif is_users(frame.f_code.co_filename) and id(frame) not in told:
-                told.add(id(frame))
+    passed: set[int] = set()
+    for trace in (each.__traceback__ for each in _chain(error)):
+        for frame, line in _frames(trace):
+            generator = frame.f_locals.get("self")  # what compiles a kernel
+            compiles = {"lscope", "begin_line"} <= getattr(generator, "__dict__", {}).keys()
+            key = id(generator if compiles else frame)
+            if key in passed:
+                continue
+            passed.add(key)
+            if compiles:
+                yield from _of_compiler(generator)
+            elif is_users(frame.f_code.co_filename):
                 place = _line(frame.f_code.co_filename, line, frame.f_code.co_name)
                 yield _Step(place, ChainMap(frame.f_locals, frame.f_globals))
 
@@ -144,30 +141,25 @@ def _line(file: str, line: int, function: str) -> EndedLine:
 
 def _names(place: EndedLine) -> list[str]:
     """The names of the statement at a line, as they are read; of one that holds others, those of the line alone."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(place.file)))
-    except (SyntaxError, ValueError):
-        return []
+    tree = ast.parse("".join(linecache.getlines(place.file)))
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     holding = [node for node in statements if node.lineno <= place.line <= (node.end_lineno or 0)]
     if not holding:
         return []
     statement = max(holding, key=lambda node: node.lineno)
-    is_one = not hasattr(statement, "body")
-    found = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
-    read = [one for one in found if isinstance(one.ctx, ast.Load) and (is_one or one.lineno == place.line)]
-    return list(dict.fromkeys(one.id for one in sorted(read, key=lambda one: (one.lineno, one.col_offset))))
+    is_whole = not hasattr(statement, "body")
+    names = [node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    names.sort(key=lambda node: (node.lineno, node.col_offset))
+    return list(dict.fromkeys(node.id for node in names if is_whole or node.lineno == place.line))
 
 
 def _value(name: str, value: Any, case: Case) -> str:
     """`offs int32[32]`, `HEAD = 24 (as --head-dim)`; of a kernel what it takes; "" of what says nothing."""
-    names = getattr(value, "arg_names", None)
-    if names is not None:
+    if (names := getattr(value, "arg_names", None)) is not None:
         return f"{name}({', '.join(map(str, names))})"
     plain = _plain(value)
     if isinstance(plain, (bool, int, float, str, type(None))):
-        options = _options_of(plain, case)
-        return f"{name} = {_cut(repr(plain), _LETTERS)}" + (f" (as {options[0]})" if len(options) == 1 else "")
+        return f"{name} = {_cut(repr(plain), _LETTERS)}{_option(plain, case)}"
     shape, dtype = getattr(plain, "shape", None), getattr(plain, "dtype", None)
     if shape is None or dtype is None:
         return ""
@@ -184,25 +176,20 @@ def _plain(value: Any) -> Any:
     if type(value).__name__ == "constexpr":
         return value.value
     data: Any = getattr(getattr(value, "handle", None), "data", None)
-    is_number = not getattr(value, "shape", None) and getattr(data, "size", 0) == 1 and data.dtype.kind in "biuf"
-    is_pointer = "pointer" in str(getattr(value, "dtype", ""))
-    if not is_number or is_pointer:
-        return value
-    is_bf16 = str(value.dtype) == "bf16"  # of which the interpreter keeps the bits
-    return (data.astype("uint32") << 16).view("float32").item() if is_bf16 else data.item()
+    is_number = not getattr(value, "shape", None) and getattr(data, "size", 0) == 1 and data.dtype.kind in "bif"
+    return data.item() if is_number else value  # pointers are unsigned, and the bits of bfloat16 too
 
 
-def _options_of(value: object, case: Case) -> list[str]:
-    """What of the case is so large: a size, or all heads of a row side by side."""
-    sizes = {
-        "--batch": case.batch, "--heads": case.heads, "--kv-heads": case.kv_heads, "--seqlen-q": case.seqlen_q,
-        "--seqlen-k": case.seqlen_k, "--head-dim": case.head_dim, "--head-dim-v": case.head_dim_v,
-        _SIDE_BY_SIDE: case.heads * case.head_dim,
-    }  # fmt: skip
-    alike = {"--kv-heads": "--heads", "--seqlen-k": "--seqlen-q", "--head-dim-v": "--head-dim"}
-    found = [option for option, size in sizes.items() if size == value and type(value) is int and value > 1]
-    left = [option for option in found if alike.get(option) not in found]
-    return ["--seqlen" if one == "--seqlen-q" and case.seqlen_q == case.seqlen_k else one for one in left]
+def _option(value: object, case: Case) -> str:
+    """` (as --head-dim)` of a number that one size of the case alone is."""
+    if type(value) is not int or value <= 1 or value == case.heads * case.head_dim:
+        return ""
+    sizes = {"--batch": case.batch, "--heads": case.heads, "--seqlen": case.seqlen_q, "--head-dim": case.head_dim}
+    pairs = [(case.kv_heads, case.heads), (case.seqlen_k, case.seqlen_q), (case.head_dim_v, case.head_dim)]
+    if any(value == other != usual for other, usual in pairs):
+        return ""
+    options = [option for option, size in sizes.items() if size == value]
+    return f" (as {options[0]})" if len(options) == 1 else ""
 
 
 def _program(error: BaseException) -> str:
@@ -211,20 +198,3 @@ def _program(error: BaseException) -> str:
     at = getattr(builder, "grid_idx", None)
     is_interpreters = type(error).__name__ == "InterpreterError" and interpreting()
     return f", program {tuple(map(int, at))}" if is_interpreters and at is not None else ""
-
-
-def _remarks(error: BaseException, step: _Step, case: Case) -> Iterator[str]:
-    """What follows from the line for the case, or for a name that nobody knows."""
-    innermost = list(_chain(error))[-1]
-    words = str(getattr(innermost, "error_message", None) or innermost)
-    values = (_plain(step.scope[name]) for name in _names(step.place) if name in step.scope)
-    for number in sorted({one for one in values if isinstance(one, int) and one & (one - 1)}):
-        options = _options_of(number, case) if "power of 2" in words or "power of two" in words else []
-        if len(options) == 1 and options[0] != _SIDE_BY_SIDE:
-            yield f"{number} is no power of two; with {options[0]} {1 << number.bit_length()} it is one"
-        elif options:
-            yield f"{number} is no power of two; it may be {' or '.join(options)}"
-    unknown = [name for name in _names(step.place) if name not in step.scope and not hasattr(builtins, name)]
-    for name in (name for name in unknown if re.search(rf"\b{name}\b", words)):
-        if close := difflib.get_close_matches(name, [*step.scope], 1):
-            yield f"did you mean {close[0]}?"

@@ -9,9 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
-from gradprobe.frontends.triton.front_end import Calls, described_call
 from gradprobe.frontends.triton.front_end.lowering import compile_errors
 from gradprobe.frontends.triton.interpreter.shipped import shipped_language
+from gradprobe.frontends.triton.kernel_call import called
 from gradprobe.processes.forks import ParallelWork
 from tests.runtime.front_end import asking, kernels, wrong_kernels
 
@@ -21,7 +21,7 @@ A = torch.zeros(4096)
 
 def errors(*launches):
     """What is wrong with each of some launches: (kernel, arguments by name)."""
-    calls = [described_call(kernel, (A, A), named) for kernel, named in launches]
+    calls = [called(kernel, (A, A), named) for kernel, named in launches]
     found = ParallelWork(lambda: compile_errors(calls), is_short=True).answer(60)
     assert found is not None
     return [one and one.sentence.partition(": ")[2] for one in found]
@@ -54,7 +54,7 @@ def test_an_unknown_keyword_of_the_language_and_a_constant_without_dtype_are_tol
 
 def test_launches_that_compile_alike_have_one_key():
     def key(*args, **named):
-        return described_call(kernels.reaching, args, named).key
+        return called(kernels.reaching, args, named).key
 
     assert key(A, A, 2, 3, D=16) == key(torch.ones(3), A, 5, 32, D=16, grid=(1,), warmup=False)
     assert key(A, A, 2, 3, D=16) != key(A, A, 1, 3, D=16)
@@ -71,17 +71,6 @@ def test_descriptors_tuples_and_constants_can_be_told():
             tl.store(pair[0], tl.sum(descriptor.load([0, 0])) + pair[1])
 
     descriptor = TensorDescriptor.from_tensor(torch.zeros(64, 64), [16, 16])
-    call = described_call(described, (descriptor, (A, 3)), {"KIND": "sum"})
+    call = called(described, (descriptor, (A, 3)), {"KIND": "sum"})
     (error,) = ParallelWork(lambda: compile_errors([call]), is_short=True).answer(60) or ["no answer"]
     assert error is None
-
-
-def test_arguments_that_cannot_be_described_stop_no_launch():
-    class Unreadable:
-        def __repr__(self):
-            raise ZeroDivisionError
-
-    calls = Calls()
-    with calls.noting(kernels.reaching, (A, A, 1, Unreadable()), {"D": 16, "grid": (1,), "warmup": False}):
-        pass
-    assert calls.by_key == {}

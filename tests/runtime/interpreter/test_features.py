@@ -9,8 +9,8 @@ import pytest
 import torch
 import triton
 
-from gradprobe.frontends.triton.front_end import described_call
 from gradprobe.frontends.triton.front_end.lowering import compile_errors
+from gradprobe.frontends.triton.kernel_call import called
 from gradprobe.model.case import Case
 from gradprobe.processes.forks import ParallelWork
 from gradprobe.runtime.backend import make_interpreter_right
@@ -39,7 +39,7 @@ def test_a_feature_gives_what_it_should(kernel):
 
 
 def test_the_compiler_takes_every_one_of_them():
-    calls = [described_call(kernel, (X, Y, X, 16), {"D": 16}) for kernel in IN_THIS_RELEASE]
+    calls = [called(kernel, (X, Y, X, 16), {"D": 16}) for kernel in IN_THIS_RELEASE]
     errors = ParallelWork(lambda: compile_errors(calls), is_short=True).answer(60)
     assert errors is not None
     assert [error.sentence for error in errors if error is not None] == []

@@ -26,9 +26,9 @@ from triton.runtime.jit import create_function_from_signature
 
 from ....model.architectures import ARCHITECTURES, DEFAULT
 from ....model.report import CompileError
+from ..kernel_call import KernelCall, Pointed
 from ..raised import CompilerPlace, compiler_place
 from ..stand_in import architecture
-from .calls import KernelCall, Pointed, described_call
 from .language import compilable, restore_language
 
 # A kernel that compiles for one of them is not at fault, where nobody said which it is for.
@@ -78,7 +78,7 @@ def _own_kernel(x_ptr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 def _own_call() -> KernelCall:
-    return described_call(_own_kernel, (Pointed(torch.bfloat16),), {"SIZE": 16})
+    return KernelCall(_own_kernel, {"x_ptr": Pointed(torch.bfloat16), "SIZE": 16})
 
 
 def _error_of(call: KernelCall) -> CompileError | None:

@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.runtime import interpreter as shipped
 
 from ....model.case import DOTS
-from ..launch_tensors import tensors_in
+from ..kernel_call import tensors_in
 from .plans import PLANS
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from triton.runtime import interpreter as shipped
 
 from .....inputs.memory import Array, Marks
-from ...launch_tensors import tensors_in
+from ...kernel_call import tensors_in
 from .findings import CodeLine, Earlier, Program
 from .views import NO_ORIGIN, View, argument_view
 
