@@ -149,7 +149,7 @@ CORE: tuple[str, ...] = (
         "__init__", "arithmetic", "backend", "caches", "changes", "run", "spread", "trace", "versions",
     )),
     *(f"probing/{name}" for name in (
-        "__init__", "atomics", "contract", "dots", "experiment", "measure", "observe", "receipt", "runs",
+        "__init__", "atomics", "contract", "dots", "experiment", "measure", "mismatch", "observe", "receipt", "runs",
     )),
     *(f"pipeline/{name}" for name in (
         "__init__", "failed", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer", "unreferenced",

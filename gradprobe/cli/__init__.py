@@ -39,7 +39,6 @@ _WITHOUT_TORCH = (
     "numpy",
     "asyncio",
     "unittest.mock",
-    "gradprobe.frontends.cuda",
     "gradprobe.runtime.run",
     "gradprobe.targets.find",
 )

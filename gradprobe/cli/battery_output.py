@@ -6,7 +6,7 @@ from ..commands.configuration.effective import EffectiveSettings
 from ..commands.suite.batteries import begun, refuse_set_by_it
 from ..commands.suite.checking import Setting
 from ..inputs.history import CheckRequest
-from .checks import check_several
+from .check_series import check_several
 from .report_forms import Forms
 
 

@@ -11,18 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from ..commands.configuration.effective import configured, effective_settings
-from ..commands.suite.batteries import refuse_unknown_battery
 from ..commands.suite.checked import PlannedCheck
 from ..commands.suite.checking import Setting
 from ..model.failures import UsageFailure
 from ..model.number import plural
-from ..pipeline.sanitizer import sanitizer_for
-from ..runtime.caches import fresh_caches
 from . import shared_options as shared
-from .battery_output import check_battery
-from .checks import check_one, check_several
+from .checks import check_one
 from .error_output import failures_told, print_settings
-from .paired_check import check_against
 from .report_forms import Forms, with_forms
 
 
@@ -71,20 +66,29 @@ def check(
         options = {"ranks": size, **options} if size else options
     request = shared.request_of(target, family, options, reference)
     command = request.command(battery=shared.battery_as_told(battery), fresh=fresh or None)
-    with (
-        failures_told(forms, command, show_traceback, request.target),
-        fresh_caches() if fresh else contextlib.nullcontext(),
-    ):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(failures_told(forms, command, show_traceback, request.target))
+        if fresh:
+            from ..runtime.caches import fresh_caches
+
+            stack.enter_context(fresh_caches())
         forms.refuse_one_file_twice()
         shared.refuse_wrong_words(request)
-        refuse_unknown_battery(battery)
+        if battery is not None:
+            from ..commands.suite.batteries import refuse_unknown_battery
+
+            refuse_unknown_battery(battery)
         effective = effective_settings(Path.cwd())
         seconds = effective.timeout(timeout)
         plan = configured(effective) if target is None and not (family or reference or options or battery) else []
         if target is None and not plan:
             effective.refuse_misspelt()
         print_settings(effective.line(options, timeout, [plural(len(plan), "check")] if plan else []))
-        sanitizer = None if sanitize is None else (sanitizer_for(sanitize), sanitize)
+        sanitizer = None
+        if sanitize is not None:
+            from ..pipeline.sanitizer import sanitizer_for
+
+            sanitizer = (sanitizer_for(sanitize), sanitize)
         if sanitize is not None and (plan or battery):
             raise UsageFailure("--sanitize takes one check, not several", "run them one at a time")
         if against is not None and (plan or battery or sanitize):
@@ -108,10 +112,16 @@ def check(
         several = 0 if plan or battery else shared.FIX_BUDGET
         how = replace(how, fix_budget=several if fix_budget is None else fix_budget)
         if plan:
+            from .check_series import check_several
+
             raise typer.Exit(check_several(plan, forms, how))
         if battery:
+            from .battery_output import check_battery
+
             raise typer.Exit(check_battery(battery, request, effective, forms, how))
         if against is not None:
+            from .paired_check import check_against
+
             raise typer.Exit(check_against(PlannedCheck("", effective.over(request), fresh=fresh), against, forms, how))
         planned = PlannedCheck("", effective.over(request), sanitizer=sanitizer, evidence=forms.evidence, fresh=fresh)
         planned = replace(planned, chosen=shared.BUILT_IN if target is None else "")

@@ -18,7 +18,8 @@ from ..model.failures import UsageFailure
 from ..render.source_places import with_origin
 from ..render.terminal import rendered, terminal
 from ..render.terminal import show as show_lines
-from .checks import say, say_nothing_compared
+from .check_series import say_nothing_compared
+from .checks import say
 from .error_output import failures_told
 from .report_forms import Forms, with_forms
 from .shared_options import Traceback

@@ -27,7 +27,7 @@ from ..model.number import plural
 from ..processes.devices import gpus
 from ..render.terminal import Progress, note
 from . import shared_options as shared
-from .checks import check_several
+from .check_series import check_several
 from .error_output import failures_told, print_settings
 from .report_forms import Forms, with_forms
 

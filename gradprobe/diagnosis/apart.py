@@ -15,7 +15,6 @@ from ..model.intermediates import GRADIENT_OF, MATRIX_OF, names
 from ..model.layout_run import MISMATCH, Element
 from ..model.mechanisms import door
 from ..model.number import listed
-from ..numerics.black_box.recover import recoverable
 from ..numerics.compare import compare, promoted
 from ..numerics.evidence import Measured, SeenRow
 from ..numerics.locate import locate
@@ -61,7 +60,7 @@ def _is_watchable(experiment: Experiment, record: RunRecord) -> bool:
         and not case.cu_seqlens_q and not case.dropout
         and run is not None and run.measured is not None and record.configuration is None
         and not run.measured.comparison.matches and not run.measured.coarser
-        and recoverable(run.measured.trace)
+        and run.measured.is_recoverable
     )  # fmt: skip
 
 

@@ -13,9 +13,7 @@ from ..reference import Attention, Tile
 from ..reference.attention import BY_KEY, BY_ROW, add_tile
 from .bounds import Chain
 from .declared_precision import TINY, U32, Precision, long_sum, softcap_slope
-from .exact import companions, is_exact
 from .float64 import split_share
-from .own_error import own_error
 from .totals import TOTALS, Error, by_row
 
 
@@ -97,8 +95,11 @@ def tile_budget(
             judged by their own parents.
         shift: from `rounding_shift`, for arithmetics that need it.
     """
-    if precision.exact and is_exact(x, tile, values, precision):
-        return _exact_budget(x, tile, values)
+    if precision.exact:
+        from .exact import is_exact
+
+        if is_exact(x, tile, values, precision):
+            return _exact_budget(x, tile, values)
     share = split_share()
     # What the reference errs by may move an entry over the ReLU's kink, as what the kernel errs by may.
     chain = Chain(x, tile, values, replace(precision, accumulate=(1 + share) * precision.accumulate))
@@ -109,11 +110,15 @@ def tile_budget(
     budget = _widened(budget, shift) if shift else budget
     if not share:
         return budget
+    from .own_error import own_error
+
     own = own_error(x, tile, values, precision, share)
     return _widened(budget, {name: _finite_or_unbounded(error) for name, error in own.items()})
 
 
 def _exact_budget(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> TileBudget:
+    from .exact import companions
+
     bounds = companions(x, tile, values)
     rows = {name: bound for name, bound in bounds.items() if name in BY_ROW}
     sums = {name: bounds[name] for name in _SUMS if name in values}

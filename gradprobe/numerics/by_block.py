@@ -14,7 +14,7 @@ from torch import Tensor
 from ..model.case import Case
 from ..model.layout_run import Element
 from ..reference import evaluate
-from ..reference.attention import BY_KEY, BY_ROW, MATRICES
+from ..reference.attention import BY_KEY, MATRICES
 from ..runtime.trace import Trace, expected_shapes
 from .block import Block, blocks, key_heads_at_once, parts_of
 from .budget import Recovery
@@ -22,12 +22,10 @@ from .compare import Comparison, Evaluate, Later, SieveResult, compare, promoted
 from .declared_precision import Precision, ordinary
 from .identities import Invariant, allowed, identities, worst
 from .rows import Rows, problem_of
-from .sieve import LEAST_SCORES, Sieve
+from .sieve import Sieve
 from .sifted import KEPT, KEPT_AS
 from .tally import Finding, RisingErrors, Tally
 
-LEAST_ELEMENTS = 1 << 25
-"""Elements of q and k from which recovered results are compared so: float64 sums of all heads take too much memory."""
 OF_COUNTS = "I6"
 
 
@@ -67,13 +65,6 @@ class BlockComparison:
     recovery: Recovery | None = None
     coarse: bool = False
     evaluate: Evaluate = evaluate
-
-    @property
-    def is_worth_it(self) -> bool:
-        """Whether the case is large, and each result belongs to one block."""
-        elements = self.values["q"].numel() + self.values["k"].numel()
-        is_large = self.case.scores >= LEAST_SCORES if self.recovery is None else elements >= LEAST_ELEMENTS
-        return is_large and not self.precision.exact and self.trace.values.keys() <= {*BY_ROW, *BY_KEY}
 
     def compared(
         self, whole: Callable[[], Comparison], tick: Callable[[float], None], *, until_wrong: bool = False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..model.assignment import run_name
 from ..model.case import Case
+from ..model.intermediates import MATRIX_OF
 from ..model.layout_run import FAILED, MATCH, MISMATCH, SKIPPED, Element, RepeatedResult, TensorLayout
 from ..model.memory_finding import ERROR, WARNING, WarningNote
 from ..model.report import CompileError, Diagnosis, SplitProducts
@@ -64,6 +65,12 @@ class Measured:
     @property
     def matches(self) -> bool:
         return self.comparison.matches and not self.broken
+
+    @property
+    def is_recoverable(self) -> bool:
+        """Whether P or dS may be recovered of it: one is not there, and a gradient is."""
+        given = self.trace.values.keys()
+        return not given >= {"P", "dS"} and not given.isdisjoint(MATRIX_OF)
 
     @property
     def broken(self) -> list[Invariant]:

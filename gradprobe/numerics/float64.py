@@ -22,7 +22,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..model.failures import UsageFailure
 from ..model.report import SplitProducts
 from .declared_precision import Precision, long_sum
-from .products import split_product
 
 VARIABLE, WAYS = "GRADPROBE_FLOAT64", ("native", "split")
 # What products may err by, as a share of what a kernel's are allowed: far below what its reference may use up of it.
@@ -76,6 +75,8 @@ def _measured(device: torch.device) -> Way:
     logits, v = (torch.randn(shape, generator=generator, device=device, dtype=torch.double) for shape in TIMED)
     p, v, wanted = logits.softmax(-1), v.bfloat16().double(), SHARE * 2.0**-23 * long_sum(v.shape[1])
     native = _seconds(lambda: p @ v, device)
+    from .products import split_product
+
     ratio = native / _seconds(lambda: split_product(p, v, wanted), device)
     return Way(ratio > FASTER, ratio=ratio)
 
@@ -154,6 +155,8 @@ class _Products(TorchDispatchMode):
     def _product(self, a: Tensor, b: Tensor) -> Tensor | None:
         if a.dtype != torch.double or a.shape[0] * a.shape[1] * b.shape[1] * b.shape[2] < max(self.least, 1):
             return None
+        from .products import split_product
+
         found = split_product(a, b, self.share * self.unit * long_sum(a.shape[2]))
         self.counts.split += found is not None
         self.counts.native += found is None

@@ -11,7 +11,6 @@ from ..model.failures import InputsFailure
 from ..reference import Attention, evaluate
 from .budget import tile_budget
 from .compare import attention_of, judge, tiles_of
-from .conventions import relation_of
 from .declared_precision import ROUNDED, Precision, precision_of, with_roundings
 from .shift import rounding_shift
 
@@ -37,6 +36,8 @@ def refuse_wrong_forward(case: Case, values: Mapping[str, Tensor], keys: frozens
         wrong[name] += count
     for name, count in wrong.items():
         if count:
+            from .conventions import relation_of
+
             key, of = _KEYS[name], x.n_batch * x.n_heads * x.n_query
             relation = relation_of(case, x, name, given[name].double())
             words = f"it is {relation}" if relation else f"{count} of {of} rows differ"

@@ -12,20 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ..model.assignment import OUTPUTS
 from ..model.case import Case
 from ..model.intermediates import DERIVED
-from ..reference.attention import MATRICES
+from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from ..runtime.trace import Trace
 from .declared_precision import Precision
-from .sifted import SiftedRun
-from .walks import First, PassedRun
+
+if TYPE_CHECKING:
+    from .sifted import SiftedRun
 
 LEAST_SCORES = 1 << 22
 """Scores of a case below which the whole budget costs next to nothing."""
+LEAST_ELEMENTS = 1 << 25
+"""Elements of q and k from which recovered results are compared so: float64 sums of all heads take too much memory."""
 # What a run may be given beside the inputs of the reference.
 NO_INPUTS = (*DERIVED, *OUTPUTS)
 
@@ -64,6 +68,8 @@ class Sieve:
             again = _again(self._known, trace)
             if again is not None:
                 return again
+        from .walks import First
+
         sifted = First(case, inputs, trace, precision, several=self.several, is_part=is_part).run(tick)
         self._known = sifted if self.several else None
         return sifted
@@ -72,6 +78,15 @@ class Sieve:
 def _is_worth_it(case: Case, precision: Precision) -> bool:
     """Whether a case is large, and what is rounded is not exact."""
     return case.scores >= LEAST_SCORES and not precision.exact
+
+
+def is_large(
+    case: Case, values: Mapping[str, Tensor], trace: Trace, precision: Precision, *, is_recovered: bool
+) -> bool:
+    """Whether a case is worth being compared block by block, and each of its results belongs to one block."""
+    elements = values["q"].numel() + values["k"].numel()
+    is_much = elements >= LEAST_ELEMENTS if is_recovered else case.scores >= LEAST_SCORES
+    return is_much and not precision.exact and trace.values.keys() <= {*BY_ROW, *BY_KEY}
 
 
 def _same(values: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
@@ -89,4 +104,6 @@ def _again(known: SiftedRun, trace: Trace) -> SiftedRun | None:
         return None
     if all(came[name].equal(value) for name, value in first.items()):
         return replace(known, trace=trace)
+    from .walks import PassedRun
+
     return PassedRun(known, trace).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,7 +17,9 @@ from ..runtime.trace import expected_shapes
 from .block import Block
 from .bounds import Chain
 from .declared_precision import TINY, U32, U_FUNCTION, Precision, long_sum
-from .least import Least, of_operands, sizes, weight
+
+if TYPE_CHECKING:
+    from .least import Least
 
 Error = tuple[Tensor, Tensor]
 """What a tile adds to the squares of independent errors, and what it adds as it is."""
@@ -118,6 +121,8 @@ def _least_dbias(bounds: Least, case: Case) -> Error:
 
     Where all keys share a bias the errors of a row add up as they are; but not what LSE errs by, as dS sums to 0.
     """
+    from .least import sizes, weight
+
     bias = bounds.x.bias
     assert bias is not None
     is_of_rows = case.family == "softmax" and bounds.x.n_key > 1 and bias.shape[-1] == 1
@@ -157,6 +162,8 @@ def _least_dtau(bounds: Least, case: Case) -> Error:
     of_terms = U32 * long_sum(bounds.x.n_key) * torch.linalg.vector_norm(dp, 1, dim=-1, keepdim=True) / i
     squares, sums = of_terms.square(), rows * dp.sum(-1, keepdim=True).abs() / i
     if bounds.precision.operand:
+        from .least import of_operands
+
         of_dp = of_operands(bounds.do, bounds.v, bounds.precision) * bounds.values["valid"]
         squares = squares + of_dp.square_().sum(-1, keepdim=True) / i**2
     if bounds.kink is not None:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..inputs.options import flags
-from ..inputs.saved import Saved
 from ..model.allowance import NOTHING, Allowance
 from ..model.case import Case, ranked
 from ..model.failures import Refusal, TargetFailure, fault_words
@@ -19,12 +18,10 @@ from ..model.mechanisms import door
 from ..model.report import NAMED
 from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.float64 import products_of
-from ..numerics.forward import refuse_wrong_forward
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.compilation import Compilation
 from ..probing.dots import dots_of
 from ..probing.experiment import Experiment, Tick, experiment_of, silent
-from ..probing.insides import with_insides
 from ..probing.receipt import environment, notes_of, provenance, warned_in
 from ..probing.runs import RunRecord, outcomes_of, records_of, second_call, with_strays
 from ..targets.find import Target
@@ -33,6 +30,7 @@ from .resolve import Problem
 
 if TYPE_CHECKING:
     from ..diagnosis.why import Reasons
+    from ..inputs.saved import Saved
     from ..numerics.evidence import Steps
     from .failed import FailedCheck
 
@@ -81,6 +79,8 @@ def probe(
     experiment = experiment_of(case, target, reference, saved, tick=tick, command=reproduce)
     refuse_out_of_range(case, experiment.values)
     if saved is not None:
+        from ..numerics.forward import refuse_wrong_forward
+
         refuse_wrong_forward(case, experiment.values, frozenset(saved.values.keys() & target.takes.keys()))
     records: list[RunRecord] = []
     with contextlib.ExitStack() as stack:
@@ -118,7 +118,12 @@ def probe(
 
 def _with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
     """The records with what the target does not expose."""
-    if all(one.run is None or one.run.measured is None or one.run.measured.comparison.matches for one in records):
+    measured = [one.run.measured for one in records if one.run and one.run.measured]
+    if not experiment.case.recover or not any(one.is_recoverable for one in measured):
+        return records
+    if all(one.comparison.matches for one in measured):
+        from ..probing.insides import with_insides
+
         return with_insides(experiment, records)
     from ..diagnosis.apart import with_intermediates
 

@@ -66,7 +66,6 @@ def resolve_problem(
     from ..runtime.backend import prepare_backend
 
     device = prepare_backend(_device(given), given.get("arch"))
-    from ..auditing.target import audited_target
     from ..inputs.saved import load
     from ..targets.find import find_target
 
@@ -74,7 +73,11 @@ def resolve_problem(
     saved = load(word) if word is not None else None
     found = find_target(request.target if target is None else target, request.family)
     judge = (request.reference or None) if reference is None else reference
-    beside = None if judge is None else audited_target(judge, request.family or found.family)
+    beside = None
+    if judge is not None:
+        from ..auditing.target import audited_target
+
+        beside = audited_target(judge, request.family or found.family)
     given = _options(request, found, saved)
     on = tuple(name for name, value in given.items() if value is not False)
     if given.get("oracle") == "identities" and not judged_alone:

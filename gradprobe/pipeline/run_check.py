@@ -52,7 +52,6 @@ def run_check(
         problem = resolve_problem(request, target=target, reference=reference, judged_alone=True)
         from ..model.case import IDENTITIES
         from .cost import cost_in_words
-        from .misreading import refuse_misreading
         from .probe import probed
         from .second_cases import with_second_cases
 
@@ -68,6 +67,8 @@ def run_check(
             if beyond:
                 report, problem = with_second_cases(report, problem, tick, told, budget)
         if problem.saved is not None:
+            from .misreading import refuse_misreading
+
             wrong = report.failing[0].measured if report.failing else None
             refuse_misreading(wrong, problem.saved, problem.target)
     if words := untested():

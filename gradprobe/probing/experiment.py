@@ -7,14 +7,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ..inputs.draw import draw, outputs_of
 from ..inputs.guard_bands import ORDINARY
-from ..inputs.saved import Saved, values_of
 from ..inputs.tensor_layouts import Inputs, effective_values, place
 from ..model.assignment import Assigned, planned_runs
 from ..model.case import Case
@@ -24,8 +23,11 @@ from ..numerics.sieve import Sieve
 from ..reference import manual_attention_backward
 from ..runtime.arithmetic import Dots
 from ..runtime.run import Outcome
-from ..runtime.spread import AllocationSpread
 from ..targets.find import Target
+
+if TYPE_CHECKING:
+    from ..inputs.saved import Saved
+    from ..runtime.spread import AllocationSpread
 
 STAGES = ("target", "reference", "compare", "diagnose")
 
@@ -115,7 +117,12 @@ def experiment_of(
     command: str = "",
 ) -> Experiment:
     """An experiment on the values of a case, drawn or those of its file."""
-    values = draw(case, case.device) if saved is None else values_of(saved, case)
+    if saved is None:
+        values = draw(case, case.device)
+    else:
+        from ..inputs.saved import values_of
+
+        values = values_of(saved, case)
     on_device = {name: value.to(case.device) for name, value in values.items()}
     sieve = Sieve(several=len(layouts_of(case)) > 1 or case.repeat > 1)
     return Experiment(case, target, reference, on_device, saved, tick, command=command, sieve=sieve)

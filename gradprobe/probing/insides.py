@@ -18,7 +18,7 @@ from ..model.mechanisms import door
 from ..model.number import in_words, listed, plural, spans
 from ..numerics.black_box.look import Examiner, look_inside
 from ..numerics.black_box.onehot import Sample
-from ..numerics.black_box.recover import is_whole, obstacle, recoverable
+from ..numerics.black_box.recover import is_whole, obstacle
 from ..numerics.black_box.sampling import sampled
 from ..numerics.budget import Recovery
 from ..numerics.evidence import BlackBoxEvidence, LayoutRun, Measured
@@ -69,7 +69,7 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
         run is None
         or run.measured is None
         or not case.recover
-        or not recoverable(run.measured.trace)
+        or not run.measured.is_recoverable
         # Of P or dS in another convention the others cannot be read.
         or any(convention.name in ("P", "dS") for convention in run.measured.conventions)
     ):

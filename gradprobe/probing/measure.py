@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -17,26 +18,71 @@ from ..model.failures import ReferenceFailure
 from ..model.intermediates import DERIVED
 from ..model.mechanisms import gathered
 from ..numerics.budget import Recovery
-from ..numerics.by_block import BlockComparison
-from ..numerics.coarser import Coarser, CoarserDots, explained
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
-from ..numerics.conventions import Convention, in_other_conventions
 from ..numerics.declared_precision import Precision, exactly, precision_of
-from ..numerics.evenness import HeadScatter, heads_by_result
 from ..numerics.evidence import Measured
 from ..numerics.float64 import multiplying
-from ..numerics.head_errors import evenness
 from ..numerics.identities import Invariant, identities
-from ..numerics.locate import locate
-from ..numerics.operands import Operand, OperandOfEach, rounded_operand
-from ..numerics.roundings import Roundings, rounded_besides
 from ..numerics.rows import problem_of, rows_of
+from ..numerics.sieve import is_large
 from ..reference import Attention, Tile, evaluate
 from ..runtime.run import run_target
 from ..runtime.trace import Trace
 from ..targets.find import Target
 from .dots import coarser_dots, declared_way, dots_in_words, dots_of
 from .experiment import Experiment, derived
+
+if TYPE_CHECKING:
+    from ..numerics.coarser import CoarserDots
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """By what the results of one run are judged."""
+
+    experiment: Experiment
+    layout: str
+    case: Case
+    """Of the rows that are compared."""
+    x: Callable[[], Attention]
+    precision: Precision
+    recovery: Recovery | None
+    is_coarse: bool
+    """Whether by an arithmetic that is coarser than the contract."""
+
+    def compared(
+        self,
+        trace: Trace,
+        reference: Trace | None = None,
+        *,
+        precision: Precision | None = None,
+        evaluate: Evaluate | None = None,
+    ) -> Comparison:
+        """A trace compared by this precision and the reference's evaluation, or by others in their place."""
+        held = precision or (self.precision.coarser if self.is_coarse else self.precision)
+        with self.multiplying():
+            return compare(
+                self.case, self.x(), trace, held, reference=reference, recovery=self.recovery,
+                evaluate=evaluate or self.evaluated, tick=self.tick,
+            )  # fmt: skip
+
+    @contextmanager
+    def multiplying(self) -> Iterator[None]:
+        """While open, products of float64 are made as is faster here."""
+        with multiplying(self.experiment.values["q"].device, self.precision, self.experiment.products):
+            yield
+
+    def evaluated(self, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        """A tile of the reference; its time counts as the reference's."""
+        with self.experiment.stopwatch.timed("reference"):
+            return evaluate(x, tile, given)
+
+    def tick(self, fraction: float) -> None:
+        """Tells how far the comparison is."""
+        self.experiment.tick(f"comparing {self.layout}", fraction, f"{self.layout}, compared")
+
+    def identities(self, trace: Trace, comparison: Comparison) -> tuple[Invariant, ...]:
+        return tuple(identities(self.case, self.x(), trace, comparison))
 
 
 def measure(
@@ -50,101 +96,74 @@ def measure(
     Raises:
         ReferenceFailure: the reference breaks an identity that it should keep.
     """
-    rows, stopwatch = rows_of(experiment.case, recovery), experiment.stopwatch
+    rows, values = rows_of(experiment.case, recovery), inputs.values
     case = rows.case(experiment.case) if rows else experiment.case
     precision = precision_of(case.dtype, dots_of(experiment))
     precision = exactly(precision) if case.pattern == "dyadic" else precision
     # What is kept for later holds the values alone, not the tensors that the target was given.
-    values, layout = inputs.values, inputs.layout
-    problem = cache(lambda: problem_of(case, values, rows))
-    coarser: tuple[Coarser | Operand | OperandOfEach | Roundings | CoarserDots, ...] = ()
-    if of_dots := coarser_dots(experiment):
-        coarser += (CoarserDots(declared_way(experiment) or "", dots_in_words(of_dots)),)
-
-    def timed(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-        with stopwatch.timed("reference"):
-            return evaluate(x, tile, given)
-
-    def tick(fraction: float) -> None:
-        experiment.tick(f"comparing {layout}", fraction, f"{layout}, compared")
-
-    def fast() -> AbstractContextManager[None]:
-        return multiplying(values["q"].device, precision, experiment.products)
-
-    def compared(
-        evaluate: Evaluate, reference: Trace | None = None, held: Precision | None = None, of: Trace | None = None
-    ) -> Comparison:
-        x, of, held = problem(), of or trace, held or (precision.coarser if coarse else precision)
-        with fast():
-            return compare(case, x, of, held, reference=reference, recovery=recovery, evaluate=evaluate, tick=tick)
-
-    def of_trace(other: Trace) -> Comparison:
-        return compared(timed, of=other)
-
-    if experiment.reference is None and recovery is None and not coarse:
-        with stopwatch.timed("compare"), fast():
-            sifted = experiment.sieve.sift(case, values, trace, precision, tick)
+    problem = cache(partial(problem_of, case, values, rows))
+    of = Measurement(experiment, inputs.layout, case, problem, precision, recovery, coarse)
+    is_by_formulas, timed = experiment.reference is None, experiment.stopwatch.timed
+    if is_by_formulas and recovery is None and not coarse:
+        with timed("compare"), of.multiplying():
+            sifted = experiment.sieve.sift(case, values, trace, precision, of.tick)
         if sifted is not None:
-            comparison = sifted.comparison(partial(compared, timed))
-            return Measured(problem, trace, comparison, None, tuple(sifted.invariants), coarser)
+            comparison = sifted.comparison(partial(of.compared, trace))
+            return Measured(problem, trace, comparison, None, tuple(sifted.invariants), _coarser_dots(experiment))
     reference = _reference_trace(experiment, inputs)
     if rows and reference is not None:
         reference = Trace(rows.results(reference.values), reference.sources)
-    by_block = BlockComparison(case, values, trace, precision, rows, recovery, coarse, timed)
-    with stopwatch.timed("compare"), fast():
-        if reference is None and by_block.is_worth_it:
-            comparison, invariants = by_block.compared(partial(compared, timed), tick, until_wrong=coarse)
+    is_by_block = is_by_formulas and is_large(case, values, trace, precision, is_recovered=recovery is not None)
+    with timed("compare"), of.multiplying():
+        if is_by_block:
+            from ..numerics.by_block import BlockComparison
+
+            blocks = BlockComparison(case, values, trace, precision, rows, recovery, coarse, of.evaluated)
+            comparison, invariants = blocks.compared(partial(of.compared, trace), of.tick, until_wrong=coarse)
         else:
-            comparison = compared(timed, reference)
-            invariants = tuple(identities(case, problem(), trace, comparison))
-        came, conventions, as_read = trace, tuple[Convention, ...](), None
-        if not comparison.matches and reference is None:
-            read, found, conventions = in_other_conventions(case, problem(), trace, comparison, of_trace)
-            if conventions and case.strict:
-                first = None if found.matches else locate(problem(), read, found)
-                as_read = Measured(problem, read, found, first, tuple(identities(case, problem(), read, found)))
-            elif conventions:
-                trace, comparison = read, found
-                invariants = tuple(identities(case, problem(), trace, comparison))
-        plain = comparison
-        heads = (
-            {} if reference or coarse or by_block.is_worth_it else heads_by_result(case, problem(), trace, comparison)
-        )
-        if not comparison.matches and reference is None and not coarse:
-            lenient, proved = _judged_coarser(
-                case, problem(), trace, comparison, heads, partial(compared, timed), compared
-            )
-            if proved and not case.strict:
-                comparison = lenient
-                invariants = tuple(identities(case, problem(), trace, comparison))
-            coarser = (*proved, *coarser)
-        if comparison.matches:
-            invariants = (*invariants, *gathered("evenness", evenness, problem(), trace, plain, heads))
-        _refuse_broken(experiment.reference, invariants)
-        # Of the coarser arithmetic only whether it explains all is asked.
-        first = None if comparison.matches or coarse else locate(problem(), trace, comparison)
-        unread = None if trace is came else came
-        return Measured(problem, trace, comparison, first, invariants, coarser, (), conventions, unread, as_read)
+            comparison = of.compared(trace, reference)
+            invariants = of.identities(trace, comparison)
+        found = Measured(problem, trace, comparison, None, invariants, _coarser_dots(experiment))
+        return _judged(of, found, is_by_formulas=is_by_formulas, is_by_block=is_by_block)
 
 
-def _judged_coarser(
-    case: Case,
-    x: Attention,
-    trace: Trace,
-    plain: Comparison,
-    heads: Mapping[str, Sequence[HeadScatter]],
-    by_precision: Callable[..., Comparison],
-    compared: Callable[[Evaluate], Comparison],
-) -> tuple[Comparison, tuple[Coarser | Operand | OperandOfEach | Roundings, ...]]:
-    """The comparison by an arithmetic that the target proves to have, and that; what proves most exactly goes first."""
-    if (by_operand := rounded_operand(case, x, trace, plain, compared)) is not None:
-        return by_operand[0], (by_operand[1],)
-    lenient, proved = explained(case, x, trace, plain)
-    if not lenient.matches and (
-        found := rounded_besides(case, x, trace, plain, heads, lambda held: by_precision(held=held))
-    ):
-        return found[0], (found[1],)
-    return lenient, proved
+def _coarser_dots(experiment: Experiment) -> tuple[CoarserDots, ...]:
+    found = coarser_dots(experiment)
+    if not found:
+        return ()
+    from ..numerics.coarser import CoarserDots
+
+    return (CoarserDots(declared_way(experiment) or "", dots_in_words(found)),)
+
+
+def _judged(of: Measurement, found: Measured, *, is_by_formulas: bool, is_by_block: bool) -> Measured:
+    """What was measured; of what differs whether other units or a coarser arithmetic explain it, and where it is."""
+    if is_by_formulas and not found.comparison.matches:
+        from .mismatch import in_its_units
+
+        found = in_its_units(of, found)
+    plain, heads = found, {}
+    is_scattering = of.case.dtype != "float32" and of.case.family == "softmax"
+    if is_scattering and is_by_formulas and not (of.is_coarse or is_by_block):
+        from ..numerics.evenness import heads_by_result
+
+        heads = heads_by_result(of.case, of.x(), found.trace, found.comparison)
+    if is_by_formulas and not (found.comparison.matches or of.is_coarse):
+        from .mismatch import by_coarser
+
+        found = by_coarser(of, found, heads)
+    if heads and found.comparison.matches:
+        from ..numerics.head_errors import evenness
+
+        even = gathered("evenness", evenness, of.x(), found.trace, plain.comparison, heads)
+        found = replace(found, invariants=(*found.invariants, *even))
+    _refuse_broken(of.experiment.reference, found.invariants)
+    # Of the coarser arithmetic only whether it explains all is asked.
+    if found.comparison.matches or of.is_coarse:
+        return found
+    from ..numerics.locate import locate
+
+    return replace(found, first=locate(of.x(), found.trace, found.comparison))
 
 
 def _refuse_broken(reference: Target | None, invariants: Iterable[Invariant]) -> None:

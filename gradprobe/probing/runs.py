@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-
 from ..inputs.guard_bands import same_bits
 from ..inputs.tensor_layouts import laid
 from ..model.assignment import AS_SAVED, ORDERED_RUN, UNIT_RUN, Assigned
 from ..model.case import Case
 from ..model.layout_run import MATCH, MISMATCH
-from ..model.memory_finding import RACE, MemoryFinding, telling, worst_first
+from ..model.memory_finding import RACE, telling, worst_first
 from ..numerics.evidence import LayoutRun, Measured
 from ..numerics.identities import agreement
-from ..numerics.repeats import Repeats
 from ..runtime.run import Outcome
-from .atomics import atomics_into
+from ..runtime.trace import Trace
 from .experiment import Experiment, inputs_of, layouts_of
 from .measure import measure
 from .observe import Execution, accepted, execute
@@ -60,9 +57,11 @@ def second_call(experiment: Experiment, records: Sequence[RunRecord]) -> list[Ru
     measured = [record.run for record in records if record.run and record.run.measured]
     if len(measured) != 1 or measured[0].verdict != MATCH or experiment.case.repeat > 1:
         return []
-    record, run = _record(experiment, measured[0].assigned)
-    is_wrong = run.verdict == MISMATCH
-    return [replace(record, run=replace(run, layout=f"{run.layout}, once more"))] if is_wrong else []
+    record = _record(experiment, measured[0].assigned)
+    run = record.run
+    if run is None or run.verdict != MISMATCH:
+        return []
+    return [replace(record, run=replace(run, layout=f"{run.layout}, once more"))]
 
 
 def _beside_first(case: Case, run: LayoutRun, others: Sequence[LayoutRun]) -> LayoutRun:
@@ -86,37 +85,40 @@ def _of_layout(experiment: Experiment, assigned: Assigned) -> Iterator[RunRecord
 
     Where that is refused too, also what keeps the order of axes, unless it is refused for the same reason.
     """
-    record, run = _record(experiment, assigned)
-    request, experiment = experiment.case.layouts or experiment.case.runs, experiment.after(outcomes_of([record]))
+    case = experiment.case
+    record = _record(experiment, assigned)
     yield record
-    if experiment.case.configs == "all" and assigned == layouts_of(experiment.case)[0]:
+    run, experiment = record.run, experiment.after(outcomes_of([record]))
+    if case.configs == "all" and assigned == layouts_of(case)[0]:
         yield from _in_other_configurations(experiment, assigned, record)
-    assert experiment.first is not None
+    if run is None or run.layout != "distinct" or case.layouts or case.runs:
+        return
     # Many wrappers make a tensor contiguous where its last stride is not 1, and look right whatever strides they mix
     # up: inputs were copied that the kernels took as they lay in the first run.
-    copied = bool(experiment.first.taken - record.executions[-1].outcome.taken)
-    if run.layout == "distinct" and not request and (run.measured is None or copied):
-        record, run = _record(experiment, UNIT_RUN)
-        yield record
-        in_order = _record(experiment, ORDERED_RUN) if run.measured is None else None
-        if in_order and (in_order[1].measured or in_order[1].memory):
-            yield in_order[0]
+    assert experiment.first is not None
+    if run.measured is None or experiment.first.taken - record.executions[-1].outcome.taken:
+        unit = _record(experiment, UNIT_RUN)
+        yield unit
+        if unit.run is not None and unit.run.measured is None:
+            in_order = _record(experiment, ORDERED_RUN)
+            if in_order.run and (in_order.run.measured or in_order.run.memory):
+                yield in_order
 
 
 def _in_other_configurations(experiment: Experiment, assigned: Assigned, plain: RunRecord) -> Iterator[RunRecord]:
     """The run once more in each other configuration of each autotuned kernel; its name tells which."""
     for first in plain.executions[-1].outcome.configurations:
         for number in first.others:
-            record, run = _record(pinned(experiment, first.kernel, number), assigned)
+            record = _record(pinned(experiment, first.kernel, number), assigned)
             ran = record.executions[-1].outcome.configurations
-            came = next((one for one in ran if (one.kernel, one.number) == (first.kernel, number)), None)
-            if came is None:
+            own = next((one for one in ran if (one.kernel, one.number) == (first.kernel, number)), None)
+            if own is None or record.run is None:
                 note = f"{first.kernel}: configuration {number} of {first.count} does not fit"
                 yield replace(record.with_more(notes=[note]), run=None)
-            else:
-                title = f"{run.layout}, {came.kernel} with configuration {number} of {came.count} ({came.words})"
-                executions = tuple(execution.without_tensors(title) for execution in record.executions)
-                yield RunRecord(replace(run, layout=title), executions, record.notes, (came.kernel, number))
+                continue
+            title = f"{record.run.layout}, {own.kernel} with configuration {number} of {own.count} ({own.words})"
+            executions = tuple(execution.without_tensors(title) for execution in record.executions)
+            yield RunRecord(replace(record.run, layout=title), executions, record.notes, (own.kernel, number))
 
 
 def pinned(experiment: Experiment, kernel: str, number: int) -> Experiment:
@@ -124,75 +126,79 @@ def pinned(experiment: Experiment, kernel: str, number: int) -> Experiment:
     return replace(experiment, case=replace(experiment.case, pinned=((kernel, number),)))
 
 
-def _record(experiment: Experiment, assigned: Assigned) -> tuple[RunRecord, LayoutRun]:
-    inputs = inputs_of(experiment, assigned)
+def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
+    """One layout, run as often as the case says, and measured where it is not refused."""
+    inputs, case = inputs_of(experiment, assigned), experiment.case
     first = execute(experiment, inputs)
-    experiment, trace, memory = experiment.after([first.outcome]), first.outcome.trace, list(first.memory)
-    first, lay = first.without_tensors(), laid(experiment.case, inputs)
+    trace, memory = first.outcome.trace, list(first.memory)
+    first = first.without_tensors()
+    run = LayoutRun(inputs.layout, assigned, None, first.outcome.refused, laid=laid(case, inputs))
     if trace is None:
-        run = LayoutRun(inputs.layout, assigned, None, first.outcome.refused, memory=telling(memory, False), laid=lay)
-        return RunRecord(run, (first,)), run
+        return RunRecord(replace(run, memory=telling(memory, False)), (first,))
+    experiment = experiment.after([first.outcome])
     inputs = replace(inputs, tensors={})  # of which its values are left
-    measured = plain = measure(experiment, inputs, trace)
-    seen, executions = Repeats(experiment.case, plain), [first]
-    for number in range(1, experiment.case.repeat):
+    run = replace(run, measured=measure(experiment, inputs, trace), skipped=None)
+    run, repeats = _repeated(experiment, run, first) if case.repeat > 1 else (run, [])
+    for one in (finding for execution in repeats for finding in execution.memory):
+        if one.identity not in {known.identity for known in memory}:
+            memory.append(one)
+    assert run.measured is not None
+    non_finite = any(bool(finding.non_finite) for finding in run.measured.comparison.findings.values())
+    return RunRecord(replace(run, memory=telling(memory, non_finite)), (first, *repeats))
+
+
+def _repeated(experiment: Experiment, run: LayoutRun, execution: Execution) -> tuple[LayoutRun, list[Execution]]:
+    """The run, in whose place the first wrong repeat stands where it is right; and the executions of the repeats.
+
+    In each the threads and blocks of CUDA kernels on the CPU run in another order.
+    """
+    from ..numerics.repeats import Repeats
+    from .atomics import atomics_into
+
+    case, first = experiment.case, run.measured
+    assert first is not None
+    seen, kept, executions = Repeats(case, first), first, []
+    for number in range(1, case.repeat):
         # In every second repeat memory without values holds 7.0, which a sum takes for a number.
-        sevens = replace(experiment, unwritten=7.0) if experiment.case.poison and number % 2 else experiment
-        measured, execution = _again(sevens, assigned, plain, measured, seen, number)
-        executions.append(execution)
-        memory += [one for one in execution.memory if one.identity not in {known.identity for known in memory}]
-    non_finite = any(bool(finding.non_finite) for finding in measured.comparison.findings.values())
-    run = LayoutRun(inputs.layout, assigned, measured, None, memory=telling(memory, non_finite), laid=lay)
-    if seen.count > 1:
-        run = replace(run, repeats=seen.count, repeated=seen.found(atomics_into(first.outcome, seen.varying)))
-    return RunRecord(run, tuple(executions)), run
+        of = replace(experiment, unwritten=7.0) if case.poison and number % 2 else experiment
+        inputs = inputs_of(of, run.assigned)  # laid out afresh: a target may have written over its inputs
+        trace, again = accepted(of, inputs, number)
+        executions.append(again)
+        measured = first if _is_same(first.raw, trace) else measure(of, inputs, trace)
+        seen.add(measured)
+        kept = measured if kept.matches and not measured.matches else kept
+        if summable(first):
+            invariant = agreement("repeat", case, first.raw, trace, first.comparison)
+            kept = replace(kept, invariants=(*kept.invariants, invariant))
+    repeated = seen.found(atomics_into(execution.outcome, seen.varying))
+    return replace(run, measured=kept, repeats=seen.count, repeated=repeated), executions
+
+
+def _is_same(first: Trace, again: Trace) -> bool:
+    """Whether two runs gave the same, bit by bit."""
+    before, now = first.values, again.values
+    return before.keys() == now.keys() and all(
+        before[name].dtype == now[name].dtype and bool(same_bits(before[name], now[name]).all()) for name in now
+    )
 
 
 def with_strays(records: Iterable[RunRecord]) -> list[LayoutRun]:
-    """The runs, with the memory findings of their repeats and looks inside, which run in the same layout."""
-    records = list(records)
-    found = [(execution.layout, execution.memory) for record in records for execution in record.executions]
-    runs = [record.run for record in records if record.run is not None]
-    return [replace(run, memory=_with_those_of(run, found)) if run.measured else run for run in runs]
+    """The runs, with the memory findings of their repeats and looks inside, which run in the same layout.
 
-
-def _with_those_of(
-    run: LayoutRun, others: Sequence[tuple[str, tuple[MemoryFinding, ...]]]
-) -> tuple[MemoryFinding, ...]:
-    found = {one.identity: one for one in run.memory}
-    told = {one.place_of_access for one in run.memory}
-    for one in (one for layout, memory in others if layout == run.layout for one in memory):
-        # Whether memory without values shows was decided by the run's own results. Looks inside have more batches,
-        # and what leaves a tensor of the case meets another program there: it is the same fault, by another name.
-        if not one.is_read_without_value and not (one.kind == RACE and one.place_of_access in told):
-            found.setdefault(one.identity, one)
-    return tuple(worst_first(found.values()))
-
-
-def _again(
-    experiment: Experiment, assigned: Assigned, first: Measured, kept: Measured, seen: Repeats, number: int
-) -> tuple[Measured, Execution]:
-    """Runs the target again; a wrong run takes the place of a right one.
-
-    Args:
-        kept: the run that stands so far.
-        number: of the repeat; in each the threads and blocks of CUDA kernels on the CPU run in another order.
+    Whether memory without values shows was decided by the run's own results. Looks inside have more batches, and what
+    leaves a tensor of the case meets another program there: it is the same fault, by another name.
     """
-    inputs = inputs_of(experiment, assigned)  # laid out afresh: a target may have written over its inputs
-    trace, execution = accepted(experiment, inputs, number)
-    before, now = first.raw.values, trace.values
-    is_same = before.keys() == now.keys() and all(_is_same(before[name], now[name]) for name in now)
-    again = first if is_same else measure(experiment, inputs, trace)
-    seen.add(again)
-    worse = again if kept.matches and not again.matches else kept
-    if summable(first):
-        invariant = agreement("repeat", experiment.case, first.raw, trace, first.comparison)
-        worse = replace(worse, invariants=(*worse.invariants, invariant))
-    return worse, execution
-
-
-def _is_same(before: Tensor, now: Tensor) -> bool:
-    return before.dtype == now.dtype and bool(same_bits(before, now).all())
+    records, runs = list(records), list[LayoutRun]()
+    executions = [execution for record in records for execution in record.executions]
+    for run in (record.run for record in records if record.run is not None):
+        found = {one.identity: one for one in run.memory}
+        places = {one.place_of_access for one in run.memory}
+        for execution in executions if run.measured else ():
+            for one in execution.memory if execution.layout == run.layout else ():
+                if not one.is_read_without_value and not (one.kind == RACE and one.place_of_access in places):
+                    found.setdefault(one.identity, one)
+        runs.append(replace(run, memory=tuple(worst_first(found.values()))) if run.measured else run)
+    return runs
 
 
 def summable(measured: Measured) -> bool:

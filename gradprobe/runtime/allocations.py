@@ -12,10 +12,11 @@ from ..inputs.guard_bands import Breach, Guards, guarded
 from ..inputs.memory import Unwritten
 from ..inputs.placement import spanned
 from ..processes.ended import is_users
-from .spread import AllocationSpread
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from .spread import AllocationSpread
 
 # Elements of guard band on either side; a multiple of 128 keeps the alignment of an allocation.
 BAND = 1024

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..frontends.cuda import CudaFinding, Watch, watched
-from ..frontends.cuda.kernel import KernelEntry
+from ..frontends.cuda.watch import CudaFinding, Watch, watched
 from ..frontends.triton import interpreting
 from ..frontends.triton.kernel_call import KernelCall, storage_of
 from ..frontends.triton.launches import Configuration, Launched, one_configuration, recorded_launches
-from ..frontends.triton.limits import is_limit, limit_way_out
 from ..frontends.triton.raised import compiler_words, innermost_line, stood_there, whole_tracebacks
 from ..frontends.triton.stand_in import gpu_stood_in
 from ..inputs.memory import Unwritten
@@ -35,6 +33,8 @@ from .trace import Trace, plain_results, read_trace, straightened
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ..frontends.cuda.kernel import KernelEntry
 
 # What a wrapper raises on purpose. Anything else (IndexError, AttributeError, ...) is an accident, not a refusal.
 _DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError)
@@ -270,9 +270,12 @@ def _refusal(
         pair = f"{target.takes['window']}={case.window}"
         words += f"; it was passed the pair {pair}, which --window says"
     message, way_out = f"{name} raised {kind} ({layout}): {words}", "--traceback shows where"
-    if not refuses and failed is not None and interpreting() and is_limit(inner, failed):
-        message = f"Triton's interpreter cannot run {name}, which compiles ({layout}): {words}"
-        way_out = limit_way_out(words)
+    if not refuses and failed is not None and interpreting():
+        from ..frontends.triton.limits import is_limit, limit_way_out
+
+        if is_limit(inner, failed):
+            message = f"Triton's interpreter cannot run {name}, which compiles ({layout}): {words}"
+            way_out = limit_way_out(words)
     changed = target.surroundings.sentence
     changes = f"it changes, for all of its process, {changed}; " if changed else ""
     details = (*stood_there(error, case), *warning_lines(kept_warnings()))

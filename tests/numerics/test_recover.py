@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from gradprobe.inputs.draw import draw
 from gradprobe.numerics.black_box import recover as recovering
 from gradprobe.numerics.black_box.onehot import plan
-from gradprobe.numerics.black_box.recover import obstacle, recover, recoverable
+from gradprobe.numerics.black_box.recover import obstacle, recover
 from gradprobe.numerics.black_box.sampling import sampled
 from gradprobe.numerics.budget import slope_of
 from gradprobe.numerics.compare import attention_of
+from gradprobe.numerics.evidence import Measured
 from gradprobe.reference import manual_attention_backward, tiles
 from tests.black_box import GRADIENTS, answer_of, inside_of, measure_of, recovered_of
 from tests.emulated import Arithmetic, case_of
@@ -199,6 +200,6 @@ def test_what_stands_in_the_way_is_told(options, words):
 def test_there_is_nothing_to_recover_of_a_target_that_exposes_p_and_ds_or_no_gradient():
     case = case_of("softmax", seqlen=40)
     values = draw(case)
-    assert not recoverable(answer_of(exposed=("P", "dS", "dQ"))(case, values, values))
-    assert not recoverable(answer_of(exposed=("O", "LSE"))(case, values, values))
-    assert recoverable(answer_of(exposed=("P", "dQ"))(case, values, values))
+    for exposed, is_recoverable in ((("P", "dS", "dQ"), False), (("O", "LSE"), False), (("P", "dQ"), True)):
+        trace = answer_of(exposed=exposed)(case, values, values)
+        assert Measured(lambda: None, trace, None, None, ()).is_recoverable is is_recoverable

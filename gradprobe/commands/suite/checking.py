@@ -22,7 +22,6 @@ from ...model.layout_run import FAILED, MISMATCH, add_counts
 from ...model.mechanisms import note
 from ...model.memory_finding import MemoryFinding
 from ...pipeline.run_check import run_check
-from ...pipeline.sanitizer import strays_under, with_strays, with_words
 from ...processes import TaskResult, run_each, run_here, tell
 from ...processes.ended import DEVICE, TIMEOUT
 from .checked import (
@@ -38,7 +37,6 @@ from .checked import (
     of_raised,
     run_ended,
 )
-from .interpreted import is_to_be_interpreted, small_case, with_causes_of, without_gpu
 from .source_hashes import sources_of
 
 if TYPE_CHECKING:
@@ -172,6 +170,8 @@ def probed_as(
     )
     if planned.sanitizer is None:
         return make()
+    from ...pipeline.sanitizer import strays_under, with_strays, with_words
+
     program, tool = planned.sanitizer
     words = shlex.split(replace(planned, sanitizer=None).repro_command)[1:]
     try:
@@ -201,6 +201,8 @@ def findings_of(planned: PlannedCheck, layout: str, setting: Setting) -> tuple[M
     Args:
         layout: the one that was run when the device was lost; "" where that is not known.
     """
+    from .interpreted import small_case
+
     small = small_case(planned)
     layouts = {"runs": [layout]} if layout else {}
     options = small.request.options
@@ -349,7 +351,11 @@ _UNSEEN = "the same case in Triton's interpreter was stopped after {:.0f} s"
 
 def with_interpreter(planned: PlannedCheck, checked: CheckOutcome, setting: Setting) -> CheckOutcome:
     """The check; of kernels that were compiled for a GPU with what a small case in the interpreter shows."""
-    if not (setting.fix_budget and setting.isolate and is_to_be_interpreted(planned, checked.report)):
+    if checked.report.verdict != MISMATCH or not (setting.fix_budget and setting.isolate):
+        return checked
+    from .interpreted import is_to_be_interpreted, small_case, with_causes_of, without_gpu
+
+    if not is_to_be_interpreted(planned, checked.report):
         return checked
     with without_gpu():
         (ended,) = run_each(FACTORY, replace(setting, timeout=None), [small_case(planned)], timeout=LAST_RESORT)

@@ -4,7 +4,21 @@ module = gradprobe.cuda.load("my.cu", defines={"BLOCK_M": 32})
 module.my_kernel(grid, block, shared_bytes, q, k, 1.0, 128)
 """
 
-from .module import Kernel, Module, load
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from .watch import CudaFinding, Watch, watched
 
+if TYPE_CHECKING:
+    from .module import Kernel, Module, load
+
 __all__ = ["CudaFinding", "Kernel", "Module", "Watch", "load", "watched"]
+
+
+def __getattr__(name: str) -> Any:  # every run is watched, and few load a source
+    if name not in ("Kernel", "Module", "load"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import module
+
+    return getattr(module, name)

@@ -14,10 +14,11 @@ import numpy as np
 
 from ...inputs.memory import Array, Unwritten
 from ...source.text import SourceLine
-from .kernel import KernelEntry
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from .kernel import KernelEntry
 
 RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED = "race", "outside", "unwritten", "barrier", "misaligned"
 SHUFFLE = "shuffle"

@@ -70,11 +70,6 @@ class RecoveredValues:
         return slice(None) if self.rows is None else list(self.plan.sample.keys)
 
 
-def recoverable(trace: Trace) -> bool:
-    """Whether there is something to recover, and the gradients to do it."""
-    return bool({"P", "dS"} - trace.values.keys()) and bool(set(GRADIENTS) & trace.values.keys())
-
-
 def is_whole(case: Case) -> bool:
     """Whether all rows and keys are shown: where a plan exists, its probes take no longer than a few runs."""
     layout = plan(case)

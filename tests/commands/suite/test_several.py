@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gradprobe.cli import checks as several
-from gradprobe.cli.checks import check_several
+from gradprobe.cli.check_series import check_several
 from gradprobe.cli.report_forms import Forms
 from gradprobe.commands.suite.check_table import CheckTable
 from gradprobe.commands.suite.checked import CheckOutcome
