@@ -184,6 +184,8 @@ def _least_dsink(bounds: Least, case: Case) -> Error:
 
 def _least_dalibi(bounds: Least, case: Case) -> Error:
     """By each row's delta, and by the additions of its sum; softcap's derivative makes no term larger."""
+    from .least import sizes
+
     far = distance(bounds.x, bounds.tile)
     of_delta = (far * bounds.p).sum(-1).square() * sizes(bounds.delta, 2)[..., 0]
     of_terms = U32 * long_sum(bounds.x.n_key) * (far * bounds.values["dS"].abs()).sum(-1)
