@@ -16,8 +16,7 @@ from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.other_check import report_beside
 from ..inputs.history import CheckRequest
 from ..inputs.options import parse, refuse_unknown_family
-from ..model.coverage import AUTO
-from ..model.documents import Reports
+from ..model.documents import AUTO, Reports
 from ..model.failures import Failure, UsageFailure
 from ..model.report import Report, failed_report
 from ..pipeline.sanitizer import sanitizer_for

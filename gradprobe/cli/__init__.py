@@ -19,7 +19,7 @@ def main() -> None:
         from ..render.files import begin
 
         begin(sys.argv[1:])
-        from ..processes.threads import one_for_numpy
+        from ..processes.resource_limits import one_for_numpy
 
         one_for_numpy()  # before a child begins early, which is taken while it has this process's environment
         with _begun_early(sys.argv[1:]):

@@ -10,8 +10,7 @@ from ..commands.saved_reports import damage_told, read
 from ..inputs.options import command_line
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
-from ..model.visible import IN_MARKUP, inert
-from ..model.writing import replace_file
+from ..model.writing import IN_MARKUP, inert, replace_file
 from ..render.terminal import dump, show, width, write_stdout
 from .error_output import failures_told
 from .shared_options import JsonFile, Traceback

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from ..inputs.options import GONE
 from ..model.failures import INTERRUPTED, Failure, UsageFailure, as_failure
-from ..model.visible import safe
+from ..model.writing import safe
 from ..render.files import FORMS, files_in
 from ..render.terminal import note, print_failure, write_stderr
 from ..runtime.versions import refuse_untested

@@ -17,7 +17,7 @@ from ..inputs import history as last
 from ..model.failures import UsageFailure
 from ..model.layout_run import FAILED
 from ..model.report import Report, TriedEdit, passing_edit
-from ..model.visible import visible
+from ..model.writing import visible
 from ..render.console import headline
 from ..render.excerpt import render_reasons
 from ..render.terminal import Progress, note, show, width

@@ -12,7 +12,7 @@ import typer
 from ..commands.configuration.environment import seconds
 from ..commands.suite.batteries import refuse_unknown_battery
 from ..inputs import history as last
-from ..model.coverage import AUTO, QUICK
+from ..model.documents import AUTO, QUICK
 from ..model.failures import UsageFailure, did_you_mean
 from ..render.files import keeps_changing, unfinished
 from ..render.terminal import Progress, dump, interrupted, note, print_failure, show, width, write_stdout

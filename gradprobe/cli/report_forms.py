@@ -16,8 +16,7 @@ import typer
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.report import Report
-from ..model.visible import inert
-from ..model.writing import open_in_place, replace_file
+from ..model.writing import inert, open_in_place, replace_file
 from ..render.files import FORMS, STDERR, keeps_changing, maker_of
 from ..render.terminal import print_failure, rendered, show, takes_stderr, terminal, write_stdout
 from .shared_options import parameter_of, written_as

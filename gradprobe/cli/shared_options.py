@@ -15,7 +15,7 @@ import typer
 from ..commands.configuration.effective import EffectiveSettings
 from ..inputs.history import CheckRequest
 from ..inputs.options import OPTIONS, parse, refuse_unknown_family
-from ..model.coverage import AUTO, BATTERIES
+from ..model.documents import AUTO, BATTERIES
 from ..model.failures import UsageFailure
 from ..processes.resource_limits import bounded
 from ..render.files import FORMS

@@ -24,7 +24,7 @@ from ..inputs import history as last
 from ..inputs.options import OPTIONS, parse
 from ..model.failures import INTERRUPTED, UsageFailure
 from ..model.number import plural
-from ..processes.devices import gpus
+from ..processes.resource_limits import gpus
 from ..render.terminal import Progress, note
 from . import shared_options as shared
 from .check_series import check_several

@@ -18,7 +18,7 @@ from ..lint.reading import KernelReading, read_views
 from ..lint.view import KernelView, views_of
 from ..model.failures import Failure, TargetFailure, UsageFailure
 from ..model.number import plural
-from ..model.visible import visible
+from ..model.writing import visible
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -15,15 +15,70 @@ import msgspec
 from msgspec import Struct, structs
 
 from .assignment import parse_layout, parse_run, run_name
-from .coverage import Coverage
 from .failures import UsageFailure
-from .groups import AxisShare, FailureGroup
 from .layout_run import FAILED, INCOMPLETE, MATCH, MISMATCH
 from .number import WORDS, number_of
 from .report import SCHEMA, Origin, Report
 
 SCHEMA_OF_SEVERAL = "gradprobe.reports/2"
 KNOWN = {SCHEMA: 1, "gradprobe.report/1": 1, SCHEMA_OF_SEVERAL: 2, "gradprobe.reports/1": 2}
+
+
+class FailureGroup(Struct, frozen=True, kw_only=True):
+    """Checks that fail for one reason."""
+
+    verdict: str
+    """mismatch or error."""
+    cause: str
+    """The fault that is named with its line, `stride/do-head at delta.py:19`; else what is first wrong, `dP first`."""
+    summary: str = ""
+    """The cause in a sentence; "" where none is named."""
+    titles: tuple[str, ...]
+    """Of its checks, the simplest first."""
+    numbers: tuple[int, ...]
+    """Their places among the checks."""
+    common: tuple[str, ...] = ()
+    """What they have in common, and what matches does not; sentences."""
+    shrunk: Report | None = None
+    """The smallest case that was found to fail in the same way as the simplest; None where none was sought or found."""
+
+    @property
+    def is_mismatch(self) -> bool:
+        return self.verdict == MISMATCH
+
+
+class AxisShare(Struct, frozen=True, kw_only=True):
+    """The checks that have one value along an axis of their cases."""
+
+    axis: str
+    value: str
+    failed: int
+    made: int
+
+
+PAIRS, TRIPLES = 2, 3
+"""How many properties are combined."""
+AUTO, QUICK = "auto", "quick"
+"""A battery without a word, by the device; and the table of some thirty cases."""
+BATTERIES = {"pairs": PAIRS, "triples": TRIPLES, QUICK: 0, AUTO: 0}
+"""What --battery takes, with how many properties are combined."""
+
+
+class Coverage(Struct, frozen=True, kw_only=True):
+    """What of all combinations stands in a case that the target takes."""
+
+    strength: int
+    """PAIRS or TRIPLES."""
+    properties: int
+    """How many there are; 0 where nothing was combined, since the case without any is not right."""
+    held: int = 0
+    """The combinations that stand in a case."""
+    missing: int = 0
+    """Those that stand in none although nothing shows that the target does not take them."""
+    wrong_alone: tuple[str, ...] = ()
+    """The cases with one property that are wrong, so that it stands in no other case."""
+    wrong_together: tuple[str, ...] = ()
+    """The simplest cases of combinations that are wrong, likewise."""
 
 
 class RefusedCase(Struct, frozen=True):

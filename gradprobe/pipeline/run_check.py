@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..inputs.history import CheckRequest
 from ..model.allowance import NOTHING, Allowance
-from ..model.visible import safe
+from ..model.writing import safe
 from ..runtime.versions import untested
 from .resolve import resolve_problem
 

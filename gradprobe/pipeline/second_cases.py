@@ -16,9 +16,8 @@ from ..model.failures import Failure, NoRoom, UsageFailure
 from ..model.mechanisms import door
 from ..model.memory_finding import ERROR
 from ..model.number import LAMBDA
-from ..numerics.evidence import LayoutRun, Probed
+from ..numerics.evidence import Probed
 from ..numerics.range import out_of_range
-from ..numerics.tally import Finding
 from ..probing.compilation import Compilation, compiles
 from ..probing.experiment import Tick
 from ..processes.forks import ParallelWork, may_fork
@@ -156,9 +155,10 @@ def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) 
     if report.failing is not None:
         return report, problem
     tick("small second cases", 0.0)
-    came, wrong = _tried_all(problem)
-    listed = {asked: dict.fromkeys(one.sentence for one in came if came[one] == asked) for asked in (UNTRIED, DOUBTFUL)}
-    report = replace(report, not_checked=tuple(listed[UNTRIED]), undeclared=tuple(listed[DOUBTFUL]))
+    found, wrong = _tried_all(problem)
+    untried = dict.fromkeys(one.sentence for one in found if found[one] == UNTRIED)
+    doubtful = dict.fromkeys(one.sentence for one in found if found[one] == DOUBTFUL)
+    report = replace(report, not_checked=tuple(untried), undeclared=tuple(doubtful))
     if wrong is None:
         return report, problem
     options, words = wrong.options, f"{wrong.words}: {' '.join(flags(wrong.options))}"
@@ -179,28 +179,26 @@ def _tried_all(problem: Problem) -> tuple[dict[Ability, str], Ability | None]:
     Wrong is also one with which a kernel does not compile. On a GPU only what compiles nothing anew is run. What no
     parameter tells is run in a fork: a kernel that does not take it may leave its memory and end its process.
     """
-    on_cpu = problem.case.device == "cpu"
-    abilities = list(unused_abilities(problem))
-    here = [one for one in abilities if one.options and one.is_plain and (on_cpu or not one.is_compiled)]
-    forks = on_cpu and not problem.target.surroundings.sets_threads
-    apart = [one for one in abilities if one.options and not one.is_plain and forks]
+    on_cpu, abilities = problem.case.device == "cpu", list(unused_abilities(problem))
+    small = [one for one in abilities if one.options]
+    here = [one for one in small if one.is_plain and (on_cpu or not one.is_compiled)]
+    apart = [one for one in small if not one.is_plain and on_cpu and not problem.target.surroundings.sets_threads]
+    found = dict.fromkeys(abilities, UNTRIED)
     with ExitStack() as stack:
         fork = stack.enter_context(ParallelWork(partial(_outcomes, problem, apart))) if apart and may_fork() else None
         compilations = {one: stack.enter_context(Compilation()) for one in here}
-        came = _together(problem, here, compilations)
-        came |= {one: _outcome(problem, one, compilations[one]) for one in here if one not in came}
-        others = (
-            (fork.answer(_PATIENCE) or _each_apart(problem, apart))
-            if fork
-            else _outcomes(problem, apart, is_fork=False)
-        )
-        uncompiled = [one for one, compilation in compilations.items() if compilation.result()[0]]
-    came |= dict(zip(apart, others, strict=True))
-    wrong = next(iter([*(one for one in abilities if came.get(one) == WRONG), *uncompiled]), None)
-    return {ability: came.get(ability, UNTRIED) for ability in abilities}, wrong
+        found |= _of_both(problem, here, compilations)
+        for one in here:
+            if found[one] == UNTRIED:
+                found[one] = _outcome(problem, one, compilations[one])
+        others = fork.answer(_PATIENCE) if fork else _outcomes(problem, apart, is_fork=False)
+        found |= dict(zip(apart, others or (), strict=False))
+        uncompiled = [one for one in here if compilations[one].result()[0]]
+    wrong = [one for one in abilities if found[one] == WRONG]
+    return found, next(iter([*wrong, *uncompiled]), None)
 
 
-def _together(
+def _of_both(
     problem: Problem, abilities: Sequence[Ability], compilations: Mapping[Ability, Compilation]
 ) -> dict[Ability, str]:
     """A third batch and another scale in one case, where that is right: each is right then."""
@@ -208,17 +206,8 @@ def _together(
     if len(both) != 2:
         return {}
     options = {**both[1].options, **both[0].options}  # the first has the sizes
-    what = _outcome(problem, replace(both[0], options=options), compilations[both[0]])
-    return dict.fromkeys(both, what) if what == RIGHT else {}
-
-
-def _each_apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
-    """What comes of each in a fork of its own; what ends one of them is not tried."""
-    found = []
-    for ability in abilities:
-        with ParallelWork(partial(_outcomes, problem, [ability])) as fork:
-            found += fork.answer(_PATIENCE) or [UNTRIED]
-    return found
+    is_right = _outcome(problem, replace(both[0], options=options), compilations[both[0]]) == RIGHT
+    return dict.fromkeys(both, RIGHT) if is_right else {}
 
 
 def _outcomes(problem: Problem, abilities: Sequence[Ability], *, is_fork: bool = True) -> list[str]:
@@ -233,31 +222,30 @@ def _outcomes(problem: Problem, abilities: Sequence[Ability], *, is_fork: bool =
 
 def _outcome(problem: Problem, ability: Ability, compilation: Compilation) -> str:
     """What comes of a small case, and meanwhile whether its kernels compile is asked."""
-    came = tried(problem, ability.options)
-    if came.record is not None:
-        compilation.begin(came.record)
-    return _judged(ability, came)
+    run = tried(problem, ability.options)
+    if run.record is not None:
+        compilation.begin(run.record)
+    return _judged(ability, run)
 
 
-def _judged(ability: Ability, came: TrialRun) -> str:
-    """A crash or a result of a wrong shape is wrong where the ability is plain."""
-    if came.failure is not None:
-        if isinstance(came.failure, (UsageFailure, NoRoom)):
+def _judged(ability: Ability, tried: TrialRun) -> str:
+    """A crash or a result of a wrong shape is wrong where the ability is plain.
+
+    Right is also what a coarser arithmetic may make: what is asked is whether an ability is taken at all.
+    """
+    wrong = WRONG if ability.is_plain else DOUBTFUL
+    if tried.failure is not None:
+        if isinstance(tried.failure, (UsageFailure, NoRoom)):
             return UNTRIED
-        return REFUSED if refuses(came.failure) else WRONG if ability.is_plain else DOUBTFUL
-    if came.matches or (came.run is not None and _is_coarse(came.run)):
+        return REFUSED if refuses(tried.failure) else wrong
+    run = tried.run
+    assert run is not None
+    assert run.measured is not None
+    findings = run.measured.comparison.findings.values()
+    is_clean = all(one.severity != ERROR for one in run.memory)
+    if tried.matches or (is_clean and all(one.max_ratio <= LAMBDA for one in findings)):
         return RIGHT
-    if out_of_range(came.problem.case, draw(came.problem.case, came.problem.case.device)):
+    if out_of_range(tried.problem.case, draw(tried.problem.case, tried.problem.case.device)):
         return UNTRIED
-    right = {name for name, finding in _findings(came.run).items() if not finding.mismatched}
-    return WRONG if ability.is_plain or right & set(ability.shown_by) else DOUBTFUL
-
-
-def _is_coarse(run: LayoutRun) -> bool:
-    """Whether all that is wrong may be a coarser arithmetic's: what is asked is whether an ability is taken at all."""
-    is_clean = all(finding.severity != ERROR for finding in run.memory)
-    return is_clean and all(finding.max_ratio <= LAMBDA for finding in _findings(run).values())
-
-
-def _findings(run: LayoutRun | None) -> Mapping[str, Finding]:
-    return run.measured.comparison.findings if run is not None and run.measured is not None else {}
+    right = {one.name for one in findings if not one.mismatched}
+    return WRONG if right & set(ability.shown_by) else wrong

@@ -1,10 +1,10 @@
-"""Experiment: what all executions of one probe have in common, and the inputs of one of them."""
+"""Experiment: what all executions of one probe have in common. Measurement: by what the results of one are judged."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,11 +18,16 @@ from ..inputs.tensor_layouts import Inputs, effective_values, place
 from ..model.assignment import Assigned, planned_runs
 from ..model.case import Case
 from ..model.intermediates import DERIVED
-from ..numerics.float64 import SplitCounts
+from ..numerics.budget import Recovery
+from ..numerics.compare import Comparison, Evaluate, compare
+from ..numerics.declared_precision import Precision
+from ..numerics.float64 import SplitCounts, multiplying
+from ..numerics.identities import Invariant, identities
 from ..numerics.sieve import Sieve
-from ..reference import manual_attention_backward
+from ..reference import Attention, Tile, evaluate, manual_attention_backward
 from ..runtime.arithmetic import Dots
 from ..runtime.run import Outcome
+from ..runtime.trace import Trace
 from ..targets.find import Target
 
 if TYPE_CHECKING:
@@ -164,3 +169,52 @@ def derived(experiment: Experiment, values: Mapping[str, Tensor]) -> dict[str, T
         name: results[key].to(own if name == "o" else torch.promote_types(own, torch.float32))
         for name, key in taken.items()
     }
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """By what the results of one run are judged."""
+
+    experiment: Experiment
+    layout: str
+    case: Case
+    """Of the rows that are compared."""
+    x: Callable[[], Attention]
+    precision: Precision
+    recovery: Recovery | None
+    is_coarse: bool
+    """Whether by an arithmetic that is coarser than the contract."""
+
+    def compared(
+        self,
+        trace: Trace,
+        reference: Trace | None = None,
+        *,
+        precision: Precision | None = None,
+        evaluate: Evaluate | None = None,
+    ) -> Comparison:
+        """A trace compared by this precision and the reference's evaluation, or by others in their place."""
+        held = precision or (self.precision.coarser if self.is_coarse else self.precision)
+        with self.multiplying():
+            return compare(
+                self.case, self.x(), trace, held, reference=reference, recovery=self.recovery,
+                evaluate=evaluate or self.evaluated, tick=self.tick,
+            )  # fmt: skip
+
+    @contextmanager
+    def multiplying(self) -> Iterator[None]:
+        """While open, products of float64 are made as is faster here."""
+        with multiplying(self.experiment.values["q"].device, self.precision, self.experiment.products):
+            yield
+
+    def evaluated(self, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        """A tile of the reference; its time counts as the reference's."""
+        with self.experiment.stopwatch.timed("reference"):
+            return evaluate(x, tile, given)
+
+    def tick(self, fraction: float) -> None:
+        """Tells how far the comparison is."""
+        self.experiment.tick(f"comparing {self.layout}", fraction, f"{self.layout}, compared")
+
+    def identities(self, trace: Trace, comparison: Comparison) -> tuple[Invariant, ...]:
+        return tuple(identities(self.case, self.x(), trace, comparison))

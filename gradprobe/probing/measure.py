@@ -2,87 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
-
-from torch import Tensor
 
 from ..inputs.draw import outputs_of
 from ..inputs.tensor_layouts import Inputs, place
 from ..model.assignment import OUTPUTS, PLAIN
-from ..model.case import Case
 from ..model.failures import ReferenceFailure
 from ..model.intermediates import DERIVED
 from ..model.mechanisms import gathered
 from ..numerics.budget import Recovery
-from ..numerics.compare import Comparison, Evaluate, attention_of, compare
-from ..numerics.declared_precision import Precision, exactly, precision_of
+from ..numerics.compare import attention_of
+from ..numerics.declared_precision import exactly, precision_of
 from ..numerics.evidence import Measured
-from ..numerics.float64 import multiplying
-from ..numerics.identities import Invariant, identities
+from ..numerics.identities import Invariant
 from ..numerics.rows import problem_of, rows_of
 from ..numerics.sieve import is_large
-from ..reference import Attention, Tile, evaluate
 from ..runtime.run import run_target
 from ..runtime.trace import Trace
 from ..targets.find import Target
 from .dots import coarser_dots, declared_way, dots_in_words, dots_of
-from .experiment import Experiment, derived
+from .experiment import Experiment, Measurement, derived
 
 if TYPE_CHECKING:
     from ..numerics.coarser import CoarserDots
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """By what the results of one run are judged."""
-
-    experiment: Experiment
-    layout: str
-    case: Case
-    """Of the rows that are compared."""
-    x: Callable[[], Attention]
-    precision: Precision
-    recovery: Recovery | None
-    is_coarse: bool
-    """Whether by an arithmetic that is coarser than the contract."""
-
-    def compared(
-        self,
-        trace: Trace,
-        reference: Trace | None = None,
-        *,
-        precision: Precision | None = None,
-        evaluate: Evaluate | None = None,
-    ) -> Comparison:
-        """A trace compared by this precision and the reference's evaluation, or by others in their place."""
-        held = precision or (self.precision.coarser if self.is_coarse else self.precision)
-        with self.multiplying():
-            return compare(
-                self.case, self.x(), trace, held, reference=reference, recovery=self.recovery,
-                evaluate=evaluate or self.evaluated, tick=self.tick,
-            )  # fmt: skip
-
-    @contextmanager
-    def multiplying(self) -> Iterator[None]:
-        """While open, products of float64 are made as is faster here."""
-        with multiplying(self.experiment.values["q"].device, self.precision, self.experiment.products):
-            yield
-
-    def evaluated(self, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-        """A tile of the reference; its time counts as the reference's."""
-        with self.experiment.stopwatch.timed("reference"):
-            return evaluate(x, tile, given)
-
-    def tick(self, fraction: float) -> None:
-        """Tells how far the comparison is."""
-        self.experiment.tick(f"comparing {self.layout}", fraction, f"{self.layout}, compared")
-
-    def identities(self, trace: Trace, comparison: Comparison) -> tuple[Invariant, ...]:
-        return tuple(identities(self.case, self.x(), trace, comparison))
 
 
 def measure(

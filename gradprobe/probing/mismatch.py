@@ -13,7 +13,7 @@ from ..numerics.evidence import Measured
 from ..numerics.locate import locate
 from ..numerics.operands import Operand, OperandOfEach, rounded_operand
 from ..numerics.roundings import Roundings, rounded_besides
-from .measure import Measurement
+from .experiment import Measurement
 
 Proved = tuple[Coarser | Operand | OperandOfEach | Roundings, ...]
 

@@ -20,9 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .ended import raised_of
-from .resource_limits import words_of_loss
-from .threads import one_for_numpy
-from .where import stack_goes_to
+from .resource_limits import one_for_numpy, words_of_loss
 
 # Seconds in which a child must be ready. Importing torch takes up to twenty seconds on a busy machine with cold disks.
 START_LIMIT = 180.0
@@ -201,3 +199,20 @@ def heard_by(listener: Callable[[Any], object]) -> Iterator[None]:
         yield
     finally:
         _listeners.pop()
+
+
+_stacks: list[int] = []
+"""The file that a child writes its stack to."""
+
+
+def stack_goes_to(descriptor: int) -> None:
+    """Says where the stack of this process is written."""
+    _stacks.append(descriptor)
+
+
+def add_to_stack(file: str, line: int, function: str) -> None:
+    """Writes a stack of one line, as faulthandler does; nothing where nobody reads it. The last one counts."""
+    for descriptor in _stacks[-1:]:
+        with contextlib.suppress(OSError):
+            words = f'Current thread (most recent call first):\n  File "{file}", line {line} in {function}\n'
+            os.write(descriptor, words.encode("ascii", "backslashreplace"))

@@ -14,9 +14,9 @@ from typing import Any
 
 from . import resource_limits as limits
 from .child import ANSWER, LOST, READY, START_LIMIT, TOLD, UNREADY, heard_by, worker_of
-from .devices import gpus
 from .ended import CRASH, DEVICE, MEMORY, TIMEOUT, Crash, TaskResult, WorkerException, raised_of, words_of
 from .process import Child, ChildMessage
+from .resource_limits import gpus
 
 # Seconds between two questions whether anybody still wants what is made.
 _ASK = 0.1

@@ -7,6 +7,7 @@ import contextlib
 import os
 import pickle
 import queue
+import secrets
 import selectors
 import signal
 import socket
@@ -16,12 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..model.failures import Failure
 from .child import READY, WHERE, Frames, NotAMessage, send
-from .devices import VISIBLE
-from .leftovers import MARK, end_leftovers, new_mark
-from .resource_limits import SHARE, SHARED_BY, held_by, in_words
+from .resource_limits import SHARE, SHARED_BY, VISIBLE, held_by, in_words
 from .warm import ForkedChild, forked_from_warm, search_path, surroundings
 
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.
@@ -283,3 +283,32 @@ class Child:
                 self.events.put(ChildMessage(self, kind, payload))
         except NotAMessage:
             self.broken = "wrote something else on the stream that it answers on"
+
+
+MARK = "GRADPROBE_CHILD"
+"""The name in the environment of a child, and so of whatever it starts, that holds the child's own word."""
+# A process may start another one while it is ended.
+_PASSES = 3
+
+
+def new_mark() -> str:
+    """A word that no other child has."""
+    return secrets.token_hex(8)
+
+
+def end_leftovers(mark: str) -> None:
+    """Kills all processes of this user that a child of this word has left, wherever they are by now."""
+    for _ in range(_PASSES):
+        found = list(_marked(f"{MARK}={mark}".encode()))
+        for process in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+        if not found:
+            return
+
+
+def _marked(word: bytes) -> Iterator[int]:
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # another user's, or gone
+            if word in (folder / "environ").read_bytes().split(b"\0"):
+                yield int(folder.name)

@@ -159,3 +159,23 @@ def words_of_loss() -> str | None:
     except Exception as error:
         return str(error).strip().partition("\n")[0] or type(error).__name__
     return None
+
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def gpus(root: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:
+    """The name of each GPU that this process may use."""
+    visible = os.environ.get(VISIBLE)
+    if visible is not None:
+        return tuple(name for part in visible.split(",") if (name := part.strip()) and name != "-1")
+    count = len(list(root.iterdir())) if root.is_dir() else 0
+    return tuple(map(str, range(count)))
+
+
+def one_for_numpy() -> None:
+    """Has numpy compute its products in one thread, unless the environment says otherwise. Call before it is imported.
+
+    Those of Triton's interpreter are small, and between two of them OpenBLAS's other threads spin on the other cores.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

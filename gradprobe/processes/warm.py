@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from . import child
-from .threads import one_for_numpy
+from .resource_limits import one_for_numpy
 
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.
 _START = (

@@ -25,8 +25,6 @@ from ..model.memory_finding import (
 )
 from ..model.number import LAMBDA, in_words, plural
 from ..model.report import Report, Source, SplitProducts
-from .excerpt import render_reasons, window
-from .identity_table import identity_table
 from .notation import (
     ASCII,
     CAUTION,
@@ -43,9 +41,7 @@ from .notation import (
     size_in_words,
     wrapped,
 )
-from .repeat_sentences import repeat_sentences
 from .source_places import Base, Place, base_of
-from .target_pair import beside, render_against
 
 _NAME, _CELL = 9, 8
 _MOST_STRAYS = 4
@@ -79,6 +75,10 @@ def render(report: Report, width: int, *, utf8: bool = True, is_said: bool = Fal
         head = [] if is_said else [Text(f"ERROR  {report.error.message}")]
         head += folded(beyond_the_case(report), width) if report.beyond else []
         return [*head, *layouts, Text(f"  again: {report.reproduce}")]
+    from .excerpt import render_reasons
+    from .identity_table import identity_table
+    from .target_pair import beside, render_against
+
     lines = [*_verdict(report, width), *render_against(report, width)]
     lines += _compile_errors(report, width)
     if report.failing:
@@ -157,6 +157,8 @@ def _place(report: Report, width: int) -> Iterator[Text]:
     yield Text(first_line(report), "bold")
     if (first := report.shown.first_mismatch) is not None:
         yield from _whereabouts(report.case, first) if report.case is not None else ()
+        from .excerpt import window
+
         # Beside the cause one row of numbers is enough.
         yield from window(first, width, one_row=bool(report.causes))
 
@@ -301,6 +303,8 @@ def _reasons(report: Report) -> Iterator[str]:
     yield from _of_memory(report)
     yield from (report.failing or report.measured[0]).inside
     yield from report.coarser
+    from .repeat_sentences import repeat_sentences
+
     yield from repeat_sentences(report)
     yield from coarse_words(report)
 

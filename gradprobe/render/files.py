@@ -14,8 +14,7 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
-from ..model.visible import IN_JSON, IN_MARKUP
-from ..model.writing import replace_file
+from ..model.writing import IN_JSON, IN_MARKUP, replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

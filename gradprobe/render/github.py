@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..model.documents import Reports
 from ..model.number import plural
 from ..model.report import Report
-from ..model.visible import visible
+from ..model.writing import visible
 from .alerts import Alert, alerts_of
 from .source_places import Base, base_of
 

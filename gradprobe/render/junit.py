@@ -11,7 +11,7 @@ from ..model.documents import Reports
 from ..model.layout_run import INHERITED, MISMATCH, SKIPPED, Error, Head, Identity, Intermediate, Run
 from ..model.memory_finding import WARNING, MemoryFinding
 from ..model.report import Report
-from ..model.visible import visible
+from ..model.writing import visible
 from .excerpt import render_reasons
 from .notation import (
     cause_in_words,

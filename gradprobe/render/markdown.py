@@ -12,7 +12,7 @@ from ..model.layout_run import CRASHED, FAILED, INCOMPLETE, INHERITED, MATCH, MI
 from ..model.memory_finding import WARNING, MemoryFinding, WarningNote
 from ..model.number import plural
 from ..model.report import Report, TriedEdit, passing_edit
-from ..model.visible import visible
+from ..model.writing import visible
 from .notation import cause_in_words, element_line, errors_of, identities, ratio, so_far, told_apart
 from .source_places import Base, Place, base_of, place_of, places_of
 

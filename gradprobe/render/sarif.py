@@ -15,7 +15,7 @@ from ..model.layout_run import MATCH, MISMATCH
 from ..model.number import plural
 from ..model.patch import replacements_of
 from ..model.report import Report, TriedEdit
-from ..model.visible import visible
+from ..model.writing import visible
 from .alerts import Alert, alerts_of
 from .ci_rules import RULES, USAGE, Rule
 from .notation import errors_of, so_far

@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from ..model.failures import Failure, UsageFailure
-from ..model.visible import IN_JSON, inert, safe, visible
-from ..model.writing import replace_file
+from ..model.writing import IN_JSON, inert, replace_file, safe, visible
 
 if TYPE_CHECKING:
     from rich.text import Text

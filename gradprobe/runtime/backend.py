@@ -11,8 +11,7 @@ from ..frontends.triton import interpreting
 from ..frontends.triton.stand_in import stand_in_for
 from ..model.case import Case
 from ..model.failures import UsageFailure
-from ..processes.devices import VISIBLE
-from ..processes.resource_limits import SHARED_BY
+from ..processes.resource_limits import SHARED_BY, VISIBLE
 
 # With fewer scores in one batch, a second thread gains nothing: a dot of that size takes under a millisecond.
 SMALL = 1 << 18

@@ -9,7 +9,7 @@ import pytest
 
 from gradprobe.commands.shrink.repeat import pytest_source
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.model.visible import IN_JSON, IN_MARKUP, inert, safe, visible
+from gradprobe.model.writing import IN_JSON, IN_MARKUP, inert, safe, visible
 from gradprobe.render.files import FORMS
 from tests.cli.command import SMALL, run, run_on_terminal
 from tests.cli.written_targets import write_targets

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from gradprobe.inputs.draw import draw
 from gradprobe.model.layout_run import HIDDEN, MATCH, MISMATCH
-from gradprobe.numerics import least, sieve, walks
+from gradprobe.numerics import least, sieve, sifted, walks
 from gradprobe.numerics.block import blocks
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
@@ -138,9 +138,9 @@ def test_what_fails_the_sieve_alone_is_judged_block_by_block(monkeypatch):
     values, trace = right(case)
     monkeypatch.setattr(least, "weight", lambda precision, terms: 0.0)
     asked = []
-    whole = sieve.SiftedRun.by_the_whole_budget
+    whole = sifted.SiftedRun.by_the_whole_budget
     monkeypatch.setattr(
-        sieve.SiftedRun, "by_the_whole_budget", lambda self, block: asked.append(block) or whole(self, block)
+        sifted.SiftedRun, "by_the_whole_budget", lambda self, block: asked.append(block) or whole(self, block)
     )
     passed = Sieve().sift(case, values, trace, precision_of("bfloat16", "ieee"))
     assert passed is not None

@@ -18,8 +18,7 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from gradprobe.model.documents import Reports, load, report_from
-from gradprobe.model.groups import FailureGroup
+from gradprobe.model.documents import FailureGroup, Reports, load, report_from
 from gradprobe.model.heads import ABOUT, PARTS, Evidence, KeptHeads, WholeHead
 from gradprobe.model.layout_run import Intermediate
 from gradprobe.model.report import Report

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gradprobe.processes import run_each
-from gradprobe.processes.devices import gpus
+from gradprobe.processes.resource_limits import gpus
 from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("real_processes")
@@ -295,7 +295,7 @@ def test_a_timeout_stops_grandchildren_too(how, tmp_path):
 SCRIPT = """
 import sys
 from gradprobe.processes import run_each
-from gradprobe.processes.devices import gpus
+from gradprobe.processes.resource_limits import gpus
 items = [("twice", 1), ("{hang}",)]
 for end in run_each("tests.processes.workers:Doing", None, items):
     print(end.result[3], flush=True)

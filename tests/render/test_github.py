@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gradprobe.model.visible import visible
+from gradprobe.model.writing import visible
 from gradprobe.render.github import MOST, annotation_commands
 from gradprobe.render.markdown import MOST_BYTES, as_markdown
 from tests.render.written import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ...inputs.history import CheckRequest
 from ...model.failures import Failure, NoRoom, Refusal, TargetFailure
 from ...model.layout_run import FAILED, MATCH
-from ...model.visible import visible
+from ...model.writing import visible
 from ...processes import TaskResult, run_each, tell
 from ...processes.ended import TIMEOUT
 from ...render.console import first_line

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...model.failures import UsageFailure
 from ...model.number import plural
-from ...model.visible import safe
+from ...model.writing import safe
 from .capture import CapturePlan, WatchedFunction
 
 

@@ -15,7 +15,7 @@ from ...model.assignment import run_name
 from ...model.case import Case
 from ...model.failures import UsageFailure
 from ...model.resolution import SOFTMAX_ALONE, resolve
-from ...model.visible import visible
+from ...model.writing import visible
 from ...probing.experiment import layouts_of
 from ...targets.builtin import BUILTINS
 from .ordering import settled

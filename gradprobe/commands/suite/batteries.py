@@ -9,8 +9,7 @@ from typing import Any
 
 from ...inputs.history import CheckRequest
 from ...inputs.options import command_line
-from ...model.coverage import AUTO, BATTERIES, PAIRS, QUICK, TRIPLES
-from ...model.documents import RefusedCase, Reports
+from ...model.documents import AUTO, BATTERIES, PAIRS, QUICK, TRIPLES, RefusedCase, Reports
 from ...model.failures import UsageFailure, did_you_mean
 from .battery import Item, battery, hinted, set_by
 from .battery import weighed as judged
@@ -80,7 +79,7 @@ def begun(word: str, request: CheckRequest, setting: Setting) -> Begun:
     """A battery of a target; what a case of it sets is left out of the options. It imports the target, apart.
 
     Args:
-        word: one of model.coverage.BATTERIES.
+        word: one of model.documents.BATTERIES.
     """
     by = _by(word)
     request = replace(request, options={name: value for name, value in request.options.items() if not by(name)})

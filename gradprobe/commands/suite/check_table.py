@@ -11,9 +11,7 @@ from typing import TypeVar
 
 from rich.text import Text
 
-from ...model.coverage import PAIRS, TRIPLES, Coverage
-from ...model.documents import RefusedCase, Reports
-from ...model.groups import AxisShare, FailureGroup
+from ...model.documents import PAIRS, TRIPLES, AxisShare, Coverage, FailureGroup, RefusedCase, Reports
 from ...model.layout_run import FAILED, MATCH, MISMATCH, Run
 from ...model.memory_finding import COUNTED, WARNING
 from ...model.number import plural

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ...model.coverage import PAIRS, Coverage
+from ...model.documents import PAIRS, Coverage
 from .battery import Item, battery
 from .case_factors import Factors, found_by_trying
 from .checked import CheckOutcome

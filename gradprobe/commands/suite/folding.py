@@ -17,8 +17,8 @@ from ...inputs.options import parse
 from ...model.allowance import LAST_RESORT
 from ...model.assignment import run_name
 from ...model.case import Case
+from ...model.documents import AxisShare, FailureGroup
 from ...model.failures import UsageFailure
-from ...model.groups import AxisShare, FailureGroup
 from ...model.layout_run import CRASHED, FAILED, MATCH, MISMATCH, Error, Run
 from ...model.report import Diagnosis, Report
 from ...model.resolution import resolve

@@ -18,8 +18,8 @@ from ...model.documents import dump, load
 from ...model.failures import Failure, UsageFailure
 from ...processes import Crash
 from ...processes import resource_limits as limits
-from ...processes.devices import VISIBLE
 from ...processes.ended import CRASH
+from ...processes.resource_limits import VISIBLE
 from .checked import CheckOutcome, Heard, PlannedCheck, of_crash
 from .checking import Setting, check_each, shares
 

@@ -6,9 +6,7 @@ from bisect import insort
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ...model.coverage import Coverage
-from ...model.documents import RefusedCase, Reports
-from ...model.groups import FailureGroup
+from ...model.documents import Coverage, FailureGroup, RefusedCase, Reports
 from .check_table import words_of
 from .checked import CheckOutcome, PlannedCheck
 from .checking import Setting

@@ -13,7 +13,7 @@ from ...model.documents import Reports
 from ...model.layout_run import LEVELS
 from ...model.number import plural
 from ...model.report import Report
-from ...model.visible import visible
+from ...model.writing import visible
 from ..notation import so_far
 from ..source_places import base_of, with_origin
 

@@ -10,9 +10,7 @@ from ...model.memory_finding import grouped
 from ...model.number import listed, plural
 from ...model.report import Report
 from ..console import coarse_words, unused
-from ..repeat_sentences import repeat_sentences
 from ..source_places import base_of
-from ..target_pair import beside
 
 FACTS = 3
 """Sentences about an error without a cause that are shown."""
@@ -98,7 +96,16 @@ def _arithmetic(report: Report) -> Iterator[str]:
     yield from coarse_words(report)
 
 
-def _evidence(report: Report) -> Iterator[str]:
+def _asked_for(report: Report) -> Iterator[str]:
+    """What repeats showed, what another target came to, and the file of evidence."""
+    if any(run.repeats for run in report.measured):
+        from ..repeat_sentences import repeat_sentences
+
+        yield from repeat_sentences(report)
+    if report.against is not None:
+        from ..target_pair import beside
+
+        yield from beside(report)
     if (kept := report.evidence) is not None:
         yield f"evidence: {base_of(report).short(kept.file)} holds {kept.sentence}"
 
@@ -141,9 +148,7 @@ _IMPORTANCE: Sequence[tuple[Callable[[Report], Iterator[str]], str]] = (
     (_shadows, "all else may be about another file than the one that is meant"),
     (_warned, "the next case may be wrong"),
     (_arithmetic, "it says that no formula is wrong"),
-    (repeat_sentences, "it was asked for"),
-    (beside, "it was asked for"),
-    (_evidence, "it was asked for"),
+    (_asked_for, "it was asked for"),
     (lambda report: iter(report.known if report.causes else ()), "the cause does not explain all"),
     (_identities, "a sum is off though every element is within budget"),
     (_notes, "it says what the verdict is about"),

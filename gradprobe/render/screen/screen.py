@@ -13,14 +13,9 @@ from ...model.layout_run import FAILED, MATCH, MISMATCH
 from ...model.number import plural
 from ...model.report import CONSISTENT, Diagnosis, Report, passing_edit
 from ..console import beyond_the_case, first_line, on_ranks, receipt, render_layouts, sources, verdict_words, wrong_rows
-from ..excerpt import edit_head
-from ..identity_table import identity_table
 from ..notation import ASCII, CAUTION, UTF8, Signs, blame, headed, lines_of, ratio, size_in_words
 from ..source_places import base_of
-from ..target_pair import render_against
-from .code import changes, excerpt
 from .fitting import MOST, MOST_OF_A_MATCH, Section, fitted, rows_of
-from .head_table import head_table, legend
 from .notes import FACTS, facts_of, findings, in_short, limits, unseen
 
 _BAD, _GOOD = "bold red", "bold green"
@@ -102,7 +97,7 @@ def _of_match(report: Report, width: int) -> list[Section]:
     backend, device = report.target.backend, report.environment.get("device")
     ran = f"{receipt(report)}; ran {backend} on {device} in {report.seconds.get('total', 0.0):.1f} s"
     return [
-        Section([*verdict, *render_against(report, width)]),
+        Section([*verdict, *_against(report, width)]),
         Section(list(_worst(report))),
         Section([*short(sources(report.shown), width), *short(ran, width, 3)], 0, ""),
         Section(short(beyond_the_case(report), width, 4), 3),
@@ -117,11 +112,22 @@ def _worst(report: Report) -> Iterator[Text]:
         yield Text(f"  the worst error is {ratio(times)} of what is allowed, in {title} ({layout})")
 
 
+def _against(report: Report, width: int) -> list[Text]:
+    if report.against is None:
+        return []
+    from ..target_pair import render_against
+
+    return list(render_against(report, width))
+
+
 def _of_mismatch(report: Report, width: int, marks: Signs) -> Iterator[Section]:
+    from ..identity_table import identity_table
+    from .head_table import head_table, legend
+
     beyond = short(beyond_the_case(report), width)
     yield Section([*_verdict(report, width), *beyond, Text(first_line(report), "bold")])
     yield Section(_place(report, width), 1, "")
-    yield Section(list(render_against(report, width)))
+    yield Section(_against(report, width))
     yield Section(list(cause_lines(report, width)))
     edit = list(edit_lines(report, width))
     yield Section(edit, least=min(len(edit), 4))
@@ -181,6 +187,8 @@ def cause_lines(report: Report, width: int) -> Iterator[Text]:
     first, head = named[0], "CAUSE" if report.causes else "CONSISTENT WITH"
     yield from _summary(head, first, width, 2)
     if first.where:
+        from .code import excerpt
+
         yield from excerpt(first.where, base_of(report), width)
 
 
@@ -211,6 +219,9 @@ def edit_lines(report: Report, width: int) -> Iterator[Text]:
         yield from headed_in("FIX ", f"bold {CAUTION}", cause.fix, width) if cause.fix else ()
         yield from short(cause.edit.words, width) if cause.edit is not None else ()
         return
+    from ..excerpt import edit_head
+    from .code import changes
+
     head, style = edit_head(edit)
     yield from headed_in(f"{head}:", style, "; ".join(edit.reservations) or edit.words, width)
     yield from changes(edit, cause.where[0].file if cause.where else "", base_of(report), width)

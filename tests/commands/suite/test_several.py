@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradprobe.cli import checks as several
+from gradprobe.cli import check_series as several
 from gradprobe.cli.check_series import check_several
 from gradprobe.cli.report_forms import Forms
 from gradprobe.commands.suite.check_table import CheckTable

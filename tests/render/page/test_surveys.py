@@ -10,8 +10,7 @@ import pytest
 from lxml import html
 from msgspec import structs
 
-from gradprobe.model.coverage import Coverage
-from gradprobe.model.documents import Reports, load
+from gradprobe.model.documents import Coverage, Reports, load
 from gradprobe.model.layout_run import INCOMPLETE
 from gradprobe.render.page import check_matrix as matrix
 from gradprobe.render.page.page import page_of, page_of_comparison, text

@@ -16,7 +16,7 @@ import numpy as np
 
 from ....model.failures import KernelStopped, TargetFailure
 from ....model.number import listed, plural, spans
-from ....processes.where import add_to_stack
+from ....processes.child import add_to_stack
 from ....source.text import SourceLine
 from ..kernel import KernelEntry, Sizes, addresses_of, c_values, compiled_for
 from ..watch import (
