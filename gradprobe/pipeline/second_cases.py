@@ -191,8 +191,11 @@ def _tried_all(problem: Problem) -> tuple[dict[Ability, str], Ability | None]:
         for one in here:
             if found[one] == UNTRIED:
                 found[one] = _outcome(problem, one, compilations[one])
-        others = fork.answer(_PATIENCE) if fork else _outcomes(problem, apart, is_fork=False)
-        found |= dict(zip(apart, others or (), strict=False))
+        if fork is None:
+            others = _outcomes(problem, apart, is_fork=False)
+        else:
+            others = fork.answer(_PATIENCE) or _each_apart(problem, apart)
+        found |= dict(zip(apart, others, strict=True))
         uncompiled = [one for one in here if compilations[one].result()[0]]
     wrong = [one for one in abilities if found[one] == WRONG]
     return found, next(iter([*wrong, *uncompiled]), None)
@@ -208,6 +211,15 @@ def _of_both(
     options = {**both[1].options, **both[0].options}  # the first has the sizes
     is_right = _outcome(problem, replace(both[0], options=options), compilations[both[0]]) == RIGHT
     return dict.fromkeys(both, RIGHT) if is_right else {}
+
+
+def _each_apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
+    """What comes of each in a fork of its own; what ends one of them is not tried."""
+    found = []
+    for ability in abilities:
+        with ParallelWork(partial(_outcomes, problem, [ability])) as fork:
+            found += fork.answer(_PATIENCE) or [UNTRIED]
+    return found
 
 
 def _outcomes(problem: Problem, abilities: Sequence[Ability], *, is_fork: bool = True) -> list[str]:
