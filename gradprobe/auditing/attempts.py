@@ -169,7 +169,7 @@ class ReferenceSearch:
             pass
         for name, tensor in called.results.items():
             if name not in before or not tensor.allclose(before[name], equal_nan=True):
-                return AuditExplanation(unexplained=wrong, varies=True)
+                return AuditExplanation(unexplained=wrong)
         results = {name: result.double().numpy() for name, result in called.results.items()}
         differentiated = re.search(r"\.backward\(|autograd|\.grad\b|vjp", self._text) is not None
         return explain(

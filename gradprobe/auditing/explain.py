@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from ..frontends.python.expressions import Expression
 from ..frontends.python.watching import Value
-from ..model.intermediates import PRODUCTS, symbol
+from ..model.intermediates import PRODUCTS
 from ..model.mechanisms import door
 from ..reference import Attention
 from .form_library import HIDDEN, FormLibrary, Match
-from .formulas import DUE, Array, Form, Formulas, Mistake, Rewrite, role_of
+from .formulas import DUE, ORDER, Array, Form, Formulas, Mistake, Rewrite, role_of
 from .variants import other_scores, variants
 
 # How far a value may be from a form, as a share of its largest number: sums of a few dozen numbers err by far less.
@@ -35,14 +35,8 @@ class Sight:
     at: Expression
     form: Form
     factor: float = 1.0
-    by: str = ""
-    """The factor in words."""
     mask: str | None = None
     """Of masked scores, by which of the masks; "" for the one that is due."""
-
-    @property
-    def formula(self) -> str:
-        return f"{self.by} * {self.form.words}" if self.by else self.form.words
 
 
 @dataclass(frozen=True)
@@ -68,10 +62,8 @@ class AuditExplanation:
     """The wrong results that no known mistake gives."""
     holdings: tuple[Sight, ...] = ()
     """What each variable held after each statement, as far as it is known."""
-    varies: bool = False
-    """Whether another call gave other results, so that nothing can be told of them."""
-    strange: Value | None = None
-    """Of what is unexplained, the first variable that holds none of what the formulas have."""
+    strange: Expression | None = None
+    """Of what is unexplained, the first variable named as an intermediate that holds none."""
 
 
 @door("audit/explain", lambda x, values, results, wrong, **_: AuditExplanation(unexplained=tuple(wrong)))
@@ -93,142 +85,142 @@ def explain(
         by_autograd: whether its gradients are those of its O, so that they inherit what is wrong in that.
         asks_for_mask: whether it is told if there is a mask; else one that it lays by itself is meant.
     """
-    search = _Explaining(x, asks_for_mask)
-    for value in values:
-        search.see(value)
-    located: dict[Mistake, Located] = {}
-    unexplained = []
-    for name in wrong:
-        mistakes = search.mistakes(name, results[name])
-        if not mistakes and by_autograd:
-            mistakes = next((one.form.mistakes for one in search.sights_of("O")), ())
-        if not mistakes:
-            unexplained.append(name)
-        for mistake in mistakes:
-            before = located.get(mistake) or search.located(mistake, frozenset(mistakes))
-            located[mistake] = replace(before, results=(*before.results, name))
-    order = list(DUE)
-    found = sorted(located.values(), key=lambda one: order.index(one.mistake.of) if one.mistake.of in order else 99)
-    strange = search.strange() if unexplained else None
-    return AuditExplanation(tuple(found), tuple(unexplained), tuple(search.holdings), strange=strange)
+    with np.errstate(all="ignore"):
+        search = _Search(x, asks_for_mask)
+        for value in values:
+            search.see(value)
+        located: dict[Mistake, Located] = {}
+        unexplained = []
+        for name in wrong:
+            mistakes = search.mistakes(name, results[name])
+            if not mistakes and by_autograd:
+                mistakes = next((one.form.mistakes for one in search.sights_of("O")), ())
+            if not mistakes:
+                unexplained.append(name)
+            for mistake in mistakes:
+                before = located.get(mistake) or search.located(mistake, frozenset(mistakes))
+                located[mistake] = replace(before, results=(*before.results, name))
+    order = {name: at for at, name in enumerate(DUE)}
+    found = sorted(located.values(), key=lambda one: order.get(one.mistake.of, 99))
+    strange = next(iter(search.strange.values()), None) if unexplained else None
+    return AuditExplanation(tuple(found), tuple(unexplained), tuple(search.holdings), strange)
 
 
-class _Explaining:
+class _Search:
     """The forms of one problem, and which of them were seen where."""
 
     def __init__(self, x: Attention, asks_for_mask: bool) -> None:
         b, h, m, d = x.q.shape
         self._x, self._formulas = x, Formulas(x)
-        self._constants = _constants(x)
         self._rewrites = variants(self._formulas, asks_for_mask=asks_for_mask)
         self._library = FormLibrary({"b": b, "h": h, "m": m, "n": x.n_key, "d": d, "e": x.v.shape[-1]})
         self._library.add(self._formulas.due())
         self._library.add(other_scores(self._formulas))
         for rewrite in self._rewrites:
-            self._library.add([self._formulas.alone(rewrite)] if rewrite.step != "do" else ())
             # Its results at once: loops over elements may hold nothing else.
-            self._library.add(form for form in self._formulas.ways(rewrite) if form.kind in _RESULTS)
+            kinds = (*_RESULTS, rewrite.step)
+            self._library.add(form for form in self._formulas.ways(rewrite) if form.kind in kinds)
         self._followed: list[tuple[Rewrite, ...]] = []
         self._sights: list[Sight] = []
         self._places: dict[Mistake, Expression] = {}
         """Of mistakes that no form alone shows."""
-        self.holdings: list[Sight] = []
         self._narrow: Value | None = None
-        self._latest: dict[tuple[str, str], tuple[Value, bool]] = {}
-        """What each variable held last, and whether that is unknown."""
+        self.holdings: list[Sight] = []
+        self.strange: dict[tuple[str, str], Expression] = {}
+        """By variable, where it is named as an intermediate and holds none."""
 
     def see(self, value: Value) -> None:
         """Notes what a value is, and adds what follows from it to the library."""
         if self._narrow is None and value.dtype not in _TOLERANCES:
             self._narrow = value
         hidden = ~(value.array > HIDDEN)
+        matches = []
         if hidden.any() and not np.isnan(value.array).any():
-            sights, matches = [*self._masked(value, hidden)], []
+            sights = [Sight(value.at, Form("S", "bhmn", value.array, "S"), mask=name) for name in self._masks(hidden)]
         else:
             matches = self._library.matches(value.array, _TOLERANCES.get(value.dtype, _COARSE))
-            sights = [Sight(value.at, one.form, one.factor, self._by(one.factor)) for one in matches]
+            sights = [Sight(value.at, one.form, one.factor) for one in matches]
         self._sights += sights
-        if value.at.name:
-            role, finite = role_of(value.at.name), bool(np.isfinite(value.array).all() and value.array.any())
-            if sights:
-                self.holdings.append(min(sights, key=lambda one: (len(one.form.mistakes), one.form.kind != role)))
-            unknown = not sights and finite and self._library.knows(value.array)
+        role = role_of(value.at.name)
+        if value.at.name and sights:
+            self.holdings.append(min(sights, key=lambda one: (len(one.form.mistakes), one.form.kind != role)))
+        if role in DUE:
             variable = value.at.function, value.at.name
-            self._latest.pop(variable, None)  # they stand in the order in which they came to what they hold
-            self._latest[variable] = value, unknown
+            self.strange.pop(variable, None)
+            if not sights and np.isfinite(value.array).all() and value.array.any():
+                self.strange[variable] = value.at
         for match in matches:
             self._follow(value, match)
 
-    def _masked(self, value: Value, hidden: NDArray[np.bool_]) -> Iterator[Sight]:
-        """Masked scores: where which mask is laid."""
+    def _masks(self, hidden: NDArray[np.bool_]) -> Iterator[str]:
+        """Which masks hide so."""
         for name, mask in {"": self._formulas.valid, **self._formulas.masks()}.items():
             if hidden.shape[-2:] == mask.shape[-2:] and (hidden == ~mask[0, 0]).all():
-                words = "S, masked otherwise" if name else "S, masked"
-                yield Sight(value.at, Form("S", "bhmn", value.array, words), mask=name)
+                yield name
 
     def _follow(self, value: Value, match: Match) -> None:
         """Adds what follows from a wrong form, once it is seen; and from delta, or dP, times a factor."""
-        form, rewrites = match.form, match.form.rewrites
+        form, wrong = match.form, tuple(one for one in match.form.rewrites if one.mistake)
         if form.kind in ("delta", "dP") and not form.mistakes and not _is(abs(match.factor), 1.0):
-            words = f"{symbol(form.kind)} is {self._by(match.factor)} of what is due"
-            mistake = Mistake(form.kind, f"{form.kind.lower()}/factor", words)
-            array = form.values * match.factor
-            rewrites = (Rewrite(form.kind, lambda v: array, (mistake,)),)
+            came = f"{form.kind} is {self._by(match.factor)} of what is due"
+            mistake = Mistake(form.kind, f"{form.kind.lower()}/factor", came)
+            wrong = (Rewrite(form.kind, self._formulas.right[form.kind] * match.factor, mistake),)
             self._places.setdefault(mistake, value.at)
-        elif not form.mistakes or form.kind not in ("P", "O", "dP", "delta", "dS"):
+        elif form.kind not in ("P", "O", "dP", "delta", "dS"):
             return
-        wrong = tuple(one for one in rewrites if one.mistakes)
         if wrong in self._followed or not wrong:
             return
-        formulas, order = self._formulas, self._formulas.order
-        step = max(order[one.step] for one in wrong)
-        self._library.add([*formulas.ways(*wrong), *formulas.products(*wrong)])
+        formulas, step = self._formulas, max(ORDER.index(one.step) for one in wrong)
+        self._library.add(formulas.ways(*wrong))
+        self._library.add(formulas.products(*wrong))
         for others in self._followed:
-            if all(order[other.step] < step for other in others):
+            if all(ORDER.index(other.step) < step for other in others):
                 self._library.add(formulas.ways(*others, *wrong))
         self._followed.append(wrong)
         for rewrite in self._rewrites:
-            if order[rewrite.step] > step:
+            if ORDER.index(rewrite.step) > step:
                 self._library.add(form for form in formulas.ways(*wrong, rewrite) if form.kind == rewrite.step)
 
     def _by(self, factor: float) -> str:
-        if _is(factor, 1.0):
-            return ""
-        return next((words for words, known in self._constants.items() if _is(factor, known)), f"{factor:.4g}")
+        known = (words for words, number in _constants(self._x).items() if _is(factor, number))
+        return next(known, f"{factor:.4g}")
 
     # --- results
 
     def mistakes(self, name: str, array: Array) -> tuple[Mistake, ...]:
         """What makes a result wrong; () where nothing known does."""
         if self._narrow is not None and self._is_coarse(name, array):
-            words = f"it computes in {self._narrow.dtype}, and has its rounding errors"
-            return (self._shown(Mistake("", "precision", words, "compute in float64"), self._narrow.at),)
+            came = f"it computes in {self._narrow.dtype}, and has its rounding errors"
+            return (self._shown(Mistake("", "precision", came, "compute in float64"), self._narrow.at),)
         matches = self._library.matches(array, _TOLERANCES["float32"])
-        own = sorted((one for one in matches if one.form.kind == name), key=lambda one: not _is(one.factor, 1.0))
+        own = [one for one in matches if one.form.kind == name]
         if own:
-            factor = () if _is(own[0].factor, 1.0) else (self._of_factor(name, own[0].factor),)
-            return (*own[0].form.mistakes, *factor)
+            best = min(own, key=lambda one: not _is(one.factor, 1.0))
+            factor = () if _is(best.factor, 1.0) else (self._of_factor(name, best.factor),)
+            return (*best.form.mistakes, *factor)
         other = next((one.form for one in matches if one.form.product is not None or one.form.kind), None)
         return () if other is None else (*other.mistakes, self._of_other(name, other))
 
     def _is_coarse(self, name: str, array: Array) -> bool:
         """Whether a result is right to 16 bits."""
-        matches = self._library.matches(array, _COARSE)
-        return any(one.form.kind == name and not one.form.mistakes and abs(one.factor - 1) < _COARSE for one in matches)
+        for match in self._library.matches(array, _COARSE):
+            if match.form.kind == name and not match.form.mistakes and abs(match.factor - 1) < _COARSE:
+                return True
+        return False
 
     def _of_factor(self, name: str, factor: float) -> Mistake:
-        by, scale, of_scores = self._by(factor), self._x.scale, name in ("dQ", "dK")
-        ignored = f"the scale that is given is not used in {name}, but 1 / sqrt(head dim)"
-        rows = [
-            (1 / scale, "scale/left-out", f"the scale is left out of {name}", f"multiply {name} by the scale"),
-            (scale, "scale/twice", f"the scale is applied to {name} twice", f"multiply {name} by it once"),
-            (self._x.q.shape[-1] ** -0.5 / scale, "scale/ignored", ignored, "use it"),
-        ] * of_scores + [(-1.0, "sign", f"{name} has the wrong sign", "")]
-        other = ("factor", f"all of {name} is {by} times what the formula gives", "")
-        at = self._first(name, factor)
-        if of_scores and not _is(factor * scale, 1.0):  # where dS has that factor already
-            at = self._first("dS", factor * scale) or at
-        return self._shown(Mistake(name, *next((row[1:] for row in rows if _is(factor, row[0])), other)), at)
+        scale, at = self._x.scale, self._first(name, factor)
+        rows = {-1.0: ("sign", f"{name} has the wrong sign")}
+        if name in ("dQ", "dK"):
+            ignored = f"the scale that is given is not used in {name}, but 1 / sqrt(head dim)"
+            rows[self._x.q.shape[-1] ** -0.5 / scale] = ("scale/ignored", ignored, "use it")
+            rows[scale] = ("scale/twice", f"the scale is applied to {name} twice", f"multiply {name} by it once")
+            rows[1 / scale] = ("scale/left-out", f"the scale is left out of {name}", f"multiply {name} by the scale")
+            if not _is(factor * scale, 1.0):  # where dS has that factor already
+                at = self._first("dS", factor * scale) or at
+        other = ("factor", f"all of {name} is {self._by(factor)} times what the formula gives")
+        row = next((row for known, row in rows.items() if _is(factor, known)), other)
+        return self._shown(Mistake(name, *row), at)
 
     def _of_other(self, name: str, form: Form) -> Mistake:
         """A result that is another one, or a product of other things."""
@@ -238,8 +230,8 @@ class _Explaining:
         key = "transposed" if product == due.turned else "operand"
         at = next((one.at for one in self._sights if one.form.product == product), None)
         if product.matrix != due.matrix:  # a variable of the right name that holds another matrix comes before it
-            held = (one for one in self.holdings if one.form.kind == product.matrix)
-            at = next((one.at for one in held if role_of(one.at.name) == due.matrix), at)
+            held = (one.at for one in self.holdings if one.form.kind == product.matrix)
+            at = next((one for one in held if role_of(one.name) == due.matrix), at)
         return self._shown(Mistake(name, key, f"{name} is made of {product.formula}, not of {due.formula}"), at)
 
     def _shown(self, mistake: Mistake, at: Expression | None) -> Mistake:
@@ -261,24 +253,17 @@ class _Explaining:
         """Where one of the mistakes of a result is made: of one in the scores or the mask, where these are made."""
         seen = [one for one in self._sights if mistake in one.form.mistakes and together.issuperset(one.form.mistakes)]
         if mistake.key in AT_USE:
-            seen = [one for one in seen if one.form.kind != "P" and one.form.words != "PE"]
-        form = seen[0].form if seen else None
+            seen = [one for one in seen if one.form.kind not in ("P", "PE")]
         at = self._places.get(mistake) or (seen[0].at if seen else None)
-        if mistake.of_scores is not None and mistake.key.startswith("scale"):
-            at = next((one.at for one in self.sights_of("S") if _is(self._of_raw(one), mistake.of_scores)), at)
+        if mistake.key.startswith("scale") and mistake.of_scores is not None:
+            for sight in self.sights_of("S"):
+                factor = sight.factor * (self._x.scale if sight.form.words == "S" else 1.0)
+                if _is(factor, mistake.of_scores):
+                    at = sight.at
+                    break
         elif mistake.mask:
             at = next((one.at for one in self._sights if one.mask == mistake.mask), at)
-        return Located(mistake, at, (), form)
-
-    def _of_raw(self, sight: Sight) -> float:
-        """By which factor of Q K^T scores were seen."""
-        return sight.factor * (self._x.scale if sight.form.words == "S" else 1.0)
-
-    def strange(self) -> Value | None:
-        """The first variable named as an intermediate that holds none in the end; else the first that holds nothing."""
-        unknown = [value for value, is_unknown in self._latest.values() if is_unknown]
-        named = [value for value in unknown if role_of(value.at.name) in DUE]
-        return next(iter([*named, *(value for value in unknown if value.array.ndim >= 2)]), None)
+        return Located(mistake, at, (), seen[0].form if seen else None)
 
 
 def _is(factor: float, known: float) -> bool:
@@ -288,9 +273,7 @@ def _is(factor: float, known: float) -> bool:
 def _constants(x: Attention) -> dict[str, float]:
     """Factors that have a name."""
     log2e, length, d = math.log2(math.e), x.n_query, x.q.shape[-1]
-    size = x.n_batch * x.n_heads * length * d
-    return {"-1": -1.0, "scale": x.scale, "1/scale": 1 / x.scale, "scale^2": x.scale**2, "ln 2": 1 / log2e,
-            "log2(e)": log2e, f"1/{length} (the length)": 1 / length, f"1/{d} (the head dim)": 1 / d, "1/2": 0.5,
-            "2": 2.0, "scale * log2(e)": x.scale * log2e, "scale * ln 2": x.scale / log2e,
-            f"1/{size} (the size)": 1 / size, f"1/{x.n_batch} (the batches)": 1 / x.n_batch,
-            f"1/{x.n_heads} (the heads)": 1 / x.n_heads, "-scale": -x.scale, "-1/scale": -1 / x.scale}  # fmt: skip
+    scaled = {"scale": x.scale, "1/scale": 1 / x.scale, "scale^2": x.scale**2, "scale * log2(e)": x.scale * log2e}
+    sizes = {f"1/{length} (the length)": 1 / length, f"1/{d} (the head dim)": 1 / d}
+    sizes |= {f"1/{x.n_heads} (the heads)": 1 / x.n_heads, f"1/{x.n_batch} (the batches)": 1 / x.n_batch}
+    return {"-1": -1.0, "1/2": 0.5, "2": 2.0, "ln 2": 1 / log2e, "log2(e)": log2e} | scaled | sizes

@@ -42,7 +42,7 @@ def _diagnosis(audit: Audit, explanation: AuditExplanation, words: str, group: l
     first, own = group[0], [one.mistake.of for one in group]
     results = list(dict.fromkeys(name for one in group for name in one.results))
     fix = first.mistake.fix.replace(first.mistake.of, listed(own)) if len(own) > 1 else first.mistake.fix
-    masked = next((one.at for one in explanation.holdings if one.formula == "S, masked"), None)
+    masked = next((one.at for one in explanation.holdings if one.mask == ""), None)
     if first.mistake.key == "mask/left-out" and masked is not None:
         fix = f"make it of {masked.name}, which is masked in line {masked.line}"
     elsewhere = _elsewhere(audit, first.mistake)
@@ -51,7 +51,7 @@ def _diagnosis(audit: Audit, explanation: AuditExplanation, words: str, group: l
     rebinding = []
     if rebound is not None:
         places.insert(0, rebound.at)
-        rebinding = [f"the parameter {rebound.at.name} holds {rebound.formula} from line {rebound.at.line} on"]
+        rebinding = [f"the parameter {rebound.at.name} holds {rebound.form.words} from line {rebound.at.line} on"]
     found, formulas = audit.callee.found, due_in(audit.attempt.drawn.case.family)
     wheres = tuple(where for at in places if (where := where_of(found.source, found.function, at)) is not None)
     due = [formulas[name] for name in own if name in formulas]
@@ -148,16 +148,14 @@ def known_of(audit: Audit) -> tuple[str, ...]:
     found = [f"what it returns as {name} has the shape {list(shape)}" for name, shape in audit.misshapen.items()]
     if explanation is None:
         return tuple(found)
-    if explanation.varies:
-        found.append("its results differ from call to call: it reads uninitialized memory, or draws random numbers")
     if not explanation.unexplained:
         return tuple(found)
     found.append(f"no known formula gives its {listed(list(explanation.unexplained))}")
     if (strange := explanation.strange) is not None:
-        where = where_of(audit.callee.found.source, audit.callee.function, strange.at)
-        due = due_in(audit.attempt.drawn.case.family).get(role_of(strange.at.name) or "")
+        where = where_of(audit.callee.found.source, audit.callee.function, strange)
+        due = due_in(audit.attempt.drawn.case.family).get(role_of(strange.name) or "")
         place = f" (line {where.line}: {where.code})" if where else ""
-        words = f"the first variable that matches no formula is {strange.at.name}{place}"
+        words = f"the first variable that matches no formula is {strange.name}{place}"
         found.append(f"{words}, and {due} is due" if due else words)
     if any(one.judge.startswith("autograd") and not one.wrong for one in audit.opinions):
         words = "it computes another attention than scale * Q K^T, softmax, P V"
