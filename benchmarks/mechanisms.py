@@ -172,6 +172,6 @@ CORE: tuple[str, ...] = (
         "__init__", "c_types", "cuda_syntax", "host", "kernel", "module", "nvrtc", "on_cpu", "source",
     )),
     *(f"auditing/{name}" for name in (
-        "__init__", "attempts", "audit", "calling", "judges", "refusal", "target", "told",
+        "__init__", "attempts", "audit", "calling", "refusal", "target", "told",
     )),
 )  # fmt: skip

@@ -17,10 +17,9 @@ from ..numerics.locate import locate
 from ..runtime.trace import Trace
 from ..targets.find import family_of, find_function
 from .attempts import Attempt, ReferenceSearch
-from .calling import CallConvention, Callee, in_words
+from .calling import CallConvention, Callee, in_words, is_near
 from .explain import AuditExplanation, Located
 from .formulas import Mistake
-from .judges import opinions_of
 
 _SEEDS = (0, 1, 2)
 _OTHER_SCALE = 0.3
@@ -69,9 +68,9 @@ def audit(
     callee = Callee(find_function(subject))
     search = ReferenceSearch(callee, family or family_of(callee.takes), options or {})
     best = search.best()
-    taken = list(_taken(callee, best, search.family))
+    taken = list(_taken(search, best))
     runs: list[tuple[Attempt, LayoutRun]] = []
-    for how in (best.how, *_others(callee, best.how, search.family)):
+    for how in _settings(search, best.how):
         before = len(runs)
         # Beside a check one draw is enough: it judges the reference on its own values too.
         for seed in _SEEDS if judges else _SEEDS[:1]:
@@ -82,7 +81,7 @@ def audit(
         if len(runs) == before:
             taken.append(f"it was not judged {how.setting}: it raised {said}")
     attempt = next((one for one, run in runs if not run.matches or one.misshapen), runs[0][0])
-    opinions = opinions_of(callee, attempt) if judges else ()
+    opinions = tuple(_opinions(search, attempt)) if judges else ()
     found = Audit(callee, attempt, tuple(run for _, run in runs), tuple(taken), None, opinions)
     if found.is_right:
         return found
@@ -90,24 +89,26 @@ def audit(
     return replace(found, explanation=swapped or search.explained(attempt))
 
 
-def _others(callee: Callee, how: CallConvention, family: str) -> Iterator[CallConvention]:
-    """Other settings that it takes: the other mask, another scale."""
-    if family != "lazy" and ("causal" in callee.takes or how.mask):
+def _settings(search: ReferenceSearch, how: CallConvention) -> Iterator[CallConvention]:
+    """What it is judged with: as it was found, and what else it takes: the other mask, another scale."""
+    takes = search.callee.takes
+    yield how
+    if search.family != "lazy" and ("causal" in takes or how.mask):
         yield replace(how, causal=not how.causal)
-    if "scale" in callee.takes:
+    if "scale" in takes:
         yield replace(how, scale=_OTHER_SCALE)
 
 
-def _taken(callee: Callee, best: Attempt, family: str) -> Iterator[str]:
+def _taken(search: ReferenceSearch, best: Attempt) -> Iterator[str]:
     """How it is called, and what it does by itself."""
-    how, takes = best.how, callee.takes
+    how, callee = best.how, search.callee
     what = "numpy arrays" if how.library == "numpy" else "torch tensors"
     yield f"{what} of [{in_words(how.shapes)}]; its results are named by {best.called.order}"
     if how.mask:
         yield f"its mask is {_MEANINGS[how.mask]}"
     elif callee.masks[0]:
-        yield f"no {takes.get('mask', takes.get('bias'))} was given: none that was tried fits"
-    elif family != "lazy" and "causal" not in takes and how.causal:
+        yield f"no {callee.takes.get('mask', callee.takes.get('bias'))} was given: none that was tried fits"
+    elif search.family != "lazy" and "causal" not in callee.takes and how.causal:
         yield "it is always causal: it has no parameter for it"
     if how.scale == 1.0:
         yield "its scale is 1, not 1 / sqrt(head dim): it is right for that one"
@@ -130,18 +131,36 @@ def _run(search: ReferenceSearch, how: CallConvention, like: Case, seed: int) ->
     return replace(attempt, beyond=beyond), LayoutRun(f"{how.setting} seed={seed}", (), measured, None)
 
 
+def _opinions(search: ReferenceSearch, attempt: Attempt) -> Iterator[Opinion]:
+    """What the formulas, and float64 autograd through the O that it computes itself, say of the results of one run."""
+    results, wrong = attempt.called.results, attempt.wrong
+    right = tuple(name for name in results if name not in wrong)
+    yield Opinion(judge="the built-in formulas, float64", right=right, wrong=wrong)
+    try:
+        gradients = search.attempt(replace(attempt.how, leaves=True), attempt.drawn).called.by_autograd
+    except Exception:  # a stranger's function may raise anything, where its inputs require grad
+        return
+    judged = [name for name in gradients if name in results]
+    right = tuple(name for name in judged if is_near(results[name], gradients[name]))
+    if judged:
+        wrong = tuple(name for name in judged if name not in right)
+        yield Opinion(judge="autograd of its own O", right=right, wrong=wrong)
+
+
 def _swapped(search: ReferenceSearch, best: Attempt) -> AuditExplanation | None:
     """Two parameters of which each is used as the other, if all is right then."""
     takes, given = search.callee.takes, best.drawn.given
-    for one, other in (pair for pair in _SWAPS if {*pair} <= takes.keys()):
+    for one, other in _SWAPS:
+        if one not in takes or other not in takes:
+            continue
         try:
             attempt = search.attempt(best.how, best.drawn, {one: given[other], other: given[one]})
         except Exception:
             continue
-        gradients = f"d{one.upper()}", f"d{other.upper()}"
-        renamed = dict(zip(gradients, reversed(gradients), strict=True))
-        for names in ({}, renamed):
-            results = {names.get(name, name): result for name, result in attempt.called.results.items()}
+        mine, others = f"d{one.upper()}", f"d{other.upper()}"
+        came = attempt.called.results
+        turned = {{mine: others, others: mine}.get(name, name): result for name, result in came.items()}
+        for results in (came, turned):
             if not replace(attempt, called=replace(attempt.called, results=results)).wrong:
                 a, b = takes[one], takes[other]
                 words = f"the parameter {a} is used as {b}, and {b} as {a}"

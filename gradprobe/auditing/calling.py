@@ -29,19 +29,29 @@ AXES = {name: "bhld" for name in ("O", "dQ", "dK", "dV")} | {name: "bhl" for nam
 AXES |= {name: "bhlL" for name in ("P", "S", "dP", "dS")}
 """Of each result."""
 # What targets are never given by these names, and people call it so in references.
-_PARAMETERS = {"grad": "do", "g": "do", "dy": "do", "d_out": "do", "grad_outputs": "do", "upstream": "do", "l": "lse",
-               "p": "P", "attn": "P", "att": "P", "probabilities": "P", "probs": "P", "weights": "P",
-               "attn_weights": "P", "queries": "q", "keys": "k", "values": "v", "y": "o"}  # fmt: skip
-_SIZES = {"h": "h", "heads": "h", "n_heads": "h", "num_heads": "h", "nheads": "h", "b": "b", "batch": "b", "bs": "b",
-          "batch_size": "b", "bsz": "b", "d": "d", "head_dim": "d", "d_head": "d", "d_k": "d", "dim_head": "d",
-          "seq_len": "m", "seqlen": "m", "n_ctx": "m", "length": "m", "t": "m"}  # fmt: skip
+_CALLED = {
+    "do": "grad g dy d_out grad_outputs upstream",
+    "P": "p attn att probabilities probs weights attn_weights",
+    "lse": "l",
+    "q": "queries",
+    "k": "keys",
+    "v": "values",
+    "o": "y",
+}
+_COUNTED = {
+    "h": "h heads n_heads num_heads nheads",
+    "b": "b batch bs batch_size bsz",
+    "d": "d head_dim d_head d_k dim_head",
+    "m": "seq_len seqlen n_ctx length t",
+}
+_PARAMETERS = {word: name for name, words in _CALLED.items() for word in words.split()}
+_SIZES = {word: axis for axis, words in _COUNTED.items() for word in words.split()}
 # What stands behind the name of an input in much code.
 _ENDINGS = ("_in", "_ref", "_np", "_t", "_f", "_mat", "_tensor")
-_ORDERS = {
-    1: (("O",), ("dQ",), ("dV",), ("dK",)), 2: (("O", "LSE"), ("dQ", "dK"), ("dK", "dV")),
-    3: (("dQ", "dK", "dV"), ("dV", "dQ", "dK"), ("dK", "dV", "dQ"), ("dV", "dK", "dQ")),
-    4: (("O", "dQ", "dK", "dV"), ("dQ", "dK", "dV", "O"), ("dQ", "dK", "dV", "dP")),
-}  # fmt: skip
+# What is returned without names, by how many there are, the likelier first.
+_ORDERS = {1: "O|dQ|dV|dK", 2: "O LSE|dQ dK|dK dV", 3: "dQ dK dV|dV dQ dK|dK dV dQ|dV dK dQ",
+           4: "O dQ dK dV|dQ dK dV O|dQ dK dV dP"}  # fmt: skip
+_ORDERS_OF_FORWARD = {1: "O", 2: "O LSE", 3: "O LSE P"}
 _ALWAYS: dict[str, Any] = {"dtype": torch.float64, "device": "cpu", "eps": 0.0, "dropout": 0.0, "dropout_p": 0.0}
 
 
@@ -76,6 +86,8 @@ class Called:
     """By intermediate, in [B, H, L, D] or the like, in the function's dtype."""
     order: str
     """Where the names of the results come from."""
+    by_autograd: Values
+    """The gradients of its O, where autograd has it."""
     conventions: tuple[str, ...] = ()
     """What of its intermediates goes by another convention, and is left out of its results."""
     is_mapping: bool = False
@@ -98,12 +110,12 @@ class Callee:
             if (known := _parameter_named(name)) is not None:
                 self.takes.setdefault(known, name)
         required = [name for name, one in self._parameters.items() if one.default is one.empty]
-        self.required = {name for name, own in self.takes.items() if own in required}
+        self.needs_bias = self.takes.get("bias") in required
         named = {*self.takes.values(), *_ALWAYS}
-        self.unknown = tuple(name for name in required if name not in named and name.lower() not in _SIZES)
+        self.unknown = [name for name in required if name not in named and name.lower() not in _SIZES]
         """The required parameters whose names say nothing, or what another one's says; they are given None."""
-        self.has_width = any(_SIZES.get(name.lower()) == "h" for name in self._parameters)
-        """Whether it is told the heads, so that its tensors may have all of them in one axis."""
+        is_told_heads = any(_SIZES.get(name.lower()) == "h" for name in self._parameters)
+        self.shapes = SHAPES if is_told_heads else SHAPES[:-1]
         self.is_backward = "do" in self.takes
         takes_mask = "mask" in self.takes or "mask" in self.takes.get("bias", "")
         self.masks = ("keep", "hide", "additive", "") if takes_mask and "causal" not in self.takes else ("",)
@@ -112,47 +124,43 @@ class Callee:
         if missing := [name for name in ("q", "k", "v") if name not in self.takes]:
             raise UsageFailure(f"reference {self.word!r} does not take {', '.join(missing)}", "name them q, k and v")
 
-    def call(
-        self, how: CallConvention, values: Values, options: Mapping[str, Any], *, in_place: bool = False
-    ) -> Called:
+    def call(self, how: CallConvention, values: Values, options: Mapping[str, Any]) -> Called:
         """Calls it.
 
         Args:
             values: q, k, v, do and what a forward left, each [B, H, L, D] or the like; "due dQ" and so on help to name
                 results.
             options: causal, scale and others that it may take.
-            in_place: whether its inputs and results belong to the graph of the values, and it is not differentiated.
 
         Raises:
             Exception: whatever it raises; TypeError where it returns nothing that can be named.
         """
-        arguments = self._arguments(how, values, options, in_place=in_place)
-        leaves = [arguments[self.takes[name]] for name in ("q", "k", "v")]
+        arguments = self._arguments(how, values, options)
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             result = self.function(**arguments)
             found, order = self._named(result, how, values)
-            output = found.get("O")
-            if not self.is_backward and output is not None and output.requires_grad and not in_place:
-                given = _shaped(values["do"], "bhld", how.shapes).to(output.dtype)
-                if given.shape == output.shape:
-                    gradients = torch.autograd.grad(output, leaves, given, allow_unused=True, retain_graph=True)
-                    found |= {name: one for name, one in zip(MATRIX_OF, gradients, strict=True) if one is not None}
-        named = isinstance(result, Mapping) and all(lookup(str(key)) is not None for key in result)
-        results = {name: _settled(one, name, how.shapes, values["q"]) for name, one in found.items()}
-        results = results if in_place else {name: one.detach() for name, one in results.items()}
-        return Called(results, order, is_mapping=named)
+            output, by_autograd = found.get("O"), dict[str, Tensor]()
+            if output is not None and output.requires_grad:
+                leaves = [arguments[self.takes[name]] for name in ("q", "k", "v")]
+                do = _shaped(values["do"], "bhld", how.shapes)
+                by_autograd = _differentiated(output, leaves, do)
+        if not self.is_backward:
+            found |= by_autograd
+        if output is None or _is_by_hand(output):
+            by_autograd = {}
+        is_mapping = isinstance(result, Mapping) and all(lookup(str(key)) is not None for key in result)
+        parts = (_settled(part, how.shapes, values["q"]) for part in (found, by_autograd))
+        return Called(next(parts), order, next(parts), is_mapping=is_mapping)
 
-    def _arguments(
-        self, how: CallConvention, values: Values, options: Mapping[str, Any], *, in_place: bool
-    ) -> dict[str, Any]:
-        """The arguments by the function's own names; with `in_place` they belong to the graph of the values."""
+    def _arguments(self, how: CallConvention, values: Values, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by the function's own names."""
         given: dict[str, Any] = {}
         for name, own in self.takes.items():
             if name in values and name in LETTERS:
-                tensor = _shaped(values[name], LETTERS[name], how.shapes)
+                tensor = _shaped(values[name], LETTERS[name], how.shapes).detach().clone()
                 needs = (how.leaves or not self.is_backward) and name in ("q", "k", "v")
-                given[own] = tensor if in_place else tensor.detach().clone().requires_grad_(needs)
+                given[own] = tensor.requires_grad_(needs)
             elif (option := options.get(name)) is not None:
                 given[own] = option
         if how.mask and options.get("causal"):
@@ -178,22 +186,43 @@ class Callee:
         tensors = [part for part in parts if part is not None]
         if not tensors:
             raise TypeError(f"it returned {type(result).__name__}, which holds no tensor")
-        orders = _ORDERS.get(len(tensors), ())
-        if not self.is_backward:
-            orders = (("O",),) if len(tensors) == 1 else tuple(("O", *order[1:]) for order in orders)
-        best: tuple[str, ...] = ()
-        most = -1
-        for order in orders:
+        orders = _ORDERS if self.is_backward else _ORDERS_OF_FORWARD
+        best, most = {}, -1
+        for order in orders.get(len(tensors), "").split("|"):
+            named = dict(zip(order.split(), tensors, strict=False))
             right = 0
-            for name, tensor in zip(order, tensors, strict=True):
+            for name, tensor in _settled(named, how.shapes, values["q"]).items():
                 due = values.get(f"due {name}")
-                settled = _settled(tensor, name, how.shapes, values["q"])
-                right += due is not None and is_near(settled, due)
-                right -= 0 if _fits(settled, name, values["q"]) else len(tensors) + 1  # which no order makes good
-            best, most = (order, right) if right > most else (best, most)
+                if due is not None and tensor.shape != due.shape:
+                    right -= len(tensors) + 1  # which no order makes good
+                right += due is not None and is_near(tensor, due)
+            if right > most:
+                best, most = named, right
         if not best:
             raise TypeError(f"it returned {len(tensors)} values whose names cannot be told")
-        return dict(zip(best, tensors, strict=True)), f"trying: ({', '.join(best)})"
+        return best, f"trying: ({', '.join(best)})"
+
+
+def _differentiated(output: Tensor, leaves: list[Tensor], do: Tensor) -> dict[str, Tensor]:
+    """The gradients of O by autograd; none where its shape is another."""
+    if output.shape != do.shape:
+        return {}
+    made = torch.autograd.grad(output, leaves, do.to(output.dtype), allow_unused=True, retain_graph=True)
+    return {name: one for name, one in zip(MATRIX_OF, made, strict=True) if one is not None}
+
+
+def _is_by_hand(output: Tensor) -> bool:
+    """Whether a backward that somebody wrote takes part, which is no judge."""
+    waiting, seen = [output.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if any(kind.__name__ == "BackwardCFunction" for kind in type(node).__mro__):
+            return True
+        seen.add(node)
+        waiting += [one for one, _ in node.next_functions]
+    return False
 
 
 def _parameters(function: Callable[..., Any], word: str) -> dict[str, inspect.Parameter]:
@@ -205,11 +234,20 @@ def _parameters(function: Callable[..., Any], word: str) -> dict[str, inspect.Pa
     return {name: one for name, one in found.items() if one.kind not in kinds and name not in ("self", "ctx")}
 
 
+def _parameter_named(name: str) -> str | None:
+    """The canonical name of what a parameter is: of an input or option, or P for saved probabilities."""
+    word = name.lower().strip("_")
+    ending = next((one for one in _ENDINGS if word.endswith(one)), "")
+    word = word.removesuffix(ending)
+    return canonical_name(name) or canonical_name(word) or _PARAMETERS.get(word)
+
+
 def _libraries(function: Callable[..., Any]) -> tuple[str, ...]:
     """torch, numpy or both, the likelier first."""
     plain = plain_function(function)
-    code, scope = getattr(plain, "__code__", None), getattr(plain, "__globals__", {})
-    used = {scope[name].__name__ for name in code.co_names if inspect.ismodule(scope.get(name))} if code else set()
+    scope = getattr(plain, "__globals__", {})
+    names = plain.__code__.co_names if hasattr(plain, "__code__") else ()
+    used = {scope[name].__name__ for name in names if inspect.ismodule(scope.get(name))}
     if any(name.startswith("torch") for name in used):
         return ("torch",)
     return ("numpy", "torch") if "numpy" in used else ("torch", "numpy")
@@ -223,8 +261,12 @@ def _mask(meaning: str, q: Tensor) -> Tensor:
 
 
 def _by_role(names: Iterable[str], parts: Iterable[Tensor | None]) -> dict[str, Tensor]:
-    found = {role_of(name): part for name, part in zip(names, parts, strict=True) if part is not None}
-    return {role: part for role, part in found.items() if role is not None and role in AXES}
+    found = {}
+    for name, part in zip(names, parts, strict=True):
+        role = role_of(name)
+        if part is not None and role in AXES:
+            found[role] = part
+    return found
 
 
 def _tensor(value: Any) -> Tensor | None:
@@ -234,11 +276,10 @@ def _tensor(value: Any) -> Tensor | None:
 
 
 def _flat(result: Any) -> Iterator[Any]:
+    for part in result if isinstance(result, (tuple, list)) else ():
+        yield from _flat(part)
     if not isinstance(result, (tuple, list)):
         yield result
-        return
-    for part in result:
-        yield from _flat(part)
 
 
 def is_near(tensor: Tensor, due: Tensor) -> bool:
@@ -247,6 +288,9 @@ def is_near(tensor: Tensor, due: Tensor) -> bool:
         return False
     most, digits = float(due.abs().max()) or 1.0, 4 * torch.finfo(tensor.dtype).eps
     return bool((tensor.double() - due).abs().max() <= max(1e-4, digits) * most)
+
+
+# --- the axes of tensors
 
 
 def _own(axes: str, shapes: str) -> str:
@@ -259,37 +303,30 @@ def _shaped(tensor: Tensor, axes: str, shapes: str) -> Tensor:
     if shapes == MERGED:
         return tensor.transpose(1, 2).flatten(2) if axes == "bhld" else tensor
     own = _own(axes, shapes)
-    tensor = tensor[tuple(slice(None) if letter in own else 0 for letter in axes)]
-    left = [letter for letter in axes if letter in own]
-    return tensor.permute([left.index(letter) for letter in own]).contiguous()
+    lacking = [letter for letter in axes if letter not in own]
+    moved = tensor.permute([axes.index(letter) for letter in (*lacking, *own)])
+    return moved[(0,) * len(lacking)].contiguous()
 
 
-def _settled(tensor: Tensor, name: str, shapes: str, q: Tensor) -> Tensor:
-    """A result with the axes of the table of intermediates; as it came where it has another shape."""
-    (b, h, m, d), axes = q.shape, AXES[name]
-    if shapes == MERGED and axes == "bhld":
-        return tensor.unflatten(2, (h, -1)).transpose(1, 2) if tensor.shape == (b, m, h * d) else tensor
-    own, sizes = _own(axes, shapes), {"b": b, "h": h, "l": m, "d": d, "L": m}
-    shape = tuple(sizes[letter] for letter in own)
-    if tensor.shape != shape and (axes != "bhl" or tensor.shape != (*shape, 1)):
-        return tensor
-    tensor = tensor.reshape(shape).permute([own.index(letter) for letter in axes if letter in own])
-    return tensor[tuple(slice(None) if letter in own else None for letter in axes)]
-
-
-def _fits(tensor: Tensor, name: str, q: Tensor) -> bool:
-    """Whether a settled result has the shape that is due."""
-    sizes = dict(zip("bhldL", (*q.shape, q.shape[2]), strict=True))
-    return tensor.shape == tuple(sizes[letter] for letter in AXES[name])
+def _settled(results: Values, shapes: str, q: Tensor) -> dict[str, Tensor]:
+    """Results with the axes of the table of intermediates; as they came where they have another shape."""
+    b, h, m, d = q.shape
+    sizes, found = {"b": b, "h": h, "l": m, "d": d, "L": m}, dict[str, Tensor]()
+    for name, result in results.items():
+        tensor, axes = result.detach(), AXES[name]
+        own = _own(axes, shapes)
+        if shapes == MERGED and axes == "bhld":
+            is_whole = tensor.shape == (b, m, h * d)
+            found[name] = tensor.unflatten(2, (h, -1)).transpose(1, 2) if is_whole else tensor
+            continue
+        shape = tuple(sizes[letter] for letter in own)
+        if tensor.shape == shape or (axes == "bhl" and tensor.shape == (*shape, 1)):
+            tensor = tensor.reshape(shape).permute([own.index(letter) for letter in axes if letter in own])
+            tensor = tensor[tuple(slice(None) if letter in own else None for letter in axes)]
+        found[name] = tensor
+    return found
 
 
 def in_words(shapes: str) -> str:
     """`B, H, L, D`, or `B, L, H*D`."""
     return "B, L, H*D" if shapes == MERGED else ", ".join(shapes.upper())
-
-
-def _parameter_named(name: str) -> str | None:
-    """The canonical name of what a parameter is: of an input or option, or P for saved probabilities."""
-    word = name.lower().strip("_")
-    word = next((word.removesuffix(ending) for ending in _ENDINGS if word.endswith(ending)), word)
-    return canonical_name(name) or canonical_name(word) or _PARAMETERS.get(word)

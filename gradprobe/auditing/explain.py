@@ -210,7 +210,7 @@ class _Search:
 
     def _of_factor(self, name: str, factor: float) -> Mistake:
         scale, at = self._x.scale, self._first(name, factor)
-        rows = {-1.0: ("sign", f"{name} has the wrong sign")}
+        rows: dict[float, tuple[str, ...]] = {-1.0: ("sign", f"{name} has the wrong sign")}
         if name in ("dQ", "dK"):
             ignored = f"the scale that is given is not used in {name}, but 1 / sqrt(head dim)"
             rows[self._x.q.shape[-1] ** -0.5 / scale] = ("scale/ignored", ignored, "use it")
@@ -218,7 +218,7 @@ class _Search:
             rows[1 / scale] = ("scale/left-out", f"the scale is left out of {name}", f"multiply {name} by the scale")
             if not _is(factor * scale, 1.0):  # where dS has that factor already
                 at = self._first("dS", factor * scale) or at
-        other = ("factor", f"all of {name} is {self._by(factor)} times what the formula gives")
+        other: tuple[str, ...] = ("factor", f"all of {name} is {self._by(factor)} times what the formula gives")
         row = next((row for known, row in rows.items() if _is(factor, known)), other)
         return self._shown(Mistake(name, *row), at)
 

@@ -45,7 +45,7 @@ _COPIES = ("_ref", "_manual", "_torch", "_expected", "_np", "_hat", "_fp32", "_f
 
 
 def _roles() -> dict[str, str]:
-    found = {}
+    found = dict[str, str]()
     for row in (*TABLE, *SUBEXPRESSIONS):
         words = row.called.references.split() + plain(row.called.parameters).split()
         found |= dict.fromkeys((plain(row.name), *words), row.name)

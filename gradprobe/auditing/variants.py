@@ -123,8 +123,8 @@ def _softmax(t: Array, axis: int | tuple[int, int] = -1) -> Array:
 def _scores(f: Formulas) -> Iterator[Rewrite]:
     """P of other scores: by its own softmax, and from a given LSE."""
     d, scale, log2e = f.x.q.shape[-1], f.x.scale, math.log2(math.e)
-    factors = (d**-0.5, 1.0, scale**2, 1 / scale, scale**0.5, 1 / d, f.x.n_key**-0.5)
-    factors += (scale * log2e, scale / log2e)
+    factors = [d**-0.5, 1.0, scale**2, 1 / scale, scale**0.5, 1 / d, f.x.n_key**-0.5]
+    factors += [scale * log2e, scale / log2e]
     rows, known = list[tuple[Mistake, Array]](), [scale]
     for (key, words), factor in zip(_SCALES.items(), factors, strict=True):
         if not np.isclose(factor, known).any():
