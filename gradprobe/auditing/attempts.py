@@ -94,6 +94,8 @@ class ReferenceSearch:
     def __init__(self, callee: Callee, family: str, options: Mapping[str, Any]) -> None:
         self.callee, self.family, self._options = callee, family, options
         self._raised: list[tuple[CallConvention, BaseException]] = []
+        self._drawn: dict[tuple[Any, ...], Drawn] = {}
+        self._explained: dict[tuple[CallConvention, Case], AuditExplanation] = {}
         try:
             self._text = inspect.getsource(plain_function(callee.function))
         except (OSError, TypeError):
@@ -126,6 +128,12 @@ class ReferenceSearch:
         return min(ranks, key=lambda one: one[0])[1]
 
     def drawn(self, how: CallConvention, seed: int, sizes: Mapping[str, int]) -> Drawn:
+        key = how.causal, how.scale, seed, *sizes.values()
+        if key not in self._drawn:
+            self._drawn[key] = self._draw(how, seed, sizes)
+        return self._drawn[key]
+
+    def _draw(self, how: CallConvention, seed: int, sizes: Mapping[str, int]) -> Drawn:
         options = {**sizes, **self._options, "seed": seed}
         if self.family != "lazy":
             options["causal"] = how.causal
@@ -149,6 +157,12 @@ class ReferenceSearch:
 
     def explained(self, attempt: Attempt) -> AuditExplanation:
         """Why an attempt is wrong; the call is made once more and watched."""
+        key = attempt.how, attempt.drawn.case
+        if key not in self._explained:
+            self._explained[key] = self._explanation(attempt)
+        return self._explained[key]
+
+    def _explanation(self, attempt: Attempt) -> AuditExplanation:
         called, before, values = attempt.called, attempt.called.results, list[Value]()
         try:
             with watched(self.callee.function) as seen:
@@ -226,8 +240,9 @@ class ReferenceSearch:
         for attempt in attempts:
             how, right = attempt.how, len(attempt.called.results) - len(attempt.wrong)
             setting = how.shapes, "" if is_told else how.setting
+            most = found[setting][0] if setting in found else -1
             is_likely = how.scale is None or right
-            if is_likely and right > found.get(setting, (-1,))[0]:
+            if is_likely and right > most and not (is_told and setting in found):
                 found[setting] = right, attempt
         return [attempt for _, attempt in found.values()]
 

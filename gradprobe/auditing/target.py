@@ -15,7 +15,7 @@ from ..reference import manual_attention_backward
 from ..targets.find import Target, find_target
 from ..targets.parameters import canonical_name
 from .audit import Audit, audit
-from .calling import LETTERS
+from .calling import LETTERS, Values
 from .refusal import departure
 from .told import diagnoses_of, known_of
 
@@ -39,10 +39,11 @@ def audited_target(subject: str | Callable[..., Any], family: str | None) -> Tar
         way_out = _WAY_OUT.format(made.callee.word)
         raise ReferenceFailure(f"the verdict is about the reference: {_describe(made)}", way_out)
     try:
-        plain = find_target(subject, family)
+        found = find_target(subject, family)
     except UsageFailure:
-        plain = None
-    found = plain if plain is not None and _is_plain(made, plain) else _in_its_own_way(made)
+        found = None
+    if found is None or not _is_plain(made, found):
+        found = _in_its_own_way(made)
     return replace(found, function=on_the_cpu_if_need_be(found.function))
 
 
@@ -73,31 +74,34 @@ def on_the_cpu_if_need_be(reference: Callable[..., Any]) -> Callable[..., Any]:
 
 def _describe(made: Audit) -> str:
     name, found = made.callee.word, diagnoses_of(made)
-    if not found:
-        first = next((run.measured.first for run in made.runs if run.measured and run.measured.first), None)
-        departs = f"{name} departs from {departure(made.attempt.drawn.case, first)}" if first is not None else name
-        return "; ".join([departs, *known_of(made)])
-    where = found[0].where[0] if found[0].where else None
-    place = f" ({Path(where.file).name}:{where.line}: {where.code})" if where is not None else ""
-    _, is_formula, due = found[0].evidence[0].partition("due: ")
-    return f"{name}{f' departs from {due}' if is_formula else ''}: {found[0].summary}{place}"
+    if found:
+        where = found[0].where[0] if found[0].where else None
+        place = f" ({Path(where.file).name}:{where.line}: {where.code})" if where is not None else ""
+        _, is_formula, due = found[0].evidence[0].partition("due: ")
+        return f"{name}{f' departs from {due}' if is_formula else ''}: {found[0].summary}{place}"
+    first = next((run.measured.first for run in made.runs if run.measured and run.measured.first), None)
+    departs = f"{name} departs from {departure(made.attempt.drawn.case, first)}" if first is not None else name
+    return "; ".join([departs, *known_of(made)])
 
 
 def _in_its_own_way(made: Audit) -> Target:
     """The reference behind a function that takes and gives tensors [B, H, L, D] by their usual names."""
     callee, how = made.callee, made.attempt.how
-    usual = [name for name in callee.takes if canonical_name(name) == name]
-    takes = {name: name for name in usual if not how.mask or name not in ("mask", "bias")}
+    takes = {name: name for name in callee.takes if canonical_name(name) == name}
+    if how.mask:
+        takes = {name: name for name in takes if name not in ("mask", "bias")}
     if how.causal or how.mask or "P" in callee.takes:
         takes["causal"] = "causal"
     lost = [axis for axis, letter in enumerate("bh") if letter not in how.shapes]
 
     def reference(**given: Any) -> dict[str, Tensor]:
-        tensors = {name: value for name, value in given.items() if name in LETTERS}
-        options = {name: value for name, value in given.items() if name not in LETTERS}
+        tensors, options = dict[str, Tensor](), dict[str, Any]()
+        for name, value in given.items():
+            (tensors if name in LETTERS else options)[name] = value
         if "P" in callee.takes:
-            known = {name: value for name, value in given.items() if name in ("causal", "scale", "softcap", "window")}
-            tensors["P"] = manual_attention_backward(*(tensors[name] for name in ("q", "k", "v", "do")), **known)["P"]
+            known = {name: options[name] for name in ("causal", "scale", "softcap", "window") if name in options}
+            of_forward = [tensors[name] for name in ("q", "k", "v", "do")]
+            tensors["P"] = manual_attention_backward(*of_forward, **known)["P"]
         came = _each(tensors, lost, lambda part: callee.call(how, {"do": part["q"], **part}, options).results)
         return {name: result.to(tensors["q"].device) for name, result in came.items()}
 
@@ -106,14 +110,12 @@ def _in_its_own_way(made: Audit) -> Target:
     return Target(found.word, reference, takes, required, made.attempt.drawn.case.family, found.source, found.changes)
 
 
-_Tensors = Mapping[str, Tensor]
-
-
-def _each(tensors: _Tensors, lost: list[int], call: Callable[[_Tensors], _Tensors]) -> dict[str, Tensor]:
+def _each(tensors: Values, lost: list[int], call: Callable[[Values], Values]) -> Values:
     """The results of a call for each place along every axis that it lacks, put together."""
     if not lost:
-        return dict(call(tensors))
-    axis, count = lost[0], tensors["q"].shape[lost[0]]
-    cut = ({name: one.narrow(axis, at, 1) for name, one in tensors.items()} for at in range(count))
-    parts = [_each(part, lost[1:], call) for part in cut]
+        return call(tensors)
+    axis, parts = lost[0], list[Values]()
+    for at in range(tensors["q"].shape[axis]):
+        part = {name: one.narrow(axis, at, 1) for name, one in tensors.items()}
+        parts.append(_each(part, lost[1:], call))
     return {name: torch.cat([part[name] for part in parts], axis) for name in parts[0]}

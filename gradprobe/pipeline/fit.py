@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..inputs.options import flags
 from ..model.assignment import in_words, missing
@@ -14,7 +14,6 @@ from ..model.case import ADDITIVE, BOOLEAN, LOG2, NUMBER, Case, ranked
 from ..model.failures import Failure, Refusal, TargetFailure, UsageFailure
 from ..model.mechanisms import door
 from ..numerics.evidence import LayoutRun
-from ..numerics.tally import Finding
 from ..probing.experiment import experiment_of
 from ..probing.runs import RunRecord, records_of
 from ..targets.find import Target
@@ -43,8 +42,7 @@ _LONGEST_WORDS = 160
 _TELLING = (("O",), ("dQ", "dK", "dV"))
 
 
-@dataclass(frozen=True)
-class Adaptation:
+class Adaptation(NamedTuple):
     """A change of options that nobody gave."""
 
     options: Mapping[str, Any]
@@ -99,25 +97,31 @@ def given_as(name: str, case: Case) -> str:
 
 def _of_a_reading(case: Case, target: Target) -> Iterator[Adaptation]:
     """Other ways in which a target may read the tensors of a case, where its parameters do not say."""
-    alike = [shapes for shapes in _ORDERS if len(shapes) == len(case.shapes) and shapes != case.shapes]
-    # On a GPU a kernel that takes heads for rows may leave its memory, and the process its device.
-    orders = [case.shapes, *(alike if case.device != "cuda" else [])]
+    orders = [case.shapes]
+    if case.device != "cuda":  # there a kernel that takes heads for rows may leave its memory, and the process its GPU
+        orders += [shapes for shapes in _ORDERS if len(shapes) == len(case.shapes) and shapes != case.shapes]
     is_open = "causal" not in target.takes and case.family == "softmax"
     # Triton's tutorial, which many start from, calls an LSE to base 2 so. By any other name it is natural.
     calls_it_m = target.takes.get("lse", "").lower() == "m"
     for order, causal, log2 in product(orders, (False, True)[: 1 + is_open], (False, True)[: 1 + calls_it_m]):
-        ways = [({"shapes": order}, f"q, k and v are {in_words(order)}")] if order != case.shapes else []
-        ways += [({"implied": "causal"}, "it is always causal")] if causal else []
-        ways += [({"lse_as": LOG2}, f"its {target.takes['lse']} is an LSE to base 2")] if log2 else []
-        if ways:
-            options = {name: word for way, _ in ways for name, word in way.items()}
-            yield Adaptation(options, " and ".join(words for _, words in ways))
+        options, words = dict[str, Any](), list[str]()
+        if order != case.shapes:
+            options["shapes"] = order
+            words.append(f"q, k and v are {in_words(order)}")
+        if causal:
+            options["implied"] = "causal"
+            words.append("it is always causal")
+        if log2:
+            options["lse_as"] = LOG2
+            words.append(f"its {target.takes['lse']} is an LSE to base 2")
+        if options:
+            yield Adaptation(options, " and ".join(words))
     if case.mask is not None and case.mask_as == BOOLEAN:
         yield Adaptation({"mask_as": ADDITIVE}, "the mask is added to the scores")
-    for adaptation in _of_a_rank(case):
+    for options, about in _of_a_rank(case):
         # Other axes would make a kernel right that takes one head's for all.
-        if not adaptation.options.keys() & {"bias_axes", "mask_axes"}:
-            yield replace(adaptation, about=f"{adaptation.about} is taken for another")
+        if not options.keys() & {"bias_axes", "mask_axes"}:
+            yield Adaptation(options, f"{about} is taken for another")
 
 
 @dataclass(frozen=True)
@@ -144,12 +148,6 @@ class TrialRun:
         """The share of the wrong elements among those that tell most of a meaning; 1 where there is no result."""
         return 1.0 if self.run is None else share_wrong(self.run)
 
-    @property
-    def least_wrong(self) -> float:
-        """The share of wrong elements in whichever of these has fewest."""
-        telling = _telling(self.run) if self.run is not None else []
-        return min((finding.mismatched / finding.total for finding in telling if finding.total), default=1.0)
-
 
 def tried(problem: Problem, options: Mapping[str, Any]) -> TrialRun:
     """One run of the target in the first layout, with further options."""
@@ -171,16 +169,16 @@ def refuses(failure: Failure) -> bool:
 
 def share_wrong(run: LayoutRun) -> float:
     """The share of wrong elements in O, else in the gradients, else in all that came; 0 where nothing came."""
-    chosen = _telling(run)
-    total = sum(finding.total for finding in chosen)
-    return sum(finding.mismatched for finding in chosen) / total if total else 0.0
+    counts = _wrong_of(run)
+    total = sum(total for _, total in counts)
+    return sum(wrong for wrong, _ in counts) / total if total else 0.0
 
 
-def _telling(run: LayoutRun) -> list[Finding]:
-    """What tells most of a meaning."""
-    findings = run.measured.comparison.findings if run.measured is not None else {}
+def _wrong_of(run: LayoutRun | None) -> list[tuple[int, int]]:
+    """Of each intermediate that tells most of a meaning, how many elements are wrong, of how many."""
+    findings = run.measured.comparison.findings if run is not None and run.measured is not None else {}
     names = next((some for some in _TELLING if set(some) & findings.keys()), tuple(findings))
-    return [findings[name] for name in names if name in findings]
+    return [(findings[name].mismatched, findings[name].total) for name in names if name in findings]
 
 
 @dataclass(frozen=True)
@@ -210,14 +208,14 @@ def fit(problem: Problem, failure: Failure | None, wrong: float = 1.0) -> Fit | 
         wrong: the share of it that is wrong.
     """
     search = _Search(problem)
-    if failure is None:
-        return search.read(Fit(problem), wrong) if wrong > WRONG_THROUGHOUT else None
-    found = search.past(failure)
+    found: Fit | None = Fit(problem)
+    if failure is not None:
+        found = search.past(failure)
+        wrong = search.latest.wrong
     if found is None:
-        failure.way_out = "; ".join(filter(None, (search.what_came_next, failure.way_out)))
         return None
-    wrong = search.latest.wrong
-    return (search.read(found, wrong) if wrong > WRONG_THROUGHOUT else None) or found
+    reading = search.read(found, wrong) if wrong > WRONG_THROUGHOUT else None
+    return reading or (found if found.options else None)
 
 
 def fitted(problem: Problem) -> Fit:
@@ -232,8 +230,6 @@ class _Search:
     def __init__(self, problem: Problem) -> None:
         self._problem, self._runs = problem, 0
         self.latest = TrialRun(problem)
-        self._failed: list[tuple[Fit, Failure]] = []
-        """What gave no result, the problem as it is first; each in other words than those before."""
 
     def _tried(self, fit: Fit, options: Mapping[str, Any]) -> TrialRun:
         self._runs += 1
@@ -243,35 +239,32 @@ class _Search:
     def past(self, failure: Failure) -> Fit | None:
         """The fewest adaptations with which the target runs; each on the way leads at least to another refusal.
 
-        Of one with which the case cannot be made, as of one batch alone, nothing is learned.
+        Of one with which the case cannot be made, as of one batch alone, nothing is learned. Where none is found, the
+        failure's way out says what is raised next: whoever mends the first refusal meets it.
         """
-        self._failed, known = [(Fit(self._problem), failure)], {_about(failure)}
-        for fit, why in self._failed:  # which grows
-            adaptations = _of_a_refusal(fit.problem.case, self._problem.target) if refuses(why) else ()
-            for adaptation in self._free(adaptations, fit):
+        failed, known = [(Fit(self._problem), failure)], {_about(failure)}
+        for fit, why in failed:  # which grows
+            if not refuses(why):
+                continue
+            for adaptation in self._free(_of_a_refusal(fit.problem.case, self._problem.target), fit):
                 if self._runs >= _MOST_RUNS:
                     return None
                 came = self._tried(fit, adaptation.options)
-                was = f"{adaptation.about} was refused ({_short(str(why))})"
+                was = f"{adaptation.about} was refused ({_short(why)})"
                 further = fit.also(came.problem, adaptation, f"{was}: it runs with {adaptation.flags}, found by trying")
                 if came.failure is None:
                     if (right := self._mostly_right(further)) is not None:
                         return right
                 elif not isinstance(came.failure, UsageFailure) and _about(came.failure) not in known:
                     known.add(_about(came.failure))
-                    self._failed.append((further, came.failure))
+                    failed.append((further, came.failure))
+        next_one = [one for one in failed[1:] if not refuses(one[1]) or not _MEANINGS & one[0].options.keys()]
+        if next_one:
+            # What is no refusal any more got furthest, and of those the one that took most to come to.
+            fit, why = max(next_one, key=lambda one: (not refuses(one[1]), len(one[0].sentences)))
+            words = f"with {' '.join(flags(fit.options))} it {'raised ' * refuses(why)}{_short(why)}"
+            failure.way_out = "; ".join(filter(None, (words, failure.way_out)))
         return None
-
-    @property
-    def what_came_next(self) -> str:
-        """What is raised after the first refusal: whoever mends that one meets it next; "" where nothing is."""
-        ended = [one for one in self._failed[1:] if not refuses(one[1])]
-        further = ended or [one for one in self._failed[1:] if not _MEANINGS & one[0].options.keys()]
-        if not further:
-            return ""
-        # What is no refusal any more got furthest, and of those the one that took most to come to.
-        fit, failure = max(further, key=lambda one: len(one[0].sentences))
-        return f"with {' '.join(flags(fit.options))} it {'' if ended else 'raised '}{_short(str(failure))}"
 
     def _mostly_right(self, fit: Fit) -> Fit | None:
         """The fit, or a reading of it; None where its tensors have other axes and nothing shows that these are meant.
@@ -298,8 +291,8 @@ class _Search:
             if self._runs >= _MOST_RUNS:
                 break
             came = self._tried(fit, adaptation.options)
-            is_right = came.wrong < _RIGHT_MOSTLY or came.least_wrong < _NONE_WRONG
-            if is_right and came.wrong < least:
+            has_one = any(wrong < _NONE_WRONG * total for wrong, total in _wrong_of(came.run))
+            if (came.wrong < _RIGHT_MOSTLY or has_one) and came.wrong < least:
                 right = f"{1 - came.wrong:.0%} of its results are right so, {1 - wrong:.0%} otherwise"
                 sentence = f"{adaptation.about}, found by trying ({adaptation.flags}): {right}"
                 least, best = came.wrong, fit.also(came.problem, adaptation, sentence)
@@ -326,6 +319,6 @@ def _about(refusal: Failure) -> str:
     return re.sub(r"\d+", "0", str(refusal))
 
 
-def _short(words: str) -> str:
-    said = re.sub(r"^target .*? raised (\w+) \([^()]*\)|^target '.*?' ", r"\1", words)
+def _short(failure: Failure) -> str:
+    said = re.sub(r"^target .*? raised (\w+) \([^()]*\)|^target '.*?' ", r"\1", str(failure))
     return said if len(said) <= _LONGEST_WORDS else said[:_LONGEST_WORDS] + "..."
