@@ -18,7 +18,7 @@ from ..model.failures import Failure, TargetFailure, UsageFailure, text_of
 from ..model.resolution import resolve
 from ..numerics.compare import attention_of
 from ..reference import Attention, manual_attention_backward
-from .calling import AXES, SHAPES, CallConvention, Called, Callee, in_words, is_near
+from .calling import SHAPES, CallConvention, Called, Callee, in_words, is_near
 from .explain import AuditExplanation, explain
 
 # Sizes of axes none of which another axis, or a product of two, has: values tell by their shapes what they are of. And
@@ -37,8 +37,8 @@ _FEWER = {
     3: rf"[\[\(] *(?:B|H|\w*heads|batch) *, *{_LENGTH} *, *{_HEAD_DIM} *[\]\)]"
     rf"|[\[\(] *{_LENGTH} *, *(?:H|\w*heads) *, *{_HEAD_DIM} *[\]\)]",
 }
-# What is made on the way: a constant in it is its author's convention, where the gradients are right.
-_ON_THE_WAY = ("P", "dP", "dS", "delta", "LSE")
+# What is judged. What else is made on the way may be of its author's convention.
+_RESULTS = ("O", "dQ", "dK", "dV")
 _OPTIONS = ("family", "causal", "scale", "window", "softcap", "align")
 
 
@@ -78,8 +78,8 @@ class Attempt:
 
     @property
     def comparable(self) -> list[str]:
-        """The results of which it is known what is due."""
-        return [name for name in AXES if name in self.called.results and name in self.drawn.due]
+        """The results that are judged."""
+        return [name for name in _RESULTS if name in self.called.results]
 
     @property
     def misshapen(self) -> dict[str, tuple[int, ...]]:
@@ -97,9 +97,9 @@ class ReferenceSearch:
         self._drawn: dict[tuple[Any, ...], Drawn] = {}
         self._explained: dict[tuple[CallConvention, Case], AuditExplanation] = {}
         try:
-            self._text = inspect.getsource(plain_function(callee.function))
+            self.text = inspect.getsource(plain_function(callee.function))
         except (OSError, TypeError):
-            self._text = ""
+            self.text = ""
 
     def best(self) -> Attempt:
         """The way of calling it by which most is right; of ways that are as good, one whose mistakes are known.
@@ -143,7 +143,7 @@ class ReferenceSearch:
         if with_bias:
             options["bias"] = True
         case = resolve(options, self.family, takes_bias=with_bias)
-        values = draw(case)
+        values: dict[str, Any] = dict(draw(case))
         values = {name: one.double() if one.is_floating_point() else one for name, one in values.items()}
         known: dict[str, Any] = {name: getattr(case, name) for name in _OPTIONS}
         return Drawn(case, values, manual_attention_backward(**values, **known))
@@ -152,8 +152,7 @@ class ReferenceSearch:
         """Calls it on drawn values, some of them replaced by those given."""
         options = {name: getattr(drawn.case, name) for name in ("causal", "scale", "window", "softcap")}
         options |= {name: drawn.values.get(name) for name in ("tau", "bias")}
-        called = self.callee.call(how, {**drawn.given, **(given or {})}, options)
-        return Attempt(how, drawn, _with_conventions(called, drawn))
+        return Attempt(how, drawn, self.callee.call(how, {**drawn.given, **(given or {})}, options))
 
     def explained(self, attempt: Attempt) -> AuditExplanation:
         """Why an attempt is wrong; the call is made once more and watched."""
@@ -175,7 +174,7 @@ class ReferenceSearch:
             if name not in before or not tensor.allclose(before[name], equal_nan=True):
                 return AuditExplanation(unexplained=attempt.wrong)
             results[name] = tensor.double().numpy()
-        is_differentiated = re.search(r"\.backward\(|autograd|\.grad\b|vjp", self._text) is not None
+        is_differentiated = re.search(r"\.backward\(|autograd|\.grad\b|vjp", self.text) is not None
         return explain(
             attempt.drawn.x, values, results, attempt.wrong,
             by_autograd=is_differentiated or not self.callee.is_backward,
@@ -203,7 +202,7 @@ class ReferenceSearch:
             masked, scales = [True], [None]
         elif self.callee.masks[0]:  # which shows what the mask means; without it none is laid
             masked = [bool(how.mask)]
-        elif "causal" not in self.callee.takes and re.search(r"tril|triu|causal|mask", self._text):
+        elif "causal" not in self.callee.takes and re.search(r"tril|triu|causal|mask", self.text):
             masked = [True, False]
         if "scale" in self.callee.takes:
             scales = [None]
@@ -230,7 +229,7 @@ class ReferenceSearch:
     def _is_meant(self, attempt: Attempt, first: Attempt) -> bool:
         """Whether a way of calling it may decide: with fewer axes only where it does not run with more, or says so."""
         shapes = attempt.how.shapes
-        return len(shapes) >= len(first.how.shapes) or bool(re.search(_FEWER[len(shapes)], self._text, re.IGNORECASE))
+        return len(shapes) >= len(first.how.shapes) or bool(re.search(_FEWER[len(shapes)], self.text, re.IGNORECASE))
 
     def _likeliest(self, attempts: list[Attempt]) -> list[Attempt]:
         """One attempt a setting and order of axes, that with the most right results; of one that is told if it is
@@ -258,23 +257,3 @@ class ReferenceSearch:
         tried = ", ".join(f"[{in_words(shapes)}]" for shapes in SHAPES)
         way_out = f"tried: {tried}; --traceback shows where"
         return TargetFailure(f"reference {self.callee.word!r} raised, {said}", way_out), error
-
-
-def _with_conventions(called: Called, drawn: Drawn) -> Called:
-    """The call without intermediates that are what is due times a constant, or dP where no row sees it."""
-    results, found = dict(called.results), []
-    for name in _ON_THE_WAY:
-        if name not in called.results:
-            continue
-        came, due = called.results[name].double(), drawn.due[name]
-        if came.shape != due.shape or is_near(called.results[name], due) or not bool(due.any()):
-            continue
-        factor = float((came * due).sum() / (due * due).sum())
-        if name == "dP" and is_near(came, drawn.values["do"] @ drawn.values["v"].mT):
-            found.append("its dP is not masked")
-        elif factor and is_near(came / factor, due):
-            found.append(f"its {name} is {factor:.4g} times {name}")
-        else:
-            continue
-        del results[name]
-    return replace(called, results=results, conventions=tuple(found)) if results else called

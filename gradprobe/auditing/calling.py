@@ -88,8 +88,6 @@ class Called:
     """Where the names of the results come from."""
     by_autograd: Values
     """The gradients of its O, where autograd has it."""
-    conventions: tuple[str, ...] = ()
-    """What of its intermediates goes by another convention, and is left out of its results."""
     is_mapping: bool = False
     """Whether it returned a dict whose keys are all names of intermediates."""
 
@@ -147,8 +145,6 @@ class Callee:
                 by_autograd = _differentiated(output, leaves, do)
         if not self.is_backward:
             found |= by_autograd
-        if output is None or _is_by_hand(output):
-            by_autograd = {}
         is_mapping = isinstance(result, Mapping) and all(lookup(str(key)) is not None for key in result)
         parts = (_settled(part, how.shapes, values["q"]) for part in (found, by_autograd))
         return Called(next(parts), order, next(parts), is_mapping=is_mapping)
@@ -209,20 +205,6 @@ def _differentiated(output: Tensor, leaves: list[Tensor], do: Tensor) -> dict[st
         return {}
     made = torch.autograd.grad(output, leaves, do.to(output.dtype), allow_unused=True, retain_graph=True)
     return {name: one for name, one in zip(MATRIX_OF, made, strict=True) if one is not None}
-
-
-def _is_by_hand(output: Tensor) -> bool:
-    """Whether a backward that somebody wrote takes part, which is no judge."""
-    waiting, seen = [output.grad_fn], set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        if any(kind.__name__ == "BackwardCFunction" for kind in type(node).__mro__):
-            return True
-        seen.add(node)
-        waiting += [one for one, _ in node.next_functions]
-    return False
 
 
 def _parameters(function: Callable[..., Any], word: str) -> dict[str, inspect.Parameter]:

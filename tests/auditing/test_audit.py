@@ -139,7 +139,7 @@ def test_the_delta_of_lazy_attention_is_due_by_its_own_formula():
 
 
 CONVENTIONS = {
-    "other_units_on_the_way": "its LSE is 1.443 times LSE",
+    "other_units_on_the_way": "torch tensors of [B, H, L, D]",
     "whole_width": "torch tensors of [B, L, H*D]",
     "with_flags": "use_exp2=None, M=None, whose meaning is not known",
 }
