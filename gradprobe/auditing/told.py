@@ -28,7 +28,7 @@ def diagnoses_of(audit: Audit) -> tuple[Diagnosis, ...]:
         name, words = located.mistake.of, located.mistake.came
         words = words.replace(name, "{}") if name in ("dQ", "dK", "dV") else words
         groups.setdefault((located.mistake.key, words), []).append(located)
-    found = []
+    found = list[Diagnosis]()
     for (_, words), group in groups.items():
         found.append(_diagnosis(audit, audit.explanation, words, group, is_first=not found))
     return tuple(found)
@@ -130,7 +130,7 @@ def _elsewhere(audit: Audit, located: Located) -> tuple[Where, ...]:
 
 def known_of(audit: Audit) -> tuple[str, ...]:
     """What is known of results that no mistake explains."""
-    explanation, found = audit.explanation, []
+    explanation, found = audit.explanation, list[str]()
     for name, shape in audit.misshapen.items():
         found.append(f"what it returns as {name} has the shape {list(shape)}")
     if explanation is None or not explanation.unexplained:

@@ -85,6 +85,7 @@ _SCALES = {
     "scale/inverse": ("the scores are divided by the scale", "multiply by the scale"),
     "scale/root": ("the scores are multiplied by the square root of the scale", ""),
     "scale/head-dim": ("the scores are divided by the head dim, not by its root", ""),
+    "scale/width": ("the scores are scaled by the width of all heads, not of one", ""),
     "scale/length": ("the scores are scaled by the length, not by the head dim", ""),
     "exp2/log2e": ("the scores are in units of log2, and exp is taken of them", "take exp2, or leave out log2(e)"),
     "exp2/ln2": ("exp2 is taken of scores in natural units", "take exp, or multiply by log2(e)"),
@@ -123,7 +124,7 @@ def _softmax(t: Array, axis: int | tuple[int, int] = -1) -> Array:
 def _scores(f: Formulas) -> Iterator[Rewrite]:
     """P of other scores: by its own softmax, and from a given LSE."""
     d, scale, log2e = f.x.q.shape[-1], f.x.scale, math.log2(math.e)
-    factors = [d**-0.5, 1.0, scale**2, 1 / scale, scale**0.5, 1 / d, f.x.n_key**-0.5]
+    factors = [d**-0.5, 1.0, scale**2, 1 / scale, scale**0.5, 1 / d, (f.x.n_heads * d) ** -0.5, f.x.n_key**-0.5]
     factors += [scale * log2e, scale / log2e]
     rows, known = list[tuple[Mistake, Array]](), [scale]
     for (key, words), factor in zip(_SCALES.items(), factors, strict=True):

@@ -118,10 +118,10 @@ def _of_a_reading(case: Case, target: Target) -> Iterator[Adaptation]:
             yield Adaptation(options, " and ".join(words))
     if case.mask is not None and case.mask_as == BOOLEAN:
         yield Adaptation({"mask_as": ADDITIVE}, "the mask is added to the scores")
-    for options, about in _of_a_rank(case):
+    for adaptation in _of_a_rank(case):
         # Other axes would make a kernel right that takes one head's for all.
-        if not options.keys() & {"bias_axes", "mask_axes"}:
-            yield Adaptation(options, f"{about} is taken for another")
+        if not adaptation.options.keys() & {"bias_axes", "mask_axes"}:
+            yield Adaptation(adaptation.options, f"{adaptation.about} is taken for another")
 
 
 @dataclass(frozen=True)
