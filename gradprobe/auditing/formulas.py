@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -116,34 +117,19 @@ class Form:
     """With which it was made."""
 
 
-class _Steps(dict[str, Any]):
-    """The steps so far, with the mistakes that each was made with: its own, and those of all that it reads."""
-
-    def __init__(self, names: Mapping[str, Any]) -> None:
-        super().__init__(names)
-        self.mistakes: dict[str, dict[Mistake, None]] = {}
-        self._read: dict[Mistake, None] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        self._read |= self.mistakes.get(name, {})
-        return super().__getitem__(name)
-
-    def value(self, text: str) -> Array:
-        """What a line of text makes of the steps."""
-        return np.asarray(eval(_code(text), {"__builtins__": {}}, self))
-
-    def make(self, step: str, rewrite: Rewrite | None) -> None:
-        self._read = {}
-        made = rewrite.made if rewrite is not None else super().__getitem__("due")[step]
-        self[step] = self.value(made) if isinstance(made, str) else made
-        own = {} if rewrite is None or rewrite.mistake is None else {rewrite.mistake: None}
-        self.mistakes[step] = self._read | own
+Steps = tuple[dict[str, Any], dict[str, tuple[Mistake, ...]]]
+"""The values of steps, and the mistakes that each was made with: its own, and those of all that it reads."""
 
 
 @lru_cache(maxsize=512)
 def _code(text: str) -> CodeType:
     text = re.sub(r"(\w+)\^T", r"turned(\1)", text)
     return compile(re.sub(r"([\w)]) (?=[\w(])", r"\1 @ ", text), text, "eval")
+
+
+def value(text: str, names: dict[str, Any]) -> Array:
+    """What a line of text makes of what it names."""
+    return np.asarray(eval(_code(text), {"__builtins__": {}}, names))
 
 
 class Formulas:
@@ -164,7 +150,6 @@ class Formulas:
         self.lse = most + np.log(np.maximum(powers.sum(-1, keepdims=True), 1.0))
         self._names: dict[str, Any] = {
             **inputs,
-            "due": _STEPS | (_LAZY if self.is_lazy else {}),
             "scale": x.scale,
             "S": x.scale * self.raw,
             "T": self.masked,
@@ -179,38 +164,45 @@ class Formulas:
             "colsum": lambda z: turned(z.sum(-2, keepdims=True)),
             "rowmax": lambda z: z.max(-1, keepdims=True),
         }
-        self.right = self._steps(())
+        self.right, _ = self._steps(())
         self._names["due_delta"] = self.right["delta"]
 
-    def _steps(self, rewrites: tuple[Rewrite, ...]) -> _Steps:
-        made, others = _Steps(self._names), {one.step: one for one in rewrites}
-        for step in ORDER:
-            made.make(step, others.get(step))
-        return made
+    def _steps(self, rewrites: tuple[Rewrite, ...]) -> Steps:
+        values, mistakes = dict(self._names), dict[str, tuple[Mistake, ...]]()
+        others = {one.step: one for one in rewrites}
+        for step, due in (_STEPS | (_LAZY if self.is_lazy else {})).items():
+            rewrite = others.get(step, Rewrite(step, due))
+            found = dict[Mistake, None]()
+            if isinstance(rewrite.made, str):
+                values[step] = value(rewrite.made, values)
+                for name in _code(rewrite.made).co_names:
+                    found |= dict.fromkeys(mistakes.get(name, ()))
+            else:
+                values[step] = rewrite.made
+            if rewrite.mistake is not None:
+                found[rewrite.mistake] = None
+            mistakes[step] = tuple(found)
+        return values, mistakes
 
     def forms(self, *rewrites: Rewrite) -> Iterator[Form]:
         """What a backward with these rewrites holds, of that what is not right; all of one with none."""
-        made, others = self._steps(rewrites), {one.step: one.made for one in rewrites}
-        for name, mistakes in made.mistakes.items():
+        (values, made), others = self._steps(rewrites), {one.step: one.made for one in rewrites}
+        for name, mistakes in made.items():
             if name == "dO" or (name == "PE" and not self.is_lazy) or bool(mistakes) != bool(rewrites):
                 continue
-            values = made[name][..., 0] if name == "delta" else made[name]
-            text = others.get(name)
+            own, text = values[name], others.get(name)
+            own = own[..., 0] if name == "delta" else own
             words = text if isinstance(text, str) else name
-            yield Form(name, _AXES.get(name, "bhmn"), values, words, tuple(mistakes), PRODUCTS.get(name), rewrites)
+            yield Form(name, _AXES.get(name, "bhmn"), own, words, mistakes, PRODUCTS.get(name), rewrites)
 
     def products(self, *rewrites: Rewrite) -> Iterator[Form]:
         """What its matrices make of other inputs than are due."""
-        made = self._steps(rewrites)
-        for matrix in ("P", "dP", "dS"):
-            mistakes = tuple(made.mistakes[matrix])
-            if bool(mistakes) != bool(rewrites):
-                continue
-            for other, axes in FEATURES.items():
-                for product in (Product(matrix, other), Product(matrix, other, True)):
-                    if product not in PRODUCTS.values():
-                        own = "bh" + "mn"[product.is_transposed] + axes[-1]
-                        yield Form("", own, made.value(product.formula), product.formula, mistakes, product)
+        values, made = self._steps(rewrites)
+        for matrix, other, is_transposed in itertools.product(("P", "dP", "dS"), FEATURES, (False, True)):
+            product = Product(matrix, other, is_transposed)
+            if product not in PRODUCTS.values() and bool(made[matrix]) == bool(rewrites):
+                axes = "bh" + "mn"[is_transposed] + FEATURES[other][-1]
+                yield Form("", axes, value(product.formula, values), product.formula, made[matrix], product)
 
     def ways(self, *rewrites: Rewrite) -> Iterator[Form]:
         """The forms with each delta: its own, that of its O, and the right one, which is often given."""

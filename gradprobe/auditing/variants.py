@@ -9,7 +9,7 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 
 from ..model.intermediates import symbol
-from .formulas import FEATURES, Array, Form, Formulas, Mistake, Rewrite, exponentials, turned
+from .formulas import FEATURES, Array, Form, Formulas, Mistake, Rewrite, exponentials, turned, value
 
 # Lines that are taken for a step: a factor dropped, another sign, another axis, a transpose, another matrix.
 _LINES = {
@@ -145,7 +145,7 @@ def other_scores(f: Formulas) -> Iterator[Form]:
     """Products of the wrong rows that are taken for Q K^T."""
     for words in _products(f):
         mistake = Mistake("S", "scores/operand", f"{words} stands for Q K^T")
-        yield Form("S", "bhmn", f.right.value(words), "S", (mistake,))
+        yield Form("S", "bhmn", value(words, f.right), "S", (mistake,))
 
 
 def _masks(f: Formulas, asks_for_mask: bool) -> Iterator[Rewrite]:
