@@ -220,7 +220,7 @@ class _Search:
                 at = self._first("dS", factor * scale) or at
         other: tuple[str, ...] = ("factor", f"all of {name} is {self._by(factor)} times what the formula gives")
         row = next((row for known, row in rows.items() if _is(factor, known)), other)
-        return self._shown(Mistake(name, *row), at)
+        return self._shown(Mistake(name, row[0], row[1], "".join(row[2:])), at)
 
     def _of_other(self, name: str, form: Form) -> Mistake:
         """A result that is another one, or a product of other things."""
