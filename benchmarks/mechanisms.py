@@ -75,7 +75,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("dataflow", "diagnosis/dataflow", (
         "frontends/triton/interpreter/dataflow", "diagnosis/dataflow", "diagnosis/follow", "diagnosis/roles",
         "diagnosis/explainers/__init__", "diagnosis/explainers/diagnoses",
-        "diagnosis/explainers/suspect", "diagnosis/explainers/suspects", "diagnosis/statements", "diagnosis/tolerances",
+        "diagnosis/explainers/suspect", "diagnosis/explainers/suspects", "diagnosis/tolerances",
+        "frontends/python/statements", "frontends/cuda/statements",
     )),
     Mechanism("dataflow/cuda", "diagnosis/dataflow", ("diagnosis/addresses", "diagnosis/elements")),
     Mechanism("dataflow/seen", "diagnosis/apart", ("diagnosis/apart", "diagnosis/seen")),
@@ -161,7 +162,8 @@ CORE: tuple[str, ...] = (
     *(f"source/{name}" for name in (
         "__init__", "additions", "kernel_file", "listing", "parameter_names", "shadow", "text", "triton_source",
     )),
-    "frontends/__init__", "frontends/python",
+    "frontends/__init__", "frontends/interface",
+    *(f"frontends/python/{name}" for name in ("__init__", "expressions", "reached", "watching")),
     *(f"frontends/triton/{name}" for name in (
         "__init__", "kernel_call", "launches", "limits", "raised", "stand_in",
     )),
@@ -169,7 +171,7 @@ CORE: tuple[str, ...] = (
         "__init__", "bfloat16", "language_patches", "libdevice", "names", "operations", "shipped", "work",
     )),
     *(f"frontends/cuda/{name}" for name in (
-        "__init__", "c_types", "cuda_syntax", "host", "kernel", "module", "nvrtc", "on_cpu", "source",
+        "__init__", "c_types", "cuda_syntax", "host", "host_code", "kernel", "module", "nvrtc", "on_cpu", "source",
     )),
     *(f"auditing/{name}" for name in (
         "__init__", "attempts", "audit", "calling", "refusal", "target", "told",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ..faults.hypothesis import Hypothesis
+from ..frontends import source
 from ..model.intermediates import is_named_after, lookup
 from ..model.mechanisms import gathered
 from ..model.memory_finding import (
@@ -31,7 +32,6 @@ from ..model.memory_finding import (
 from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
 from .assignments import cast_at, computed_at
-from .statements import address, aliases, ends, grids, held_by, launches_with
 
 if TYPE_CHECKING:
     from ..lint.finding import LintFinding
@@ -149,7 +149,7 @@ def among(where: Where) -> Where:
     indents = [len(line) - len(line.lstrip()) for line in lines if line]
     before, code, after = (line[min(indents, default=0) :] for line in lines)
     # A line of no kernel is told as it is: it belongs to the target.
-    function = held_by(where.file, where.line) if where.kernel else ""
+    function = source(where.file).function_at(where.line) if where.kernel else ""
     function = "" if function == where.kernel else function
     return replace(where, around=(before, after), margin=len(code) - len(code.lstrip()), function=function)
 
@@ -227,21 +227,23 @@ def _lines_of(memory: Sequence[MemoryFinding]) -> Iterator[Where]:
     """Who stored a part alone of what is read; each access; then what makes its address, its loop and its tensor."""
     for kernel, file, line in dict.fromkeys(one.rest for one in memory if one.rest[0]):
         yield _line(file, line, "stores the rest", kernel)
-        yield from (_line(file, at, "launched here", kernel) for at in grids(file, kernel))
+        yield from (_line(file, at, "launched here", kernel) for at in source(file).grids(kernel))
     placed = [(one, one.line) for one in memory if one.line]
     yield from (among(Where(one.file, line, one.code.strip(), kernel=one.kernel)) for one, line in placed)
     for one, line in placed:
         if one.kind == RACE and one.file.endswith(".py"):
             # Down to a pointer that is not moved at all.
-            made = list(address(one.file, line))
-            made += [alias for at in made for alias in aliases(one.file, at)]
+            made = list(source(one.file).address(line))
+            made += [alias for at in made for alias in source(one.file).aliases(at)]
             yield from (_line(one.file, at, "its address", one.kernel) for at in dict.fromkeys(made))
         note = "its loop, or an end of it, which lies beyond the last one"
-        yield from (_line(one.file, at, note, one.kernel) for at in (ends(one.file, line) if one.runs_on else ()))
+        yield from (
+            _line(one.file, at, note, one.kernel) for at in (source(one.file).ends(line) if one.runs_on else ())
+        )
     places = list(dict.fromkeys(one.allocated for one in memory if one.allocated[0]))
     yield from (_line(file, line, "allocated here, uninitialized") for file, line in places)
     for file, line in places:
-        yield from (_line(file, at, "launched with it here") for at in launches_with(file, line))
+        yield from (_line(file, at, "launched with it here") for at in source(file).launches_with(line))
 
 
 def _line(file: str, line: int, note: str, kernel: str = "") -> Where:

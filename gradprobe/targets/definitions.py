@@ -28,7 +28,7 @@ def candidates(file: Path) -> list[str]:
     A function that calls `Function.apply` stands for that autograd.Function, and so does `attention = Function.apply`.
     """
     if file.suffix == ".cu":
-        from .host_code import checkable  # which reads C++, as few need
+        from ..frontends.cuda.host_code import checkable  # which reads C++, as few need
 
         return checkable(file)
     try:

@@ -136,7 +136,7 @@ def find_function(subject: str | Callable[..., Any]) -> FoundFunction:
 
 
 def _host_function(file: Path, name: str, word: str) -> FoundFunction:
-    from .host_code import host_function
+    from ..frontends.cuda.host_code import host_function
 
     function, line = host_function(file, name, word)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()

@@ -51,7 +51,7 @@ def _names_no_function(file: Path, word: str) -> UsageFailure:
     """Why a file alone is no target: it has several functions that can be checked, or none."""
     found = candidates(file)
     if file.suffix == ".cu" and not found:
-        from .host_code import no_launcher
+        from ..frontends.cuda.host_code import no_launcher
 
         raise no_launcher(file, word)
     if not found:

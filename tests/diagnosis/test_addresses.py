@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradprobe.diagnosis.addresses import RecordedRun, misread, visited_run
-from gradprobe.diagnosis.statements import address, loops
+from gradprobe.frontends import source
 from gradprobe.model.assignment import parse_layout
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.targets.adapters import flash_cuda, lazy_cuda
@@ -98,7 +98,7 @@ def told(of: str, edits: tuple[Edit, ...], folder: Path) -> list[tuple[str, str,
     found = []
     for one in misread(visited(of, "distinct", OPTIONS[of], file), RESULTS):
         (line,) = {line.line for line in one.lines[-1:]}  # type: ignore[union-attr]
-        around = {line, *address(str(file), line), *loops(str(file), line)}
+        around = {line, *source(str(file)).address(line), *source(str(file)).loops(line)}
         found.append((one.kind, one.name, one.site.kernel, bool(around & changed.lines())))
     return found
 

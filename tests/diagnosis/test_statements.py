@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradprobe.diagnosis.statements import address, grids, launches_with, loops, masks
+from gradprobe.frontends import source
 
 SOURCE = """
 def kernel(p, stride_p, n, heads):
@@ -41,18 +41,18 @@ def host(p):
 def test_masks_and_launches_are_followed_through_calls(tmp_path: Path) -> None:
     file = str(tmp_path / "calls.py")
     Path(file).write_text(CALLS)
-    assert list(masks(file, 13)) == [12, 4, 3]
-    assert list(launches_with(file, 17)) == [18]
-    assert list(grids(file, "outer")) == [18, 16]
+    assert list(source(file).masks(13)) == [12, 4, 3]
+    assert list(source(file).launches_with(17)) == [18]
+    assert list(source(file).grids("outer")) == [18, 16]
 
 
 def test_the_statements_around_a_line(tmp_path: Path) -> None:
     file = tmp_path / "kernel.py"
     file.write_text(SOURCE)
-    assert list(masks(str(file), 8)) == [7, 6]
-    assert list(address(str(file), 8)) == [4, 3]
-    assert loops(str(file), 10) == [9, 5]
-    assert not list(masks(str(tmp_path / "none.py"), 3))
+    assert list(source(str(file)).masks(8)) == [7, 6]
+    assert list(source(str(file)).address(8)) == [4, 3]
+    assert source(str(file)).loops(10) == [9, 5]
+    assert not list(source(str(tmp_path / "none.py")).masks(3))
     of_terms = tmp_path / "of_terms.py"
     of_terms.write_text("def kernel(x, n):\n    low = x < n\n    seen = low & (x > 0)\n    y = tl.where(seen, x, n)\n")
-    assert list(masks(str(of_terms), 4)) == [3, 2]
+    assert list(source(str(of_terms)).masks(4)) == [3, 2]

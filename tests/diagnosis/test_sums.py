@@ -11,7 +11,7 @@ from gradprobe.diagnosis.dataflow import with_dataflow
 from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
 from gradprobe.diagnosis.explainers.misread import _load
 from gradprobe.diagnosis.explainers.suspects import suspects
-from gradprobe.diagnosis.statements import loops
+from gradprobe.frontends import source
 from gradprobe.frontends.triton.interpreter.dataflow import Lanes, Node, Site
 from gradprobe.model.report import Diagnosis
 from tests.diagnosis.following import followed
@@ -157,4 +157,4 @@ def test_a_loop_that_never_runs_is_told_at_what_it_should_have_summed(tmp_path: 
     file.write_text(changed.plant())
     (found,) = suspects(followed("flash", "contiguous", {}, file), ("dQ",))
     assert (found.kind, found.name, found.site.kernel) == ("pairs", "dQ", "flash_dq_kernel")
-    assert changed.lines() & {at for _, line in found.lines for at in loops(str(file), line)}
+    assert changed.lines() & {at for _, line in found.lines for at in source(str(file)).loops(line)}

@@ -7,9 +7,9 @@ import inspect
 import pytest
 import torch
 
+from gradprobe.frontends.cuda.host_code import checkable
 from gradprobe.model.failures import UsageFailure
 from gradprobe.targets.find import find_target
-from gradprobe.targets.host_code import checkable
 
 KERNEL = """
 __global__ void delta_rows(const float* o, const float* dout, float* delta, long o_row, long do_row, int n, int d) {

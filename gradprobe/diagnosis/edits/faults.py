@@ -14,7 +14,7 @@ from ...probing.experiment import Experiment
 from ...source.kernel_file import KernelFile
 from ...source.rewrites.candidates import Fault
 from ...source.rewrites.spots import GridRole
-from ..statements import LOOP
+from ..explainers.suspect import LOOP
 
 # The kinds of faults that say of a tensor that it is read or stored otherwise, and how the field abbreviates axes.
 _OF_TENSORS = ("stride", "index", "layout", "load", "store", "wrap")

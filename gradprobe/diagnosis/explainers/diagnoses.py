@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from ...frontends import source
 from ...frontends.triton.interpreter.memory.findings import places
 from ...lint.passed import passed_of_others
 from ...model.intermediates import entered_by, parents_of, title
 from ...model.mechanisms import gathered
 from ...model.report import CONSISTENT, AxisReach, Diagnosis, Where
 from ..lines import among
-from ..statements import LOOP, address, grids, loops, masks
-from .suspect import Chain, Suspect
+from .suspect import LOOP, Chain, Suspect
 
 
 @dataclass(frozen=True)
@@ -148,17 +148,17 @@ def _beside(suspect: Suspect, place: Where) -> Iterator[Where]:
     lines = [(*_last(chain), "worked on here") for chain in suspect.used]
     lines += [(*_last(chain), note) for chain in suspect.beside]
     if suspect.site.operation == "select" or suspect.kind == "masked":
-        lines += [(file, at, "the mask") for at in masks(file, line)]
+        lines += [(file, at, "the mask") for at in source(file).masks(line)]
     if suspect.kind in _OF_ACCESSES:
         passed = gathered("lint", passed_of_others, file, suspect.site.kernel, suspect.name)
         lines += [(file, at, "passed here") for at in passed]
         masking = [_last(chain) for chain in suspect.used if suspect.letter]
-        lines += [(of, at, LOOP) for of, masked in masking for at in loops(of, masked)]
-        lines += [] if suspect.beside else [(file, at, note) for at in address(file, line)]
+        lines += [(of, at, LOOP) for of, masked in masking for at in source(of).loops(masked)]
+        lines += [] if suspect.beside else [(file, at, note) for at in source(file).address(line)]
     elif suspect.kind == "value":
         lines += _beside_value(file, line, lines)
     elif suspect.kind == "unstored":
-        lines += [(file, at, "launched here") for at in grids(file, suspect.site.kernel)]
+        lines += [(file, at, "launched here") for at in source(file).grids(suspect.site.kernel)]
     elif suspect.kind == "pairs":
         lines = _beside_pairs(suspect)
     yield from (_line(suspect, *each) for each in lines)
@@ -166,9 +166,9 @@ def _beside(suspect: Suspect, place: Where) -> Iterator[Where]:
 
 def _beside_value(file: str, line: int, entering: Sequence[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
     masked = [(file, line), *((of, made) for of, made, _ in entering)]
-    return [(of, at, "the mask") for of, made in masked for at in masks(of, made, of_accesses=False)]
+    return [(of, at, "the mask") for of, made in masked for at in source(of).masks(made, of_accesses=False)]
 
 
 def _beside_pairs(suspect: Suspect) -> list[tuple[str, int, str]]:
     summed = [line for chain in (suspect.lines, *suspect.beside) for line in places(chain)]
-    return [(line.file, at, LOOP) for line in summed for at in loops(line.file, line.line)]
+    return [(line.file, at, LOOP) for line in summed for at in source(line.file).loops(line.line)]

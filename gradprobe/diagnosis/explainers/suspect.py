@@ -13,6 +13,8 @@ Chain = tuple[Line, ...]
 """A line of a kernel, then those in the functions that it called to get there."""
 # What is said of pairs that no product was of: nothing that was summed was lost.
 NEVER = "and no product uses them"
+# The note of lines that stand beside a sum: each may be where it leaves something out.
+LOOP = "the loop"
 
 
 @dataclass(frozen=True)

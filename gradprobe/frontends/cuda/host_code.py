@@ -11,15 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..frontends.cuda.c_types import STREAM, pointed_to
-from ..frontends.cuda.cuda_syntax import DeclaredFunction, Parameter
-from ..frontends.cuda.host import launching_functions
-from ..frontends.cuda.module import Launcher
-from ..frontends.cuda.source import Unit, read_source
-from ..model.failures import UsageFailure, did_you_mean
-from ..model.intermediates import title
-from ..source.parameter_names import is_stride, stride_of, tensor_of, word_of
-from .parameters import canonical_name
+from ...model.failures import UsageFailure, did_you_mean
+from ...model.intermediates import title
+from ...source.parameter_names import is_stride, stride_of, tensor_of, word_of
+from .c_types import STREAM, pointed_to
+from .cuda_syntax import DeclaredFunction, Parameter
+from .host import launching_functions
+from .module import Launcher
+from .source import Unit, read_source
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +38,8 @@ _SIZES = {
 }
 _SIZE_OF = {word: axes for axes, words in _SIZES.items() for word in words.split()}
 _INPUTS = ("q", "k", "v", "do", "o", "lse", "delta", "bias", "mask")
-_SCALARS = ("scale", "causal", "softcap")
+_SCALARS = {"scale": "scale", "sm_scale": "scale", "softmax_scale": "scale"}
+_SCALARS |= {"causal": "causal", "is_causal": "causal", "softcap": "softcap"}
 _AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "dq": "bhmd", "dk": "bgnd", "dv": "bgne"}
 _AXES |= {"lse": "bhm", "delta": "bhm"} | dict.fromkeys(("bias", "mask", "p", "dp", "ds"), "bhmn")
 # Letters of axes that one word for a stride's axis stands for.
@@ -131,8 +131,8 @@ def _meaning(parameter: Parameter, pointers: Sequence[str]) -> Meaning | None:
     word, axis = stride_of(name, pointers)
     if word and tensor_of(word) in _AXES:
         return Meaning("stride", tensor_of(word), axis)
-    if canonical_name(name) in _SCALARS:
-        return Meaning("scalar", canonical_name(name) or "")
+    if scalar := _SCALARS.get(name.lower()):
+        return Meaning("scalar", scalar)
     size = _SIZE_OF.get(name.lower().replace("_", ""), "")
     return Meaning("size", size) if size and not is_stride(name) else None
 

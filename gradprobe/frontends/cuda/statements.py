@@ -1,0 +1,59 @@
+"""Statements around a line of CUDA C++: what makes the address of an access, and the loops that it stands in."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..interface import Source
+from .cuda_syntax import leaves, node_text, nodes, parse, without_comments
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_ASSIGNING = {"assignment_expression": "left", "init_declarator": "declarator"}
+_LOOPS = ("for_statement", "while_statement", "do_statement")
+
+
+class CudaSource(Source):
+    """The statements of a file of CUDA C++."""
+
+    def loops(self, line: int) -> list[int]:
+        """Those that a line stands in."""
+        around = [_lines(each) for each in nodes(_parsed(self.file), *_LOOPS)]
+        return sorted((lines.start for lines in around if line in lines[1:]), reverse=True)
+
+    def address(self, line: int) -> list[int]:
+        """Those of the products that are assigned to what a line uses, and of the quotients in those."""
+        functions = [node for node in nodes(_parsed(self.file), "function_definition") if line in _lines(node)]
+        if not functions:
+            return []
+        before = [node for node in nodes(functions[-1], *_ASSIGNING) if _lines(node).start < line]
+        here = [leaf for leaf in leaves(functions[-1]) if line in _lines(leaf)]
+        made = _assignments(before, here, "*")
+        used = _assignments(before, [leaf for node in made for leaf in leaves(node)], "/", "%")
+        return list(dict.fromkeys(_lines(node).start for node in (*made, *used)))
+
+
+def _assignments(assigning: Iterable[Node], used: Iterable[Node], *operators: str) -> list[Node]:
+    """The assignments, the last first, to names that are used, in which such an operator stands."""
+    names = {node_text(leaf) for leaf in used if leaf.type == "identifier"}
+    found: dict[object, Node] = {}
+    for made in assigning:
+        name = node_text(made.child_by_field_name(_ASSIGNING[made.type])).lstrip("*& ")
+        terms = (child.type for term in nodes(made, "binary_expression") for child in term.children)
+        if name in names and any(sign in operators for sign in terms):
+            # Of what is declared again the last declaration counts.
+            found[name if made.type == "init_declarator" else made.start_byte] = made
+    return sorted(found.values(), key=lambda one: -_lines(one).start)
+
+
+def _lines(node: Node) -> range:
+    return range(node.start_point[0] + 1, node.end_point[0] + 2)
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(file: str) -> Node:
+    return parse(without_comments(Path(file).read_text(errors="replace")))
