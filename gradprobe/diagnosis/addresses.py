@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..frontends.cuda.watch import BLOCK, Recording, recorded
+from ..frontends.cuda import BLOCK, Recording, recorded
 from ..frontends.triton.interpreter.dataflow import Site
 from ..frontends.triton.interpreter.dataflow.lanes import OUTSIDE
 from ..inputs.memory import Array

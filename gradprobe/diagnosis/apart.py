@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from msgspec import structs
 
+from ..frontends.interface import INTERPRETED
 from ..model.case import Case
 from ..model.intermediates import GRADIENT_OF, MATRIX_OF, names
 from ..model.layout_run import MISMATCH, Element
@@ -53,9 +54,9 @@ def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list
 
 def _is_watchable(experiment: Experiment, record: RunRecord) -> bool:
     """Whether a run is wrong, hides P or dS, and can be followed."""
-    first, case, run = experiment.first, experiment.case, record.run
+    case, run = experiment.case, record.run
     return (
-        first is not None and first.interpreted and bool(first.launched)
+        INTERPRETED in experiment.backends
         and case.recover and experiment.reference is None and case.scores <= MOST_INTERPRETED
         and not case.cu_seqlens_q and not case.dropout
         and run is not None and run.measured is not None and record.configuration is None

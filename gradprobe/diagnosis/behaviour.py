@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..faults.hypothesis import Observed
 from ..faults.mask import DEAD_FIX
+from ..frontends.interface import COMPILED, CUDA_ON_CPU
 from ..inputs.options import with_others
 from ..model.assignment import Assigned, run_name
 from ..model.failures import Failure
@@ -132,7 +133,7 @@ def later_call_differs(again: Again) -> Diagnosis | None:
 @door("behaviour/differs_from_run_to_run")
 def differs_from_run_to_run(again: Again) -> Diagnosis | None:
     """Repeated calls differ; where kernels run on the CPU, calls with other orders of threads."""
-    on_cpu, actual = again.experiment.cuda == "cuda-on-cpu", again.seen.actual
+    on_cpu, actual = CUDA_ON_CPU in again.experiment.backends, again.seen.actual
     runs = [again.run(schedule=each) for each in (1, 2)] if on_cpu else [again.call(number) for number in range(3)]
     where = {name: again.seen.right[name] & False for name in actual if name in again.seen.right}
     for run in runs:
@@ -205,7 +206,7 @@ _SECONDS = 600
 @door("behaviour/right_in_the_interpreter")
 def right_in_the_interpreter(again: Again) -> Diagnosis | None:
     """The same case in the same layout is right in Triton's interpreter, in a process of its own."""
-    if not again.experiment.command or not again.experiment.is_compiled:
+    if not again.experiment.command or COMPILED not in again.experiment.backends:
         return None
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "GRADPROBE_FIX_BUDGET": "0"}
     where = run_name(again.assigned)

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from ..faults.addressed import axes_of
 from ..faults.hypothesis import Hypothesis, Observed
+from ..frontends.interface import CUDA_ON_CPU, INTERPRETED
 from ..model.failures import fault_words
 from ..model.intermediates import TABLE
 from ..model.number import plural
@@ -88,10 +89,8 @@ class CauseSearch:
 
         A fault in following it costs that alone.
         """
-        first = self._experiment.first
-        is_interpreted = first is not None and first.interpreted and bool(first.launched)
         try:
-            if not is_interpreted and self._experiment.cuda != "cuda-on-cpu":
+            if not self._experiment.backends & {INTERPRETED, CUDA_ON_CPU}:
                 from .plain_python import with_python_lines
 
                 return with_python_lines(self._experiment, layout.run, found)

@@ -41,7 +41,7 @@ def seen_in_dataflow(
     if experiment.case.cu_seqlens_q or run.measured is None:
         return watched
     try:
-        if experiment.cuda:
+        if experiment.is_cuda:
             visited = visited_run(experiment, run.assigned)
             found = gathered("dataflow/cuda", misread, visited, _wrong(run.measured)) if visited is not None else []
             return DataflowEvidence(tuple(diagnoses_of(found, experiment.case.family)))

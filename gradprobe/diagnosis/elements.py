@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..frontends.cuda.on_cpu.launch import lines_of
-from ..frontends.cuda.watch import BLOCK, THREAD, WARP, Recorded
+from ..frontends.cuda import BLOCK, THREAD, WARP, Recorded
 from ..frontends.triton.interpreter.dataflow.lanes import NOWHERE, OUTSIDE, IndexTable
 from ..inputs.memory import Array, elements_of
 from ..model.case import Case
@@ -116,7 +115,7 @@ class AccessedElements:
 
     @cached_property
     def _of_address(self) -> Mapping[int, tuple[SourceLine, ...]]:
-        return lines_of(self.launch.library, sorted({int(each) for each in np.unique(self._records["pc"])} - {0}))
+        return self.launch.lines(sorted({int(each) for each in np.unique(self._records["pc"])} - {0}))
 
     @cached_property
     def _files(self) -> tuple[str, ...]:

@@ -74,8 +74,7 @@ class Lines:
     @cached_property
     def _strides(self) -> list[LintFinding]:
         """The wrong strides in the source of Triton kernels: a run shows accesses, and not which line leads there."""
-        first = self._experiment.first
-        if self._experiment.cuda or first is None or not first.launched:
+        if self._experiment.is_cuda or not self._experiment.backends:
             return []
         from ..lint.reading import findings_of
 
@@ -83,10 +82,11 @@ class Lines:
 
     def _making(self, hypothesis: Hypothesis, active: Collection[str]) -> tuple[Where, ...]:
         """Where the kernels at fault make the value that is wrong; else where those kernels begin."""
-        launched = self._experiment.first.launched if self._experiment.first else ()
+        calls = self._experiment.first.calls if self._experiment.first else ()
+        launched = dict.fromkeys(call.kernel.fn for call in calls)
         if hypothesis.fault in _OF_FORWARD:
-            return computed_at([kernel for kernel in dict.fromkeys(launched) if _is_forward(kernel)], {"P"})
-        kernels = _at_fault(dict.fromkeys(launched), active)
+            return computed_at([kernel for kernel in launched if _is_forward(kernel)], {"P"})
+        kernels = _at_fault(launched, active)
         if hypothesis.dtype in _NARROW and (cast := self._cast(hypothesis, kernels)):
             return cast
         return computed_at(kernels, {_value_of(hypothesis.fault, active)}) or self._kernels(active)

@@ -43,8 +43,8 @@ def with_python_lines(experiment: Experiment, run: LayoutRun, found: Sequence[Di
 
 def _is_taken(experiment: Experiment, run: LayoutRun) -> bool:
     """Whether a target is plain Python, and its case one whose formulas are all in the library."""
-    case, first = experiment.case, experiment.first
-    is_plain = first is not None and not first.launched and not first.cuda and case.device == "cpu"
+    case = experiment.case
+    is_plain = experiment.first is not None and not experiment.backends and case.device == "cpu"
     is_square = case.seqlen_q == case.seqlen_k and case.heads == case.kv_heads
     others = case.sinks or case.dropout or case.alibi or case.seqlens or case.ranks or case.cu_seqlens_q
     is_small = case.dtype == "float32" and case.scores <= _MOST_SCORES

@@ -49,7 +49,7 @@ def _observed(experiment: Experiment, measured: Measured, tensors: Mapping[str, 
     Args:
         tensors: the inputs as they lay in memory before it.
     """
-    case, first = experiment.case, experiment.first
+    case = experiment.case
     x, trace, comparison = measured.x, measured.trace, measured.comparison
     actual = {name: value.double() for name, value in trace.values.items()}
     right = {name: value.new_zeros(value.shape, dtype=bool) for name, value in actual.items()}  # type: ignore[call-overload]
@@ -64,7 +64,7 @@ def _observed(experiment: Experiment, measured: Measured, tensors: Mapping[str, 
         _, expected[name], allowed[name], right[name] = comparison.judged(trace, name)
     expected |= {name: value for name, value in comparison.expected.items() if name not in expected}
     own = tuple(name for name, finding in comparison.findings.items() if finding.status == MISMATCH)
-    launches = bool(experiment.cuda or (first and first.launched))
+    launches = bool(experiment.backends)
     return _at_hand(Observed(case, x, actual, expected, right, own, tensors, allowed, measured, launches))
 
 

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+# What runs kernels. Where a target has kernels of two, the first of these words is the report's.
+CUDA_ON_CPU, CUDA, INTERPRETED, COMPILED = "cuda-on-cpu", "cuda", "triton-interpreter", "triton"
+BACKENDS = (CUDA_ON_CPU, CUDA, INTERPRETED, COMPILED)
+TORCH = "torch"
+"""The word of what launches no kernel of its own."""
+
 
 class Source:
     """The statements of a file. Each function gives numbers of lines, the last first; none that the language hides."""

@@ -211,7 +211,7 @@ def _caught(target: Target, case: Case, inputs: Inputs, given: Collection[int] =
 @contextlib.contextmanager
 def _noting(launches: list[HostLaunch]) -> Iterator[None]:
     """While open, kernels are not run, nor compiled: their launches are noted. Warnings of the target are not shown."""
-    from ..frontends.cuda.module import Kernel
+    from ..frontends.cuda import Kernel
 
     def note(_: Any, kernel: Any, *args: Any, **kwargs: Any) -> None:
         with contextlib.suppress(OSError, SyntaxError):  # of what has no source

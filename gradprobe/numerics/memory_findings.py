@@ -13,10 +13,7 @@ from ..runtime.trace import Trace, dtype_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..frontends.cuda import CudaFinding
     from ..frontends.triton.interpreter.memory.findings import AccessFinding
-
-_CUDA_ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
 
 
 def of_breach(breach: Breach) -> MemoryFinding:
@@ -40,14 +37,6 @@ def of_access(finding: AccessFinding) -> MemoryFinding:
         runs_on=finding.kind == OUTSIDE and finding.runs_on,
         rest=(rest[0], rest[1].file, rest[1].line) if rest else ("", "", 0),
     )
-
-
-def of_cuda(finding: CudaFinding) -> MemoryFinding:
-    """What was seen of a CUDA kernel that ran on the CPU."""
-    line, access = finding.now.line, _CUDA_ACCESSES.get(finding.now.how, "")
-    where = (finding.kernel, line.file, line.line, line.code)
-    about = (finding.kind, finding.array, finding.sentence, *where)
-    return MemoryFinding(*about, access=access, lanes=finding.count, in_block=finding.is_shared)
 
 
 def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[MemoryFinding]:

@@ -28,7 +28,7 @@ def _of_triton(outcome: Outcome, name: str) -> tuple[Line, ...]:
 
 
 def _of_cuda(outcome: Outcome, name: str) -> tuple[Line, ...]:
-    files = dict.fromkeys(source.file for source in outcome.kernels if outcome.cuda and not source.file.endswith(".py"))
+    files = dict.fromkeys(source.file for source in outcome.kernels if not source.file.endswith(".py"))
     if not files:
         return ()
     from ..source.additions import cuda_atomics

@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from typing import Any
 
+from ..frontends.interface import INTERPRETED
 from ..frontends.triton.kernel_call import KernelCall
 from ..frontends.triton.stand_in import architecture
 from ..model.mechanisms import is_on
@@ -70,7 +71,7 @@ def compiles(record: RunRecord) -> bool:
 def _calls(record: RunRecord) -> dict[Any, KernelCall]:
     """The launches of interpreted kernels, the latest first, by what each is compiled by."""
     arch, found = architecture(), {}
-    interpreted = [outcome.calls for outcome in outcomes_of([record]) if outcome.interpreted]
+    interpreted = [outcome.calls for outcome in outcomes_of([record]) if INTERPRETED in outcome.backends]
     for call in (call for calls in interpreted for call in reversed(calls) if not call.is_warmup):
         with contextlib.suppress(Exception):  # of arguments of the user's own making
             found[arch, call.key] = call

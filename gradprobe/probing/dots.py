@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..frontends.interface import COMPILED
 from ..model.case import DOTS
 from ..runtime.arithmetic import CUBLAS, Dots, coarsest
 from .experiment import Experiment
@@ -18,7 +19,7 @@ def declared_way(of: Experiment) -> str | None:
 def _read(of: Experiment) -> list[Dots]:
     """What decides: kernels whose dots were read; torch's setting where there are none, or where it is TF32."""
     kernels = [one for one in of.dots if one.by != CUBLAS]
-    if of.is_compiled and not kernels:
+    if COMPILED in of.backends and not kernels:
         return []
     return kernels + [one for one in of.dots if one.by == CUBLAS and (not kernels or one.way != "ieee")]
 
@@ -30,7 +31,7 @@ def dots_of(of: Experiment) -> str:
     if of.case.device == "cpu":  # where nothing multiplies otherwise by itself
         return of.case.dots or "ieee"
     read = _read(of)
-    return declared_way(of) or (coarsest(read) if read or not of.is_compiled else "tf32")
+    return declared_way(of) or (coarsest(read) if read or COMPILED not in of.backends else "tf32")
 
 
 def coarser_dots(of: Experiment) -> list[Dots]:
@@ -55,7 +56,7 @@ def sentences_of_dots(of: Experiment) -> Iterator[str]:
         why += f"; read: {dots_in_words(read)}" if read else "; they could not be read"
     elif read:
         why = f"as was read: {dots_in_words(read)}"
-    elif of.is_compiled:
+    elif COMPILED in of.backends:
         why = "Triton's default: what its kernels were compiled to could not be read"
     else:
         why = "since nothing was seen that says otherwise; --dots tf32 allows TF32"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
+from ..frontends.interface import CUDA, CUDA_ON_CPU
 from ..inputs.draw import draw, outputs_of
 from ..inputs.guard_bands import ORDINARY
 from ..inputs.tensor_layouts import Inputs, effective_values, place
@@ -85,15 +86,18 @@ class Experiment:
     """The command line that repeats the probe; "" where there is none."""
     first: Outcome | None = None
     """What the first execution came to; None before it."""
-    cuda: str = ""
-    """Where the target's CUDA kernels of a source ran, "cuda" or "cuda-on-cpu"; "" where none was seen."""
-    is_compiled: bool = False
-    """Whether the target was seen to launch compiled Triton kernels."""
+    backends: frozenset[str] = frozenset()
+    """What was seen to run the target's kernels, of BACKENDS."""
     dots: tuple[Dots, ...] = ()
     """How its dots were seen to multiply float32."""
     sieve: Sieve = field(default_factory=Sieve)
     products: SplitCounts = field(default_factory=SplitCounts)
     """Of float64 matrices."""
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether CUDA kernels of a source were seen, which know their memory by its address alone."""
+        return bool(self.backends & {CUDA, CUDA_ON_CPU})
 
     def after(self, outcomes: Iterable[Outcome]) -> Experiment:
         """The experiment with what these executions showed of the target."""
@@ -101,8 +105,7 @@ class Experiment:
         return replace(
             self,
             first=self.first or next(iter(outcomes), None),
-            cuda=self.cuda or max((outcome.cuda for outcome in outcomes), default=""),
-            is_compiled=self.is_compiled or any(one.launched and not one.interpreted for one in outcomes),
+            backends=self.backends.union(*(outcome.backends for outcome in outcomes)),
             dots=tuple(dict.fromkeys((*self.dots, *(dots for one in outcomes for dots in one.dots)))),
         )
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from ..frontends.interface import INTERPRETED
 from ..inputs.draw import outputs_of
 from ..inputs.placement import for_more_batches, repeats
 from ..inputs.tensor_layouts import Inputs, place
@@ -104,16 +105,13 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
 
 def _may_read_lse(experiment: Experiment, own: Measured) -> bool:
     """Whether a target is given LSE, gives it, or launches kernels that may hand it on to one another."""
-    first = experiment.first
-    launches = first is not None and bool(first.launched or first.cuda)
-    return launches or "lse" in experiment.target.takes or "LSE" in own.trace.values
+    return bool(experiment.backends) or "lse" in experiment.target.takes or "LSE" in own.trace.values
 
 
 def _sample(experiment: Experiment, own: Measured) -> Sample | None:
     """What is shown of a case; None for everything."""
-    case, first = experiment.case, experiment.first
-    is_interpreted = first is not None and first.interpreted and bool(first.launched)
-    is_small = not is_interpreted or case.scores <= MOST_INTERPRETED
+    case = experiment.case
+    is_small = INTERPRETED not in experiment.backends or case.scores <= MOST_INTERPRETED
     return None if is_small and is_whole(case) else sampled(case, experiment.values, own)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from ..frontends.interface import CUDA, CUDA_ON_CPU
 from ..frontends.triton import interpreting
 from ..inputs.guard_bands import Guards
 from ..inputs.memory import Unwritten
@@ -18,7 +19,7 @@ from ..model.assignment import OUTPUTS
 from ..model.failures import Failure, KernelStopped, TargetFailure
 from ..model.mechanisms import gathered
 from ..model.memory_finding import MemoryFinding
-from ..numerics.memory_findings import of_access, of_breach, of_cuda, of_dtypes
+from ..numerics.memory_findings import of_access, of_breach, of_dtypes
 from ..runtime.allocations import Allocations
 from ..runtime.changes import InputsBefore, Steps, Writer, written_by
 from ..runtime.run import Outcome, run_target
@@ -64,10 +65,10 @@ def _execution(experiment: Experiment, inputs: Inputs, schedule: int) -> Executi
     """
     # Memory of CUDA's allocator often holds zeros in a test and something else in a training run: kernels of a source
     # run between guard bands, and so does what they ended when it was not between any.
-    if not experiment.cuda:
+    if not experiment.is_cuda:
         with contextlib.suppress(KernelStopped):
             made = observe(experiment, inputs, banded=experiment.case.poison, schedule=schedule)
-            if not made.outcome.cuda:
+            if not made.outcome.backends & {CUDA, CUDA_ON_CPU}:
                 return made
     return observe(experiment, inputs, copies=True, schedule=schedule)
 
@@ -126,7 +127,7 @@ def observe(
         outcome, watch, bands = run()
     breaches = [*guards.breaches(), *(bands.breaches(dict(outcome.storages)) if bands else ())]
     memory = gathered("memory", partial(map, of_access), watch.findings) if watch else []
-    memory += gathered("memory/cuda", partial(map, of_cuda), outcome.findings)
+    memory += gathered("memory/cuda", iter, outcome.findings)
     memory += gathered("memory/bands", partial(map, of_breach), breaches)
     memory += outcome.shared
     if outcome.trace is not None:

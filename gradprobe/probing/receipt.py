@@ -9,6 +9,7 @@ from types import ModuleType
 
 import torch
 
+from ..frontends.interface import BACKENDS, COMPILED, TORCH
 from ..frontends.python import plain_function
 from ..inputs.installed import installed_versions
 from ..model.case import Case
@@ -73,12 +74,11 @@ def _of_case(case: Case) -> list[str]:
 def provenance(experiment: Experiment, records: Iterable[RunRecord]) -> Provenance:
     outcomes = list(outcomes_of(records))
     kernels = tuple(dict.fromkeys(kernel for outcome in outcomes for kernel in outcome.kernels))
-    interpreted = any(outcome.interpreted for outcome in outcomes)
-    cuda = next((outcome.cuda for outcome in outcomes if outcome.cuda), "")
-    backend = cuda or ("torch" if not kernels else "triton-interpreter" if interpreted else "triton")
+    seen = frozenset[str]().union(*(outcome.backends for outcome in outcomes))
+    backend = next((word for word in BACKENDS if word in seen), TORCH)
     reference = experiment.reference.name if experiment.reference else "gradprobe.reference, float64"
-    cache = triton_cache() if backend == "triton" else ""
-    idle = _files_with_kernels(experiment.target) if backend == "torch" else ()
+    cache = triton_cache() if backend == COMPILED else ""
+    idle = _files_with_kernels(experiment.target) if backend == TORCH else ()
     return Provenance(experiment.target.name, backend, experiment.target.source, kernels, reference, cache, idle)
 
 

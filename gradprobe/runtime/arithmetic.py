@@ -12,7 +12,7 @@ from ..model.case import DOTS
 from ..processes.attributes import replaced
 
 if TYPE_CHECKING:
-    from ..frontends.cuda.kernel import KernelEntry
+    from ..frontends.cuda import KernelEntry
 
 # `%s = tt.dot %q, %k, %acc, inputPrecision = tf32 : tensor<32x16xf32> * ...`; what is IEEE has no such word.
 _DOT = re.compile(r"\btt\.dot [^:\n]*?(?:inputPrecision = (\w+)[^:\n]*)?: tensor<(?:\d+x)+f32\b[^\n]*?loc\((#\w+)\)")

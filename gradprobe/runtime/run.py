@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..frontends.cuda.watch import CudaFinding, Watch, watched
+from ..frontends.cuda import Watch, watched
+from ..frontends.interface import COMPILED, INTERPRETED
 from ..frontends.triton import interpreting
 from ..frontends.triton.kernel_call import KernelCall, storage_of
 from ..frontends.triton.launches import Configuration, Launched, one_configuration, recorded_launches
@@ -34,8 +35,10 @@ from .trace import Trace, plain_results, read_trace, straightened
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..frontends.cuda.kernel import KernelEntry
+    from ..frontends.cuda import KernelEntry
 
+# By whether Triton's interpreter runs its kernels.
+_OF_TRITON = (COMPILED, INTERPRETED)
 # What a wrapper raises on purpose. Anything else (IndexError, AttributeError, ...) is an accident, not a refusal.
 _DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError)
 # What the driver and allocators say.
@@ -56,19 +59,15 @@ class Outcome:
     """Its words where it refused the layout."""
     kernels: tuple[LoadedSource, ...]
     """The kernels that it launched, in order of their first launch."""
-    interpreted: bool
-    """Whether Triton's interpreter ran them."""
-    launched: tuple[Any, ...]
-    """The kernels themselves."""
+    backends: frozenset[str]
+    """What ran them, of BACKENDS."""
     taken: frozenset[str]
     """The inputs that kernels were given in place, and not only as copies."""
     notes: tuple[str, ...] = ()
     """What a reader should know of how it was run and read."""
     storages: Mapping[int, str] = field(default_factory=dict)
     """The address of each storage that the target returned, and the intermediate that lies there."""
-    cuda: str = ""
-    """Where CUDA kernels of a source ran, "cuda" or "cuda-on-cpu"; "" where none did."""
-    findings: tuple[CudaFinding, ...] = ()
+    findings: tuple[MemoryFinding, ...] = ()
     """The faults of memory of CUDA kernels on the CPU."""
     shared: tuple[MemoryFinding, ...] = ()
     """The gradients that share memory with an input or with another gradient."""
@@ -132,8 +131,7 @@ def run_target(
             refused = _refusal(target, case, inputs, error, record.failed)
     named: dict[str, Any] = {
         "kernels": _sources([call.kernel.fn for call in record.calls], watch.launches),
-        "interpreted": interpreting(),
-        "launched": tuple(call.kernel.fn for call in record.calls),
+        "backends": frozenset({*watch.backends, *(_OF_TRITON[interpreting()] for _ in record.calls[:1])}),
         "taken": frozenset(_in_place(inputs.tensors, record.calls, watch.given)),
     }
     if refused is not None:
@@ -155,8 +153,7 @@ def run_target(
         **named,
         notes=(*how, *filter(None, left_out), *equal),
         storages={storage_of(tensor): str(name) for name, tensor in items if tensor is not None},
-        cuda=max(watch.backends, default=""),
-        findings=tuple(watch.findings),
+        findings=tuple(found.finding for found in watch.findings),
         shared=tuple(shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
         warned=kept_warnings(),
         configurations=tuple(dict.fromkeys(ran)),

@@ -73,12 +73,10 @@ def _joined(shards: Shards, outcomes: Sequence[Outcome]) -> Outcome:
         trace=None if refused else _whole(shards, [one.trace for one in outcomes if one.trace]),
         refused=refused,
         kernels=_each(one.kernels for one in outcomes),
-        interpreted=any(one.interpreted for one in outcomes),
-        launched=_each(one.launched for one in outcomes),
+        backends=frozenset().union(*(one.backends for one in outcomes)),
         taken=frozenset().union(*(one.taken for one in outcomes)),
         notes=(note, *_each(one.notes for one in outcomes)),
         warned=_each(one.warned for one in outcomes),
-        cuda=max(one.cuda for one in outcomes),
         shared=_each(one.shared for one in outcomes),
         dots=_each(one.dots for one in outcomes),
     )

@@ -140,8 +140,7 @@ def _run(target: Target, task: Task) -> Answer:
         trace = replace(trace, values={name: value.cpu() for name, value in trace.values.items()})
     # Kernels, and what is about this process's memory, do not leave it.
     portable = Outcome(
-        trace, outcome.refused, outcome.kernels, outcome.interpreted,
-        tuple(str(getattr(kernel, "__name__", kernel)) for kernel in outcome.launched), outcome.taken, outcome.notes,
-        cuda=outcome.cuda, shared=outcome.shared, warned=outcome.warned, dots=outcome.dots,
+        trace, outcome.refused, outcome.kernels, outcome.backends, outcome.taken, outcome.notes,
+        shared=outcome.shared, warned=outcome.warned, dots=outcome.dots,
     )  # fmt: skip
     return Answer(portable, execution.memory, execution.unwatched)

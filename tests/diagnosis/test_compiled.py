@@ -34,7 +34,7 @@ def backward(q, k, v, do, *, scale):
     case, kernel = softmax_case(**SMALL, recover=False), find_target(f"{file}:backward", "softmax")
     # Runs in the command line that are none of those asked about.
     command = shlex.join(["gradprobe", "check", f"{file}:backward", *WORDS, "--runs", "distinct"])
-    experiment = replace(experiment_of(case, kernel, command=command), is_compiled=True)
+    experiment = replace(experiment_of(case, kernel, command=command), backends=frozenset({"triton"}))
     failing = [run for run in probe(case, kernel, why=False).runs if not run.matches]
     return [Again(experiment, one.run.assigned, one.seen) for one in failing_layouts(experiment, failing)]
 

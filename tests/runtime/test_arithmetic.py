@@ -115,7 +115,9 @@ MATMUL = Dots("ieee", "torch.backends.cuda.matmul")
 
 def said(*seen, target="sdpa", is_compiled=True, **options):
     case = Case(**{"family": "softmax", "device": "cuda", **options})
-    of = Experiment(case, find_target(target), None, {}, dots=seen, is_compiled=is_compiled)
+    of = Experiment(
+        case, find_target(target), None, {}, dots=seen, backends=frozenset({"triton"} if is_compiled else ())
+    )
     return dots_of(of), " ".join(sentences_of_dots(of)), [one.by for one in coarser_dots(of)]
 
 

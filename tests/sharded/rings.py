@@ -102,7 +102,7 @@ class ThreadedWorld:
         target = replace(self._target, world={"rank": rank, "world_size": self._ranks, "group": object()})
         result = target.function(**bind(target, task.case, tensors))
         trace = read_trace(result, task.case, "target")
-        return Answer(Outcome(trace, None, (), False, (), frozenset(task.values)))
+        return Answer(Outcome(trace, None, (), frozenset(), frozenset(task.values)))
 
 
 def in_threads(monkeypatch: Any) -> None:

@@ -205,7 +205,7 @@ class Bench:
         inputs = place(self._given(values, unwritten), trial.assigned, trial.placements or None, around, self._shapes)
         inputs = replace(inputs, layout=trial.title)
         experiment = replace(self.experiment, fill=around, unwritten=unwritten)
-        execution = observe(experiment, inputs, copies=bool(self.experiment.cuda))
+        execution = observe(experiment, inputs, copies=self.experiment.is_cuda)
         self.experiment = self.experiment.after([execution.outcome])
         self.executions.append(execution.without_tensors())
         self._laid[trial.title] = laid(experiment.case, inputs, otherwise=True)

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .watch import CudaFinding, Watch, watched
+from .watch import BLOCK, THREAD, WARP, CudaFinding, Recorded, Recording, Watch, recorded, watched
 
 if TYPE_CHECKING:
+    from .kernel import KernelEntry
     from .module import Kernel, Module, load
 
-__all__ = ["CudaFinding", "Kernel", "Module", "Watch", "load", "watched"]
+__all__ = [
+    "BLOCK", "THREAD", "WARP", "CudaFinding", "Kernel", "KernelEntry", "Module", "Recorded", "Recording", "Watch",
+    "load", "recorded", "watched",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:  # every run is watched, and few load a source
-    if name not in ("Kernel", "Module", "load"):
+    if name not in ("Kernel", "KernelEntry", "Module", "load"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import module
 

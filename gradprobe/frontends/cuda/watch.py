@@ -7,23 +7,23 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...inputs.memory import Array, Unwritten
+from ...model.memory_finding import BARRIER, MISALIGNED, OUTSIDE, RACE, SHUFFLE, UNWRITTEN, MemoryFinding
 from ...source.text import SourceLine
+from ..interface import CUDA, CUDA_ON_CPU
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from .kernel import KernelEntry
 
-RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED = "race", "outside", "unwritten", "barrier", "misaligned"
-SHUFFLE = "shuffle"
 # No fault: threads of several warps store one value to one place.
 EQUAL = "equal"
+_ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
 _DID = {"read": "reads", "write": "writes", "atomic": "changes atomically"}
 # In the order of the runtime's numbers.
 KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED, EQUAL, SHUFFLE)
@@ -80,6 +80,13 @@ class CudaFinding:
     count: int
 
     @property
+    def finding(self) -> MemoryFinding:
+        """It as a report tells it."""
+        line, access = self.now.line, _ACCESSES.get(self.now.how, "")
+        about = (self.kind, self.array, self.sentence, self.kernel, line.file, line.line, line.code)
+        return MemoryFinding(*about, access=access, lanes=self.count, in_block=self.is_shared)
+
+    @property
     def sentence(self) -> str:
         """What is wrong, with every line and thread."""
         others = "others never come"
@@ -112,7 +119,7 @@ class Watch:
     unwritten: Unwritten = field(default_factory=Unwritten)
     launches: list[KernelEntry] = field(default_factory=list)
     backends: set[str] = field(default_factory=set)
-    """"cuda", "cuda-on-cpu"."""
+    """CUDA, CUDA_ON_CPU."""
     given: list[Tensor] = field(default_factory=list)
     """The tensors that kernels were given."""
     findings: list[CudaFinding] = field(default_factory=list)
@@ -127,7 +134,7 @@ class Watch:
     def launched(self, entry: KernelEntry, device: str) -> None:
         """Notes a launch on a kind of device."""
         self.launches.append(entry)
-        self.backends.add("cuda" if device == "cuda" else "cuda-on-cpu")
+        self.backends.add(CUDA if device == "cuda" else CUDA_ON_CPU)
 
 
 _OPEN: ContextVar[Watch | None] = ContextVar("gradprobe_cuda_watch", default=None)
@@ -183,7 +190,8 @@ class Recorded:
     """One launch, whole."""
 
     entry: KernelEntry
-    library: Path
+    lines: Callable[[Sequence[int]], Mapping[int, tuple[SourceLine, ...]]]
+    """Of addresses of its code: the innermost line first, then those of the functions it is inlined in."""
     tensors: Sequence[tuple[str, Tensor]]
     """What it was given, by the caller's names, else by its parameters'."""
     records: Array

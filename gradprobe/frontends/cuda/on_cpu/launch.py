@@ -9,32 +9,19 @@ import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ....model.failures import KernelStopped, TargetFailure
+from ....model.memory_finding import BARRIER, MISALIGNED, OUTSIDE, RACE, SHUFFLE, UNWRITTEN
 from ....model.number import listed, plural, spans
 from ....processes.child import add_to_stack
 from ....source.text import SourceLine
 from ..kernel import KernelEntry, Sizes, addresses_of, c_values, compiled_for
-from ..watch import (
-    BARRIER,
-    KINDS,
-    MISALIGNED,
-    MOST_RECORDS,
-    OUTSIDE,
-    RACE,
-    RECORD,
-    SHUFFLE,
-    UNWRITTEN,
-    CudaFinding,
-    CudaSite,
-    Recorded,
-    Watch,
-    add_findings,
-)
+from ..watch import KINDS, MOST_RECORDS, RECORD, CudaFinding, CudaSite, Recorded, Watch, add_findings
 from .build import HERE, MOST_SHARED, WRAPPER
 from .library import CRegion, Library, Named, Regions, library_of
 
@@ -188,7 +175,16 @@ def run(
         is_apart = bool(described.is_apart) and described.n_copies <= len(copies)
         through = copies[: described.n_copies].copy() if is_apart else None
         recording.launches.append(
-            Recorded(entry, library.file, tensors, kept, bases, described.together, described.one_of, through)
+            Recorded(
+                entry,
+                partial(lines_of, library.file),
+                tensors,
+                kept,
+                bases,
+                described.together,
+                described.one_of,
+                through,
+            )
         )
     seen = [_finding(entry.name, library, regions, found) for found in findings[: described.n_findings]]
     fatal = seen.pop() if described.is_last_fatal else None
