@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,7 +174,7 @@ class Callee:
         """The results by name, and where the names come from."""
         result = result._asdict() if hasattr(result, "_asdict") else result
         if isinstance(result, Mapping):
-            return _by_role(map(str, result), map(_tensor, result.values())), "the keys of its dict"
+            return _by_role([*map(str, result)], [*map(_tensor, result.values())]), "the keys of its dict"
         parts = [_tensor(part) for part in _flat(result)]
         for names in returned_names(plain_function(self.function)):
             if len(parts) == len(names) == len({role_of(name) for name in names} - {None}):
@@ -183,7 +183,7 @@ class Callee:
         if not tensors:
             raise TypeError(f"it returned {type(result).__name__}, which holds no tensor")
         orders = _ORDERS if self.is_backward else _ORDERS_OF_FORWARD
-        best, most = {}, -1
+        best, most = dict[str, Tensor](), -1
         for order in orders.get(len(tensors), "").split("|"):
             named = dict(zip(order.split(), tensors, strict=False))
             right = 0
@@ -242,7 +242,7 @@ def _mask(meaning: str, q: Tensor) -> Tensor:
     return ~keep if meaning == "hide" else keep
 
 
-def _by_role(names: Iterable[str], parts: Iterable[Tensor | None]) -> dict[str, Tensor]:
+def _by_role(names: list[str], parts: list[Tensor | None]) -> dict[str, Tensor]:
     found = {}
     for name, part in zip(names, parts, strict=True):
         role = role_of(name)

@@ -92,14 +92,14 @@ def explain(
         located: dict[Mistake, Located] = {}
         unexplained = []
         for name in wrong:
-            mistakes = search.mistakes(name, results[name])
-            if not mistakes and by_autograd:
-                mistakes = next((one.form.mistakes for one in search.sights_of("O")), ())
-            if not mistakes:
+            reasons = search.reasons(name, results[name])
+            if not reasons and by_autograd:
+                reasons = next((search.located(one.form) for one in search.sights_of("O")), [])
+            if not reasons:
                 unexplained.append(name)
-            for mistake in mistakes:
-                before = located.get(mistake) or search.located(mistake, frozenset(mistakes))
-                located[mistake] = replace(before, results=(*before.results, name))
+            for reason in reasons:
+                before = located.get(reason.mistake, reason)
+                located[reason.mistake] = replace(before, results=(*before.results, name))
     order = {name: at for at, name in enumerate(DUE)}
     found = sorted(located.values(), key=lambda one: order.get(one.mistake.of, 99))
     strange = next(iter(search.strange.values()), None) if unexplained else None
@@ -122,8 +122,6 @@ class _Search:
             self._library.add(form for form in self._formulas.ways(rewrite) if form.kind in kinds)
         self._followed: list[tuple[Rewrite, ...]] = []
         self._sights: list[Sight] = []
-        self._places: dict[Mistake, Expression] = {}
-        """Of mistakes that no form alone shows."""
         self._narrow: Value | None = None
         self.holdings: list[Sight] = []
         self.strange: dict[tuple[str, str], Expression] = {}
@@ -160,17 +158,18 @@ class _Search:
 
     def _follow(self, value: Value, match: Match) -> None:
         """Adds what follows from a wrong form, once it is seen; and from delta, or dP, times a factor."""
-        form, wrong = match.form, tuple(one for one in match.form.rewrites if one.mistake)
+        form, formulas = match.form, self._formulas
+        wrong = tuple(one for one in form.rewrites if one.mistake)
         if form.kind in ("delta", "dP") and not form.mistakes and not _is(abs(match.factor), 1.0):
             came = f"{form.kind} is {self._by(match.factor)} of what is due"
             mistake = Mistake(form.kind, f"{form.kind.lower()}/factor", came)
-            wrong = (Rewrite(form.kind, self._formulas.right[form.kind] * match.factor, mistake),)
-            self._places.setdefault(mistake, value.at)
+            wrong = (Rewrite(form.kind, formulas.right[form.kind] * match.factor, mistake),)
+            self._sights.append(Sight(value.at, replace(form, mistakes=(mistake,))))
         elif form.kind not in ("P", "O", "dP", "delta", "dS"):
             return
         if wrong in self._followed or not wrong:
             return
-        formulas, step = self._formulas, max(ORDER.index(one.step) for one in wrong)
+        step = max(ORDER.index(one.step) for one in wrong)
         self._library.add(formulas.ways(*wrong))
         self._library.add(formulas.products(*wrong))
         for others in self._followed:
@@ -187,19 +186,23 @@ class _Search:
 
     # --- results
 
-    def mistakes(self, name: str, array: Array) -> tuple[Mistake, ...]:
-        """What makes a result wrong; () where nothing known does."""
+    def reasons(self, name: str, array: Array) -> list[Located]:
+        """What makes a result wrong, and where; nothing where nothing known does."""
         if self._narrow is not None and self._is_coarse(name, array):
             came = f"it computes in {self._narrow.dtype}, and has its rounding errors"
-            return (self._shown(Mistake("", "precision", came, "compute in float64"), self._narrow.at),)
-        matches = self._library.matches(array, _TOLERANCES["float32"])
-        own = [one for one in matches if one.form.kind == name]
+            return [Located(Mistake("", "precision", came, "compute in float64"), self._narrow.at)]
+        others = list[Form]()
+        own = list[Match]()
+        for match in self._library.matches(array, _TOLERANCES["float32"]):
+            if match.form.kind == name:
+                own.append(match)
+            elif match.form.kind or match.form.product is not None:
+                others.append(match.form)
         if own:
-            best = min(own, key=lambda one: not _is(one.factor, 1.0))
-            factor = () if _is(best.factor, 1.0) else (self._of_factor(name, best.factor),)
-            return (*best.form.mistakes, *factor)
-        other = next((one.form for one in matches if one.form.product is not None or one.form.kind), None)
-        return () if other is None else (*other.mistakes, self._of_other(name, other))
+            form, factor = min(own, key=lambda one: not _is(one.factor, 1.0))
+            by_factor = [] if _is(factor, 1.0) else [self._of_factor(name, factor)]
+            return self.located(form) + by_factor
+        return [*self.located(others[0]), self._of_other(name, others[0])] if others else []
 
     def _is_coarse(self, name: str, array: Array) -> bool:
         """Whether a result is right to 16 bits."""
@@ -208,7 +211,7 @@ class _Search:
                 return True
         return False
 
-    def _of_factor(self, name: str, factor: float) -> Mistake:
+    def _of_factor(self, name: str, factor: float) -> Located:
         scale, at = self._x.scale, self._first(name, factor)
         rows: dict[float, tuple[str, ...]] = {-1.0: ("sign", f"{name} has the wrong sign")}
         if name in ("dQ", "dK"):
@@ -220,25 +223,20 @@ class _Search:
                 at = self._first("dS", factor * scale) or at
         other: tuple[str, ...] = ("factor", f"all of {name} is {self._by(factor)} times what the formula gives")
         row = next((row for known, row in rows.items() if _is(factor, known)), other)
-        return self._shown(Mistake(name, row[0], row[1], "".join(row[2:])), at)
+        return Located(Mistake(name, *row), at)
 
-    def _of_other(self, name: str, form: Form) -> Mistake:
+    def _of_other(self, name: str, form: Form) -> Located:
         """A result that is another one, or a product of other things."""
         product, due = form.product, PRODUCTS.get(name)
         if form.kind or product is None or due is None:
-            return Mistake(name, "order", f"what is returned as {name} is {form.words}", "return it under its own name")
+            came = f"what is returned as {name} is {form.words}"
+            return Located(Mistake(name, "order", came, "return it under its own name"), None)
         key = "transposed" if product == due.turned else "operand"
         at = next((one.at for one in self._sights if one.form.product == product), None)
         if product.matrix != due.matrix:  # a variable of the right name that holds another matrix comes before it
             held = (one.at for one in self.holdings if one.form.kind == product.matrix)
             at = next((one for one in held if role_of(one.name) == due.matrix), at)
-        return self._shown(Mistake(name, key, f"{name} is made of {product.formula}, not of {due.formula}"), at)
-
-    def _shown(self, mistake: Mistake, at: Expression | None) -> Mistake:
-        """The mistake, which shows at a place."""
-        if at is not None:
-            self._places.setdefault(mistake, at)
-        return mistake
+        return Located(Mistake(name, key, f"{name} is made of {product.formula}, not of {due.formula}"), at)
 
     def sights_of(self, kind: str) -> Iterator[Sight]:
         """Where forms of a kind were seen, the latest first."""
@@ -249,21 +247,24 @@ class _Search:
         found = [one.at for one in self.sights_of(kind) if f"{one.factor:.3g}" == f"{factor:.3g}"]
         return found[-1] if found else None
 
-    def located(self, mistake: Mistake, together: frozenset[Mistake]) -> Located:
-        """Where one of the mistakes of a result is made: of one in the scores or the mask, where these are made."""
-        seen = [one for one in self._sights if mistake in one.form.mistakes and together.issuperset(one.form.mistakes)]
-        if mistake.key in AT_USE:
-            seen = [one for one in seen if one.form.kind not in ("P", "PE")]
-        at = self._places.get(mistake) or (seen[0].at if seen else None)
-        if mistake.key.startswith("scale") and mistake.of_scores is not None:
-            for sight in self.sights_of("S"):
-                factor = sight.factor * (self._x.scale if sight.form.words == "S" else 1.0)
-                if _is(factor, mistake.of_scores):
-                    at = sight.at
-                    break
-        elif mistake.mask:
+    def located(self, form: Form) -> list[Located]:
+        """Where the mistakes of a result are made: those in the scores or the mask, where these are made."""
+        return [self._located(mistake, form) for mistake in form.mistakes]
+
+    def _located(self, mistake: Mistake, together: Form) -> Located:
+        at, first = None, None
+        for sight in self._sights:
+            is_its = mistake in sight.form.mistakes and set(sight.form.mistakes) <= set(together.mistakes)
+            if is_its and not (mistake.key in AT_USE and sight.form.kind in ("P", "PE")):
+                at, first = sight.at, sight.form
+                break
+        if mistake.mask:
             at = next((one.at for one in self._sights if one.mask == mistake.mask), at)
-        return Located(mistake, at, (), seen[0].form if seen else None)
+        for sight in self.sights_of("S") if mistake.of_scores is not None and mistake.of == "S" else ():
+            factor = sight.factor * (self._x.scale if sight.form.words == "S" else 1.0)
+            if _is(factor, mistake.of_scores or 0.0):
+                return Located(mistake, sight.at, (), first)
+        return Located(mistake, at, (), first)
 
 
 def _is(factor: float, known: float) -> bool:

@@ -63,9 +63,11 @@ def resolve_problem(
     """
     given = parse(request.options)
     refuse_unknown_family(request.family)
+    from ..model.resolution import refuse_unknown
     from ..runtime.backend import prepare_backend
 
-    device = prepare_backend(_device(given), given.get("arch"))
+    refuse_unknown({"device": given.get("device", "auto")})
+    device = prepare_backend(str(given.get("device", "auto")), given.get("arch"))
     from ..inputs.saved import load
     from ..targets.find import find_target
 
@@ -115,17 +117,9 @@ def _refuse_untaken(case: Case, target: Target) -> None:
     """What may be written over, or is laid out in a way, is given to the target; dO of a forward through autograd."""
     given = {"do", *target.takes}
     written = given | ({"cu_seqlens_q", "cu_seqlens_k"} if target.packs else set())
-    named = [(f"--inplace {name}", name) for name in case.inplace if name not in written]
-    laid = [part for run in (case.layouts or (), *(case.runs or ())) for part in run]
-    named += [(f"{tensor}={layout}", tensor) for tensor, layout in laid if tensor not in {"all", *given}]
-    for option, name in named:
+    untaken = [(f"--inplace {name}", name) for name in case.inplace if name not in written]
+    for run in (case.layouts or (), *(case.runs or ())):
+        untaken += [(f"{name}={layout}", name) for name, layout in run if name not in {"all", *given}]
+    for option, name in untaken[:1]:
         taken = ", ".join(target.takes.values())
         raise UsageFailure(f"{option}: target {target.name!r} is not given {name}", f"it takes {taken}")
-
-
-def _device(given: dict[str, Any]) -> str:
-    from ..model.resolution import refuse_unknown
-
-    device = given.get("device", "auto")
-    refuse_unknown({"device": device})
-    return str(device)
