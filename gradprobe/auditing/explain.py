@@ -115,7 +115,7 @@ class _Search:
         self._rewrites = variants(self._formulas, asks_for_mask=asks_for_mask)
         self._library = FormLibrary({"b": b, "h": h, "m": m, "n": x.n_key, "d": d, "e": x.v.shape[-1]})
         self._library.add(self._formulas.due())
-        self._library.add(other_scores(self._formulas))
+        self._library.add(other_scores(self._formulas).values())
         for rewrite in self._rewrites:
             # Its results at once: loops over elements may hold nothing else.
             kinds = (*_RESULTS, rewrite.step)
@@ -213,17 +213,17 @@ class _Search:
 
     def _of_factor(self, name: str, factor: float) -> Located:
         scale, at = self._x.scale, self._first(name, factor)
-        rows: dict[float, tuple[str, ...]] = {-1.0: ("sign", f"{name} has the wrong sign")}
+        known = {-1.0: Mistake(name, "sign", f"{name} has the wrong sign")}
         if name in ("dQ", "dK"):
             ignored = f"the scale that is given is not used in {name}, but 1 / sqrt(head dim)"
-            rows[self._x.q.shape[-1] ** -0.5 / scale] = ("scale/ignored", ignored, "use it")
-            rows[scale] = ("scale/twice", f"the scale is applied to {name} twice", f"multiply {name} by it once")
-            rows[1 / scale] = ("scale/left-out", f"the scale is left out of {name}", f"multiply {name} by the scale")
+            twice, left_out = f"the scale is applied to {name} twice", f"the scale is left out of {name}"
+            known[self._x.q.shape[-1] ** -0.5 / scale] = Mistake(name, "scale/ignored", ignored, "use it")
+            known[scale] = Mistake(name, "scale/twice", twice, f"multiply {name} by it once")
+            known[1 / scale] = Mistake(name, "scale/left-out", left_out, f"multiply {name} by the scale")
             if not _is(factor * scale, 1.0):  # where dS has that factor already
                 at = self._first("dS", factor * scale) or at
-        other: tuple[str, ...] = ("factor", f"all of {name} is {self._by(factor)} times what the formula gives")
-        row = next((row for known, row in rows.items() if _is(factor, known)), other)
-        return Located(Mistake(name, *row), at)
+        other = Mistake(name, "factor", f"all of {name} is {self._by(factor)} times what the formula gives")
+        return Located(next((known[one] for one in known if _is(factor, one)), other), at)
 
     def _of_other(self, name: str, form: Form) -> Located:
         """A result that is another one, or a product of other things."""

@@ -146,8 +146,8 @@ class Formulas:
         self.raw = inputs["Q"] @ turned(inputs["K"])
         self.scores = self.logits(x.scale)
         self.masked = np.where(self.valid, self.scores, -np.inf)
-        most, powers = exponentials(self.masked)
-        self.lse = most + np.log(np.maximum(powers.sum(-1, keepdims=True), 1.0))
+        most = np.where(self.valid.any(-1, keepdims=True), self.masked.max(-1, keepdims=True), 0.0)
+        self.lse = most + np.log(np.maximum(np.exp(self.masked - most).sum(-1, keepdims=True), 1.0))
         self._names: dict[str, Any] = {
             **inputs,
             "scale": x.scale,
@@ -157,9 +157,13 @@ class Formulas:
             "seen": self.valid,
             "tau": None if x.tau is None else as_numpy(x.tau)[None, :, None, None],
             "i": np.arange(x.n_query)[:, None],
+            "j": np.arange(x.n_key),
             "exp": np.exp,
             "relu": lambda z: np.maximum(z, 0),
             "turned": turned,
+            "logits": self.logits,
+            "hide": lambda s, seen: np.where(seen, s, -np.inf),
+            "softmax": softmax,
             "rowsum": lambda z: z.sum(-1, keepdims=True),
             "colsum": lambda z: turned(z.sum(-2, keepdims=True)),
             "rowmax": lambda z: z.max(-1, keepdims=True),
@@ -248,11 +252,11 @@ def turned(matrix: Array) -> Array:
     return matrix.swapaxes(-1, -2)
 
 
-def exponentials(t: Array, axis: Any = -1) -> tuple[Array, Array]:
-    """The maximum of each row of scores, 0 of one that sees no key, and their exponentials less that, the largest 1."""
+def softmax(t: Array, axis: Any = -1) -> Array:
+    """0 of what sees no key."""
     most = t.max(axis, keepdims=True)
-    most = np.where(np.isfinite(most), most, 0.0)
-    return most, np.exp(t - most)
+    powers = np.exp(t - np.where(np.isfinite(most), most, 0.0))
+    return np.asarray(powers / np.maximum(powers.sum(axis, keepdims=True), 1e-300))
 
 
 def as_numpy(tensor: torch.Tensor) -> Array:

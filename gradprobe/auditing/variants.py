@@ -9,7 +9,7 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 
 from ..model.intermediates import symbol
-from .formulas import FEATURES, Array, Form, Formulas, Mistake, Rewrite, exponentials, turned, value
+from .formulas import FEATURES, Form, Formulas, Mistake, Rewrite, softmax, value
 
 # Lines that are taken for a step: a factor dropped, another sign, another axis, a transpose, another matrix.
 _LINES = {
@@ -29,55 +29,6 @@ _LINES = {
     ),
 }  # fmt: skip
 _LOSSES = {"O.sum()": "0 * O + 1", "O.mean()": "0 * O + 1 / {}", "(O * O).sum() / 2": "O"}
-
-
-def variants(f: Formulas, *, asks_for_mask: bool = True) -> list[Rewrite]:
-    """Every rewrite of one step. Of two that give the same numbers the first is told."""
-    found = [*_scores(f), *_masks(f, asks_for_mask), *_softmaxes(f)]
-    for words, line in _LOSSES.items():
-        came = f"dO is not used: the gradients are those of {words}"
-        made = line.format(f.x.do.numel())
-        found.append(Rewrite("dO", made, Mistake("dP", "do/other", came, "hand dO to the backward")))
-    for step, line in _lines(f):
-        of, due = ("O", "relu(P + tau / (i + 1))") if step == "PE" else (step, step)
-        is_left_out = line == "P"
-        key = "tau/left-out" if is_left_out else f"{of.lower()}/operand"
-        found.append(Rewrite(step, line, Mistake(of, key, f"{line} stands for {due}")))
-    means = {
-        f"1/{f.x.n_key} (the length) of the sum over the row": f.x.n_key,
-        "it is divided by the keys that a row sees": np.maximum(f.valid.sum(-1, keepdims=True), 1),
-    }
-    for words, count in means.items():
-        mistake = Mistake("delta", "delta/factor", f"delta is a mean: {words}")
-        found.append(Rewrite("delta", f.right["delta"] / count, mistake))
-    return found
-
-
-def _lines(f: Formulas) -> Iterator[tuple[str, str]]:
-    for words in _products(f):
-        yield "dP", words
-    for step, lines in _LINES.items():
-        is_given = f.is_lazy or step in ("delta", "dS")
-        yield from ((step, line) for line in lines if is_given)
-    for a, b in combinations_with_replacement((*FEATURES, "dV"), 2):
-        is_delta = {a, b} == {"do", "O"} and not f.is_lazy
-        if not is_delta and _are_alike(f, a, b):
-            yield "delta", f"rowsum({symbol(a)} * {symbol(b)})"
-
-
-def _products(f: Formulas) -> Iterator[str]:
-    """Products of rows that are neither the scores nor dP."""
-    for a, b in product(FEATURES, repeat=2):
-        if {a, b} not in ({"do", "v"}, {"q", "k"}) and _are_alike(f, a, b):
-            yield f"{symbol(a)} {symbol(b)}^T"
-
-
-def _are_alike(f: Formulas, a: str, b: str) -> bool:
-    return bool(f.right[symbol(a)].shape == f.right[symbol(b)].shape)
-
-
-# --- P: of scores, a mask and a softmax
-
 _SCALES = {
     "scale/ignored": ("the scale that is given is not used, but 1 / sqrt(head dim)", "use it"),
     "scale/left-out": ("the scores are not scaled", "multiply Q K^T by the scale"),
@@ -100,25 +51,45 @@ _MASKS = {
     "after": ("the mask is laid over P after the softmax, so rows do not sum to one", "mask the scores with -inf"),
     "undue": ("it masks causally although causal is false", "mask only where causal is true"),
 }
+_UNNORMALISED = "exp(S) is not divided by its sum, so rows do not sum to one"
 _SOFTMAXES = {
-    "queries": "the softmax is over the queries of a key, not over the keys of a query",
-    "unnormalised": "exp(S) is not divided by its sum, so rows do not sum to one",
-    "raw": "exp(S) is not divided by its sum, so rows do not sum to one",
-    "all": "the softmax is over all queries and keys together",
-    "scores": "the scores stand where P is due",
-    "transposed": "P is made of K Q^T, the transposed scores",
-    "columns": "exp(S) is divided by its sum over the queries, not over the keys",
-    "heads": "the softmax is over the heads, not over the keys",
+    "queries": ("the softmax is over the queries of a key, not over the keys of a query", "softmax(T, -2)"),
+    "unnormalised": (_UNNORMALISED, "exp(T - rowmax(T))"),
+    "raw": (_UNNORMALISED, "exp(T)"),
+    "all": ("the softmax is over all queries and keys together", "softmax(T, (-1, -2))"),
+    "scores": ("the scores stand where P is due", "seen * logits(scale)"),
+    "transposed": ("P is made of K Q^T, the transposed scores", "softmax(hide(turned(logits(scale)), seen))"),
+    "columns": (
+        "exp(S) is divided by its sum over the queries, not over the keys",
+        "exp(T - rowmax(T)) / turned(colsum(exp(T - rowmax(T))))",
+    ),
+    "heads": ("the softmax is over the heads, not over the keys", "softmax(T, 1)"),
 }
 
 
-def _p(mistake: Mistake, *values: Array) -> list[Rewrite]:
-    return [Rewrite("P", one, mistake) for one in values]
-
-
-def _softmax(t: Array, axis: int | tuple[int, int] = -1) -> Array:
-    powers = exponentials(t, axis)[1]
-    return np.asarray(powers / powers.sum(axis, keepdims=True))
+def variants(f: Formulas, *, asks_for_mask: bool = True) -> list[Rewrite]:
+    """Every rewrite of one step. Of two that give the same numbers the first is told."""
+    found = [*_scores(f), *_masks(f, asks_for_mask)]
+    for key, (came, line) in _SOFTMAXES.items():
+        fix = "divide by the sum over the keys" if came == _UNNORMALISED else "take it over the last axis"
+        if key != "heads" or f.x.n_heads > 1:
+            found.append(Rewrite("P", line, Mistake("P", f"softmax/{key}", came, fix)))
+    for words, line in _LOSSES.items():
+        came = f"dO is not used: the gradients are those of {words}"
+        made = line.format(f.x.do.numel())
+        found.append(Rewrite("dO", made, Mistake("dP", "do/other", came, "hand dO to the backward")))
+    for step, line in _lines(f):
+        of, due = ("O", "relu(P + tau / (i + 1))") if step == "PE" else (step, step)
+        key = "tau/left-out" if line == "P" else f"{of.lower()}/operand"
+        found.append(Rewrite(step, line, Mistake(of, key, f"{line} stands for {due}")))
+    means = {
+        f"1/{f.x.n_key} (the length) of the sum over the row": f.x.n_key,
+        "it is divided by the keys that a row sees": np.maximum(f.valid.sum(-1, keepdims=True), 1),
+    }
+    for words, count in means.items():
+        mistake = Mistake("delta", "delta/factor", f"delta is a mean: {words}")
+        found.append(Rewrite("delta", f.right["delta"] / count, mistake))
+    return found
 
 
 def _scores(f: Formulas) -> Iterator[Rewrite]:
@@ -126,59 +97,68 @@ def _scores(f: Formulas) -> Iterator[Rewrite]:
     d, scale, log2e = f.x.q.shape[-1], f.x.scale, math.log2(math.e)
     factors = [d**-0.5, 1.0, scale**2, 1 / scale, scale**0.5, 1 / d, (f.x.n_heads * d) ** -0.5, f.x.n_key**-0.5]
     factors += [scale * log2e, scale / log2e]
-    rows, known = list[tuple[Mistake, Array]](), [scale]
+    rows, known = list[tuple[Mistake, str]](), [scale]
     for (key, words), factor in zip(_SCALES.items(), factors, strict=True):
         if not np.isclose(factor, known).any():
             known.append(factor)
             of = "S" if key.startswith("scale") else "P"
-            rows.append((Mistake(of, key, *words, of_scores=factor), f.logits(factor)))
+            rows.append((Mistake(of, key, *words, of_scores=factor), f"logits({factor})"))
     if f.x.bias is not None:
         came = "the bias is left out of the scores"
-        rows.append((Mistake("S", "bias/left-out", came, "add it before the softmax"), f.right["S"]))
-    rows += [(form.mistakes[0], scale * form.values) for form in other_scores(f)]
-    for mistake, scores in rows:
-        t = np.where(f.valid, scores, -np.inf)
-        yield from _p(mistake, _softmax(t), np.exp(t - f.lse))
+        rows.append((Mistake("S", "bias/left-out", came, "add it before the softmax"), "S"))
+    rows += [(form.mistakes[0], f"scale * ({words})") for words, form in other_scores(f).items()]
+    for mistake, line in rows:
+        yield Rewrite("P", f"softmax(hide({line}, seen))", mistake)
+        yield Rewrite("P", f"exp(hide({line}, seen) - LSE)", mistake)
 
 
-def other_scores(f: Formulas) -> Iterator[Form]:
+def other_scores(f: Formulas) -> dict[str, Form]:
     """Products of the wrong rows that are taken for Q K^T."""
+    found = {}
     for words in _products(f):
         mistake = Mistake("S", "scores/operand", f"{words} stands for Q K^T")
-        yield Form("S", "bhmn", value(words, f.right), "S", (mistake,))
+        found[words] = Form("S", "bhmn", value(words, f.right), "S", (mistake,))
+    return found
 
 
 def _masks(f: Formulas, asks_for_mask: bool) -> Iterator[Rewrite]:
     own = {name: Mistake("P", f"mask/{name}", *row, mask=name) for name, row in _MASKS.items()}
+    s = f.scores
     if f.valid.all():
-        t = np.where(np.tri(f.x.n_query, dtype=bool), f.scores, -np.inf)
-        if asks_for_mask:
-            yield from _p(own["undue"], _softmax(t), np.exp(t - f.lse), _softmax(f.scores) * (t > -np.inf))
+        lines = ("softmax(hide(T, i >= j))", "exp(hide(T, i >= j) - LSE)", "softmax(T) * (i >= j)")
+        yield from (Rewrite("P", line, own["undue"]) for line in lines if asks_for_mask)
         return
     for name, seen in f.masks().items():
-        mistake, t = own[name], np.where(seen, f.scores, -np.inf)
-        yield from _p(mistake, _softmax(t))
+        t = np.where(seen, s, -np.inf)
+        mistake = own[name]
+        yield Rewrite("P", softmax(t), mistake)
         if name == "left-out":
             came = "P is exp(S - LSE) with unmasked scores and a masked LSE"
             mistake = Mistake("P", "mask/left-out", came, "mask the scores with -inf again, or P with 0", mask="lse")
-        yield from _p(mistake, np.exp(t - f.lse))
-    yield from _p(own["zero"], _softmax(np.where(f.valid, f.scores, 0)))
-    yield from _p(own["after"], _softmax(f.scores) * f.valid)
+        yield Rewrite("P", np.exp(t - f.lse), mistake)
+    yield Rewrite("P", "softmax(seen * logits(scale))", own["zero"])
+    yield Rewrite("P", "softmax(logits(scale)) * seen", own["after"])
 
 
-def _softmaxes(f: Formulas) -> Iterator[Rewrite]:
-    t, powers = f.masked, exponentials(f.masked)[1]
-    made = {
-        "queries": _softmax(t, -2),
-        "unnormalised": powers,
-        "raw": np.exp(t),
-        "all": _softmax(t, (-1, -2)),
-        "scores": np.where(f.valid, t, 0),
-        "transposed": _softmax(np.where(f.valid, turned(f.scores), -np.inf)),
-        "columns": powers / powers.sum(-2, keepdims=True),
-    }
-    if f.x.n_heads > 1:
-        made["heads"] = _softmax(t, 1)
-    for key, values in made.items():
-        fix = "divide by the sum over the keys" if key in ("unnormalised", "raw") else "take it over the last axis"
-        yield from _p(Mistake("P", f"softmax/{key}", _SOFTMAXES[key], fix), values)
+def _lines(f: Formulas) -> Iterator[tuple[str, str]]:
+    """What else is taken for a step."""
+    for words in _products(f):
+        yield "dP", words
+    for step, lines in _LINES.items():
+        is_given = f.is_lazy or step in ("delta", "dS")
+        yield from ((step, line) for line in lines if is_given)
+    for a, b in combinations_with_replacement((*FEATURES, "dV"), 2):
+        is_delta = {a, b} == {"do", "O"} and not f.is_lazy
+        if not is_delta and _are_alike(f, a, b):
+            yield "delta", f"rowsum({symbol(a)} * {symbol(b)})"
+
+
+def _products(f: Formulas) -> Iterator[str]:
+    """Products of rows that are neither the scores nor dP."""
+    for a, b in product(FEATURES, repeat=2):
+        if {a, b} not in ({"do", "v"}, {"q", "k"}) and _are_alike(f, a, b):
+            yield f"{symbol(a)} {symbol(b)}^T"
+
+
+def _are_alike(f: Formulas, a: str, b: str) -> bool:
+    return bool(f.right[symbol(a)].shape == f.right[symbol(b)].shape)
