@@ -108,8 +108,8 @@ def _scores(f: Formulas) -> Iterator[Rewrite]:
         rows.append((Mistake("S", "bias/left-out", came, "add it before the softmax"), "S"))
     rows += [(form.mistakes[0], f"scale * ({words})") for words, form in other_scores(f).items()]
     for mistake, line in rows:
-        yield Rewrite("P", f"softmax(hide({line}, seen))", mistake)
-        yield Rewrite("P", f"exp(hide({line}, seen) - LSE)", mistake)
+        for text in (f"softmax(hide({line}, seen))", f"exp(hide({line}, seen) - LSE)"):
+            yield Rewrite("P", value(text, f.right), mistake)
 
 
 def other_scores(f: Formulas) -> dict[str, Form]:
