@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..model.intermediates import PRODUCTS, SUBEXPRESSIONS, TABLE, Product, plain, steps, symbol
-from ..reference import Attention, Tile
+from ..reference import Attention, Tile, evaluate
 
 Array = NDArray[np.float64]
 _CHAIN = ("S", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV", "LSE")
@@ -138,11 +138,14 @@ class Formulas:
     def __init__(self, x: Attention) -> None:
         self.x, self.is_lazy = x, x.tau is not None
         inputs = {symbol(name): as_numpy(getattr(x, name)) for name in INPUTS}
-        seen = []
+        seen, added = [], []
+        unmasked = replace(x, scale=0.0, causal=self.is_lazy, window=None, mask=None)
         for batch in range(x.n_batch):
             tile = Tile(batch, slice(0, x.n_heads), slice(0, x.n_query))
             seen.append(as_numpy(x.valid(tile).expand(x.n_heads, -1, -1)))
+            added.append(as_numpy(evaluate(unmasked, tile)["S"]))
         self.valid = np.stack(seen) > 0
+        self._bias = np.where(np.isfinite(added), added, 0.0)
         self.raw = inputs["Q"] @ turned(inputs["K"])
         self.scores = self.logits(x.scale)
         self.masked = np.where(self.valid, self.scores, -np.inf)
@@ -238,14 +241,7 @@ class Formulas:
         s = factor * self.raw
         if self.x.softcap is not None:
             s = self.x.softcap * np.tanh(s / self.x.softcap)
-        if self.x.bias is None:
-            return s
-        bias = as_numpy(self.x.bias)
-        if self.x.family == "softmax":
-            return s + np.where(np.isfinite(bias), bias, 0)
-        distance = np.arange(self.x.n_query)[:, None] - np.arange(self.x.n_key)
-        inside = (distance >= 0) & (distance < bias.shape[1])
-        return s + np.where(inside, bias[:, np.clip(distance, 0, bias.shape[1] - 1)], 0)
+        return s + self._bias
 
 
 def turned(matrix: Array) -> Array:
