@@ -174,6 +174,6 @@ CORE: tuple[str, ...] = (
         "__init__", "c_types", "cuda_syntax", "host", "host_code", "kernel", "module", "nvrtc", "on_cpu", "source",
     )),
     *(f"auditing/{name}" for name in (
-        "__init__", "attempts", "audit", "calling", "refusal", "target", "told",
+        "__init__", "attempts", "audit", "calling", "target", "told",
     )),
 )  # fmt: skip

@@ -10,16 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..model.case import Case
 from ..model.failures import Failure, ReferenceFailure, UsageFailure
-from ..reference import manual_attention_backward
+from ..model.intermediates import lookup
+from ..model.layout_run import Element
+from ..numerics.compare import compare
+from ..numerics.declared_precision import precision_of
+from ..numerics.identities import share_of_reference
+from ..numerics.locate import locate
+from ..reference import Attention, manual_attention_backward
+from ..runtime.trace import Trace
 from ..targets.find import Target, find_target
 from ..targets.parameters import canonical_name
 from .audit import Audit, audit
 from .calling import LETTERS, Values
-from .refusal import departure
 from .told import diagnoses_of, known_of
 
-_WAY_OUT = "gradprobe audit {} shows it; a reference is checked before it is used: correct it, or leave out --reference"
+_WAY_OUT = "a reference is checked before it is used: correct it, or leave out --reference"
 
 
 def audited_target(subject: str | Callable[..., Any], family: str | None) -> Target:
@@ -36,7 +43,7 @@ def audited_target(subject: str | Callable[..., Any], family: str | None) -> Tar
     except Failure:
         return find_target(subject, family)
     if not made.is_right:
-        way_out = _WAY_OUT.format(made.callee.word)
+        way_out = f"gradprobe audit {made.callee.word} shows it; {_WAY_OUT}"
         raise ReferenceFailure(f"the verdict is about the reference: {_describe(made)}", way_out)
     try:
         found = find_target(subject, family)
@@ -119,3 +126,38 @@ def _each(tensors: Values, lost: list[int], call: Callable[[Values], Values]) ->
         part = {name: one.narrow(axis, at, 1) for name, one in tensors.items()}
         parts.append(_each(part, lost[1:], call))
     return {name: torch.cat([part[name] for part in parts], axis) for name in parts[0]}
+
+
+def refuse_other_formulas(reference: Target, case: Case, x: Attention, trace: Trace, dots: str) -> None:
+    """Refuses a user's own reference that departs from the formulas, or is not precise enough to judge a kernel.
+
+    It may err by what IEEE float32 arithmetic may: a reference in float32 is right. Beside a kernel in that very
+    arithmetic it must be as much better as the identities ask of it, or its errors would be laid on the kernel.
+
+    Raises:
+        ReferenceFailure: an intermediate departs from its formula, or is no more precise than the kernel.
+    """
+    comparison = compare(case, x, trace, precision_of("float32", "ieee"))
+    first = locate(x, trace, comparison)
+    if first is not None:
+        raise ReferenceFailure(
+            f"the verdict is about the reference: {reference.name} departs from {departure(case, first)}", _WAY_OUT
+        )
+    share = share_of_reference(precision_of(case.dtype, dots))
+    worst = max(comparison.findings.values(), key=lambda finding: finding.max_ratio)
+    if not precision_of(case.dtype, dots).matrix and worst.max_ratio > share:
+        raise ReferenceFailure(
+            f"the verdict is about the reference: {worst.name} of {reference.name} errs by {worst.max_ratio:.1g} of "
+            f"what float32 may err by, and beside a kernel in float32 it may by {share:.1g}",
+            "a reference is checked before it is used: compute it in float64",
+        )
+
+
+def departure(case: Case, first: Element) -> str:
+    """The formula that the reference departs from, the place, and both numbers."""
+    row = lookup(first.intermediate)
+    step = row.step(case.family) if row is not None else None
+    at = {axis: getattr(first, axis) for axis in ("batch", "head", "row", "col")}
+    where = ", ".join(f"{axis} {index}" for axis, index in at.items() if index is not None)
+    formula = f"{first.intermediate} = {step.formula}" if step is not None else first.intermediate
+    return f"{formula}: at {where} it gives {first.actual:.6g}, the formula {first.expected:.6g}"
