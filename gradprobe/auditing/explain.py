@@ -260,9 +260,9 @@ class _Search:
                 break
         if mistake.mask:
             at = next((one.at for one in self._sights if one.mask == mistake.mask), at)
-        for sight in self.sights_of("S") if mistake.of_scores is not None and mistake.of == "S" else ():
+        for sight in self.sights_of("S"):
             factor = sight.factor * (self._x.scale if sight.form.words == "S" else 1.0)
-            if _is(factor, mistake.of_scores or 0.0):
+            if mistake.of == "S" and mistake.of_scores is not None and _is(factor, mistake.of_scores):
                 return Located(mistake, sight.at, (), first)
         return Located(mistake, at, (), first)
 

@@ -138,7 +138,7 @@ class Formulas:
     def __init__(self, x: Attention) -> None:
         self.x, self.is_lazy = x, x.tau is not None
         inputs = {symbol(name): as_numpy(getattr(x, name)) for name in INPUTS}
-        seen, added = [], []
+        seen, added = list[Array](), list[Array]()
         unmasked = replace(x, scale=0.0, causal=self.is_lazy, window=None, mask=None)
         for batch in range(x.n_batch):
             tile = Tile(batch, slice(0, x.n_heads), slice(0, x.n_query))
