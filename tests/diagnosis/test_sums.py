@@ -5,11 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gradprobe.diagnosis.dataflow import with_dataflow
 from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
-from gradprobe.diagnosis.explainers.misread import _load
 from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.frontends import source
 from gradprobe.frontends.triton.interpreter.dataflow import Lanes, Node, Site
@@ -18,16 +15,6 @@ from tests.diagnosis.following import followed
 from tests.planted.planting import Edit
 from tests.planted.trials import Changed
 from tests.sampling import sampled
-
-
-def test_scores_that_are_lost_are_told_at_the_sum(tmp_path: Path) -> None:
-    lost = Edit(
-        "flash_forward_kernel", 's = tl.where(seen, s, float("-inf"))', 's = tl.where(seen, 0.0, float("-inf"))'
-    )
-    changed, file = Changed("lost", "flash", (lost,)), tmp_path / "lost.py"
-    file.write_text(changed.plant())
-    first = suspects(followed("flash", "contiguous", {}, file), ("O", "dQ", "dK", "dV"))[0]
-    assert (first.kind, first.site.kernel, first.site.operation) == ("value", "flash_forward_kernel", "dot")
 
 
 def test_a_sum_that_begins_with_nothing_times_nan_holds_what_is_added_once(tmp_path: Path) -> None:
@@ -135,18 +122,6 @@ def test_a_mask_that_is_right_for_other_keys_is_not_accused(
     assert kind != "load" or (told.fault, told.reached.pairs) == ("load/k", ((16, 0),))
     lines = file.read_text().splitlines()
     assert (kind == "load") == any("first + BLOCK_N" in lines[at.line - 1] for at in told.where)
-
-
-def test_the_load_of_a_masks_keys_is_sought_in_its_own_kernel() -> None:
-    """The LSE that scores are less of was made of the same keys, by another kernel."""
-
-    def node(kernel: str, operation: str, letters: str, *operands: Node) -> Node:
-        lanes = Lanes(dict.fromkeys(letters, np.zeros(1, np.int32)), dict.fromkeys(letters, frozenset()))
-        return Node(Site(kernel, (), operation, 0), operands, lanes=lanes)
-
-    stored = node("fwd", "fadd", "m", node("fwd", "load", "n"))
-    k, lse = node("dq", "load", "n"), node("dq", "load", "m", stored)
-    assert _load(node("dq", "fsub", "mn", node("dq", "dot", "mn", node("dq", "load", "m"), k), lse), "n") is k
 
 
 def test_a_loop_that_never_runs_is_told_at_what_it_should_have_summed(tmp_path: Path) -> None:

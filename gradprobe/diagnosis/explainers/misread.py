@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -214,54 +213,26 @@ def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
 # --- masks that are right for other elements
 
 
-@dataclass(frozen=True)
-class _MaskedTile:
-    """Scores that were masked."""
-
-    node: Node
-    at: Array
-    """[4, entries]: batch, head, row and key of those that have all four."""
-    kept: Array
-    """[entries] bool: what is left unmasked."""
-
-    def fits(self, valid: Array, by: int) -> bool | None:
-        """Whether the edge of a mask that lies so many keys further on shows in it; None where it is another mask."""
-        b, h, m, n = self.at
-        there = (n + by >= 0) & (n + by < valid.shape[3])
-        kept = self.kept[there]
-        due = valid[b[there], h[there], m[there], n[there] + by]
-        return None if not np.array_equal(due, kept) else bool(kept.any() and not kept.all())
-
-
 def masked_elsewhere(run: FollowedRun) -> Iterator[Suspect]:
     """The loads of what a mask covers as if it lay elsewhere, where the mask is right for what lies there."""
-    masked, others = defaultdict[Site, list[_MaskedTile]](list), set[Site]()
+    by_site = defaultdict[Site, list[Node]](list)
     for node in run.flow.nodes:
-        if (tile := _masked(node)) is not None:
-            masked[node.site].append(tile)
-        elif node.site.operation == "fadd":
-            others.add(node.site)
-    for site, tiles in masked.items():
-        if site not in others and (by := _shift(run.roles.valid, tiles)):
-            yield from _suspects(run, site, tiles, by)
+        if _unmasked(node) is not None:
+            by_site[node.site].append(node)
+    for nodes in by_site.values():
+        if by := _shift(run.roles.valid, nodes):
+            yield from _mask_elsewhere(run.flow, nodes, by)
 
 
-def _masked(node: Node) -> _MaskedTile | None:
-    """What a mask was put on by a select, or by adding it; None of any other operation."""
-    lanes, first = node.lanes, node
-    if node.value is None or lanes is None or (node.site.operation == "select" and node.role is None):
-        return None
-    while (is_select := first.site.operation == "select") or _adds_a_mask(first):
-        # Of scores that no row sees nothing is known. What a mask is added to is them all the same.
-        made = [one for one in first.operands if one.lanes is not None and (one.role is not None or not is_select)]
-        if first.lanes is None or not {*"bhmn"} <= first.lanes.at.keys() or not made:
+def _unmasked(node: Node) -> Node | None:
+    """The scores that a mask was put on, by selects or by adding it; None of any other operation."""
+    first = node
+    while first.site.operation == "select" or _adds_a_mask(first):
+        made = [one for one in first.operands if one.lanes is not None]
+        if not made or first.lanes is None or not {*"bhmn"} <= first.lanes.at.keys():
             return None
         first = made[0]
-    if first is node:
-        return None
-    at = np.stack([np.broadcast_to(lanes.at[x], node.value.shape) for x in "bhmn"])
-    known = (at >= 0).all(0)
-    return _MaskedTile(node, at[:, known], np.asarray(node.value == first.value)[known])
+    return None if first is node or node.value is None else first
 
 
 def _adds_a_mask(node: Node) -> bool:
@@ -272,42 +243,53 @@ def _adds_a_mask(node: Node) -> bool:
     return bool(((node.value == before) | (node.value < before - VANISHING)).all())
 
 
-def _shift(valid: Array, tiles: Sequence[_MaskedTile]) -> int:
+def _shift(valid: Array, nodes: Sequence[Node]) -> int:
     """By how many keys further all tiles are masked: whole tiles of keys, or rows, to either side.
 
     0 where that explains not all, or no mask's edge shows it: a mask of which one end alone is elsewhere is wrong.
     """
-    sizes = {len(np.unique(each)) for each in tiles[0].at[2:]}
-    every = {sign * by for size in sizes if size for by in range(size, valid.shape[3], size) for sign in (1, -1)}
-    for by in (0, *sorted(every, key=lambda by: (abs(by), by))):
-        fits = [tile.fits(valid, by) for tile in tiles]
-        if None not in fits:
-            return by if any(fits) else 0
+    masks = [_kept(node) for node in nodes]
+    sizes = {len(np.unique(each)) for each in masks[0][0][2:]} - {0}
+    further = {by for size in sizes for by in range(size, valid.shape[3], size)}
+    for by in (0, *sorted((*further, *(-by for by in further)), key=abs)):
+        has_edge, fits = False, True
+        for (b, h, m, n), kept in masks:
+            there = (n + by >= 0) & (n + by < valid.shape[3])
+            due = valid[b[there], h[there], m[there], n[there] + by]
+            fits &= np.array_equal(due, kept[there])
+            has_edge |= len(np.unique(due)) > 1
+        if fits:
+            return by * has_edge
     return 0
 
 
-def _suspects(run: FollowedRun, site: Site, tiles: Sequence[_MaskedTile], by: int) -> Iterator[Suspect]:
-    flow, (first, second) = run.flow, (tile.at.min(1) for tile in (tiles[0], tiles[min(1, len(tiles) - 1)]))
+def _kept(node: Node) -> tuple[Array, Array]:
+    """[4, entries] batch, head, row and key of what was masked, and [entries] whether it was left as it is."""
+    first = _unmasked(node)
+    assert first is not None
+    assert node.lanes is not None
+    at = np.stack([node.lanes.at[x] for x in "bhmn"])
+    known = (at >= 0).all(0)
+    return at[:, known], np.asarray(node.value == first.value)[known]
+
+
+def _mask_elsewhere(flow: Flow, nodes: Sequence[Node], by: int) -> Iterator[Suspect]:
+    site, tiles = nodes[0].site, [_kept(node)[0].min(1) for node in nodes[:2]]
     # Where a program's loop goes over rows, the rows of the next tile are others, and the keys are not.
-    letter = "m" if first[2] != second[2] and first[3] == second[3] else "n"
-    load = _load(tiles[0].node, letter)
-    number = next((number for number, one in enumerate(flow.sources) if load and one.site == load.site), None)
+    letter = "m" if tiles[0][2] != tiles[-1][2] and tiles[0][3] == tiles[-1][3] else "n"
+    # Nothing behind a load, which other kernels made.
+    made = behind(nodes[:1], lambda one: one.operands if one.site.operation != "load" else ())
+    loads = {one.site for one in made if one.lanes is not None and letter in one.lanes.at}
+    number = next((number for number, one in enumerate(flow.sources) if one.site in loads), None)
     if number is None:
         return
-    source, here, line = flow.sources[number], int(first["bhmn".index(letter)]), places(site.lines)[-1].line
+    source, here, line = flow.sources[number], int(tiles[0]["bhmn".index(letter)]), places(site.lines)[-1].line
     there = here + by if letter == "n" else here - by
     reason = f"{source.tensor} is read at {AXIS_WORDS[letter]} {here}, and line {line} masks it as if it were "
     reason += f"{AXIS_WORDS[letter]} {there}: the mask is right for that"
     moved = [each for each, x in flow.reached if x == letter and flow.sources[each].site.kernel == site.kernel]
+    beside, extent = tuple(addressing(flow, number, moved)), share(len(nodes), len(nodes), "tile")
     yield Suspect(
-        "load", source.tensor, source.site, source.site.lines, reason, share(len(tiles), len(tiles), "tile"),
-        beside=tuple(addressing(flow, number, moved)), used=(site.lines,), letter=letter, reached=((there, here),),
+        "load", source.tensor, source.site, source.site.lines, reason, extent, beside, (site.lines,), letter,
+        ((there, here),),
     )  # fmt: skip
-
-
-def _load(node: Node, letter: str) -> Node | None:
-    """The load of the input that gives scores their rows or keys; nothing behind a load, which other kernels made."""
-    for one in behind([node], lambda one: one.operands if one.site.operation != "load" else ()):
-        if one.site.operation == "load" and one.lanes is not None and letter in one.lanes.at:
-            return one
-    return None

@@ -8,10 +8,9 @@ import numpy as np
 
 from ...frontends.triton.interpreter.dataflow import Node, Site, StoredTile, behind
 from ...inputs.memory import Array
-from ...model.intermediates import AXIS_WORDS, PRODUCTS, title
+from ...model.intermediates import AXIS_WORDS, title
 from ...model.number import plural
 from ..follow import FollowedRun
-from .misread import is_loaded
 from .suspect import NEVER, Suspect, share
 
 
@@ -76,23 +75,6 @@ def nothing_summed(run: FollowedRun) -> Iterator[Suspect]:
         if name in run.wrong and home not in filled:
             reason = "what is stored comes from no load"
             yield Suspect("pairs", name, site, site.lines, reason, share(total, total, "pair"))
-
-
-# What an input is to be summed with.
-_PARTNERS = {of.other: of.matrix for of in PRODUCTS.values()}
-
-
-def unmade(run: FollowedRun) -> Iterator[Suspect]:
-    """The dots of one input alone that make wrong results, where no others do: its scores were lost on the way."""
-    stored = [] if run.flow.failures else [one.node for one in run.stores]
-    nodes = behind(stored, lambda node: node.operands if node.site.operation != "dot" else ())
-    dots = [node for node in nodes if node.site.operation == "dot"]
-    if all(len(one.operands) == 1 and is_loaded(one.operands[0]) for one in dots):
-        for site in dict.fromkeys(one.site for one in dots if one.operands[0].name in _PARTNERS):
-            name = next(one.operands[0].name for one in dots if one.site == site)
-            extent = share(run.tiles[site], run.tiles[site], "tile")
-            reason = f"{name} is summed with a value that comes from no load"
-            yield Suspect("value", _PARTNERS[name], site, site.lines, reason, extent)
 
 
 def are_partial(run: FollowedRun, nodes: Sequence[Node]) -> bool:

@@ -9,7 +9,7 @@ from functools import partial
 from ...model.mechanisms import gathered
 from ..follow import FollowedRun
 from .misread import masked_elsewhere, misread, transposed
-from .sums import never_stored, nothing_summed, pairs, unmade
+from .sums import never_stored, nothing_summed, pairs
 from .suspect import Suspect
 from .values import not_numbers, other_factors, wrong_values
 
@@ -23,7 +23,6 @@ OF_ACCESSES: tuple[Explainer, ...] = (
     ("dataflow/sums", never_stored),  # what is stored nowhere has no value that could be wrong
 )
 OF_LOSSES: tuple[Explainer, ...] = (
-    ("dataflow/sums", unmade),  # what was lost on the way is compared with nothing
     ("dataflow/values", not_numbers),  # everything that NaN enters is wrong
 )
 # Of what is left, all that they say: a value that is wrong by itself, and a result with another constant.
