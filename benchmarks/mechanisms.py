@@ -78,8 +78,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "diagnosis/explainers/suspect", "diagnosis/explainers/suspects", "diagnosis/tolerances",
         "frontends/python/statements", "frontends/cuda/statements",
     )),
-    Mechanism("dataflow/cuda", "diagnosis/dataflow", ("diagnosis/addresses", "diagnosis/elements")),
-    Mechanism("dataflow/seen", "diagnosis/apart", ("diagnosis/apart", "diagnosis/seen")),
+    Mechanism("dataflow/cuda", "diagnosis/dataflow", ("diagnosis/addresses",)),
+    Mechanism("dataflow/seen", "diagnosis/apart", ("diagnosis/apart", "diagnosis/kernel_values")),
     _flow("misread", "misread"), _flow("sums", "sums"),
     _flow("values", "values"),
     Mechanism("memory", "probing/observe", tuple(f"{_MEMORY}/{name}" for name in (

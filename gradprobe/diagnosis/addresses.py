@@ -1,44 +1,200 @@
 """Addresses: the lines of CUDA kernels that read or write other elements than those they work with.
 
 In what one block works on by itself, q, dO, O, LSE, delta and dQ belong to the same rows of the same heads, and k, v,
-dK and dV to the same keys of the heads that those read. A line is at fault where it touches what none of the others
-touches and not what they all do. Names, block numbers and values play no part.
+dK and dV to the same keys of the heads that those read. Two lines that touch different ones meet as two tiles of a
+Triton kernel do that disagree, and the same vote says which is at fault. Names, block numbers and values play no part.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from ..frontends.cuda import BLOCK, Recording, recorded
-from ..frontends.triton.interpreter.dataflow import Site
-from ..frontends.triton.interpreter.dataflow.lanes import OUTSIDE
-from ..inputs.memory import Array
+from ..frontends.cuda import BLOCK, THREAD, WARP, Recorded, Recording, recorded
+from ..frontends.triton.interpreter.dataflow import AccessLine, Conflict, Flow, Site
+from ..frontends.triton.interpreter.dataflow.lanes import NOWHERE, OUTSIDE, IndexTable
+from ..inputs.memory import Array, elements_of
 from ..model.assignment import OUTPUTS, Assigned
-from ..model.intermediates import AXIS_WORDS, DERIVED, PRODUCTS, title
+from ..model.case import Case
+from ..model.intermediates import DERIVED, PRODUCTS, title
 from ..model.number import in_words, spans
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
 from ..runtime.run import run_target
-from .elements import AccessedElements, KnownTensor, TensorLine
-from .explainers.suspect import Suspect, blamed, share
+from ..source.text import SourceLine
+from .explainers.misread import misread_in
+from .explainers.suspect import Suspect, share
 from .follow import copied, in_shape, results_among
 from .roles import Roles
 
+_LETTERS = "bhgmnde"
+_MOST_THREADS, _LANES = 1024, 32
 # What is compared, from the coarse to the fine. Key heads are compared on both sides.
 _LEVELS = ("b", "h", "g", "bh", "bg", "bhm", "bgn")
-_UNITS = ("thread", "warp", "block")
 _INPUTS = ("q", "k", "v", "do", "o")
 # What kernels make and read again is called as it is where it is an input.
 _CALLED = {name: own for own, name in DERIVED.items()}
 # The axes of what is stored and of what is summed over.
 _ROW_AND_KEY = {name: ("bgn", "bhm") if of.is_transposed else ("bhm", "bgn") for name, of in PRODUCTS.items()}
+
+
+@dataclass(frozen=True)
+class KnownTensor:
+    """A tensor whose axes are known."""
+
+    name: str
+    letters: str
+    tensor: Tensor
+    is_input: bool
+    """Whether it is q, k, v, dO or O, or a copy of one."""
+
+    @property
+    def home(self) -> int:
+        """The address of its storage."""
+        return self.tensor.untyped_storage().data_ptr()
+
+
+@dataclass(frozen=True)
+class TensorLine:
+    """One line that reads one tensor, or writes it."""
+
+    name: str
+    is_load: bool
+    is_input: bool
+    lines: tuple[SourceLine, ...]
+    """The line in the kernel, then those in the functions that it called to get there."""
+
+
+class AccessedElements:
+    """What the threads of one launch read and wrote of tensors that are known, each element once a unit.
+
+    A unit is what no other gives values to: a block, a warp or a thread of a kernel that shares nothing further.
+    """
+
+    def __init__(self, launch: Recorded, known: Sequence[KnownTensor], case: Case, *, by_thread: bool = False) -> None:
+        """
+        Args:
+            by_thread: whether a unit is a thread, which reads what shared memory holds copies of where it reads those.
+        """
+        self.launch, self.kernel, self._case = launch, launch.entry.name, case
+        self._together = THREAD if by_thread else launch.together
+        self._records = launch.records
+        if by_thread and launch.copies is not None:
+            self._records = np.concatenate([launch.copies, launch.records[launch.records["is_copied"] == 0]])
+        self.places: list[TensorLine] = []
+        parts = [part for home in {one.home for one in known} for part in self._of_home(home, known)]
+        columns = list(np.concatenate(parts, 1) if parts else np.empty((2 + len(_LETTERS), 0), np.int64))
+        self.unit, self.place = columns[:2]
+        self.at: dict[str, Array] = dict(zip(_LETTERS, columns[2:], strict=True))
+
+    def _of_home(self, home: int, known: Sequence[KnownTensor]) -> Iterator[Array]:
+        """For each tensor of a storage: units, places, and the index of each letter."""
+        here = [one for one in known if one.home == home]
+        size = here[0].tensor.untyped_storage().nbytes()
+        regions = [number for number, base in enumerate(self.launch.bases) if home <= base < home + size]
+        records = self._records[np.isin(self._records["region"], regions)]
+        width = here[0].tensor.element_size()
+        many = np.maximum(records["bytes"] // width, 1)
+        step = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+        records, address = np.repeat(records, many), np.repeat(records["address"], many).astype(np.int64) + step * width
+        left = np.ones(len(records), bool)
+        for one in here:
+            found = _indices(one, self._case, address)
+            # What is no element belongs to the one tensor that lies there; of several it could be any.
+            own = left & ((found[0] != OUTSIDE) | (len(here) == 1))
+            left &= ~own
+            if own.any():
+                yield self._columns(one, records[own], [each[own] for each in found])
+
+    def _columns(self, one: KnownTensor, records: Array, found: Sequence[Array]) -> Array:
+        is_load = records["access"] == 0
+        chains = np.vstack([records["pc"].T, is_load]).astype(np.int64)
+        _, first, chain = np.unique(_hashes(chains), return_index=True, return_inverse=True)
+        numbers = [self._number(one, tuple(map(int, each[:-1])), is_load=bool(each[-1])) for each in chains[:, first].T]
+        thread = records["thread"].astype(np.int64)
+        within = {BLOCK: thread * 0, WARP: thread // _LANES}.get(self._together, thread)
+        unit = records["block"].astype(np.int64) * _MOST_THREADS + within
+        return _distinct(np.stack([unit, np.array(numbers)[chain.reshape(-1)], *found]))
+
+    def _number(self, one: KnownTensor, chain: tuple[int, ...], *, is_load: bool) -> int:
+        place = TensorLine(one.name, is_load, one.is_input, self._lines(chain))
+        if place not in self.places:
+            self.places.append(place)
+        return self.places.index(place)
+
+    def _lines(self, chain: tuple[int, ...]) -> tuple[SourceLine, ...]:
+        inwards = [line for address in chain if address for line in self._of_address[address]]
+        return tuple(line for line in reversed(inwards) if line.file.endswith(self._files))
+
+    @cached_property
+    def _of_address(self) -> Mapping[int, tuple[SourceLine, ...]]:
+        return self.launch.lines(sorted({int(each) for each in np.unique(self._records["pc"])} - {0}))
+
+    @cached_property
+    def _files(self) -> tuple[str, ...]:
+        source = self.launch.entry.unit.source
+        return (source.path.name, *(path.name for path, _ in source.included))
+
+    def drop(self, places: Collection[TensorLine]) -> None:
+        """Forgets what some places touch."""
+        kept = np.array([place not in places for place in self.places], bool)[self.place]
+        self.unit, self.place = self.unit[kept], self.place[kept]
+        self.at = {letter: index[kept] for letter, index in self.at.items()}
+
+    def size(self, letters: str) -> tuple[int, ...]:
+        return tuple(self._case.size(letter) for letter in letters)
+
+    def sets(
+        self, level: str, keeps: Callable[[TensorLine], bool] = lambda place: True
+    ) -> dict[int, dict[int, set[int]]]:
+        """By unit and place: what is touched there, as numbers of the indices of some letters; OUTSIDE for no element.
+
+        Args:
+            level: the letters. Places of tensors that lack one are left out.
+        """
+        kept = np.array([keeps(place) for place in self.places], bool)[self.place]
+        kept &= np.logical_and.reduce([self.at[letter] != NOWHERE for letter in level])
+        indices = [self.at[letter][kept] for letter in level]
+        keys = np.where(indices[0] == OUTSIDE, OUTSIDE, np.ravel_multi_index(np.maximum(indices, 0), self.size(level)))
+        found: dict[int, dict[int, set[int]]] = {}
+        for unit, place, key in _distinct(np.stack([self.unit[kept], self.place[kept], keys])).T.tolist():
+            found.setdefault(unit, {}).setdefault(place, set()).add(key)
+        return found
+
+    def index(self, level: str, key: int) -> tuple[int, ...]:
+        """The indices that a number of `sets` stands for."""
+        return tuple(map(int, np.unravel_index(max(key, 0), self.size(level))))
+
+    def mask(self, level: str, keys: set[int]) -> Array:
+        """Some numbers of `sets` as an array of those sizes, [B, H, ...]: of key heads, one for each head."""
+        found = np.zeros(self.size(level), bool)
+        found.reshape(-1)[sorted(keys - {OUTSIDE})] = True
+        return np.repeat(found, self._case.heads // self._case.kv_heads, 1) if "g" in level else found
+
+
+def _indices(one: KnownTensor, case: Case, address: Array) -> list[Array]:
+    """By letter, the index of the element at each address."""
+    offset, rest = np.divmod(address - one.tensor.data_ptr(), one.tensor.element_size())
+    sizes = {letter: case.size(letter) for letter in _LETTERS}
+    found = IndexTable(elements_of(one.tensor), one.letters, sizes).at(np.where(rest == 0, offset, -1))
+    return [found.get(letter, np.full(len(address), NOWHERE)) for letter in _LETTERS]
+
+
+def _distinct(rows: Array) -> Array:
+    """The different columns."""
+    return rows[:, np.unique(_hashes(rows), return_index=True)[1]]
+
+
+def _hashes(rows: Array) -> Array:
+    """A number for each column: different ones for different columns, as good as surely."""
+    factors = np.random.default_rng(0).integers(0, 1 << 63, len(rows), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    return (rows.astype(np.uint64) * factors[:, None]).sum(0, dtype=np.uint64)
 
 
 @dataclass(frozen=True)
@@ -108,155 +264,71 @@ def misread(run: RecordedRun, wrong: Sequence[str]) -> list[Suspect]:
     Args:
         wrong: the results that are wrong.
     """
-    judges = [_Judge(elements) for elements in run.launches]
-    right = [site for judge in judges for site in judge.right()]
-    return [one for judge in judges for one in judge.suspects(right)] or list(_left_out(run, wrong))
+    flow = Flow(lambda view: "", {}, lambda data, lanes: None)
+    for elements in run.launches:
+        _compare(flow, elements)
+    return [*misread_in(flow)] or [*_left_out(run, wrong)]
 
 
-# By unit and place, the numbers of what is touched there.
-_Sets = Mapping[int, Mapping[int, set[int]]]
-# A level, and by its numbers what a place touches, what the others agree on, and who they are.
-_Foreign = tuple[str, set[int], set[int], set[str]]
+def _compare(flow: Flow, elements: AccessedElements) -> None:
+    """Notes which places of a launch disagree: each touches in one unit what the other does not.
+
+    What a place touches and none of another tensor's does is compared with what it lacks of that: a part is right.
+    """
+    places, offset = elements.places, len(flow.sources)
+    flow.sources += [AccessLine(place.name, _site(elements, place)) for place in places]
+    dims = [*_dims(elements)]
+    # Units that read a whole row of a tensor, which no copy or conversion by element does.
+    whole = {unit for unit, place, lacks in dims if not lacks and places[place].is_load}
+    # Loads that miss some dims, as one does that takes the last stride for 1.
+    short = {(unit, place) for unit, place, lacks in dims if lacks and places[place].is_load}
+    apart = set[tuple[int, int, str]]()
+    for level in _LEVELS:
+        for unit, here in elements.sets(level).items():
+            by_tensor: dict[str, set[int]] = {}
+            for place, keys in here.items() if unit in whole else ():
+                by_tensor.setdefault(places[place].name, set()).update(keys)
+                _reach(flow, elements, place + offset, level, keys)
+            for place, name in product(here, by_tensor):
+                keys, others = here[place], by_tensor[name]
+                if name == places[place].name or (unit, place, name) in apart:
+                    continue
+                alone, due = keys - others, others - keys - {OUTSIDE}
+                if OUTSIDE in alone and (unit, place) in short:
+                    alone, due = {OUTSIDE}, others - {OUTSIDE}
+                if not alone or not due:
+                    flow.agreed[place + offset, level] += 1
+                    continue
+                apart.add((unit, place, name))
+                letter, example = _example(elements, level, alone, due)
+                met = frozenset(other + offset for other in here if places[other].name == name and here[other] & due)
+                flow.irregular |= {place + offset} if example[0] == OUTSIDE else set()
+                site = flow.sources[place + offset].site
+                flow.conflicts.append(Conflict(site, letter, frozenset([place + offset]), met, example))
 
 
-@dataclass(frozen=True)
-class _Stray:
-    """What a place touches in one unit and nothing else does."""
-
-    letter: str
-    """The first in which what is touched and what the others agree on are not the same."""
-    here: Sequence[int]
-    """What it touches, by that letter; empty where that is no element."""
-    there: Sequence[int]
-    """What the others agree on."""
-    others: tuple[str, ...]
+def _dims(elements: AccessedElements) -> Iterator[tuple[int, int, bool]]:
+    """Units and places of tensors with dims, and whether one of these is not touched there."""
+    for letter in "de":
+        (size,) = elements.size(letter)
+        for unit, places in elements.sets(letter).items():
+            yield from ((unit, place, len(keys - {OUTSIDE}) < size) for place, keys in places.items())
 
 
-class _Judge:
-    """Compares the places of one launch, unit by unit."""
-
-    def __init__(self, elements: AccessedElements) -> None:
-        self._elements, self._places = elements, elements.places
-
-    def suspects(self, right: Sequence[Site]) -> list[Suspect]:
-        return [self._suspect(number, right) for number in sorted(self._accused)]
-
-    def right(self) -> list[Site]:
-        """The places that are accused of nothing."""
-        return [_site(self._elements, x) for number, x in enumerate(self._places) if number not in self._accused]
-
-    @cached_property
-    def _accused(self) -> dict[int, list[_Stray]]:
-        """The places that touch what no other does, and not what all others do: once for each unit."""
-        lacking = set(self._short())
-        strays: dict[tuple[int, int], _Foreign] = {}
-        for level in _LEVELS:
-            for unit, here in self._sets[level].items():
-                for place, foreign, lacks in self._compared(level, here):
-                    lacking |= {(unit, place)} if lacks else set()
-                    # Of what lies outside it is told which head it should have been of.
-                    if foreign and (unit, place) not in strays or (foreign and not foreign[1] and len(level) < 3):
-                        strays[unit, place] = foreign
-        found = {each: stray for each, stray in strays.items() if each in lacking}
-        accused: dict[int, list[_Stray]] = {}
-        for unit, place in sorted(found):
-            accused.setdefault(place, []).append(self._stray(*found[unit, place]))
-        return accused
-
-    @cached_property
-    def _sets(self) -> dict[str, _Sets]:
-        """By level; of units that read a whole row of a tensor, which no copy or conversion by element does."""
-        whole = {unit for unit, number, lacks in self._dims() if not lacks and self._places[number].is_load}
-        found = {level: self._elements.sets(level) for level in _LEVELS}
-        return {level: {u: each for u, each in units.items() if u in whole} for level, units in found.items()}
-
-    def _dims(self) -> Iterator[tuple[int, int, bool]]:
-        """Units and places of tensors with dims, and whether one of these is not touched there."""
-        for letter in "de":
-            (size,) = self._elements.size(letter)
-            for unit, places in self._elements.sets(letter).items():
-                yield from ((unit, number, len(keys - {OUTSIDE}) < size) for number, keys in places.items())
-
-    def _short(self) -> Iterator[tuple[int, int]]:
-        """Where loads leave their tensor and miss some of its dims, as one does that takes the last stride for 1."""
-        for unit, number, lacks in self._dims():
-            if lacks and self._places[number].is_load and OUTSIDE in self._sets["b"].get(unit, {}).get(number, ()):
-                yield unit, number
-
-    def _compared(self, level: str, here: Mapping[int, set[int]]) -> Iterator[tuple[int, _Foreign | None, bool]]:
-        """Each place with what it alone touches, and whether it lacks what the others agree on."""
-        by_tensor = self._by_tensor(here)
-        agreed = self._agreed(level, by_tensor)
-        good = {name for name, keys in by_tensor.items() if agreed <= keys} if agreed else set[str]()
-        for number, keys in here.items():
-            others = good - {self._places[number].name}
-            if len(others) < min(2, len(by_tensor) - 1) or not others:
-                continue
-            alone = keys - _union({name: by_tensor[name] for name in others})
-            shown = keys - {OUTSIDE} if alone != {OUTSIDE} else set[int]()
-            loads = {self._places[other].name for other in here if self._places[other].is_load}
-            foreign = (level, shown, agreed, others & loads or others) if alone else None
-            yield number, foreign, bool(agreed - keys)
-
-    def _stray(self, level: str, here: set[int], there: set[int], others: set[str]) -> _Stray:
-        sides = [[self._elements.index(level, key) for key in keys] for keys in (here, there)]
-        apart = [[sorted({each[axis] for each in side}) for side in sides] for axis in range(len(level))]
-        # Of what lies outside nothing is known but where it should have been.
-        different = [at for at, (its, due) in enumerate(apart) if its != due and here]
-        at = different[0] if different else len(level) - 1
-        its, due = apart[at]
-        return _Stray(level[at], its, due, tuple(sorted(others)))
-
-    def _by_tensor(self, here: Mapping[int, set[int]]) -> dict[str, set[int]]:
-        found: dict[str, set[int]] = {}
-        for number, keys in here.items():
-            found.setdefault(self._places[number].name, set()).update(keys)
-        return found
-
-    def _agreed(self, level: str, by_tensor: Mapping[str, set[int]]) -> set[int]:
-        """What most tensors touch. Of two, that which touches all over the launch what the other does, and more.
-
-        Where the half says one thing and the half another, what is stored says what is worked on.
-        """
-        counts = Counter(key for keys in by_tensor.values() for key in keys if key != OUTSIDE)
-        many = len(by_tensor)
-        agreed = {key for key, count in counts.items() if 2 * count > many}
-        if agreed or many < 2:
-            return agreed
-        if many == 2:
-            (name, mine), (other, its) = by_tensor.items()
-            total = self._totals[level]
-            return mine if total[other] < total[name] else its if total[name] < total[other] else set()
-        stored = {place.name for place in self._places if not place.is_load}
-        return {k for k, n in counts.items() if 2 * n == many and any(k in by_tensor.get(name, ()) for name in stored)}
-
-    @cached_property
-    def _totals(self) -> dict[str, dict[str, set[int]]]:
-        """By level and tensor, what the whole launch touches."""
-        found: dict[str, dict[str, set[int]]] = {level: {} for level in _LEVELS}
-        for level, units in self._sets.items():
-            for here in units.values():
-                for name, keys in self._by_tensor(here).items():
-                    found[level].setdefault(name, set()).update(keys - {OUTSIDE})
-        return found
-
-    def _suspect(self, number: int, right: Sequence[Site]) -> Suspect:
-        place, (first, *others) = self._places[number], self._accused[number]
-        site, word = _site(self._elements, place), AXIS_WORDS[first.letter]
-        verb, at = "read" if place.is_load else "written", f"at {_counted(word, first.here)}"
-        reason = f"{place.name} is {verb} {at if first.here else 'outside its elements'} where it meets "
-        reason += f"{_counted(word, first.there)} of {', '.join(first.others)}"
-        alike = [one for one in (first, *others) if one.letter == first.letter and one.there]
-        reached = {(one.there[0], one.here[0] if one.here else -1) for one in alike}
-        return Suspect(
-            site.operation, place.name, site, blamed(site, right), reason,
-            share(1 + len(others), self._elements.count(number), _UNITS[self._elements.launch.together]),
-            letter=first.letter, reached=tuple(sorted(pair for pair in reached if pair[0] != pair[1])),
-        )  # fmt: skip
+def _reach(flow: Flow, elements: AccessedElements, number: int, letter: str, keys: set[int]) -> None:
+    if len(letter) == 1:
+        reached = flow.reached.setdefault((number, letter), np.zeros(elements.size(letter), bool))
+        reached[sorted(keys - {OUTSIDE})] = True
 
 
-def _counted(word: str, numbers: Sequence[int]) -> str:
-    return f"{word}{'s' if len(numbers) > 1 else ''} {in_words(spans(numbers), 4)}"
+def _example(elements: AccessedElements, level: str, alone: set[int], due: set[int]) -> tuple[str, tuple[int, int]]:
+    """The first letter in which two places differ, and its index in each."""
+    there, inside = elements.index(level, min(due)), alone - {OUTSIDE}
+    if not inside:
+        return level[-1], (OUTSIDE, there[-1])
+    here = elements.index(level, min(inside))
+    at = next(at for at in range(len(level)) if here[at] != there[at])
+    return level[at], (here[at], there[at])
 
 
 def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
@@ -300,7 +372,7 @@ def _lacking(name: str, site: Site, visited: Array, needed: Array) -> Suspect:
     read = np.flatnonzero(visited[b, h, m] if is_of_rows else visited[b, h, :, n]).tolist()
     lane, others = (f"row {m}", "key") if is_of_rows else (f"key {n}", "row")
     summed = title(PRODUCTS[name].other)
-    those = f"{summed} at {_counted(others, read)}" if read else f"nothing of {summed}"
+    those = f"{summed} at {others}s {in_words(spans(read), 4)}" if read else f"nothing of {summed}"
     reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} "
     reason += f"(batch {b}, head {h}); what is stored for {lane} reads {those}"
     return Suspect("pairs", name, site, site.lines[:1], reason, share(int(missing.sum()), int(needed.sum()), "pair"))

@@ -19,7 +19,6 @@ from ..model.mechanisms import door, gathered
 from ..model.report import Diagnosis, Where
 from ..numerics.evidence import DataflowEvidence, LayoutRun, Measured
 from ..probing.experiment import Experiment
-from .addresses import misread, visited_run
 from .explainers.diagnoses import diagnoses_of
 from .explainers.suspect import NEVER
 from .explainers.suspects import suspects
@@ -42,6 +41,8 @@ def seen_in_dataflow(
         return watched
     try:
         if experiment.is_cuda:
+            from .addresses import misread, visited_run
+
             visited = visited_run(experiment, run.assigned)
             found = gathered("dataflow/cuda", misread, visited, _wrong(run.measured)) if visited is not None else []
             return DataflowEvidence(tuple(diagnoses_of(found, experiment.case.family)))

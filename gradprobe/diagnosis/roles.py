@@ -232,21 +232,17 @@ class Roles:
         return None
 
     def _is_one_a_row(self, form: _Form, row: Array, actual: Array, want: Array, *, is_factor: bool) -> bool:
-        if not np.isfinite(actual).all() or not np.isfinite(want).all() or len(np.unique(row)) == len(row):
+        rows, row = np.unique(row, return_inverse=True)
+        if not np.isfinite(actual).all() or not np.isfinite(want).all() or len(rows) == len(row):
             return False
-        order = np.argsort(row, kind="stable")
-        row, actual, want = row[order], actual[order], want[order]
-        starts = np.flatnonzero(np.r_[True, row[1:] != row[:-1]])
-        counts = np.diff(np.r_[starts, len(row)])
         if is_factor:
-            sums = np.add.reduceat(want * want, starts)
-            by_row = np.add.reduceat(want * actual, starts) / np.where(sums > 0, sums, 1.0)
-            expected = want * np.repeat(by_row, counts)
+            sums = np.bincount(row, want * want)
+            by_row = np.bincount(row, want * actual) / np.where(sums > 0, sums, 1.0)
             if (by_row[sums > 0] <= 0).any():
                 return False
+            expected = want * by_row[row]
         else:
-            by_row = np.add.reduceat(actual - want, starts) / counts
-            expected = want + np.repeat(by_row, counts)
+            expected = want + (np.bincount(row, actual - want) / np.bincount(row))[row]
         # What has a factor errs by it as well, and is at most as much of its largest value.
         most = form.largest
         by = _largest(expected) / most if is_factor and most else max(1.0, _largest(want) / most if most else 1.0)

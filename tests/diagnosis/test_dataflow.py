@@ -196,7 +196,7 @@ def test_heads_that_no_program_stores_are_told_with_the_launch(tmp_path: Path) -
     file.write_text(Changed("few", "flash", (of_head_0,)).plant())
     found = suspects(followed("flash", "contiguous", {}, file), ("dQ",))[0]
     assert (found.kind, found.name) == ("unstored", "dQ")
-    assert "1 head of dQ, the first 1" in found.reason
+    assert "36 rows of dQ, the first at batch 0, head 1, row 0" in found.reason
     lines = file.read_text().splitlines()
     assert any("flash_dq_kernel[" in lines[where.line - 1] for where in diagnoses_of([found])[0].where)
 

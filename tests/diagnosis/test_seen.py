@@ -10,7 +10,7 @@ import pytest
 
 from gradprobe.diagnosis.apart import shown_with
 from gradprobe.diagnosis.follow import followed_run
-from gradprobe.diagnosis.seen import SeenValue, seen_in
+from gradprobe.diagnosis.kernel_values import KernelValue, kernel_values
 from gradprobe.model.case import Case
 from gradprobe.model.documents import document_of, report_from
 from gradprobe.model.layout_run import INHERITED, MATCH, MISMATCH
@@ -35,7 +35,7 @@ GRADIENTS = ("dQ", "dK", "dV")
 NAMES = ("P", "dP", "delta", "dS")
 
 
-def held_by(target: str, case: Case, layout: str = "contiguous") -> tuple[Measured, list[SeenValue]]:
+def held_by(target: str, case: Case, layout: str = "contiguous") -> tuple[Measured, list[KernelValue]]:
     """The gradients of a run alone, compared, and what its kernels hold."""
     experiment, assigned = experiment_of(case, find_target(target)), (("all", layout),)
     run = followed_run(experiment, assigned)
@@ -43,7 +43,7 @@ def held_by(target: str, case: Case, layout: str = "contiguous") -> tuple[Measur
     assert run.outcome.trace is not None
     own, trace = measure(experiment, inputs_of(experiment, assigned), run.outcome.trace), run.outcome.trace
     alone = replace(trace, values={name: trace.values[name] for name in GRADIENTS})
-    return replace(own, trace=alone), seen_in(run, case)
+    return replace(own, trace=alone), [*kernel_values(run, case)]
 
 
 RIGHT: list[tuple[str, str, dict[str, Any], str]] = [

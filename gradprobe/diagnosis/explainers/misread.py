@@ -19,7 +19,11 @@ from .suspect import Chain, Suspect, blamed, share
 
 def misread(run: FollowedRun) -> Iterator[Suspect]:
     """The loads and stores whose indices disagree with those of most others that they meet."""
-    flow = run.flow
+    return misread_in(run.flow)
+
+
+def misread_in(flow: Flow) -> Iterator[Suspect]:
+    """The same, of what the kernels of any language loaded and stored."""
     culprits = culprits_of(flow)
     right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
     for number, conflicts in culprits.items():
@@ -290,6 +294,6 @@ def _mask_elsewhere(flow: Flow, nodes: Sequence[Node], by: int) -> Iterator[Susp
     moved = [each for each, x in flow.reached if x == letter and flow.sources[each].site.kernel == site.kernel]
     beside, extent = tuple(addressing(flow, number, moved)), share(len(nodes), len(nodes), "tile")
     yield Suspect(
-        "load", source.tensor, source.site, source.site.lines, reason, extent, beside, (site.lines,), letter,
-        ((there, here),),
+        "load", source.tensor, source.site, source.site.lines, reason, extent,
+        beside=beside, used=(site.lines,), letter=letter, reached=((there, here),),
     )  # fmt: skip

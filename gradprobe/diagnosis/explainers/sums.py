@@ -1,4 +1,4 @@
-"""Results that lack something: pairs of a row and a key that are not summed, or twice, and what no program stores."""
+"""Results that lack something: pairs of a row and a key that are not summed, and what no program stores."""
 
 from __future__ import annotations
 
@@ -15,44 +15,29 @@ from .suspect import NEVER, Suspect, share
 
 
 def pairs(run: FollowedRun) -> Iterator[Suspect]:
-    """Results that some pairs of a row and a key are left out of, or counted twice in."""
+    """Results that some pairs of a row and a key are left out of."""
     of_wrong, valid = {one.home for one in run.stores}, run.roles.valid
     for home, visits in run.visits.items():
         stores = [one for one in run.flow.stores if one.home == home]
         if home not in of_wrong or (name := run.result_of(stores[0])) not in run.wrong:
             continue
-        missing, twice = valid & (visits == 0), valid & (visits > 1)
+        missing = valid & (visits == 0)
         if missing.any():
             yield _left_out(run, name, stores, missing)
-        # Scratch that host code makes a result of may well hold what is stored twice.
-        elif home in run.outcome.storages and twice.any():
-            yield _suspect(run, name, _of_pairs(stores, twice), twice, "counted more than once", "")
 
 
 def _left_out(run: FollowedRun, name: str, stores: Sequence[StoredTile], missing: Array) -> Suspect:
-    stored = _of_pairs(stores, missing)
-    sites, worked = summing(stored.node), np.zeros_like(missing)
+    of_missing = (one for one in stores if any(part.any() for part, _ in _lanes_of(one.node, missing)))
+    sites, worked = summing(next(of_missing, stores[0]).node), np.zeros_like(missing)
     for node in (one for one in run.flow.nodes if one.site in sites):
         for part, counted in _lanes_of(node, worked):
             np.logical_or(part, counted, out=part)
-    never = "" if (missing & worked).any() else f", {NEVER}"
-    return _suspect(run, name, stored, missing, "left out", never)
-
-
-def _suspect(run: FollowedRun, name: str, stored: StoredTile, pairs: Array, what: str, more: str) -> Suspect:
-    site, *others = summing(stored.node)
-    b, h, m, n = (int(at) for at in np.argwhere(pairs)[0])
-    reason = f"{int(pairs.sum()):,} pairs of a row and a key are {what}, the first of row {m} and key {n} "
-    reason += f"(batch {b}, head {h}){more}"
-    extent = share(int(pairs.sum()), int(run.roles.valid.sum()), "pair")
-    beside = tuple(one.lines for one in others)
-    return Suspect("pairs", name, site, site.lines, reason, extent, beside=beside)
-
-
-def _of_pairs(stores: Sequence[StoredTile], pairs: Array) -> StoredTile:
-    """The first store of a row, or key, of some pairs."""
-    of_pairs = (one for one in stores if any(part.any() for part, _ in _lanes_of(one.node, pairs)))
-    return next(of_pairs, stores[0])
+    b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
+    reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} "
+    reason += f"(batch {b}, head {h})" + ("" if (missing & worked).any() else f", {NEVER}")
+    extent = share(int(missing.sum()), int(run.roles.valid.sum()), "pair")
+    site, *others = sites
+    return Suspect("pairs", name, site, site.lines, reason, extent, beside=tuple(one.lines for one in others))
 
 
 def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
@@ -127,7 +112,11 @@ def never_stored(run: FollowedRun) -> Iterator[Suspect]:
         needed = _needed(run, letters)
         never = needed & ~np.logical_or.reduce(filled)
         if never.any():
-            reason, extent = _lacking(letters, needed, never, name)
+            word, many = AXIS_WORDS[letters[-1]], int(never.sum())
+            first = zip(letters, np.argwhere(never)[0], strict=True)
+            place = ", ".join(f"{AXIS_WORDS[letter]} {at}" for letter, at in first)
+            reason = f"no program stores {plural(many, word)} of {name}, the first at {place}"
+            extent = share(many, int(needed.sum()), word)
             beside = tuple(flow.lines[line] for line in _placing(run, numbers))
             yield Suspect("unstored", name, site, site.lines, reason, extent, beside=beside)
 
@@ -140,22 +129,6 @@ def _needed(run: FollowedRun, letters: str) -> Array:
         return needed
     axis, shape = letters.index("g"), [run.flow.sizes[letter] for letter in letters]
     return needed.reshape(*shape[: axis + 1], -1, *shape[axis + 1 :]).any(axis + 1)
-
-
-def _lacking(letters: str, needed: Array, never: Array, name: str) -> tuple[str, str]:
-    """What is never stored, in words, and how much that is: whole batches, heads, rows or keys; else of which head."""
-    for at, letter in enumerate(letters):
-        others = tuple(axis for axis in range(len(letters)) if axis != at)
-        whole = ~(needed & ~never).any(others) & needed.any(others)
-        if whole.any():
-            many, first = int(whole.sum()), int(np.flatnonzero(whole)[0])
-            words = f"no program stores {plural(many, AXIS_WORDS[letter])} of {name}, the first {first}"
-            return words, share(many, whole.size, AXIS_WORDS[letter])
-    *above, first = (int(at) for at in np.argwhere(never)[0])
-    many, word = int(never[tuple(above)].sum()), AXIS_WORDS[letters[-1]]
-    of = " and ".join(f"{AXIS_WORDS[letter]} {at}" for letter, at in zip(letters, above, strict=False))
-    words = f"no program stores {plural(many, word)} of {name} in {of}, the first {first}"
-    return words, share(int(never.sum()), int(needed.sum()), word)
 
 
 def _placing(run: FollowedRun, numbers: Sequence[int]) -> list[int]:

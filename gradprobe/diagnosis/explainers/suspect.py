@@ -24,7 +24,7 @@ class Suspect:
     kind: str
     """load, store: it reads, or writes, other elements than it should; masked: it leaves out what is needed; value: its
     operands are right and its result is not; stored: it is right but for a constant; pairs: rows and keys are left out
-    of what is stored, or counted twice; unstored: no program stores some of a result.
+    of what is stored; unstored: no program stores some of a result.
     """
     name: str
     """The intermediate that is wrong there, or the tensor that is misread; "" where it is not known."""
