@@ -113,10 +113,9 @@ def predict(
     whole = Whole(seen.x, shapes, bounded=precision is not None, share=variant.share)
     for tile in where:
         values = variant.on(tile, buffers, wanted)
-        whole.add(tile, values, tile_budget(variant.x, tile, values, precision) if precision else None)
+        whole.add(tile, values, tile_budget(variant, tile, values, precision) if precision else None)
     finished = dict(whole.values)
-    for finish in variant.finishes:
-        finished |= finish(finished)
+    finished |= variant.finish(finished) if variant.finish is not None else {}
     if precision is None:
         return Prediction(finished, {})
     whole.bounds |= {name: whole.bound(name, whole.values[name], precision) for name in whole.squares}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..faults.hypothesis import Hypothesis, Observed
-from ..faults.variant import BUFFERS, Variant, seeing_all
+from ..faults.variant import BUFFERS, Variant, plain_variant
 from ..model.report import NAMED
 from ..numerics.tally import Judgement
 from ..reference import Tile, tiles
@@ -82,7 +82,7 @@ class Tester:
     def __init__(self, seen: Observed) -> None:
         self.seen = seen
         self._wrong = {name: seen.wrong(name) for name in seen.right}
-        self._plain = Variant(seeing_all(seen.x))
+        self._plain = plain_variant(seen.x)
         self._every = (*tiles(seen.x),)
 
     def fully(self, hypothesis: Hypothesis) -> Explanation:
@@ -140,14 +140,14 @@ class Tester:
 
     @cached_property
     def _inherited_roughly(self) -> Mapping[str, float]:
-        return self._rough_shares(Hypothesis("", "", "", lambda plain: plain, frozenset(), not_finite=True))
+        return self._rough_shares(Hypothesis("", "", "", not_finite=True))
 
     def _rough_shares(self, hypothesis: Hypothesis) -> dict[str, float]:
-        variant, not_finite = hypothesis.alter(self._plain), self._may_be_nan(hypothesis)
+        variant, not_finite = hypothesis.variant(self._plain), self._may_be_nan(hypothesis)
         places: Mapping[str, Place] = self._here
         where: tuple[Tile, ...] = (self._tile,)
         wanted: Collection[str] | None = {*places, *BUFFERS}
-        if variant.finishes or variant.share is not None or not places:
+        if variant.finish or variant.share is not None or not places:
             places, where, wanted = dict.fromkeys(self.seen.own, ()), self._every, None
         most = dict.fromkeys(places, 0)
         for way, buffers in self._ways(hypothesis, where, wanted):
@@ -188,7 +188,7 @@ class Tester:
             where: the tiles that are looked at.
             wanted: from `reference.evaluate`.
         """
-        variant, changes = hypothesis.alter(self._plain), hypothesis.changes
+        variant, changes = hypothesis.variant(self._plain), hypothesis.changes
         yield from ((variant, buffers) for buffers in self._branches_of(changes))
         for names in self._stores:
             if changes & set(names):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from operator import methodcaller
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.intermediates import names, reached, steps, title
+from ..model.intermediates import DERIVED, names, steps, title
 from ..numerics.evidence import Measured
 from ..reference import Attention
-from .variant import Alter, Finish, Hook, Rule
+from .variant import Finish, Formula, Variant, wide
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,17 @@ class Hypothesis:
     fault_class: str
     summary: str
     """One sentence, without its full stop."""
-    alter: Alter
-    changes: frozenset[str]
-    """The intermediates that it makes wrong by themselves."""
+    made: Mapping[str, Formula] = field(default_factory=dict)
+    """By intermediate, the formula that it is made by."""
     fix: str = ""
+    wrong: Collection[str] = ()
+    """The intermediates that it makes wrong by themselves, where that is not what is made otherwise."""
+    sees: Formula = "valid"
+    """Which keys rows see."""
+    reads: Mapping[str, Any] = field(default_factory=dict)
+    """Other inputs and options; and whole LSE, O or delta that are found in place of what was stored."""
+    share: Tensor | None = None
+    finish: Finish | None = None
     tensor: str = ""
     """The tensor that is read or stored otherwise; "" where it is about none."""
     axes: str = ""
@@ -83,44 +89,18 @@ class Hypothesis:
         """The first word of its fault: "stride", "factor"."""
         return self.fault.partition("/")[0]
 
+    @property
+    def changes(self) -> frozenset[str]:
+        """The intermediates that it makes wrong by themselves."""
+        return frozenset(self.wrong or self.made)
 
-def making(
-    fault: str,
-    fault_class: str,
-    summary: str,
-    hooks: Mapping[str, Hook],
-    fix: str = "",
-    changes: Collection[str] = (),
-    **about: Any,
-) -> Hypothesis:
-    """The fault that intermediates are made otherwise.
-
-    Args:
-        changes: what is wrong by itself, where that is not what is made otherwise.
-        about: further fields.
-    """
-    alter, changed = methodcaller("hooked", hooks), frozenset(changes or hooks)
-    return Hypothesis(fault, fault_class, summary, alter, changed, fix, **about)
-
-
-def hiding(fault: str, summary: str, rule: Rule, fix: str = "", changes: Collection[str] = ()) -> Hypothesis:
-    """The fault that rows see other keys."""
-    return Hypothesis(fault, "M1", summary, methodcaller("seeing", rule), frozenset(changes or SCORED), fix)
-
-
-def storing(
-    fault: str, fault_class: str, summary: str, names: Collection[str], finish: Finish, fix: str = "", **about: Any
-) -> Hypothesis:
-    """The fault that a caller gets other results under some names."""
-    return Hypothesis(fault, fault_class, summary, methodcaller("finished", finish), frozenset(names), fix, **about)
-
-
-def may_show(changes: frozenset[str], seen: Observed) -> bool:
-    """Whether a fault that changes these intermediates may be what made a run wrong by itself.
-
-    A kernel computes P, dP and dS anew and may hand on their errors where what another one exposes is right.
-    """
-    return not set(reached(changes, seen.case.family)).isdisjoint(seen.own)
+    def variant(self, plain: Variant) -> Variant:
+        """The computation of a problem that has this fault."""
+        of = {name: wide(value) for name, value in self.reads.items()}
+        found = {DERIVED[name]: of.pop(name) for name in DERIVED.keys() & of.keys()}
+        of["kept"] = {} if of or self.sees != "valid" else plain.kept
+        of |= {name: getattr(self, name) for name in ("made", "sees", "share", "finish")}
+        return replace(plain, found=found, **of)
 
 
 AXES = {"b": "batch", "h": "head", "g": "head", "m": "row", "n": "row", "d": "dim", "e": "dim", "w": "distance"}
@@ -130,6 +110,16 @@ SCORED = frozenset({"LSE", "P", "O", "dP", "dV", "delta"})
 """What is wrong by itself where rows see other keys, or other scores."""
 SIZES = (16, 32, 64, 128)
 """Of tiles, beside those of the case."""
+
+
+def sizes_of(case: Case, *others: int) -> list[int]:
+    """The sizes that tiles may have: those of the case first."""
+    return [*dict.fromkeys((case.block_m, case.block_n, *others))]
+
+
+def pairs(case: Case) -> list[tuple[int, int]]:
+    """The rows and keys that tiles may have: those of the case first."""
+    return [*dict.fromkeys(((case.block_m, case.block_n), *((m, n) for m in SIZES for n in SIZES)))]
 
 
 def entered(tensor: str, family: str) -> frozenset[str]:

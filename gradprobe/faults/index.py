@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..model.intermediates import KINDS, title
-from .addressed import (
-    GRADIENTS,
-    OtherStrides,
-    axes_of,
-    each_once,
-    found_at,
-    in_words,
-    offsets,
-    readable,
-    reading,
-    whole_storage,
-    with_strides_of,
-)  # fmt: skip
-from .hypothesis import AXES, Hypothesis, Observed, storing
-from .variant import Variant, wide
+from .addressed import GRADIENTS, axes_of, found_at, offsets, readable, reading, whole_storage
+from .hypothesis import AXES, Hypothesis, Observed
+from .variant import wide
 
-_CONTIGUOUS = "as if it were contiguous"
+# Sets of axes whose strides kernels are known to mix up: one, those of a program's offset, those of a tile, or all.
+_SETS = ("b", "h", "m", "d", "bh", "md", "bhm", "bhmd")
+
+
+class OtherStrides(NamedTuple):
+    """Strides that a tensor may be taken to have."""
+
+    strides: tuple[int, ...]
+    words: str
+    """ "do-head": the tail of the fault's name."""
+    summary: str
+    """What is said of the tensor, after its name."""
+    axes: str = ""
+    other: str = ""
+    """The tensor whose strides they are; "" where they are those of a contiguous one."""
+
+
+def _each_once(tensor: Tensor, ways: Iterable[OtherStrides]) -> Iterator[OtherStrides]:
+    """The ways that lead elsewhere than the tensor's own strides and those before them do."""
+    # A stride along an axis of a single step makes no difference.
+    long = [axis for axis, size in enumerate(tensor.shape) if size > 1]
+    tried = {tuple(tensor.stride(axis) for axis in long)}
+    for way in ways:
+        felt = tuple(way.strides[axis] for axis in long)
+        if felt not in tried:
+            tried.add(felt)
+            yield way
 
 
 def by_other_strides(seen: Observed) -> Iterator[Hypothesis]:
@@ -36,34 +50,33 @@ def by_other_strides(seen: Observed) -> Iterator[Hypothesis]:
     lay = {name: tensor.stride() for name, tensor in (*tensors.items(), *seen.tensors.items())}
     for name, tensor in tensors.items():
         fix = f"take every stride of {title(name)} from the tensor, or refuse other layouts in the wrapper"
-        for way in each_once(tensor, _as_contiguous(name, tensor, axes_of(name, seen))):
+        for way in _each_once(tensor, _as_contiguous(name, tensor, axes_of(name, seen))):
             summary = f"{title(name)} is addressed {way.summary}, and does not lie so"
             read = found_at(tensor, offsets(tensor.shape, way.strides))
-            yield reading(seen, name, read, f"layout/{way.words}", "S2", summary, fix=fix)
+            yield reading(seen, name, read, f"layout/{name}", "S2", summary, fix=fix)
     for name, tensor in tensors.items():
-        for way in each_once(tensor, _mixed_up(seen, name, lay)):
-            summary, read = f"{title(name)} is read {way.summary}", found_at(tensor, offsets(tensor.shape, way.strides))
-            about: dict[str, Any] = {"axes": way.axes, "taken": way.strides}
-            yield reading(seen, name, read, f"stride/{way.words}", "S1", summary, **about)
+        ways = (*_of_others(seen, name, lay), *_swapped(seen, name, lay[name]))
+        for way in _each_once(tensor, ways):
+            fault, summary = f"stride/{way.words}", f"{title(name)} is read {way.summary}"
+            read = found_at(tensor, offsets(tensor.shape, way.strides))
+            yield reading(seen, name, read, fault, "S1", summary, axes=way.axes, taken=way.strides)
 
 
 def _as_contiguous(name: str, tensor: Tensor, axes: str) -> Iterator[OtherStrides]:
-    shape, own = tuple(tensor.shape), tuple(tensor.stride())
-    dense = _dense(tensor)
-    ways = {_CONTIGUOUS: dense}
+    shape, own, dense = tuple(tensor.shape), tensor.stride(), _dense(tensor)
+    ways = {"it were contiguous": dense}
     if len(shape) > 1:
-        ways |= {"as if its last stride were 1": (*own[:-1], 1)}
-        ways |= {"as if its rows were contiguous": (*own[:-2], *dense[-2:])}
+        ways["its last stride were 1"] = (*own[:-1], 1)
+        ways["its rows were contiguous"] = (*own[:-2], *dense[-2:])
     if len(shape) == 4:
-        _, heads, rows, dim = shape
-        ways |= {"as [B, L, H, D]": (rows * heads * dim, dim, heads * dim, 1)}
-        ways |= {"as if each of its batches were contiguous": (own[0], *dense[1:])}
-        ways |= {"as if each of its heads were contiguous": (*own[:2], *dense[2:])}
+        ways["[B, L, H, D]"] = (dense[0], shape[3], shape[1] * shape[3], 1)
+        ways["each of its batches were contiguous"] = (own[0], *dense[1:])
+        ways["each of its heads were contiguous"] = (*own[:2], *dense[2:])
     if axes.startswith("bh"):
-        ways |= {"as if batches and heads lay one behind the other": (own[1] * shape[1], *own[1:])}
-        ways |= {"as if batches lay one behind the other, heads within rows": (dense[0], *own[1:])}
+        ways["batches and heads lay one behind the other"] = (own[1] * shape[1], *own[1:])
+        ways["batches lay one behind the other, heads within rows"] = (dense[0], *own[1:])
     for words, strides in ways.items():
-        yield OtherStrides(strides, name, words)
+        yield OtherStrides(strides, name, f"as {words}" if words[0] == "[" else f"as if {words}")
 
 
 def _dense(tensor: Tensor) -> tuple[int, ...]:
@@ -71,15 +84,40 @@ def _dense(tensor: Tensor) -> tuple[int, ...]:
     return torch.empty(tuple(tensor.shape), device="meta").stride()
 
 
-def _mixed_up(seen: Observed, name: str, lay: Mapping[str, tuple[int, ...]]) -> Iterator[OtherStrides]:
-    """Those of other tensors along some axes; at last its own, swapped."""
-    yield from with_strides_of(seen, name, lay)
+def _of_others(seen: Observed, name: str, strides: Mapping[str, Sequence[int]]) -> Iterator[OtherStrides]:
+    """A tensor with each other tensor's strides along some axes, one axis first."""
+    own = axes_of(name, seen)
+    for kinds in _SETS:
+        axes = "".join(axis for axis in own if KINDS.get(axis, "?") in kinds)
+        for other, theirs in strides.items() if len(axes) == len(kinds) else ():
+            named = dict(zip((KINDS.get(axis, "?") for axis in axes_of(other, seen)), theirs, strict=False))
+            # All strides of what the wrapper allocates are those of a contiguous tensor: that is another fault.
+            foreign = other in seen.tensors or len(axes) == 1
+            if other != name and foreign and set(kinds) <= named.keys():
+                taken = list(strides[name])
+                for axis in axes:
+                    taken[own.index(axis)] = named[KINDS[axis]]
+                words = _slug(name, axes if len(axes) < len(own) else "")
+                yield OtherStrides(tuple(taken), words, f"with {title(other)}'s {_in_words(axes)} stride", axes, other)
+
+
+def _swapped(seen: Observed, name: str, strides: Sequence[int]) -> Iterator[OtherStrides]:
+    """A tensor with two of its own strides swapped."""
     own = axes_of(name, seen)
     for first, second in combinations([at for at, axis in enumerate(own) if axis in AXES], 2):
-        taken, axes = list(lay[name]), own[first] + own[second]
+        taken, axes = list(strides), own[first] + own[second]
         taken[first], taken[second] = taken[second], taken[first]
-        words = "-".join([name, *dict.fromkeys(AXES[axis] for axis in axes if len(own) > 2)])
-        yield OtherStrides(tuple(taken), words, f"with its own {in_words(axes)} strides swapped", axes, name)
+        words = _slug(name, axes if len(own) > 2 else "")
+        yield OtherStrides(tuple(taken), words, f"with its own {_in_words(axes)} strides swapped", axes, name)
+
+
+def _slug(name: str, axes: str) -> str:
+    return "-".join([name, *dict.fromkeys(AXES[axis] for axis in axes)])
+
+
+def _in_words(axes: str) -> str:
+    """ "head", "batch and head"."""
+    return " and ".join(dict.fromkeys(AXES[axis] for axis in axes))
 
 
 def by_other_numbers(seen: Observed) -> Iterator[Hypothesis]:
@@ -87,8 +125,16 @@ def by_other_numbers(seen: Observed) -> Iterator[Hypothesis]:
     for name, tensor in readable(seen).items():
         yield from _without_a_term(seen, name, wide(tensor))
         yield from _of_another_head(seen, name, wide(tensor))
-    if 1 < seen.case.kv_heads < seen.case.heads:
-        yield _key_heads_by_remainder(seen)
+    case, x = seen.case, seen.x
+    if 1 < case.kv_heads < case.heads:
+        heads = torch.arange(case.heads, device=x.q.device)
+        owner = heads % case.kv_heads
+        yield Hypothesis(
+            "index/kv-head", "S3", "query heads read key head h % kv_heads, where h // group is meant",
+            wrong=("LSE", "P", "O", "dP", "dQ", "dK", "dV"), fix="h // (heads // kv_heads)",
+            reads={"k": x.k[:, owner], "v": x.v[:, owner]}, share=(owner == heads[: case.kv_heads, None]).double(),
+            tensor="k", axes="g",
+        )  # fmt: skip
 
 
 def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypothesis]:
@@ -116,29 +162,15 @@ def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypo
         return
     count = tensor.shape[at]
     heads = torch.arange(count, device=tensor.device)
-    numbers = {"next-head": ("the next head", (heads + 1) % count)}
+    ways = [("next-head", "the next head", (heads + 1) % count)]
     if letter == "h" and 1 < case.kv_heads < case.heads:
         group = case.heads // case.kv_heads
-        numbers["kv-head"] = ("the head that has its key head's number", heads // group)
-        numbers["kv-head-remainder"] = ("head h % kv_heads", heads % case.kv_heads)
-    numbers |= {f"head-mod-{n}": (f"head h % {n}", heads % n) for n in (2, 4, 8, 16) if n < count}
-    for tail, (words, index) in numbers.items():
-        summary = f"{title(name)} of {words} is read"
-        yield reading(seen, name, tensor.index_select(at, index), f"index/{name}-{tail}", "S3", summary, axes=letter)
-
-
-def _key_heads_by_remainder(seen: Observed) -> Hypothesis:
-    case, heads = seen.case, torch.arange(seen.case.heads, device=seen.x.q.device)
-    owner = heads % case.kv_heads
-    share = (owner == heads[: case.kv_heads, None]).double()
-
-    def alter(variant: Variant) -> Variant:
-        of = variant.x
-        return variant.reading(k=of.k[:, owner], v=of.v[:, owner]).sharing(share)
-
-    summary = "query heads read key head h % kv_heads, where h // group is meant"
-    changes, fix = frozenset({"LSE", "P", "O", "dP", "dQ", "dK", "dV"}), "h // (heads // kv_heads)"
-    return Hypothesis("index/kv-head", "S3", summary, alter, changes, fix, tensor="k", axes="g")
+        ways.append(("kv-head", "the head that has its key head's number", heads // group))
+        ways.append(("kv-head-remainder", "head h % kv_heads", heads % case.kv_heads))
+    ways += [(f"head-mod-{n}", f"head h % {n}", heads % n) for n in (2, 4, 8, 16) if n < count]
+    for tail, words, index in ways:
+        fault, summary = f"index/{name}-{tail}", f"{title(name)} of {words} is read"
+        yield reading(seen, name, tensor.index_select(at, index), fault, "S3", summary, axes=letter)
 
 
 # Elements of a storage that is copied to see what stores leave in it.
@@ -151,12 +183,11 @@ def stored_elsewhere(seen: Observed) -> Iterator[Hypothesis]:
     for name, gradient, tensor in _handed_in(seen):
         if len(whole_storage(tensor)) > _LARGEST:
             continue
-        dense = OtherStrides(_dense(tensor), name, _CONTIGUOUS, axes_of(name, seen))
-        for way in each_once(tensor, iter((*with_strides_of(seen, name, lay), dense))):
+        dense = OtherStrides(_dense(tensor), name, "as if it were contiguous", axes_of(name, seen))
+        for way in _each_once(tensor, (*_of_others(seen, name, lay), dense)):
             fault, fault_class = (f"store/{way.words}", "S1") if way.other else (f"layout/{name}", "S2")
-            about: dict[str, Any] = {"tensor": name, "axes": way.axes, "not_finite": True}
-            finish = partial(_stored_at, gradient, tensor, offsets(tensor.shape, way.strides))
-            yield storing(fault, fault_class, f"{gradient} is stored {way.summary}", [gradient], finish, **about)
+            summary, at = f"{gradient} is stored {way.summary}", offsets(tensor.shape, way.strides)
+            yield _storing(gradient, tensor, at, fault, fault_class, summary, axes=way.axes)
 
 
 def _handed_in(seen: Observed) -> Iterator[tuple[str, str, Tensor]]:
@@ -166,8 +197,19 @@ def _handed_in(seen: Observed) -> Iterator[tuple[str, str, Tensor]]:
             yield name, gradient, seen.tensors[name]
 
 
+def _storing(
+    gradient: str, tensor: Tensor, at: Tensor, fault: str, fault_class: str, summary: str, axes: str = "", fix: str = ""
+) -> Hypothesis:
+    """The fault that all of a gradient is stored so far from its first element."""
+    finish = partial(_stored_at, gradient, tensor, at)
+    return Hypothesis(
+        fault, fault_class, summary, fix=fix, wrong=(gradient,), finish=finish, tensor=gradient.lower(), axes=axes,
+        not_finite=True,
+    )  # fmt: skip
+
+
 def _stored_at(gradient: str, tensor: Tensor, at: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """What is found at a gradient's own places once all of it was stored so far from its first element."""
+    """What is found at a gradient's own places once all of it was stored elsewhere."""
     if gradient not in values:
         return {}
     flat, first = whole_storage(tensor), int(tensor.storage_offset())
@@ -176,9 +218,9 @@ def _stored_at(gradient: str, tensor: Tensor, at: Tensor, values: Mapping[str, T
     inside = (at >= 0) & (at < len(flat))
     # Of a storage of gigabytes only the elements that are stored to or looked at are held in float64.
     touched = torch.cat((own.flatten(), at[inside])).unique()
-    held = flat[touched].double()
-    held[torch.searchsorted(touched, at[inside])] = values[gradient].flatten()[inside]
-    return {gradient: held[torch.searchsorted(touched, own)]}
+    stored = flat[touched].double()
+    stored[torch.searchsorted(touched, at[inside])] = values[gradient].flatten()[inside]
+    return {gradient: stored[torch.searchsorted(touched, own)]}
 
 
 _LIMIT = 2**31
@@ -190,20 +232,19 @@ _WRAPS = "offsets into {} wrap around at 2^31: they are 32 bits wide"
 
 def wraps(seen: Observed) -> Iterator[Hypothesis]:
     """Every tensor whose offsets pass 2^31, with those of some axes in 32 bits."""
+    read = [(name, tensor) for name, tensor in readable(seen).items() if _is_huge(tensor)]
+    written = [each for each in _handed_in(seen) if _is_huge(each[2])]
     for groups in _GROUPS:
-        for name, tensor in readable(seen).items():
-            if _reach(tensor) >= _LIMIT:
-                read = found_at(tensor, _wrapped(tensor, axes_of(name, seen), groups))
-                yield reading(seen, name, read, f"wrap/{name}", "I64", _WRAPS.format(title(name)), fix=_WIDEN)
-        for name, gradient, tensor in _handed_in(seen):
-            if _reach(tensor) >= _LIMIT:
-                finish = partial(_stored_at, gradient, tensor, _wrapped(tensor, axes_of(name, seen), groups))
-                about: dict[str, Any] = {"tensor": name, "not_finite": True}
-                yield storing(f"wrap/{name}", "I64", _WRAPS.format(gradient), [gradient], finish, _WIDEN, **about)
+        for name, tensor in read:
+            found, summary = found_at(tensor, _wrapped(tensor, axes_of(name, seen), groups)), _WRAPS.format(title(name))
+            yield reading(seen, name, found, f"wrap/{name}", "I64", summary, fix=_WIDEN)
+        for name, gradient, tensor in written:
+            at = _wrapped(tensor, axes_of(name, seen), groups)
+            yield _storing(gradient, tensor, at, f"wrap/{name}", "I64", _WRAPS.format(gradient), fix=_WIDEN)
 
 
-def _reach(tensor: Tensor) -> int:
-    return sum((size - 1) * abs(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+def _is_huge(tensor: Tensor) -> bool:
+    return sum((size - 1) * abs(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True)) >= _LIMIT
 
 
 def _wrapped(tensor: Tensor, axes: str, groups: Sequence[str]) -> Tensor:

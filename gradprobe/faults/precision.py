@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..model.intermediates import PRODUCTS, title
-from .hypothesis import Hypothesis, Observed, entered
-from .tile import sizes_of
-from .variant import Hook, TileScope, Variant
+from .hypothesis import Hypothesis, Observed, entered, sizes_of
+from .variant import Formula, Scope
 
 Narrow = Callable[[Tensor], Tensor]
 _CUT = "bfloat16, cut off"
@@ -24,58 +23,54 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
     """Each operand rounded, to each dtype that has fewer bits than the case's."""
     for dtype in _DTYPES[seen.case.dtype]:
         narrow = _narrowing(dtype)
-        for words, word, inputs, hooks in _rounded(seen, narrow):
-            changes = frozenset(hooks).union(*(entered(name, seen.case.family) for name in inputs))
-            alter = partial(_altered, narrow, inputs, hooks)
+        for words, word, inputs, made in _rounded(seen, narrow):
+            reads = {name: narrow(getattr(seen.x, name)) for name in inputs}
+            wrong = frozenset(made).union(*(entered(name, seen.case.family) for name in inputs))
             summary, fix = (
                 f"{words} is rounded to {dtype} before it is used",
                 f"keep {words} in float32 until it is used",
             )
             kept = dtype.partition(",")[0]
-            yield Hypothesis(f"precision/{word}", "PREC", summary, alter, changes, fix, dtype=kept)
+            yield Hypothesis(f"precision/{word}", "PREC", summary, made, fix, wrong, reads=reads, dtype=kept)
 
 
-def _rounded(seen: Observed, narrow: Narrow) -> Iterator[tuple[str, str, tuple[str, ...], Mapping[str, Hook]]]:
-    """In words, in a word, the inputs that are rounded, and what hooks round."""
+def _rounded(seen: Observed, narrow: Narrow) -> Iterator[tuple[str, str, Sequence[str], Mapping[str, Formula]]]:
+    """In words, in a word, the inputs that are rounded, and what makes something of what is rounded."""
     for tensor in _INPUTS:
         yield title(tensor), tensor, (tensor,), {}
     yield "every input", "inputs", _INPUTS, {}
-    operands = _of_matrix("P", narrow) | _of_matrix("dS", narrow)
-    yield "each of P and dS", "P-dS", (), operands
-    yield "every operand of a product", "operands", _INPUTS, operands
-    for size in sizes_of(seen.case, (32, 64)):
+    of_p, of_ds = _of_matrix("P", narrow), _of_matrix("dS", narrow)
+    yield "each of P and dS", "P-dS", (), of_p | of_ds
+    yield "every operand of a product", "operands", _INPUTS, of_p | of_ds
+    for size in sizes_of(seen.case, 32, 64):
         for name in _GRADIENTS[:3]:
-            yield (
-                f"the sum of {name}, after every {size},",
-                name,
-                (),
-                {name: partial(_summed_by_tiles, name, size, narrow)},
-            )
-    for matrix in ("dS", "P"):
-        yield matrix, matrix, (), _of_matrix(matrix, narrow)
+            made: dict[str, Formula] = {name: partial(_summed_by_tiles, name, size, narrow)}
+            yield f"the sum of {name}, after every {size},", name, (), made
+    yield "dS", "dS", (), of_ds
+    yield "P", "P", (), of_p
     for step in ("P", "dP", "dS", "delta", "LSE", "O", *_GRADIENTS):
         words = f"{step}, on its way out," if step in _GRADIENTS else step
-        yield words, step, (), {step: lambda v, t: narrow(v)}
+        yield words, step, (), {step: partial(_narrowed, step, narrow)}
 
 
-def _altered(narrow: Narrow, inputs: tuple[str, ...], hooks: Mapping[str, Hook], variant: Variant) -> Variant:
-    read = {name: narrow(getattr(variant.x, name)) for name in inputs}
-    return (variant.reading(**read) if read else variant).hooked(hooks)
+def _narrowed(step: str, narrow: Narrow, t: Scope) -> Tensor:
+    return narrow(t[step])
 
 
-def _of_matrix(matrix: str, narrow: Narrow) -> dict[str, Hook]:
+def _of_matrix(matrix: str, narrow: Narrow) -> dict[str, Formula]:
     """The products of P, or of dS, with that rounded."""
     names = [name for name, of in PRODUCTS.items() if of.matrix == matrix]
-    return {name: partial(_with_matrix, name, narrow) for name in names}
+    return {name: partial(_of_narrowed, name, narrow) for name in names}
 
 
-def _with_matrix(result: str, narrow: Narrow, value: Tensor, t: TileScope) -> Tensor:
+def _of_narrowed(result: str, narrow: Narrow, t: Scope) -> Tensor:
     return t.product(result, narrow(t.operand(PRODUCTS[result].matrix)))
 
 
-def _summed_by_tiles(gradient: str, size: int, narrow: Narrow, value: Tensor, t: TileScope) -> Tensor:
+def _summed_by_tiles(gradient: str, size: int, narrow: Narrow, t: Scope) -> Tensor:
     """A gradient whose sum is rounded after each tile that is added, before the scale."""
-    of, total = PRODUCTS[gradient], value * 0
+    of = PRODUCTS[gradient]
+    total: Tensor = t[gradient] * 0
     left, right = t.operand(of.matrix), t.operand(of.other)
     left = left.mT if of.is_transposed else left
     for first in range(0, right.shape[-2], size):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import combinations
-from operator import methodcaller
 
 import torch
 from torch import Tensor
@@ -14,8 +13,8 @@ from ..model.intermediates import GRADIENT_OF
 from ..model.number import listed
 from ..numerics.totals import TOTALS
 from ..reference.attention import BY_HEAD
-from .hypothesis import SIZES, Hypothesis, Observed, making, storing
-from .variant import TileScope
+from .hypothesis import SIZES, Hypothesis, Observed
+from .variant import Scope
 
 Results = Mapping[str, Tensor]
 
@@ -26,24 +25,23 @@ def zeros(seen: Observed) -> Iterator[Hypothesis]:
     if found:
         are, there = (" are", "in them") if len(found) > 1 else (" is", "there")
         summary = f"{listed(found)}{are} 0 throughout: nothing was stored {there}, or None was returned"
-        finish = lambda values: {name: values[name] * 0 for name in found if name in values}  # noqa: E731
-        yield storing(f"zero/{found[0]}", "H1", summary, found, finish, is_plain=True)
+        made = {name: f"{name} * 0" for name in found}
+        yield Hypothesis(f"zero/{found[0]}", "H1", summary, made, is_plain=True)
 
 
 def shares(seen: Observed) -> Iterator[Hypothesis]:
     """Sums over the heads of a group, or over programs, that add something twice or keep one of their terms."""
     case, group = seen.case, seen.case.heads // seen.case.kv_heads
-    fix, changes = "add every query head of the group once", frozenset({"dK", "dV"})
+    heads = torch.arange(case.heads, device=seen.x.q.device)
     for member in range(group) if group > 1 else ():
-        heads = torch.arange(case.heads, device=seen.x.q.device)
-        own = torch.arange(case.kv_heads, device=seen.x.q.device)[:, None] * group + member
-        share = (heads == own).double()
+        share = (heads == heads[: case.kv_heads, None] * group + member).double()
         ways = {
             f"of each group only query head {member} is added to dK and dV": share,
             f"query head {member} of each group is added in every member's place": share * group,
         }
         for summary, shared in ways.items():
-            yield Hypothesis("accumulation/dK", "ACC", summary, methodcaller("sharing", shared), changes, fix)
+            fix = "add every query head of the group once"
+            yield Hypothesis("accumulation/dK", "ACC", summary, fix=fix, wrong=("dK", "dV"), share=shared)
     for name in filter(seen.own.__contains__, BY_HEAD):
         for size in dict.fromkeys((case.block_m, *SIZES)):
             last = (case.seqlen_q - 1) // size
@@ -51,14 +49,14 @@ def shares(seen: Observed) -> Iterator[Hypothesis]:
                 rows = range(tile * size, tile * size + size)
                 share_of = f"of batch {batch}, rows {rows[0]} to {rows[-1]}"
                 summary = f"{name} holds the share {share_of} alone: it is stored, where it is to be added"
-                alone = partial(_of_one_program, name, batch, rows)
-                yield making(f"accumulation/{name}", "ACC", summary, {name: alone}, "tl.atomic_add")
+                made = {name: partial(_of_one_program, name, batch, rows)}
+                yield Hypothesis(f"accumulation/{name}", "ACC", summary, made, "tl.atomic_add")
 
 
-def _of_one_program(name: str, batch: int, rows: range, value: Tensor, t: TileScope) -> Tensor:
+def _of_one_program(name: str, batch: int, rows: range, t: Scope) -> Tensor:
     own = ((t.i >= rows.start) & (t.i < rows.stop)).double() * (t.tile.batch == batch)
     given = {"dT": own * t.P * t.spread, "dP": own * t.dP, "delta": own[:, 0] * t.delta}
-    return TOTALS[name].summed(t.x, t.tile, t.used, given[TOTALS[name].of])
+    return TOTALS[name].summed(t.x, t.tile, vars(t), given[TOTALS[name].of])
 
 
 def exchanged(seen: Observed) -> Iterator[Hypothesis]:
@@ -74,7 +72,7 @@ def exchanged(seen: Observed) -> Iterator[Hypothesis]:
         else:
             fault, places, summary = f"twice/{of}", {here: of}, f"{of} stands in the place of {here} too"
             fix = f"return {here} in its own place"
-        yield storing(fault, "H1", summary, places, partial(_placed, places), fix)
+        yield Hypothesis(fault, "H1", summary, fix=fix, wrong=tuple(places), finish=partial(_placed, places))
 
 
 def _placed(places: Mapping[str, str], values: Results) -> Results:

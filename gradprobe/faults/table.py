@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
+from ..model.intermediates import reached
 from ..model.mechanisms import gathered
 from . import index, mask, operand, precision, store, terms, tile
-from .hypothesis import Hypothesis, Observed, may_show
+from .hypothesis import Hypothesis, Observed
 
 _KINDS = (
     store.zeros, index.by_other_strides, index.by_other_numbers, index.stored_elsewhere, index.wraps, mask.comparisons,
@@ -25,4 +26,10 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
 
 
 def _showing(kind: Callable[[Observed], Iterable[Hypothesis]], seen: Observed) -> Iterator[Hypothesis]:
-    return (found for found in kind(seen) if may_show(found.changes, seen))
+    """Those that may show there.
+
+    A kernel computes P, dP and dS anew and may hand on their errors where what another one exposes is right.
+    """
+    for found in kind(seen):
+        if not set(reached(found.changes, seen.case.family)).isdisjoint(seen.own):
+            yield found

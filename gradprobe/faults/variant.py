@@ -1,38 +1,260 @@
-"""Variant: a way of computing a backward that departs from the specification, and what it gives on a tile."""
+"""Variant: a problem as a fault has it computed. Place, Scope: the names that the formulas of faults may use."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, TypeVar, cast
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from types import CodeType
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from ..model.intermediates import PRODUCTS
-from ..reference import Attention, Tile, evaluate
+from ..reference import Attention, Tile, evaluate, live_length
 from ..reference.softmax import kept_share
 
 Made = TypeVar("Made")
-Rule = Callable[[Tensor, Attention, Tile], Tensor]
-"""What is seen, [h or 1, m, N] bool, from what should be."""
-
+Formula = str | Callable[[Any], Tensor]
+"""An expression in the names of a Place or a Scope, or a function of it."""
+Finish = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+"""What a caller gets, by intermediate, from what was computed; those that stay as they are may be left out."""
 BUFFERS = ("LSE", "O", "delta")
 """What one kernel stores for another."""
-USED = "used "
-"""Before the name of one of these: a hook on what is read from it, and not on what was stored."""
-_INPUTS = ("q", "k", "v", "do")
+
+
+@cache
+def _compiled(expression: str) -> CodeType:
+    return compile(expression, expression, "eval")
+
+
+class Place:
+    """Where the entries of a tile of scores lie; all of it broadcasts to [h, m, n]."""
+
+    def __init__(self, x: Attention, tile: Tile) -> None:
+        self.x, self.tile = x, tile
+        self.i, self.j = x.positions(tile)
+        self.n_rows = live_length(x, tile.batch)
+        self.n_keys = x.n_key if x.seqlens is None else self.n_rows
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def value(self, formula: Formula) -> Tensor:
+        """What a formula gives here."""
+        if callable(formula):
+            return formula(self)
+        found: Tensor = eval(_compiled(formula), {}, self)  # type: ignore[arg-type]
+        return found
+
+    @cached_property
+    def valid(self) -> Tensor:
+        """[h or 1, m, n] bool: which keys each row should see."""
+        return Attention.valid(self.x, self.tile)
+
+    def seen(self, **options: Any) -> Tensor:
+        """What is seen by other options, also where the family has no others."""
+        other = copy(self.x)
+        other.__dict__.update(options)
+        return Attention.valid(other, self.tile)
+
+    @cached_property
+    def diagonal(self) -> Tensor:
+        return self.x.diagonal(self.tile)
+
+    @cached_property
+    def reach(self) -> tuple[int, int]:
+        """From where to where (exclusive) a row sees keys, from its own number on, by causal and the window alone."""
+        x, everything = self.x, 2 * (self.x.n_query + self.x.n_key)
+        is_shifted = x.cu_seqlens_q is None and x.align == "bottom-right"
+        shift = x.n_key - x.n_query if is_shifted else 0
+        left, right = x.window or (-1, -1)
+        right = 0 if x.causal else right
+        return shift - (everything if left < 0 else left), shift + 1 + (everything if right < 0 else right)
+
+    @property
+    def first_key(self) -> Tensor:
+        """[m, 1] the first key that a row may see, by causal and the window."""
+        return (self.i + self.reach[0]).clamp(0, self.n_keys)
+
+    @property
+    def end_key(self) -> Tensor:
+        """[m, 1] the end of these keys."""
+        return (self.i + self.reach[1]).clamp(0, self.n_keys)
+
+    @property
+    def first_row(self) -> Tensor:
+        """[1, n] the first row that may see a key."""
+        return (self.j - self.reach[1] + 1).clamp(0, self.n_rows)
+
+    @property
+    def end_row(self) -> Tensor:
+        """[1, n] the end of these rows."""
+        return (self.j - self.reach[0] + 1).clamp(0, self.n_rows)
+
+    def tile_sees(self, rows: int, keys: int) -> Tensor:
+        """[m, n] bool: keys whose tile has any that a causal mask shows to the last row of this row's tile."""
+        return self.j // keys * keys <= self.diagonal + (rows - 1 - self.i % rows)
+
+    def of_first_key(self, bound: Tensor, n: int) -> Tensor:
+        """Each key's bound on rows, taken at the first key of its tile."""
+        return bound.expand_as(self.j)[0][(self.j // n * n)[0]][None]
+
+    def of_row(self, bound: Tensor, m: int, within: int) -> Tensor:
+        """Each row's bound on keys, taken at a row of its tile."""
+        at = self.i // m * m + within - self.i[0]
+        return bound[at.clamp(0, len(self.i) - 1)[:, 0]]
+
+
+class Scope(Place):
+    """What a formula may use of the tile that is being computed; the reference takes it for given values.
+
+    Its names are the inputs of the tile, what was computed on so far, and the options of the problem; the intermediate
+    that is made otherwise has its right value.
+    """
+
+    x: Variant
+    nan = math.nan
+
+    def __init__(self, x: Variant, tile: Tile, buffers: Mapping[str, Tensor]) -> None:
+        """
+        Args:
+            buffers: whole LSE, O and delta as the kernels find them, where they are known.
+        """
+        super().__init__(x, tile)
+        self.q, self.k, self.v, self.do = x.tensors(tile)
+        self.altered: dict[str, Tensor] = {}
+        self._buffers = buffers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.x, name)
+
+    @property
+    def place(self) -> tuple[int, slice]:
+        """The batch and the heads."""
+        return self.tile.batch, self.tile.heads
+
+    @cached_property
+    def valid(self) -> Tensor:
+        """[h or 1, m, n] bool: which keys each row sees."""
+        return self.x.valid(self.tile)
+
+    @property
+    def s(self) -> Tensor:
+        """[h, m, n] the scores of the lazy family, -inf where masked."""
+        return self.x.once("S", self.tile, lambda: evaluate(self.x, self.tile)["S"])
+
+    @property
+    def scores(self) -> Tensor:
+        """[h, m, n] scale * Q K^T."""
+        return self.x.scale * self.q @ self.k.mT
+
+    @property
+    def tanh(self) -> Tensor:
+        """[h, m, n] tanh(S / softcap)."""
+        assert self.x.softcap is not None
+        return (self.scores / self.x.softcap).tanh()
+
+    @property
+    def slope(self) -> Tensor | float:
+        """[h, m, n] the softcap's derivative, 1 without one."""
+        return 1.0 if self.x.softcap is None else 1 - self.tanh**2
+
+    @property
+    def dead(self) -> Tensor:
+        """[h or 1, m, 1] bool: the rows that see no key."""
+        return ~self.valid.any(-1, keepdim=True)
+
+    @property
+    def kept_share(self) -> Tensor:
+        """[h, m, n] by what dropout multiplies."""
+        share = kept_share(self.x, self.tile)
+        assert share is not None
+        return share
+
+    @property
+    def dpe(self) -> Tensor:
+        """[h, m, n] dO V^T, before any mask."""
+        return self.x.once("unmasked dP", self.tile, lambda: self.do @ self.v.mT)
+
+    @property
+    def spread(self) -> Tensor:
+        """[h, m, n] dP - delta."""
+        found: Tensor = self.dP - self.delta[..., None]
+        return found
+
+    def z(self, divisor: Tensor) -> Tensor:
+        """[h, m, n] P + tau / (i + 1) of the lazy family, or over another divisor."""
+        assert self.x.tau is not None
+        found: Tensor = self.P + self.x.tau[self.tile.heads, None, None] / divisor
+        return found
+
+    @property
+    def pe(self) -> Tensor:
+        """[h, m, n] what multiplies V: relu(P + tau / (i + 1)) in the lazy family, P with dropout in the other."""
+        if self.x.family == "lazy":
+            return self.z(self.i + 1.0).relu() * self.valid
+        share, p = kept_share(self.x, self.tile), self.P
+        return p if share is None else p * share  # type: ignore[no-any-return]
+
+    def operand(self, name: str) -> Tensor:
+        """An input, or the intermediate that kernels multiply under a name: of P what stands in its place."""
+        found: Tensor = self.pe if name == "P" else self[name]
+        return found
+
+    def product(self, result: str, matrix: Tensor | None = None, other: Tensor | None = None) -> Tensor:
+        """O, dQ, dK or dV by its formula, of another matrix or operand where one is given."""
+        of = PRODUCTS[result]
+        matrix = self.operand(of.matrix) if matrix is None else matrix
+        other = self.operand(of.other) if other is None else other
+        made = (matrix.mT if of.is_transposed else matrix) @ other
+        return self.x.scale * made if of.is_scaled else made
+
+    def get(self, name: str, value: Tensor) -> Tensor:
+        """The value that the computation goes on with; what is stored under the name is made from `value` alone."""
+        found = self._made(name, value)
+        if found is not value:
+            self.altered[name] = found
+        if name in self._buffers:
+            found = self._made(name, self._buffers[name][(*self.place, self.tile.rows)])
+        if name in self.x.found:
+            found = self.x.found[name][(*self.place, self.tile.rows)]
+        vars(self)[name] = found
+        return found
+
+    def _made(self, name: str, value: Tensor) -> Tensor:
+        if name not in self.x.made:
+            return value
+        vars(self)[name] = value
+        return self.value(self.x.made[name])
 
 
 @dataclass(frozen=True)
-class RuledAttention(Attention):
-    """A problem whose rows may see other keys. What a tile holds is made once: every hypothesis reads it."""
+class Variant(Attention):
+    """A problem, and what is computed otherwise. What a tile holds is made once: every hypothesis reads it."""
 
-    rule: Rule = lambda valid, x, tile: valid
-    _made: dict[tuple[object, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    made: Mapping[str, Formula] = field(default_factory=dict)
+    """By intermediate, the formula that it is made by."""
+    sees: Formula = "valid"
+    """Which keys rows see."""
+    found: Mapping[str, Tensor] = field(default_factory=dict)
+    """Whole LSE, O or delta that kernels find in place of what was stored."""
+    share: Tensor | None = None
+    """[Hkv, H] how often each query head is added to each key head's gradients; None: each to its own."""
+    finish: Finish | None = None
+    kept: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False, compare=False)
+    """What was made once; of all variants that have their inputs and masks in common."""
+
+    def __post_init__(self) -> None:
+        """The problem that it departs from was checked."""
 
     def valid(self, tile: Tile) -> Tensor:
-        return self.once("valid", tile, lambda: self.rule(Attention.valid(self, tile), self, tile))
+        return self.once("valid", tile, lambda: Place(self, tile).value(self.sees))
 
     def tensors(self, tile: Tile) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.once("tensors", tile, lambda: Attention.tensors(self, tile))
@@ -41,160 +263,11 @@ class RuledAttention(Attention):
         return self.once("positions", tile, lambda: Attention.positions(self, tile))
 
     def once(self, name: str, tile: Tile, make: Callable[[], Made]) -> Made:
-        key = (name, tile.batch, tile.heads.start, tile.heads.stop, tile.rows.start, tile.rows.stop)
-        if key not in self._made:
-            self._made[key] = make()
-        made: Made = self._made[key]
+        key = name, str(tile)
+        if key not in self.kept:
+            self.kept[key] = make()
+        made: Made = self.kept[key]
         return made
-
-
-def seeing_all(x: Attention) -> RuledAttention:
-    """The same problem, which makes what a tile holds once."""
-    return RuledAttention(**{name: getattr(x, name) for name in Attention.__dataclass_fields__})
-
-
-@dataclass
-class TileScope:
-    """What a hook knows of the tile that is being computed; handed to the reference in place of given values.
-
-    Its attributes q, k, v, do, P, dP, delta and so on are the inputs of the tile and what was computed on so far.
-    """
-
-    x: Attention
-    tile: Tile
-    hooks: tuple[tuple[str, Hook], ...]
-    buffers: Mapping[str, Tensor]
-    """Whole LSE, O and delta as the kernels find them, where they are known."""
-    used: dict[str, Tensor] = field(default_factory=dict)
-    altered: dict[str, Tensor] = field(default_factory=dict)
-    formula: dict[str, Tensor] = field(default_factory=dict)
-    """What the formula gave, before any hook and any buffer."""
-
-    def __getattr__(self, name: str) -> Tensor:
-        if name in _INPUTS:
-            return self.x.tensors(self.tile)[_INPUTS.index(name)]
-        return self.used[name]
-
-    @property
-    def place(self) -> tuple[int, slice]:
-        """The batch and the heads."""
-        return self.tile.batch, self.tile.heads
-
-    @property
-    def i(self) -> Tensor:
-        """[m, 1] the numbers of the rows."""
-        return self.x.positions(self.tile)[0]
-
-    @property
-    def j(self) -> Tensor:
-        """[1, N] the numbers of the keys."""
-        return self.x.positions(self.tile)[1]
-
-    @cached_property
-    def valid(self) -> Tensor:
-        """[h or 1, m, N] bool: which keys each row sees."""
-        return self.x.valid(self.tile)
-
-    @property
-    def s(self) -> Tensor:
-        """[h, m, N] the scores of the lazy family, -inf where masked."""
-        return self.x.once("S", self.tile, lambda: evaluate(self.x, self.tile)["S"])
-
-    @property
-    def dpe(self) -> Tensor:
-        """[h, m, N] dO V^T, before any mask."""
-        return self.x.once("unmasked dP", self.tile, lambda: self.do @ self.v.mT)
-
-    @property
-    def spread(self) -> Tensor:
-        """[h, m, N] dP - delta."""
-        return self.dP - self.delta[..., None]
-
-    def z(self, divisor: Tensor | None = None) -> Tensor:
-        """[h, m, N] P + tau / (i + 1) of the lazy family, or over another divisor."""
-        assert self.x.tau is not None
-        floor = self.x.tau[self.tile.heads, None, None] / (self.i + 1.0 if divisor is None else divisor)
-        return self.P + floor
-
-    @property
-    def pe(self) -> Tensor:
-        """[h, m, N] what multiplies V: relu(P + tau / (i + 1)) in the lazy family, P with dropout in the other."""
-        if self.x.family == "lazy":
-            return self.z().relu() * self.valid
-        share = kept_share(self.x, self.tile)
-        return self.P if share is None else self.P * share
-
-    def operand(self, name: str) -> Tensor:
-        """An input, or the intermediate that kernels multiply under a name: of P what stands in its place."""
-        return self.pe if name == "P" else cast("Tensor", getattr(self, name))
-
-    def product(self, result: str, matrix: Tensor | None = None, other: Tensor | None = None) -> Tensor:
-        """O, dQ, dK or dV by its formula, of another matrix or operand where one is given."""
-        of = PRODUCTS[result]
-        matrix = self.operand(of.matrix) if matrix is None else matrix
-        made = (matrix.mT if of.is_transposed else matrix) @ (self.operand(of.other) if other is None else other)
-        return self.x.scale * made if of.is_scaled else made
-
-    def get(self, name: str, value: Tensor) -> Tensor:
-        """The value that the computation goes on with; what is stored under the name is made from `value` alone."""
-        self.formula[name] = value
-        made = self._hooked(name, value)
-        if made is not value:
-            self.altered[name] = made
-        if name in self.buffers:
-            made = self._hooked(name, self.buffers[name][self.tile.batch, self.tile.heads, self.tile.rows])
-        self.used[name] = self._hooked(USED + name, made)
-        return self.used[name]
-
-    def _hooked(self, name: str, value: Tensor) -> Tensor:
-        for of, hook in self.hooks:
-            value = hook(value, self) if of == name else value
-        return value
-
-
-Hook = Callable[[Tensor, TileScope], Tensor]
-"""Another value of an intermediate on a tile, from the right one."""
-Finish = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
-"""What a caller gets, by intermediate, from what was computed; those that stay as they are may be left out."""
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One way of computing everything."""
-
-    x: Attention
-    """The problem as the kernels read it."""
-    hooks: tuple[tuple[str, Hook], ...] = ()
-    """(intermediate, hook), applied in their order."""
-    share: Tensor | None = None
-    """[Hkv, H] how often each query head is added to each key head's gradients; None: each to its own."""
-    finishes: tuple[Finish, ...] = ()
-
-    def reading(self, **tensors: Tensor) -> Variant:
-        """The same from other tensors."""
-        return self.having(**{name: wide(tensor) for name, tensor in tensors.items()})
-
-    def having(self, **options: Any) -> Variant:
-        """The same with other options."""
-        return replace(self, x=replace(self.x, **options))
-
-    def seeing(self, rule: Rule) -> Variant:
-        """The same with another rule of which keys a row sees, after whatever rule there is."""
-        x = self.x if isinstance(self.x, RuledAttention) else seeing_all(self.x)
-        before = x.rule
-        return replace(self, x=replace(x, rule=lambda valid, x, tile: rule(before(valid, x, tile), x, tile)))
-
-    def hooked(self, hooks: Mapping[str, Hook]) -> Variant:
-        """The same with further hooks."""
-        return replace(self, hooks=(*self.hooks, *hooks.items()))
-
-    def sharing(self, share: Tensor) -> Variant:
-        """The same with other sums over the query heads of a key head."""
-        return replace(self, share=share)
-
-    def finished(self, finish: Finish) -> Variant:
-        """The same, of which a caller gets something else."""
-        return replace(self, finishes=(*self.finishes, finish))
 
     def on(self, tile: Tile, buffers: Mapping[str, Tensor], wanted: Collection[str] | None = None) -> dict[str, Tensor]:
         """Every intermediate on a tile, as `reference.evaluate` gives them.
@@ -203,14 +276,15 @@ class Variant:
             buffers: whole LSE, O and delta, where they are what the kernels found.
             wanted: from `reference.evaluate`.
         """
-        scope = TileScope(self.x, tile, self.hooks, buffers)
-        return evaluate(self.x, tile, cast("Mapping[str, Tensor]", scope), wanted) | scope.altered
+        scope = Scope(self, tile, buffers)
+        return evaluate(self, tile, scope, wanted) | scope.altered  # type: ignore[arg-type]
 
 
-Alter = Callable[[Variant], Variant]
-"""One fault: another way of computing made of a way of computing."""
+def plain_variant(x: Attention) -> Variant:
+    """A problem as it should be computed."""
+    return Variant(**{name: getattr(x, name) for name in Attention.__dataclass_fields__})
 
 
-def wide(tensor: Tensor) -> Tensor:
-    """Floating-point numbers in float64."""
-    return tensor.double() if tensor.is_floating_point() else tensor
+def wide(value: Any) -> Any:
+    """A tensor of floating-point numbers in float64; anything else as it is."""
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
