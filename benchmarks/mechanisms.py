@@ -95,8 +95,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _behaviour("right_without_dead_rows"), _behaviour("multiplies_coarser"),
     _behaviour("right_in_the_interpreter"),
     Mechanism("plain-python", "diagnosis/plain_python", ("diagnosis/plain_python",)),
-    Mechanism("contiguous", "diagnosis/contiguous", ("diagnosis/contiguous",)),
-    Mechanism("length", "pipeline/probe", ("diagnosis/length",)),
+    Mechanism("contiguous", "diagnosis/refusals", ("diagnosis/refusals",)),
+    Mechanism("length", "pipeline/probe"),
     Mechanism("groups", "pipeline/probe", functions=("_right_without_groups",)),
     Mechanism("smaller", "diagnosis/smaller", ("diagnosis/smaller",)),
     Mechanism("ranks", "sharded/rank_reasons", ("sharded/rank_reasons", "sharded/blocks", "sharded/steps")),
@@ -156,7 +156,7 @@ CORE: tuple[str, ...] = (
         "__init__", "failed", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer", "unreferenced",
     )),
     *(f"diagnosis/{name}" for name in (
-        "__init__", "agreement", "assignments", "behaviour", "causes", "facts", "layouts", "lines",
+        "__init__", "agreement", "assignments", "behaviour", "causes", "layouts", "lines",
         "why",
     )),
     *(f"source/{name}" for name in (

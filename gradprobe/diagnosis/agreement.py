@@ -34,34 +34,37 @@ class Table:
 
         A kernel computes anew what another one exports right: a hypothesis about that stands where none agrees better.
         """
-        told = [self._value(one) if one.kind == VALUE else self._hypothesis(one) for one in diagnoses]
-        left = [one for one in told if one is not None]
-        better = [one for one in left if one.kind == VALUE or not self._denies(one.says_wrong)]
-        return better if causes_among(better) or not causes_among(left) else left
+        found, better = list[Diagnosis](), list[Diagnosis]()
+        for one in diagnoses:
+            is_value = one.kind == VALUE
+            kept = self._value(one) if is_value else None if self._is_right_everywhere(one) else one
+            found += [kept] if kept is not None else []
+            better += [kept] if kept is not None and (is_value or not self._denies(kept.says_wrong)) else []
+        return better if causes_among(better) or not causes_among(found) else found
 
-    def _hypothesis(self, told: Diagnosis) -> Diagnosis | None:
-        """None where all that it says is wrong is right wherever it is computed: what is made anew, in every kernel."""
-        seen = [
-            at or name in GRADIENT_OF.values() for name in told.says_wrong for at, _ in self._findings.get(name, ())
-        ]
-        return None if self._denies(told.says_wrong) and all(seen) else told
+    def _is_right_everywhere(self, told: Diagnosis) -> bool:
+        """Whether all that it says is wrong is right wherever it is computed: what is made anew, in every kernel."""
+        if not self._denies(told.says_wrong):
+            return False
+        kernels = [(name, at) for name in told.says_wrong for at, _ in self._findings.get(name, ())]
+        return all(at or name in GRADIENT_OF.values() for name, at in kernels)
 
     def _value(self, told: Diagnosis) -> Diagnosis | None:
         """Without the kernels in which what it is made of is wrong, or what it is a step to right; None if all are."""
         told = self._after_export(told)
         behind = [name for name in self._names if not {*reached([name], self._family)}.isdisjoint(told.says_right)]
-        kernels = dict.fromkeys(where.kernel for where in told.where)
-        denied = {
-            kernel
-            for kernel in kernels
-            if self._denies(told.says_wrong, kernel)
-            or any(of.mismatched for name in behind if name not in told.says_wrong for of in self._of(name, kernel))
-        }
-        if len(denied) == len(kernels):
+        behind = [name for name in behind if name not in told.says_wrong]
+        kernels, denied = {where.kernel for where in told.where}, set[str]()
+        for kernel in kernels:
+            is_inherited = any(of.mismatched for name in behind for of in self._of(name, kernel))
+            if is_inherited or self._denies(told.says_wrong, kernel):
+                denied.add(kernel)
+        if not denied or denied == kernels:
             return None if denied else told
-        said = tuple(each for each in told.evidence if not each.startswith(tuple(f"{k}, line" for k in denied)))
-        where = tuple(place for place in told.where if place.kernel not in denied)
-        return structs.replace(told, evidence=said, where=where) if denied else told
+        said = tuple(each for each in told.evidence if each.partition(", line")[0] not in denied)
+        return structs.replace(
+            told, evidence=said, where=tuple(place for place in told.where if place.kernel not in denied)
+        )
 
     def _after_export(self, told: Diagnosis) -> Diagnosis:
         """The diagnosis; of a value that is right where it was seen last, about what its kernel makes of it later."""

@@ -24,18 +24,40 @@ from .behaviour import (
     right_without_dead_rows,
     wrong_in_the_first_call_alone,
 )
-from .facts import facts_about
-from .layouts import FailingLayout
+from .layouts import FailingLayout, facts_about
 from .lines import Lines
 from .search import Finalist, explaining, in_parts, ranked
 
 # Layouts that are searched at most: each takes some hundreds of evaluations of the formulas.
 _MOST_LAYOUTS = 6
-# Tried one after another where no hypothesis is named, until one explains what is wrong.
-_BEHAVIOURS: tuple[Callable[[Again], Diagnosis | None], ...] = (
-    wrong_in_the_first_call_alone, differs_from_run_to_run, reads_what_was_never_written,
-    right_without_dead_rows, right_in_the_interpreter,
-)  # fmt: skip
+
+
+def _behaving(again: Again, best: Hypothesis | None) -> list[Diagnosis]:
+    """What running a target again shows: the first explanation of nearly all; where none is named, those of a part.
+
+    Args:
+        best: the hypothesis that is named.
+    """
+    is_finite = all(bool(value.isfinite().all()) for value in again.seen.actual.values())
+    is_factor = best is None or best.kind in ("factor", "accumulation")
+    # What is stored elsewhere leaves its own place unwritten.
+    is_unwritten = best is None or not (is_finite or (best.tensor and best.not_finite))
+    behaviours: tuple[tuple[bool, Callable[[Again], Diagnosis | None]], ...] = (
+        (True, multiplies_coarser),  # rounding is like other rounding, and what was compiled says whose it is
+        (is_factor, wrong_in_the_first_call_alone),  # what is added twice is a factor, in one call
+        (best is None, differs_from_run_to_run),
+        (is_unwritten, reads_what_was_never_written),  # two runs, on memory that is prepared
+        (best is None, right_without_dead_rows),
+        (best is None, right_in_the_interpreter),  # a process of its own, and minutes
+    )
+    found = []
+    for is_asked, behaviour in behaviours:
+        diagnosis = behaviour(again) if is_asked else None
+        if diagnosis is not None and diagnosis.explained >= NAMED:
+            return [diagnosis]
+        if diagnosis is not None and best is None and diagnosis.explained >= CONSISTENT:
+            found.append(diagnosis)
+    return found
 
 
 class CauseSearch:
@@ -51,8 +73,8 @@ class CauseSearch:
         """By fault that is named, what predicts it."""
         self._own: dict[str, frozenset[str]] = {}
         """By fault that no hypothesis predicts, what was wrong by itself where it was found."""
-        self._unexplained: dict[str, tuple[FailingLayout, list[str]]] = {}
-        """By layout, with others that fail in the same places."""
+        self._unexplained: list[tuple[FailingLayout, list[str]]] = []
+        """Each with others that fail in the same places."""
         self._late: list[str] = []
         self._not_followed: dict[str, None] = {}
         """Faults of gradprobe that kept the dataflow of a run from being followed."""
@@ -65,24 +87,17 @@ class CauseSearch:
             self._late.append(layout.name)
             return
         self._searched += 1
-        seen = layout.seen if self._searched == 1 else layout.unspoilt
+        is_first = self._searched == 1
+        seen, table = layout.seen if is_first else layout.unspoilt, Table(layout.seen.case.family, layout.run)
         parts = in_parts(self._experiment, layout.run.assigned, seen)
-        table = Table(seen.case.family, layout.run)
-        found = table.agreeing(self._explained(layout, table, seen, parts))
-        best = [finalist for part in parts for finalist in part[:1] if finalist.explained >= NAMED]
-        self._tell(layout, found, [finalist.hypothesis for finalist in best])
-
-    def _explained(
-        self, layout: FailingLayout, table: Table, seen: Observed, parts: Sequence[Sequence[Finalist]]
-    ) -> list[Diagnosis]:
-        """What explains a layout: runs that look like other faults, hypotheses, and the dataflow of its kernels."""
-        again, is_first = Again(self._experiment, layout.run.assigned, seen), self._searched == 1
-        best = parts[0][0].hypothesis if parts[0] and parts[0][0].explained >= NAMED else None
-        found = [*([] if best else _behaving(again)), *_mistakable(again, best)]
+        best = [part[0].hypothesis for part in parts if part and part[0].explained >= NAMED]
+        found = _behaving(Again(self._experiment, layout.run.assigned, seen), best[0] if best else None)
         for finalist, told in _diagnoses(seen, parts, "" if is_first else f"in {layout.name}: "):
             found.append(self._lines.of(finalist.hypothesis, finalist.explanation.active, told))
         # Beside another fault its lines would show as well.
-        return self._with_dataflow(layout, table, found) if is_first or not causes_among(found) else found
+        if is_first or not causes_among(found):
+            found = self._with_dataflow(layout, table, found)
+        self._tell(layout, table.agreeing(found), best)
 
     def _with_dataflow(self, layout: FailingLayout, table: Table, found: list[Diagnosis]) -> list[Diagnosis]:
         """The causes with the lines that the dataflow of a run shows, and what it shows besides; then all others.
@@ -110,31 +125,35 @@ class CauseSearch:
         causes, told = causes_among(found), causes_among(self._found)
         predicted = {one.fault: one for one in predicting if one.fault in {each.fault for each in found}}
         self.predicted = predicted | self.predicted
-        # What the dataflow shows of a fault in one layout it shows in another.
-        lines = _lines_of(told)
-        new = [one for one in causes if one.fault not in self.shown]
-        new = [one for one in new if one.fault in predicted or not lines & _lines_of([one])]
-        new = [structs.replace(one, also=bool(told) or number > 0) for number, one in enumerate(new)]
-        is_first = self._searched == 1
-        self._found = [*found] if is_first else [*told, *new, *(one for one in self._found if one not in told)]
+        if self._searched == 1:
+            self._found = [*found]
+        else:
+            # What the dataflow shows of a fault in one layout it shows in another.
+            lines, new = _lines_of(told), list[Diagnosis]()
+            for cause in causes:
+                is_seen = cause.fault not in predicted and lines & _lines_of([cause])
+                if cause.fault not in self.shown and not is_seen:
+                    new.append(structs.replace(cause, also=bool(told or new)))
+            self._found = [*told, *new, *(one for one in self._found if one not in told)]
         for cause in causes:
             self.shown[cause.fault] = (*self.shown.get(cause.fault, ()), layout.name)
             if cause.fault not in predicted:
                 self._own[cause.fault] = frozenset(layout.seen.own)
         if not causes:
-            self._unexplained[layout.name] = (layout, [])
+            self._unexplained.append((layout, [layout.name]))
 
     def _is_explained(self, layout: FailingLayout) -> bool:
         """Whether what kernels did to memory, or a fault that is told, explains a layout."""
         own = set(layout.unspoilt.own)
         faults = explaining(layout.unspoilt, list(self.predicted.values())) if own else ()
-        for fault in faults or [fault for fault, others in self._own.items() if own <= others]:
+        faults = faults or tuple(fault for fault, others in self._own.items() if own <= others)
+        for fault in faults:
             self.shown[fault] = (*self.shown[fault], layout.name)
-        return not own or bool(faults) or any(own <= others for others in self._own.values())
+        return not own or bool(faults)
 
     def _fails_as_another(self, layout: FailingLayout) -> bool:
         """Whether a layout fails in the very places of one that nothing explains: then nothing explains it either."""
-        for other, names in self._unexplained.values():
+        for other, names in self._unexplained:
             if other.places == layout.places:
                 names.append(layout.name)
                 return True
@@ -143,24 +162,21 @@ class CauseSearch:
     @property
     def diagnoses(self) -> list[Diagnosis]:
         """The diagnoses; a cause that explains several layouts says so."""
-        several = {fault: ", ".join(names) for fault, names in self.shown.items() if len(names) > 1}
-        return [
-            structs.replace(one, evidence=(*one.evidence, f"layouts that show it: {several[one.fault]}"))
-            if one.fault in several and one.is_named
-            else one
-            for one in self._found
-        ]
+        found = list[Diagnosis]()
+        for one in self._found:
+            layouts = self.shown.get(one.fault, ()) if one.is_named else ()
+            said = (f"layouts that show it: {', '.join(layouts)}",) if len(layouts) > 1 else ()
+            found.append(structs.replace(one, evidence=(*one.evidence, *said)))
+        return found
 
     @property
     def facts(self) -> tuple[str, ...]:
         """What is known of the layouts that nothing explains, and what could not be looked at."""
         facts: list[str] = []
-        for layout, alike in self._unexplained.values():
-            sentences = facts_about(layout.seen)
-            if self.shown or len(self._unexplained) > 1:
-                names = ", ".join([layout.name, *alike])
-                sentences = [f"in {names} no hypothesis fits: {sentences[0]}", *sentences[1:]]
-            facts += sentences
+        for layout, names in self._unexplained:
+            first, *others = facts_about(layout.seen)
+            is_of_some = self.shown or len(self._unexplained) > 1
+            facts += [f"in {', '.join(names)} no hypothesis fits: {first}" if is_of_some else first, *others]
         if self._late:
             where = ", ".join(self._late)
             facts.append(f"in {where} something else is wrong: causes were sought in {_MOST_LAYOUTS} layouts")
@@ -174,30 +190,6 @@ def _lines_of(found: Sequence[Diagnosis]) -> set[tuple[str, int]]:
     return {(where.file, where.line) for one in found for where in one.where}
 
 
-def _mistakable(again: Again, best: Hypothesis | None) -> list[Diagnosis]:
-    """Faults whose numbers look like others: coarser dots, NaN that nobody wrote over, a first call that adds twice."""
-    if (coarser := multiplies_coarser(again)) is not None:
-        return [coarser]
-    found, is_finite = None, all(bool(value.isfinite().all()) for value in again.seen.actual.values())
-    # What is stored elsewhere leaves its own place unwritten.
-    if not is_finite and not (best and best.tensor and best.not_finite):
-        found = reads_what_was_never_written(again)
-    if found is None and best and best.kind in ("factor", "accumulation"):
-        found = wrong_in_the_first_call_alone(again)
-    return [found] if found is not None and found.explained >= NAMED else []
-
-
-def _behaving(again: Again) -> list[Diagnosis]:
-    """What running it again shows: the first explanation of nearly all, or those of a part."""
-    found = []
-    for behaviour in _BEHAVIOURS:
-        diagnosis = behaviour(again)
-        if diagnosis is not None and diagnosis.explained >= NAMED:
-            return [diagnosis]
-        found += [diagnosis] if diagnosis is not None and diagnosis.explained >= CONSISTENT else []
-    return found
-
-
 def of_the_formula(seen: Observed) -> list[Diagnosis]:
     """Diagnoses by hypotheses about the formula and its arithmetic alone: no tensor is read or stored elsewhere."""
     tested = [finalist for finalist in ranked(seen) if not finalist.hypothesis.tensor]
@@ -208,13 +200,12 @@ def _diagnoses(
     seen: Observed, parts: Sequence[Sequence[Finalist]], where: str = ""
 ) -> Iterator[tuple[Finalist, Diagnosis]]:
     """Diagnoses of the hypotheses that explain half or more: the best of each part, then the others of the first."""
-    for number, part in enumerate(parts):
-        for finalist in part[:1] if part and part[0].explained >= CONSISTENT else ():
-            told = _diagnosis(finalist, part[1] if part[1:] else None, seen, where)
-            yield finalist, structs.replace(told, also=number > 0)
-    for finalist, runner_up in zip(parts[0][1:], [*parts[0][2:], None], strict=False):
-        if finalist.explained >= CONSISTENT:
-            yield finalist, _diagnosis(finalist, runner_up, seen, where)
+    told = [(part, 0, number > 0) for number, part in enumerate(parts) if part]
+    told += [(parts[0], at, False) for at in range(1, len(parts[0]))]
+    for part, at, also in told:
+        if part[at].explained >= CONSISTENT:
+            runner_up = part[at + 1] if len(part) > at + 1 else None
+            yield part[at], structs.replace(_diagnosis(part[at], runner_up, seen, where), also=also)
 
 
 def _diagnosis(finalist: Finalist, runner_up: Finalist | None, seen: Observed, where: str) -> Diagnosis:
@@ -224,17 +215,18 @@ def _diagnosis(finalist: Finalist, runner_up: Finalist | None, seen: Observed, w
     if runner_up is not None:
         second = f"runner-up: {runner_up.hypothesis.summary}, {runner_up.explained:.0%}"
     said = f"{where}{share} in {plural(len(wrong), 'intermediate')}, and what is right stays right; {second}"
-    # What the target makes for itself, its LSE, lies in memory that is not known here.
-    is_known = bool(of.taken) and of.tensor in seen.tensors
     # What is rounded where it is used may be exported right.
     says_wrong = () if of.dtype else tuple(row.name for row in TABLE if row.name in of.changes)
     return Diagnosis(
         of.fault, of.fault_class, of.summary, finalist.explained, (said, *finalist.said), fix=of.fix,
-        says_wrong=says_wrong, misread=_misread(of, seen) if is_known else None,
+        says_wrong=says_wrong, misread=_misread(of, seen),
     )  # fmt: skip
 
 
-def _misread(of: Hypothesis, seen: Observed) -> Misread:
-    tensor = seen.tensors[of.tensor]
+def _misread(of: Hypothesis, seen: Observed) -> Misread | None:
+    # What the target makes for itself, its LSE, lies in memory that is not known here.
+    tensor = seen.tensors.get(of.tensor)
+    if tensor is None or not of.taken:
+        return None
     shape, due = tuple(tensor.shape), tuple(tensor.stride())
     return Misread(tensor=of.tensor, along=of.axes, axes=axes_of(of.tensor, seen), sizes=shape, due=due, taken=of.taken)

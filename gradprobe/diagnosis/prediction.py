@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from ..numerics.evidence import LayoutRun, Measured
 from ..probing.experiment import Experiment, inputs_of
 from ..probing.measure import measure
 from ..probing.observe import execute
-from ..reference import Attention, Tile, evaluate
+from ..reference import Tile, evaluate
 from ..reference.attention import BY_ROW
 
 _FEW_SCORES, _FEW_ELEMENTS = 1 << 19, 1 << 24
@@ -52,17 +52,17 @@ def _observed(experiment: Experiment, measured: Measured, tensors: Mapping[str, 
     case = experiment.case
     x, trace, comparison = measured.x, measured.trace, measured.comparison
     actual = {name: value.double() for name, value in trace.values.items()}
-    right = {name: value.new_zeros(value.shape, dtype=bool) for name, value in actual.items()}  # type: ignore[call-overload]
+    right = {name: value.isnan() & False for name, value in actual.items()}
     expected, allowed = ({name: value * 0 for name, value in actual.items()} for _ in range(2))
     for tile in tiles_of(case, x):
         place, values = (tile.batch, tile.heads, tile.rows), evaluate(x, tile)
         budget = allowed_on(x, tile, values, comparison.precision, comparison.recovery)
-        for name in (name for name in BY_ROW if name in actual):
+        for name in actual.keys() & {*BY_ROW}:
             judged = judge(trace.values[name][place], values, budget, name)
             _, expected[name][place], allowed[name][place], right[name][place] = judged
-    for name in (name for name in actual if name not in BY_ROW):
+    for name in actual.keys() - {*BY_ROW}:
         _, expected[name], allowed[name], right[name] = comparison.judged(trace, name)
-    expected |= {name: value for name, value in comparison.expected.items() if name not in expected}
+    expected = {**comparison.expected, **expected}
     own = tuple(name for name, finding in comparison.findings.items() if finding.status == MISMATCH)
     launches = bool(experiment.backends)
     return _at_hand(Observed(case, x, actual, expected, right, own, tensors, allowed, measured, launches))
@@ -70,23 +70,21 @@ def _observed(experiment: Experiment, measured: Measured, tensors: Mapping[str, 
 
 def _at_hand(seen: Observed) -> Observed:
     """The same on the CPU where it is small: on a GPU, launches would dominate hundreds of small evaluations."""
-    case, storages = seen.case, [whole_storage(tensor) for tensor in seen.tensors.values()]
-    if not seen.x.q.is_cuda or case.scores > _FEW_SCORES or sum(map(len, storages)) > _FEW_ELEMENTS:
+    storages = {name: whole_storage(tensor) for name, tensor in seen.tensors.items()}
+    is_large = seen.case.scores > _FEW_SCORES or sum(map(len, storages.values())) > _FEW_ELEMENTS
+    if not seen.x.q.is_cuda or is_large:
         return seen
-    fields = {name: getattr(seen.x, name) for name in Attention.__dataclass_fields__}
-    x = replace(seen.x, **{name: value.cpu() for name, value in fields.items() if hasattr(value, "cpu")})
-    tensors = {
-        name: storage.cpu().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-        for (name, tensor), storage in zip(seen.tensors.items(), storages, strict=True)
-    }
+    inputs = {name: value.cpu() for name, value in vars(seen.x).items() if isinstance(value, Tensor)}
+    tensors = dict[str, Tensor]()
+    for name, tensor in seen.tensors.items():
+        tensors[name] = storages[name].cpu().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     moved: dict[str, Any] = {}
     for of in ("actual", "expected", "right", "allowed"):
         moved[of] = {name: value.cpu() for name, value in getattr(seen, of).items()}
-    return replace(seen, x=x, tensors=tensors, **moved)
+    return replace(seen, x=replace(seen.x, **inputs), tensors=tensors, **moved)
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     """What would come, by intermediate."""
 
     values: Mapping[str, Tensor]
@@ -119,6 +117,8 @@ def predict(
     if precision is None:
         return Prediction(finished, {})
     whole.bounds |= {name: whole.bound(name, whole.values[name], precision) for name in whole.squares}
-    dtypes = {name: value.dtype for name, value in seen.measured.trace.values.items()}
-    rounding = {name: output_rounding(whole.values[name], bound, dtypes[name]) for name, bound in whole.bounds.items()}
-    return Prediction(finished, {name: bound + rounding[name] for name, bound in whole.bounds.items()})
+    bounds = dict[str, Tensor]()
+    for name, bound in whole.bounds.items():
+        dtype = seen.measured.trace.values[name].dtype
+        bounds[name] = bound + output_rounding(whole.values[name], bound, dtype)
+    return Prediction(finished, bounds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -57,12 +57,8 @@ class Finalist:
         prediction might have been that would have counted as well; n hypotheses take log2(n) off. What a hypothesis
         says of the numbers that came, it does not guess.
         """
-        bits = sum(each.bits for each in (self.explanation, self.again) if each is not None)
+        bits = self.explanation.bits + (self.again.bits if self.again is not None else 0.0)
         return not self.hypothesis.is_plain and bits < math.log2(self.tried) + _SURE
-
-    @property
-    def is_sure(self) -> bool:
-        return self.explained >= NAMED and not self.is_by_chance
 
 
 def ranked(seen: Observed) -> list[Finalist]:
@@ -73,13 +69,11 @@ def ranked(seen: Observed) -> list[Finalist]:
     rough = halved(lambda some: [tester.roughly(hypothesis) for hypothesis in some], every)
     least = max(_ROUGHLY, max(rough) / 2)
     likely = sorted((at for at, share in enumerate(rough) if share >= least), key=lambda at: -rough[at])[:_FINALISTS]
-    tested = {
-        at: found for at, found in zip(likely, _fully(tester, [every[at] for at in likely], len(every)), strict=True)
-    }
-    order = sorted(tested, key=lambda at: (-round(tested[at].explained, 3), *_denied(tested[at], seen), at))
+    tested = _fully(tester, [every[at] for at in sorted(likely)], len(every))
     best: dict[str, Finalist] = {}
-    for at in order:
-        best.setdefault(every[at].fault, tested[at])
+    # Of those that explain as much, the first of the table.
+    for finalist in sorted(tested, key=lambda found: (-round(found.explained, 3), *_denied(found, seen))):
+        best.setdefault(finalist.hypothesis.fault, finalist)
     return list(best.values())
 
 
@@ -111,7 +105,7 @@ def in_parts(experiment: Experiment, assigned: Assigned, seen: Observed) -> list
     Where none explains nearly all, those of what the best one explains wholly, and those of the rest: if each part is
     explained, they are several faults.
     """
-    tested = fitting(experiment, assigned, seen)
+    tested = _fitting(experiment, assigned, seen)
     if not tested or tested[0].explained >= NAMED:
         return [tested]
     whole = tested[0].explanation.whole
@@ -119,32 +113,29 @@ def in_parts(experiment: Experiment, assigned: Assigned, seen: Observed) -> list
     if whole.isdisjoint(seen.own) or rest.isdisjoint(seen.own):
         return [tested]
     # What is right stands beside each of them: a fault that would have made it wrong is none.
-    parts = [seen.right.keys() - rest, seen.right.keys() - whole]
-    found = [each for names in parts for each in in_parts(experiment, assigned, seen.of(names))]
+    found = list[list[Finalist]]()
+    for names in (seen.right.keys() - rest, seen.right.keys() - whole):
+        found += in_parts(experiment, assigned, seen.of(names))
     return found if all(each and each[0].explained >= NAMED for each in found) else [tested]
 
 
-def fitting(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[Finalist]:
+def _fitting(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[Finalist]:
     """The hypotheses that explain a run, best first; those that may be called its cause explain a second draw too."""
     tested = ranked(seen)
     named = [found for found in tested if found.explained >= NAMED]
     second = _second(experiment, assigned, seen.right) if named else None
-    held = [*_tested_again(named[:_HELD], second, experiment)]
-    # What was not held against the second draw stands behind what was, or is not told where nothing held.
-    is_held = any(found.is_sure for found in held)
-    others = [found for found in tested if found not in (named[: len(held)] if is_held else named)]
-    found = [found for found in (*held, *others) if not found.is_by_chance]
-    return sorted(found, key=lambda found: -round(found.explained, 3))
-
-
-def _tested_again(named: Sequence[Finalist], second: Tester | None, experiment: Experiment) -> Iterator[Finalist]:
-    """Those tested on a second draw, until none that is left can explain more than one that holds."""
-    best = 0.0
-    for finalist in named:
+    held, best = list[Finalist](), 0.0
+    for finalist in named[:_HELD]:
+        # None that is left can explain more than one that holds.
         if best and round(finalist.explained, 3) <= round(best, 3):
-            return
-        yield (held := _again(finalist, second, experiment))
-        best = max(best, held.explained if held.is_sure else 0.0)
+            break
+        held.append(_again(finalist, second, experiment))
+        if held[-1].explained >= NAMED and not held[-1].is_by_chance:
+            best = max(best, held[-1].explained)
+    # What was not held against the second draw stands behind what was, or is not told where nothing held.
+    before = named[: len(held)] if best else named
+    found = [each for each in (*held, *(one for one in tested if one not in before)) if not each.is_by_chance]
+    return sorted(found, key=lambda found: -round(found.explained, 3))
 
 
 def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) -> Tester | None:

@@ -27,8 +27,8 @@ _BY_CHANCE = 2
 _LEAST_CHANCE = 2.0**-40
 # Of a rough test, which only chooses what is tested in full: relative errors.
 _ROUGH = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
-# What a buffer is made of: where none of it changes, its right values and a fault's own are the same.
-_BEHIND = {"O": frozenset({"LSE", "P", "O"}), "delta": frozenset({"LSE", "P", "O", "dP", "delta"})}
+_OF_O = frozenset({"LSE", "P", "O"})
+_OF_DELTA = _OF_O | {"dP", "delta"}
 
 Buffers = Mapping[str, Tensor]
 Place = tuple[int | slice, ...]
@@ -38,9 +38,9 @@ Place = tuple[int | slice, ...]
 class Score:
     """What one prediction of one intermediate is good for."""
 
-    reproduced: int
+    reproduced: int = 0
     """Wrong elements that it reproduces."""
-    spoilt: int
+    spoilt: int = 0
     """Right elements that it would make wrong."""
     bits: float = 0.0
     """How unlikely it is that a prediction of something else reproduces as many, as a negative logarithm to base 2."""
@@ -48,9 +48,6 @@ class Score:
     @property
     def gain(self) -> int:
         return self.reproduced - self.spoilt
-
-
-_NOTHING = Score(0, 0)
 
 
 @dataclass(frozen=True)
@@ -89,16 +86,18 @@ class Tester:
         """What a hypothesis explains, of each intermediate in whichever kernels explain most; else right arithmetic."""
         best, active, contradicted = dict(self._of_right_arithmetic), set[str](), len(self._wrong)
         for variant, buffers in self._ways(hypothesis, self._every):
-            found = self._scores(variant, buffers, self._may_be_nan(hypothesis))
-            contradicted = min(contradicted, sum(not self._wrong[name] and of.spoilt > 0 for name, of in found.items()))
+            found, denied, is_whole = self._scores(variant, buffers, self._may_be_nan(hypothesis)), 0, True
             for name, score in found.items():
-                if self._wrong[name] and score.gain > max(0, best[name].gain):
+                if not self._wrong[name]:
+                    denied += score.spoilt > 0
+                    continue
+                is_whole &= score.gain == self._wrong[name]
+                if score.gain > max(0, best[name].gain):
                     best[name] = score
                     active.add(name)
+            contradicted = min(contradicted, denied)
             # Of several ways the one that leaves right what came right tells how well it fits.
-            if not contradicted and all(
-                of.gain == self._wrong[name] for name, of in found.items() if self._wrong[name]
-            ):
+            if is_whole and not contradicted:
                 break
         return self._explanation(best, frozenset(active), contradicted)
 
@@ -109,14 +108,13 @@ class Tester:
         shares = [scores[name].reproduced / wrong[name] for name in self.seen.own if name in wrong]
         of_own = sum(shares) / len(shares) if shares else 1.0
         reproduced = min(sum(of.reproduced for of in scores.values()) / sum(wrong.values()), of_own)
-        kept = [1 - max(0, scores[name].spoilt - _BY_CHANCE) / self._count_right(name) for name in active]
+        kept, bits = 1.0, 0.0
+        for name in active:
+            right = max(1, self.seen.right[name].numel() - self._wrong[name])
+            kept = min(kept, 1 - max(0, scores[name].spoilt - _BY_CHANCE) / right)
+            bits += scores[name].bits
         whole = frozenset(name for name, count in wrong.items() if scores[name].gain >= NAMED * count)
-        bits = sum(scores[name].bits for name in active)
-        explained = reproduced * min(kept, default=1.0)
-        return Explanation(reproduced, explained, active, whole, bits, wrong, contradicted)
-
-    def _count_right(self, name: str) -> int:
-        return max(1, self.seen.right[name].numel() - self._wrong[name])
+        return Explanation(reproduced, reproduced * kept, active, whole, bits, wrong, contradicted)
 
     def _scores(self, variant: Variant, buffers: Buffers, not_finite: bool) -> dict[str, Score]:
         precision = self.seen.measured.comparison.precision
@@ -127,7 +125,7 @@ class Tester:
     def _of_right_arithmetic(self) -> dict[str, Score]:
         """What is explained by the LSE, O and delta that came, and no fault besides."""
         found = self._scores(self._plain, self._branches[0], self._has_shape_of_nan)
-        return {name: score if score.gain > 0 else _NOTHING for name, score in found.items()}
+        return {name: score if score.gain > 0 else Score() for name, score in found.items()}
 
     def roughly(self, hypothesis: Hypothesis) -> float:
         """About the share that it explains where the run first went wrong, without what is only inherited there.
@@ -143,18 +141,17 @@ class Tester:
         return self._rough_shares(Hypothesis("", "", "", not_finite=True))
 
     def _rough_shares(self, hypothesis: Hypothesis) -> dict[str, float]:
-        variant, not_finite = hypothesis.variant(self._plain), self._may_be_nan(hypothesis)
-        places: Mapping[str, Place] = self._here
-        where: tuple[Tile, ...] = (self._tile,)
+        places, where = self._here, (self._tile,)
         wanted: Collection[str] | None = {*places, *BUFFERS}
-        if variant.finish or variant.share is not None or not places:
+        is_of_several = hypothesis.finish is not None or hypothesis.share is not None
+        if is_of_several or not places:
             places, where, wanted = dict.fromkeys(self.seen.own, ()), self._every, None
         most = dict.fromkeys(places, 0)
-        for way, buffers in self._ways(hypothesis, where, wanted):
-            predicted = predict(self.seen, way, buffers, where, wanted=wanted)
+        for variant, buffers in self._ways(hypothesis, where, wanted):
+            predicted = predict(self.seen, variant, buffers, where, wanted=wanted)
             for name, place in places.items():
-                came = self._judgement(name, place)
-                near = _near(came, predicted.values[name][place], self._allowed(name, predicted, place), not_finite)
+                came, allowed = self._judgement(name, place), self._allowed(name, predicted, place)
+                near = _near(came, predicted.values[name][place], allowed, self._may_be_nan(hypothesis))
                 # As many as it reproduces more than it spoils.
                 most[name] = max(most[name], int(near.sum()) - int(came.right.sum()))
         wrong = {name: int((~self.seen.right[name][place]).sum()) for name, place in places.items()}
@@ -172,12 +169,14 @@ class Tester:
     @cached_property
     def _here(self) -> dict[str, Place]:
         """Where it is of each intermediate that is wrong by itself there."""
-        tile = self._tile
-        group = tile.heads.stop - tile.heads.start
-        places: dict[str, Place] = dict.fromkeys(BY_ROW, (tile.batch, tile.heads))
-        places |= dict.fromkeys(("dK", "dV"), (tile.batch, tile.heads.start // group))
-        found = {name: places[name] for name in self.seen.own if name in places}
-        return {name: place for name, place in found.items() if not bool(self.seen.right[name][place].all())}
+        batch, heads = self._tile.batch, self._tile.heads
+        key_head, found = heads.start // (heads.stop - heads.start), dict[str, Place]()
+        for name in self.seen.own:
+            if name in (*BY_ROW, "dK", "dV"):
+                place = batch, heads if name in BY_ROW else key_head
+                if not bool(self.seen.right[name][place].all()):
+                    found[name] = place
+        return found
 
     def _ways(
         self, hypothesis: Hypothesis, where: Sequence[Tile], wanted: Collection[str] | None = None
@@ -189,33 +188,26 @@ class Tester:
             wanted: from `reference.evaluate`.
         """
         variant, changes = hypothesis.variant(self._plain), hypothesis.changes
-        yield from ((variant, buffers) for buffers in self._branches_of(changes))
-        for names in self._stores:
+        # Where nothing changes that a buffer is made of, its right values and a fault's own are the same.
+        different = 1 if not changes & _OF_DELTA else 2 if not changes & _OF_O else 3
+        for buffers in self._branches[:different]:
+            yield variant, buffers
+        hidden = tuple(name for name in BUFFERS if name not in self.seen.actual)
+        stores = [(name,) for name in ("LSE", "delta") if name in hidden]
+        stores += [hidden] if {"LSE", "O"} & set(hidden) and "delta" in hidden else []
+        for names in stores:
             if changes & set(names):
                 yield self._plain, {**self._branches[0], **self._stored(names, variant, where, wanted or BUFFERS)}
 
     @cached_property
     def _branches(self) -> tuple[Buffers, ...]:
         """What kernels may have found in LSE, O and delta: what came, else the right values or the fault's own."""
-        seen = self.seen
-        came = {name: seen.actual[name] for name in BUFFERS if name in seen.actual}
-        right = {name: seen.expected[name] for name in BUFFERS if name not in came and name in seen.expected}
+        actual, expected = self.seen.actual, self.seen.expected
+        came = {name: actual[name] for name in BUFFERS if name in actual}
+        right = {name: expected[name] for name in BUFFERS if name in expected}
         without_delta = {name: value for name, value in right.items() if name != "delta"}
-        choices = {tuple(choice): {**came, **choice} for choice in (right, without_delta, {})}
-        return tuple(choices.values())
-
-    def _branches_of(self, changes: frozenset[str]) -> Sequence[Buffers]:
-        """The sets of buffers that differ for faults in these intermediates."""
-        if not changes & _BEHIND["delta"]:
-            return self._branches[:1]
-        return self._branches if changes & _BEHIND["O"] else self._branches[:2]
-
-    @cached_property
-    def _stores(self) -> tuple[tuple[str, ...], ...]:
-        """What one kernel may have stored wrongly for others, of what the target does not expose."""
-        hidden = tuple(name for name in BUFFERS if name not in self.seen.actual)
-        alone = tuple((name,) for name in ("LSE", "delta") if name in hidden)
-        return (*alone, hidden) if {"LSE", "O"} & set(hidden) and "delta" in hidden else alone
+        choices = [{**of, **came} for of in (right, without_delta, {})]
+        return tuple({tuple(choice): choice for choice in choices}.values())
 
     def _stored(
         self, names: Sequence[str], variant: Variant, where: Sequence[Tile], wanted: Collection[str]
@@ -251,14 +243,16 @@ class Tester:
         allowed = self._allowed(name, predicted)
         near, off = _near(came, value, allowed, not_finite), (came.actual - came.expected).abs()
         room = came.bound.maximum(allowed.minimum(off / SHARPER))
+        is_more = value.abs() > room
         # A 0 is reproduced by a 0, and not by a number whose own bound is so wide that it takes in 0.
-        reproduced = near & ~came.right & ~((came.actual == 0) & (value.abs() > room))
+        reproduced = near & ~came.right & ~((came.actual == 0) & is_more)
         # All of a head exactly 0 is no small number: only what gives 0 explains that.
         flushed = value.abs() <= torch.finfo(self.seen.measured.trace.values[name].dtype).tiny
         reproduced &= flushed | ~_is_nothing(came.actual)
-        # A NaN is one of two, and so is a 0: nothing flows for many reasons.
-        plain = off.isfinite() & (value.abs() > room)
-        bits = _bits(room[reproduced], off.masked_fill(~plain, 0.0)[reproduced])
+        # How unlikely it is that predictions of something else, off by up to as much, lie as near. A NaN is one of two,
+        # and so is a 0: nothing flows for many reasons.
+        chance = (room / off).masked_fill(~(off.isfinite() & is_more) | (off == 0), 0.5).clamp(_LEAST_CHANCE, 1.0)
+        bits = float(-chance[reproduced].log2().sum())
         return Score(int(reproduced.sum()), int((~near & came.right).sum()), bits)
 
     def _allowed(self, name: str, predicted: Prediction, place: Place = ()) -> Tensor:
@@ -268,9 +262,8 @@ class Tester:
             rough = _ROUGH[self.seen.case.dtype]
             return ROOM * self.seen.allowed[name][place] + rough * expected.abs().nan_to_num(0.0, 0.0, 0.0)
         # A fault makes values larger than bounds were made for.
-        reference, largest = (
-            float(of.abs().nan_to_num(0.0, 0.0, 0.0).max()) for of in (self.seen.expected[name], expected)
-        )
+        both = self.seen.expected[name], expected
+        reference, largest = (float(of.abs().nan_to_num(0.0, 0.0, 0.0).max()) for of in both)
         growth = max(1.0, largest / reference) if reference else 1.0
         return ROOM * predicted.bounds[name].nan_to_num(0.0) * growth
 
@@ -292,9 +285,3 @@ def _near(came: Judgement, predicted: Tensor, allowed: Tensor, not_finite: bool)
     near = (actual == predicted) | (error <= came.bound) | ((error <= allowed) & ~(error > sharp))
     near |= ~actual.isfinite() & ~predicted.isfinite() & (predicted != expected) if not_finite else False
     return near
-
-
-def _bits(room: Tensor, off: Tensor) -> float:
-    """How unlikely it is that predictions of something else, off by up to as much, lie as near; 1 where `off` is 0."""
-    chance = (room / off).masked_fill(off == 0, 0.5).clamp(_LEAST_CHANCE, 1.0)
-    return float(-chance.log2().sum())

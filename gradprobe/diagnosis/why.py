@@ -18,8 +18,7 @@ from ..numerics.rows import rows_of
 from ..probing.experiment import Experiment
 from .behaviour import Again, later_call_differs
 from .causes import CauseSearch
-from .facts import facts_about
-from .layouts import failing_layouts
+from .layouts import facts_about, failing_layouts
 from .lines import of_strays
 from .prediction import observed_in
 from .smaller import MOST_SCORES, smaller_failing
@@ -99,18 +98,16 @@ def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: Seque
 
 def _conventions(runs: Sequence[LayoutRun]) -> dict[Diagnosis, tuple[str, ...]]:
     """The exports that --strict alone counts as wrong, since they follow a convention, each with its layouts."""
-    shown: dict[tuple[str, str], tuple[str, ...]] = {}
-    for run in runs:
-        measured = run.measured if run.measured is not None and run.measured.as_read is not None else None
-        for of in measured.conventions if measured is not None else ():
-            shown[of.name, of.relation] = (*shown.get((of.name, of.relation), ()), run.layout)
     found: dict[Diagnosis, tuple[str, ...]] = {}
-    for (name, relation), layouts in shown.items():
-        summary = f"exports {relation} as {name}, another convention; the gradients made of it are right"
-        said = ("--strict counts it as wrong; without --strict it is a note",)
-        fault, fix, also = f"convention/{name}", f"return {name} itself, or leave out --strict", bool(found)
-        found[Diagnosis(fault, "A", summary, 1.0, said, fix=fix, also=also, says_wrong=(name,))] = layouts
-    return found
+    for run in runs:
+        measured = run.measured
+        for of in measured.conventions if measured is not None and measured.as_read is not None else ():
+            summary = f"exports {of.relation} as {of.name}, another convention; the gradients made of it are right"
+            said = ("--strict counts it as wrong; without --strict it is a note",)
+            fault, fix = f"convention/{of.name}", f"return {of.name} itself, or leave out --strict"
+            export = Diagnosis(fault, "A", summary, 1.0, said, fix=fix, says_wrong=(of.name,))
+            found[export] = (*found.get(export, ()), run.layout)
+    return {structs.replace(one, also=at > 0): layouts for at, (one, layouts) in enumerate(found.items())}
 
 
 def _beside_exports(
@@ -127,9 +124,10 @@ def _beside_exports(
         if measured is not None and not measured.comparison.matches:
             left.append(replace(run, measured=measured))
     reasons = _reasons_of(lenient, left, memory)
-    others = (structs.replace(one, also=True) if one in reasons.causes else one for one in reasons.diagnoses)
-    shown = {**reasons.shown, **{one.fault: layouts for one, layouts in exports.items()}}
-    return replace(reasons, diagnoses=(*exports, *others), shown=shown, is_beyond_edits=not reasons.causes)
+    is_beyond_edits = not reasons.causes
+    for export, layouts in reversed(exports.items()):
+        reasons = reasons.led_by(export, (), layouts)
+    return replace(reasons, is_beyond_edits=is_beyond_edits)
 
 
 def _of_a_smaller_case(experiment: Experiment, failing: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
@@ -192,14 +190,16 @@ def told_once(found: Sequence[Diagnosis], memory: Sequence[Diagnosis]) -> tuple[
     twins, unwritten = {one.fault: one for one in memory}, [one for one in memory if one.kind == "unwritten"]
     # What depends on memory that nothing wrote is the one tensor that is read so.
     read = unwritten[0] if len({one.fault for one in unwritten}) == 1 else None
-    joined, told = list(found), set[str]()
-    for at, cause in enumerate(found):
-        twin = twins.get(cause.fault, read if cause.kind == "unwritten" else None)
-        if twin is not None and cause.is_named:
+    joined, told = list[Diagnosis](), set[str]()
+    for cause in found:
+        twin = twins.get(cause.fault, read if cause.kind == "unwritten" else None) if cause.is_named else None
+        if twin is not None:
             lines = {(where.file, where.line): where for where in (*twin.where, *cause.where)}
             evidence = (*cause.evidence, twin.summary)
-            joined[at] = structs.replace(cause, evidence=evidence, where=tuple(lines.values()))
             told.add(twin.fault)
+            joined.append(structs.replace(cause, evidence=evidence, where=tuple(lines.values())))
+        else:
+            joined.append(cause)
     return joined, [one for one in memory if one.fault not in told]
 
 
@@ -213,14 +213,14 @@ def in_order(
     """
     named = [one for one in found if one.is_named]
     cause = named[0] if named else None
-    is_about_them = cause is not None and tensor_of(cause) in {tensor_of(one) for one in memory}
-    first = [
-        one
-        for one in memory
+    accused = {tensor_of(one) for one in memory}
+    first = list[Diagnosis]()
+    for one in memory:
+        is_here = cause is None or one.fault in here
+        is_about_them = cause is not None and tensor_of(cause) in accused
         # What was seen to wrap around says why an access goes elsewhere.
-        if one.kind == "wrap"
-        or ((cause is None or one.fault in here) and _comes_first(one, cause, seen, is_about_them=is_about_them))
-    ]
+        if one.kind == "wrap" or (is_here and _comes_first(one, cause, seen, is_about_them=is_about_them)):
+            first.append(one)
     return list(dict.fromkeys([*first, *named, *memory, *found]))
 
 
@@ -229,7 +229,8 @@ def _comes_first(memory: Diagnosis, cause: Diagnosis | None, seen: Observed, *, 
 
     A race does, unless the cause stores that very tensor elsewhere, or where it is to add, or is seen to read elsewhere
     in its kernel: programs that take too little of their number race too. An access outside and a read of what nothing
-    wrote do in the kernels of what is wrong, unless the cause is about the tensor of any of them.
+    wrote do in the kernels of what is wrong, unless the cause is about the tensor of any of them. An input that is
+    overwritten may be so after its last read.
     """
     if memory.fault_class == "RACE":
         kernel = cause.where[0].kernel if cause and cause.kind == "load" and cause.where else ""
@@ -237,19 +238,14 @@ def _comes_first(memory: Diagnosis, cause: Diagnosis | None, seen: Observed, *, 
             return False
         if not (cause and cause.kind in ("store", "accumulation") and tensor_of(cause) == tensor_of(memory)):
             return True
-    return not is_about_them and _in_kernel_of(memory, seen.own)
+    if is_about_them or memory.kind == "overwritten":
+        return False
+    # P, dP and dS are computed in several kernels.
+    kernels = [where.kernel for where in memory.where]
+    named = any(is_named_after(kernel, name) for kernel in kernels for name in seen.own)
+    return named or not {"P", "dP", "dS"}.isdisjoint(seen.own)
 
 
 def tensor_of(diagnosis: Diagnosis) -> str:
+    """The tensor that a fault is about, in small letters."""
     return diagnosis.fault.partition("/")[2].partition("-")[0].lower()
-
-
-def _in_kernel_of(memory: Diagnosis, own: Sequence[str]) -> bool:
-    """Whether a finding lies in a kernel that computes one of these; P, dP and dS are computed in several.
-
-    An input that is overwritten may be so after its last read.
-    """
-    if memory.kind == "overwritten":
-        return False
-    anywhere = bool({"P", "dP", "dS"} & set(own))
-    return anywhere or any(is_named_after(where.kernel, name) for where in memory.where for name in own)

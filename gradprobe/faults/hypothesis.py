@@ -98,7 +98,7 @@ class Hypothesis:
         """The computation of a problem that has this fault."""
         of = {name: wide(value) for name, value in self.reads.items()}
         found = {DERIVED[name]: of.pop(name) for name in DERIVED.keys() & of.keys()}
-        of["kept"] = {} if of or self.sees != "valid" else plain.kept
+        of["memo"] = {} if of or self.sees != "valid" else plain.memo
         of |= {name: getattr(self, name) for name in ("made", "sees", "share", "finish")}
         return replace(plain, found=found, **of)
 

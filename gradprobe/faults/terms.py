@@ -108,9 +108,9 @@ _TERMS: Mapping[str, tuple[Hypothesis, ...]] = {
                  dP="dP * (1 - dropout)"),
         _dropout("dv", "dropout is left out of dV: P^T dO of all of P", dV="product('dV', P)"),
         _dropout("dv", "dV is made of the entries that were kept, and not scaled",
-                 dV="product('dV', P * kept_share * (1 - dropout))"),
+                 dV="product('dV', P * kept * (1 - dropout))"),
         _dropout("dp", "dropout is left out of dP", dP="dpe * valid"),
-        _dropout("ds", "dS is made of P after dropout, where P before it is meant", dS="dS * kept_share"),
+        _dropout("ds", "dS is made of P after dropout, where P before it is meant", dS="dS * kept"),
     ),
 }  # fmt: skip
 """By family, and by the input or option without which there is no such term."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from dataclasses import dataclass, field
@@ -25,6 +24,26 @@ BUFFERS = ("LSE", "O", "delta")
 """What one kernel stores for another."""
 
 
+_NAMES = {
+    "place": "(tile.batch, tile.heads)",
+    "diagonal": "x.diagonal(tile)",
+    "first_key": "(i + reach[0]).clamp(0, n_keys)",  # [m, 1] the keys that a row may see, by causal and the window
+    "end_key": "(i + reach[1]).clamp(0, n_keys)",  # [m, 1] exclusive
+    "first_row": "(j - reach[1] + 1).clamp(0, n_rows)",  # [1, n] the rows that may see a key
+    "end_row": "(j - reach[0] + 1).clamp(0, n_rows)",
+    "dead": "~valid.any(-1, keepdim=True)",  # [h or 1, m, 1] the rows that see no key
+    "scores": "scale * q @ k.mT",
+    "tanh": "(scores / softcap).tanh()",
+    "slope": "1.0 if softcap is None else 1 - tanh**2",  # the softcap's derivative
+    "spread": "dP - delta[..., None]",
+    # what multiplies V: relu(P + tau / (i + 1)) in the lazy family, P with dropout in the other
+    "pe": "z(i + 1.0).relu() * valid if family == 'lazy' else P if keep is None else P * kept",
+    "kept": "kept_share(x, tile)",  # [h, m, n] by what dropout multiplies
+    "nan": "float('nan')",
+}
+"""What formulas call by a name."""
+
+
 @cache
 def _compiled(expression: str) -> CodeType:
     return compile(expression, expression, "eval")
@@ -45,12 +64,14 @@ class Place:
         except AttributeError:
             raise KeyError(name) from None
 
-    def value(self, formula: Formula) -> Tensor:
+    def __getattr__(self, name: str) -> Any:
+        return self.value(_NAMES[name]) if name in _NAMES else getattr(self.x, name)
+
+    def value(self, formula: Formula) -> Any:
         """What a formula gives here."""
         if callable(formula):
             return formula(self)
-        found: Tensor = eval(_compiled(formula), {}, self)  # type: ignore[arg-type]
-        return found
+        return eval(_compiled(formula), {"kept_share": kept_share}, self)  # type: ignore[arg-type]
 
     @cached_property
     def valid(self) -> Tensor:
@@ -64,10 +85,6 @@ class Place:
         return Attention.valid(other, self.tile)
 
     @cached_property
-    def diagonal(self) -> Tensor:
-        return self.x.diagonal(self.tile)
-
-    @cached_property
     def reach(self) -> tuple[int, int]:
         """From where to where (exclusive) a row sees keys, from its own number on, by causal and the window alone."""
         x, everything = self.x, 2 * (self.x.n_query + self.x.n_key)
@@ -76,26 +93,6 @@ class Place:
         left, right = x.window or (-1, -1)
         right = 0 if x.causal else right
         return shift - (everything if left < 0 else left), shift + 1 + (everything if right < 0 else right)
-
-    @property
-    def first_key(self) -> Tensor:
-        """[m, 1] the first key that a row may see, by causal and the window."""
-        return (self.i + self.reach[0]).clamp(0, self.n_keys)
-
-    @property
-    def end_key(self) -> Tensor:
-        """[m, 1] the end of these keys."""
-        return (self.i + self.reach[1]).clamp(0, self.n_keys)
-
-    @property
-    def first_row(self) -> Tensor:
-        """[1, n] the first row that may see a key."""
-        return (self.j - self.reach[1] + 1).clamp(0, self.n_rows)
-
-    @property
-    def end_row(self) -> Tensor:
-        """[1, n] the end of these rows."""
-        return (self.j - self.reach[0] + 1).clamp(0, self.n_rows)
 
     def tile_sees(self, rows: int, keys: int) -> Tensor:
         """[m, n] bool: keys whose tile has any that a causal mask shows to the last row of this row's tile."""
@@ -119,7 +116,6 @@ class Scope(Place):
     """
 
     x: Variant
-    nan = math.nan
 
     def __init__(self, x: Variant, tile: Tile, buffers: Mapping[str, Tensor]) -> None:
         """
@@ -130,14 +126,6 @@ class Scope(Place):
         self.q, self.k, self.v, self.do = x.tensors(tile)
         self.altered: dict[str, Tensor] = {}
         self._buffers = buffers
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.x, name)
-
-    @property
-    def place(self) -> tuple[int, slice]:
-        """The batch and the heads."""
-        return self.tile.batch, self.tile.heads
 
     @cached_property
     def valid(self) -> Tensor:
@@ -150,43 +138,9 @@ class Scope(Place):
         return self.x.once("S", self.tile, lambda: evaluate(self.x, self.tile)["S"])
 
     @property
-    def scores(self) -> Tensor:
-        """[h, m, n] scale * Q K^T."""
-        return self.x.scale * self.q @ self.k.mT
-
-    @property
-    def tanh(self) -> Tensor:
-        """[h, m, n] tanh(S / softcap)."""
-        assert self.x.softcap is not None
-        return (self.scores / self.x.softcap).tanh()
-
-    @property
-    def slope(self) -> Tensor | float:
-        """[h, m, n] the softcap's derivative, 1 without one."""
-        return 1.0 if self.x.softcap is None else 1 - self.tanh**2
-
-    @property
-    def dead(self) -> Tensor:
-        """[h or 1, m, 1] bool: the rows that see no key."""
-        return ~self.valid.any(-1, keepdim=True)
-
-    @property
-    def kept_share(self) -> Tensor:
-        """[h, m, n] by what dropout multiplies."""
-        share = kept_share(self.x, self.tile)
-        assert share is not None
-        return share
-
-    @property
     def dpe(self) -> Tensor:
         """[h, m, n] dO V^T, before any mask."""
         return self.x.once("unmasked dP", self.tile, lambda: self.do @ self.v.mT)
-
-    @property
-    def spread(self) -> Tensor:
-        """[h, m, n] dP - delta."""
-        found: Tensor = self.dP - self.delta[..., None]
-        return found
 
     def z(self, divisor: Tensor) -> Tensor:
         """[h, m, n] P + tau / (i + 1) of the lazy family, or over another divisor."""
@@ -194,17 +148,9 @@ class Scope(Place):
         found: Tensor = self.P + self.x.tau[self.tile.heads, None, None] / divisor
         return found
 
-    @property
-    def pe(self) -> Tensor:
-        """[h, m, n] what multiplies V: relu(P + tau / (i + 1)) in the lazy family, P with dropout in the other."""
-        if self.x.family == "lazy":
-            return self.z(self.i + 1.0).relu() * self.valid
-        share, p = kept_share(self.x, self.tile), self.P
-        return p if share is None else p * share  # type: ignore[no-any-return]
-
     def operand(self, name: str) -> Tensor:
         """An input, or the intermediate that kernels multiply under a name: of P what stands in its place."""
-        found: Tensor = self.pe if name == "P" else self[name]
+        found: Tensor = self["pe" if name == "P" else name]
         return found
 
     def product(self, result: str, matrix: Tensor | None = None, other: Tensor | None = None) -> Tensor:
@@ -247,7 +193,7 @@ class Variant(Attention):
     share: Tensor | None = None
     """[Hkv, H] how often each query head is added to each key head's gradients; None: each to its own."""
     finish: Finish | None = None
-    kept: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False, compare=False)
+    memo: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False, compare=False)
     """What was made once; of all variants that have their inputs and masks in common."""
 
     def __post_init__(self) -> None:
@@ -264,9 +210,9 @@ class Variant(Attention):
 
     def once(self, name: str, tile: Tile, make: Callable[[], Made]) -> Made:
         key = name, str(tile)
-        if key not in self.kept:
-            self.kept[key] = make()
-        made: Made = self.kept[key]
+        if key not in self.memo:
+            self.memo[key] = make()
+        made: Made = self.memo[key]
         return made
 
     def on(self, tile: Tile, buffers: Mapping[str, Tensor], wanted: Collection[str] | None = None) -> dict[str, Tensor]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..diagnosis.contiguous import with_contiguous
 from ..diagnosis.edits.tried import with_edits
-from ..diagnosis.length import with_length
+from ..diagnosis.refusals import with_contiguous, with_length
 from ..diagnosis.why import Reasons, reasons_of
 from ..model.allowance import Allowance
 from ..model.assignment import run_name

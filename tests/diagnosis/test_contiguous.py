@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gradprobe.diagnosis.contiguous import with_contiguous
+from gradprobe.diagnosis.refusals import with_contiguous
 from gradprobe.diagnosis.why import Reasons
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.report import Diagnosis, Where, causes_among
