@@ -65,10 +65,12 @@ def left_out(seen: Observed) -> Iterator[Hypothesis]:
     for name, words in _INPUTS.items():
         tensor, fault, wrong = getattr(seen.x, name), f"mask/{name}", SCORED | {"dSink"}
         if tensor is not None:
-            # Left out, a sink is a logit of minus infinity.
-            nothing = tensor * 0.0 - (torch.inf if name == "sinks" else 0.0)
+            # Left out, a sink is a logit of minus infinity, and LSE another than was stored.
+            nothing, made = tensor * 0.0, dict[str, Formula]()
+            if name == "sinks":
+                nothing, made = nothing - torch.inf, {"LSE": "formula"}
             without, turned = {name: nothing}, {name: -tensor}
-            yield Hypothesis(fault, "M1", f"{words} left out", wrong=wrong, reads=without, tensor=name)
+            yield Hypothesis(fault, "M1", f"{words} left out", made, wrong=wrong, reads=without, tensor=name)
             yield Hypothesis(fault, "M1", f"{words} taken with the other sign", wrong=SCORED, reads=turned)
     if seen.x.softcap is not None:
         made = {"P": "P * (scores - softcap * tanh).exp()"}

@@ -112,7 +112,7 @@ class Scope(Place):
     """What a formula may use of the tile that is being computed; the reference takes it for given values.
 
     Its names are the inputs of the tile, what was computed on so far, and the options of the problem; the intermediate
-    that is made otherwise has its right value.
+    that is made otherwise has its right value, or what was stored of it; `formula` is what it is computed to.
     """
 
     x: Variant
@@ -163,6 +163,7 @@ class Scope(Place):
 
     def get(self, name: str, value: Tensor) -> Tensor:
         """The value that the computation goes on with; what is stored under the name is made from `value` alone."""
+        self.formula = value
         found = self._made(name, value)
         if found is not value:
             self.altered[name] = found
