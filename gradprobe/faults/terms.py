@@ -77,6 +77,7 @@ _TERMS: Mapping[str, tuple[Hypothesis, ...]] = {
         _slope("is 1 - T^2, of scores T not divided by the softcap", "1 - (softcap * tanh) ** 2"),
         _slope("is divided by the softcap once more", "(1 - tanh ** 2) / softcap"),
         _slope("is applied twice", "(1 - tanh ** 2) ** 2"),
+        _slope("is 1 - tanh(S)^2, of S not divided by the softcap", "1 - scores.tanh() ** 2"),
     ),
     "tau": (
         *_position("i + 2", "i + 2.0"),
