@@ -120,8 +120,10 @@ class ReferenceSearch:
         if not attempts:
             failure, error = self._cannot_run()
             raise failure from error
-        ranks = []
+        ranks: list[tuple[tuple[int, bool, int], Attempt]] = []
         for attempt in self._likeliest(attempts):
+            if any(not rank[0] and one.how.shapes != attempt.how.shapes for rank, one in ranks):
+                break
             reasons = self.explained(attempt)
             rank = len(reasons.unexplained), attempt.how.scale is not None, len(reasons.located)
             ranks.append((rank, attempt))

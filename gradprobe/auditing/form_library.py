@@ -38,6 +38,7 @@ class FormLibrary:
         self._shelves: dict[tuple[int, ...], tuple[list[Form], Array, int]] = {}
         """By a shape: the forms that arrays of it may be a part of, a row each, and how many forms stand in it."""
         self._fewest: dict[tuple[str, str, int], int] = {}
+        self._known: dict[tuple[tuple[int, ...], str], list[tuple[str, ...]]] = {}
 
     def add(self, forms: Iterable[Form]) -> None:
         """Further forms; one whose values are another's of its kind, with as few mistakes, is left out."""
@@ -79,7 +80,9 @@ class FormLibrary:
         """The parts of a form that have a shape, the axes that they lack first."""
         values = _finite(form.values)
         axes = "".join(letter for letter, size in zip(form.axes, values.shape, strict=True) if size != 1)
-        for order in self._orders(shape, axes):
+        if (shape, axes) not in self._known:
+            self._known[shape, axes] = [*self._orders(shape, axes)]
+        for order in self._known[shape, axes]:
             own = "".join(order)
             others = [letter for letter in axes if letter not in own]
             moved = values.squeeze().transpose([axes.index(letter) for letter in (*others, *own)])
