@@ -16,7 +16,7 @@ from ..frontends.python import plain_function
 from ..model.failures import UsageFailure
 from ..model.intermediates import MATRIX_OF, lookup
 from ..targets.find import FoundFunction
-from ..targets.parameters import canonical_name
+from ..targets.naming import canonical_name
 from ..targets.returned import returned_names
 from .formulas import role_of
 

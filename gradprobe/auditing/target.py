@@ -21,7 +21,7 @@ from ..numerics.locate import locate
 from ..reference import Attention, manual_attention_backward
 from ..runtime.trace import Trace
 from ..targets.find import Target, find_target
-from ..targets.parameters import canonical_name
+from ..targets.naming import canonical_name
 from .audit import Audit, audit
 from .calling import LETTERS, Values
 from .told import diagnoses_of, known_of

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from ..inputs.installed import installed_versions
+from ..inputs.history import installed_versions
 from ..model.failures import Failure, UsageFailure
 from ..render.terminal import print_failure, write_stdout
 from ..runtime.versions import refuse_click

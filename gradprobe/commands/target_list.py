@@ -24,7 +24,7 @@ from ..render.notation import CAUTION, lines_of
 from ..targets.builtin import BUILTINS, Builtin
 from ..targets.find import FoundFunction, family_of, target_of
 from ..targets.inventory import inventory
-from ..targets.parameters import EITHER, WORLD, canonical_name
+from ..targets.naming import EITHER, WORLD, canonical_name
 
 # What a parameter lets be asked for under another name. A target is given dropout's mask, and draws none itself.
 _OPTION_OF = {"cu_seqlens_q": "cu_seqlens", "keep": "dropout", "dropout": None}

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from ..inputs.memory import Array
 from ..numerics.bounds import Chain
-from ..numerics.budget import tile_budget
+from ..numerics.budget import rounding_shift, tile_budget
 from ..numerics.declared_precision import TINY, U32, U_FUNCTION, Precision, dot_error, long_sum, precision_of
-from ..numerics.shift import rounding_shift
 from ..reference import Attention, Tile, evaluate
 
 

@@ -19,10 +19,9 @@ from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from .block import block_at
 from .compare import allowed_on, judge, judge_whole, tile_size
 from .evidence import LayoutRun, Measured, Probed
-from .grid import tile_of
 from .locate import locate_at
 from .rows import Rows, rows_of
-from .tally import Judgement, least_telling
+from .tally import Judgement, least_telling, tile_of
 
 # Of a map and its rows together; what has more is not kept in a report: 100 kB of JSON each.
 MOST_CELLS = 2048

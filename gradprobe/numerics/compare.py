@@ -21,9 +21,8 @@ from ..reference import Attention, Tile, evaluate, tiles
 from ..reference.attention import BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes
 from .block import Block
-from .budget import Recovery, TileBudget, Whole, tile_budget
+from .budget import Recovery, TileBudget, Whole, rounding_shift, tile_budget
 from .declared_precision import Precision, ordinary, output_rounding, stored
-from .shift import rounding_shift
 from .tally import Finding, Judgement, Tally
 
 OTHER_DELTA = "delta, otherwise"

@@ -9,10 +9,9 @@ from torch import Tensor
 from ..model.case import Case
 from ..model.failures import InputsFailure
 from ..reference import Attention, evaluate
-from .budget import tile_budget
+from .budget import rounding_shift, tile_budget
 from .compare import attention_of, judge, tiles_of
 from .declared_precision import ROUNDED, Precision, precision_of, with_roundings
-from .shift import rounding_shift
 
 # Results of a forward, and how a file calls them.
 _KEYS = {"LSE": "lse", "O": "o"}

@@ -12,9 +12,7 @@ from ..processes.resource_limits import in_words, limit
 from .fit import tried
 from .resolve import Problem
 
-# Elements of all score matrices up to which a check takes no time that anybody waits for, and of which two small runs
-# are a small part; and seconds from which it is told.
-_SMALL = 1 << 20
+# Seconds from which they are told.
 _LONG = 30.0
 # Lengths of the small runs: whole blocks of any kernel.
 _LENGTHS = (128, 256)
@@ -25,11 +23,14 @@ _INPUTS = 4 * (1 + 2) + 3
 
 @door("cost", lambda problem: "")
 def cost_in_words(problem: Problem) -> str:
-    """`8 GiB an input, 3 layouts, about 12 min`, and whether the memory is too little; "" of a check that is short."""
+    """`8 GiB an input, 3 layouts, about 12 min`, and whether the memory is too little; "" of a check that is short.
+
+    Two small runs of the target tell it, which are a small part of a long one.
+    """
     import torch
 
     case = problem.case
-    if case.scores <= _SMALL or case.device != "cpu" or case.ranks:
+    if case.device != "cpu" or case.ranks:
         return ""
     largest = max(math.prod(map(case.size, case.input_axes(name))) for name in ("q", "k"))
     size, runs = largest * getattr(torch, case.dtype).itemsize, len(layouts_of(case)) * case.repeat

@@ -22,14 +22,13 @@ from ..model.layout_run import (
     add_counts,
 )
 from ..model.number import Number, spans
-from ..model.report import CheckedTarget, Report, Source, explained_diagnoses
+from ..model.report import CheckedTarget, Listing, Report, Source, explained_diagnoses
 from ..numerics import evidence as verdict
 from ..numerics.evidence import Measured, Probed, Provenance, SeenRow
 from ..numerics.identities import Invariant
 from ..numerics.tally import Finding
 from ..reference.attention import MATRICES
 from ..runtime.trace import dtype_of
-from ..source.listing import listings_of
 from ..targets.naming import LoadedSource
 
 
@@ -47,7 +46,7 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
         runs=runs,
         first_mismatch=_placed(first, probed.case, probed.steps),
         diagnoses=probed.diagnoses,
-        listings=listings_of(where for cause in explained_diagnoses(probed.diagnoses) for where in cause.where),
+        listings=_listings(probed),
         known=probed.known,
         compile_errors=probed.compile_errors,
         error=_compile_failure(probed),
@@ -65,6 +64,15 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
         products=probed.products,
         close_ups=tuple(close_ups),
     )
+
+
+def _listings(probed: Probed) -> tuple[Listing, ...]:
+    wheres = [where for cause in explained_diagnoses(probed.diagnoses) for where in cause.where]
+    if not wheres:
+        return ()
+    from ..source.listing import listings_of
+
+    return listings_of(wheres)
 
 
 def _compile_failure(probed: Probed) -> Error | None:

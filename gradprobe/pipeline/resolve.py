@@ -68,11 +68,14 @@ def resolve_problem(
 
     refuse_unknown({"device": given.get("device", "auto")})
     device = prepare_backend(str(given.get("device", "auto")), given.get("arch"))
-    from ..inputs.saved import load
     from ..targets.find import find_target
 
     word = given.get("inputs")
-    saved = load(word) if word is not None else None
+    saved = None
+    if word is not None:
+        from ..inputs.saved import load
+
+        saved = load(word)
     found = find_target(request.target if target is None else target, request.family)
     judge = (request.reference or None) if reference is None else reference
     beside = None
@@ -94,10 +97,12 @@ def resolve_problem(
 
 def _options(request: CheckRequest, target: Target, saved: Saved | None) -> dict[str, Any]:
     """What was given and what a file of inputs holds."""
+    given = parse(request.options)
+    if saved is None:
+        return given
     from ..inputs.saved import with_inputs
 
-    given = parse(request.options)
-    return with_inputs(given, saved, str(given["inputs"]), target.family) if saved else given
+    return with_inputs(given, saved, str(given["inputs"]), target.family)
 
 
 def _case(given: Mapping[str, Any], target: Target, saved: Saved | None, device: str) -> Case:

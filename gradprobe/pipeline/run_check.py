@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from ..probing.experiment import Tick
 
 
+# Elements of all score matrices up to which a check takes no time that anybody waits for.
+_QUICK = 1 << 20
+
+
 def run_check(
     request: CheckRequest,
     repro_command: str,
@@ -51,7 +55,6 @@ def run_check(
         tick("importing torch and the target", 0.0)
         problem = resolve_problem(request, target=target, reference=reference, judged_alone=True)
         from ..model.case import IDENTITIES
-        from .cost import cost_in_words
         from .probe import probed
         from .second_cases import with_second_cases
 
@@ -61,8 +64,11 @@ def run_check(
 
             report = probe_by_identities(problem, repro_command, tick, told)
         else:
-            if beyond and (words := cost_in_words(problem)):
-                sys.stderr.write(safe(f"gradprobe: {words}\n"))
+            if beyond and problem.case.scores > _QUICK:
+                from .cost import cost_in_words
+
+                if words := cost_in_words(problem):
+                    sys.stderr.write(safe(f"gradprobe: {words}\n"))
             report, problem = probed(problem, repro_command, tick, told, budget)
             if beyond:
                 report, problem = with_second_cases(report, problem, tick, told, budget)

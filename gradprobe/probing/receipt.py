@@ -11,7 +11,7 @@ import torch
 
 from ..frontends.interface import BACKENDS, COMPILED, TORCH
 from ..frontends.python import plain_function
-from ..inputs.installed import installed_versions
+from ..inputs.history import installed_versions
 from ..model.case import Case
 from ..model.memory_finding import SHUFFLE, MemoryFinding
 from ..model.number import in_words, spans

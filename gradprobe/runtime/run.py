@@ -27,7 +27,7 @@ from ..targets.bind import bind
 from ..targets.find import Target
 from ..targets.naming import LoadedSource, source_of
 from ..targets.returned import as_tensors, by_name
-from ..targets.warned import kept_warnings, warned_once, warning_lines
+from ..targets.surroundings import kept_warnings, warned_once, warning_lines
 from .arithmetic import Dots, matmuls_watched, of_autograd, of_cuda, of_triton
 from .changes import shared
 from .trace import Trace, plain_results, read_trace, straightened

@@ -12,7 +12,7 @@ from ..model.case import ADDITIVE, IMPLIED, LOG2, NUMBER, Case, flag_of, ranked
 from ..model.failures import UsageFailure
 from ..model.intermediates import TABLE
 from .find import Target
-from .parameters import EITHER, WORLD
+from .naming import EITHER, WORLD
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -22,10 +22,8 @@ from ..model.case import NUMBER, PAIR
 from ..model.failures import Failure, TargetFailure, UsageFailure, did_you_mean, text_of
 from ..source.triton_source import kernel_below
 from .builtin import BUILTINS
-from .naming import LoadedSource, is_autograd_function, name_of, readable, source_of
-from .parameters import CANONICAL, EITHER, canonical_name
-from .surroundings import Surroundings
-from .warned import keeping_warnings, kept_warnings, warning_lines
+from .naming import CANONICAL, EITHER, LoadedSource, canonical_name, is_autograd_function, name_of, readable, source_of
+from .surroundings import Surroundings, keeping_warnings, kept_warnings, warning_lines
 
 # What stands before the colon of a word, where it is a file.
 FILES = (".py", ".cu")

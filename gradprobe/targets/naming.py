@@ -8,6 +8,7 @@ import hashlib
 import importlib.machinery
 import inspect
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,8 +18,8 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 from ..frontends.python import plain_function
+from ..model.intermediates import TABLE
 from ..processes.ended import is_edited
-from .schema import declared_signature, written_function
 
 
 @dataclass(frozen=True)
@@ -265,3 +266,96 @@ def _file(module: types.ModuleType | None) -> Path:
 def _relative(file: Path) -> str:
     """The path as one types it in the current folder."""
     return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
+
+
+# What each parameter may be called; the first is the name used everywhere here.
+_SYNONYMS = {
+    "q": ("query", "query_states", "query_layer", "xq"),
+    "k": ("key", "key_states", "key_layer", "xk"),
+    "v": ("value", "value_states", "value_layer", "xv"),
+    "do": ("dout", "d_o", "grad_out", "grad_output", "grad_o"),
+    "o": ("out", "output"),
+    "lse": ("m", "softmax_lse", "logsumexp"),
+    "scale": ("sm_scale", "softmax_scale"),
+    "causal": ("is_causal",),
+    "bias": ("attn_bias", "attn_mask", "attention_mask"),
+    "window": ("window_size",),
+    "align": ("alignment",),
+    "alibi": ("alibi_slopes",),
+    "sinks": ("sink", "attention_sinks", "s_aux"),
+    "dropout": ("dropout_p", "p_dropout"),
+    "keep": ("keep_mask", "dropout_mask"),
+    "seqlens": ("varlen",),
+    "cu_seqlens_k": ("cu_seqlens_kv",),
+    "max_seqlen_k": ("max_seqlen_kv",),
+    "dots": ("input_precision",),
+}
+_WITHOUT_SYNONYM = ("delta", "tau", "softcap", "cu_seqlens", "cu_seqlens_q", "max_seqlen", "max_seqlen_q", "block_m")
+# What these are called by is a boolean mask or an additive bias, as in PyTorch; beside a bias, a mask alone.
+EITHER = ("attn_mask", "attention_mask")
+# Of a target that works in several ranks: its own among them, and how it reaches the others.
+WORLD = ("rank", "world_size", "group", "mesh")
+_SYNONYMS |= {row.name.lower(): tuple(row.called.parameters.split()) for row in TABLE if row.gradient_of}
+_SYNONYMS |= {"group": ("process_group",), "mesh": ("device_mesh",)}
+CANONICAL = {word: name for name, words in _SYNONYMS.items() for word in (name, *words)}
+CANONICAL |= {name: name for name in (*_WITHOUT_SYNONYM, "block_n", "rank", "world_size", "enable_gqa", "mask")}
+
+
+# The letters of axes, as some write them behind the name of a tensor: Q_bhsd.
+_AXES = re.compile(r"_[bhgnlstmd]{2,5}$")
+
+
+def canonical_name(parameter: str) -> str | None:
+    """The name used here for what a parameter is called elsewhere; None where it means nothing here."""
+    word = parameter.lower()
+    return CANONICAL.get(word) or CANONICAL.get(_AXES.sub("", word))
+
+
+def declared_signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature that a function's schema declares, or a module's `forward` has; None of a function without one."""
+    forward = _forward_of(function)
+    if forward is not None and not hasattr(forward, "schema"):
+        return inspect.signature(forward)
+    schema = _schema_of(function if forward is None else forward)
+    return (
+        None
+        if schema is None
+        else inspect.Signature([_parameter(argument) for argument in schema.arguments if argument.name != "self"])
+    )
+
+
+def written_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The Python function of a custom operator, where torch keeps it, or of a module; else the function itself."""
+    forward = _forward_of(function)
+    written: Callable[..., Any] = getattr(function, "_init_fn", function) if forward is None else forward
+    return written
+
+
+def _forward_of(function: Any) -> Any:
+    """What the call of a module calls; None of what is no module."""
+    if "torch" not in sys.modules:
+        return None
+    import torch
+
+    return function.forward if isinstance(function, torch.nn.Module) else None
+
+
+def _schema_of(function: Any) -> Any:
+    """`torch.library.custom_op` gives an object around an overload; `torch.ops.a.b` is a packet of overloads."""
+    if "torch" not in sys.modules:
+        return None
+    import torch
+
+    overload = getattr(function, "_opoverload", function)
+    if isinstance(overload, torch._ops.OpOverloadPacket):
+        overload = getattr(overload, overload.overloads()[0])
+    if isinstance(overload, torch._ops.OpOverload):
+        return overload._schema
+    scripted = isinstance(function, (torch.jit.ScriptFunction, torch.ScriptMethod))
+    return function.schema if scripted else None
+
+
+def _parameter(argument: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+    return inspect.Parameter(argument.name, kind, default=default)

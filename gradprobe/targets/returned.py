@@ -10,7 +10,7 @@ from typing import Any
 
 from ..frontends.python import plain_function
 from ..model.intermediates import GRADIENT_OF, lookup
-from .parameters import canonical_name
+from .naming import canonical_name
 
 _BY_PLACE = ("dQ", "dK", "dV")
 

@@ -10,7 +10,7 @@ from gradprobe.model.layout_run import HIDDEN
 from gradprobe.numerics import sieve
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
-from gradprobe.numerics.grid import Grid
+from gradprobe.numerics.tally import Grid
 from gradprobe.reference import Tile
 from gradprobe.runtime.trace import Trace
 from tests.cli.command import run

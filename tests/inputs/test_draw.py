@@ -5,8 +5,7 @@ from statistics import NormalDist
 import torch
 
 from gradprobe.inputs import draw as drawing
-from gradprobe.inputs.counted import counted
-from gradprobe.inputs.draw import draw
+from gradprobe.inputs.draw import counted, draw
 from gradprobe.model.resolution import resolve
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradprobe.model.layout_run import HIDDEN, LEVELS
-from gradprobe.numerics.grid import MOST_CELLS, Grid
+from gradprobe.numerics.tally import MOST_CELLS, Grid
 from gradprobe.reference import Tile
 from tests.emulated import case_of
 

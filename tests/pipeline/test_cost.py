@@ -3,7 +3,7 @@
 import pytest
 
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.pipeline import cost
+from gradprobe.pipeline import cost, run_check
 from gradprobe.pipeline.resolve import resolve_problem
 from gradprobe.processes.resource_limits import VARIABLE
 
@@ -50,7 +50,7 @@ def test_the_command_says_it_on_stderr(monkeypatch, tmp_path):
     from tests.cli.command import run
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cost, "_SMALL", 100)
+    monkeypatch.setattr(run_check, "_QUICK", 100)
     monkeypatch.setattr(cost, "_LONG", 0.0)
     ran = run("check sdpa --no-recover")
     assert ran.code == 0

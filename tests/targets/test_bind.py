@@ -10,7 +10,7 @@ from gradprobe.model.failures import UsageFailure
 from gradprobe.model.resolution import resolve
 from gradprobe.targets.bind import bind
 from gradprobe.targets.find import find_target
-from gradprobe.targets.parameters import canonical_name
+from gradprobe.targets.naming import canonical_name
 
 
 def bound(function, **options):

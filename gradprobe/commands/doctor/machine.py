@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...inputs.installed import installed_versions
+from ...inputs.history import installed_versions
 from ...runtime.versions import InstalledPackage, tested
 
 _PREFIXES = ("TRITON_", "CUDA_", "NVIDIA_TF32_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "CUBLAS_", "GRADPROBE_")

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...inputs.contents import OPTIONS, TENSORS
 from ...model.number import plural
-from ...targets.naming import conventions, readable
-from ...targets.parameters import canonical_name
+from ...targets.naming import canonical_name, conventions, readable
 
 if TYPE_CHECKING:
     from torch import Tensor

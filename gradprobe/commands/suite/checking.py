@@ -93,10 +93,9 @@ class Checker:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // setting.workers))
 
     def __call__(self, planned: PlannedCheck) -> CheckOutcome:
-        from ...numerics.target_difference import SideBySide
         from ...pipeline.reported import report_of
 
-        start, heard, other = time.perf_counter(), Heard(), planned.against
+        start, heard, other, beside = time.perf_counter(), Heard(), planned.against, None
 
         def say(value: Stage | Report) -> None:
             heard.take(value)
@@ -104,13 +103,17 @@ class Checker:
 
         def pass_on(so_far: Probed) -> None:
             say(report_of(so_far))
-            beside.take(so_far.case, so_far.runs)
+            if beside is not None:
+                beside.take(so_far.case, so_far.runs)
 
         try:
-            beside = SideBySide(planned.kept, *((other.kept, other.report.case) if other else ()))
+            if planned.kept or other is not None:
+                from ...numerics.target_difference import SideBySide
+
+                beside = SideBySide(planned.kept, *((other.kept, other.report.case) if other else ()))
             budget = functools.partial(_allowance, self._setting, start)
             probed = probed_as(planned, _Ticks(say), pass_on, budget, beyond=self._setting.beyond)
-            made = _checked_as(planned, probed, beside.differences)
+            made = _checked_as(planned, probed, beside.differences if beside else ())
         except BaseException as error:
             if not (self._setting.isolate or isinstance(error, Exception)):
                 raise  # by who sits before this process
