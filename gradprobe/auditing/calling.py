@@ -15,9 +15,9 @@ from torch import Tensor
 from ..frontends.python import plain_function
 from ..model.failures import UsageFailure
 from ..model.intermediates import MATRIX_OF, lookup
+from ..targets.bind import returned_names
 from ..targets.find import FoundFunction
 from ..targets.naming import canonical_name
-from ..targets.returned import returned_names
 from .formulas import role_of
 
 Values = Mapping[str, Tensor]

@@ -12,8 +12,8 @@ from ..frontends.python.watching import text_of_file
 from ..model.intermediates import PRODUCTS
 from ..model.number import listed
 from ..model.report import Diagnosis, Where
+from ..targets.bind import statements_of
 from ..targets.naming import LoadedSource
-from ..targets.returned import statements_of
 from .audit import Audit
 from .explain import AT_USE, AuditExplanation, Located, Sight
 from .formulas import INPUTS, due_in, role_of

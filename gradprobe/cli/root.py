@@ -21,8 +21,7 @@ from ..model.failures import Failure, UsageFailure
 from ..render.terminal import print_failure, write_stdout
 from ..runtime.versions import refuse_click
 from .error_output import CommandGroup
-from .shared_options import with_word
-from .short_help import ShortHelp
+from .shared_options import ShortHelp, with_word
 
 # Each command, which is a function of its own name in NAME_command.py, with the first paragraph of its help.
 COMMANDS = {

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from ..commands.configuration.effective import EffectiveSettings
 from ..inputs.history import CheckRequest
@@ -20,9 +21,7 @@ from ..model.failures import UsageFailure
 from ..processes.resource_limits import bounded
 from ..render.files import FORMS
 from ..render.terminal import note, print_failure
-from ..targets.builtin import BUILTINS, has_driver
-from ..targets.definitions import with_function
-from .short_help import HelpAll
+from ..targets.builtin import BUILTINS, FILES, has_driver
 
 UNTESTED = ContextVar("UNTESTED", default=False)
 """Whether the command goes on with versions that gradprobe is not tested with."""
@@ -164,7 +163,11 @@ def request_of(
     Args:
         takes_file: whether FILE.py is a target; else it stands for its one function that can be checked.
     """
-    word = DEFAULT if target is None else target if takes_file else with_function(target)
+    word = DEFAULT if target is None else target
+    if word.endswith(FILES) and not takes_file:
+        from ..targets.definitions import with_function
+
+        word = with_function(word)
     return CheckRequest(word, family, reference, options)
 
 
@@ -193,10 +196,12 @@ def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> No
     Raises:
         UsageFailure: an option has another form, or no target or reference can be meant; with what may be.
     """
-    from ..targets.mistyped import refuse_mistyped
-
     parse(request.options)
     refuse_unknown_family(request.family)
+    if request.target in BUILTINS and not request.reference:
+        return
+    from ..targets.mistyped import refuse_mistyped
+
     refuse_mistyped(request.target, takes_file=takes_file)
     if request.reference:
         refuse_mistyped(request.reference)
@@ -279,3 +284,55 @@ def _annotation(option: Any, several: bool) -> Any:
         flags, help=option.help.replace("[", r"\["), metavar=option.metavar, rich_help_panel="Case", show_default=False
     )
     return Annotated[kind | None, described]
+
+
+TYPED = frozenset(
+    (
+        "batch", "heads", "kv_heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "dtype", "causal", "window",
+        "bias", "tau", "device", "layout", "inputs", "details", "json_file", "html_file", "battery", "against",
+        "reference", "timeout", "fast", "at", "draw", "resume", "apply", "help", "help_all",
+    )
+)  # fmt: skip
+"""The options that people type: the sizes of a case, what it is made of, and what becomes of its report."""
+_ALL = "gradprobe.help_all"
+
+
+def _print_all(ctx: typer.Context, value: bool) -> None:
+    """Prints the help with every option, and ends the command."""
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        typer.echo(ctx.get_help(), color=ctx.color)
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool, typer.Option("--help-all", is_eager=True, callback=_print_all, help="Show every option and exit.")
+]
+
+
+class ShortHelp(TyperCommand):
+    """A command whose help leaves out what is seldom typed, where it has --help-all."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        with self._typed_alone(ctx):
+            super().format_help(ctx, formatter)
+
+    @contextlib.contextmanager
+    def _typed_alone(self, ctx: Any) -> Iterator[None]:
+        """While open, other options are hidden."""
+        options = [one for one in self.params if one.param_type_name == "option" and not getattr(one, "hidden", False)]
+        seldom = [one for one in options if one.name not in TYPED]
+        if ctx.meta.get(_ALL) or all(one.name != "help_all" for one in options):
+            seldom = []
+        epilog, markup = self.epilog, self.rich_markup_mode
+        for option in seldom:
+            option.hidden = True  # type: ignore[attr-defined]
+        if seldom:
+            self.rich_markup_mode = None  # boxes take a third of the columns
+            self.epilog = f"{len(seldom)} more options: {ctx.command_path} --help-all"
+        try:
+            yield
+        finally:
+            self.epilog, self.rich_markup_mode = epilog, markup
+            for option in seldom:
+                option.hidden = False  # type: ignore[attr-defined]

@@ -20,8 +20,8 @@ from ..model.failures import Failure, UsageFailure
 from ..model.report import Report
 from ..processes import forks
 from ..processes.warm import warm_process
-from ..targets.builtin import BUILTINS, has_driver
-from ..targets.find import FILES, parts_of
+from ..targets.builtin import BUILTINS, FILES, has_driver
+from ..targets.find import parts_of
 from .configuration.settings import table_of
 from .suite.checked import CheckOutcome, PlannedCheck
 

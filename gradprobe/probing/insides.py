@@ -43,19 +43,16 @@ def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRe
 
     Where a run is right and its one-hot problems are not, these stand behind the others as a run of their own.
     """
-    measured = [at for at, record in enumerate(records) if record.run and record.run.measured]
-    failing = [
-        at
-        for at, record in enumerate(records)
-        if record.run and record.run.verdict == MISMATCH and record.configuration is None
-    ]
+    runs = [(at, record.run) for at, record in enumerate(records) if record.run]
+    measured = [at for at, run in runs if run.measured]
+    failing = [at for at, run in runs if run.verdict == MISMATCH and records[at].configuration is None]
     looked, apart = list(records), list[RunRecord]()
     for at in sorted({*measured[:1], *failing[:1]}):
         looked[at] = record = _with_inside(experiment, records[at])
         run = record.run
-        if run is None or run.measured is None or run.inside is None or not run.measured.comparison.matches:
+        if run is None or run.measured is None or run.inside is None:
             continue
-        if not run.inside.measured.comparison.matches:
+        if run.measured.comparison.matches and not run.inside.measured.comparison.matches:
             looked[at] = replace(record, run=replace(run, inside=None))
             layout, whole = f"{run.layout}, one-hot inputs", in_whole(experiment.case, run.inside.measured)
             inside = replace(run.inside, measured=whole, shown=whole)
@@ -66,32 +63,27 @@ def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRe
 def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     """The run with a look inside the target, unless its layout repeats values, which leaves no one-hot rows."""
     case, run = experiment.case, record.run
-    if (
-        run is None
-        or run.measured is None
-        or not case.recover
-        or not run.measured.is_recoverable
-        # Of P or dS in another convention the others cannot be read.
-        or any(convention.name in ("P", "dS") for convention in run.measured.conventions)
-    ):
+    if run is None or run.measured is None or not run.measured.is_recoverable:
+        return record
+    # Of P or dS in another convention the others cannot be read.
+    if not case.recover or any(convention.name in ("P", "dS") for convention in run.measured.conventions):
         return record
     if words := obstacle(case, experiment.values):
         return record.with_more(notes=[f"P and dS are not recovered: {words}"])
-    if any(layout == "expanded" for _, layout in run.assigned) or _repeats_as_saved(experiment, run.assigned):
+    if _repeats_values(experiment, run.assigned):
         words = f"P and dS are not recovered in {run.layout}: a layout that repeats values holds no one-hot rows"
         return record.with_more(notes=[words] if case.layouts or case.runs else [])
-    box = _BlackBox(experiment)
-    measured, sample, assigned = run.measured, _sample(experiment, run.measured), run.assigned
-
-    def tensors() -> Mapping[str, Tensor]:
-        return inputs_of(experiment, assigned).tensors
-
-    # A user's own reference takes the problem whole.
-    cut, of_case = experiment.reference is None, (case, experiment.values)
+    box, own, assigned, sample = _BlackBox(experiment), run.measured, run.assigned, _sample(experiment, run.measured)
+    first = experiment.first
+    # A target may be given LSE, give it, or launch kernels that hand it on to one another.
+    may_read_lse = bool(experiment.backends) or "lse" in experiment.target.takes or "LSE" in own.trace.values
     examiner = Examiner(
-        *of_case, assigned, box.answer, box.measure, measured, tensors, sample, cut,
-        of_one_kernel=experiment.first is not None and makes_together(experiment.first, ("dQ", "dK")),
-        may_read_lse=_may_read_lse(experiment, measured),
+        case, experiment.values, assigned, box.answer, box.measure, own,
+        lambda: inputs_of(experiment, assigned).tensors,
+        sample,
+        experiment.reference is None,  # a user's own reference takes the problem whole
+        of_one_kernel=first is not None and makes_together(first, ("dQ", "dK")),
+        may_read_lse=may_read_lse,
     )  # fmt: skip
     try:
         with experiment.stopwatch.timed("compare"):
@@ -99,13 +91,18 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     except TargetFailure as failure:
         # The run itself is measured, and stands.
         return record.with_more(box.executions, [f"P and dS are not recovered in {run.layout}: {failure}"])
-    told = [_receipt(run.layout, case, sample, inside, len(box.executions))] if sample else []
-    return replace(record, run=replace(run, inside=inside)).with_more(box.executions, told)
+    notes = [_receipt(run.layout, case, sample, inside, len(box.executions))] if sample else []
+    return replace(record, run=replace(run, inside=inside)).with_more(box.executions, notes)
 
 
-def _may_read_lse(experiment: Experiment, own: Measured) -> bool:
-    """Whether a target is given LSE, gives it, or launches kernels that may hand it on to one another."""
-    return bool(experiment.backends) or "lse" in experiment.target.takes or "LSE" in own.trace.values
+def _repeats_values(experiment: Experiment, assigned: Assigned) -> bool:
+    layouts, saved = dict(assigned).values(), experiment.saved
+    if "expanded" in layouts:
+        return True
+    if saved is None or AS_SAVED not in layouts:
+        return False
+    values = experiment.values
+    return any(repeats(tuple(values[name].shape), place) for name, place in saved.placements.items())
 
 
 def _sample(experiment: Experiment, own: Measured) -> Sample | None:
@@ -121,13 +118,6 @@ def _receipt(layout: str, case: Case, sample: Sample, inside: BlackBoxEvidence, 
     rows = f"{len(sample.rows)} of {case.seqlen_q:,} rows ({in_words(spans(sample.rows), _MOST_SPANS)})"
     keys = f"dS through dQ at keys {in_words(spans(sample.keys), _MOST_SPANS)}"
     return f"{layout}: {listed(names) or 'nothing'} recovered in {rows}, {keys}, in {plural(runs, 'more run')}"
-
-
-def _repeats_as_saved(experiment: Experiment, assigned: Assigned) -> bool:
-    if experiment.saved is None or AS_SAVED not in dict(assigned).values():
-        return False
-    shapes = {name: tuple(value.shape) for name, value in experiment.values.items()}
-    return any(repeats(shapes[name], place) for name, place in experiment.saved.placements.items())
 
 
 class _BlackBox:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterable, Sequence
-from types import ModuleType
 
 import torch
 
@@ -13,7 +12,7 @@ from ..frontends.interface import BACKENDS, COMPILED, TORCH
 from ..frontends.python import plain_function
 from ..inputs.history import installed_versions
 from ..model.case import Case
-from ..model.memory_finding import SHUFFLE, MemoryFinding
+from ..model.memory_finding import SHUFFLE
 from ..model.number import in_words, spans
 from ..numerics.evidence import Provenance
 from ..runtime.versions import untested
@@ -26,49 +25,32 @@ from .runs import RunRecord, outcomes_of
 
 def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str, ...]:
     """Sentences about the case and what was skipped, each once."""
+    case, changed = experiment.case, experiment.target.surroundings.sentence
+    notes = [f"the values are those of {case.inputs}"] if case.inputs is not None else []
+    notes += [*_zeros_by_design(case), *sentences_of_dots(experiment)]
+    if changed:
+        notes.append(f"the target changes, for all of its process, {changed}: it is judged without")
     executions = [execution for record in records for execution in record.executions]
-    changed = experiment.target.surroundings.sentence
-    notes = (
-        *_of_case(experiment.case),
-        *sentences_of_dots(experiment),
-        *([f"the target changes, for all of its process, {changed}: it is judged without"] if changed else []),
-        # Which configurations of autotuned kernels ran, where none was chosen by time.
-        *(configuration.sentence for one in executions for configuration in one.outcome.configurations),
-        *(
-            f"some accesses of memory could not be watched, by a fault of gradprobe: {words}"
-            for one in executions
-            for words in one.unwatched
-        ),
-        *(
-            convention.sentence
-            for record in records
-            if record.run is not None and record.run.measured is not None and not experiment.case.strict
-            for convention in record.run.measured.conventions
-        ),
-        *(note for record in records for note in record.notes),
-        *(note for outcome in outcomes_of(records) for note in outcome.notes),
-        *(f"{one.sentence}; no result shows it" for record in records for one in _unshown_shuffles(record)),
-    )
+    for one in executions:  # which configurations of autotuned kernels ran, where none was chosen by time
+        notes += [configuration.sentence for configuration in one.outcome.configurations]
+    for words in (words for one in executions for words in one.unwatched):
+        notes.append(f"some accesses of memory could not be watched, by a fault of gradprobe: {words}")
+    for record in records:
+        measured = record.run.measured if record.run else None
+        if measured is not None and not case.strict:
+            notes += [convention.sentence for convention in measured.conventions]
+    notes += [note for record in records for note in record.notes]
+    notes += [note for one in executions for note in one.outcome.notes]
+    for record in records:  # what lanes without a value gave that came to nothing, as in the upper half of a warp
+        counted = {one.identity for one in record.run.memory} if record.run is not None else set()
+        shuffles = [one for execution in record.executions for one in execution.memory if one.kind == SHUFFLE]
+        notes += [f"{one.sentence}; no result shows it" for one in shuffles if one.identity not in counted]
     return tuple(dict.fromkeys(notes))
 
 
 def warned_in(records: Iterable[RunRecord]) -> tuple[str, ...]:
     """What the target warned of, each once."""
     return tuple(dict.fromkeys(words for outcome in outcomes_of(records) for words in outcome.warned))
-
-
-def _unshown_shuffles(record: RunRecord) -> list[MemoryFinding]:
-    """What lanes without a value gave that came to nothing, as in the upper half of a warp that sums."""
-    counted = {one.identity for one in record.run.memory} if record.run is not None else set()
-    found = [one for execution in record.executions for one in execution.memory if one.kind == SHUFFLE]
-    return [one for one in found if one.identity not in counted]
-
-
-def _of_case(case: Case) -> list[str]:
-    notes = _zeros_by_design(case)
-    if case.inputs is not None:
-        notes.insert(0, f"the values are those of {case.inputs}")
-    return notes
 
 
 def provenance(experiment: Experiment, records: Iterable[RunRecord]) -> Provenance:
@@ -86,16 +68,14 @@ def _files_with_kernels(target: Target) -> tuple[str, ...]:
     """The files that define Triton functions, of those that somebody may edit and that a target's names lead to."""
     if "triton.runtime" not in sys.modules:
         return ()
-    modules = edited_modules([plain_function(target.function).__module__])
-    return tuple(file for file, module in modules.items() if _has_kernels(module))
-
-
-def _has_kernels(module: ModuleType) -> bool:
-    """Whether it defines Triton functions, and does not only import them."""
     from ..source.triton_source import kernel_below
 
-    kernels = filter(None, map(kernel_below, vars(module).values()))
-    return any(kernel.fn.__module__ == module.__name__ for kernel in kernels)
+    files = []
+    for file, module in edited_modules([plain_function(target.function).__module__]).items():
+        kernels = filter(None, map(kernel_below, vars(module).values()))
+        if any(kernel.fn.__module__ == module.__name__ for kernel in kernels):  # it does not only import them
+            files.append(file)
+    return tuple(files)
 
 
 def environment(device: str) -> dict[str, str]:

@@ -23,10 +23,9 @@ from ..model.failures import DeviceLost, NoRoom, Refusal, TargetFailure, text_of
 from ..model.intermediates import GRADIENT_OF, lookup
 from ..model.memory_finding import MemoryFinding
 from ..processes.resource_limits import words_of_loss
-from ..targets.bind import bind
+from ..targets.bind import as_tensors, bind, by_name
 from ..targets.find import Target
 from ..targets.naming import LoadedSource, source_of
-from ..targets.returned import as_tensors, by_name
 from ..targets.surroundings import kept_warnings, warned_once, warning_lines
 from .arithmetic import Dots, matmuls_watched, of_autograd, of_cuda, of_triton
 from .changes import shared

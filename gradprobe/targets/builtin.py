@@ -61,6 +61,8 @@ _TABLE = (
 )
 
 BUILTINS = {row.name: row for row in _TABLE}
+# What stands before the colon of a word, where it is a file.
+FILES = (".py", ".cu")
 
 
 def _has_cuda() -> bool:

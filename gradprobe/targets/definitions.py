@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..model.failures import UsageFailure
-from .find import FILES, parameters_of
+from .builtin import FILES
+from .find import parameters_of
 
 Definition = ast.FunctionDef | ast.ClassDef
 _Kind, _EMPTY = inspect._ParameterKind, inspect.Parameter.empty

@@ -21,12 +21,9 @@ from ..model.assignment import OUTPUTS
 from ..model.case import NUMBER, PAIR
 from ..model.failures import Failure, TargetFailure, UsageFailure, did_you_mean, text_of
 from ..source.triton_source import kernel_below
-from .builtin import BUILTINS
+from .builtin import BUILTINS, FILES
 from .naming import CANONICAL, EITHER, LoadedSource, canonical_name, is_autograd_function, name_of, readable, source_of
 from .surroundings import Surroundings, keeping_warnings, kept_warnings, warning_lines
-
-# What stands before the colon of a word, where it is a file.
-FILES = (".py", ".cu")
 
 
 def family_of(takes: Collection[str | None]) -> str:

@@ -10,9 +10,9 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from ..model.failures import UsageFailure, did_you_mean
-from .builtin import BUILTINS
+from .builtin import BUILTINS, FILES
 from .definitions import candidates, definitions
-from .find import FILES, existing_file, no_function, no_module, parts_of
+from .find import existing_file, no_function, no_module, parts_of
 
 # What can make a name that the text of a file does not hold.
 _MAKES_NAMES = re.compile(r"import\s*\(?\s*\*|\b(globals|vars|setattr|exec|eval|__dict__|__getattr__|modules)\b")

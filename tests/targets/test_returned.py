@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradprobe.targets.returned import by_name
+from gradprobe.targets.bind import by_name
 
 A, B, C = "abc"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,7 +20,6 @@ from ...model.report import CheckedTarget, Report, SecondCheck, error_of
 from ...processes import Crash, WorkerException
 from ...processes.ended import CRASH, DEVICE, MEMORY, TIMEOUT
 from ...render.terminal import interrupted
-from .matrix import titled
 
 INTERRUPTED = "Interrupted"
 """The kind of error of a check that Ctrl-C ended."""
@@ -298,3 +297,26 @@ def run_ended(error: Error, layout: str) -> Run:
     verdict = CRASHED if error.kind in (CRASH, DEVICE, MEMORY) else FAILED
     told = structs.replace(error, way_out="", stderr_tail="", stack="", memory=())
     return Run(layout=layout, verdict=verdict, memory=error.memory, error=told)
+
+
+_SHORT = {
+    "seqlen": "L",
+    "seqlen_q": "Lq",
+    "seqlen_k": "Lk",
+    "head_dim": "D",
+    "head_dim_v": "Dv",
+    "heads": "H",
+    "kv_heads": "Hkv",
+    "batch": "B",
+}
+
+
+def titled(options: Mapping[str, Any]) -> list[str]:
+    """Options as titles have them: H=1, float16, no-causal."""
+    return [_word(name, word) for name, word in options.items()]
+
+
+def _word(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"no-{name}"
+    return str(value) if name in ("dtype", "pattern") else f"{_SHORT.get(name, name.replace('_', '-'))}={value}"

@@ -13,6 +13,7 @@ from typing import Any
 from ...inputs.history import CheckRequest
 from ...model.failures import Failure, UsageFailure
 from ...processes import run_each, run_here
+from .checked import titled
 
 DESCRIBER = f"{__name__}:Describer"
 
@@ -74,16 +75,6 @@ def described(
 
 # Of combinations: days of checks.
 LARGEST = 10_000
-_SHORT = {
-    "seqlen": "L",
-    "seqlen_q": "Lq",
-    "seqlen_k": "Lk",
-    "head_dim": "D",
-    "head_dim_v": "Dv",
-    "heads": "H",
-    "kv_heads": "Hkv",
-    "batch": "B",
-}
 # Options that decide lengths, or heads, by themselves.
 _LENGTHS = {"seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k", "inputs"}
 _GROUPS = {"heads", "kv_heads", "tau", "inputs"}
@@ -129,14 +120,3 @@ def titles(cases: Sequence[Mapping[str, Any]]) -> list[str]:
     names = dict.fromkeys(name for case in cases for name in case)
     vary = [name for name in names if len({str(case.get(name)) for case in cases}) > 1]
     return [" ".join(titled({name: case[name] for name in vary if name in case})) for case in cases]
-
-
-def titled(options: Mapping[str, Any]) -> list[str]:
-    """Options as titles have them: H=1, float16, no-causal."""
-    return [_word(name, word) for name, word in options.items()]
-
-
-def _word(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return name if value else f"no-{name}"
-    return str(value) if name in ("dtype", "pattern") else f"{_SHORT.get(name, name.replace('_', '-'))}={value}"
