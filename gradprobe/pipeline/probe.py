@@ -201,30 +201,30 @@ def probed(
     """
     first: list[LayoutRun] = []
 
-    def report_on(found: Fit, first: Callable[[LayoutRun], None]) -> Probed:
-        of, out, right_at = found.problem, found.sentences, partial(_right_at, found.problem)
-        line = shlex.join([*shlex.split(repro_command), *flags(found.options)]) if repro_command else ""
-        begun = partial(probe, of.case, of.target, reference=of.reference, saved=of.saved, given=of.given)
-        return begun(reproduce=line, tick=tick, told=told, first=first, found_out=out, budget=budget, right_at=right_at)
+    def report_on(fit: Fit, look: Callable[[LayoutRun], None]) -> tuple[Probed, Problem]:
+        of, line = fit.problem, repro_command
+        if line:
+            line = shlex.join([*shlex.split(line), *flags(fit.options)])
+        report = probe(
+            of.case, of.target, reference=of.reference, saved=of.saved, given=of.given, reproduce=line, tick=tick,
+            told=told, first=look, found_out=fit.sentences, budget=budget, right_at=partial(_right_at, of),
+        )  # fmt: skip
+        return _with_known(report, of), of
 
     def look(run: LayoutRun) -> None:
         first.append(run)
-        if share_wrong(run) > WRONG_THROUGHOUT and (found := fit(problem, None, share_wrong(run))) is not None:
-            raise _MeaningFound(found)
+        if share_wrong(run) > WRONG_THROUGHOUT and (meant := fit(problem, None, share_wrong(run))) is not None:
+            raise _MeaningFound(meant)
 
-    found = Fit(problem)
     try:
-        report = report_on(found, look)
+        return report_on(Fit(problem), look)
     except _MeaningFound as otherwise:
         (found,) = otherwise.args
-        report = report_on(found, first.append)
     except TargetFailure as failure:
-        other = None if any(run.measured for run in first) else fit(problem, failure)
-        if other is None:
+        found = None if any(run.measured for run in first) else fit(problem, failure)
+        if found is None:
             raise _with_way_out(failure, problem) from failure.__cause__
-        found = other
-        report = report_on(found, first.append)
-    return _with_known(report, found.problem), found.problem
+    return report_on(found, first.append)
 
 
 def _with_way_out(failure: TargetFailure, problem: Problem) -> TargetFailure:
@@ -232,13 +232,13 @@ def _with_way_out(failure: TargetFailure, problem: Problem) -> TargetFailure:
 
     It also says so where the target only takes as many key heads as query heads.
     """
-    if refuses(failure):
-        there = [name for name in ("bias", "mask") if (ranked(name, problem.case) and getattr(problem.case, name))]
-        said = [
-            f"{given_as(name, problem.case)} was given; --{name}-axes and --{name}-rank say another" for name in there
-        ]
-        ways = (_right_without_groups(problem), *said, failure.way_out)
-        failure.way_out = "; ".join(filter(None, ways))
+    if not refuses(failure):
+        return failure
+    ways = [_right_without_groups(problem)]
+    for name in ("bias", "mask"):
+        if ranked(name, problem.case) and getattr(problem.case, name):
+            ways.append(f"{given_as(name, problem.case)} was given; --{name}-axes and --{name}-rank say another")
+    failure.way_out = "; ".join(filter(None, [*ways, failure.way_out]))
     return failure
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -189,26 +189,19 @@ class Measurement:
     """Whether by an arithmetic that is coarser than the contract."""
 
     def compared(
-        self,
-        trace: Trace,
-        reference: Trace | None = None,
-        *,
-        precision: Precision | None = None,
-        evaluate: Evaluate | None = None,
+        self, trace: Trace, reference: Trace | None = None, held: Precision | None = None, by: Evaluate | None = None
     ) -> Comparison:
         """A trace compared by this precision and the reference's evaluation, or by others in their place."""
-        held = precision or (self.precision.coarser if self.is_coarse else self.precision)
+        held = held or (self.precision.coarser if self.is_coarse else self.precision)
         with self.multiplying():
             return compare(
-                self.case, self.x(), trace, held, reference=reference, recovery=self.recovery,
-                evaluate=evaluate or self.evaluated, tick=self.tick,
+                self.case, self.x(), trace, held,
+                reference=reference, recovery=self.recovery, evaluate=by or self.evaluated, tick=self.tick,
             )  # fmt: skip
 
-    @contextmanager
-    def multiplying(self) -> Iterator[None]:
+    def multiplying(self) -> AbstractContextManager[None]:
         """While open, products of float64 are made as is faster here."""
-        with multiplying(self.experiment.values["q"].device, self.precision, self.experiment.products):
-            yield
+        return multiplying(self.experiment.values["q"].device, self.precision, self.experiment.products)
 
     def evaluated(self, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         """A tile of the reference; its time counts as the reference's."""
@@ -216,7 +209,6 @@ class Measurement:
             return evaluate(x, tile, given)
 
     def tick(self, fraction: float) -> None:
-        """Tells how far the comparison is."""
         self.experiment.tick(f"comparing {self.layout}", fraction, f"{self.layout}, compared")
 
     def identities(self, trace: Trace, comparison: Comparison) -> tuple[Invariant, ...]:

@@ -44,7 +44,7 @@ def _proved(of: Measurement, found: Measured, heads: Mapping[str, Sequence[HeadS
     case, x, trace, plain = of.case, of.x(), found.trace, found.comparison
 
     def by_evaluation(evaluate: Evaluate) -> Comparison:
-        return of.compared(trace, evaluate=evaluate)
+        return of.compared(trace, by=evaluate)
 
     by_operand = rounded_operand(case, x, trace, plain, by_evaluation)
     if by_operand is not None:
@@ -52,5 +52,5 @@ def _proved(of: Measurement, found: Measured, heads: Mapping[str, Sequence[HeadS
     lenient, sums = explained(case, x, trace, plain)
     if lenient.matches:
         return lenient, sums
-    besides = rounded_besides(case, x, trace, plain, heads, lambda held: of.compared(trace, precision=held))
+    besides = rounded_besides(case, x, trace, plain, heads, lambda held: of.compared(trace, held=held))
     return (besides[0], (besides[1],)) if besides else (lenient, sums)

@@ -47,41 +47,37 @@ class Execution:
 
 
 def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execution:
-    """One run of the target, timed; `schedule` is the order of the threads of CUDA kernels on the CPU."""
+    """One run of the target, timed; `schedule` is the order of the threads of CUDA kernels on the CPU.
+
+    Memory of CUDA's allocator often holds zeros in a test and something else in a training run. So kernels of a source
+    run between guard bands, and do so again where only a run shows that there are some, or where one was stopped.
+    """
     stopwatch, name = experiment.stopwatch, experiment.target.name
     experiment.tick(f"run {stopwatch.laps['target'] + 1}, {name}, {inputs.layout}", 0.0, inputs.layout)
+    made = None
     with stopwatch.timed("target"):
-        made = _execution(experiment, inputs, schedule)
-    outcome = made.outcome
-    if outcome.trace is not None:
-        outcome = replace(outcome, trace=_with_forward(experiment, inputs, outcome.trace))
-    return replace(made, inputs=inputs, outcome=outcome)
+        if not experiment.is_cuda:
+            with contextlib.suppress(KernelStopped):
+                made = observe(experiment, inputs, banded=experiment.case.poison, schedule=schedule)
+        if made is None or made.outcome.backends & {CUDA, CUDA_ON_CPU}:
+            made = observe(experiment, inputs, copies=True, schedule=schedule)
+    return replace(made, inputs=inputs, outcome=_with_forward(experiment, inputs, made.outcome))
 
 
-def _execution(experiment: Experiment, inputs: Inputs, schedule: int) -> Execution:
-    """One run of the target.
-
-    A target of CUDA sources is run again where only now it shows to be one: what its torch.empty gave is known then.
-    """
-    # Memory of CUDA's allocator often holds zeros in a test and something else in a training run: kernels of a source
-    # run between guard bands, and so does what they ended when it was not between any.
-    if not experiment.is_cuda:
-        with contextlib.suppress(KernelStopped):
-            made = observe(experiment, inputs, banded=experiment.case.poison, schedule=schedule)
-            if not made.outcome.backends & {CUDA, CUDA_ON_CPU}:
-                return made
-    return observe(experiment, inputs, copies=True, schedule=schedule)
-
-
-def _with_forward(experiment: Experiment, inputs: Inputs, trace: Trace) -> Trace:
-    """A backward's results with the O and LSE that a file gave it: they are parents, and may be what is wrong."""
-    of_file = experiment.saved.values.keys() & experiment.target.takes.keys() if experiment.saved else set()
-    given = {key: name for key, name in (("LSE", "lse"), ("O", "o")) if name in of_file and key not in trace.values}
-    if not given:
-        return trace
-    values = {**{key: inputs.values[name] for key, name in given.items()}, **trace.values}
+def _with_forward(experiment: Experiment, inputs: Inputs, outcome: Outcome) -> Outcome:
+    """With the O and LSE that a file gave a backward: they are parents, and may be what is wrong."""
+    saved, trace = experiment.saved, outcome.trace
+    if saved is None or trace is None:
+        return outcome
+    of_file = saved.values.keys() & experiment.target.takes.keys()
+    names = {"LSE": "lse", "O": "o"}.items()
+    forward = {key: inputs.values[name] for key, name in names if name in of_file and key not in trace.values}
+    if not forward:
+        return outcome
+    values = {**forward, **trace.values}
+    sources = {**dict.fromkeys(forward, "exported"), **trace.sources}
     order = [name for name in expected_shapes(experiment.case) if name in values]
-    return Trace({name: values[name] for name in order}, {name: trace.sources.get(name, "exported") for name in order})
+    return replace(outcome, trace=Trace({name: values[name] for name in order}, sources))
 
 
 def accepted(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> tuple[Trace, Execution]:
@@ -143,14 +139,13 @@ def _run(
 
     Where there are steps, they are told of each.
     """
-    of, unwritten, is_triton = experiment, empty_outputs(inputs), interprets_triton()
+    of, unwritten, is_triton, bands = experiment, empty_outputs(inputs), interprets_triton(), None
+    if banded or is_triton:
+        bands = Allocations(of.fill, of.unwritten, unwritten, copies=copies, spread=of.spread)
+    around = (bands, of.spread.asking() if of.spread else None, steps.operations() if steps else None)
     with _watched(inputs, unwritten) if is_triton else nullcontext() as watch:
-        bands = None
-        if banded or is_triton:
-            bands = Allocations(of.fill, of.unwritten, unwritten, copies=copies, spread=of.spread)
         outcome = run_target(
-            of.target, of.case, inputs,
-            _all_entered(bands, of.spread.asking() if of.spread else None, steps.operations() if steps else None),
+            of.target, of.case, inputs, _all_entered(*around),
             schedule=schedule, unwritten=unwritten, launched=steps.launched if steps else lambda kernel: None,
         )  # fmt: skip
     return outcome, watch, bands
