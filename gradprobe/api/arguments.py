@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..commands.configuration.environment import expected, word_of
+from ..commands.configuration.settings import expected, word_of
 from ..inputs.history import CheckRequest
 from ..inputs.options import GONE, OPTIONS
 from ..targets.definitions import with_function

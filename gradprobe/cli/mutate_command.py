@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..commands.configuration.environment import seconds
+from ..commands.configuration.settings import seconds
 from ..commands.suite.batteries import refuse_unknown_battery
 from ..inputs import history as last
 from ..model.documents import AUTO, QUICK

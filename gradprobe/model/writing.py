@@ -1,4 +1,4 @@
-"""The one place that opens files for writing: whole or not at all, and never through a symbolic link.
+"""The one place that opens files for writing: whole or not at all, and through no link. Text made safe to show.
 
 A link in a repository could have any file of the user's overwritten. Links among the folders above a file are followed.
 This module imports next to nothing, since report files are begun before all else.

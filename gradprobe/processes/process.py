@@ -1,4 +1,4 @@
-"""The parent's side of one child process: starts it, gives it items, reads its messages, and stops it."""
+"""The parent's side of one child process: starts it, gives it items, reads its messages, stops it, and what it left."""
 
 from __future__ import annotations
 

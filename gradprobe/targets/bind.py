@@ -1,4 +1,4 @@
-"""Binds a case and its tensors to the parameters of a target."""
+"""Binds a case and its tensors to the parameters of a target, and its results to their names."""
 
 from __future__ import annotations
 

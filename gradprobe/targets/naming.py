@@ -1,4 +1,4 @@
-"""Which file really ran: its path, line and hash, and other files of the same module name."""
+"""Which file really ran: path, line and hash, and others of the same module name. What parameters are called."""
 
 from __future__ import annotations
 

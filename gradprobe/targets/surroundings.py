@@ -1,4 +1,4 @@
-"""The settings of the process that a target changed: they hold while it runs, and for nobody else."""
+"""The settings of the process that a target changed: they hold while it runs, and for nobody else. What it warns of."""
 
 from __future__ import annotations
 

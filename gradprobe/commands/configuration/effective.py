@@ -10,8 +10,17 @@ from typing import Any
 from ...inputs.history import CheckRequest
 from ...model.failures import UsageFailure
 from ..suite.checked import PlannedCheck
-from .environment import options_of, seconds, timeout_of, variable_of
-from .settings import Scope, Settings, misspelt_table, nearest_table, settings_of
+from .settings import (
+    Scope,
+    Settings,
+    misspelt_table,
+    nearest_table,
+    options_of,
+    seconds,
+    settings_of,
+    timeout_of,
+    variable_of,
+)
 
 # Two options for the same thing: where a stronger source sets one, a weaker source's other is ignored.
 _EITHER = {"layout": "runs", "runs": "layout"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gradprobe.commands.configuration.effective import configured, effective_settings, merged
-from gradprobe.commands.configuration.environment import options_of, timeout_of, variable_of
+from gradprobe.commands.configuration.settings import options_of, timeout_of, variable_of
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.inputs.options import OPTIONS
 from gradprobe.model.failures import UsageFailure
