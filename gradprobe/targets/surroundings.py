@@ -197,12 +197,12 @@ def _open_standard_streams() -> None:
             setattr(sys, name, open(number, "w", errors="backslashreplace", closefd=False))  # noqa: SIM115
 
 
-_KEPT: dict[str, None] = {}
+_WARNINGS: dict[str, None] = {}
 
 
 def kept_warnings() -> tuple[str, ...]:
     """What targets of this process warned of: `attention.py:12: DeprecationWarning: use tl.make_tensor_descriptor`."""
-    return tuple(_KEPT)
+    return tuple(_WARNINGS)
 
 
 def warning_lines(warned: Iterable[str]) -> tuple[str, ...]:
@@ -214,7 +214,7 @@ def _keep(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
 ) -> None:
     """As `warnings.showwarning` is called."""
-    _KEPT[f"{PurePath(filename).name}:{lineno}: {category.__name__}: {message}"] = None
+    _WARNINGS[f"{PurePath(filename).name}:{lineno}: {category.__name__}: {message}"] = None
 
 
 @contextmanager

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ...model.layout_run import Difference
     from ...model.report import Report
     from ...numerics.evidence import Probed
+    from ...numerics.target_difference import SideBySide
     from ...probing.experiment import Tick
 
 # Seconds between two words of how far one stage is: a comparison has hundreds.
@@ -95,7 +96,8 @@ class Checker:
     def __call__(self, planned: PlannedCheck) -> CheckOutcome:
         from ...pipeline.reported import report_of
 
-        start, heard, other, beside = time.perf_counter(), Heard(), planned.against, None
+        start, heard, other = time.perf_counter(), Heard(), planned.against
+        beside: SideBySide | None = None
 
         def say(value: Stage | Report) -> None:
             heard.take(value)
