@@ -18,7 +18,6 @@ from ..numerics.compare import attention_of
 from ..numerics.declared_precision import exactly, precision_of
 from ..numerics.evidence import Measured
 from ..numerics.identities import Invariant
-from ..numerics.rows import problem_of, rows_of
 from ..numerics.sieve import is_large
 from ..runtime.run import run_target
 from ..runtime.trace import Trace
@@ -41,12 +40,16 @@ def measure(
     Raises:
         ReferenceFailure: the reference breaks an identity that it should keep.
     """
-    rows, values = rows_of(experiment.case, recovery), inputs.values
+    rows, values = None, inputs.values
+    if recovery is not None:
+        from ..numerics.rows import rows_of
+
+        rows = rows_of(experiment.case, recovery)
     case = rows.case(experiment.case) if rows else experiment.case
     precision = precision_of(case.dtype, dots_of(experiment))
     precision = exactly(precision) if case.pattern == "dyadic" else precision
     # What is kept for later holds the values alone, not the tensors that the target was given.
-    problem = cache(partial(problem_of, case, values, rows))
+    problem = cache(partial(attention_of if rows is None else rows.problem, case, values))
     of = Measurement(experiment, inputs.layout, case, problem, precision, recovery, coarse)
     is_by_formulas, timed = experiment.reference is None, experiment.stopwatch.timed
     if is_by_formulas and recovery is None and not coarse:
