@@ -83,7 +83,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _flow("misread", "misread"), _flow("sums", "sums"),
     _flow("values", "values"),
     Mechanism("memory", "probing/observe", tuple(f"{_MEMORY}/{name}" for name in (
-        "__init__", "findings", "memory_watch", "stream", "views", "watched_launch",
+        "__init__", "memory_watch", "stream", "views",
     ))),
     Mechanism("memory/bands", "probing/observe", ("runtime/allocations",)),
     Mechanism("memory/cuda", "probing/observe", ("frontends/cuda/watch",)),
@@ -104,7 +104,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("fit", "pipeline/fit", ("pipeline/fit",)),
     Mechanism("misreading", "pipeline/misreading", ("pipeline/misreading",)),
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases",)),
-    Mechanism("front-end", "probing/compilation", ("probing/compilation", "frontends/triton/front_end")),
+    Mechanism("front-end", "probing/compilation", ("probing/compilation", "frontends/triton/lowering")),
     Mechanism("audit/explain", "auditing/explain", tuple(f"auditing/{name}" for name in (
         "explain", "form_library", "formulas", "variants",
     ))),
@@ -147,7 +147,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
 # What every check goes through, and what only an option asks for.
 CORE: tuple[str, ...] = (
     *(f"runtime/{name}" for name in (
-        "__init__", "arithmetic", "backend", "caches", "changes", "run", "spread", "trace", "versions",
+        "__init__", "arithmetic", "backend", "caches", "changes", "run", "target_errors", "trace", "versions",
     )),
     *(f"probing/{name}" for name in (
         "__init__", "atomics", "contract", "dots", "experiment", "measure", "mismatch", "observe", "receipt", "runs",
@@ -165,10 +165,10 @@ CORE: tuple[str, ...] = (
     "frontends/__init__", "frontends/interface",
     *(f"frontends/python/{name}" for name in ("__init__", "expressions", "reached", "watching")),
     *(f"frontends/triton/{name}" for name in (
-        "__init__", "kernel_call", "launches", "limits", "raised", "stand_in",
+        "__init__", "launches", "raised", "stand_in",
     )),
     *(f"{_INTERPRETER}/{name}" for name in (
-        "__init__", "bfloat16", "language_patches", "libdevice", "names", "operations", "shipped", "work",
+        "__init__", "bfloat16", "language_patches", "libdevice", "operations",
     )),
     *(f"frontends/cuda/{name}" for name in (
         "__init__", "c_types", "cuda_syntax", "host", "host_code", "kernel", "module", "nvrtc", "on_cpu", "source",

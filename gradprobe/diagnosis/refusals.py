@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ..frontends.triton.kernel_call import KernelCall
+from ..frontends.triton.launches import KernelCall
 from ..model.intermediates import title
 from ..model.layout_run import MATCH, MISMATCH
 from ..model.mechanisms import door

@@ -16,8 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ..frontends.triton.kernel_call import storage_of
-from ..frontends.triton.launches import launching_through, one_configuration
+from ..frontends.triton.launches import launching_through, one_configuration, storage_of
 from ..inputs.draw import draw, outputs_of
 from ..inputs.placement import spanned
 from ..inputs.tensor_layouts import VECTOR, Inputs, place

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..frontends.triton.kernel_call import storage_of
+from ..frontends.triton.launches import storage_of
 from ..model.intermediates import KINDS
 from ..source.parameter_names import is_stride, stride_of, word_of
 from ..source.triton_source import Function

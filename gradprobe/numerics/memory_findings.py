@@ -13,7 +13,7 @@ from ..runtime.trace import Trace, dtype_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..frontends.triton.interpreter.memory.findings import AccessFinding
+    from ..frontends.triton.interpreter.memory.memory_watch import AccessFinding
 
 
 def of_breach(breach: Breach) -> MemoryFinding:

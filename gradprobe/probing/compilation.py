@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..frontends.interface import INTERPRETED
-from ..frontends.triton.kernel_call import KernelCall
+from ..frontends.triton.launches import KernelCall
 from ..frontends.triton.stand_in import architecture
 from ..model.mechanisms import is_on
 from ..model.report import CompileError
@@ -83,6 +83,6 @@ def _asking(calls: dict[Any, KernelCall]) -> ParallelWork[list[CompileError | No
 
 
 def _errors_of(calls: list[KernelCall]) -> list[CompileError | None]:
-    from ..frontends.triton.front_end.lowering import compile_errors
+    from ..frontends.triton.lowering import compile_errors
 
     return compile_errors(calls)

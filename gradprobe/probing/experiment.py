@@ -33,7 +33,7 @@ from ..targets.find import Target
 
 if TYPE_CHECKING:
     from ..inputs.saved import Saved
-    from ..runtime.spread import AllocationSpread
+    from ..runtime.allocations import AllocationSpread
 
 STAGES = ("target", "reference", "compare", "diagnose")
 

@@ -1,9 +1,12 @@
-"""The tensors that a target allocates itself: put into guard bands, and filled with what must not remain."""
+"""The tensors that a target allocates itself: laid apart, in guard bands, and filled with what must not remain."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -11,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from ..inputs.guard_bands import Breach, Guards, guarded
 from ..inputs.memory import Unwritten
 from ..inputs.placement import spanned
+from ..inputs.tensor_layouts import VECTOR
+from ..processes.attributes import replaced
 from ..processes.ended import is_users
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .spread import AllocationSpread
 
 # Elements of guard band on either side; a multiple of 128 keeps the alignment of an allocation.
 BAND = 1024
@@ -24,6 +28,80 @@ BAND = 1024
 LARGEST = 1 << 28
 
 
+@dataclass
+class AllocationSpread:
+    """What a target allocates laid apart, along the axes whose strides one run asks for, as inputs lie in `distinct`.
+
+    Contiguous buffers of one shape have equal strides, so one that is read by another's is right by coincidence. An
+    axis whose stride nobody asks for is taken for contiguous by right.
+    """
+
+    asked: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """By FILE:LINE of an allocation, the axes whose strides were asked for."""
+    viewed: set[str] = field(default_factory=set)
+    """The allocations of which the strides of a view were asked for: which axes these are is not known."""
+    is_laid: bool = False
+    """Whether allocations are laid apart by now."""
+    _count: int = 0
+    _made: dict[int, tuple[str, Tensor]] = field(default_factory=dict)
+
+    def lay(self) -> bool:
+        """Lays what the target allocates from now on apart; whether there is anything to be laid so."""
+        self.is_laid, self._count = True, 0
+        self._made.clear()
+        for place in self.viewed:
+            self.asked.pop(place, None)
+        return any(self.asked.values())
+
+    def strides(self, place: str, tensor: Tensor) -> tuple[int, ...]:
+        """The strides of what is allocated at a place: with a gap of its own along each axis that was asked for.
+
+        The two outer axes of three or more lie in the other order. Of what is not to be laid apart, its own strides.
+        """
+        axes = self.asked.get(place) if self.is_laid else None
+        if not axes or not tensor.is_contiguous():
+            return tensor.stride()
+        self._count += 1
+        shape = tensor.shape
+        order = list(range(len(shape)))
+        if {0, 1} <= axes and len(shape) > 2:
+            order[:2] = 1, 0
+        strides, span = [0] * len(shape), 1
+        for axis in reversed(order):
+            is_apart = axis in axes and axis != len(shape) - 1
+            strides[axis] = span + (VECTOR * self._count if is_apart else 0)
+            span = strides[axis] * max(shape[axis], 1)
+        return tuple(strides)
+
+    def allocated(self, place: str, tensor: Tensor) -> None:
+        """Notes what was allocated, which is kept so that no other has its address."""
+        self._made[tensor.untyped_storage().data_ptr()] = (place, tensor)
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """While open, the strides are noted that the target asks for."""
+        import torch
+
+        plain = torch.Tensor.stride
+
+        def stride(tensor: Tensor, *axis: Any, **named: Any) -> Any:
+            if not self.is_laid and is_users(sys._getframe(1).f_code.co_filename):
+                self._note(tensor, *axis, *named.values())
+            return plain(tensor, *axis, **named)
+
+        with replaced(torch.Tensor, "stride", stride):
+            yield
+
+    def _note(self, tensor: Tensor, *axis: int) -> None:
+        place, made = self._made.get(tensor.untyped_storage().data_ptr(), ("", tensor))
+        if tensor.shape != made.shape:
+            self.viewed.add(place)
+        every = range(tensor.dim())
+        if place:
+            self.asked[place] |= {every[at] for at in axis if -len(every) <= at < len(every)} if axis else set(every)
+
+
+@dataclass
 class Allocations:
     """While entered, every floating-point tensor that torch allocates for the caller lies in a guard band.
 
@@ -32,32 +110,23 @@ class Allocations:
     the next entry, so that no two share an address.
     """
 
-    def __init__(
-        self,
-        fill: str,
-        unwritten: float,
-        register: Unwritten | None = None,
-        *,
-        copies: bool = False,
-        spread: AllocationSpread | None = None,
-    ) -> None:
-        """
-        Args:
-            fill: what the guard bands hold, one of guards.FILLS.
-            unwritten: what memory without values holds.
-            register: told of memory without values, and of what torch writes.
-            copies: whether what `contiguous`, `clone` and `to` return lies in a guard band too.
-            spread: says how each tensor is laid; None leaves it as torch lays it.
-        """
-        self._fill, self._unwritten, self._copies, self._spread = fill, unwritten, copies, spread
-        self._register = Unwritten() if register is None else register
-        self.made: list[tuple[Tensor, str, Guards]] = []
-        """Each tensor, FILE:LINE of the Python code that asked for it ("" where there is none), and its guard band."""
-        self._mode: Any = None
+    fill: str
+    """What the guard bands hold, one of guards.FILLS."""
+    unwritten: float
+    """What memory without values holds."""
+    register: Unwritten = field(default_factory=Unwritten)
+    """Told of memory without values, and of what torch writes."""
+    copies: bool = False
+    """Whether what `contiguous`, `clone` and `to` return lies in a guard band too."""
+    spread: AllocationSpread | None = None
+    """Says how each tensor is laid; None leaves it as torch lays it."""
+    made: list[tuple[Tensor, str, Guards]] = field(default_factory=list)
+    """Each tensor, FILE:LINE of the Python code that asked for it ("" where there is none), and its guard band."""
+    _mode: Any = None
 
     def __enter__(self) -> Allocations:
-        self.made = []
-        self._mode = factory_mode(self._allocated, self._register.written, copies=self._copies)
+        self.made.clear()
+        self._mode = factory_mode(self._allocated, self.register.written, copies=self.copies)
         self._mode.__enter__()
         return self
 
@@ -73,7 +142,7 @@ class Allocations:
         found = []
         for tensor, place, guards in self.made:
             name = names.get(tensor.untyped_storage().data_ptr(), f"the tensor allocated at {place}")
-            found += [Breach(name, breach.side, breach.offset, breach.count) for breach in guards.breaches()]
+            found += [replace(breach, tensor=name) for breach in guards.breaches()]
         return found
 
     def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:
@@ -81,16 +150,16 @@ class Allocations:
             return tensor
         file, line = asked_at()
         place, shape = f"{Path(file).name}:{line}" if file else "", tuple(tensor.shape)
-        strides = self._spread.strides(place, tensor) if self._spread else tensor.stride()
+        strides = self.spread.strides(place, tensor) if self.spread else tensor.stride()
         own = max(tensor.untyped_storage().nbytes() // tensor.element_size(), spanned(shape, strides))
-        storage = guarded(2 * BAND + own, tensor.dtype, tensor.device, self._fill, reserve=0)
+        storage = guarded(2 * BAND + own, tensor.dtype, tensor.device, self.fill, reserve=0)
         inside = storage.as_strided(shape, strides, BAND)
-        inside.copy_(tensor) if has_values else inside.fill_(self._unwritten)
-        if self._spread:
-            self._spread.allocated(place, inside)
-        self.made.append((inside, place, Guards({"": inside}, self._fill)))
+        inside.copy_(tensor) if has_values else inside.fill_(self.unwritten)
+        if self.spread:
+            self.spread.allocated(place, inside)
+        self.made.append((inside, place, Guards({"": inside}, self.fill)))
         if not has_values:
-            self._register.allocated(inside, (file, line))
+            self.register.allocated(inside, (file, line))
         return inside
 
 

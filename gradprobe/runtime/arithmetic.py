@@ -65,15 +65,10 @@ def in_ttir(kernel: str, text: str) -> Iterator[Dots]:
 
 def _place(alias: str, aliases: Mapping[str, str]) -> tuple[str, int]:
     """File and line of a location, which may name others; of a call, those of what is called. "" and 0 of none."""
-    for _ in range(len(aliases)):
-        words = aliases.get(alias, "")
-        if place := _PLACE.search(words):
-            return place[1], int(place[2])
-        names = re.findall(r"#loc\d*", words)
-        if not names:
-            break
-        alias = names[0]
-    return "", 0
+    words, depth = aliases.get(alias, ""), len(aliases)
+    while not (place := _PLACE.search(words)) and (inner := re.search(r"#loc\d*", words)) and depth:
+        words, depth = aliases.get(inner[0], ""), depth - 1
+    return (place[1], int(place[2])) if place else ("", 0)
 
 
 def of_cuda(entries: Iterable[KernelEntry]) -> Iterator[Dots]:
@@ -94,21 +89,20 @@ def matmuls_watched(found: list[Dots]) -> Iterator[None]:
         way = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
         found.append(Dots(way, CUBLAS))
 
+    def noting(setter: Any) -> Any:
+        def set_and_note(*args: Any) -> Any:
+            result = setter(*args)
+            note()
+            return result
+
+        return set_and_note
+
     with contextlib.ExitStack() as stack:
         for name in _SETTERS:
             if hasattr(torch._C, name):
-                stack.enter_context(replaced(torch._C, name, _noting(getattr(torch._C, name), note)))
+                stack.enter_context(replaced(torch._C, name, noting(getattr(torch._C, name))))
         note()
         yield
-
-
-def _noting(setter: Any, note: Any) -> Any:
-    def set_and_note(*args: Any) -> Any:
-        result = setter(*args)
-        note()
-        return result
-
-    return set_and_note
 
 
 def of_autograd(output: Any) -> Iterator[Dots]:

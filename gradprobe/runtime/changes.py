@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..frontends.triton.kernel_call import storage_of
+from ..frontends.triton.launches import storage_of
 from ..inputs.guard_bands import mapped, same_bits
 from ..inputs.tensor_layouts import Inputs, write
 from ..model.assignment import OUTPUTS

@@ -5,28 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..frontends.cuda import Watch, watched
 from ..frontends.interface import COMPILED, INTERPRETED
 from ..frontends.triton import interpreting
-from ..frontends.triton.kernel_call import KernelCall, storage_of
-from ..frontends.triton.launches import Configuration, Launched, one_configuration, recorded_launches
-from ..frontends.triton.raised import compiler_words, innermost_line, stood_there, whole_tracebacks
+from ..frontends.triton.launches import (
+    Configuration,
+    KernelCall,
+    Launched,
+    one_configuration,
+    recorded_launches,
+    storage_of,
+    whole_tracebacks,
+)
 from ..frontends.triton.stand_in import gpu_stood_in
 from ..inputs.memory import Unwritten
 from ..inputs.tensor_layouts import Inputs
-from ..model.assignment import AS_SAVED, taken
+from ..model.assignment import taken
 from ..model.case import Case
-from ..model.failures import DeviceLost, NoRoom, Refusal, TargetFailure, text_of
+from ..model.failures import TargetFailure
 from ..model.intermediates import GRADIENT_OF, lookup
 from ..model.memory_finding import MemoryFinding
-from ..processes.resource_limits import words_of_loss
 from ..targets.bind import as_tensors, bind, by_name
 from ..targets.find import Target
 from ..targets.naming import LoadedSource, source_of
-from ..targets.surroundings import kept_warnings, warned_once, warning_lines
+from ..targets.surroundings import kept_warnings, warned_once
 from .arithmetic import Dots, matmuls_watched, of_autograd, of_cuda, of_triton
 from .changes import shared
 from .trace import Trace, plain_results, read_trace, straightened
@@ -38,14 +42,6 @@ if TYPE_CHECKING:
 
 # By whether Triton's interpreter runs its kernels.
 _OF_TRITON = (COMPILED, INTERPRETED)
-# What a wrapper raises on purpose. Anything else (IndexError, AttributeError, ...) is an accident, not a refusal.
-_DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError)
-# What the driver and allocators say.
-_ACCIDENTS = ("CUDA error", "[CUDA]", "CUDA_ERROR_", "out of memory", "DefaultCPUAllocator: ")
-# A message of a target that has more lines is cut behind its first paragraph.
-_LONGEST_LINES = 12
-# What tensor descriptors require of a layout, in the words of Triton's interpreter.
-_OF_DESCRIPTORS = ("base must be 16-byte aligned", "stride must be 16-byte aligned", "last dim must be contiguous")
 
 
 @dataclass(frozen=True)
@@ -127,7 +123,9 @@ def run_target(
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            refused = _refusal(target, case, inputs, error, record.failed)
+            from .target_errors import refusal_of
+
+            refused = refusal_of(error, target, case, inputs, record.failed)
     named: dict[str, Any] = {
         "kernels": _sources([call.kernel.fn for call in record.calls], watch.launches),
         "backends": frozenset({*watch.backends, *(_OF_TRITON[interpreting()] for _ in record.calls[:1])}),
@@ -212,9 +210,10 @@ def _backward(output: Tensor, do: Tensor, leaves: list[Tensor]) -> tuple[Tensor 
 
     if output.shape != do.shape:  # which torch refuses, in its own words
         return torch.autograd.grad(output, leaves, do, allow_unused=True)
-    # Given dO itself, autograd would import sympy: a second.
-    output.register_hook(lambda gradient: do.to(gradient.dtype))
-    return torch.autograd.grad(output.sum(), leaves, allow_unused=True)
+    # Given dO itself, autograd would import sympy: a second. Hooks of the target's own on its output come after this.
+    shown = output.view_as(output)
+    shown.register_hook(lambda gradient: do.to(gradient.dtype))
+    return torch.autograd.grad(shown.sum(), leaves, allow_unused=True)
 
 
 def _by_name(target: Target, result: object) -> dict[str, Any]:
@@ -235,81 +234,6 @@ def _by_name(target: Target, result: object) -> dict[str, Any]:
             "return O, or (O, ...), or {'O': o, 'LSE': lse}; or take a parameter `do`, as a backward does",
         )
     return {"O": output} | exposed
-
-
-def _refusal(
-    target: Target, case: Case, inputs: Inputs, error: BaseException, failed: KernelCall | None
-) -> str:  # fmt: skip
-    """The words with which a target refused a layout.
-
-    Args:
-        failed: the launch that raised, of a kernel in the interpreter.
-
-    Raises:
-        DeviceLost, Refusal, TargetFailure: that is not what it did.
-    """
-    name, layout = f"target {target.name!r}", inputs.layout
-    # Once the device is lost, every exception follows from that.
-    if (lost := words_of_loss()) is not None:
-        raise DeviceLost(
-            f"{name} left this process without its device ({layout}): {lost}",
-            "gradprobe check TARGET --device cpu watches every access; --sanitize memcheck names the line on the GPU",
-        ) from error
-    if isinstance(error, (TargetFailure, NoRoom)):
-        raise error
-    refuses, inner = isinstance(error, Exception) and _refuses(error), _in_the_kernel(error)
-    sentence = _error_in_words(error)
-    if refuses and layout not in ("contiguous", AS_SAVED):
-        return sentence
-    kind, _, words = sentence.partition(": ")
-    if isinstance(inner, TypeError) and case.window is not None and "window" in target.takes:
-        pair = f"{target.takes['window']}={case.window}"
-        words += f"; it was passed the pair {pair}, which --window says"
-    message, way_out = f"{name} raised {kind} ({layout}): {words}", "--traceback shows where"
-    if not refuses and failed is not None and interpreting():
-        from ..frontends.triton.limits import is_limit, limit_way_out
-
-        if is_limit(inner, failed):
-            message = f"Triton's interpreter cannot run {name}, which compiles ({layout}): {words}"
-            way_out = limit_way_out(words)
-    changed = target.surroundings.sentence
-    changes = f"it changes, for all of its process, {changed}; " if changed else ""
-    details = (*stood_there(error, case), *warning_lines(kept_warnings()))
-    raise (Refusal if refuses else TargetFailure)(message, f"{changes}{way_out}", details) from error
-
-
-def _refuses(error: Exception) -> bool:
-    """Whether the target raised it on purpose. The device, the allocator and Triton raise RuntimeErrors by accident."""
-    inner = _in_the_kernel(error)
-    # The interpreter refuses a descriptor of these tensors, as a GPU's copy engine would.
-    if inner is not error and isinstance(inner, AssertionError) and str(inner) in _OF_DESCRIPTORS:
-        return True
-    words = text_of(error)
-    is_accident = type(error).__module__.partition(".")[0] == "triton" or any(word in words for word in _ACCIDENTS)
-    return isinstance(error, _DELIBERATE) and not is_accident
-
-
-def _error_in_words(error: BaseException) -> str:
-    """One line for an exception. The line of code is added where there is no message, or where a kernel raised it."""
-    inner = _in_the_kernel(error)
-    if refused := compiler_words(error):
-        return f"{type(error).__name__}: {refused}"
-    words = text_of(inner).strip()
-    if inner is not error and isinstance(inner, LookupError):  # whose words are only what was not found
-        words = f"{type(inner).__name__}: {words}"
-    if words.count("\n") >= _LONGEST_LINES:  # such as all backends of torch, behind the sentence that matters
-        words = words.partition("\n\n")[0]
-    place = innermost_line(error) if not words or inner is not error else None
-    if place is not None:
-        words = f"{Path(place.file).name}:{place.line}: {words or place.code}"
-    return f"{type(error).__name__}: {words}"
-
-
-def _in_the_kernel(error: BaseException) -> BaseException:
-    """The exception that a kernel raised, which Triton's interpreter wraps in its own."""
-    while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
-        error = error.__cause__
-    return error
 
 
 def _read(compiled: set[Any], entries: list[KernelEntry], of_torch: list[Dots]) -> tuple[Dots, ...]:

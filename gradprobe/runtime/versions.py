@@ -40,9 +40,10 @@ def tested() -> tuple[InstalledPackage, ...]:
 @functools.cache
 def untested() -> str:
     """Which installed versions are outside of those that gradprobe is tested with; "" where none is."""
-    outside = {f"{one.name} {one.found}": f"{one.name}{one.bound}" for one in tested() if not one.holds}
-    bounds = " and ".join(outside.values())
-    return f"{' and '.join(outside)}: outside what gradprobe is tested with, {bounds}" if outside else ""
+    outside = [package for package in tested() if not package.holds]
+    found = " and ".join(f"{package.name} {package.found}" for package in outside)
+    bounds = " and ".join(f"{package.name}{package.bound}" for package in outside)
+    return f"{found}: outside what gradprobe is tested with, {bounds}" if outside else ""
 
 
 def refuse_untested() -> None:
@@ -64,9 +65,10 @@ def _bounds() -> dict[str, str]:
         required = metadata.requires("gradprobe") or []
     except metadata.PackageNotFoundError:
         return {}
-    parts = (re.match(r"([\w-]+)([<>=,.\d]*)", requirement) for requirement in required)
-    named = {part[1]: sorted(part[2].split(","), reverse=True) for part in parts if part}
-    return {name: ",".join(named[name]) for name in _JUDGED if name in named}
+    found = {}
+    for part in filter(None, (re.match(r"([\w-]+)([<>=,.\d]*)", each) for each in required)):
+        found[part[1]] = ",".join(sorted(part[2].split(","), reverse=True))
+    return {name: found[name] for name in _JUDGED if name in found}
 
 
 def _holds(bound: str, version: str) -> bool:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gradprobe.frontends.triton.kernel_call import KernelCall, Pointed
+from gradprobe.frontends.triton.launches import KernelCall, Pointed
 from gradprobe.probing.atomics import makes_together
 
 

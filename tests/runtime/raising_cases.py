@@ -23,7 +23,7 @@ TOLD = {
     "arange": (
         "arange_kernel",
         "offs = tl.arange(0, HEAD)",
-        ["HEAD = 24 (as --head-dim)"],
+        ["HEAD = 24"],
         "arange",
         "arange_kernel[(1,)]",
     ),
@@ -51,7 +51,7 @@ TOLD = {
     "wrapper": (
         "wrapper",
         'return {"dQ"',
-        ["do float32[1, 2, 20, 24]", "rows = 20 (as --seqlen)", "wide = 24.0"],
+        ["do float32[1, 2, 20, 24]", "rows = 20", "wide = 24.0"],
         "",
         "",
     ),

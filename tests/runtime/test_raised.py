@@ -6,8 +6,6 @@ import sys
 
 import pytest
 
-from gradprobe.frontends.triton.raised import _option
-from gradprobe.model.case import Case
 from tests.cli.command import ROOT
 from tests.runtime.raising_cases import assert_told
 
@@ -15,8 +13,8 @@ PROGRAM = """
 import sys, torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from gradprobe.model.case import Case
-from gradprobe.frontends.triton.raised import compiler_words, stood_there, whole_tracebacks
+from gradprobe.frontends.triton.launches import whole_tracebacks
+from gradprobe.frontends.triton.raised import compiler_words, stood_there
 from tests.runtime import raising_kernels
 
 def launch(kernel, *args, grid, warmup, **constants):
@@ -25,18 +23,12 @@ def launch(kernel, *args, grid, warmup, **constants):
                    target=GPUTarget("cuda", 90, 32))
 
 triton.runtime.jit.JITFunction.run = launch
-sizes = dict(batch=1, heads=2, seqlen_q=20, seqlen_k=20, head_dim=24, head_dim_v=24)
 try:
     with whole_tracebacks():
         getattr(raising_kernels, sys.argv[1])(*[torch.zeros(1, 2, 20, 24)] * 4, 1.0)
 except Exception as error:
-    print(f"gradprobe: {compiler_words(error)}", *stood_there(error, Case(family="softmax", **sizes)), sep="\\n")
+    print(f"gradprobe: {compiler_words(error)}", *stood_there(error), sep="\\n")
 """
-
-
-def test_a_number_is_no_length_where_it_may_be_all_heads_of_a_row():
-    case = Case(family="softmax", heads=3, seqlen_q=72, seqlen_k=72, head_dim=24, head_dim_v=24)
-    assert (_option(72, case), _option(24, case)) == ("", " (as --head-dim)")
 
 
 @pytest.mark.nightly

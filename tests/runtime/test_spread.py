@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from gradprobe.runtime.allocations import Allocations
-from gradprobe.runtime.spread import AllocationSpread
+from gradprobe.runtime.allocations import Allocations, AllocationSpread
 
 SHAPES = [(2, 3, 5), (2, 3, 5), (4, 6)]
 

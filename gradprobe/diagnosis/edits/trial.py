@@ -19,7 +19,7 @@ from ...probing.compilation import compiles
 from ...probing.experiment import Experiment, experiment_of, silent
 from ...probing.runs import records_of
 from ...processes.startup.gradprobe_shadow import load_from_copy
-from ...runtime.spread import AllocationSpread
+from ...runtime.allocations import AllocationSpread
 from ...source.reach import Goal, Reach
 from ...targets.find import Target, find_target
 from ...targets.naming import module_of
@@ -89,7 +89,9 @@ def run_trial(experiment: Experiment, trial: Trial, file: str, copy: Path, modul
     Args:
         modules: those that hold anything of the file, from `holding`.
     """
-    from ...frontends.triton.interpreter.work import counted_work  # imports triton, which the backend is chosen before
+    from ...frontends.triton.interpreter.operations import (
+        counted_work,
+    )  # imports triton, which the backend is chosen before
 
     try:
         target = _loaded(experiment.target, file, copy, modules)

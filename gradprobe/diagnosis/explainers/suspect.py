@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...frontends.triton.interpreter.dataflow import Site
-from ...frontends.triton.interpreter.memory.findings import Line
+from ...frontends.triton.interpreter.memory.stream import Line
 from ...model.number import plural
 
 Chain = tuple[Line, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -17,47 +18,42 @@ _BETWEEN = 16
 @contextlib.contextmanager
 def reached_goals(file: str, functions: Sequence[Reach]) -> Iterator[set[Goal]]:
     """While open, what these functions of a file do is traced. Triton's interpreter runs kernels as Python."""
-    trace, before = _Trace(file, functions), sys.gettrace()
-    if not functions:
-        yield trace.reached
-        return
-    sys.settrace(trace.called)
-    try:
-        yield trace.reached
-    finally:
-        sys.settrace(before)
+    reached, before = set[Goal](), sys.gettrace()
+    by_name = {each.function.name: each for each in functions}
+    by_code: dict[CodeType, Reach | None] = {}
 
-
-class _Trace:
-    def __init__(self, file: str, functions: Sequence[Reach]) -> None:
-        self._file, self.reached = file, set[Goal]()
-        self._of = {each.function.name: each for each in functions}
-        self._known: dict[CodeType, Reach | None] = {}
-
-    def called(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Called by Python for every function that is called."""
+    def called(frame: FrameType, event: str, argument: Any) -> Any:
         code = frame.f_code
-        if code not in self._known:
-            self._known[code] = self._of.get(code.co_name) if code.co_filename == self._file else None
-        reach = self._known[code]
-        if reach is None:
+        if code not in by_code:
+            by_code[code] = by_name.get(code.co_name) if code.co_filename == file else None
+        if (reach := by_code[code]) is None:
             return None
-        self._note_arguments(reach, frame)
-        return _Call(reach, self.reached).stepped
+        reached.update(_of_arguments(reach, frame, file))
+        return _Call(reach, reached).stepped
 
-    def _note_arguments(self, reach: Reach, frame: FrameType) -> None:
-        at = reach.function.lineno
-        for name in reach.flags:
-            value = frame.f_locals.get(name)
-            value = getattr(value, "value", value)
-            if value is None or isinstance(value, (bool, int)):
-                self.reached.add(Goal(FLAG, at, int(bool(value)), name))
-        above, frames = frame.f_back, 0
-        while reach.callers and above is not None and frames < _BETWEEN:
-            if above.f_code.co_filename == self._file and above.f_code.co_name in reach.callers:
-                self.reached.add(Goal(CALLER, at, 0, above.f_code.co_name))
-                break
-            above, frames = above.f_back, frames + 1
+    if functions:
+        sys.settrace(called)
+    try:
+        yield reached
+    finally:
+        if functions:
+            sys.settrace(before)
+
+
+def _of_arguments(reach: Reach, frame: FrameType, file: str) -> Iterator[Goal]:
+    """Which of its flags are set where a function is called, and which function of the file calls it."""
+    goal = partial(Goal, line=reach.function.lineno)
+    for name in reach.flags:
+        value = frame.f_locals.get(name)
+        value = getattr(value, "value", value)
+        if value is None or isinstance(value, (bool, int)):
+            yield goal(FLAG, value=int(bool(value)), name=name)
+    above, frames = frame.f_back, 0
+    while reach.callers and above is not None and frames < _BETWEEN:
+        if above.f_code.co_filename == file and above.f_code.co_name in reach.callers:
+            yield goal(CALLER, name=above.f_code.co_name)
+            return
+        above, frames = above.f_back, frames + 1
 
 
 class _Call:
@@ -73,17 +69,14 @@ class _Call:
         if event == "line":
             here = self._reach.statements.get(frame.f_lineno)
             if here is not None and (here != self._last or here in self._reach.loops):
-                self._step(here)
+                self._leave(here)
+                self._reached.add(Goal(STATEMENT, here))
+                if here in self._reach.loops:
+                    self._turns.setdefault(here, 0)
+                self._last = here
         elif event == "return":
             self._leave(None)
         return self.stepped
-
-    def _step(self, here: int) -> None:
-        self._leave(here)
-        self._reached.add(Goal(STATEMENT, here))
-        if here in self._reach.loops:
-            self._turns.setdefault(here, 0)
-        self._last = here
 
     def _leave(self, here: int | None) -> None:
         """What the step from the last statement tells; to None where the function ends."""
@@ -92,5 +85,6 @@ class _Call:
             self._reached.add(Goal(SIDE, last, int(here is not None and here in reach.branches[last])))
         if last in self._turns and here is not None and here in reach.loops[last]:
             self._turns[last] += 1
-        for loop in [one for one in self._turns if here != one and (here is None or here not in reach.loops[one])]:
-            self._reached.add(Goal(TURNS, loop, min(self._turns.pop(loop), SEVERAL)))
+        for loop in list(self._turns):
+            if here != loop and (here is None or here not in reach.loops[loop]):
+                self._reached.add(Goal(TURNS, loop, min(self._turns.pop(loop), SEVERAL)))

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import linecache
+import re
 import sys
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ...model.case import Case
 from ...model.failures import text_of
-from ...processes.attributes import replaced
 from ...processes.ended import EndedLine, is_users
 from . import interpreting
 
@@ -31,12 +28,6 @@ class _Step:
     scope: Mapping[str, Any]
     is_compiled: bool = False
     """Whether it was being compiled, and its names have types and no values."""
-
-
-def whole_tracebacks() -> AbstractContextManager[None]:
-    """While open, Triton's compiler leaves its own frames in tracebacks, which hold the types of a kernel's names."""
-    compiler = sys.modules.get("triton.compiler.compiler")
-    return nullcontext() if compiler is None else replaced(compiler, "filter_traceback", lambda error: None)
 
 
 @dataclass(frozen=True)
@@ -71,26 +62,26 @@ def innermost_line(error: BaseException) -> EndedLine | None:
     return steps[-1].place if steps else None
 
 
-def stood_there(error: BaseException, case: Case) -> tuple[str, ...]:
+def stood_there(error: BaseException) -> tuple[str, ...]:
     """Lines for a person: the innermost line of the user's, its variables, and what called it.
 
     Nothing where no line of the user's is known, or where a variable of it breaks whoever looks at it.
     """
     try:
         steps = list(_steps(error))
-        return tuple(_explanation(steps, _program(error), case)) if steps else ()
+        return tuple(_explanation(steps, _program(error))) if steps else ()
     except Exception:  # of objects of the target's own making; the message stands without
         return ()
 
 
-def _explanation(steps: list[_Step], program: str, case: Case) -> Iterator[str]:
+def _explanation(steps: list[_Step], program: str) -> Iterator[str]:
     *outer, inner = steps
     place = inner.place
     yield place.sentence.removesuffix(f": {place.code}") + program
     if place.code:
         yield f"    {place.code}"
-    names = [name for name in _names(place) if name in inner.scope]
-    values = filter(None, [_value(name, inner.scope[name], case) for name in names])
+    names = dict.fromkeys(re.findall(r"(?<![\w.])[A-Za-z_]\w*", place.code))
+    values = filter(None, [_value(name, inner.scope[name]) for name in names if name in inner.scope])
     yield from [f"    {value}" for value in values][:_VARIABLES]
     yield from [step.place.sentence for step in reversed(outer)][:_OUTER]
 
@@ -139,27 +130,13 @@ def _line(file: str, line: int, function: str) -> EndedLine:
     return EndedLine(file, line, function, _cut(linecache.getline(file, line).strip(), _CODE))
 
 
-def _names(place: EndedLine) -> list[str]:
-    """The names of the statement at a line, as they are read; of one that holds others, those of the line alone."""
-    tree = ast.parse("".join(linecache.getlines(place.file)))
-    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
-    holding = [node for node in statements if node.lineno <= place.line <= (node.end_lineno or 0)]
-    if not holding:
-        return []
-    statement = max(holding, key=lambda node: node.lineno)
-    is_whole = not hasattr(statement, "body")
-    names = [node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-    names.sort(key=lambda node: (node.lineno, node.col_offset))
-    return list(dict.fromkeys(node.id for node in names if is_whole or node.lineno == place.line))
-
-
-def _value(name: str, value: Any, case: Case) -> str:
-    """`offs int32[32]`, `HEAD = 24 (as --head-dim)`; of a kernel what it takes; "" of what says nothing."""
+def _value(name: str, value: Any) -> str:
+    """`offs int32[32]`, `HEAD = 24`; of a kernel what it takes; "" of what says nothing."""
     if (names := getattr(value, "arg_names", None)) is not None:
         return f"{name}({', '.join(map(str, names))})"
     plain = _plain(value)
     if isinstance(plain, (bool, int, float, str, type(None))):
-        return f"{name} = {_cut(repr(plain), _LETTERS)}{_option(plain, case)}"
+        return f"{name} = {_cut(repr(plain), _LETTERS)}"
     shape, dtype = getattr(plain, "shape", None), getattr(plain, "dtype", None)
     if shape is None or dtype is None:
         return ""
@@ -178,18 +155,6 @@ def _plain(value: Any) -> Any:
     data: Any = getattr(getattr(value, "handle", None), "data", None)
     is_number = not getattr(value, "shape", None) and getattr(data, "size", 0) == 1 and data.dtype.kind in "bif"
     return data.item() if is_number else value  # pointers are unsigned, and the bits of bfloat16 too
-
-
-def _option(value: object, case: Case) -> str:
-    """` (as --head-dim)` of a number that one size of the case alone is."""
-    if type(value) is not int or value <= 1 or value == case.heads * case.head_dim:
-        return ""
-    sizes = {"--batch": case.batch, "--heads": case.heads, "--seqlen": case.seqlen_q, "--head-dim": case.head_dim}
-    pairs = [(case.kv_heads, case.heads), (case.seqlen_k, case.seqlen_q), (case.head_dim_v, case.head_dim)]
-    if any(value == other != usual for other, usual in pairs):
-        return ""
-    options = [option for option, size in sizes.items() if size == value]
-    return f" (as {options[0]})" if len(options) == 1 else ""
 
 
 def _program(error: BaseException) -> str:

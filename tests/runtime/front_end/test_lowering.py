@@ -9,9 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
-from gradprobe.frontends.triton.front_end.lowering import compile_errors
-from gradprobe.frontends.triton.interpreter.shipped import shipped_language
-from gradprobe.frontends.triton.kernel_call import called
+from gradprobe.frontends.triton.interpreter.libdevice import shipped_language
+from gradprobe.frontends.triton.launches import called
+from gradprobe.frontends.triton.lowering import compile_errors
 from gradprobe.processes.forks import ParallelWork
 from tests.runtime.front_end import asking, kernels, wrong_kernels
 

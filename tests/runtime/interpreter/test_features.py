@@ -9,8 +9,8 @@ import pytest
 import torch
 import triton
 
-from gradprobe.frontends.triton.front_end.lowering import compile_errors
-from gradprobe.frontends.triton.kernel_call import called
+from gradprobe.frontends.triton.launches import called
+from gradprobe.frontends.triton.lowering import compile_errors
 from gradprobe.model.case import Case
 from gradprobe.processes.forks import ParallelWork
 from gradprobe.runtime.backend import make_interpreter_right

@@ -5,25 +5,15 @@ Import this only once TRITON_INTERPRET=1 is in the environment, since it imports
 
 import functools
 
+from . import language_patches as language
 from .bfloat16 import InterpreterNotKnown, make_bfloat16_right
-from .language_patches import (
-    keep_arguments_in_place,
-    keep_patched_language,
-    make_operations_quick,
-    make_scalars_right,
-    repeat_operations,
-    take_bools,
-    take_products,
-)
-from .libdevice import give_libdevice
-from .names import find_names, give_loops_dtypes
-from .shipped import shipped_language
+from .libdevice import give_libdevice, shipped_language
 
 __all__ = ["InterpreterNotKnown", "make_bfloat16_right", "mend_interpreter"]
 _PATCHES = (
-    shipped_language, make_scalars_right, keep_patched_language, repeat_operations,
-    make_operations_quick, keep_arguments_in_place, take_bools, take_products, give_libdevice, find_names,
-    give_loops_dtypes,
+    shipped_language, language.make_scalars_right, language.keep_patched_language, language.repeat_operations,
+    language.make_operations_quick, language.keep_arguments_in_place, language.take_bools, language.take_products,
+    give_libdevice, language.find_names, language.give_loops_dtypes,
 )  # fmt: skip
 
 

@@ -68,18 +68,15 @@ def _widened(thing: Any, dtype: tl.dtype = tl.float32) -> Any:
     return Handle(_to_values(thing.data).astype(shipped._get_np_dtype(dtype)), dtype)
 
 
-def _narrowed(values: Array) -> Any:
-    """The result of an operation on bfloat16 alone, with the type that compiled Triton gives it."""
-    return Handle(values, tl.int1) if values.dtype == np.bool_ else Handle(_to_bits(values), tl.bfloat16)
-
-
 def _on_values(self: Any, original: Method, *args: Any, wide: tl.dtype = tl.float32) -> Any:
-    """Computes a builder's method on values. The result is bfloat16 where every operand is."""
+    """Computes a builder's method on values. The result is bfloat16, or a mask, where every operand is bfloat16."""
     if args[-1] is np.where:
         return original(*args)
     result = original(*(_widened(arg, wide) for arg in args))
-    operands = [arg for arg in args if isinstance(arg, Handle)]
-    return _narrowed(result.data) if all(map(_is_bf16, operands)) else result
+    if not all(_is_bf16(arg) for arg in args if isinstance(arg, Handle)):
+        return result
+    is_mask = result.data.dtype == np.bool_
+    return Handle(result.data, tl.int1) if is_mask else Handle(_to_bits(result.data), tl.bfloat16)
 
 
 def _cast(self: Any, original: Method, src: Any, dst_type: tl.dtype) -> Any:
@@ -92,20 +89,15 @@ def _atomic_add(self: Any, original: Method, op: Any, ptr: Any, val: Any, mask: 
     """Atomic addition, Triton's only atomic for bfloat16. Lanes with equal pointers take turns."""
     if op != shipped._ir.ATOMIC_OP.FADD:
         return original(op, ptr, val, mask, *order)
-    before, turn = np.zeros(val.data.size, np.uint16), np.flatnonzero(mask.data)
+    memory, pointers, addends = shipped._interpreter, ptr.data.reshape(-1), val.data.reshape(-1)
+    found, turn = np.zeros(val.data.size, np.uint16), np.flatnonzero(mask.data)
     while turn.size:
-        pointers, first = np.unique(ptr.data.reshape(-1)[turn], return_index=True)
-        before[turn[first]] = _add_in_memory(pointers, val.data.reshape(-1)[turn[first]])
+        there, first = np.unique(pointers[turn], return_index=True)
+        lanes, on = turn[first], np.ones(there.shape, bool)
+        found[lanes] = memory.load(there, on, np.zeros(there.shape, _BITS), _BITS)
+        memory.store(there, _to_bits(_to_values(found[lanes]) + _to_values(addends[lanes])), on)
         turn = np.delete(turn, first)
-    return Handle(before.reshape(val.data.shape), tl.bfloat16)
-
-
-def _add_in_memory(pointers: Array, addends: Array) -> Array:
-    """Adds to the bfloat16 at each of these distinct pointers, and returns the old values."""
-    everywhere = np.ones(pointers.shape, bool)
-    before = shipped._interpreter.load(pointers, everywhere, np.zeros_like(addends), addends.dtype)
-    shipped._interpreter.store(pointers, _to_bits(_to_values(before) + _to_values(addends)), everywhere)
-    return before
+    return Handle(found.reshape(val.data.shape), tl.bfloat16)
 
 
 def _sum(self: Any, original: Method, tensor: tl.tensor) -> tl.tensor:

@@ -1,12 +1,17 @@
-"""Patches of launches, of the language and of what each operation goes through: right, and by less of Python.
+"""Patches of launches, of the language and of how a kernel's text is rewritten: right, and by less of Python.
 
 The interpreter copies the whole storage of each tensor to the host and back. On the CPU both are one storage, and a
 copy onto itself brings every page into memory, also where most of a large mapping is never touched. The interpreter
 also keeps a bool in 32 bits and then refuses it: without the patch, a bool that is no tl.constexpr stops every launch.
+
+A compiler finds names, and counts loops, where Python does not: a function of triton.language under a name of the
+user's (`exp = tl.exp`), what a closure holds, and the variable of a loop, which has a dtype.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from types import FunctionType
@@ -17,8 +22,13 @@ import triton.language as tl
 from triton.runtime import interpreter as shipped
 
 from ....model.case import DOTS
-from ..kernel_call import tensors_in
-from .plans import PLANS
+from ..launches import tensors_in
+from .libdevice import libdevice_modules, shipped_language
+from .plans import MANY, PLANS
+
+# What a launch replaces besides builtins, and what is replaced for good.
+_REPLACED = ("range", "static_range", "reduce", "associative_scan")
+_LIBDEVICE = {module.__name__ for module in libdevice_modules()}
 
 
 def keep_arguments_in_place() -> None:
@@ -32,6 +42,11 @@ def keep_arguments_in_place() -> None:
     shipped.GridExecutor._restore_args_dev = restore_copies
 
 
+def _storages(arguments: Any) -> list[int]:
+    """Where the tensors among a launch's arguments lie."""
+    return [tensor.untyped_storage().data_ptr() for given in arguments for _, tensor, _ in tensors_in(given)]
+
+
 def take_bools() -> None:
     """Patches the interpreter to turn a bool argument into Triton's own bool of one bit."""
     converted = shipped._implicit_cvt
@@ -42,11 +57,6 @@ def take_bools() -> None:
         return tl.tensor(shipped.TensorHandle(np.array([argument], np.bool_), tl.int1), tl.int1)
 
     shipped._implicit_cvt = convert
-
-
-def _storages(arguments: Any) -> list[int]:
-    """Where the tensors among a launch's arguments lie."""
-    return [tensor.untyped_storage().data_ptr() for given in arguments for _, tensor, _ in tensors_in(given)]
 
 
 def make_scalars_right() -> None:
@@ -90,8 +100,8 @@ def keep_patched_language() -> None:
             return shipped._LangPatchScope()
         swapped.add(id(fn.__globals__))
         # Of a kernel that has other names for the language, the whole of it too.
-        modules = {id(one): one for one in (tl, *fn.__globals__.values()) if one is tl or one is tl.core}
-        new = {f"module{at}": one for at, one in enumerate(modules.values()) if id(one) not in swapped}
+        modules = {id(value): value for value in (tl, *fn.__globals__.values()) if value is tl or value is tl.core}
+        new = {f"module{at}": module for at, module in enumerate(modules.values()) if id(module) not in swapped}
         swapped.update(modules)
         return swap(FunctionType(swap.__code__, new)) if new else shipped._LangPatchScope()
 
@@ -103,7 +113,7 @@ def keep_patched_language() -> None:
 
     def launch_afresh(self: Any, *args: Any, **kwargs: Any) -> Any:
         swapped.clear()
-        PLANS.forget_many()
+        PLANS.forget(MANY)
         return launch(self, *args, **kwargs)
 
     shipped._get_np_dtype = dtype_of
@@ -141,3 +151,84 @@ def make_operations_quick() -> None:
         return handle(data[(*(slice(None),) * at, None)], argument.dtype.scalar)
 
     shipped._validate_np_data_size, builder.create_expand_dims = fits, expand_dims
+
+
+def find_names() -> None:
+    """Patches the interpreter so that a kernel finds functions of the language by its own names, and its closure's."""
+    rewrite = shipped.FunctionRewriter._compile_and_exec
+
+    def compile_and_exec(self: Any, tree: ast.AST) -> Any:
+        made, function = rewrite(self, tree), self.fn
+        is_alias = any(id(function.__globals__.get(name)) in _places() for name in made.__code__.co_names)
+        if not (function.__closure__ or is_alias):
+            return made
+        named = FunctionType(made.__code__, _Names(function), made.__name__, made.__defaults__, made.__closure__)
+        named.__annotations__, named.__kwdefaults__ = made.__annotations__, made.__kwdefaults__
+        return named
+
+    shipped.FunctionRewriter._compile_and_exec = compile_and_exec
+
+
+class _Names(dict[str, Any]):
+    """The globals of a function, with what its closure holds. It holds nothing itself: each is looked up anew."""
+
+    def __init__(self, function: FunctionType) -> None:
+        super().__init__()
+        self._globals = function.__globals__
+        self._cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+
+    def values(self) -> Any:
+        """Those of the function's file, where the interpreter looks for the language."""
+        return self._globals.values()
+
+    def __missing__(self, name: str) -> Any:
+        value = self._cells[name].cell_contents if name in self._cells else self._globals[name]
+        place = _places().get(id(value))
+        return value if place is None else getattr(*place)
+
+
+@functools.cache
+def _places() -> dict[int, tuple[Any, str]]:
+    """By the ids of the functions of triton.language: where it is that the interpreter replaces them."""
+    found: dict[int, tuple[Any, str]] = {}
+    for module in (tl, tl.core, tl.math, *libdevice_modules()):
+        for name, value in shipped_language()[module].items():
+            is_of_device = callable(value) and getattr(value, "__module__", "") == module.__name__ in _LIBDEVICE
+            if is_of_device or tl.core.is_builtin(value) or name in _REPLACED:
+                found.setdefault(id(value), (module, name))
+    return found
+
+
+def give_loops_dtypes() -> None:
+    """Patches the interpreter so that the variable of a loop is a tensor where a kernel asks for more than a number."""
+    shipped.FunctionRewriter.ast_transformer = _Loops()
+
+
+class _Loops(shipped.ASTTransformer):  # type: ignore[misc]
+    """Rewrites loops, and else what the interpreter rewrites."""
+
+    def visit_For(self, node: ast.For) -> ast.For:
+        """Converts the variable at the start of each turn, as an assignment converts what it assigns.
+
+        `range(...)` and `tl.range(...)` give tensors; `static_range` gives constants.
+        """
+        self.generic_visit(node)
+        name = node.target.id if isinstance(node.target, ast.Name) else ""
+        function = node.iter.func if isinstance(node.iter, ast.Call) else None
+        is_range = getattr(function, "id", getattr(function, "attr", "")) == "range"
+        if name and is_range and any(_asks_more(each, name) for each in node.body):
+            assigned = ast.parse(f"{name} = interpreter_semantic.to_tensor({name}, False)").body
+            node.body = [*assigned, *node.body]
+        return node
+
+
+def _asks_more(body: ast.AST, name: str) -> bool:
+    """Whether an attribute is read of the variable or of a sum of it, or a function of the user's is given it."""
+    holders: list[ast.AST] = []
+    for node in ast.walk(body):
+        if isinstance(node, ast.Attribute):
+            holders.append(node.value)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            holders += [*node.args, *(keyword.value for keyword in node.keywords)]
+    inside = (node for holder in holders for node in ast.walk(holder))
+    return any(isinstance(node, ast.Name) and node.id == name for node in inside)

@@ -1,11 +1,13 @@
-"""The functions of libdevice, which the interpreter leaves out: as shipped they return None."""
+"""Triton's language as it is shipped, and libdevice, whose functions the interpreter leaves out: they return None."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
+_MODULES = ("core", "math", "standard", "random", "semantic")
 _ALIKE = (
     "exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan sinh cosh tanh floor ceil trunc rint fmod hypot "
     "copysign nextafter isnan isinf signbit"
@@ -29,6 +32,18 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in
 }  # fmt: skip
 _FAST = ("exp", "exp10", "log", "log2", "log10", "sin", "cos", "tan", "tanh")
 _FUNCTIONS |= {f"fast_{name}f": _FUNCTIONS[name] for name in _FAST}
+
+
+@functools.cache
+def shipped_language() -> Mapping[Any, Mapping[str, Any]]:
+    """The attributes of the language's modules and classes as they were when this was first called.
+
+    The interpreter replaces parts of it in each launch, this tool some for good.
+    """
+    modules = [tl, *(getattr(tl, name) for name in _MODULES if hasattr(tl, name)), *libdevice_modules()]
+    classes = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
+    own = [each for each in classes if each.__module__.startswith("triton.language")]
+    return {owner: dict(vars(owner)) for owner in (*modules, *own)}
 
 
 def give_libdevice() -> None:
@@ -57,9 +72,9 @@ def _function(name: str) -> Callable[..., Any]:
             raise NotImplementedError(f"libdevice.{name} is not supported in interpreter mode")
         function, operands = _FUNCTIONS[name], [semantic.to_tensor(arg) for arg in args]
         if len(operands) == 2:
-            one, other = semantic.binary_op_type_checking_impl(*operands, False, False, True, True)
-            handle = semantic.builder.binary_op(one.handle, other.handle, function)
-            return tl.tensor(handle, one.type if one.type.is_block() else other.type)
+            left, right = semantic.binary_op_type_checking_impl(*operands, False, False, True, True)
+            handle = semantic.builder.binary_op(left.handle, right.handle, function)
+            return tl.tensor(handle, left.type if left.type.is_block() else right.type)
         (operand,) = operands
         values = function(operand.handle.data)
         scalar = tl.int32 if values.dtype == np.bool_ else operand.type.scalar

@@ -46,11 +46,11 @@ class Operation:
         Args:
             numbers: gives those that stand for an argument, in its shape; None where it is to stay.
         """
-        stand_ins = [numbers(arg) for arg in self.args]
-        args = [
-            arg if each is None else Handle(each, tl.int64 if each.dtype.itemsize == 8 else tl.int32)
-            for arg, each in zip(self.args, stand_ins, strict=True)
-        ]
+        args = []
+        for arg in self.args:
+            values = numbers(arg)
+            kind = tl.int64 if values is not None and values.dtype.itemsize == 8 else tl.int32
+            args.append(arg if values is None else Handle(values, kind))
         return [each.data for each in _each(self.method(self.of, *args, **self.kwargs))]
 
 
@@ -66,16 +66,11 @@ def noting(notes: Mapping[str, Sequence[Note]]) -> Iterator[None]:
     """While open, these are called after each operation. A method that this release of Triton lacks is left out."""
     with contextlib.ExitStack() as stack:
         for name, each in notes.items():
-            owner, attribute = _place_of(name)
+            of, _, attribute = name.rpartition(".")
+            owner = getattr(shipped, of or "InterpreterBuilder", None)
             if hasattr(owner, attribute):
                 stack.enter_context(replaced(owner, attribute, _noted(getattr(owner, attribute), each)))
         yield
-
-
-def _place_of(name: str) -> tuple[Any, str]:
-    """Where a method is found: in the builder, or in a class of the interpreter, which may have no such class."""
-    owner, _, attribute = name.rpartition(".")
-    return getattr(shipped, owner or "InterpreterBuilder", None), attribute
 
 
 def _noted(method: Method, notes: Sequence[Note]) -> Method:
@@ -87,3 +82,26 @@ def _noted(method: Method, notes: Sequence[Note]) -> Method:
         return result
 
     return noted
+
+
+@dataclass
+class Work:
+    """How many products of tiles kernels make, and how many of them of nothing."""
+
+    products: int = 0
+    idle: int = 0
+    """Those of a tile that is 0 throughout, as where no row sees any of its keys."""
+
+    def count(self, step: Operation) -> None:
+        """Counts a product."""
+        a, b, *_ = step.args
+        self.products += 1
+        self.idle += not (a.data.any() and b.data.any())
+
+
+@contextlib.contextmanager
+def counted_work() -> Iterator[Work]:
+    """While open, the products of interpreted kernels are counted."""
+    work = Work()
+    with noting({"create_dot": [work.count]}):
+        yield work

@@ -8,7 +8,7 @@ out for each operation of each program again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import triton.language as tl
@@ -19,12 +19,10 @@ from ....model.mechanisms import is_on
 Handle: Any = shipped.TensorHandle
 Step = tuple[str, tuple[Any, ...], Any]
 """The name of a builder's method, its arguments, and what it made."""
-Keyed = tuple[tuple[Any, ...], Sequence[Any]]
-"""The types and constants that a call was given, and its tensors."""
 Repeat = Callable[..., Any]
 """Does what a call did, given the builder and the tensors."""
 # Plans that are kept before all are forgotten: a kernel may count to a constant each time.
-_MANY = 1 << 14
+MANY = 1 << 14
 # Methods that make a constant of constants, and change nothing; those that begin with `get_` do so too.
 _CASTS = "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast"
 _OF_CONSTANTS = frozenset(f"create_{name}" for name in f"splat broadcast {_CASTS}".split())
@@ -81,10 +79,6 @@ class Plans:
             for made in self._made.values():
                 made.clear()
 
-    def forget_many(self) -> None:
-        """Called before each launch."""
-        self.forget(_MANY)
-
     def asking(self, truth: Callable[[Any], bool]) -> Callable[[Any], bool]:
         """The method by which tensors are taken for bools, with account of that."""
 
@@ -99,20 +93,15 @@ class Plans:
         semantic, made = self._semantic, self._made.setdefault(function, {})
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not self.is_used:
-                return function(*args, **{**kwargs, "_semantic": semantic})
-            keyed = _key_of_two(*args) if len(args) == 2 and not kwargs else None
-            try:
-                key, tensors = keyed or _key_of_all(args, kwargs)
-            except _NoPlan:
-                return function(*args, **{**kwargs, "_semantic": semantic})
-            plan = made.get(key)
-            if plan:
-                return plan(semantic.builder, *tensors)  # type: ignore[operator]
-            # Of one value that is given twice, a plan would take both for the first.
-            if plan is None and len({id(tensor.handle) for tensor in tensors}) == len(tensors):
-                made[key], result = self._recorded(function, args, kwargs, tensors)
-                return result
+            key, tensors = _key_of(args, kwargs) if self.is_used else (None, ())
+            if key is not None:
+                plan = made.get(key)
+                if plan:
+                    return plan(semantic.builder, *tensors)  # type: ignore[operator]
+                # Of one value that is given twice, a plan would take both for the first.
+                if plan is None and len({id(tensor.handle) for tensor in tensors}) == len(tensors):
+                    made[key], result = self._recorded(function, args, kwargs, tensors)
+                    return result
             return function(*args, **{**kwargs, "_semantic": semantic})
 
         return call
@@ -173,7 +162,7 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repea
     returned = getattr(result, "handle", None)
     names = {id(None): "None"}  # what a store makes
     names |= {id(tensor.handle): f"t{at}.handle" for at, tensor in reversed(list(enumerate(tensors)))}
-    held: list[Any] = []
+    kept: list[Any] = []
     constants = set[int]()
 
     def word(thing: Any) -> str:
@@ -181,29 +170,34 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repea
         if id(thing) not in names:
             if _holds_values(thing):
                 raise _NoPlan
-            held.append(thing)
-            names[id(thing)] = f"c{len(held) - 1}"
+            kept.append(thing)
+            names[id(thing)] = f"c{len(kept) - 1}"
         return names[id(thing)]
 
     lines = []
     for at, (name, args, made) in enumerate(_needed(steps, returned)):
+        of_constants = name.startswith("get_") or all(id(arg) in constants or not _holds_values(arg) for arg in args)
         # What is returned is made anew, since others may change it.
-        is_constant = made is not returned and _is_pure(name)
-        if is_constant and (
-            name.startswith("get_") or all(id(arg) in constants or not _holds_values(arg) for arg in args)
-        ):
+        if made is not returned and _is_pure(name) and of_constants:
             constants.add(id(made))
-            held.append(made)
-            names.setdefault(id(made), f"c{len(held) - 1}")
+            kept.append(made)
+            names.setdefault(id(made), f"c{len(kept) - 1}")
         else:
             lines.append(f"v{at} = builder.{name}({', '.join(map(word, args))})")
             names.setdefault(id(made), f"v{at}")
-    lines += _returning(result, tensors, names, word)
+    is_operand = [tensor is result for tensor in tensors]
+    if result is not None and (type(result) is not _Tensor or id(returned) not in names):
+        raise _NoPlan
+    if result is None or any(is_operand):
+        lines.append(f"return {'None' if result is None else f't{is_operand.index(True)}'}")
+    else:
+        attributes = [f"made.{name} = {word(value)}" for name, value in vars(result).items()]
+        lines += ["made = new(tensor)", *attributes, "return made"]
     text = "".join(f"\n        {line}" for line in lines)
     parameters = ", ".join(["builder", *(f"t{at}" for at in range(len(tensors)))])
-    known = ", ".join(f"c{at}" for at in range(len(held)))
+    known = ", ".join(f"c{at}" for at in range(len(kept)))
     made = _maker(f"def make(new, tensor, {known}):\n    def repeat({parameters}):{text}\n    return repeat\n")
-    return made(object.__new__, _Tensor, *held)  # type: ignore[no-any-return]
+    return made(object.__new__, _Tensor, *kept)  # type: ignore[no-any-return]
 
 
 def _is_pure(method: str) -> bool:
@@ -212,28 +206,12 @@ def _is_pure(method: str) -> bool:
 
 def _needed(steps: Sequence[Step], returned: Any) -> list[Step]:
     """The steps without those that only make what nobody takes."""
-    taken, found = {id(returned)}, list[Step]()
+    needed, found = {id(returned)}, list[Step]()
     for name, args, made in reversed(steps):
-        if id(made) in taken or not _is_pure(name):
-            taken.update(map(id, args))
+        if id(made) in needed or not _is_pure(name):
+            needed.update(map(id, args))
             found.append((name, args, made))
     return found[::-1]
-
-
-def _returning(result: Any, tensors: Sequence[Any], names: Mapping[int, str], word: Callable[[Any], str]) -> list[str]:
-    """The lines that make the result: nothing, an operand, or a tensor of its type."""
-    if result is None:
-        return ["return None"]
-    if type(result) is not _Tensor or id(result.handle) not in names:
-        raise _NoPlan
-    for at, tensor in enumerate(tensors):
-        if tensor is result:
-            return [f"return t{at}"]
-    return [
-        "made = new(tensor)",
-        *(f"made.{name} = {word(value)}" for name, value in vars(result).items()),
-        "return made",
-    ]
 
 
 @functools.cache
@@ -252,60 +230,56 @@ def _holds_values(thing: Any) -> bool:
     return isinstance(thing, Handle) or hasattr(thing, "handle") or hasattr(thing, "materialize_pointers")
 
 
-def _key_of_two(one: Any, other: Any) -> Keyed | None:
-    """That of the most frequent operands, since a loop over both would take as long as most operations do.
-
-    They are two tensors; or a tensor and a number, or the slices that spread it. None of others.
-    """
-    if type(one) is not _Tensor:
-        return None
-    kind = type(other)
-    if kind is _Tensor:
-        return (id(one.shape), id(other.shape)), (one, other)
-    if kind is int or kind is float:
-        return (id(one.shape), kind, repr(other) if kind is float else other), (one,)  # repr tells zeros apart
-    if kind is tuple and all([each is None or (type(each) is slice and each == _ALL) for each in other]):
-        return (id(one.shape), kind, *[each is None for each in other]), (one,)
-    return None
-
-
-def _key_of_all(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Keyed:
-    """That of any operands. Raises _NoPlan, as `_key` does."""
+def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...] | None, Sequence[Any]]:
+    """The types and constants of operands, None where there is something else among them; and their tensors."""
+    # The most frequent operands at first, since a loop over both would take as long as most operations do.
+    if len(args) == 2 and not kwargs and type(args[0]) is _Tensor:
+        one, other = args
+        kind = type(other)
+        if kind is _Tensor:
+            return (id(one.shape), id(other.shape)), args
+        if kind is int or kind is float:
+            return (id(one.shape), kind, repr(other) if kind is float else other), args[:1]
+        if kind is tuple and all([each is None or (type(each) is slice and each == _ALL) for each in other]):
+            return (id(one.shape), kind, *[each is None for each in other]), args[:1]
     tensors: list[Any] = []
-    key = _key(args, tensors)
-    for name, argument in kwargs.items():
-        if name != "_semantic":
-            key += [name, *_key((argument,), tensors)]
+    key: list[Any] = []
+    try:
+        _add(args, key, tensors)
+        for name, argument in kwargs.items():
+            if name != "_semantic":
+                key.append(name)
+                _add((argument,), key, tensors)
+    except _NoPlan:
+        return None, ()
     return tuple(key), tensors
 
 
-def _key(arguments: Sequence[Any], tensors: list[Any]) -> list[Any]:
-    """Types and constants. The tensors are added to a list.
+def _add(arguments: Sequence[Any], key: list[Any], tensors: list[Any]) -> None:
+    """Adds types and constants to a key, and tensors to a list.
 
     Raises:
         _NoPlan: there is something else among them.
     """
-    key: list[Any] = []
     for argument in arguments:
         kind = type(argument)
         if kind is _Tensor:
             tensors.append(argument)
             key.append(id(argument.shape))
         elif kind in _PLAIN:
-            key.append((kind, argument))
+            key += kind, argument
         elif kind is float:
-            key.append((kind, repr(argument)))  # tells zeros apart
-        elif kind is tl.constexpr:
-            key.append((kind, *_key((argument.value,), tensors)))
+            key += kind, repr(argument)  # tells zeros apart
         elif kind is tl.dtype:
-            key.append((kind, argument.name))
-        elif kind in (tuple, list, _Tuple):
-            key.append((kind, *_key(list(argument), tensors)))
-        elif kind is slice:
-            key.append((kind, *_key((argument.start, argument.stop, argument.step), tensors)))
+            key += kind, argument.name
+        elif kind is slice and argument == _ALL:
+            key.append(slice)
+        elif kind in (tl.constexpr, tuple, list, _Tuple):
+            parts = (argument.value,) if kind is tl.constexpr else tuple(argument)
+            key += kind, len(parts)
+            _add(parts, key, tensors)
         else:
             raise _NoPlan
-    return key
 
 
 PLANS = Plans(shipped.interpreter_semantic)

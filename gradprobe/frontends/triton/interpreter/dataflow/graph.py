@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 
 from .....inputs.memory import Array
-from ..memory.findings import Line
 from ..memory.memory_watch import Memory
-from ..memory.stream import Access, attempted, executing
+from ..memory.stream import Access, Launch, Line, attempted, executing
 from ..memory.views import View
-from ..memory.watched_launch import Launch
 from ..operations import Handle
 from .lanes import Lanes, differ, spread
 

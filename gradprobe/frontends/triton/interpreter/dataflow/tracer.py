@@ -16,8 +16,7 @@ import numpy as np
 
 from .....inputs.memory import Array, Unwritten
 from ..memory.memory_watch import watched_memory
-from ..memory.stream import Access, Watcher
-from ..memory.watched_launch import Launch
+from ..memory.stream import Access, Launch, Watcher
 from ..operations import REARRANGING, Handle, Note, Operation
 from .accesses import IndexedAccesses
 from .graph import Flow, Node, Tile

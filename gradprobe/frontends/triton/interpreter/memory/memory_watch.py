@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from triton.runtime import interpreter as shipped
 
-from .....inputs.memory import Array, Unwritten
+from .....inputs.memory import Array, Marks, Unwritten
 from .....model.assignment import OUTPUTS
 from .....model.memory_finding import MISALIGNED, OUTSIDE, RACE, UNWRITTEN
 from .....source.text import SourceLine
-from .findings import AccessFinding, CodeLine, Earlier, Program, places
-from .stream import Access, Stream, Watcher
-from .views import View
-from .watched_launch import Launch, bits_at
+from .stream import Access, CodeLine, Launch, Program, Stream, Watcher, places
+from .views import AddressSpot, View, bracketed, counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,18 +25,145 @@ _ORDER = (OUTSIDE, MISALIGNED, RACE, UNWRITTEN)
 _ACCESSES = ("store", "atomic", "load")
 
 
-@dataclass
-class _Count:
-    """All accesses of one kind that one line made to one tensor."""
+_VERBS = {"load": "loads", "store": "stores", "atomic": "does an atomic"}
 
-    first: AccessFinding
-    runs_on: bool = True
-    lanes: int = 0
-    programs: set[tuple[int, Program]] = field(default_factory=set)
+
+@dataclass(frozen=True)
+class Earlier:
+    """One line storing in one program: of a race, the store that another program made to the same address before."""
+
+    program: Program
+    lines: tuple[CodeLine, ...]
+    is_atomic: bool
 
     @property
-    def finding(self) -> AccessFinding:
-        return replace(self.first, lanes=self.lanes, programs=len(self.programs), runs_on=self.runs_on)
+    def place(self) -> SourceLine:
+        return places(self.lines)[0]
+
+
+@dataclass
+class AccessFinding:
+    """All accesses of one kind that one line of a kernel made to one tensor, counted as they are made."""
+
+    kind: str
+    """"outside" its tensor; "race": two programs of a launch leave different bits at one address, not both by atomics;
+    "unwritten": a read of what nothing has written; "misaligned": wider than the elements are, at an address that is no
+    multiple of that width."""
+    access: str
+    """"load", "store" or "atomic"."""
+    tensor: str
+    """Its name, or that of the kernel's parameter without "ptr" where the caller does not know it."""
+    kernel: str
+    places: tuple[SourceLine, ...]
+    """The line in the kernel, then those in the functions that it called to get there."""
+    program: Program
+    """The first that did it; all that follows is about its first element."""
+    spot: AddressSpot
+    earlier: Earlier | None
+    """Of a race: the other program."""
+    width: int
+    """In bytes, of one element."""
+    allocated: tuple[str, int] = ("", 0)
+    """Of a read of what nothing has written: the file and the line that allocated it, where they are known."""
+    rest: tuple[str, SourceLine] | None = None
+    """Of the same: the kernel and the line that stored the rest of it before; None where none did."""
+    runs_on: bool = True
+    """Whether each of these accesses left the tensor with every lane, in a program where its line had been inside."""
+    lanes: int = 0
+    """How many elements were accessed so, in all launches; the same one as often as it was."""
+    made_by: set[tuple[int, Program]] = field(default_factory=set)
+    """The number of each launch, and its programs that did it."""
+
+    @property
+    def programs(self) -> int:
+        """How many programs did it, counted anew in each launch."""
+        return len(self.made_by)
+
+    @property
+    def place(self) -> SourceLine:
+        return self.places[0]
+
+    def sentence(self) -> str:
+        """What happened, where, and how often; without a full stop."""
+        place, inner = self.place, []
+        for each in self.places[1:]:
+            inner.append(f"{each.function}, {f'line {each.line}' if each.file == place.file else each.place}")
+        where = f"line {place.line}" + (f": `{place.code}`" if place.code else "")
+        where += f" (in {', in '.join(inner)})" if inner else ""
+        where += f"; {counted(self.lanes, 'lane')} in {counted(self.programs, 'program')}"
+        if self.rest is not None:
+            where += f"; {self.rest[0]} stores the rest, line {self.rest[1].line}"
+        file, line = self.allocated
+        where += f"; allocated at {Path(file).name}:{line}" if file else ""
+        return f"{self.kernel} {self._what_it_does()}, {where}"
+
+    def _what_it_does(self) -> str:
+        does, spot, by = _VERBS[self.access], self.spot.in_words, f"(program {self.program})"
+        element = f"{self.tensor} ({spot})" if self.spot.side else f"{self.tensor}{bracketed(self.spot.index)}"
+        if self.kind == OUTSIDE:
+            return f"{does} outside {self.tensor}: {spot} {by}"
+        if self.kind == UNWRITTEN:
+            return f"{does}{' on' if self.access == 'atomic' else ''} {element}, which nothing has written {by}"
+        if self.kind == MISALIGNED:
+            at = f"in {self.tensor}, {spot}" if self.spot.side else f"at {element}"
+            rule = f"an address that is no multiple of {self.width}"
+            return f"{does} {self.width} bytes at once {at}, {rule} {by}: a GPU ends the process there"
+        assert self.earlier is not None
+        mixed = self.access == "atomic" or self.earlier.is_atomic
+        how = "by a plain store and an atomic" if mixed else "without an atomic"
+        there = f", line {self.earlier.place.line}" if self.earlier.place != self.place else ""
+        return f"writes {element} from two programs {how}: {self.program} after {self.earlier.program}{there}"
+
+
+class Stores:
+    """The stores of one launch, whose programs the interpreter runs one after another.
+
+    A plain store leaves its number at each address, an atomic leaves its negative number where nothing has stored yet:
+    of several atomics the first one stays, since a later program's plain store races with it as with any other.
+    """
+
+    def __init__(self) -> None:
+        self._marks: dict[int, Marks] = {}
+        self.events: list[Earlier] = []
+        """By their numbers, which begin at 1: a mark of 0 says that nothing has stored."""
+        self._first = 1
+        """The number of the first event of the program that runs."""
+        self._program: Program | None = None
+        self.is_ordered = False
+        """Whether the running program did an atomic that locks are made of, so that its stores may be ordered."""
+
+    def enter(self, access: Access) -> None:
+        """Notes the program that runs now."""
+        if access.program != self._program:
+            self._program, self._first, self.is_ordered = access.program, len(self.events) + 1, False
+        self.is_ordered |= access.is_exchange
+
+    def add(self, access: Access, view: View, addresses: Array) -> Array:
+        """Notes a store of the running program.
+
+        Returns:
+            [N] for each address the number of an event of another program that it may race with, or 0.
+        """
+        width, is_atomic = access.width, access.kind == "atomic"
+        marks = self._marks_of(view, width)
+        self.events.append(Earlier(access.program, access.lines, is_atomic))
+        offsets, event = view.in_bytes(addresses), len(self.events)
+        before = marks.read(offsets, width)
+        by_others = (before != 0) & (np.abs(before) < self._first)
+        if is_atomic:
+            by_others &= before > 0
+            marks.write(offsets, width, np.where(before == 0, -event, before))
+        else:
+            marks.write(offsets, width, event)
+        return np.where(by_others, np.abs(before), 0).max(1)
+
+    def _marks_of(self, view: View, width: int) -> Marks:
+        """The marks of a view's storage, fine enough to tell neighbours of this width in bytes apart."""
+        marks = self._marks.get(view.low)
+        if marks is None:
+            marks = Marks(view.high - view.low, min(width, view.elements.itemsize))
+        self._marks[view.low] = marks if marks.unit <= width else marks.refined(width)
+        return self._marks[view.low]
 
 
 class Memory(Watcher):
@@ -46,21 +172,22 @@ class Memory(Watcher):
     def __init__(self, unwritten: Unwritten) -> None:
         super().__init__()
         self._unwritten = unwritten
+        self._stores = Stores()
         self._last: dict[int, tuple[Launch, tuple[CodeLine, ...]]] = {}
         """By home of what nothing had written once: the last launch that stored there, with its lines."""
-        self._findings: dict[tuple[object, ...], _Count] = {}
+        self._findings: dict[tuple[object, ...], AccessFinding] = {}
         self._writers: dict[str, tuple[str, tuple[CodeLine, ...]]] = {}
-        self._inside: dict[tuple[tuple[int, int], ...], tuple[int, Program, tuple[CodeLine, ...]]] = {}
+        self._inside: dict[tuple[int, ...], tuple[int, Program, tuple[CodeLine, ...]]] = {}
         """By line, of whose code the id is taken since its hash takes long: the program in which it last stayed inside
         its tensor, and the line, so that no other code takes its id."""
-        self._contests: list[Callable[[], None]] = []
-        """What is to be judged once the atomic that comes next is done."""
+        self._changing: list[tuple[View, Array, Array, Array]] = []
+        """Of the access that is being made: view, addresses, the stores of others there, and what they hold."""
 
     @property
     def findings(self) -> tuple[AccessFinding, ...]:
         """By kind, stores before loads; among these in the order in which they were first seen."""
-        found = [count.finding for count in self._findings.values()]
-        return tuple(sorted(found, key=lambda one: (_ORDER.index(one.kind), _ACCESSES.index(one.access))))
+        order = [(kind, access) for kind in _ORDER for access in _ACCESSES]
+        return tuple(sorted(self._findings.values(), key=lambda found: order.index((found.kind, found.access))))
 
     @property
     def writers(self) -> dict[str, tuple[str, SourceLine]]:
@@ -72,82 +199,66 @@ class Memory(Watcher):
         """What went wrong in watching. The accesses concerned were executed as they were, and not judged."""
         return tuple(self.errors)
 
+    def begun(self, launch: Launch, arguments: object) -> None:
+        """Stores of another launch race with none of its own."""
+        self._stores = Stores()
+
     def before(self, access: Access) -> Array | None:
         """Judges an access; gives the lanes that stay in their storage, or None where all do."""
-        launch, shape = access.launch, access.pointers.data.shape
-        launch.stores.enter(access.program)
-        launch.stores.is_ordered |= access.is_exchange
+        self._stores.enter(access)
+        self._changing = []
         kept = None
         for view, lanes, addresses in access.parts:
             if view is None:
                 continue
-            bits = _bits(np.broadcast_to(access.value.data, shape).reshape(-1)[lanes]) if access.is_store else None
-            stays = self._judge(access, view, addresses, bits)
-            if stays is not None:
+            stays = self._judge(access, view, addresses)
+            if not stays.all():
+                shape = access.pointers.data.shape
                 kept = np.array(np.broadcast_to(access.on, shape), bool).reshape(-1) if kept is None else kept
                 kept[lanes[~stays]] = False
         return kept
 
     def after(self, access: Access, result: Any) -> None:
-        """Where an atomic changed a bit, it raced with the plain store of another program."""
-        contests, self._contests = self._contests, []
-        for judge in contests:
-            judge()
+        """What it changed of inputs, and of what another program of the launch stored.
 
-    def _judge(self, access: Access, view: View, addresses: Array, bits: Array | None) -> Array | None:
-        """Which of these accesses may be executed: those that stay in the view's storage; None where all do."""
-        inside = view.hold(addresses, access.width)
-        stays, within, its_bits = None, addresses, bits
+        Stores of a program that did an exchange may be ordered by a lock.
+        """
+        for view, addresses, others, before in self._changing:
+            differ = _bits_at(addresses, access.width) != before
+            if not differ.any():
+                continue
+            if _is_input(view) and view.hold(addresses[differ], access.width).any():
+                self._writers.setdefault(view.name, (access.launch.kernel, access.lines))
+            differ &= others != 0
+            if differ.any() and not self._stores.is_ordered:
+                earlier = self._stores.events[int(others[differ][0]) - 1]
+                self._found(RACE, access, view, addresses, differ, earlier)
+
+    def _judge(self, access: Access, view: View, addresses: Array) -> Array:
+        """Which of these accesses may be executed: those that stay in the view's storage."""
+        inside = stays = view.hold(addresses, access.width)
+        within, key = addresses, _key(access.lines)
         if not inside.all():
             stays, within = view.in_storage(addresses, access.width), addresses[inside]
-            its_bits = None if bits is None else bits[inside]
             self._found(OUTSIDE, access, view, addresses, ~inside)
         elif len(inside):
-            self._inside[_numbers(access.lines)] = access.launch.number, access.program, access.lines
+            self._inside[key] = access.launch.number, access.program, access.lines
         if access.width > view.elements.itemsize:  # an element by itself lies where its tensor does
             self._found(MISALIGNED, access, view, within, within % access.width != 0)
         if access.kind != "store":
             unread = self._unwritten.among(view.low, view.in_bytes(within), access.width)
             self._found(UNWRITTEN, access, view, within, unread)
         if access.kind != "load":
-            self._overwritten(access, view, within, its_bits)
-            some = slice(None) if stays is None else stays
-            self._stored(access, view, addresses[some], None if bits is None else bits[some])
-        return None if stays is None or stays.all() else stays
+            self._stored(access, view, addresses if stays is inside else addresses[stays])
+        return stays
 
-    def _overwritten(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
-        if view.known is None or view.name in OUTPUTS:
-            return
-        if bits is None or (bits_at(addresses, access.width) != bits).any():
-            self._writers.setdefault(view.name, (access.launch.kernel, access.lines))
-
-    def _stored(self, access: Access, view: View, addresses: Array, bits: Array | None) -> None:
-        is_atomic = access.kind == "atomic"
-        events = access.launch.stores.add(view, addresses, access.width, access.lines, is_atomic=is_atomic)
+    def _stored(self, access: Access, view: View, addresses: Array) -> None:
+        others = self._stores.add(access, view, addresses)
         self._unwritten.stored(view.low, view.in_bytes(addresses), access.width)
         if view.low in self._unwritten.places:
             self._last[view.low] = access.launch, access.lines
-        by_others = events != 0
-        if not by_others.any():
-            return
-        addresses, events = addresses[by_others], events[by_others]
-        before = bits_at(addresses, access.width)
-        contested = partial(self._contested, access, view, addresses, events, before)
-        if bits is None:
-            self._contests.append(contested)
-        else:
-            contested(bits[by_others])
-
-    def _contested(
-        self, access: Access, view: View, addresses: Array, events: Array, before: Array, after: Array | None = None
-    ) -> None:
-        """Two programs stored to these addresses: other bits `before` than `after`, None where these lie there now.
-
-        Stores of a program that did an exchange may be ordered by a lock.
-        """
-        differ, stores = before != (bits_at(addresses, access.width) if after is None else after), access.launch.stores
-        if differ.any() and not stores.is_ordered:
-            self._found(RACE, access, view, addresses, differ, stores.earlier(int(events[differ][0])))
+        if _is_input(view) or others.any():
+            self._changing.append((view, addresses, others, _bits_at(addresses, access.width)))
 
     def _found(
         self, kind: str, access: Access, view: View, addresses: Array, which: Array | None, other: Earlier | None = None
@@ -160,27 +271,30 @@ class Memory(Watcher):
         if key not in self._findings:
             spot = view.spot(int(addresses[which][0]), access.width, launch.around)
             of = (kind, access.kind, view.name, launch.kernel, places(lines), access.program, spot, other, access.width)
-            first = AccessFinding(*of)
+            self._findings[key] = AccessFinding(*of)
             if kind == UNWRITTEN:
-                made = self._unwritten.places.get(view.low, ("", 0))
+                self._findings[key].allocated = self._unwritten.places.get(view.low, ("", 0))
                 before, its_lines = self._last.get(view.low, (launch, ()))
-                rest = None if before is launch else (before.kernel, places(its_lines)[0])
-                first = replace(first, allocated=made, rest=rest)
-            self._findings[key] = _Count(first)
-        count, program = self._findings[key], (launch.number, access.program)
-        inside = self._inside.get(_numbers(lines))
-        count.runs_on &= bool(which.all()) and inside is not None and inside[:2] == program
-        count.lanes += int(which.sum())
-        count.programs.add(program)
+                self._findings[key].rest = None if before is launch else (before.kernel, places(its_lines)[0])
+        found, program = self._findings[key], (launch.number, access.program)
+        found.runs_on &= bool(which.all()) and self._inside.get(_key(lines), ())[:2] == program
+        found.lanes += int(which.sum())
+        found.made_by.add(program)
 
 
-def _numbers(lines: tuple[CodeLine, ...]) -> tuple[tuple[int, int], ...]:
-    """Of lines that are executing: the id of each one's code, and its number there."""
-    return tuple([(id(code), line) for code, line in lines])
+def _is_input(view: View) -> bool:
+    return view.known is not None and view.name not in OUTPUTS
 
 
-def _bits(values: Array) -> Array:
-    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
+def _key(lines: tuple[CodeLine, ...]) -> tuple[int, ...]:
+    return tuple([number for code, line in lines for number in (id(code), line)])
+
+
+def _bits_at(addresses: Array, width: int) -> Array:
+    """[N] the bits at addresses, each access of `width` bytes."""
+    dtype = np.dtype(f"u{width}")
+    on = np.ones(addresses.shape, bool)
+    return shipped._interpreter.load(np.ascontiguousarray(addresses), on, np.zeros(addresses.shape, dtype), dtype)
 
 
 @contextlib.contextmanager

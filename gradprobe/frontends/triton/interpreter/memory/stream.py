@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import linecache
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,14 +26,27 @@ from .....inputs.memory import Array
 from .....model.failures import fault_words
 from .....processes.attributes import replaced
 from .....processes.ended import is_users
+from .....source.text import SourceLine
+from ...launches import tensors_in
 from ..bfloat16 import InterpreterNotKnown
-from ..operations import IN_PLACE, OF_BLOCKS, REARRANGING, Handle, Method, Note, noting
-from .findings import CodeLine, Program
-from .views import Origins, View, view_of
-from .watched_launch import Launch
+from ..operations import IN_PLACE, OF_BLOCKS, REARRANGING, Handle, Method, Note, Operation, noting
+from .views import View, argument_view, view_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Program = tuple[int, int, int]
+CodeLine = tuple[CodeType, int]
+"""A line that is executing."""
+Line = CodeLine | SourceLine
+NO_ORIGIN = -1
+# By the builder's method: the kind of access, and where its pointers, its value and its mask are among the arguments.
+_ACCESSES: dict[str, tuple[str, int, int | None, int | None]] = {
+    "create_masked_load": ("load", 0, None, 1),
+    "create_masked_store": ("store", 0, 1, 2),
+    "create_atomic_rmw": ("atomic", 1, 2, 3),
+    "create_atomic_cas": ("atomic", 0, 2, None),
+}
 
 
 def executing(kernel: CodeType | None) -> tuple[tuple[CodeLine, ...], int]:
@@ -52,6 +66,96 @@ def executing(kernel: CodeType | None) -> tuple[tuple[CodeLine, ...], int]:
             return tuple(reversed(lines)), instruction
         frame = frame.f_back
     return tuple(lines[:1]), instruction
+
+
+def places(lines: Sequence[Line]) -> tuple[SourceLine, ...]:
+    """The same in words."""
+    return tuple(line if isinstance(line, SourceLine) else _place(*line) for line in lines)
+
+
+def _place(code: CodeType, line: int) -> SourceLine:
+    file = code.co_filename
+    return SourceLine(file, line, linecache.getline(file, line).strip(), function=code.co_name)
+
+
+class Launch:
+    """One launch of a kernel: the tensors that it was given."""
+
+    def __init__(self, number: int, function: Any, known: Sequence[View]) -> None:
+        self.number = number
+        self.kernel: str = getattr(function, "__name__", str(function))
+        self.code: CodeType | None = getattr(function, "__code__", None)
+        self.views: list[View] = []
+        """By the number that is the origin of their pointers."""
+        self.around = self._known = tuple(known)
+        """All tensors that an address may belong to, the caller's before the arguments."""
+        self.origins: dict[int, int] = {}
+        """The origin of the pointers made from an argument, by the argument's id."""
+
+    def learn(self, arguments: Mapping[str, Any]) -> None:
+        """Takes the arguments by parameter name, as the interpreter gives them to the kernel."""
+        for parameter, given in arguments.items():
+            for name, tensor, handed in tensors_in(given, parameter):
+                self.origins[id(handed)] = len(self.views)
+                self.views.append(argument_view(tensor, name, self._known))
+        self.around = (*self._known, *self.views)
+
+    def by_view(self, origin: int, addresses: Array) -> Iterator[tuple[View | None, Any]]:
+        """(view, index of its addresses) for all addresses; the view is None where no known storage holds them.
+
+        Of pointers of lost origin it is the view that has the address as an element, else one of its storage.
+        """
+        if origin != NO_ORIGIN:
+            yield self.views[origin], slice(None)
+            return
+        left = np.ones(len(addresses), bool)
+        for owns in (View.hold, View.in_storage):
+            for view in (*self.views, *self.around):
+                chosen = np.flatnonzero(left & owns(view, addresses, 1))
+                if chosen.size:
+                    left[chosen] = False
+                    yield view, chosen
+        if left.any():
+            yield None, np.flatnonzero(left)
+
+
+class Origins:
+    """A number for each argument, kept in the `attr` of handles: that of all pointers of a handle.
+
+    Where pointers into several arguments become one tile it is lost, and addresses are looked up instead.
+    """
+
+    def __init__(self) -> None:
+        self._key = f"gradprobe origin {id(self)}"
+
+    def set(self, handle: Any, origin: int) -> None:
+        handle.attr[self._key] = origin
+
+    def of(self, handle: Any) -> int:
+        """The origin of a handle's pointers; NO_ORIGIN where it got lost."""
+        return handle.attr.get(self._key, NO_ORIGIN)  # type: ignore[no-any-return]
+
+    def handed_on(self, step: Operation) -> None:
+        """The result points into the argument that the first operand points into."""
+        if (origin := self.of(step.args[0])) != NO_ORIGIN:
+            self.set(step.result, origin)
+
+    def of_block(self, step: Operation) -> None:
+        """The pointers of a block point into the argument of its base."""
+        pointers, _ = step.result
+        self.set(pointers, self.of(step.of.base))
+
+    def moved(self, step: Operation) -> None:
+        """Pointers that are rearranged still point into their argument."""
+        # A loop, since this runs more often than anything else here.
+        for arg in step.args:
+            if isinstance(arg, Handle) and self._key in arg.attr:
+                origin = arg.attr[self._key]
+                pointers = [each for each in step.args if isinstance(each, Handle) and each.dtype.scalar.is_ptr()]
+                if all(self.of(each) == origin for each in pointers):
+                    for each in step.results:
+                        self.set(each, origin)
+                break
 
 
 @dataclass(eq=False)
@@ -139,12 +243,17 @@ class Stream:
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
         """Raises InterpreterNotKnown: this release of Triton lacks something that has to be patched."""
-        patches = self._patches()
-        missing = [
-            f"{getattr(owner, '__name__', owner)}.{name}" for owner, name, _ in patches if not hasattr(owner, name)
+        executor, builder = shipped.GridExecutor, shipped.InterpreterBuilder
+        patches: list[tuple[Any, str, Callable[[Method], Method]]] = [
+            (executor, "__call__", self._launching),
+            (executor, "_init_args_hst", self._learning),
+            (shipped, "_implicit_cvt", self._marking),
+            *((builder, name, partial(self._accessing, name)) for name in _ACCESSES),
         ]
-        if missing:
-            raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {', '.join(missing)}")
+        for owner, name, _ in patches:
+            if not hasattr(owner, name):
+                lacking = f"{owner.__name__}.{name}"
+                raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {lacking}")
         with contextlib.ExitStack() as stack:
             # Whoever patched over it meanwhile may hold on to a patch.
             stack.callback(setattr, self, "_is_open", False)
@@ -153,18 +262,6 @@ class Stream:
             stack.enter_context(noting(self._notes()))
             self._is_open = True
             yield
-
-    def _patches(self) -> list[tuple[Any, str, Callable[[Method], Method]]]:
-        builder = shipped.InterpreterBuilder
-        return [
-            (shipped.GridExecutor, "__call__", self._launching),
-            (shipped.GridExecutor, "_init_args_hst", self._learning),
-            (shipped, "_implicit_cvt", self._marking),
-            (builder, "create_masked_load", partial(self._accessing, "load")),
-            (builder, "create_masked_store", partial(self._accessing, "store")),
-            (builder, "create_atomic_rmw", partial(self._accessing, "atomic")),
-            (builder, "create_atomic_cas", self._comparing),
-        ]
 
     def _notes(self) -> defaultdict[str, list[Note]]:
         notes: defaultdict[str, list[Note]] = defaultdict(list)
@@ -210,47 +307,35 @@ class Stream:
 
         return implicit_cvt
 
-    def _accessing(self, kind: str, method: Method) -> Method:
-        # Where among the arguments the pointers stand; behind them a value, but for a load, and the mask.
-        at, has_value = int(kind == "atomic"), kind != "load"
+    def _accessing(self, name: str, method: Method) -> Method:
+        kind, at, value_at, mask_at = _ACCESSES[name]
 
         def access(builder: Any, *args: Any, **kwargs: Any) -> Any:
-            pointers, value, mask = args[at], args[at + 1] if has_value else None, args[at + 1 + has_value]
-            dtype = value.data.dtype if value is not None else shipped._get_np_dtype(pointers.get_element_ty())
-            is_exchange = kind == "atomic" and getattr(args[0], "name", "") == "XCHG"
+            pointers = args[at]
+            given: Any = None if value_at is None else args[value_at]
+            dtype = shipped._get_np_dtype(pointers.get_element_ty()) if given is None else given.data.dtype
 
             def perform(keep: Array | None) -> Any:
-                narrowed = mask if keep is None else Handle(keep.reshape(pointers.data.shape), tl.int1)
-                return method(builder, *args[: at + 1 + has_value], narrowed, *args[at + 2 + has_value :], **kwargs)
+                if keep is None:
+                    return method(builder, *args, **kwargs)
+                if mask_at is None:
+                    # Where one lane is to be left out none is made: locks are numbers, and no tiles.
+                    return Handle(np.zeros_like(given.data), given.dtype.scalar)
+                mask = Handle(keep.reshape(pointers.data.shape), tl.int1)
+                return method(builder, *args[:mask_at], mask, *args[mask_at + 1 :], **kwargs)
 
-            return self._accessed(perform, kind, builder, pointers, mask, int(dtype.itemsize), value, is_exchange)
+            if mask_at is None:
+                about = np.ones(pointers.data.shape, bool), dtype.itemsize, None, True
+            else:
+                is_exchange = kind == "atomic" and getattr(args[0], "name", "") == "XCHG"
+                about = args[mask_at], dtype.itemsize, given, is_exchange
+            return self._accessed(perform, kind, builder, pointers, *about)
 
         return access
 
-    def _comparing(self, method: Method) -> Method:
-        def compare_and_swap(builder: Any, pointers: Any, expected: Any, value: Any, *args: Any) -> Any:
-            def perform(keep: Array | None) -> Any:
-                if keep is None:
-                    return method(builder, pointers, expected, value, *args)
-                # Where one lane is to be left out none is made: locks are numbers, and no tiles.
-                return Handle(np.zeros_like(expected.data), expected.dtype.scalar)
-
-            on, width = np.ones(pointers.data.shape, bool), value.data.dtype.itemsize
-            return self._accessed(perform, "atomic", builder, pointers, on, width, None, True)
-
-        return compare_and_swap
-
-    def _accessed(
-        self,
-        perform: Callable[[Array | None], Any],
-        kind: str,
-        builder: Any,
-        pointers: Any,
-        mask: Any,
-        *about: Any,
-    ) -> Any:
+    def _accessed(self, perform: Callable[[Array | None], Any], *about: Any) -> Any:
         """Makes an access, of the lanes alone that watchers leave of it."""
-        access = attempted(self._errors, self._access, kind, builder, pointers, mask, *about)
+        access = None if self.launch is None else attempted(self._errors, self._access, self.launch, *about)
         if access is None:
             return perform(None)
         left = [attempted(watcher.errors, watcher.before, access) for watcher in self._watchers]
@@ -259,11 +344,7 @@ class Stream:
             attempted(watcher.errors, watcher.after, access, result)
         return result
 
-    def _access(self, kind: str, builder: Any, pointers: Any, mask: Any, *about: Any) -> Access | None:
-        """What is known of an access; None outside launches."""
-        if self.launch is None:
-            return None
+    def _access(self, launch: Launch, kind: str, builder: Any, pointers: Any, mask: Any, *about: Any) -> Access:
         # A block's mask comes as an array, all others as handles.
         on, origin = mask.data if isinstance(mask, Handle) else mask, self.origins.of(pointers)
-        at = executing(self.launch.code)
-        return Access(kind, self.launch, builder.grid_idx, pointers, origin, on, *at, *about)
+        return Access(kind, launch, builder.grid_idx, pointers, origin, on, *executing(launch.code), *about)

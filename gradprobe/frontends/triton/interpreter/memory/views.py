@@ -1,60 +1,55 @@
-"""Views: tensors as kernels see them. Origins: which argument of a kernel each pointer came from."""
+"""Views: tensors as kernels see them, at their addresses; and where an address lies, seen from one."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .....inputs.memory import LISTED, Array, Elements, elements_of
-from ..operations import Handle, Operation
-from .findings import AddressSpot
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-NO_ORIGIN = -1
+Index = tuple[int, ...]
 
 
-class Origins:
-    """A number for each argument, kept in the `attr` of handles: that of all pointers of a handle.
+@dataclass(frozen=True)
+class AddressSpot:
+    """Where an address lies, seen from a tensor."""
 
-    Where pointers into several arguments become one tile it is lost, and addresses are looked up instead.
-    """
+    offset: int
+    """In elements from the tensor's first one."""
+    bytes_off: int
+    """By how many bytes it lies behind that; 0 unless the pointer is misaligned."""
+    side: str
+    """"before", "after" or "between" the tensor's elements; "" at one of them."""
+    distance: int
+    """In elements: to the first one, from the last one, or from the last one before the gap."""
+    index: Index | None
+    """Of that element; of the element itself where it is at one. In the caller's tensor where it knows it."""
+    holder: str = ""
+    """Another tensor, with an index, of which it is an element: "k[0, 1, 0, 0]"."""
+    wrapped: Index | None = None
+    """Of the element whose offset, cut to 32 bits, leads here; None where there is none."""
+    is_beyond: bool = False
+    """Whether it lies beyond the tensor's storage too. Such an access is not executed."""
 
-    def __init__(self) -> None:
-        self._key = f"gradprobe origin {id(self)}"
-
-    def set(self, handle: Any, origin: int) -> None:
-        handle.attr[self._key] = origin
-
-    def of(self, handle: Any) -> int:
-        """The origin of a handle's pointers; NO_ORIGIN where it got lost."""
-        return handle.attr.get(self._key, NO_ORIGIN)  # type: ignore[no-any-return]
-
-    def handed_on(self, step: Operation) -> None:
-        """The result points into the argument that the first operand points into."""
-        if (origin := self.of(step.args[0])) != NO_ORIGIN:
-            self.set(step.result, origin)
-
-    def of_block(self, step: Operation) -> None:
-        """The pointers of a block point into the argument of its base."""
-        pointers, _ = step.result
-        self.set(pointers, self.of(step.of.base))
-
-    def moved(self, step: Operation) -> None:
-        """Pointers that are rearranged still point into their argument."""
-        # A loop, since this runs more often than anything else here.
-        for arg in step.args:
-            if isinstance(arg, Handle) and self._key in arg.attr:
-                pointers = (each for each in step.args if isinstance(each, Handle) and each.dtype.scalar.is_ptr())
-                if all(self.of(each) == arg.attr[self._key] for each in pointers):
-                    for each in step.results:
-                        self.set(each, arg.attr[self._key])
-                break
+    @property
+    def in_words(self) -> str:
+        """Such as "84 elements after its end, where k[0, 0, 2, 4] lies"."""
+        if not self.side:
+            return f"at {bracketed(self.index)}"
+        words = counted(self.distance, "element")
+        words += f" and {counted(self.bytes_off, 'byte')}" if self.bytes_off else ""
+        ends = {"before": "before its start", "after": "after its end"}
+        words += " " + ends.get(self.side, f"past {bracketed(self.index)}, in a gap of it")
+        words += f", where {self.holder} lies" if self.holder else ""
+        words += f": the offset of {bracketed(self.wrapped)}, wrapped around in 32 bits" if self.wrapped else ""
+        return words + (", beyond its storage" if self.is_beyond else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +75,7 @@ class View:
 
     def in_storage(self, addresses: Array, width: int) -> Array:
         """Which of them stay inside the storage."""
-        offsets = _from(self.low, addresses)
+        offsets = self.in_bytes(addresses)
         return (offsets >= 0) & (offsets <= self.high - self.low - width)
 
     def in_bytes(self, addresses: Array) -> Array:
@@ -95,14 +90,16 @@ class View:
         """Its name and index where there is an element of it, else ""."""
         offset, off = self._offset(address)
         index = None if off else self.elements.index(offset)
-        return "" if index is None else f"{self.name}[{', '.join(map(str, index))}]"
+        return "" if index is None else f"{self.name}{bracketed(index)}"
 
     def spot(self, address: int, width: int, others: Sequence[View]) -> AddressSpot:
         """Where an access of `width` bytes lies, and of which of the other views it meets an element."""
         span, (offset, off) = self.elements.span, self._offset(address)
-        beyond = not self.low <= address <= self.high - width
-        if offset < 0 or offset >= span:
-            side, distance, index = ("before", -offset, None) if offset < 0 else ("after", offset - span + 1, None)
+        index: Index | None = None
+        if offset < 0:
+            side, distance = "before", -offset
+        elif offset >= span:
+            side, distance = "after", offset - span + 1
         elif self.elements.hold(np.array([address - self.start]), width)[0]:
             known = self.known or self
             return AddressSpot(offset, off, "", 0, known.elements.index(known._offset(address)[0]))
@@ -112,18 +109,18 @@ class View:
             index = None if last is None else self.elements.index(last)
         holder = next((word for other in others if other is not self and (word := other.element_at(address))), "")
         wrapped = None if off else self.elements.wrapped(offset)
+        beyond = not self.low <= address <= self.high - width
         return AddressSpot(offset, off, side, distance, index, holder, wrapped, beyond)
 
     def lies_in(self, other: View) -> bool:
         """Whether all of its elements are elements of another view."""
-        same = (self.low, self.elements.itemsize) == (other.low, other.elements.itemsize)
-        first, off = divmod(self.start - other.start, self.elements.itemsize)
-        if not same or off or not self.elements.count:
+        itemsize = self.elements.itemsize
+        first, off = divmod(self.start - other.start, itemsize)
+        if (self.low, itemsize) != (other.low, other.elements.itemsize) or off or not self.elements.count:
             return False
         if (first, self.elements) == (0, other.elements):
             return True
         listed = self.elements.listed() if self.elements.count <= LISTED else np.array([0, self.elements.span - 1])
-        itemsize = self.elements.itemsize
         return bool(other.elements.hold((first + listed) * itemsize, itemsize).all())
 
 
@@ -137,7 +134,7 @@ def argument_view(tensor: Tensor, parameter: str, known: Sequence[View]) -> View
     if not around:
         return view
     # One tensor under several names is taken by the name that the kernel has for it.
-    other = min(around, key=lambda one: (one.elements.count, one.name.lower() != view.name.lower()))
+    other = min(around, key=lambda each: (each.elements.count, each.name.lower() != view.name.lower()))
     return replace(view, name=other.name, known=other)
 
 
@@ -152,6 +149,16 @@ def view_of(tensor: Tensor, name: str, parameter: str = "") -> View:
     low = storage.data_ptr()
     start = low + int(tensor.storage_offset()) * elements.itemsize
     return View(name, parameter, start, elements, low, low + storage.nbytes())
+
+
+def bracketed(index: Index | None) -> str:
+    """`[0, 1, 2]`; `[?]` of none."""
+    return "[?]" if index is None else f"[{', '.join(map(str, index))}]"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1,024 elements`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def _from(start: int, addresses: Array) -> Array:
