@@ -156,7 +156,7 @@ CORE: tuple[str, ...] = (
         "__init__", "failed", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer", "unreferenced",
     )),
     *(f"diagnosis/{name}" for name in (
-        "__init__", "agreement", "assignments", "behaviour", "causes", "layouts", "lines",
+        "__init__", "agreement", "behaviour", "causes", "layouts", "lines",
         "why",
     )),
     *(f"source/{name}" for name in (

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import ast
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from ..faults.hypothesis import Hypothesis
 from ..frontends import source
-from ..model.intermediates import is_named_after, lookup
+from ..model import memory_finding as memory
+from ..model.intermediates import in_kernels, in_place_of, is_named_after, lookup, names, plain
 from ..model.mechanisms import gathered
-from ..model.memory_finding import (
-    BARRIER,
-    CHANGED,
-    DTYPE,
-    GUARD,
-    HUGE,
-    MISALIGNED,
-    OUTSIDE,
-    RACE,
-    SHARED,
-    SHUFFLE,
-    UNWRITTEN,
-    Group,
-    MemoryFinding,
-    grouped,
-)
+from ..model.memory_finding import Group, MemoryFinding, grouped
 from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
-from .assignments import cast_at, computed_at
+from ..source.text import SourceLine, python_source
+from ..source.triton_source import Function, call_tree, is_jit
 
 if TYPE_CHECKING:
     from ..lint.finding import LintFinding
@@ -45,6 +35,12 @@ _FORWARD = ("forward", "fwd")
 _OF_FORWARD = ("tail/scores",)
 # What a cast names.
 _NARROW = ("bfloat16", "float16")
+
+
+_USUAL = in_kernels(*names())
+# What is rounded: the inputs too, and P with its dropout or tau.
+_CAST = {name: name for name in ("q", "k", "v", "do")} | dict.fromkeys(in_kernels(*in_place_of("P")), "P") | _USUAL
+_STARTS = ("zeros", "full", "zeros_like")
 
 
 class Lines:
@@ -66,10 +62,9 @@ class Lines:
         found = [one for one in found if not one.kind or one.kind in hypothesis.axes] or found
         if found:
             self.read.add(hypothesis.fault)
-            return replace(
-                diagnosis, where=tuple(among(one.where) for one in found), fix=_fix_of(found) or diagnosis.fix
-            )
-        return replace(diagnosis, where=tuple(map(among, self._making(hypothesis, active))))
+        where = [one.where for one in found] or self._making(hypothesis, active)
+        fix = _fix_of(found) if found else ""
+        return replace(diagnosis, where=tuple(map(among, where)), fix=fix or diagnosis.fix)
 
     @cached_property
     def _strides(self) -> list[LintFinding]:
@@ -80,30 +75,21 @@ class Lines:
 
         return gathered("lint", findings_of, self._experiment.target, self._experiment.case)
 
-    def _making(self, hypothesis: Hypothesis, active: Collection[str]) -> tuple[Where, ...]:
-        """Where the kernels at fault make the value that is wrong; else where those kernels begin."""
-        calls = self._experiment.first.calls if self._experiment.first else ()
-        launched = dict.fromkeys(call.kernel.fn for call in calls)
+    def _making(self, hypothesis: Hypothesis, active: Collection[str]) -> list[Where]:
+        """Where the kernels at fault make the value that is wrong, or cast it; else where those kernels begin."""
+        first, word = self._experiment.first, hypothesis.fault.partition("/")[2]
+        launched = dict.fromkeys(call.kernel.fn for call in (first.calls if first else ()))
         if hypothesis.fault in _OF_FORWARD:
             return computed_at([kernel for kernel in launched if _is_forward(kernel)], {"P"})
-        kernels = _at_fault(launched, active)
-        if hypothesis.dtype in _NARROW and (cast := self._cast(hypothesis, kernels)):
-            return cast
-        return computed_at(kernels, {_value_of(hypothesis.fault, active)}) or self._kernels(active)
-
-    def _cast(self, hypothesis: Hypothesis, kernels: Sequence[Any]) -> tuple[Where, ...]:
-        """Where what is rounded is cast; of a sum, where it is assigned."""
-        word = hypothesis.fault.partition("/")[2]
-        names = word.split("-") if word not in ("inputs", "operands") else ["q", "k", "v", "do", "P", "dS"]
-        return cast_at(kernels, self._experiment.target.source.file, names, hypothesis.dtype)
-
-    def _kernels(self, active: Collection[str]) -> tuple[Where, ...]:
-        sources = self._experiment.first.kernels if self._experiment.first else ()
-        return tuple(
-            Where(source.file, source.line, line_of(source.file, source.line).strip(), kernel=source.name)
-            for source in sources
-            if source.line and any(is_named_after(source.name, name) for name in active)
-        )
+        kernels, found = _at_fault(launched, active), list[Where]()
+        if hypothesis.dtype in _NARROW:
+            rounded = word.split("-") if word not in ("inputs", "operands") else ["q", "k", "v", "do", "P", "dS"]
+            found = cast_at(kernels, self._experiment.target.source.file, rounded, hypothesis.dtype)
+        found = found or computed_at(kernels, {_value_of(hypothesis.fault, active)})
+        for one in first.kernels if first and not found else ():
+            if one.line and any(is_named_after(one.name, name) for name in active):
+                found.append(Where(one.file, one.line, line_of(one.file, one.line).strip(), kernel=one.name))
+        return found
 
 
 def _at_fault(kernels: Collection[Any], active: Collection[str]) -> list[Any]:
@@ -131,6 +117,97 @@ def _value_of(fault: str, active: Collection[str]) -> str:
     if kind in _MADE:
         return _MADE[kind] or next(iter(active), "")
     return _INSTEAD.get(word) or (row.name if row is not None else next(iter(active), ""))
+
+
+def computed_at(kernels: Sequence[Any], names: Collection[str]) -> list[Where]:
+    """The lines where intermediates get their last values, in the order of the kernels; values that are loaded do not
+    count.
+
+    Args:
+        kernels: launched kernels, Triton's objects or the Python functions under them.
+        names: of intermediates.
+    """
+    found: dict[tuple[str, int, str], Where] = {}
+    for function in _functions(kernels):
+        loaded = {variable for variable, node in function.assignments if _calls(node.value)}
+        last: dict[str, SourceLine] = {}
+        for variable, node in function.assignments:
+            name, at = _meant(variable, _USUAL), function.line_of(node)
+            read = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
+            is_computed = not _calls(node.value, *_STARTS) and variable not in loaded & read
+            if name and name in names and is_computed and (name not in last or at.line > last[name].line):
+                last[name] = at
+        for name, at in last.items():
+            note = f"{name} is computed here"
+            found.setdefault((at.file, at.line, name), _where(at, function.name, note))
+    return list(found.values())
+
+
+def cast_at(kernels: Sequence[Any], file: str, names: Collection[str], dtype: str) -> list[Where]:
+    """The lines where one of some intermediates is cast to a dtype: in kernels, or where their wrapper allocates it.
+
+    Args:
+        file: the wrapper's.
+        dtype: "bfloat16".
+    """
+    found: dict[SourceLine, str] = {}
+    for function in _functions(kernels):
+        for at in (function.line_of(cast) for cast in _casts(function.tree, dtype)):
+            if _intermediates(at.text) & set(names):
+                found[at] = function.name
+    found = found or {at: "" for at in _cast_in(file, dtype) if _intermediates(at.code) & set(names)}
+    return [_where(at, kernel, f"cast to {dtype} here") for at, kernel in found.items()]
+
+
+def _meant(variable: str, usual: Mapping[str, str]) -> str:
+    """What a variable means by a table of usual names: dS of b_dsT, a transposed tile; "" where it means nothing."""
+    word = plain(variable.lower().removeprefix("b_"))
+    return usual.get(word) or usual.get(word.removesuffix("t"), "")
+
+
+def _where(at: SourceLine, kernel: str, note: str) -> Where:
+    return Where(at.file, at.line, at.code, at.column, at.length, kernel, note)
+
+
+def _functions(kernels: Sequence[Any]) -> Iterator[Function]:
+    """Kernels and what they call, as far as they have source."""
+    for kernel in kernels:
+        try:
+            yield from call_tree(kernel if is_jit(kernel) else SimpleNamespace(fn=kernel))
+        except (OSError, SyntaxError, TypeError):
+            continue
+
+
+def _calls(value: ast.expr, *names: str) -> bool:
+    """Whether an expression loads something, or calls functions of some names."""
+    calls = [node.func for node in ast.walk(value) if isinstance(node, ast.Call)]
+    called = [getattr(func, "attr", getattr(func, "id", "")) for func in calls]
+    return any(name in (*names, "load") or name.startswith("load_") for name in called)
+
+
+def _cast_in(file: str, dtype: str) -> list[SourceLine]:
+    """The casts in what a file assigns; none of a file that is not Python's."""
+    try:
+        source = python_source(file, Path(file).read_text())
+        given = [node for node in ast.walk(source.tree) if isinstance(node, ast.Assign)]
+    except (OSError, SyntaxError, ValueError):
+        return []
+    return [source.line_of(cast, "") for statement in given for cast in _casts(statement, dtype)]
+
+
+def _casts(tree: ast.AST, dtype: str) -> Iterator[ast.expr]:
+    """What gives something a dtype: x.to(tl.bfloat16), tl.cast(x, tl.bfloat16), x.half(), dtype=torch.bfloat16."""
+    method = {"float16": "half"}.get(dtype, dtype)
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        given = [*node.args, *(word.value for word in node.keywords if word.arg == "dtype")]
+        is_method = getattr(node.func, "attr", "") == method and not given
+        if is_method or any(getattr(one, "attr", "") == dtype for one in given):
+            yield node
+
+
+def _intermediates(text: str) -> set[str]:
+    """Those that the variables of a piece of source are usually called after."""
+    return {_meant(word, _CAST) for word in re.findall(r"\w+", text)}
 
 
 def _fix_of(findings: Sequence[LintFinding]) -> str:
@@ -164,20 +241,16 @@ def line_of(file: str, line: int) -> str:
 
 
 _KINDS = {
-    RACE: ("race", "RACE"), UNWRITTEN: ("unwritten", "N2"), OUTSIDE: ("outside", "M3"), GUARD: ("outside", "M3"),
-    BARRIER: ("barrier", "RACE"), SHUFFLE: ("shuffle", "RACE"), MISALIGNED: ("misaligned", "M3"),
-    CHANGED: ("overwritten", "H1"), SHARED: ("shared", "H1"), DTYPE: ("dtype", "PREC"),
-}  # fmt: skip
-_FIX = {
-    RACE: "let one program alone write each element, or use atomic adds",
-    UNWRITTEN: "write every element before it is read, or allocate with zeros",
-    OUTSIDE: "mask the access by the lengths of the tensor",
-    BARRIER: "let every thread of the block reach the barrier",
-    SHUFFLE: "put every calling lane into the mask, and read only lanes that exist",
-    CHANGED: "write into another tensor; if it is meant, add --inplace TENSOR",
-    SHARED: "return a separate tensor",
-    DTYPE: "return it in the dtype of that tensor, or in float32",
-    MISALIGNED: "load single elements where the stride or the offset is no multiple of the vector",
+    memory.RACE: ("race", "RACE", "let one program alone write each element, or use atomic adds"),
+    memory.UNWRITTEN: ("unwritten", "N2", "write every element before it is read, or allocate with zeros"),
+    memory.OUTSIDE: ("outside", "M3", "mask the access by the lengths of the tensor"),
+    memory.GUARD: ("outside", "M3", ""),
+    memory.BARRIER: ("barrier", "RACE", "let every thread of the block reach the barrier"),
+    memory.SHUFFLE: ("shuffle", "RACE", "put every calling lane into the mask, and read only lanes that exist"),
+    memory.MISALIGNED: ("misaligned", "M3", "load single elements where stride or offset is no multiple of the vector"),
+    memory.CHANGED: ("overwritten", "H1", "write into another tensor; if it is meant, add --inplace TENSOR"),
+    memory.SHARED: ("shared", "H1", "return a separate tensor"),
+    memory.DTYPE: ("dtype", "PREC", "return it in the dtype of that tensor, or in float32"),
 }
 _FIX_IN_A_BLOCK = "put a barrier between the two: __syncthreads()"
 # Where the same access stays inside, and alone, as long as all is contiguous, no mask and no barrier is missing.
@@ -201,46 +274,48 @@ def of_strays(found: Iterable[tuple[str, MemoryFinding]], ran: Collection[str] =
 
 def _diagnosis(group: Group, *, by_strides: bool) -> Diagnosis:
     worst, *others = group.memory
-    wraps = worst.kind == OUTSIDE and worst.wraps
-    word, fault_class = ("wrap", "I64") if wraps else _KINDS[worst.kind]
-    row = None if wraps else lookup(worst.tensor)
+    is_outside, is_race = worst.kind == memory.OUTSIDE, worst.kind == memory.RACE
+    word, fault_class, fix = _KINDS[worst.kind]
+    row = lookup(worst.tensor)
+    if wraps := is_outside and worst.wraps:
+        word, fault_class, row = "wrap", "I64", None
     fault = f"{word}/{row.name if row else worst.tensor}" if worst.tensor else word
     evidence = tuple(dict.fromkeys(one.sentence for one in others))
-    fix = _FIX_BY_STRIDES if by_strides and worst.kind in (OUTSIDE, RACE) else _FIX.get(worst.kind, "")
-    is_huge = worst.kind == OUTSIDE and all(HUGE in layout for layout in group.layouts)
-    fix = _FIX_OF_LOOP if worst.runs_on else fix
-    fix = _FIX_OF_HUGE if wraps or is_huge else fix
-    fix = _FIX_IN_A_BLOCK if worst.kind == RACE and worst.in_block else fix
+    if is_race and worst.in_block:
+        fix = _FIX_IN_A_BLOCK
+    elif wraps or (is_outside and all(memory.HUGE in layout for layout in group.layouts)):
+        fix = _FIX_OF_HUGE
+    elif worst.runs_on:
+        fix = _FIX_OF_LOOP
+    elif by_strides and (is_outside or is_race):
+        fix = _FIX_BY_STRIDES
     fix = fix.replace("TENSOR", worst.tensor or "that tensor")
-    lines = _lines(group.memory)
+    where: dict[tuple[str, int], Where] = {}
+    for one in _lines_of(group.memory):
+        where.setdefault((one.file, one.line), one)
+    lines = tuple(where.values())
     return Diagnosis(fault, fault_class, group.sentence, 1.0, evidence, lines, fix, seen="seen while it ran")
 
 
-def _lines(memory: Sequence[MemoryFinding]) -> tuple[Where, ...]:
-    found: dict[tuple[str, int], Where] = {}
-    for where in _lines_of(memory):
-        found.setdefault((where.file, where.line), where)
-    return tuple(found.values())
-
-
-def _lines_of(memory: Sequence[MemoryFinding]) -> Iterator[Where]:
+def _lines_of(found: Sequence[MemoryFinding]) -> Iterator[Where]:
     """Who stored a part alone of what is read; each access; then what makes its address, its loop and its tensor."""
-    for kernel, file, line in dict.fromkeys(one.rest for one in memory if one.rest[0]):
+    for kernel, file, line in dict.fromkeys(one.rest for one in found if one.rest[0]):
         yield _line(file, line, "stores the rest", kernel)
         yield from (_line(file, at, "launched here", kernel) for at in source(file).grids(kernel))
-    placed = [(one, one.line) for one in memory if one.line]
+    placed = [(one, one.line) for one in found if one.line]
     yield from (among(Where(one.file, line, one.code.strip(), kernel=one.kernel)) for one, line in placed)
     for one, line in placed:
-        if one.kind == RACE and one.file.endswith(".py"):
+        text, notes = source(one.file), dict[int, str]()
+        if one.kind == memory.RACE and one.file.endswith(".py"):
             # Down to a pointer that is not moved at all.
-            made = list(source(one.file).address(line))
-            made += [alias for at in made for alias in source(one.file).aliases(at)]
-            yield from (_line(one.file, at, "its address", one.kernel) for at in dict.fromkeys(made))
-        note = "its loop, or an end of it, which lies beyond the last one"
-        yield from (
-            _line(one.file, at, note, one.kernel) for at in (source(one.file).ends(line) if one.runs_on else ())
-        )
-    places = list(dict.fromkeys(one.allocated for one in memory if one.allocated[0]))
+            made = list(text.address(line))
+            made += [alias for at in made for alias in text.aliases(at)]
+            notes = dict.fromkeys(made, "its address")
+        if one.runs_on:
+            note = "its loop, or an end of it, which lies beyond the last one"
+            notes |= dict.fromkeys((at for at in text.ends(line) if at not in notes), note)
+        yield from (_line(one.file, at, note, one.kernel) for at, note in notes.items())
+    places = list(dict.fromkeys(one.allocated for one in found if one.allocated[0]))
     yield from (_line(file, line, "allocated here, uninitialized") for file, line in places)
     for file, line in places:
         yield from (_line(file, at, "launched with it here") for at in source(file).launches_with(line))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradprobe.diagnosis.assignments import cast_at
+from gradprobe.diagnosis.lines import cast_at
 
 # Read and never called.
 tl = torch = None

@@ -1,6 +1,6 @@
 """Where an intermediate gets its last value in a kernel."""
 
-from gradprobe.diagnosis.assignments import computed_at
+from gradprobe.diagnosis.lines import computed_at
 from gradprobe.kernels.triton import flash, lazy
 from tests.lint.written import reading
 
@@ -19,7 +19,7 @@ def test_the_last_assignment_of_each_kernel_is_shown_and_loads_are_not():
 
 
 def test_a_value_that_is_loaded_and_then_masked_is_not_computed_there():
-    assert computed_at([flash.flash_dq_kernel], ["LSE", "delta"]) == ()
+    assert computed_at([flash.flash_dq_kernel], ["LSE", "delta"]) == []
     (where,) = computed_at([flash.flash_dq_kernel], ["dS"])
     assert where.code == "ds *= steepness"
 
@@ -33,7 +33,7 @@ def test_the_python_functions_under_kernels_will_do():
 
 
 def test_nothing_is_shown_of_what_has_no_source():
-    assert computed_at([print], ["dS"]) == ()
+    assert computed_at([print], ["dS"]) == []
 
 
 def test_a_finding_becomes_the_line_of_a_diagnosis(tmp_path):
