@@ -74,7 +74,7 @@ def _at_hand(seen: Observed) -> Observed:
     is_large = seen.case.scores > _FEW_SCORES or sum(map(len, storages.values())) > _FEW_ELEMENTS
     if not seen.x.q.is_cuda or is_large:
         return seen
-    inputs = {name: value.cpu() for name, value in vars(seen.x).items() if isinstance(value, Tensor)}
+    inputs: dict[str, Any] = {name: value.cpu() for name, value in vars(seen.x).items() if isinstance(value, Tensor)}
     tensors = dict[str, Tensor]()
     for name, tensor in seen.tensors.items():
         tensors[name] = storages[name].cpu().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())

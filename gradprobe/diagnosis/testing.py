@@ -141,7 +141,8 @@ class Tester:
         return self._rough_shares(Hypothesis("", "", "", not_finite=True))
 
     def _rough_shares(self, hypothesis: Hypothesis) -> dict[str, float]:
-        places, where = self._here, (self._tile,)
+        where: Sequence[Tile] = (self._tile,)
+        places = self._here
         wanted: Collection[str] | None = {*places, *BUFFERS}
         is_of_several = hypothesis.finish is not None or hypothesis.share is not None
         if is_of_several or not places:
@@ -193,7 +194,7 @@ class Tester:
         for buffers in self._branches[:different]:
             yield variant, buffers
         hidden = tuple(name for name in BUFFERS if name not in self.seen.actual)
-        stores = [(name,) for name in ("LSE", "delta") if name in hidden]
+        stores: list[tuple[str, ...]] = [(name,) for name in ("LSE", "delta") if name in hidden]
         stores += [hidden] if {"LSE", "O"} & set(hidden) and "delta" in hidden else []
         for names in stores:
             if changes & set(names):

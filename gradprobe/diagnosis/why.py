@@ -125,7 +125,7 @@ def _beside_exports(
             left.append(replace(run, measured=measured))
     reasons = _reasons_of(lenient, left, memory)
     is_beyond_edits = not reasons.causes
-    for export, layouts in reversed(exports.items()):
+    for export, layouts in reversed([*exports.items()]):
         reasons = reasons.led_by(export, (), layouts)
     return replace(reasons, is_beyond_edits=is_beyond_edits)
 

@@ -52,6 +52,8 @@ def _compiled(expression: str) -> CodeType:
 class Place:
     """Where the entries of a tile of scores lie; all of it broadcasts to [h, m, n]."""
 
+    diagonal: Tensor
+
     def __init__(self, x: Attention, tile: Tile) -> None:
         self.x, self.tile = x, tile
         self.i, self.j = x.positions(tile)
@@ -67,11 +69,12 @@ class Place:
     def __getattr__(self, name: str) -> Any:
         return self.value(_NAMES[name]) if name in _NAMES else getattr(self.x, name)
 
-    def value(self, formula: Formula) -> Any:
+    def value(self, formula: Formula) -> Tensor:
         """What a formula gives here."""
         if callable(formula):
             return formula(self)
-        return eval(_compiled(formula), {"kept_share": kept_share}, self)  # type: ignore[arg-type]
+        found: Tensor = eval(_compiled(formula), {"kept_share": kept_share}, self)  # type: ignore[arg-type]
+        return found
 
     @cached_property
     def valid(self) -> Tensor:
