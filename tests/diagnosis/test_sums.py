@@ -72,7 +72,7 @@ def test_tiles_that_a_head_alone_lacks_are_told_with_what_says_which_tile_a_prog
     file.write_text(changed.plant())
     found = suspects(followed("flash", "contiguous", {}, file), ("dQ",))[0]
     assert (found.kind, found.name, found.site.kernel) == ("unstored", "dQ", "flash_dq_kernel")
-    assert "of dQ, the first at batch 0, head 0, row 16" in found.reason
+    assert "of dQ, the first at batch 0, head 0, row 32" in found.reason
     beside = [line for chain in found.beside for _, line in chain]
     assert changed.lines() & set(beside)
     assert len(beside) <= 8
