@@ -160,7 +160,8 @@ CORE: tuple[str, ...] = (
         "why",
     )),
     *(f"source/{name}" for name in (
-        "__init__", "additions", "kernel_file", "listing", "parameter_names", "shadow", "text", "triton_source",
+        "__init__", "additions", "kernel_file", "listing", "parameter_names", "pointers", "shadow", "text",
+        "triton_source",
     )),
     "frontends/__init__", "frontends/interface",
     *(f"frontends/python/{name}" for name in ("__init__", "expressions", "reached", "watching")),

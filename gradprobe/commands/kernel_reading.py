@@ -81,7 +81,7 @@ def _inquiry(word: str, module: ModuleType | None, targets: list[Target], given:
     views, refused = list[KernelView](), list[str]()
     for target in targets:
         caught = catch(target, _case(target, given, alone=len(targets) == 1))
-        views += views_of([caught])
+        views += views_of(caught)
         refused += [] if caught is not None else [target.function.__name__]
     scopes = [(vars(module), str(Path(module.__file__ or "").resolve()))] if module is not None else []
     reading = read_views(views, scopes)

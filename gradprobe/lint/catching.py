@@ -9,7 +9,7 @@ import linecache
 import math
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -32,7 +32,7 @@ from ..targets.find import Target
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Sizes that differ, none with a prime factor of BEYOND or more; then what many kernels ask for.
+# Sizes that differ, none with a prime factor of _BEYOND or more; then what many kernels ask for.
 _SIZES: dict[str, Any] = {"batch": 2, "heads": 6, "kv_heads": 3, "seqlen_q": 20, "seqlen_k": 28}
 _SIZES |= {"head_dim": 24, "head_dim_v": 40, "block_m": 16, "block_n": 16}
 _ALIKE = _SIZES | {"kv_heads": 6, "seqlen_q": 28, "head_dim": 32, "head_dim_v": 32}
@@ -41,6 +41,12 @@ _ROUND |= {"block_m": 32, "block_n": 32}
 _PACKED = {"batch": 1, "seqlen_q": 28, "cu_seqlens_q": (0, 13, 28), "cu_seqlens_k": (0, 13, 28)}
 _PLAIN: dict[str, Any] = dict.fromkeys(("window", "softcap", "mask", "seqlens", "cu_seqlens_q", "cu_seqlens_k"))
 _PLAIN |= {"bias": False, "alibi": False, "sinks": False, "dropout": 0.0}
+# No size of a case that is read here has a prime factor as large, so no product of sizes is such a stride.
+_BEYOND = 64
+# Elements before and behind each tensor.
+_MARGIN = 128
+# No tensor of more bytes is laid out so: large strides make large tensors of small ones.
+_MOST = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -73,11 +79,11 @@ class Caught:
     """The strides that only one tensor can have."""
 
     @property
-    def reaching(self) -> int:
-        """How many inputs some kernel is given as they lie, and not a copy of them."""
-        tensors = (tensor_in(value) for launch in self.launches for value in launch.arguments.values())
+    def rank(self) -> tuple[bool, int]:
+        """Whether the call ended, and how many inputs some kernel is given as they lie, and not a copy of them."""
+        tensors = [tensor_in(value) for launch in self.launches for value in launch.arguments.values()]
         given = {storage_of(tensor) for tensor in tensors if tensor is not None}
-        return sum(storage_of(tensor) in given for tensor in self.inputs.values())
+        return self.storages is not None, sum(storage_of(tensor) in given for tensor in self.inputs.values())
 
 
 def catch(target: Target, case: Case) -> Caught | None:
@@ -85,47 +91,46 @@ def catch(target: Target, case: Case) -> Caught | None:
 
     None where it refuses all, or fails before its first launch.
     """
-    failed: Caught | None = None
+    best: Caught | None = None
     for problem in _problems(target, case):
         with contextlib.suppress(Failure):
-            values = values_of(target, problem)
-            layouts = [StrangeStrides(unit=unit).placed(values) for unit in (False, True)]
-            calls = [_caught(target, problem, *each) for each in layouts if each is not None]
-            # A wrapper may copy what has no last stride of 1, and the strides of a copy tell little.
-            calls.append(_caught(target, problem, place(values, (), shapes=problem.shapes)))
-            ended = [one for one in calls if one is not None and one.storages is not None]
-            if ended:
-                return max(ended, key=lambda one: one.reaching)
-            failed = failed or next(filter(None, calls), None)
-    return failed
+            for layout in _layouts(target, problem):
+                call = _caught(target, problem, *layout)
+                if call is not None and (best is None or call.rank > best.rank):
+                    best = call
+        if best is not None and best.storages is not None:
+            break
+    return best
 
 
 def _problems(target: Target, case: Case) -> Iterator[Case]:
     """Cases from the richest on; the last one is the case itself, on its values."""
     itself = replace(case, layouts=(), runs=(), repeat=1)
     base = replace(itself, inputs=None, pattern="normal", **_PLAIN)
-    is_lazy, takes = case.family == "lazy", target.takes
-    # Everything optional that brings a tensor, as far as the target has a parameter for it.
-    rich: dict[str, Any] = {name: name in takes for name in (("bias",) if is_lazy else ("bias", "alibi", "sinks"))}
-    plain: dict[str, Any] = {"bias": case.bias} if is_lazy else {}
-    if not is_lazy:
-        rich |= {"bias_axes": "bhmn"} if case.bias_rank == 4 else {}
-        rich |= (_mask_like(case) if "mask" in takes else {}) | ({"dropout": 0.25} if "keep" in takes else {})
-    steps = [_ALIKE, _ROUND] if is_lazy else [_SIZES, _ALIKE, _ROUND]
-    if target.packs:
-        steps = [sizes | _PACKED for sizes in steps[:-1]]
-    for options in (rich, plain):
-        yield from (_sized(base, sizes | options) for sizes in steps)
-    # Which many take in no case.
-    yield from [_sized(base, _ROUND | plain | {"dtype": "float16"})] if case.dtype == "float32" else []
+    steps = [_ALIKE, _ROUND] if case.family == "lazy" else [_SIZES, _ALIKE, _ROUND]
+    sizes = [step | _PACKED for step in steps[:-1]] if target.packs else steps
+    plain: dict[str, Any] = {"bias": case.bias} if case.family == "lazy" else {}
+    for options in (_rich(target, case), plain):
+        yield from (_sized(base, each | options) for each in sizes)
+    if case.dtype == "float32":  # which some take in no case
+        yield _sized(base, _ROUND | plain | {"dtype": "float16"})
     yield itself
 
 
-def _mask_like(case: Case) -> dict[str, Any]:
-    """A mask of the axes of the case's own, as far as one of those can be drawn."""
-    if case.mask_axes == "bn":
-        return {"mask": "padding"}
-    return {"mask": "random", "mask_axes": case.mask_axes if {"m", "n"} <= set(case.mask_axes) else Case.mask_axes}
+def _rich(target: Target, case: Case) -> dict[str, Any]:
+    """Everything optional that brings a tensor, as far as the target has a parameter for it."""
+    takes = target.takes
+    if case.family == "lazy":
+        return {"bias": "bias" in takes}
+    found: dict[str, Any] = {name: name in takes for name in ("bias", "alibi", "sinks")}
+    found |= {"bias_axes": "bhmn"} if case.bias_rank == 4 else {}
+    found |= {"dropout": 0.25} if "keep" in takes else {}
+    if "mask" in takes and case.mask_axes == "bn":
+        found["mask"] = "padding"
+    elif "mask" in takes:
+        axes = case.mask_axes if {"m", "n"} <= set(case.mask_axes) else Case.mask_axes
+        found |= {"mask": "random", "mask_axes": axes}
+    return found
 
 
 def _sized(case: Case, options: dict[str, Any]) -> Case:
@@ -147,49 +152,44 @@ def values_of(target: Target, case: Case) -> dict[str, Tensor]:
     return {**values, **outputs_of(case, target.outputs, values, 0.0)}
 
 
-# No size of a case that is read here has a prime factor as large, so no product of sizes is such a stride.
-BEYOND = 64
-# Elements before and behind each tensor.
-_MARGIN = 128
-# No tensor of more bytes is laid out so: large strides make large tensors of small ones.
-MOST = 1 << 26
+def _layouts(target: Target, case: Case) -> Iterator[tuple[Inputs, frozenset[int]]]:
+    """The inputs as they may lie, and the strides that only one of them has."""
+    values = values_of(target, case)
+    # A wrapper may copy what has no last stride of 1, and the strides of a copy tell little.
+    yield from filter(None, (_strange(values, unit=unit) for unit in (False, True)))
+    yield place(values, (), shapes=case.shapes), frozenset()
 
 
-class StrangeStrides:
-    """Gives out strides that no other tensor has."""
+def _strange(values: Mapping[str, Tensor], *, unit: bool) -> tuple[Inputs, frozenset[int]] | None:
+    """The values in strides that no other tensor has, and those strides; None where one takes more than _MOST bytes.
 
-    def __init__(self, *, unit: bool) -> None:
-        """`unit`: whether every last stride is 1, and the others are multiples of what vector loads need."""
-        self._unit = unit
-        self._given: set[int] = set()
-
-    def placed(self, values: Mapping[str, Tensor]) -> tuple[Inputs, frozenset[int]] | None:
-        """The values laid out, and the strides that they got; None where one takes more than MOST bytes."""
-        found: dict[str, Tensor] = {}
-        for name, value in values.items():
-            strides = self._strides(tuple(value.shape))
-            size = 2 * _MARGIN + spanned(tuple(value.shape), strides)
-            if size * value.element_size() > MOST:
-                return None
-            found[name] = value.new_zeros(size).as_strided(value.shape, strides, _MARGIN).copy_(value)
-        return Inputs("distinct-unit" if self._unit else "distinct", dict(values), found), frozenset(self._given)
-
-    def _strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    Args:
+        unit: whether every last stride is 1, and the others are multiples of what vector loads need.
+    """
+    found: dict[str, Tensor] = {}
+    given: set[int] = set()
+    for name, value in values.items():
         strides, span = list[int](), 1
-        for axis in reversed(range(len(shape))):
-            strides.insert(0, 1 if self._unit and axis == len(shape) - 1 else self._next(span))
-            span = strides[0] * max(shape[axis], 1)
-        return tuple(strides)
+        for size in reversed(value.shape):
+            stride = 1 if unit and not strides else _unused(span, VECTOR if unit else 1, given)
+            strides.insert(0, stride)
+            span = stride * max(size, 1)
+        elements = 2 * _MARGIN + spanned(tuple(value.shape), tuple(strides))
+        if elements * value.element_size() > _MOST:
+            return None
+        found[name] = value.new_zeros(elements).as_strided(value.shape, strides, _MARGIN).copy_(value)
+        given.update(strides[:-1] if unit else strides)
+    return Inputs("distinct-unit" if unit else "distinct", dict(values), found), frozenset(given)
 
-    def _next(self, span: int) -> int:
-        step = VECTOR if self._unit else 1
-        primes = (n for n in count(max(span // step + 1, BEYOND)) if all(n % of for of in range(2, math.isqrt(n) + 1)))
-        found = next(step * prime for prime in primes if step * prime not in self._given)
-        self._given.add(found)
-        return found
+
+def _unused(span: int, step: int, given: set[int]) -> int:
+    """The next prime times a step beyond what inner axes span, of those that no tensor has."""
+    numbers = count(max(span // step + 1, _BEYOND))
+    primes = (step * n for n in numbers if all(n % divisor for divisor in range(2, math.isqrt(n) + 1)))
+    return next(number for number in primes if number not in given)
 
 
-def _caught(target: Target, case: Case, inputs: Inputs, given: Collection[int] = ()) -> Caught | None:
+def _caught(target: Target, case: Case, inputs: Inputs, given: frozenset[int]) -> Caught | None:
     """What one call launched; None where it refused, or failed before."""
     launches: list[HostLaunch] = []
     storages: Mapping[int, str] | None = None
@@ -204,7 +204,7 @@ def _caught(target: Target, case: Case, inputs: Inputs, given: Collection[int] =
     except Failure:
         if not launches:
             return None
-    return Caught(case, tuple(launches), inputs.tensors, storages, frozenset(given))
+    return Caught(case, tuple(launches), inputs.tensors, storages, given)
 
 
 @contextlib.contextmanager

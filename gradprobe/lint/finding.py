@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ..model.report import Where
 from ..source.text import SourceLine
@@ -49,8 +48,6 @@ class LintFinding:
         return Where(self.file, self.line, self.code, self.column, self.length, self.kernel, self.note)
 
 
-def finding_at(
-    at: SourceLine, rule: str, kernel: str, sentence: str, fix: str, tensor: str, **more: Any
-) -> LintFinding:
+def finding_at(at: SourceLine, rule: str, kernel: str, sentence: str, fix: str, tensor: str) -> LintFinding:
     """A finding at a piece of a line."""
-    return LintFinding(rule, kernel, at.file, at.line, at.column, at.length, at.code, sentence, fix, tensor, **more)
+    return LintFinding(rule, kernel, at.file, at.line, at.column, at.length, at.code, sentence, fix, tensor)

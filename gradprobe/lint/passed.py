@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-from ..source.kernel_file import KernelFile, by_parameter, called, calls_of, parameters
+from ..source.kernel_file import by_parameter, called, calls_of, parameters
 from ..source.parameter_names import stride_of, tensor_of, word_of, words_of
+from ..source.text import python_file
 
 
 def passed_of_others(path: str, kernel: str, tensor: str) -> Iterator[int]:
@@ -16,28 +16,15 @@ def passed_of_others(path: str, kernel: str, tensor: str) -> Iterator[int]:
     Or `k.stride(1)` where another variable is passed for the tensor itself, as one that holds k times the scale. By
     names alone, so that it says nothing of tensors whose names mean none by custom; only of launches in its file.
     """
-    if not path.endswith(".py"):
-        return
-    try:
-        file = KernelFile(path, Path(path).read_text())
-    except (OSError, SyntaxError, ValueError):
-        return
-    names = next((parameters(one) for one in file.functions if one.name == kernel), [])
-    words = words_of(tensor)
+    file, words = python_file(path), words_of(tensor)
+    names = next((parameters(each) for each in file.functions if each.name == kernel), [])
     for call in calls_of(file, kernel):
         given = list(by_parameter(call, names))
-        itself = next((one.id for name, one in given if isinstance(one, ast.Name) and word_of(name) in words), "")
+        itself = [value.id for name, value in given if isinstance(value, ast.Name) and word_of(name) in words]
         for name, argument in given:
-            owners = _owners(argument)
-            if words & set(map(word_of, owners)):
-                is_wrong = itself not in {"", *owners}
-            else:
-                is_wrong = stride_of(name, words)[0] != "" and any(map(tensor_of, owners))
-            if is_wrong:
+            strides = [node.func for node in ast.walk(argument) if called(node) == "stride"]  # type: ignore[attr-defined]
+            owners = {each.value.id for each in strides if isinstance(each.value, ast.Name)}
+            is_own = bool(words & set(map(word_of, owners)))
+            is_called_so = bool(stride_of(name, words)[0]) and any(map(tensor_of, owners))
+            if (is_own and itself and itself[0] not in owners) or (is_called_so and not is_own):
                 yield argument.lineno
-
-
-def _owners(argument: ast.expr) -> set[str]:
-    """The names whose strides an argument is made of."""
-    strides = [node.func.value for node in ast.walk(argument) if called(node) == "stride"]  # type: ignore[attr-defined]
-    return {one.id for one in strides if isinstance(one, ast.Name)}

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..model.case import Case
+from ..source.pointers import Record
 from ..source.triton_source import Function
 from ..targets.find import Target
 from .catching import catch
 from .finding import LintFinding
-from .pointers import Record
 from .rules import findings_in
 from .unlaunched import functions_of, siblings
 from .view import KernelView, views_of
@@ -49,7 +49,7 @@ def findings_of(target: Target, case: Case) -> tuple[LintFinding, ...]:
 
     Kernels are not run, and no value counts: only the case's options and dtype do.
     """
-    return _once(finding for view in views_of([catch(target, case)]) for finding in findings_in(view))
+    return _once(finding for view in views_of(catch(target, case)) for finding in findings_in(view))
 
 
 def read_views(views: Sequence[KernelView], scopes: Iterable[tuple[dict[str, object], str]] = ()) -> KernelReading:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..source.parameter_names import is_stride, stride_of, tensor_of, word_of
+from ..source.pointers import Record, Term, Value, pointer, read_kernel, stride, variable
 from ..source.triton_source import Function, kernel_below, read_once
 from .finding import FOREIGN, LintFinding, finding_at
-from .pointers import Address, Advance, ProductSum, Record, Term, Value, read_kernel, variable
 
 # Tensors that walk by one other's strides: as many are a kernel's way, and no slip.
 _A_WAY = 2
@@ -29,44 +30,44 @@ def siblings(functions: Sequence[Function], launched: set[str]) -> Iterator[tupl
     """The kernels among functions that were never launched, and what their names contradict."""
     called = {id(jit) for function in functions for _, jit in function.calls}
     for function in functions:
-        if function.name in launched or id(function.jit) in called:
-            continue
-        values: dict[str, Value] = {name: variable(name) for name in function.parameters}
-        values |= {name: ProductSum((Term(name),)) for name in values if is_stride(name)}
-        # What is called a pointer is one, also where nobody knows of which tensor.
-        pointers = {name for name in values if not is_stride(name) and (tensor_of(name) or "ptr" in name.lower())}
-        record = read_kernel(function, values | {name: Address(frozenset({name})) for name in pointers}, {})
-        if record.accesses:
-            yield function, record, list(_foreign(function, record, {word_of(name): name for name in pointers}))
+        if function.name not in launched and id(function.jit) not in called:
+            record = read_kernel(function, {name: _by_name(name) for name in function.parameters})
+            if record.accesses:
+                yield function, record, list(_foreign(function, record))
 
 
-def _foreign(function: Function, record: Record, pointers: Mapping[str, str]) -> Iterator[LintFinding]:
-    """Strides called after other tensors, of pointers that have some of their own.
+def _by_name(parameter: str) -> Value:
+    if is_stride(parameter):
+        return stride(parameter)
+    # What is called a pointer is one, also where nobody knows of which tensor.
+    is_pointer = tensor_of(parameter) or "ptr" in parameter.lower()
+    return pointer(parameter) if is_pointer else variable(parameter)
 
-    Args:
-        pointers: by their words.
-    """
-    accused: list[tuple[Advance, str]] = []
+
+def _foreign(function: Function, record: Record) -> Iterator[LintFinding]:
+    """Strides called after other tensors, of pointers that have some of their own."""
+    pointers = {word_of(name): name for name in function.parameters if _by_name(name).bases}
+    accused: list[tuple[Term, str]] = []
     own: set[str] = set()
-    for advance in record.advances:
-        word = stride_of(advance.term.stride, set(pointers))[0] if advance.term.stride else ""
-        if word and pointers[word] == advance.base:
-            own.add(advance.base)
+    for term in record.advances:
+        word = stride_of(term.stride, pointers)[0]
+        if word and pointers[word] == term.base:
+            own.add(term.base)
         # "stride_dq" of a pointer D may be its own along q; what is read under two names may be meant for another.
-        elif word and len(advance.term.trail) == 1 and not word.startswith(word_of(advance.base)):
-            accused.append((advance, word))
-    for advance, word in accused:
+        elif word and len(term.trail) == 1 and not word.startswith(word_of(term.base)):
+            accused.append((term, word))
+    for term, word in accused:
         users = {each.base for each, other in accused if other == word}
-        if advance.base in own and len(users) < _A_WAY:
-            yield _finding(function, advance, set(pointers), tensor_of(pointers[word]) or word)
+        if term.base in own and len(users) < _A_WAY:
+            yield _finding(function, term, pointers, word)
 
 
-def _finding(function: Function, advance: Advance, words: Collection[str], other: str) -> LintFinding:
-    spot, tensor = advance.term.trail[0], tensor_of(advance.base) or word_of(advance.base)
-    axis = stride_of(advance.term.stride, words)[1]
-    meant = (word_of(advance.base), axis)
-    own = next((name for name in function.parameters if stride_of(name, words) == meant), "")
+def _finding(function: Function, term: Term, pointers: Mapping[str, str], word: str) -> LintFinding:
+    spot, tensor = term.trail[0], tensor_of(term.base) or word_of(term.base)
+    other, axis = tensor_of(pointers[word]) or word, stride_of(term.stride, pointers)[1]
+    meant = (word_of(term.base), axis)
+    own = next((name for name in function.parameters if stride_of(name, pointers) == meant), "")
     passed = f"the kernel takes {own} too" if own else f"the kernel takes no such stride of {tensor}"
     sentence = f"{tensor} is advanced by {spot.text}, by its name a stride of {other}: {passed} (it was not launched)"
-    told: dict[str, Any] = {"other": other, "kind": axis, "note": f"of {other}", "by_name": True}
-    return finding_at(spot, FOREIGN, function.name, sentence, f"{spot.text} -> {own}" if own else "", tensor, **told)
+    found = finding_at(spot, FOREIGN, function.name, sentence, f"{spot.text} -> {own}" if own else "", tensor)
+    return replace(found, other=other, kind=axis, note=f"of {other}", by_name=True)

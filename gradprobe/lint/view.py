@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..frontends.triton.launches import storage_of
 from ..model.intermediates import KINDS
 from ..source.parameter_names import is_stride, stride_of, word_of
+from ..source.pointers import Record, Value, pointer, read_kernel, stride, variable
 from ..source.triton_source import Function
 from .catching import Caught, HostLaunch, tensor_in
-from .pointers import Address, ProductSum, Record, Term, Value, read_kernel, variable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True)
-class Stride:
-    """One stride of one tensor."""
-
-    tensor: str
-    axis: int
-    kind: str
-    """What the axis is, one letter of the table of intermediates; "" where that is not known."""
-
-    def __str__(self) -> str:
-        return f"{self.tensor}.stride({self.axis})"
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TensorViews:
     """One tensor, whatever views of it there are."""
 
@@ -39,51 +25,101 @@ class TensorViews:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     kinds: str
-    """What its axes are; "" where that is not known."""
+    """What its axes are, each one letter of the table of intermediates; "" where that is not known."""
     is_given: bool
     """Whether the target was given it, and did not allocate it."""
-    own: set[int]
+    own: set[int] = field(default_factory=set)
     """Every stride of it and of any view of it."""
 
-    def stride(self, axis: int) -> Stride:
-        return Stride(self.name, axis, self.kinds[axis] if self.kinds else "")
+    def kind(self, axis: int | None) -> str:
+        return self.kinds[axis] if self.kinds and axis is not None else ""
 
-    def axis_like(self, other: Stride) -> int | None:
-        """The axis that another tensor's stands for: of its kind, or of its family; else that of the same number."""
-        if not self.kinds or not other.kind:
-            return other.axis if other.axis < len(self.shape) else None
-        alike = [
-            axis for axis, kind in enumerate(self.kinds) if KINDS.get(kind, kind) == KINDS.get(other.kind, other.kind)
-        ]
-        return self.kinds.find(other.kind) if other.kind in self.kinds else next(iter(alike), None)
+    def axis_like(self, kind: str, number: int) -> int | None:
+        """The axis of a kind, or of its family; where kinds are not known that of the same number."""
+        if not self.kinds or not kind:
+            return number if number < len(self.shape) else None
+        alike = [axis for axis, own in enumerate(self.kinds) if KINDS.get(own, own) == KINDS.get(kind, kind)]
+        return self.kinds.find(kind) if kind in self.kinds else next(iter(alike), None)
 
 
-class CallTensors:
-    """The tensors of one call, whose strides tell what numbers mean."""
+@dataclass(frozen=True)
+class Stride:
+    """One stride of one tensor."""
 
-    def __init__(self, caught: Caught) -> None:
-        self._held = {
-            storage_of(tensor): _views_of(caught, name, tensor, True) for name, tensor in caught.inputs.items()
-        }
-        for parameter, value in (pair for launch in caught.launches for pair in launch.arguments.items()):
+    tensor: TensorViews
+    axis: int
+
+    def __str__(self) -> str:
+        return f"{self.tensor.name}.stride({self.axis})"
+
+
+class KernelView:
+    """One kernel in one launch."""
+
+    def __init__(self, function: Function, launch: HostLaunch, memory: dict[int, TensorViews], given: frozenset[int]):
+        self.function, self.launch, self.name = function, launch, launch.name
+        self._memory, self._given = memory, given
+        self.tensors: dict[str, TensorViews] = {}
+        """By the parameters of pointers."""
+        self.strides: dict[str, int] = {}
+        """The numbers of the parameters that may be strides."""
+        for name, value in launch.arguments.items():
             if (tensor := tensor_in(value)) is not None:
-                address = storage_of(tensor)
-                if address not in self._held:
-                    name = (caught.storages or {}).get(address, "").lower() or word_of(parameter)
-                    self._held[address] = _views_of(caught, name, tensor, False)
-                self._held[address].own.update(tensor.stride())
-        self.given = caught.given
-        """The numbers that are a stride and nothing else."""
+                self.tensors[name] = memory[storage_of(tensor)]
+            elif type(value) is int and (value in given or (is_stride(name) and not name.isupper())):
+                self.strides[name] = value
+        self._words = {held.name: held.name for held in self.tensors.values()}
+        self._words |= {word_of(name): held.name for name, held in self.tensors.items()}
+        values = {name: self._value(name, value) for name, value in launch.arguments.items()}
+        self.record: Record = read_kernel(function, values)
+        """What its pointers do. What the constants of the launch rule out is not followed."""
 
-    def tensor(self, value: Any) -> TensorViews | None:
-        """The tensor that an argument points into."""
-        tensor = tensor_in(value)
-        return None if tensor is None else self._held.get(storage_of(tensor))
+    def _value(self, name: str, value: Any) -> Value:
+        if name in self.tensors:
+            return pointer(name)
+        if name in self.strides:
+            return stride(name)
+        is_constant = name in self.launch.constants or isinstance(value, (bool, str, type(None)))
+        return variable(name, value) if is_constant else variable(name)
 
-    def strides_of(self, number: int) -> list[Stride]:
-        """The strides that a number is, those of axes longer than 1."""
-        sizes = [(held, axis) for held in self._held.values() for axis, size in enumerate(held.shape) if size > 1]
-        return [held.stride(axis) for held, axis in sizes if held.strides[axis] == number > 0]
+    def meanings(self, parameter: str) -> list[Stride]:
+        """The strides that a parameter is: those of which its name speaks, else those that alone have its number."""
+        number, named, found = self.strides[parameter], self.named(parameter), list[Stride]()
+        for held in self._memory.values():
+            long = [axis for axis, size in enumerate(held.shape) if size > 1]
+            found += [Stride(held, axis) for axis in long if held.strides[axis] == number > 0]
+        return [each for each in found if each.tensor.name == named] or (found if number in self._given else [])
+
+    def said(self, parameter: str) -> tuple[str, str]:
+        """The word of a tensor, and the axis, of which a parameter's name speaks."""
+        return stride_of(parameter, self._words)
+
+    def named(self, parameter: str) -> str:
+        """The tensor of whose stride a parameter's name speaks; "" where it does not tell."""
+        return self._words.get(self.said(parameter)[0], "")
+
+    def parameters_of(self, held: TensorViews, axis: int) -> list[str]:
+        """The parameters that are a tensor's own stride along an axis, first those that are called so."""
+        own = [name for name, number in self.strides.items() if number == held.strides[axis] and held.shape[axis] > 1]
+        named = [name for name in own if self.named(name) in ("", held.name)]
+        return sorted(named, key=lambda name: self.named(name) == "")
+
+
+def views_of(call: Caught | None) -> Iterator[KernelView]:
+    """The Triton kernels that were launched in a call, as they are in each launch."""
+    if call is None:
+        return
+    memory = {storage_of(tensor): _views_of(call, name, tensor, True) for name, tensor in call.inputs.items()}
+    for parameter, value in (pair for launch in call.launches for pair in launch.arguments.items()):
+        if (tensor := tensor_in(value)) is not None:
+            address = storage_of(tensor)
+            if address not in memory:
+                name = (call.storages or {}).get(address, "").lower() or word_of(parameter)
+                memory[address] = _views_of(call, name, tensor, False)
+            memory[address].own.update(tensor.stride())
+    for launch in call.launches:
+        if launch.function is not None:
+            yield KernelView(launch.function, launch, memory, call.given)
 
 
 def _views_of(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> TensorViews:
@@ -92,77 +128,3 @@ def _views_of(caught: Caught, name: str, tensor: Tensor, is_given: bool) -> Tens
     # What a target allocates may have its axes in another order than its name says.
     is_certain = shape == tuple(map(case.size, kinds)) and (is_given or len(set(shape)) == len(shape))
     return TensorViews(name, shape, strides, kinds if is_certain else "", is_given, set(strides))
-
-
-@dataclass(frozen=True)
-class KernelView:
-    """One kernel in one launch."""
-
-    launch: HostLaunch
-    function: Function
-    memory: CallTensors
-
-    @property
-    def name(self) -> str:
-        return self.launch.name
-
-    @cached_property
-    def tensors(self) -> dict[str, TensorViews]:
-        """By the parameters of pointers."""
-        found = ((name, self.memory.tensor(value)) for name, value in self.launch.arguments.items())
-        return {name: held for name, held in found if held is not None}
-
-    @cached_property
-    def tensor_words(self) -> dict[str, str]:
-        """The names of tensors by the words that strides may be called after."""
-        called = {word_of(name): held.name for name, held in self.tensors.items()}
-        return {held.name: held.name for held in self.tensors.values()} | called
-
-    @cached_property
-    def strides(self) -> dict[str, int]:
-        """The numbers of the parameters that may be strides; those of a tuple as "strides[1]"."""
-        found: dict[str, int] = {}
-        for name, value in self.launch.arguments.items():
-            parts = enumerate(value) if isinstance(value, (tuple, list)) else ()
-            for word, each in ((name, value), *((f"{name}[{at}]", each) for at, each in parts)):
-                is_named = is_stride(name) and not name.isupper()
-                if type(each) is int and (each in self.memory.given or is_named):
-                    found[word] = each
-        return found
-
-    @cached_property
-    def record(self) -> Record:
-        """What its pointers do. What the constants of the launch rule out is not followed."""
-        given, constants = self.launch.arguments, self.launch.constants
-        plain = {name: x for name, x in given.items() if name in constants or isinstance(x, (bool, str, type(None)))}
-        return read_kernel(self.function, {name: self._value(name, x) for name, x in given.items()}, plain)
-
-    def _value(self, name: str, value: Any) -> Value:
-        if name in self.tensors:
-            return Address(frozenset({name}))
-        if isinstance(value, (tuple, list)):
-            return tuple(self._value(f"{name}[{at}]", each) for at, each in enumerate(value))
-        return ProductSum((Term(name),)) if name in self.strides else variable(name)
-
-    def meanings(self, parameter: str) -> list[Stride]:
-        """The strides that a parameter is: those of which its name speaks, else those that alone have its number."""
-        number, named = self.strides[parameter], self.named(parameter)
-        found = self.memory.strides_of(number)
-        return [each for each in found if each.tensor == named] or (found if number in self.memory.given else [])
-
-    def named(self, parameter: str) -> str:
-        """The tensor of whose stride a parameter's name speaks; "" where it does not tell."""
-        return self.tensor_words.get(stride_of(parameter, set(self.tensor_words))[0], "")
-
-    def parameters_of(self, held: TensorViews, axis: int) -> list[str]:
-        """The parameters that are a tensor's own stride along an axis, first those that are called so."""
-        own = [name for name, number in self.strides.items() if number == held.strides[axis] and held.shape[axis] > 1]
-        named = [name for name in own if self.named(name) in ("", held.name)]
-        return sorted(named, key=lambda name: self.named(name) != held.name)
-
-
-def views_of(calls: Iterable[Caught | None]) -> Iterator[KernelView]:
-    """The Triton kernels that were launched in some calls, as they are in each launch."""
-    for call in filter(None, calls):
-        tensors = CallTensors(call)
-        yield from (KernelView(launch, launch.function, tensors) for launch in call.launches if launch.function)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -10,39 +9,24 @@ from typing import Any
 from ..model.intermediates import names, title
 from ..model.layout_run import Line
 from .parameter_names import tensor_of
-from .triton_source import Function, read_function
+from .pointers import pointer, read_kernel, variable
+from .triton_source import read_function
 
 _OF_CUDA = re.compile(r"\batomic[A-Z]\w*\s*\(([^;]*)")
-# Calls through which a pointer is followed.
-_DEEPEST = 4
 
 
-def atomics_into(kernel: Any, parameters: Collection[str], depth: int = _DEEPEST) -> Iterator[Line]:
-    """The atomics of a Triton kernel, and of what it calls, whose address is made of some of its parameters."""
-    function, wanted = read_function(kernel), set(parameters)
-    for call in (node for node in ast.walk(function.tree) if isinstance(node, ast.Call)):
-        if not (isinstance(call.func, ast.Attribute) and call.func.attr.startswith("atomic_")):
-            continue
-        # `tl.atomic_add(pointers, ...)`, or a descriptor's own method.
-        pointers = [call.func.value, *call.args[:1], *(word.value for word in call.keywords if word.arg == "pointer")]
-        if any(_made_of(function, value) & wanted for value in pointers):
-            at = function.line_of(call)
-            yield Line(kernel=function.name, file=at.file, line=at.line, code=at.code.strip())
-    for call, called in function.calls if depth else ():
-        given = dict(zip(read_function(called).parameters, call.args, strict=False))
-        given |= {word.arg: word.value for word in call.keywords if word.arg}
-        passed = [name for name, value in given.items() if _made_of(function, value) & wanted]
-        yield from atomics_into(called, passed, depth - 1) if passed else ()
+def atomics_into(kernel: Any, parameters: Collection[str]) -> Iterator[Line]:
+    """The atomics of a Triton kernel, and of what it calls, whose address starts from one of some parameters.
 
-
-def _made_of(function: Function, value: ast.expr) -> set[str]:
-    """The parameters that an expression is made of, through the variables that it uses."""
-    found, waiting = set[str](), [value]
-    while waiting:
-        names = {node.id for node in ast.walk(waiting.pop()) if isinstance(node, ast.Name)} - found
-        found |= names
-        waiting += [node.value for name in names for each, node in function.assignments if each == name]
-    return found & set(function.parameters)
+    Raises:
+        OSError, SyntaxError: there is no source.
+    """
+    function = read_function(kernel)
+    values = {name: pointer(name) if name in parameters else variable(name) for name in function.parameters}
+    for access in read_kernel(function, values).accesses:
+        if access.operation.startswith("atomic_"):
+            at = access.spot
+            yield Line(kernel=at.function, file=at.file, line=at.line, code=at.code)
 
 
 def cuda_atomics(file: str, text: str) -> Iterator[tuple[str, Line]]:

@@ -106,7 +106,7 @@ def parameters(function: ast.FunctionDef) -> list[str]:
     return [each.arg for each in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
 
 
-def calls_of(file: KernelFile, name: str) -> list[ast.Call]:
+def calls_of(file: PythonSource, name: str) -> list[ast.Call]:
     """The calls of a function by its name, `f(...)`, and its launches, `f[grid](...)`."""
     return _calls_by_name(file).get(name, [])
 
@@ -142,7 +142,7 @@ def arguments_of(call: ast.Call, function: ast.FunctionDef) -> dict[str, ast.exp
 
 
 @lru_cache(maxsize=64)
-def _calls_by_name(file: KernelFile) -> dict[str, list[ast.Call]]:
+def _calls_by_name(file: PythonSource) -> dict[str, list[ast.Call]]:
     found: dict[str, list[ast.Call]] = {}
     for node in ast.walk(file.tree):
         if isinstance(node, ast.Call):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..model.report import Listing, Where
+from .text import python_file
 
 # Lines of one listing, and above and below a line where its function is longer or cannot be told.
 MOST, AROUND = 400, 12
@@ -22,25 +22,15 @@ def listings_of(wheres: Iterable[Where]) -> tuple[Listing, ...]:
 
 def _of_file(file: str, wheres: list[Where]) -> Iterator[Listing]:
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
         return
-    lines, functions = text.splitlines(), _functions(text)
+    functions = list[range]()
+    for node in python_file(file).functions:
+        first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+        functions.append(range(first, (node.end_lineno or first) + 1))
     for where in wheres:
-        if not 0 < where.line <= len(lines) or lines[where.line - 1].strip() != where.code:
-            continue
-        around = max(1, where.line - AROUND), min(len(lines), where.line + AROUND)
-        held = (each for each in functions if each[0] <= where.line <= each[1] and each[1] - each[0] < MOST)
-        first, last = next(held, around)
-        yield Listing(file, first, tuple(line.rstrip() for line in lines[first - 1 : last]))
-
-
-def _functions(text: str) -> list[tuple[int, int]]:
-    """The first and last lines of the functions of a Python file; none of any other."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return []
-    found = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
-    first = ((min([one.lineno for one in node.decorator_list] + [node.lineno]), node) for node in found)
-    return [(line, node.end_lineno or node.lineno) for line, node in first]
+        if 0 < where.line <= len(lines) and lines[where.line - 1].strip() == where.code:
+            around = range(max(1, where.line - AROUND), min(len(lines), where.line + AROUND) + 1)
+            shown = next((each for each in functions if where.line in each and len(each) <= MOST), around)
+            yield Listing(file, shown.start, tuple(lines[at - 1].rstrip() for at in shown))

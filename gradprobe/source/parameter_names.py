@@ -7,11 +7,36 @@ from collections.abc import Collection
 
 from ..model.intermediates import TABLE, plain
 
-# What tensors are called in kernels, each with its name here. Single letters that are sizes as often are left out.
-_WORDS = {name: name for name in ("q", "k", "v", "do", "bias", "mask", "tau", "alibi", "sinks", "seqlens")}
-_WORDS |= {word: row.name.lower() for row in TABLE for word in (plain(row.name), *plain(row.called.parameters).split())}
-_WORDS |= {"query": "q", "key": "k", "value": "v", "out": "o", "output": "o", "db": "dbias"}
-_WORDS |= dict.fromkeys(("dout", "grado", "gradout", "gradoutput"), "do")
+# What parameters of targets may be called; the first is the name used everywhere here.
+SYNONYMS = {
+    "q": ("query", "query_states", "query_layer", "xq"),
+    "k": ("key", "key_states", "key_layer", "xk"),
+    "v": ("value", "value_states", "value_layer", "xv"),
+    "do": ("dout", "d_o", "grad_out", "grad_output", "grad_o"),
+    "o": ("out", "output"),
+    "lse": ("m", "softmax_lse", "logsumexp"),
+    "scale": ("sm_scale", "softmax_scale"),
+    "causal": ("is_causal",),
+    "bias": ("attn_bias", "attn_mask", "attention_mask"),
+    "window": ("window_size",),
+    "align": ("alignment",),
+    "alibi": ("alibi_slopes",),
+    "sinks": ("sink", "attention_sinks", "s_aux"),
+    "dropout": ("dropout_p", "p_dropout"),
+    "keep": ("keep_mask", "dropout_mask"),
+    "seqlens": ("varlen",),
+    "cu_seqlens_k": ("cu_seqlens_kv",),
+    "max_seqlen_k": ("max_seqlen_kv",),
+    "dots": ("input_precision",),
+}
+SYNONYMS |= {"group": ("process_group",), "mesh": ("device_mesh",)}
+SYNONYMS |= {row.name.lower(): tuple(row.called.parameters.split()) for row in TABLE if row.gradient_of}
+_INPUTS = ("q", "k", "v", "do", "bias", "mask", "tau", "alibi", "sinks")
+# What tensors are called in kernels, each with its name here: what may be either of two is left out, as is "m".
+_WORDS = {"db": "dbias", "seqlens": "seqlens"}
+for _name in (*_INPUTS, *(row.name.lower() for row in TABLE)):
+    _spelt = [word for word in SYNONYMS.get(_name, ()) if len(word) > 1 and "mask" not in word]
+    _WORDS |= dict.fromkeys(map(plain, (_name, *_spelt)), _name)
 # The ends of strides' names, with the axis that each is: batch, head, position (of rows or keys), dim.
 _AXES = dict.fromkeys(("b", "z", "bs", "bz", "batch", "0"), "b")
 _AXES |= dict.fromkeys(("h", "head", "heads", "g", "1"), "h")

@@ -146,3 +146,13 @@ class PythonSource:
 
 # Each text is parsed once, whoever reads it.
 python_source = lru_cache(maxsize=128)(PythonSource)
+
+
+def python_file(path: str) -> PythonSource:
+    """A Python file; an empty one where it cannot be read, or is none."""
+    try:
+        source = python_source(path, Path(path).read_text(errors="replace") if path.endswith(".py") else "")
+        source.tree  # noqa: B018 - it raises
+    except (OSError, SyntaxError, ValueError):
+        return python_source(path, "")
+    return source

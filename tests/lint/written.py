@@ -86,4 +86,4 @@ def reading_of_word(word: str) -> KernelReading:
 
 def reading_of(target: Target, case: Case) -> KernelReading:
     """What can be read of the kernels of a target."""
-    return read_views(list(views_of([catch(target, case)])))
+    return read_views(list(views_of(catch(target, case))))
