@@ -33,10 +33,11 @@ class FailedCheck:
         """The check, as its first wrong run was made."""
         configured = {one.run.layout: one.configuration for one in records if one.run and one.configuration}
         failing = next((run for run in report.runs if run.verdict == MISMATCH), None)
+        runs = tuple(run for run in report.runs if run.layout not in configured)
         if failing is not None and failing.layout in configured:
-            alone = replace(failing, layout=run_name(failing.assigned))
-            return cls(pinned(experiment, *configured[failing.layout]), (alone,), records, report)
-        return cls(experiment, tuple(run for run in report.runs if run.layout not in configured), records, report)
+            experiment = pinned(experiment, *configured[failing.layout])
+            runs = (replace(failing, layout=run_name(failing.assigned)),)
+        return cls(experiment, runs, records, report)
 
     def reasons(self) -> tuple[Reasons, Steps]:
         """Why it is wrong. A sharded target is run by its ranks: neither its launches nor its strides are seen here."""
@@ -54,12 +55,11 @@ class FailedCheck:
         Args:
             begin: called before edits are tried.
         """
-        if self.report.runs[0].verdict == MISMATCH:
-            reasons = with_length(reasons, self.report.runs[0], right_at)
-        launched = {
-            one.run.layout: one.executions[0].outcome.calls for one in self.records if one.run and one.executions
-        }
-        reasons = with_contiguous(reasons, self.report.runs, launched)
+        first, *_ = self.report.runs
+        if first.verdict == MISMATCH:
+            reasons = with_length(reasons, first, right_at)
+        made = [(one.run.layout, one.executions[0].outcome) for one in self.records if one.run and one.executions]
+        reasons = with_contiguous(reasons, self.report.runs, {layout: outcome.calls for layout, outcome in made})
         if self.report.failing is None or self.experiment.case.ranks or not allowance.count:
             return reasons
         begin()

@@ -29,6 +29,7 @@ _AT = re.compile(
 )
 # Lines that are no findings, but about itself or about errors that calls of torch returned.
 _TALK = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY", "Target application", "No attach")
+_HOST = ("Host Frame", "Saved host", "Device Frame", "#")
 
 
 def sanitizer_for(tool: str) -> str:
@@ -101,32 +102,29 @@ def findings_in(printed: str, kind: str) -> Iterator[MemoryFinding]:
     """Each finding of a log once, with the line of the kernel."""
     from ..model.memory_finding import MemoryFinding
 
-    seen: dict[tuple[str, str, int | None], MemoryFinding] = {}
-    for head, rest in _blocks(printed):
-        at = next((found for line in (head, *rest) if (found := _AT.search(line)) and found["file"]), None)
-        kernel = at["kernel"].partition("(")[0].strip() if at else ""
-        file, line = (at["file"], int(at["line"])) if at else ("", None)
-        sentence = ". ".join(part.rstrip(".") for part in (head, *rest))
+    found: dict[tuple[str, str, int | None], MemoryFinding] = {}
+    for lines in _blocks(printed):
+        at = next((match for match in map(_AT.search, lines) if match and match["file"]), None)
+        kernel, file, line = "", "", None
+        if at:
+            kernel, file, line = at["kernel"].partition("(")[0].strip(), at["file"], int(at["line"])
+        sentence = ". ".join(part.rstrip(".") for part in lines)
         code = linecache.getline(file, line).strip() if line else ""
-        seen.setdefault((head, file, line), MemoryFinding(kind, "", sentence, kernel, file, line, code))
-    yield from seen.values()
+        found.setdefault((lines[0], file, line), MemoryFinding(kind, "", sentence, kernel, file, line, code))
+    yield from found.values()
 
 
-def _blocks(printed: str) -> Iterator[tuple[str, list[str]]]:
-    """The first line and the other lines of each finding, without host frames."""
-    head, rest = "", list[str]()
+def _blocks(printed: str) -> list[list[str]]:
+    """The lines of each finding, the first of which is its head, without host frames."""
+    blocks = [list[str]()]
     for line in printed.splitlines():
-        found = _LINE.match(line)
-        indent, words = (len(found[1]), found[2].strip()) if found else (0, "")
-        if indent > 1 and head and words:
-            rest += [] if words.startswith(("Host Frame", "Saved host", "Device Frame", "#")) else [words]
-            continue
-        if head and not (indent == 1 and words.startswith("and ")):
-            yield head, rest
-            head, rest = "", []
-        if head:
-            rest.append(words)
-        elif words and not words.startswith(_TALK):
+        match = _LINE.match(line)
+        indent, words = (len(match[1]), match[2].strip()) if match else (0, "")
+        if blocks[-1] and words and indent > 1:
+            blocks[-1] += [] if words.startswith(_HOST) else [words]
+        elif blocks[-1] and indent == 1 and words.startswith("and "):
+            blocks[-1].append(words)
+        else:  # of what is no finding the block stays empty
             head = words.removeprefix("Error: ").removeprefix("Warning: ")
-    if head:
-        yield head, rest
+            blocks.append([] if not words or words.startswith(_TALK) else [head])
+    return [block for block in blocks if block]
