@@ -23,8 +23,7 @@ from ..model.mechanisms import door
 from ..model.report import Diagnosis, Where
 from ..numerics.compare import compare
 from ..numerics.declared_precision import precision_of
-from ..probing.dots import coarser_dots, dots_in_words, dots_of
-from ..probing.experiment import Experiment, inputs_of
+from ..probing.experiment import Experiment, coarser_dots, dots_in_words, dots_of, inputs_of
 from ..probing.observe import execute
 from ..processes.executables import Program, gradprobe_command, run_programs
 from ..processes.forks import halved

@@ -20,8 +20,7 @@ from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.float64 import products_of
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.compilation import Compilation
-from ..probing.dots import dots_of
-from ..probing.experiment import Experiment, Tick, experiment_of, silent
+from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent
 from ..probing.receipt import environment, notes_of, provenance, warned_in
 from ..probing.runs import RunRecord, outcomes_of, records_of, second_call, with_strays
 from ..targets.find import Target

@@ -24,8 +24,7 @@ from ..numerics.run_identities import (
     identities_alone,
     silenced,
 )
-from ..probing.dots import dots_of
-from ..probing.experiment import Experiment, Tick, effective, experiment_of, layouts_of, silent
+from ..probing.experiment import Experiment, Tick, dots_of, effective, experiment_of, layouts_of, silent
 from ..probing.observe import Execution, execute
 from ..probing.receipt import notes_of
 from ..probing.runs import RunRecord, outcomes_of

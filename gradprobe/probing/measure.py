@@ -22,8 +22,7 @@ from ..numerics.sieve import is_large
 from ..runtime.run import run_target
 from ..runtime.trace import Trace
 from ..targets.find import Target
-from .dots import coarser_dots, declared_way, dots_in_words, dots_of
-from .experiment import Experiment, Measurement, derived
+from .experiment import Experiment, Measurement, coarser_dots, declared_way, derived, dots_in_words, dots_of
 
 if TYPE_CHECKING:
     from ..numerics.coarser import CoarserDots

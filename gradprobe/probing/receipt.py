@@ -18,8 +18,7 @@ from ..numerics.evidence import Provenance
 from ..runtime.versions import untested
 from ..targets.find import Target
 from ..targets.naming import edited_modules, triton_cache
-from .dots import sentences_of_dots
-from .experiment import Experiment
+from .experiment import Experiment, sentences_of_dots
 from .runs import RunRecord, outcomes_of
 
 

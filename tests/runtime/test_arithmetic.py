@@ -13,8 +13,7 @@ import torch
 from gradprobe.frontends.triton.launches import recorded_launches
 from gradprobe.model.case import DOTS, Case
 from gradprobe.numerics.declared_precision import UNITS
-from gradprobe.probing.dots import coarser_dots, dots_of, sentences_of_dots
-from gradprobe.probing.experiment import Experiment
+from gradprobe.probing.experiment import Experiment, coarser_dots, dots_of, sentences_of_dots
 from gradprobe.runtime.arithmetic import Dots, coarsest, in_ttir, matmuls_watched, of_cuda, of_triton
 from gradprobe.targets.find import find_target
 
