@@ -23,17 +23,16 @@ class OtherStrides(NamedTuple):
     """Strides that a tensor may be taken to have."""
 
     strides: tuple[int, ...]
-    words: str
-    """ "do-head": the tail of the fault's name."""
     summary: str
     """What is said of the tensor, after its name."""
+    words: str = ""
+    """ "do-head": the tail of the fault's name."""
     axes: str = ""
-    other: str = ""
-    """The tensor whose strides they are; "" where they are those of a contiguous one."""
+    """Along which they are another tensor's; "" where they are those of a contiguous one."""
 
 
-def _each_once(tensor: Tensor, ways: Iterable[OtherStrides]) -> Iterator[OtherStrides]:
-    """The ways that lead elsewhere than the tensor's own strides and those before them do."""
+def _each_once(tensor: Tensor, ways: Iterable[OtherStrides]) -> Iterator[tuple[OtherStrides, Tensor]]:
+    """The ways that lead elsewhere than the tensor's own strides and those before them do; and to which offsets."""
     # A stride along an axis of a single step makes no difference.
     long = [axis for axis, size in enumerate(tensor.shape) if size > 1]
     tried = {tuple(tensor.stride(axis) for axis in long)}
@@ -41,7 +40,7 @@ def _each_once(tensor: Tensor, ways: Iterable[OtherStrides]) -> Iterator[OtherSt
         felt = tuple(way.strides[axis] for axis in long)
         if felt not in tried:
             tried.add(felt)
-            yield way
+            yield way, offsets(tensor.shape, way.strides)
 
 
 def by_other_strides(seen: Observed) -> Iterator[Hypothesis]:
@@ -50,19 +49,17 @@ def by_other_strides(seen: Observed) -> Iterator[Hypothesis]:
     lay = {name: tensor.stride() for name, tensor in (*tensors.items(), *seen.tensors.items())}
     for name, tensor in tensors.items():
         fix = f"take every stride of {title(name)} from the tensor, or refuse other layouts in the wrapper"
-        for way in _each_once(tensor, _as_contiguous(name, tensor, axes_of(name, seen))):
+        for way, at in _each_once(tensor, _as_contiguous(tensor, axes_of(name, seen))):
             summary = f"{title(name)} is addressed {way.summary}, and does not lie so"
-            read = found_at(tensor, offsets(tensor.shape, way.strides))
-            yield reading(seen, name, read, f"layout/{name}", "S2", summary, fix=fix)
+            yield reading(seen, name, found_at(tensor, at), f"layout/{name}", "S2", summary, fix=fix)
     for name, tensor in tensors.items():
         ways = (*_of_others(seen, name, lay), *_swapped(seen, name, lay[name]))
-        for way in _each_once(tensor, ways):
-            fault, summary = f"stride/{way.words}", f"{title(name)} is read {way.summary}"
-            read = found_at(tensor, offsets(tensor.shape, way.strides))
-            yield reading(seen, name, read, fault, "S1", summary, axes=way.axes, taken=way.strides)
+        for way, at in _each_once(tensor, ways):
+            fault, summary, found = f"stride/{way.words}", f"{title(name)} is read {way.summary}", found_at(tensor, at)
+            yield reading(seen, name, found, fault, "S1", summary, axes=way.axes, taken=way.strides)
 
 
-def _as_contiguous(name: str, tensor: Tensor, axes: str) -> Iterator[OtherStrides]:
+def _as_contiguous(tensor: Tensor, axes: str) -> Iterator[OtherStrides]:
     shape, own, dense = tuple(tensor.shape), tensor.stride(), _dense(tensor)
     ways = {"it were contiguous": dense}
     if len(shape) > 1:
@@ -76,7 +73,7 @@ def _as_contiguous(name: str, tensor: Tensor, axes: str) -> Iterator[OtherStride
         ways["batches and heads lay one behind the other"] = (own[1] * shape[1], *own[1:])
         ways["batches lay one behind the other, heads within rows"] = (dense[0], *own[1:])
     for words, strides in ways.items():
-        yield OtherStrides(strides, name, f"as {words}" if words[0] == "[" else f"as if {words}")
+        yield OtherStrides(strides, f"as {words}" if words[0] == "[" else f"as if {words}")
 
 
 def _dense(tensor: Tensor) -> tuple[int, ...]:
@@ -98,7 +95,7 @@ def _of_others(seen: Observed, name: str, strides: Mapping[str, Sequence[int]]) 
                 for axis in axes:
                     taken[own.index(axis)] = named[KINDS[axis]]
                 words = _slug(name, axes if len(axes) < len(own) else "")
-                yield OtherStrides(tuple(taken), words, f"with {title(other)}'s {_in_words(axes)} stride", axes, other)
+                yield OtherStrides(tuple(taken), f"with {title(other)}'s {_in_words(axes)} stride", words, axes)
 
 
 def _swapped(seen: Observed, name: str, strides: Sequence[int]) -> Iterator[OtherStrides]:
@@ -108,7 +105,7 @@ def _swapped(seen: Observed, name: str, strides: Sequence[int]) -> Iterator[Othe
         taken, axes = list(strides), own[first] + own[second]
         taken[first], taken[second] = taken[second], taken[first]
         words = _slug(name, axes if len(own) > 2 else "")
-        yield OtherStrides(tuple(taken), words, f"with its own {_in_words(axes)} strides swapped", axes, name)
+        yield OtherStrides(tuple(taken), f"with its own {_in_words(axes)} strides swapped", words, axes)
 
 
 def _slug(name: str, axes: str) -> str:
@@ -183,11 +180,11 @@ def stored_elsewhere(seen: Observed) -> Iterator[Hypothesis]:
     for name, gradient, tensor in _handed_in(seen):
         if len(whole_storage(tensor)) > _LARGEST:
             continue
-        dense = OtherStrides(_dense(tensor), name, "as if it were contiguous", axes_of(name, seen))
-        for way in _each_once(tensor, (*_of_others(seen, name, lay), dense)):
-            fault, fault_class = (f"store/{way.words}", "S1") if way.other else (f"layout/{name}", "S2")
-            summary, at = f"{gradient} is stored {way.summary}", offsets(tensor.shape, way.strides)
-            yield _storing(gradient, tensor, at, fault, fault_class, summary, axes=way.axes)
+        dense = OtherStrides(_dense(tensor), "as if it were contiguous")
+        for way, at in _each_once(tensor, (*_of_others(seen, name, lay), dense)):
+            fault, fault_class = (f"store/{way.words}", "S1") if way.words else (f"layout/{name}", "S2")
+            axes = way.axes or axes_of(name, seen)
+            yield _storing(gradient, tensor, at, fault, fault_class, f"{gradient} is stored {way.summary}", axes)
 
 
 def _handed_in(seen: Observed) -> Iterator[tuple[str, str, Tensor]]:

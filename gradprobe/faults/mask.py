@@ -20,7 +20,7 @@ def hiding(fault: str, summary: str, sees: str, fix: str = "", *more: str) -> Hy
 
 def comparisons(seen: Observed) -> Iterator[Hypothesis]:
     """Every comparison of the mask missing or off by one; and the other corner."""
-    x, every = seen.x, "seen(causal=False)"
+    x, every = seen.x, "visible(causal=False)"
     if x.causal:
         summary = "the key on the diagonal is masked: j < i stands where j <= i is meant"
         yield hiding("mask/diagonal", summary, f"{every} & (j < diagonal)")
@@ -31,7 +31,7 @@ def comparisons(seen: Observed) -> Iterator[Hypothesis]:
             yield hiding("mask/beyond-diagonal", summary, f"{visited} & (j <= diagonal + 1)")
             yield hiding("mask/causal", f"the causal mask is left out{inside}", visited)
     else:
-        yield hiding("mask/causal", "a causal mask is applied where none was asked for", "seen(causal=True)")
+        yield hiding("mask/causal", "a causal mask is applied where none was asked for", "visible(causal=True)")
     for side, keys in enumerate(x.window or ()):
         for words, reach in (
             ("reaches one key fewer", keys - 1),
@@ -41,20 +41,20 @@ def comparisons(seen: Observed) -> Iterator[Hypothesis]:
             window, word = [*(x.window or ())], ("left", "right")[side]
             window[side] = reach
             if keys > 0 or (keys == 0 and words != "reaches one key fewer"):
-                yield hiding(f"mask/window-{word}", f"the window {words} to the {word}", f"seen(window={window})")
+                yield hiding(f"mask/window-{word}", f"the window {words} to the {word}", f"visible(window={window})")
     if (x.causal or x.window) and x.n_query != x.n_key:
         other = "top-left" if x.align == "bottom-right" else "bottom-right"
         summary = "the diagonal ends in the other corner of the scores"
-        yield hiding("mask/align", summary, f"seen(align={other!r})")
+        yield hiding("mask/align", summary, f"visible(align={other!r})")
     if x.seqlens is not None:
-        padded = "seen(seqlens=None)"
+        padded = "visible(seqlens=None)"
         yield hiding("mask/length", "padded rows are not masked", f"{padded} & (j < n_keys)")
         yield hiding("mask/length", "padded keys are not masked", f"{padded} & (i < n_rows)")
         yield hiding("mask/length", "padding is not masked", padded)
     if x.mask is not None:
-        yield hiding("mask/mask", "the mask that is given is left out", "seen(mask=None)")
+        yield hiding("mask/mask", "the mask that is given is left out", "visible(mask=None)")
         summary = "the mask that is given is read with its meaning reversed"
-        yield hiding("mask/mask", summary, "seen(mask=~x.mask)")
+        yield hiding("mask/mask", summary, "visible(mask=~x.mask)")
 
 
 _INPUTS = {"bias": "the bias", "alibi": "the alibi slopes", "tau": "tau", "sinks": "the sinks"}

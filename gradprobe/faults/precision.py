@@ -26,10 +26,8 @@ def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
         for words, word, inputs, made in _rounded(seen, narrow):
             reads = {name: narrow(getattr(seen.x, name)) for name in inputs}
             wrong = frozenset(made).union(*(entered(name, seen.case.family) for name in inputs))
-            summary, fix = (
-                f"{words} is rounded to {dtype} before it is used",
-                f"keep {words} in float32 until it is used",
-            )
+            summary = f"{words} is rounded to {dtype} before it is used"
+            fix = f"keep {words} in float32 until it is used"
             kept = dtype.partition(",")[0]
             yield Hypothesis(f"precision/{word}", "PREC", summary, made, fix, wrong, reads=reads, dtype=kept)
 
@@ -50,21 +48,13 @@ def _rounded(seen: Observed, narrow: Narrow) -> Iterator[tuple[str, str, Sequenc
     yield "P", "P", (), of_p
     for step in ("P", "dP", "dS", "delta", "LSE", "O", *_GRADIENTS):
         words = f"{step}, on its way out," if step in _GRADIENTS else step
-        yield words, step, (), {step: partial(_narrowed, step, narrow)}
-
-
-def _narrowed(step: str, narrow: Narrow, t: Scope) -> Tensor:
-    return narrow(t[step])
+        yield words, step, (), {step: (f"narrow({step})", {"narrow": narrow})}
 
 
 def _of_matrix(matrix: str, narrow: Narrow) -> dict[str, Formula]:
     """The products of P, or of dS, with that rounded."""
     names = [name for name, of in PRODUCTS.items() if of.matrix == matrix]
-    return {name: partial(_of_narrowed, name, narrow) for name in names}
-
-
-def _of_narrowed(result: str, narrow: Narrow, t: Scope) -> Tensor:
-    return t.product(result, narrow(t.operand(PRODUCTS[result].matrix)))
+    return {name: (f"product({name!r}, narrow(operand({matrix!r})))", {"narrow": narrow}) for name in names}
 
 
 def _summed_by_tiles(gradient: str, size: int, narrow: Narrow, t: Scope) -> Tensor:

@@ -131,7 +131,7 @@ def other_terms(seen: Observed) -> Iterator[Hypothesis]:
     for m, n in ((0, 0), own, *sorted(others, key=lambda tile: tile[0] != tile[1])):
         summary = "the causal mask is applied before tau is added: masked keys weigh tau / (i + 1) where tau > 0"
         summary += f", in the tiles of {m} rows and {n} keys that are visited" if m else ""
-        weights = "z(i + 1.0).relu() * seen(causal=False)" + (f" * tile_sees({m}, {n})" if m else "")
+        weights = "z(i + 1.0).relu() * visible(causal=False)" + (f" * tile_sees({m}, {n})" if m else "")
         made: dict[str, Formula] = {
             "O": f"product('O', {weights})", "dP": f"dpe * ({weights} > 0)", "dV": f"product('dV', {weights})",
         }  # fmt: skip

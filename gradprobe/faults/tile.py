@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..model.case import Case
 from ..reference import Attention, Tile
 from .addressed import found_at, offsets, readable
 from .hypothesis import EVERYTHING, SIZES, Hypothesis, Observed, sizes_of
-from .variant import Formula, Place, Scope
+from .variant import Formula, Place
 
 _SUMS = ("dQ", "dK", "dV", "O", "LSE", "delta")
 
@@ -114,20 +113,35 @@ def read_beyond_the_end(seen: Observed) -> Iterator[Hypothesis]:
         rows, keys = -case.seqlen_q % size, -case.seqlen_k % size
         beyond = f"beyond the last one, up to a whole tile of {size},"
         for read in (("q", "do", "lse", "delta"), ("q", "do"), ("q",)) if rows else ():
-            behind = [_behind(seen, name, rows, read) for name in ("q", "do", "lse", "delta")]
+            names: dict[str, Any] = {name: _behind(seen, name[1:], rows, read) for name in _ROWS} | {"count": rows}
+            made: dict[str, Formula] = {name: (formula, names) for name, formula in _WITH_ROWS.items()}
             summary = f"rows {beyond} are read from the next head and added to dK and dV"
-            made: dict[str, Formula] = {"dK": partial(_dk_with, behind), "dV": partial(_dv_with, behind)}
             yield Hypothesis("tail/q", "M3", summary, made, "mask the rows by the length: offs_m < n_ctx", tensor="q")
         for read in (("k", "v"), ("k",)) if keys else ():
-            behind = [_behind(seen, name, keys, read) for name in ("k", "v")]
+            names = {name: _behind(seen, name[1:], keys, read) for name in ("_k", "_v")} | {"count": keys}
             summary = f"keys {beyond} are read from the next head and added to dQ"
             fix = "mask the keys by the length: offs_n < n_ctx"
-            yield Hypothesis("tail/k", "M3", summary, {"dQ": partial(_dq_with, behind)}, fix, tensor="k")
+            yield Hypothesis("tail/k", "M3", summary, {"dQ": (_DQ_WITH_KEYS, names)}, fix, tensor="k")
         if keys:
             # A load pads them with 0, as it does their values.
-            summary, made = f"keys {beyond} count with a score of 0", {"LSE": partial(_counting, keys)}
+            made = {"LSE": f"LSE.logaddexp(beyond(keys={keys}).sum(-1).to(LSE).log())"}
+            summary = f"keys {beyond} count with a score of 0"
             fix = "mask the scores by the length: tl.where(offs_n < n_ctx, s, -inf)"
             yield Hypothesis("tail/scores", "M3", summary, made, fix, ("LSE", "P", "O"))
+
+
+# The inputs of rows beyond the end, and P of them; then what is made with these added.
+_ROWS = ("_q", "_do", "_lse", "_delta")
+_P = "(scale * _q[place] @ k.mT - _lse[place][..., None]).exp() * beyond(rows=count)"
+_WITH_ROWS = {
+    "dK": f"dK + scale * ({_P} * (_do[place] @ v.mT - _delta[place][..., None])).mT @ _q[place]",
+    "dV": f"dV + ({_P}).mT @ _do[place]",
+}
+_HEADS = "[tile.batch, x.kv_heads(tile)]"
+_DQ_WITH_KEYS = (
+    f"dQ + scale * ((scale * q @ _k{_HEADS}.mT - LSE[..., None]).exp() * beyond(keys=count)"
+    f" * (do @ _v{_HEADS}.mT - delta[..., None])) @ _k{_HEADS}"
+)
 
 
 def _behind(seen: Observed, name: str, count: int, read: Sequence[str]) -> Tensor:
@@ -138,46 +152,3 @@ def _behind(seen: Observed, name: str, count: int, read: Sequence[str]) -> Tenso
         return tensor.new_zeros(shape).double()
     at = offsets(shape, tensor.stride()) + tensor.shape[2] * tensor.stride(2)
     return found_at(tensor, at).double().nan_to_num(0.0)
-
-
-def _beyond(t: Scope, *, rows: int = 0, keys: int = 0) -> Tensor:
-    """[rows or m, keys or n] bool: what a causal mask and a window show of rows, or keys, beyond the end."""
-    x = t.x
-    first_row, end_row = (x.n_query, x.n_query + rows) if rows else (t.tile.rows.start, t.tile.rows.stop)
-    first_key, end_key = (x.n_key, x.n_key + keys) if keys else (0, x.n_key)
-    i = torch.arange(first_row, end_row, device=x.q.device)[:, None]
-    j = torch.arange(first_key, end_key, device=x.q.device)
-    return (j >= i + t.reach[0]) & (j < i + t.reach[1])
-
-
-def _p_of_rows(q: Tensor, lse: Tensor, t: Scope) -> Tensor:
-    logits: Tensor = t.x.scale * q[t.place] @ t.k.mT - lse[t.place][..., None]
-    return logits.exp() * _beyond(t, rows=q.shape[2])
-
-
-def _dk_with(behind: Sequence[Tensor], t: Scope) -> Tensor:
-    """dK with rows beyond the end added."""
-    q, do, lse, delta = behind
-    ds = _p_of_rows(q, lse, t) * (do[t.place] @ t.v.mT - delta[t.place][..., None])
-    found: Tensor = t.dK + t.x.scale * ds.mT @ q[t.place]
-    return found
-
-
-def _dv_with(behind: Sequence[Tensor], t: Scope) -> Tensor:
-    q, do, lse, _ = behind
-    found: Tensor = t.dV + _p_of_rows(q, lse, t).mT @ do[t.place]
-    return found
-
-
-def _dq_with(behind: Sequence[Tensor], t: Scope) -> Tensor:
-    """dQ with keys beyond the end added."""
-    k, v = (of[t.tile.batch, t.x.kv_heads(t.tile)] for of in behind)
-    p = (t.x.scale * t.q @ k.mT - t.LSE[..., None]).exp() * _beyond(t, keys=k.shape[1])
-    found: Tensor = t.dQ + t.x.scale * (p * (t.do @ v.mT - t.delta[..., None])) @ k
-    return found
-
-
-def _counting(count: int, t: Scope) -> Tensor:
-    """LSE with keys beyond the end."""
-    found: Tensor = t.LSE.logaddexp(_beyond(t, keys=count).sum(-1).to(t.LSE).log())
-    return found

@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from types import CodeType
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from ..model.intermediates import PRODUCTS
@@ -16,8 +17,8 @@ from ..reference import Attention, Tile, evaluate, live_length
 from ..reference.softmax import kept_share
 
 Made = TypeVar("Made")
-Formula = str | Callable[[Any], Tensor]
-"""An expression in the names of a Place or a Scope, or a function of it."""
+Formula = str | tuple[str, Mapping[str, Any]] | Callable[[Any], Tensor]
+"""An expression in the names of a Place or a Scope, alone or with further names; or a function of it."""
 Finish = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 """What a caller gets, by intermediate, from what was computed; those that stay as they are may be left out."""
 BUFFERS = ("LSE", "O", "delta")
@@ -73,7 +74,8 @@ class Place:
         """What a formula gives here."""
         if callable(formula):
             return formula(self)
-        found: Tensor = eval(_compiled(formula), {"kept_share": kept_share}, self)  # type: ignore[arg-type]
+        expression, names = (formula, {}) if isinstance(formula, str) else formula
+        found: Tensor = eval(_compiled(expression), {"kept_share": kept_share, **names}, self)  # type: ignore[arg-type]
         return found
 
     @cached_property
@@ -81,7 +83,7 @@ class Place:
         """[h or 1, m, n] bool: which keys each row should see."""
         return Attention.valid(self.x, self.tile)
 
-    def seen(self, **options: Any) -> Tensor:
+    def visible(self, **options: Any) -> Tensor:
         """What is seen by other options, also where the family has no others."""
         other = copy(self.x)
         other.__dict__.update(options)
@@ -96,6 +98,12 @@ class Place:
         left, right = x.window or (-1, -1)
         right = 0 if x.causal else right
         return shift - (everything if left < 0 else left), shift + 1 + (everything if right < 0 else right)
+
+    def beyond(self, rows: int = 0, keys: int = 0) -> Tensor:
+        """[rows or m, keys or n] bool: what a causal mask and a window show of rows, or keys, beyond the end."""
+        i = torch.arange(rows, device=self.i.device)[:, None] + self.x.n_query if rows else self.i
+        j = torch.arange(keys, device=self.i.device) + self.x.n_key if keys else self.j
+        return (j >= i + self.reach[0]) & (j < i + self.reach[1])
 
     def tile_sees(self, rows: int, keys: int) -> Tensor:
         """[m, n] bool: keys whose tile has any that a causal mask shows to the last row of this row's tile."""
@@ -167,17 +175,17 @@ class Scope(Place):
     def get(self, name: str, value: Tensor) -> Tensor:
         """The value that the computation goes on with; what is stored under the name is made from `value` alone."""
         self.formula = value
-        found = self._made(name, value)
+        found = self._by_formula(name, value)
         if found is not value:
             self.altered[name] = found
         if name in self._buffers:
-            found = self._made(name, self._buffers[name][(*self.place, self.tile.rows)])
+            found = self._by_formula(name, self._buffers[name][(*self.place, self.tile.rows)])
         if name in self.x.found:
             found = self.x.found[name][(*self.place, self.tile.rows)]
         vars(self)[name] = found
         return found
 
-    def _made(self, name: str, value: Tensor) -> Tensor:
+    def _by_formula(self, name: str, value: Tensor) -> Tensor:
         if name not in self.x.made:
             return value
         vars(self)[name] = value
