@@ -59,7 +59,7 @@ def _behaviour(name: str) -> Mechanism:
     return Mechanism(f"behaviour/{name}", "diagnosis/behaviour", functions=(name,))
 
 
-def _row(name: str, file: str, *functions: str) -> Mechanism:
+def _row(name: str, file: str = "all_rows", *functions: str) -> Mechanism:
     return Mechanism(f"edits/{name}", f"source/rewrites/{file}", functions=functions)
 
 
@@ -110,37 +110,30 @@ MECHANISMS: tuple[Mechanism, ...] = (
     ))),
     Mechanism("edits", "diagnosis/edits/tried", (
         "diagnosis/edits", "source/reach", *(f"source/rewrites/{name}" for name in (
-            "__init__", "address_rows", "all_rows", "alike", "candidates", "mask_rows", "range_rows", "row", "spots",
-            "unrun", "value_rows",
+            "__init__", "address_rows", "all_rows", "alike", "candidates", "mask_rows", "patterns", "range_rows",
+            "spots", "unrun", "value_rows",
         )),
     )),
     Mechanism("edits/unlike-its-sibling", "source/rewrites/all_rows", ("source/rewrites/siblings",)),
     _row("another-stride", "address_rows", "another_name", "stride_passed"),
-    _row("other-tensors-strides", "address_rows", "owner_meant", "strides_of_what_is_passed"),
+    _row("other-tensors-strides", "address_rows", "owner_meant"),
     _row("own-strides-swapped", "address_rows", "own_strides_swapped"),
     _row("term-dropped", "address_rows", "term_missing"),
-    _row("divisions-mixed-up", "address_rows", "divisions_mixed_up"),
-    _row("bound-off-by-one", "mask_rows", "bound_off_by_one", "comparison_turned"),
+    _row("blocks-mixed-up", "address_rows", "blocks_mixed_up"),
     _row("operand-dropped", "mask_rows", "condition_added"),
     _row("guard-dropped", "mask_rows", "guard_added"),
     _row("mask-dropped", "mask_rows", "mask_put_on"),
-    _row("padding-changed", "mask_rows", "padding_changed"),
-    _row("range-cut", "range_rows", "range_moved"),
-    _row("blocks-mixed-up", "range_rows", "blocks_mixed_up"),
-    _row("last-tile-lost", "range_rows", "whole_tiles"),
-    _row("zeros-not-written", "range_rows", "zeros_written"),
     _row("statement-misplaced", "range_rows", "order_changed", "moved_out"),
     _row("pointer-left-behind", "range_rows", "pointer_advanced"),
     _row("factor-dropped", "value_rows", "factor_added", "factor_of_sibling"),
-    _row("factor-misplaced", "value_rows", "factor_moved"),
     _row("subtrahend-changed", "value_rows", "delta_taken", "axis_given"),
-    _row("sign-changed", "value_rows", "sign_changed"),
     _row("constant-changed", "value_rows", "constant_changed"),
-    _row("part-put-on", "value_rows", "part_alone"),
-    _row("other-base", "value_rows", "other_base"),
-    _row("transpose-dropped", "value_rows", "transposed"),
     _row("sum-overwritten", "value_rows", "sum_kept"),
-    _row("atomic-stored", "value_rows", "store_added"),
+    *map(_row, (
+        "divisions-mixed-up", "bound-off-by-one", "padding-changed", "range-cut", "last-tile-lost",
+        "zeros-not-written", "factor-misplaced", "sign-changed", "part-put-on", "other-base", "transpose-dropped",
+        "atomic-stored",
+    )),
     Mechanism("halved", "processes/forks", functions=("halved",), is_speculation=True),
     Mechanism("plans", f"{_INTERPRETER}/plans", (f"{_INTERPRETER}/plans",), is_speculation=True),
 )  # fmt: skip

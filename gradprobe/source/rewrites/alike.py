@@ -26,6 +26,9 @@ _SHAPES = (
     frozenset({"q", "o", "do", "dq", "dout", "out", "query", "d_o", "g"}),
     frozenset({"k", "v", "dk", "dv", "key", "value"}),
 )
+# Tensors of as many axes as q, by the names that they usually have: of these strides are planted for one another.
+LIKE_Q = {"q", "k", "v", "o", "do", "dq", "dk", "dv", "query", "key", "value"}
+LIKE_Q |= {"out", "dout", "d_o", "grad_out", "grad_output"}
 _SCALE = re.compile(r"scale|log2e|ln2|log_2|inv_ln")
 _CORE = re.compile(r"^((?:b|p|ptr|cur|curr)_)?(.*?)(_?ptrs?|_base|_block|_tile|_desc|_t|(?<=[a-z])T)?$")
 _FEW = 6

@@ -1,23 +1,94 @@
-"""The table of all rows, read both ways: what plants each fault, and the edits of a statement that may undo one."""
+"""The table of what people get wrong in a kernel, read both ways: what plants each fault, and what may undo it."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 from ...model.mechanisms import gathered
 from ..kernel_file import Change, KernelFile
-from .address_rows import ADDRESSES
-from .mask_rows import MASKS
-from .range_rows import RANGES
-from .row import Row
-from .siblings import SIBLINGS
-from .spots import Edits, Spot
-from .value_rows import VALUES
+from . import address_rows as address
+from . import mask_rows as mask
+from . import range_rows as order
+from . import value_rows as value
+from .patterns import Rule, applied, is_infinite, plants, rules
+from .siblings import of_siblings
+from .spots import Edits, Ranked, Spot, Undone
 
-ROWS: tuple[Row, ...] = (SIBLINGS, *ADDRESSES, *MASKS, *RANGES, *VALUES)
-# By the name of each, in the order in which they are drawn from.
-OPERATORS: dict[str, Callable[[KernelFile], Iterator[Change]]] = {row.name: row.plants for row in ROWS if row.plants}
+Planting = Rule | Callable[[KernelFile], Iterator[Change]]
+Undoing = Rule | Callable[[Spot], Undone]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of fault."""
+
+    name: str
+    says: str
+    """What is wrong, in one sentence: {old} is what the edit that undoes it takes away, {new} what it puts in."""
+    fault: str = ""
+    """The class of what it plants, where a rule has none; "M1" and "M3" are told apart by what is changed."""
+    plants: tuple[Planting, ...] = ()
+    """What makes it; none of what mutate does not plant."""
+    undoes: tuple[Undoing, ...] = ()
+    """What may undo it."""
+    again: float | None = None
+    """How far it is, in the ranks of the edits, that what plants it undoes it too; None where it never does."""
+    of_hosts: bool = False
+    """Whether host code is edited so too: sizes, grids, allocations and what launches pass."""
+    planted_in: str = "kernels"
+    """Or "hosts", or "functions" for both."""
+
+    def says_of(self, file: KernelFile, edits: Edits) -> str:
+        """What is wrong where an edit helps."""
+        first = edits[0]
+        texts = (" ".join(text.split()) for text in (file.text[first.start : first.end], first.text))
+        old, new = (text or "nothing" for text in texts)
+        return self.says.format(old=old, new=new)
+
+    def changes(self, file: KernelFile) -> Iterator[Change]:
+        """Every change of a file that makes it, each once."""
+        seen: set[Edits] = set()
+        for change in self._changes(file):
+            if change.edits not in seen:
+                seen.add(change.edits)
+                yield change
+
+    def _changes(self, file: KernelFile) -> Iterator[Change]:
+        several = tuple(rule for rule in self.plants if isinstance(rule, Rule))
+        for function in getattr(file, self.planted_in) if several else ():
+            nodes = [node for statement in function.body for node in ast.walk(statement)]
+            for rule, node, lost, edit in applied(file, nodes, several):
+                fault = rule.fault or self.fault or mask.class_of(file, lost)
+                yield Change(fault, node, (edit,))
+        for plant in self.plants:
+            yield from plant(file) if not isinstance(plant, Rule) else ()
+
+    def edits(self, spot: Spot) -> Iterator[Ranked]:
+        """The edits of a spot that may undo it."""
+        several = tuple(rule for rule in self.undoes if isinstance(rule, Rule))
+        is_strided = spot.is_on_device and address.has_strides(spot.statement)
+        for rule, _, _, edit in applied(spot.file, spot.nodes, several):
+            rank = rule.rank if spot.is_on_device or rule.of_host is None else rule.of_host
+            yield rank if rule.strided is None or not is_strided else rule.strided, (edit,)
+        for source in self.undoes:
+            yield from source(spot) if not isinstance(source, Rule) else ()
+        if self.again is not None:
+            start, end = spot.file.span(spot.root)
+            for edits in _planted(self, spot.file).get(spot.statement, ()):
+                if all(start <= edit.start <= edit.end <= end for edit in edits):
+                    yield self.again, edits
+
+
+@lru_cache(maxsize=256)
+def _planted(row: Row, file: KernelFile) -> dict[object, list[Edits]]:
+    """What a row plants in a file, by the statement that it changes."""
+    found: dict[object, list[Edits]] = {}
+    for change in row.changes(file):
+        found.setdefault(file.statement(change.node), []).append(change.edits)
+    return found
 
 
 @lru_cache(maxsize=1024)  # the values of several lines come the same ways
@@ -26,27 +97,136 @@ def undone(spot: Spot) -> list[tuple[float, Edits, Row]]:
     found = []
     for row in ROWS:
         if spot.is_on_device or row.of_hosts:
-            edits = gathered(f"edits/{row.name}", _of_row, row, spot, credit=lambda one: ("edits", one[1]))
+            edits = gathered(f"edits/{row.name}", row.edits, spot, credit=lambda each: ("edits", each[1]))
             found += [(rank, each, row) for rank, each in edits]
     # What a sibling has says less of an edit than another row that gives the same.
     of = {edits: row for _, edits, row in found}
     return [(rank, edits, of[edits]) for rank, edits, _ in found]
 
 
-def _of_row(row: Row, spot: Spot) -> Iterator[tuple[float, Edits]]:
-    for source in row.undoes:
-        yield from source(spot)
-    if row.again is not None:
-        spans = [spot.file.span(root) for root in spot.roots]
-        for edits in _planted(row, spot.file).get(spot.statement, ()):
-            if all(any(start <= edit.start <= edit.end <= end for start, end in spans) for edit in edits):
-                yield row.again, edits
+def _is_statement(file: KernelFile, node: ast.AST, holes: object) -> bool:
+    return isinstance(next(file.above(node)), ast.Expr)
 
 
-@lru_cache(maxsize=256)
-def _planted(row: Row, file: KernelFile) -> dict[object, list[Edits]]:
-    """What a row plants in a file, by the statement that it changes."""
-    found: dict[object, list[Edits]] = {}
-    for change in row.plants(file) if row.plants else ():
-        found.setdefault(file.statement(change.node), []).append(change.edits)
-    return found
+def _is_assigned(file: KernelFile, node: ast.AST, holes: object) -> bool:
+    return isinstance(next(file.above(node)), (ast.Assign, ast.AugAssign))
+
+
+def _are_counts(file: KernelFile, node: ast.AST, holes: dict[str, ast.AST]) -> bool:
+    """Whether whole numbers are compared."""
+    sides = holes["_a"], holes["_b"]
+    is_float = any(isinstance(side, ast.Constant) and isinstance(side.value, float) for side in sides)
+    return not is_float and not any(map(is_infinite, sides))
+
+
+# Each comparison with the one that differs in the bound itself, and the one that looks the other way.
+_SIGNS = ((">=", ">", "<="), (">", ">=", "<"), ("<=", "<", ">="), ("<", "<=", ">"))
+_BOUNDS = tuple(Rule(f"_a {old} _b", f"_a {new} _b", when=_are_counts) for old, new, _ in _SIGNS)
+_TURNED = tuple(
+    Rule(f"_a {old} _b", text, rank)
+    for old, _, new in _SIGNS
+    for rank, text in ((2.0, f"_a {new} _b"), (2.5, f"_a {old} _b + 1"), (2.5, f"_a {old} _b - 1"))
+)
+_OTHER_SIGN = tuple(
+    rule
+    for old, new, rank in (("+", "-", 0.9), ("-", "+", 0.9), ("*", "/", 2.0), ("/", "*", 2.0))
+    for rule in (Rule(f"_a {old} _b", f"_a {new} _b", rank, strided=2.0), Rule(f"_a {old}= _b", f"_a {new}= _b", 1.2))
+)
+_FACTORS = tuple(
+    Rule(old.replace("-", sign), new.replace("-", sign), rank)
+    for sign in "-+"
+    for rank, old, new in (
+        (1.4, "(_a - _b) * _c", "_a * _c - _b"), (1.5, "(_a - _b) * _c", "_a - _b * _c"),
+        (1.4, "_c * (_a - _b)", "_a * _c - _b"), (1.5, "_c * (_a - _b)", "_a - _b * _c"),
+        (1.5, "_a * _c - _b", "(_a - _b) * _c"), (1.5, "_a - _b * _c", "(_a - _b) * _c"),
+    )
+)  # fmt: skip
+# The ends of a loop a step further or nearer, or without what is added to them; where that is a step, at once.
+_ENDS = tuple(
+    Rule(f"RANGE({pattern}{more})", text.replace("_c", step), rank, place=place)
+    for step, more in (("1", ""), ("_c", ", _c"))
+    for rank, pattern, place, text in (
+        (1.0, "_a, _b", "_a", "0"), (1.5, "_a, _b", "_a", "_a + _c"), (1.5, "_a, _b", "_a", "_a - _c"),
+        (1.5, "_a, _b", "_b", "_b + _c"), (1.5, "_a, _b", "_b", "_b - _c"),
+        (0.9, "(_end := _a @ _x), _b", "_end", "_a"), (0.9, "_a, (_end := _b @ _x)", "_end", "_b"),
+        (0.0, f"(_end := _a @ {step}), _b", "_end", "_a"), (0.0, f"_a, (_end := _b @ {step})", "_end", "_b"),
+    )
+)  # fmt: skip
+
+ROWS: tuple[Row, ...] = (
+    Row("unlike-its-sibling", "its sibling has {new} for {old}", undoes=(of_siblings,)),
+    Row("another-stride", "{old} stands in the place of {new}", "S1", (address.another_stride,),
+        (address.another_name, address.stride_passed), again=1.0, of_hosts=True),
+    Row("other-tensors-strides", "the strides of {old} are passed for those of {new}", "S1",
+        (address.other_tensors_strides,), (address.owner_meant,), again=1.0, of_hosts=True),
+    Row("own-strides-swapped", "two strides of one tensor stand in each other's place", "S3",
+        (address.own_strides_swapped,), again=0.7),
+    Row("term-dropped", "an offset lacks a term: {new}", "S3", (
+        Rule("_a + _term", "_a", when=address.is_scalar_term), Rule("_term + _a", "_a", when=address.is_scalar_term),
+        Rule("_a += _term", "_a += 0", when=address.is_scalar_term)), (address.term_missing,)),
+    Row("divisions-mixed-up", "an index is taken apart by {old} and not by {new}", "S3",
+        plants(("_a // _index", "_a % _index"), ("_a % _index", "_a // _index")), again=0.7),
+    Row("wide-offset-dropped", "an offset of 32 bits overflows", "I64",
+        (Rule("_a.to(tl.int64, *_)", "_a"), address.wide_parameter_dropped)),
+    Row("bound-off-by-one", "a bound is off: {old} for {new}", "", _BOUNDS, _TURNED, again=0.7),
+    Row("operand-dropped", "a mask lacks a condition", "", (
+        Rule("_a & _lost", "_a"), Rule("_lost & _a", "_a"), Rule("_a &= _b", "pass", fault="M1")),
+        (mask.condition_added,)),
+    Row("guard-dropped", "nothing hides what this position may not see", "M1", (
+        Rule("where(_a == _inf, _x, _b)", "_b", fault="N1"), Rule("where(_a != _inf, _b, _x)", "_b", fault="N1"),
+        Rule("where(_a > _inf, _b, _x)", "_b", fault="N1"), Rule("where(_t, _a, _inf)", "_a"),
+        Rule("where(_t, _a, _zero)", "_a")), (mask.guard_added,)),
+    Row("mask-dropped", "an access has no mask", "M3", (mask.mask_dropped,), (mask.mask_put_on,)),
+    Row("padding-changed", "what is masked off is read as {old} and not as {new}", "M3", (
+        Rule("ACCESS(*_, other=_zero)", "1.0", place="_zero"),
+        Rule("ACCESS(*_, other=_other)", "0.0", place="_other")), again=1.0),
+    Row("range-cut", "a loop leaves tiles out, or takes too many", "M2", (
+        Rule("RANGE(_a, _b, _c)", "_b // _c * _c", place="_b", fault="M3"),
+        Rule("RANGE(_zero, _b, _c)", "_c", place="_zero"),
+        Rule("RANGE(_other, _b, _c)", "_other + _c", place="_other")),
+        (*rules((0.0, "_a // _b * _b", "_a"), (0.5, "_a // _b * _c", "_a")), *_ENDS), of_hosts=True),
+    Row("last-tile-lost", "tiles are counted in whole ones, or as many as are begun", "M3",
+        plants(("cdiv(_a, _b)", "_a // _b")), (
+        Rule("cdiv(_a, _b)", "_a // _b", 0.8, of_host=0.3),
+        Rule("(_a + _b - 1) // _b", "_a // _b", 0.8, of_host=0.3),
+        Rule("_a // _b", "triton.cdiv(_a, _b)", 0.8, of_host=0.3)), of_hosts=True, planted_in="functions"),
+    Row("blocks-mixed-up", "{old} stands in the place of {new}", "M2", (address.blocks_mixed_up,), again=1.0),
+    Row("zeros-not-written", "memory that nobody wrote is added to", "N2", plants(
+        ("zeros(*_)", ".empty"), ("new_zeros(*_)", ".new_empty"), ("zeros_like(*_)", ".empty_like")), rules(
+        (0.5, "empty(*_)", ".zeros"), (0.5, "new_empty(*_)", ".new_zeros"), (0.5, "empty_like(*_)", ".zeros_like")),
+        of_hosts=True, planted_in="hosts"),
+    Row("statement-misplaced", "a statement stands in the wrong place", "", (),
+        (order.order_changed, order.moved_out), of_hosts=True),
+    Row("pointer-left-behind", "a pointer is not moved on as others are", "", (), (order.pointer_advanced,)),
+    Row("factor-dropped", "a factor is missing", "A",
+        plants(("_a * _scale", "_a"), ("_scale * _a", "_a"), ("_a *= _b", "_a *= 1.0")),
+        (value.factor_added, value.factor_of_sibling)),
+    Row("factor-misplaced", "a factor is of one side of a difference and not of both, or the reverse",
+        undoes=_FACTORS),
+    Row("subtrahend-changed", "a row is not subtracted, or along the wrong axis", "A",
+        plants(("_a - _delta", "_a"), ("_a - _delta", "_a + _delta")), (value.delta_taken, value.axis_given)),
+    Row("sign-changed", "{old} stands for {new}", undoes=_OTHER_SIGN),
+    Row("constant-changed", "{old} stands for {new}", undoes=(value.constant_changed,), of_hosts=True),
+    Row("part-put-on", "{old} stands where {new} is meant", "", (), (
+        # A host clamps a size, once or twice; a kernel has them everywhere.
+        Rule("CLAMP(_a, _b)", "_a", 1.0, of_host=0.1), Rule("CLAMP(_a, _b)", "_b", 1.0, of_host=0.1), *rules(
+        (1.0, "_a @ _number", "_a"), (1.4, "_a @ _scale", "_a"), (1.9, "_a @ _b", "_a"), (1.9, "_a + _b", "_b"),
+        (1.9, "_a * _b", "_b"), (1.9, "_a & _b", "_b"), (1.9, "_a | _b", "_b"), (2.0, "-_a", "_a"), (2.0, "~_a", "_a"),
+        (1.0, "_a.to(*_)", "_a"), (-0.3, "_a.to(*_).to(*_)", "_a"), (1.5, "where(_t, _a, _b)", "_a"),
+        (2.0, "where(_t, _a, _b)", "tl.where(_t, _b, _a)"))), of_hosts=True),
+    Row("other-base", "{old} stands for {new}: the other base", "A", plants(
+        ("exp(*_)", ".exp2"), ("exp2(*_)", ".exp"), ("log(*_)", ".log2"), ("log2(*_)", ".log")), again=0.7),
+    Row("transpose-dropped", "a product takes {old} and not {new}", "A",
+        plants(("trans(_a, *_)", "_a"), ("_a.trans()", "_a"), ("_a.T", "_a")), (
+        Rule("dot(_a, *_)", "tl.trans(_a)", 1.2, place="_a"),
+        Rule("dot(_a, _b, *_)", "tl.trans(_b)", 1.2, place="_b")), again=2.0),
+    Row("sum-overwritten", "a sum is overwritten, or added to what should be overwritten", "ACC",
+        (Rule("_a += _b", "_a = _b", when=value.is_sum),), (value.sum_kept,)),
+    Row("atomic-stored", "programs overwrite one another's share of a sum, or add to it twice", "ACC",
+        (Rule("atomic_add(*_)", ".store", when=_is_statement),), rules((1.4, "store(*_)", ".atomic_add")), again=2.0),
+    Row("barrier-dropped", "a barrier is missing", "RACE", (Rule("BARRIER(*_)", "pass", when=_is_statement),)),
+    Row("rounded-early", "a value is rounded before it is used", "PREC",
+        (Rule("ROUNDED(*_)", "_it.to(tl.bfloat16).to(tl.float32)", when=_is_assigned),)),
+)  # fmt: skip
+# By the name of each, in the order in which they are drawn from.
+OPERATORS: dict[str, Callable[[KernelFile], Iterator[Change]]] = {row.name: row.changes for row in ROWS if row.plants}

@@ -12,7 +12,6 @@ from functools import lru_cache
 from ..kernel_file import KernelFile, names_in
 from ..text import Edit
 from ..triton_source import bound_in
-from .row import Row
 from .spots import Edits, Spot, Undone
 
 # How much of two statements must be the same for one to be a source of edits of the other.
@@ -36,7 +35,7 @@ def of_siblings(at: Spot) -> Undone:
             yield 1.5 - ratio, edits
     for text in _lacking(at, scope):
         if text not in {other for _, other in alike}:  # these are taken apart above
-            yield at.put(1.4, at.statement, text)
+            yield 1.4, (at.file.replaced(at.statement, text),)
         yield at.put_behind(1.5, at.statement, text)
 
 
@@ -114,6 +113,3 @@ def _lacking(at: Spot, scope: set[str]) -> list[str]:
             if variables & set(bound_in([each])) and text not in here and "\n" not in text and names_in(each) <= scope:
                 found[text] = None
     return list(found)[:_FEW]
-
-
-SIBLINGS = Row("unlike-its-sibling", "its sibling has {new} for {old}", undoes=(of_siblings,))

@@ -11,12 +11,14 @@ from functools import cached_property, lru_cache
 from ..kernel_file import KernelFile, arguments_of, called, calls_in, calls_of, inside, parameters
 from ..text import Edit
 from ..triton_source import HINTS, blocks, bound_in
+from .patterns import replaced
 
 # How far back statements are followed, and how much further an argument of a launch is than a statement beside it.
 _DEEPEST, _LAUNCH = 6, 2
 STORES = ("store", "atomic_add")
 Edits = tuple[Edit, ...]
-Undone = Iterator[tuple[float, Edits]]
+Ranked = tuple[float, Edits]
+Undone = Iterator[Ranked]
 """(rank, edits): the least rank is tried first."""
 
 
@@ -33,6 +35,12 @@ def place_of(node: ast.stmt | ast.expr) -> tuple[int, int]:
     return node.lineno, node.col_offset
 
 
+def names_read(root: ast.AST) -> list[ast.Name]:
+    """The names that are read in a node, in the order of the text."""
+    found = [node for node in inside(root, ast.Name) if isinstance(node.ctx, ast.Load)]
+    return sorted(found, key=place_of)
+
+
 @dataclass(frozen=True)
 class Spot:
     """A statement, or an argument of a call, in which the fault may lie."""
@@ -40,18 +48,17 @@ class Spot:
     file: KernelFile
     function: ast.FunctionDef
     statement: ast.stmt
-    roots: tuple[ast.AST, ...]
+    root: ast.AST
     """What of it may be changed: all of a simple statement, the head of one that holds others, one argument."""
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        return [node for root in self.roots for node in ast.walk(root)]
+        return list(ast.walk(self.root))
 
     @cached_property
     def names(self) -> list[ast.Name]:
         """The names that are read here, in the order of the text."""
-        read = [node for node in self.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-        return sorted(read, key=place_of)
+        return names_read(self.root)
 
     @cached_property
     def reads(self) -> set[str]:
@@ -66,11 +73,16 @@ class Spot:
     @property
     def is_whole(self) -> bool:
         """Whether all of a simple statement may be changed."""
-        return self.roots == (self.statement,)
+        return self.root is self.statement
 
     @property
     def is_on_device(self) -> bool:
         return self.function in self.file.kernels
+
+    @property
+    def loops(self) -> list[ast.For | ast.While]:
+        """Those around it, the innermost first."""
+        return [each for each in self.file.above(self.statement) if isinstance(each, (ast.For, ast.While))]
 
     @cached_property
     def scope(self) -> list[str]:
@@ -99,18 +111,11 @@ class Spot:
         """The calls here of what has one of some names."""
         return [node for node in self.nodes if isinstance(node, ast.Call) and called(node) in names]
 
-    def put(self, rank: float, node: ast.AST, text: str) -> tuple[float, Edits]:
-        """Another text in a node's place."""
-        return rank, (self.file.replaced(node, text),)
+    def put(self, rank: float, node: ast.AST, template: str, **holes: ast.AST | str) -> Ranked:
+        """A template in a node's place: its holes are filled with nodes or texts, `_it` with the node itself."""
+        return rank, (replaced(self.file, node, template, {"_it": node, **holes}),)
 
-    def put_operation(self, rank: float, node: ast.expr, text: str) -> tuple[float, Edits]:
-        """The same of an operation, in brackets where an operator may stand beside it."""
-        above = next(self.file.above(node))
-        is_argument = isinstance(above, ast.Call) and node in above.args
-        is_alone = is_argument or isinstance(above, (ast.keyword, ast.Assign, ast.AugAssign))
-        return self.put(rank, node, text if is_alone else f"({text})")
-
-    def put_behind(self, rank: float, statement: ast.stmt, text: str) -> tuple[float, Edits]:
+    def put_behind(self, rank: float, statement: ast.stmt, text: str) -> Ranked:
         """One more statement, behind another one."""
         end = self.file.span(statement)[1]
         return rank, (Edit(end, end, f"\n{' ' * statement.col_offset}{text}"),)
@@ -118,7 +123,7 @@ class Spot:
 
 @lru_cache(maxsize=256)
 def _unread(function: ast.FunctionDef) -> frozenset[str]:
-    read = {name.id for name in inside(function, ast.Name) if isinstance(name.ctx, ast.Load)}
+    read = {name.id for name in names_read(function)}
     return frozenset({*parameters(function), *bound_in(function.body)} - read)
 
 
@@ -143,36 +148,25 @@ def spots_of(file: KernelFile, line: int, grid: GridRole = GridRole.FAR) -> Iter
     Yields:
         How many steps the values take from there to the line, and the spot.
     """
-    found = _statement_at(file, line)
-    if found is None:
+    around = [each for each in file.functions if _first(each) <= line <= (each.end_lineno or each.lineno)]
+    if not around:
         return
-    function, statement = found
-    own = [statement] if statement is not function else _statements(function)[::-1]
+    function = max(around, key=_first)
+    inner = [each for each in _statements(function) if each.lineno <= line <= _last(each)]
+    own = [max(inner, key=lambda each: each.lineno)] if inner else _statements(function)[::-1]
     further = 2 * _LAUNCH if grid == GridRole.FIRST else 0
-    grids = () if grid == GridRole.FAR else _grids(file, function, statement)
-    waiting = [*((0, each) for each in grids), *((further, _whole(file, function, each)) for each in own)]
+    grids = () if grid == GridRole.FAR else _grids(file, function, own[0] if inner else function)
+    waiting = [*((0, each) for each in grids), *((further, each) for each in _wholes(file, function, own))]
     seen: set[ast.AST] = set()
     while waiting:
         distance, spot = waiting.pop(0)
-        if spot.roots and spot.roots[0] not in seen:
-            seen.add(spot.roots[0])
+        if spot.root not in seen:
+            seen.add(spot.root)
             yield distance, spot
-            nearby = [(distance + steps, each) for steps, each in _nearby(spot) if distance + steps <= _DEEPEST]
-            waiting = sorted([*waiting, *nearby], key=lambda each: each[0])
-
-
-def _whole(file: KernelFile, function: ast.FunctionDef, statement: ast.stmt) -> Spot:
-    return Spot(file, function, statement, _roots(statement))
-
-
-def _statement_at(file: KernelFile, line: int) -> tuple[ast.FunctionDef, ast.stmt] | None:
-    """The innermost statement with a line, and the innermost function around it; a `def` is its own statement."""
-    around = [each for each in file.functions if _first(each) <= line <= (each.end_lineno or each.lineno)]
-    if not around:
-        return None
-    function = max(around, key=_first)
-    inner = [each for each in _statements(function) if each.lineno <= line <= _last(each)]
-    return function, max(inner, key=lambda each: each.lineno, default=function)
+            for steps, each in _nearby(spot):
+                if distance + steps <= _DEEPEST:
+                    waiting.append((distance + steps, each))
+            waiting.sort(key=lambda each: each[0])
 
 
 def _first(function: ast.FunctionDef) -> int:
@@ -188,22 +182,23 @@ def _last(statement: ast.stmt) -> int:
 @lru_cache(maxsize=256)
 def _statements(function: ast.FunctionDef) -> list[ast.stmt]:
     """The statements of a function at any depth, in the order of the text, without its docstring."""
-    found, waiting = list[ast.stmt](), list(function.body)
-    while waiting:
-        statement = waiting.pop(0)
-        found.append(statement)
-        waiting = [each for block in blocks(statement) for each in block] + waiting
-    return [each for each in found if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
+    found = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]
+    plain = [each for each in found if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
+    return sorted(plain, key=place_of)
 
 
-def _roots(statement: ast.stmt) -> tuple[ast.AST, ...]:
-    match statement:
-        case ast.For(iter=head) | ast.If(test=head) | ast.While(test=head):
-            return (head,)
-        case ast.Assign([ast.Name(name)], ast.Call(ast.Attribute(attr=hint), [ast.Name(of), *_])):
-            # Another value in `x = tl.multiple_of(x, ...)` would hide what x was computed to be.
-            return () if hint in HINTS and name == of else (statement,)
-    return () if blocks(statement) else (statement,)
+def _wholes(file: KernelFile, function: ast.FunctionDef, statements: list[ast.stmt]) -> Iterator[Spot]:
+    """Statements, those that hold others as their heads; none that only hints at a value."""
+    for statement in statements:
+        match statement:
+            case ast.For(iter=head) | ast.If(test=head) | ast.While(test=head):
+                yield Spot(file, function, statement, head)
+            case ast.Assign([ast.Name(name)], ast.Call(ast.Attribute(attr=hint), [ast.Name(of), *_])) if name == of:
+                # Another value in `x = tl.multiple_of(x, ...)` would hide what x was computed to be.
+                if hint not in HINTS:
+                    yield Spot(file, function, statement, statement)
+            case _ if not blocks(statement):
+                yield Spot(file, function, statement, statement)
 
 
 def _nearby(spot: Spot) -> Iterator[tuple[int, Spot]]:
@@ -212,18 +207,14 @@ def _nearby(spot: Spot) -> Iterator[tuple[int, Spot]]:
     names = {*spot.reads, *(spot.targets if isinstance(statement, ast.AugAssign) else ())}
     making = [each for each in _statements(function) if each is not statement and names & _bound(each)]
     before = [each for each in making if each.lineno < statement.lineno]
-    yield from ((1, _whole(file, function, each)) for each in before[::-1])
-    yield from ((1, _whole(file, function, each)) for each in making if each.lineno > statement.lineno)
-    for above in file.above(statement):  # the heads of loops and branches around it
-        if above is function:
-            break
-        if isinstance(above, ast.stmt):
-            yield 1, _whole(file, function, above)
+    heads = [each for each in file.above(statement) if isinstance(each, ast.stmt)]
+    heads = heads[: heads.index(function)] if function in heads else []
+    flows = [*before[::-1], *making[len(before) :], *heads]
+    yield from ((1, each) for each in _wholes(file, function, flows))
     yield from ((_LAUNCH, each) for each in _passed(spot))
-    helpers = {node.func.id for node in spot.nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     for helper in file.functions:
-        if helper.name in helpers and helper is not function:
-            yield from ((1, _whole(file, helper, each)) for each in reversed(_statements(helper)))
+        if helper is not function and any(isinstance(node.func, ast.Name) for node in spot.calls(helper.name)):
+            yield from ((1, each) for each in _wholes(file, helper, _statements(helper)[::-1]))
 
 
 def _bound(statement: ast.stmt) -> set[str]:
@@ -232,32 +223,31 @@ def _bound(statement: ast.stmt) -> set[str]:
     return set() if blocks(statement) else set(bound_in([statement]))
 
 
-def _host_of(file: KernelFile, call: ast.Call) -> ast.FunctionDef | None:
-    return next((each for each in file.above(call) if isinstance(each, ast.FunctionDef)), None)
+def _hosts_of(file: KernelFile, name: str) -> Iterator[tuple[ast.Call, ast.FunctionDef]]:
+    """The calls of a function by its name, each with the function that it stands in."""
+    for call in calls_of(file, name):
+        host = next((each for each in file.above(call) if isinstance(each, ast.FunctionDef)), None)
+        if host is not None and host.name != name:
+            yield call, host
 
 
 def _passed(spot: Spot) -> Iterator[Spot]:
     """What callers pass for the parameters that are read here."""
-    for call in calls_of(spot.file, spot.function.name):
-        host = _host_of(spot.file, call)
-        if host is None or host is spot.function:
-            continue
+    for call, host in _hosts_of(spot.file, spot.function.name):
         given = arguments_of(call, spot.function)
-        starred: list[ast.expr | ast.keyword] = [each for each in call.args if isinstance(each, ast.Starred)]
-        for argument in starred or [given[name] for name in parameters(spot.function) if name in spot.reads & {*given}]:
-            yield Spot(spot.file, host, spot.file.statement(call), (argument,))
+        several: list[ast.expr | ast.keyword] = [each for each in call.args if isinstance(each, ast.Starred)]
+        if not several:
+            several = [given[name] for name in parameters(spot.function) if name in spot.reads & {*given}]
+        for argument in several:
+            yield Spot(spot.file, host, spot.file.statement(call), argument)
 
 
 def _grids(file: KernelFile, function: ast.FunctionDef, statement: ast.stmt) -> Iterator[Spot]:
     """Of the launches of a kernel; in host code, of those that are given what a statement makes."""
     made = set(bound_in([statement])) if function not in file.kernels else set()
-    launches = [call for kernel in file.kernels for call in calls_of(file, kernel.name) if made & _given(call)]
-    for call in [*calls_of(file, function.name), *launches]:
-        host = _host_of(file, call)
-        if host is not None and isinstance(call.func, ast.Subscript):
-            yield Spot(file, host, file.statement(call), (call.func.slice,))
-
-
-def _given(call: ast.Call) -> set[str]:
-    given = (*call.args, *(word.value for word in call.keywords))
-    return {each.id for each in given if isinstance(each, ast.Name)}
+    for kernel in file.functions:
+        for call, host in _hosts_of(file, kernel.name):
+            given = {*call.args, *(word.value for word in call.keywords)}
+            is_given = any(isinstance(each, ast.Name) and each.id in made for each in given)
+            if isinstance(call.func, ast.Subscript) and (kernel is function or is_given):
+                yield Spot(file, host, file.statement(call), call.func.slice)

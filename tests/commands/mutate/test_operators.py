@@ -115,7 +115,7 @@ def test_every_mutant_is_python_and_differs_in_the_line_that_it_says_alone(name)
         ("seen = (offs_m >= h) & (offs_m < window)", [
             ("bound-off-by-one", "seen = (offs_m > h) & (offs_m < window)"),
             ("bound-off-by-one", "seen = (offs_m >= h) & (offs_m <= window)"),
-            ("operand-dropped", "seen = (offs_m < window)"), ("operand-dropped", "seen = (offs_m >= h)"),
+            ("operand-dropped", "seen = offs_m < window"), ("operand-dropped", "seen = offs_m >= h"),
         ]),
         ("seen &= h", [("operand-dropped", "pass")]),
         ("x = tl.where(x > 0.0, x, y)", []),
@@ -133,8 +133,8 @@ def test_every_mutant_is_python_and_differs_in_the_line_that_it_says_alone(name)
             ("range-cut", "for m in range(h * 2, (n_ctx + 1) // BLOCK_N * BLOCK_N, BLOCK_N): pass"),
             ("blocks-mixed-up", "for m in range(h * 2, n_ctx + 1, BLOCK_M): pass"),
         ]),
-        ("n = tl.cdiv(n_ctx, 32)", [("last-tile-lost", "n = (n_ctx // 32)")]),
-        ("x = (dq) * scale", [("factor-dropped", "x = (dq)")]),
+        ("n = tl.cdiv(n_ctx, 32)", [("last-tile-lost", "n = n_ctx // 32")]),
+        ("x = (dq) * scale", [("factor-dropped", "x = dq")]),
         ("dq *= softer", [("factor-dropped", "dq *= 1.0")]),
         ("ds = p * (dp - delta[:, None])", [
             ("subtrahend-changed", "ds = p * (dp)"), ("subtrahend-changed", "ds = p * (dp + delta[:, None])"),
