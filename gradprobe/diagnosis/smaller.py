@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice, pairwise, product
 
@@ -58,8 +59,11 @@ def smaller_failing(experiment: Experiment, failing: Sequence[LayoutRun]) -> Sma
             ran, runs = _run(small, [first])
         except Failure:  # such as a length that the target does not take
             continue
-        if any(run.measured and _fails_alike(run.measured, failing[0]) for run in runs):
-            return Smaller(ran, [*runs, *_of_others(ran, others)], words)
+        if not any(run.measured and _fails_alike(run.measured, failing[0]) for run in runs):
+            continue
+        with suppress(Failure):  # into these the target is not looked
+            runs += _run(ran, others, recover=False)[1] if others else []
+        return Smaller(ran, runs, words)
     return None
 
 
@@ -68,22 +72,13 @@ def _laid_anew(assigned: Assigned) -> Assigned:
     return tuple((tensor, "distinct" if layout == AS_SAVED else layout) for tensor, layout in assigned)
 
 
-def _run(experiment: Experiment, layouts: Sequence[Assigned]) -> tuple[Experiment, list[LayoutRun]]:
+def _run(experiment: Experiment, layouts: Sequence[Assigned], **how: bool) -> tuple[Experiment, list[LayoutRun]]:
     """The runs in some layouts, and the experiment with what they showed of the target."""
-    case = replace(experiment.case, layouts=(), runs=tuple(layouts), configs="first", repeat=1)
+    case = replace(experiment.case, layouts=(), runs=tuple(layouts), configs="first", repeat=1, **how)
     experiment = replace(experiment, case=case, first=None, backends=frozenset())
     records = list(records_of(experiment))
     experiment = experiment.after(outcomes_of(records))
     return experiment, with_strays(with_intermediates(experiment, records))
-
-
-def _of_others(experiment: Experiment, layouts: Sequence[Assigned]) -> list[LayoutRun]:
-    """The runs in further layouts, into none of which the target is looked."""
-    without = replace(experiment, case=replace(experiment.case, recover=False))
-    try:
-        return _run(without, layouts)[1] if layouts else []
-    except Failure:
-        return []
 
 
 def _fails_alike(measured: Measured, failing: LayoutRun) -> bool:
@@ -137,26 +132,24 @@ def _listed(numbers: Sequence[float] | None) -> str | None:
 
 def _drawn(case: Case) -> Iterator[Case]:
     """Cases with fewer batches, heads, rows and keys."""
-    tried = {case}
-    for span, (batches, key_heads) in product(_SPANS, _COUNTS):
-        small = case.with_heads(*fewer_heads(case.heads, case.kv_heads, key_heads))
-        small = _packed(small, span, batches) if case.cu_seqlens_q else _padded(small, span, batches)
-        if small.scores <= MOST_SCORES and small not in tried:
-            tried.add(small)
-            yield small
+    found = dict.fromkeys(cut(case, span, *counts) for span, counts in product(_SPANS, _COUNTS))
+    return (small for small in found if small != case and small.scores <= MOST_SCORES)
 
 
-def _padded(case: Case, span: int, batches: int) -> Case:
-    """The first batches, each length shortened by itself."""
+def cut(case: Case, span: int, batches: int, key_heads: int) -> Case:
+    """At most so many batches and key heads, and each length that is two spans or more cut to one and the remainder.
+
+    Of packed sequences one more than batches.
+    """
+    few = case.with_heads(*fewer_heads(case.heads, case.kv_heads, key_heads))
+    if case.cu_seqlens_q:
+        ends_q, ends_k = (_ends(ends, span, batches + 1) for ends in (case.cu_seqlens_q, case.cu_seqlens_k or (0, 0)))
+        return replace(few, cu_seqlens_q=ends_q, cu_seqlens_k=ends_k, seqlen_q=ends_q[-1], seqlen_k=ends_k[-1])
     lengths = case.seqlens and tuple(shortened(length, span) for length in case.seqlens[:batches])
-    small = replace(case, batch=min(case.batch, batches), seqlens=lengths)
-    return small.with_lengths(shortened(case.seqlen_q, span), shortened(case.seqlen_k, span))
+    few = replace(few, batch=min(case.batch, batches), seqlens=lengths)
+    return few.with_lengths(shortened(case.seqlen_q, span), shortened(case.seqlen_k, span))
 
 
-def _packed(case: Case, span: int, count: int) -> Case:
-    """One sequence more than batches would be, each shortened."""
-    ends_q, ends_k = (
-        (0, *accumulate(shortened(end - start, span) for start, end in list(pairwise(ends))[: count + 1]))
-        for ends in (case.cu_seqlens_q or (0, 0), case.cu_seqlens_k or (0, 0))
-    )
-    return replace(case, cu_seqlens_q=ends_q, cu_seqlens_k=ends_k, seqlen_q=ends_q[-1], seqlen_k=ends_k[-1])
+def _ends(ends: Sequence[int], span: int, count: int) -> tuple[int, ...]:
+    pairs = list(pairwise(ends))[:count]
+    return (0, *accumulate(shortened(end - start, span) for start, end in pairs))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from .kernel_file import inside, names_in
 from .text import PythonSource
 from .triton_source import blocks, bound_in
 
@@ -16,6 +17,7 @@ SEVERAL = 2
 _IN_WORDS = {0: "no turn", 1: "one turn", SEVERAL: "several turns"}
 # What only refuses: no right run comes there.
 _REFUSING = ("static_assert", "device_assert", "device_print", "static_print", "print")
+_LOOPS = (ast.For, ast.While)
 
 
 @dataclass(frozen=True, order=True)
@@ -34,13 +36,13 @@ class Goal:
     @property
     def in_words(self) -> str:
         """As what was not run."""
-        if self.kind == SIDE:
-            return f"line {self.line} where its condition is {'true' if self.value else 'false'}"
-        if self.kind == TURNS:
-            return f"the loop of line {self.line} with {_IN_WORDS[self.value]}"
-        if self.kind == FLAG:
-            return f"{self.name} = {bool(self.value)}"
-        return self.name if self.kind == CALLER else f"line {self.line}"
+        return {
+            SIDE: f"line {self.line} where its condition is {'true' if self.value else 'false'}",
+            TURNS: f"the loop of line {self.line} with {_IN_WORDS[self.value]}",
+            FLAG: f"{self.name} = {bool(self.value)}",
+            CALLER: self.name,
+            STATEMENT: f"line {self.line}",
+        }[self.kind]
 
 
 @dataclass(frozen=True)
@@ -63,23 +65,30 @@ class Reach:
         """Each line of a statement, or of the head of one that holds others -> its first line."""
         return {line: first for first, node in self.nodes.items() for line in _head(node)}
 
+    def _bodies(self, *kinds: type[ast.stmt]) -> Mapping[int, range]:
+        return {line: _lines(node.body) for line, node in self.nodes.items() if isinstance(node, kinds)}  # type: ignore[attr-defined]
+
     @cached_property
     def branches(self) -> Mapping[int, range]:
         """The first line of each `if` -> the lines of its body."""
-        return {line: _lines(node.body) for line, node in self.nodes.items() if isinstance(node, ast.If)}
+        return self._bodies(ast.If)
 
     @cached_property
     def loops(self) -> Mapping[int, range]:
         """The first line of each loop -> the lines of its body."""
-        return {line: _lines(node.body) for line, node in self.nodes.items() if isinstance(node, (ast.For, ast.While))}
+        return self._bodies(*_LOOPS)
+
+    @cached_property
+    def _arguments(self) -> dict[str, bool]:
+        """The parameters, and whether each is a constant of the compiler."""
+        spec = self.function.args
+        return {each.arg: _is_constexpr(each) for each in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
 
     @cached_property
     def flags(self) -> frozenset[str]:
         """The parameters that choose, plain or negated, between two expressions of one line."""
-        tests = [node.test for node in ast.walk(self.function) if isinstance(node, ast.IfExp)]
-        chosen = [getattr(test, "operand", test) for test in tests]
-        named = {each.id for each in chosen if isinstance(each, ast.Name)}
-        return frozenset(named & {each.arg for each in _arguments(self.function)})
+        tests = [getattr(node.test, "operand", node.test) for node in inside(self.function, ast.IfExp)]
+        return frozenset({each.id for each in tests if isinstance(each, ast.Name)} & self._arguments.keys())
 
     @cached_property
     def goals(self) -> frozenset[Goal]:
@@ -94,8 +103,15 @@ class Reach:
             yield Goal(STATEMENT, node.lineno)
             if isinstance(node, ast.If) and not _refuses(node.body) and not _refuses(node.orelse):
                 yield from (Goal(SIDE, node.lineno, side) for side in (0, 1))
-            if isinstance(node, (ast.For, ast.While)) and not _is_constant(node, self.function):
+            if isinstance(node, _LOOPS) and not self._is_constant(node):
                 yield from (Goal(TURNS, node.lineno, turns) for turns in (0, 1, SEVERAL))
+
+    def _is_constant(self, loop: ast.For | ast.While) -> bool:
+        """Whether a loop has the same turns in all runs: its range is of literals and constants of the compiler."""
+        if isinstance(loop, ast.While) or not isinstance(loop.iter, ast.Call):
+            return False
+        names = {name for argument in loop.iter.args for name in names_in(argument)}
+        return all(self._arguments.get(name) or name in ("tl", "range", "triton") for name in names)
 
     def unreached(self, reached: Collection[Goal]) -> list[Goal]:
         """What was not reached; of a side of a branch not its statements too."""
@@ -108,33 +124,30 @@ class Reach:
 
         What a compiler's constants leave out is another kernel: of that only what the edit changes.
         """
-        if goal.kind in (CALLER, FLAG):
-            return goal.kind == CALLER or bool(self.edited & self._choosing(goal.name))
+        if goal.kind == FLAG:
+            chosen = [node for node in inside(self.function, ast.IfExp) if goal.name in names_in(node.test)]
+            return any(self.edited & {*_span(node)} for node in chosen)
+        if goal.kind in (CALLER, TURNS):
+            return goal.kind == CALLER  # the statements of a loop without a turn are goals of their own
         node = self.nodes[goal.line]
-        if goal.kind == TURNS:
-            return False  # The statements of a loop without a turn are goals of their own.
-        inside = self._inside(goal) if goal.kind == SIDE else _head(node)
-        if self.edited & {*inside, *_head(node)}:
+        lines = self._inside(goal) if goal.kind == SIDE else _head(node)
+        if self.edited & {*lines, *_head(node)}:
             return True
-        is_left_out = isinstance(node, ast.If) and goal.kind == SIDE and not self._varies(node.test)
-        return not is_left_out and any(self._is_fed(self.nodes[line]) for line in inside if line in self.nodes)
+        if isinstance(node, ast.If) and goal.kind == SIDE and not self._varies(node.test):
+            return False
+        return any(self._is_fed(self.nodes[line]) for line in lines if line in self.nodes)
 
     def _inside(self, goal: Goal) -> range:
         """The lines of a side of a branch."""
         node = self.nodes[goal.line]
         return _lines(node.body if goal.value else node.orelse) if isinstance(node, ast.If) else range(0)
 
-    def _choosing(self, flag: str) -> set[int]:
-        """The lines on which a flag chooses between two expressions."""
-        nodes = [node for node in ast.walk(self.function) if isinstance(node, ast.IfExp) and flag in _read(node.test)]
-        return {line for node in nodes for line in _span(node)}
-
     def _varies(self, test: ast.expr) -> bool:
         """Whether a condition is of more than the compiler's constants, or a threshold of one: a length may be one."""
-        arguments = {each.arg for each in _arguments(self.function) if not _is_constexpr(each)}
-        plain = {name for node in self.nodes.values() if not _is_constexpr(node) for name in _assigned(node)}
+        plain = {name for name, is_constant in self._arguments.items() if not is_constant}
+        plain.update(*(_assigned(node) for node in self.nodes.values() if not _is_constexpr(node)))
         varying = (ast.Call, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-        return bool(_read(test) & (arguments | plain)) or any(isinstance(node, varying) for node in ast.walk(test))
+        return bool(names_in(test) & plain) or any(isinstance(node, varying) for node in ast.walk(test))
 
     def _is_fed(self, node: ast.stmt) -> bool:
         """Whether a statement reads what an edit changed: of one of a launch, or of a signature, all arguments."""
@@ -146,7 +159,7 @@ class Reach:
         nodes = self.nodes.values()
         fed = [node for node in nodes if self.edited & {*_head(node)}]
         found: set[str] = set()
-        while more := {name for node in fed for each in (node, *_within(node)) for name in _assigned(each)} - found:
+        while more := set().union(*(bound_in([node]) for node in fed)) - found:
             found |= more
             fed = [node for node in nodes if _evaluated(node) & more]
         return frozenset(found)
@@ -161,34 +174,31 @@ def reach_of(
         edited: the lines that an edit changed.
         kernels: those that run on the device, of which the callers of another one are to run too.
     """
-    calls, lines = {each.name: _called(each) for each in source.functions}, frozenset(edited)
-    return [
-        Reach(each, tuple(name for name in sorted(calls) if each.name in calls[name] and name in kernels), lines)
-        for each in source.functions
-        if each.name in names
-    ]
+    found = []
+    for function in source.functions:
+        callers = [each.name for each in source.functions if each.name in kernels and _calls(each, function.name)]
+        if function.name in names:
+            found.append(Reach(function, tuple(sorted(set(callers))), frozenset(edited)))
+    return found
 
 
-def _called(function: ast.FunctionDef) -> set[str]:
-    calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
-    return {node.id for node in calls if isinstance(node, ast.Name)}
+def _calls(function: ast.FunctionDef, name: str) -> bool:
+    return any(isinstance(call.func, ast.Name) and call.func.id == name for call in inside(function, ast.Call))
 
 
 def _statements(body: Sequence[ast.stmt], *, refusing: bool = True) -> Iterator[ast.stmt]:
     """Every statement at any depth, without docstrings; `refusing`: whether with those that only refuse."""
     for statement in body:
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-            continue
-        if not refusing and _refuses([statement]):
-            continue
-        yield statement
-        for block in blocks(statement):
-            yield from _statements(block, refusing=refusing)
+        is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not is_docstring and (refusing or not _refuses([statement])):
+            yield statement
+            for block in blocks(statement):
+                yield from _statements(block, refusing=refusing)
 
 
 def _refuses(body: Sequence[ast.stmt]) -> bool:
     """Whether statements end a run, or say something, and do no more."""
-    return bool(body) and all(isinstance(one, (ast.Raise, ast.Assert, ast.Pass)) or _says(one) for one in body)
+    return bool(body) and all(isinstance(each, (ast.Raise, ast.Assert, ast.Pass)) or _says(each) for each in body)
 
 
 def _says(statement: ast.stmt) -> bool:
@@ -200,40 +210,18 @@ def _says(statement: ast.stmt) -> bool:
     return False
 
 
-def _is_constant(loop: ast.For | ast.While, function: ast.FunctionDef) -> bool:
-    """Whether a loop has the same turns in all runs: its range is of literals and constants of the compiler."""
-    if isinstance(loop, ast.While) or not isinstance(loop.iter, ast.Call):
-        return False
-    arguments = {each.arg for each in _arguments(function) if _is_constexpr(each)}
-    names = {node.id for one in loop.iter.args for node in ast.walk(one) if isinstance(node, ast.Name)}
-    return all(name in arguments or name in ("tl", "range", "triton") for name in names)
-
-
-def _arguments(function: ast.FunctionDef) -> list[ast.arg]:
-    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-
-
 def _is_constexpr(node: ast.AST) -> bool:
     annotation = getattr(node, "annotation", None)
     return annotation is not None and "constexpr" in ast.unparse(annotation)
 
 
-def _read(node: ast.AST) -> set[str]:
-    """The names that stand in an expression or a statement, without those that it only assigns."""
-    is_only_set = isinstance(node, (ast.Assign, ast.AnnAssign))
-    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
-    return {each.id for each in names if not (is_only_set and isinstance(each.ctx, ast.Store))}
-
-
 def _evaluated(node: ast.stmt) -> set[str]:
     """The names that a statement itself reads: of one that holds others its condition, or what it goes over."""
-    parts = [getattr(node, "test", None), getattr(node, "iter", None)] if blocks(node) else [node]
-    return {name for part in parts if part is not None for name in _read(part)}
-
-
-def _within(node: ast.stmt) -> list[ast.stmt]:
-    """The statements that one holds, at any depth."""
-    return [each for block in blocks(node) for each in _statements(block)]
+    if blocks(node):
+        node = getattr(node, "test", None) or getattr(node, "iter", None) or ast.Pass()
+    is_only_set = isinstance(node, (ast.Assign, ast.AnnAssign))
+    names = inside(node, ast.Name)
+    return {each.id for each in names if not (is_only_set and isinstance(each.ctx, ast.Store))}
 
 
 def _assigned(node: ast.stmt) -> set[str]:

@@ -80,8 +80,6 @@ class Found:
     """How many edits were run."""
     moves: bool = False
     """Whether anything that came was other than without the edit."""
-    breaks: bool = False
-    """Whether an edit with which the check matches broke what is right without it in another use."""
     is_late: bool = False
     """Whether the last resort ended it."""
 
@@ -90,30 +88,30 @@ class Found:
         self.closest = candidate, came, self.closest[2] if self.closest else before
 
 
+@dataclass(eq=False)
 class Ground:
     """What candidates are put on top of, an edit or nothing, and the small case that they are tried on."""
 
-    def __init__(self, failing: LayoutRun, cases: Iterator[Small], waiting: Iterator[Costed]) -> None:
-        """Args:
-        failing: what is still wrong.
-        cases: those in which it shows, from the quickest on.
-        waiting: the candidates, the likeliest first.
-        """
-        self.failing, self._cases, self._waiting = failing, cases, waiting
-        self._ahead: Costed | None = None
-        self.small: Small | None = None
-        self.due = deque[Candidate]()
-        """What is to be tried before all others."""
-        self.best: tuple[Candidate, Came] | None = None
-        self.left = _BEFORE_TWO
-        """How many more are tried until others are sought on top of the best."""
+    failing: LayoutRun
+    """What is still wrong."""
+    cases: Iterator[Small]
+    """Those in which it shows, from the quickest on."""
+    waiting: Iterator[Costed]
+    """The candidates, the likeliest first."""
+    small: Small | None = None
+    due: deque[Candidate] = field(default_factory=deque)
+    """What is to be tried before all others."""
+    best: tuple[Candidate, Came] | None = None
+    left: int = _BEFORE_TWO
+    """How many more are tried until others are sought on top of the best."""
+    _ahead: Costed | None = None
 
     @property
     def cost(self) -> float:
         """How unlikely the next candidate is; infinite where there is none."""
         if self.due:
             return -math.inf
-        self._ahead = self._ahead or next(self._waiting, None)
+        self._ahead = self._ahead or next(self.waiting, None)
         return self._ahead[0] if self._ahead else math.inf
 
     def take(self) -> Candidate:
@@ -126,7 +124,7 @@ class Ground:
 
     def enlarge(self) -> bool:
         """Goes on with the next larger case in which it shows; whether there is one."""
-        larger = next(self._cases, None)
+        larger = next(self.cases, None)
         if larger is not None:
             self.due += [self.best[0]] if self.best else []
             self.small, self.best = larger, None
@@ -142,6 +140,7 @@ class Search:
         self._plain = [run for run in runs if run.is_plain and run.measured is not None]
         self.wrong = [run for run in self._plain if not run.matches]
         self._found, self._grounds = Found(), list[Ground]()
+        self._faults: Sequence[FileFaults] = ()
         self._copies = count()
         self._modules: dict[str, list[str]] = {}
         spoilt = {name for run in self.wrong for name in came_of(run).names}
@@ -153,14 +152,12 @@ class Search:
         Nothing is tried where what is wrong does not show in a fork as it did in the check.
         """
         found, left = self._found, _AFTER_PART
-        self._build_on(faults, Candidate(faults[0].file, (), 0.0), self.wrong[0])
+        self._faults = faults
+        self._build_on(Candidate(faults[0].file, (), 0.0), self.wrong[0])
         with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
             for ground, candidate, came in self._screened(forks):
                 before = len(found.passed)
-                if came.matches:
-                    self._confirm(ground, candidate, came, faults)
-                else:
-                    self._weigh(ground, candidate, came, faults)
+                (self._confirm if came.matches else self._weigh)(ground, candidate, came)
                 left -= _spent(found, before)
                 if left <= 0:
                     break
@@ -174,7 +171,7 @@ class Search:
             while len(forks) < _BEGUN and self._left > 0 and (ground := self._likeliest()):
                 assert ground.small is not None
                 candidate, (trial, _) = ground.take(), ground.small
-                forks.add((ground, trial, candidate), self._trying(trial, candidate, self._written(candidate)))
+                forks.add((ground, trial, candidate), partial(self._running(candidate), trial))
                 self._left -= max(1, trial.case.scores // _OF_ONE)
                 if candidate.is_wanted and not self._found.tried:
                     break  # it likely ends the search: nothing is begun beside it
@@ -200,19 +197,17 @@ class Search:
             self._grounds.remove(ground)
         return None
 
-    def _build_on(
-        self, faults: Sequence[FileFaults], base: Candidate, failing: LayoutRun, done: Collection[int] = ()
-    ) -> None:
+    def _build_on(self, base: Candidate, failing: LayoutRun, done: Collection[int] = ()) -> None:
         """Tries candidates on top of an edit, or of none, for what is wrong with it in a layout.
 
         Args:
             done: the lines of one that brings a whole layout right: what is wrong in another is sought soon, elsewhere.
         """
         if len(self._grounds) <= _MOST:
-            waiting = _in_turn(faults, base, done, contiguous=failing.layout == "contiguous")
+            waiting = _in_turn(self._faults, base, done, contiguous=failing.layout == "contiguous")
             self._grounds.append(Ground(failing, self._showing(base, failing), waiting))
 
-    def _weigh(self, ground: Ground, candidate: Candidate, came: Came, faults: Sequence[FileFaults]) -> None:
+    def _weigh(self, ground: Ground, candidate: Candidate, came: Came) -> None:
         """Keeps what helps; once nothing better comes for long, more is sought on top of it.
 
         Two edits that help differently are tried together.
@@ -230,9 +225,9 @@ class Search:
             ground.due += [both] if both is not None else []
         ground.left -= ground.best is not None
         if ground.best is not None and ground.left == 0:
-            self._build_on(faults, ground.best[0], ground.failing)
+            self._build_on(ground.best[0], ground.failing)
 
-    def _confirm(self, ground: Ground, candidate: Candidate, came: Came, faults: Sequence[FileFaults]) -> None:
+    def _confirm(self, ground: Ground, candidate: Candidate, came: Came) -> None:
         """Puts an edit that passes the small case to the whole check, to a fresh draw and to the judge.
 
         Where the same layout is still wrong the case was too small to tell. Where another is, something else may be.
@@ -241,7 +236,6 @@ class Search:
         titles = self._titles(candidate, whole)
         if titles:
             judged = self._judge.judged(candidate)
-            found.breaks |= judged is None
             if judged is not None:
                 found.passed.append(Passed(candidate, titles, judged, self._needless(candidate, whole)))
             return
@@ -253,7 +247,7 @@ class Search:
                 ground.due.appendleft(candidate)
         elif not run.matches and other.is_no_worse_than(came_of(run)):
             found.keep(candidate, came, came_of(ground.failing))
-            self._build_on(faults, candidate, run, candidate.lines)
+            self._build_on(candidate, run, candidate.lines)
 
     def _showing(self, base: Candidate, failing: LayoutRun) -> Iterator[Small]:
         """The cases in which the same results go wrong, the smallest first, and what comes there.
@@ -274,60 +268,49 @@ class Search:
         return list(zip(runs, self._all(candidate, trials), strict=True))
 
     def _titles(self, candidate: Candidate, whole: Whole) -> list[str]:
-        """The titles of all trials, where all match, fresh values included; else none."""
-        if not all(came is not None and came.matches for _, came in whole):
-            return []
-        draw = self._drawn_afresh(candidate, whole[0][0])
-        return [*(run.layout for run in self._plain), draw] if draw else []
+        """The titles of all trials, where all match, fresh values included; else none.
+
+        A kernel may take no length that ends inside a tile: where one is wrong twice the lengths are to match, and the
+        judge says what it doubts. A length that it refuses says nothing.
+        """
+        draws = fresh(self._experiment.case) if all(came and came.matches for _, came in whole) else []
+        for number, case in enumerate(draws):
+            (came,) = self._all(candidate, [Trial(case, whole[0][0].assigned, "")])
+            if came is not None and came.matches:
+                return [*(run.layout for run in self._plain), f"a fresh draw ({in_words(case)})"]
+            if came is None or (number and came.names):
+                break
+        return []
 
     def _needless(self, candidate: Candidate, whole: Whole) -> int:
         """How many products of nothing an edit adds in the first layout; 0 where the file as it is makes some."""
         (run, came), *_ = whole
         if came is None or not came.idle:
             return 0
-        nothing = Candidate(candidate.file, (), 0.0)
-        (before,) = self._all(nothing, [Trial(self._experiment.case, run.assigned, run.layout)])
-        is_tight = before is not None and before.products > 0 and not before.idle
-        return came.idle if is_tight else 0
-
-    def _drawn_afresh(self, candidate: Candidate, run: LayoutRun) -> str:
-        """What fresh draw matches, "" where none does.
-
-        A kernel may take no length that ends inside a tile: where one is wrong twice the lengths are to match, and the
-        judge says what it doubts. A length that it refuses says nothing.
-        """
-        for number, case in enumerate(fresh(self._experiment.case)):
-            (came,) = self._all(candidate, [Trial(case, run.assigned, "")])
-            if came is not None and came.matches:
-                return f"a fresh draw ({in_words(case)})"
-            if came is None or (number and came.names):
-                break
-        return ""
+        (before,) = self._all(candidate.undone, [Trial(self._experiment.case, run.assigned, run.layout)])
+        return came.idle if before is not None and before.products > 0 and not before.idle else 0
 
     def _all(self, candidate: Candidate, trials: Sequence[Trial]) -> list[Came | None]:
         """What comes of each trial; None of those after one that does not match."""
-        copy, found = self._written(candidate), dict[Trial, Came | None]()
+        run, found = self._running(candidate), dict[Trial, Came | None]()
         with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
             for trial in trials:
-                forks.add(trial, self._trying(trial, candidate, copy))
+                forks.add(trial, partial(run, trial))
             for trial, came in forks.answers(self._until):
                 found[trial] = came
                 if came is None or not came.matches:
                     break
         return [found.get(trial) for trial in trials]
 
-    def _trying(self, trial: Trial, candidate: Candidate, copy: Path) -> partial[Came]:
+    def _running(self, candidate: Candidate) -> partial[Came]:
+        """What runs a trial with a copy of the file that has the edits, under the file's own name."""
         file = candidate.file.file
-        return partial(run_trial, self._experiment, trial, file, copy, self._modules[file])
-
-    def _written(self, candidate: Candidate) -> Path:
-        """A copy of the file with the edits, under the file's own name."""
-        if candidate.file.file not in self._modules:
-            self._modules[candidate.file.file] = holding(candidate.file.file)
+        if file not in self._modules:
+            self._modules[file] = holding(file)
         copy = self._folder / str(next(self._copies)) / candidate.file.path.name
         copy.parent.mkdir()
         copy.write_bytes(candidate.text.encode())
-        return copy
+        return partial(run_trial, self._experiment, file, copy, self._modules[file])
 
 
 def _spent(found: Found, before: int) -> int:

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from ...model.assignment import Assigned
-from ...model.case import Case, fewer_heads, shortened
+from ...model.case import Case
 from ...numerics.evidence import LayoutRun
+from ..smaller import cut
 from .trial import Trial
 
-# Lengths beyond two of these are cut to one and the remainder.
-_SPAN = 64
+# Lengths beyond two of these are cut to one and the remainder; no length is.
+_SPAN, _NONE = 64, 1 << 30
 # By how much a fresh draw is longer: it ends inside a tile of any size, unless that makes a multiple of the least one.
 _LONGER, _LEAST_TILE = 5, 16
 DISTINCT: Assigned = (("all", "distinct"),)
@@ -42,14 +43,15 @@ Named = tuple[str, Case]
 
 def smaller(case: Case, failing: LayoutRun) -> Iterator[Case]:
     """Cases that are quicker than the one that failed and may fail alike, the quickest first; at last itself."""
+    found: dict[Case, None] = {}
     if not (case.inputs or case.seqlens or case.cu_seqlens_q):
-        cut = case.with_lengths(shortened(case.seqlen_q, _SPAN), shortened(case.seqlen_k, _SPAN))
         batch, head = _first_wrong(case, failing)
-        # Some take only the lengths that were asked for.
-        for long in dict.fromkeys((cut, case)):
-            of_first = _few(long, batch + 1, head + 1)
-            yield from sorted({of_first, _few(long), long} - {case}, key=lambda each: each.scores)
-    yield case
+        counts = (batch + 1, head + 1), (2, 2), (case.batch, case.kv_heads)
+        for span in (_SPAN, _NONE):  # some take only the lengths that were asked for
+            several = {cut(case, span, *each) for each in counts}
+            found |= dict.fromkeys(sorted(several, key=lambda each: each.scores))
+    found.pop(case, None)
+    yield from (*found, case)
 
 
 def _first_wrong(case: Case, failing: LayoutRun) -> tuple[int, int]:
@@ -210,5 +212,4 @@ def _small(case: Case, lengths: Lengths) -> Case:
 
 def _few(case: Case, batches: int = 2, key_heads: int = 2) -> Case:
     """A few batches and key heads, two since what an option chooses may be another kernel with strides of its own."""
-    few = case if case.seqlens else replace(case, batch=min(batches, case.batch))
-    return few.with_heads(*fewer_heads(case.heads, case.kv_heads, key_heads))
+    return cut(case, _NONE, batches, key_heads)

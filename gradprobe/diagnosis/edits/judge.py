@@ -40,16 +40,8 @@ class JudgedEdit:
     no end even without it."""
     beyond: tuple[str, ...] = ()
     """What else of them no case comes to that the target takes."""
-
-
-@dataclass
-class _Hearing:
-    """One edit, and what came of it so far."""
-
-    candidate: Candidate
-    reaches: tuple[Reach, ...]
+    reaches: tuple[Reach, ...] = ()
     """The functions that it changes."""
-    judged: JudgedEdit = field(default_factory=JudgedEdit)
     reached: set[Goal] = field(default_factory=set)
     is_broken: bool = False
     """Whether it broke what is right, or runs, without it."""
@@ -59,35 +51,24 @@ class _Hearing:
         """What of the functions no right run came to."""
         return [(each, goal) for each in self.reaches for goal in each.unreached(self.reached)]
 
-    @property
-    def places(self) -> dict[_Place, Goal]:
+    def places(self, text: str) -> dict[_Place, Goal]:
         """What is left, by the text of its line, which is the same with other edits."""
-        lines = self.candidate.text.splitlines()
-        return {
-            (each.function.name, lines[goal.line - 1].strip(), goal.kind, goal.value, goal.name): goal
-            for each, goal in self.unreached
-        }
+        lines, found = text.splitlines(), {}
+        for each, goal in self.unreached:
+            line = lines[goal.line - 1].strip()
+            found[each.function.name, line, goal.kind, goal.value, goal.name] = goal
+        return found
 
-    def is_open_to(self, case: Case, never: AbstractSet[_Place]) -> bool:
-        """Whether a case may come to more than what none came to with another edit.
-
-        Whatever makes no turn of a loop, or one, makes so many in a short case.
-        """
-        left = [goal for place, goal in self.places.items() if place not in never]
-        is_short = min(case.seqlen_q, case.seqlen_k) <= _SHORT
-        return not self.judged.doubts and any(is_short or goal.kind != TURNS or goal.value == SEVERAL for goal in left)
-
-    def result(self, *, is_drawn: bool) -> JudgedEdit:
-        """What came of it in the end.
+    def tell_what_was_not_run(self, *, is_drawn: bool) -> None:
+        """Names it, once all cases were run.
 
         Args:
             is_drawn: whether cases could be drawn for all that the target may take: what none came to, none can.
         """
         missing = [goal.in_words for each, goal in self.unreached if not is_drawn or each.tells(goal)]
-        self.judged.not_run += (*missing, *([] if self.judged.right else ["any other case"]))
-        if not self.judged.doubts:  # with one no more were drawn
-            self.judged.beyond = tuple(goal.in_words for _, goal in self.unreached if goal.in_words not in missing)
-        return self.judged
+        self.not_run += (*missing, *([] if self.right else ["any other case"]))
+        if not self.doubts:  # with one no more were drawn
+            self.beyond = tuple(goal.in_words for _, goal in self.unreached if goal.in_words not in missing)
 
 
 class Judge:
@@ -105,49 +86,51 @@ class Judge:
 
     def judged(self, candidate: Candidate) -> JudgedEdit | None:
         """What came of an edit; None where it breaks what is right, or runs, without it."""
-        hearing = _Hearing(candidate, tuple(edited_functions(candidate)))
-        right, case, target = hearing.judged.right, self._experiment.case, self._experiment.target
+        judged, text = JudgedEdit(reaches=tuple(edited_functions(candidate))), candidate.text
+        right, case, target = judged.right, self._experiment.case, self._experiment.target
         for lengths in ladder(case):
             found = list(others(case, target.takes, target.required, lengths, self._laid, is_again=bool(right)))
-            if right or (self._all_are_kept(hearing, found[:1]) and right):
-                self._all_are_kept(hearing, [other for other in found[1:] if other.title not in right])
-            if hearing.is_broken or hearing.judged.doubts or (right and lengths is not TAILS):
+            if right or (self._all_are_kept(candidate, judged, found[:1]) and right):
+                self._all_are_kept(candidate, judged, [other for other in found[1:] if other.title not in right])
+            if judged.is_broken or judged.doubts or (right and lengths is not TAILS):
                 break
         more = list(further(case, target.takes, right))
         for at in range(0, len(more), _AT_A_TIME):
-            open_to = [other for other in more[at : at + _AT_A_TIME] if hearing.is_open_to(other.case, self._never)]
-            if not hearing.is_broken:
-                self._all_are_kept(hearing, open_to)
-        if hearing.is_broken:
+            left = (
+                []
+                if judged.doubts
+                else [goal for place, goal in judged.places(text).items() if place not in self._never]
+            )
+            drawn = [other for other in more[at : at + _AT_A_TIME] if _may_reach(other.case, left)]
+            if not judged.is_broken:
+                self._all_are_kept(candidate, judged, drawn)
+        if judged.is_broken:
             return None
-        self._never |= hearing.places.keys() if more and not hearing.judged.doubts else set()
-        return hearing.result(is_drawn=bool(more))
+        self._never |= judged.places(text).keys() if more and not judged.doubts else set()
+        judged.tell_what_was_not_run(is_drawn=bool(more))
+        return judged
 
-    def _all_are_kept(self, hearing: _Hearing, cases: Sequence[Trial]) -> bool:
+    def _all_are_kept(self, candidate: Candidate, judged: JudgedEdit, cases: Sequence[Trial]) -> bool:
         """Runs an edit in some cases, until it breaks one; whether it breaks none."""
         waiting = list(cases)
-        if waiting and not hearing.judged.right:  # where it compiles once it does in the others
+        if waiting and not judged.right:  # where it compiles once it does in the others
             waiting[0] = replace(waiting[0], is_lowered=True)
-        while waiting and not hearing.is_broken:
-            for came in self._run(hearing.candidate, [replace(other, traced=hearing.reaches) for other in waiting]):
+        while waiting and not judged.is_broken:
+            for came in self._run(candidate, [replace(other, traced=judged.reaches) for other in waiting]):
                 other = waiting.pop(0)
                 if came is None or not came.matches:
-                    hearing.is_broken = not self._is_kept(hearing, other, came)
+                    judged.is_broken = not self._is_kept(candidate, judged, other, came)
                     break
-                self._keep(hearing, other, came)
-        return not hearing.is_broken
+                judged.right.append(other.title)
+                judged.reached |= came.reached
+                before = self._unedited(candidate, other) if came.of_dead_rows else None
+                if before is not None and before.of_dead_rows != came.of_dead_rows:
+                    judged.doubts.append(_DEAD_ROWS)
+        return not judged.is_broken
 
-    def _keep(self, hearing: _Hearing, other: Trial, came: Came) -> None:
-        """Notes a case in which all matches."""
-        hearing.judged.right.append(other.title)
-        hearing.reached |= came.reached
-        before = self._unedited(hearing.candidate, other) if came.of_dead_rows else None
-        if before is not None and before.of_dead_rows != came.of_dead_rows:
-            hearing.judged.doubts.append(_DEAD_ROWS)
-
-    def _is_kept(self, hearing: _Hearing, other: Trial, came: Came | None) -> bool:
+    def _is_kept(self, candidate: Candidate, judged: JudgedEdit, other: Trial, came: Came | None) -> bool:
         """Whether what does not match with an edit is no better without it."""
-        before, judged = self._unedited(hearing.candidate, other), hearing.judged
+        before = self._unedited(candidate, other)
         if before is None:  # it came to no end, or crashed: nothing is known of the case
             judged.not_run += (other.title,)
             return came is None
@@ -162,8 +145,14 @@ class Judge:
 
     def _unedited(self, candidate: Candidate, trial: Trial) -> Came | None:
         if trial not in self._before:
-            (self._before[trial],) = self._run(Candidate(candidate.file, (), 0.0), [trial])
+            (self._before[trial],) = self._run(candidate.undone, [trial])
         return self._before[trial]
+
+
+def _may_reach(case: Case, left: Sequence[Goal]) -> bool:
+    """Whether a case may come to what is left: whatever makes no turn of a loop, or one, does so in a short case."""
+    is_short = min(case.seqlen_q, case.seqlen_k) <= _SHORT
+    return any(is_short or goal.kind != TURNS or goal.value == SEVERAL for goal in left)
 
 
 def edited_functions(candidate: Candidate) -> list[Reach]:

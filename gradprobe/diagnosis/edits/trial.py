@@ -83,7 +83,7 @@ class Came:
         return not self.failure and self.harm <= other.harm and self.names <= other.names
 
 
-def run_trial(experiment: Experiment, trial: Trial, file: str, copy: Path, modules: Sequence[str]) -> Came:
+def run_trial(experiment: Experiment, file: str, copy: Path, modules: Sequence[str], trial: Trial) -> Came:
     """Runs a trial, in this process, which takes the copy for the file from now on.
 
     Args:

@@ -14,7 +14,7 @@ from msgspec import structs
 from ...frontends.triton import interpreting
 from ...model.allowance import Allowance
 from ...model.mechanisms import door, spoken
-from ...model.number import plural
+from ...model.number import listed, plural
 from ...model.report import Diagnosis, TriedEdit, Where, causes_among
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
@@ -23,7 +23,6 @@ from ..lines import among
 from ..why import Reasons
 from .candidates_search import Found, Passed, Search
 from .faults import faults_of
-from .trial import Came
 
 # Others that pass and are named.
 _OTHERS = 3
@@ -70,14 +69,18 @@ def _placed(diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float) -> t
     The lines of an edit with which everything matches come first there: no other is as sure.
     """
     if not found.passed:
-        first = [structs.replace(one, edit=_of_none(found, seconds)) for one in diagnoses[:1]]
+        first = [structs.replace(each, edit=_of_none(found, seconds)) for each in diagnoses[:1]]
         return (*first, *diagnoses[1:])
     best, *others = sorted(found.passed, key=_rank)
-    edit, at = _of_passed(best, others, found.tried, seconds), _cause_of(diagnoses, best.candidate)
+    edit, wheres = _of_passed(best, others, found.tried, seconds), list(_wheres(best.candidate))
+    at = _cause_of(diagnoses, best.candidate)
     if at is None:
-        return (_new(best.candidate, edit), *diagnoses)
+        says = best.candidate.says or "with another text there all matches"
+        summary = f"line {wheres[0].line} of {wheres[0].kernel}: {says}"
+        new = Diagnosis(f"edit/{wheres[0].kernel}", _CLASS, summary, 1.0, (), tuple(wheres), edit=edit)
+        return (new, *diagnoses)
     said = {(where.file, where.line): where for where in at.where}
-    changed = [said.pop((where.file, where.line), where) for where in _wheres(best.candidate)]
+    changed = [said.pop((where.file, where.line), where) for where in wheres]
     told = structs.replace(at, edit=edit, where=(*changed, *said.values()))
     return tuple(told if each is at else each for each in diagnoses)
 
@@ -85,37 +88,48 @@ def _placed(diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float) -> t
 def _cause_of(diagnoses: Sequence[Diagnosis], candidate: Candidate) -> Diagnosis | None:
     """The cause that has a line of an edit, else the first; None where none is named."""
     named, lines = causes_among(diagnoses), set(candidate.lines)
-    of_line = [each for each in named if lines & {at.line for at in each.where if at.file == candidate.file.file}]
-    return next(iter(of_line or named), None)
+    for cause in named:
+        if lines & {where.line for where in cause.where if where.file == candidate.file.file}:
+            return cause
+    return next(iter(named), None)
 
 
 def _of_passed(best: Passed, others: Sequence[Passed], tried: int, seconds: float) -> TriedEdit:
     """What is told of the smallest edit with which everything matches."""
     tiles = f"; {plural(best.needless, 'product')} of tiles that nothing is seen in with it" if best.needless else ""
-    words = f"with it all matches: {', '.join(best.titles[:-1])} and {best.titles[-1]}{tiles}"
-    changes = set(best.candidate.changes)
-    different = [each.candidate for each in others if not set(each.candidate.changes) >= changes]
+    changes, different, judged = set(best.candidate.changes), list[str](), best.judged
+    for other in others:
+        own = other.candidate.changes
+        if not changes <= set(own):
+            new = " / ".join(line[1:].strip() for line in own if line[0] == "+")
+            different.append(f"line {other.candidate.lines[0]}: {new}")
     return structs.replace(
-        _edit(best.candidate, words, tried, seconds),
+        _edit(best.candidate, f"with it all matches: {listed(best.titles)}{tiles}", tried, seconds),
         matches=True,
-        others=tuple(dict.fromkeys(map(_in_a_line, different)))[:_OTHERS],
+        others=_each_once(different)[:_OTHERS],
         needless=best.needless,
-        right=tuple(dict.fromkeys(best.judged.right)),
-        doubts=tuple(dict.fromkeys(best.judged.doubts)),
-        not_run=tuple(dict.fromkeys(best.judged.not_run)),
-        beyond=tuple(dict.fromkeys(best.judged.beyond)),
+        right=_each_once(judged.right),
+        doubts=_each_once(judged.doubts),
+        not_run=_each_once(judged.not_run),
+        beyond=_each_once(judged.beyond),
     )
+
+
+def _each_once(words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(words))
 
 
 def _of_none(found: Found, seconds: float) -> TriedEdit:
     """What came of the edits, where none makes everything match."""
-    if found.closest is not None:
-        candidate, came, before = found.closest
-        return _edit(candidate, _what_is_left(came, before), found.tried, seconds)
-    is_telling = found.moves or found.tried < _TELLING
-    words = f"none of {plural(found.tried, 'edit')} {'brings a result right' if is_telling else _WITHOUT_EFFECT}"
-    words += " without breaking what is right with other options" if found.breaks else ""
-    return TriedEdit(matches=False, words=words, tried=found.tried, seconds=seconds)
+    if found.closest is None:
+        is_telling = found.moves or found.tried < _TELLING
+        words = f"none of {plural(found.tried, 'edit')} {'brings a result right' if is_telling else _WITHOUT_EFFECT}"
+        return TriedEdit(matches=False, words=words, tried=found.tried, seconds=seconds)
+    candidate, came, before = found.closest
+    right = sorted(before.names - came.names)
+    match = f"{listed(right)} {'match' if right[1:] else 'matches'} with it" if right else "fewer elements are wrong"
+    left = [f"{name} still wrong in {plural(came.heads[name], 'head')}" for name in sorted(came.names)]
+    return _edit(candidate, "; ".join([match, *left]), found.tried, seconds)
 
 
 def _edit(candidate: Candidate, words: str, tried: int, seconds: float) -> TriedEdit:
@@ -124,46 +138,17 @@ def _edit(candidate: Candidate, words: str, tried: int, seconds: float) -> Tried
 
 
 def _rank(passed: Passed) -> tuple[float, ...]:
-    """What is certain first, then what is right in more cases, then the file's own text, then the smallest."""
-    judged = passed.judged
-    certainty = (not passed.is_certain, len(judged.doubts), passed.needless, len(judged.not_run))
-    return *certainty, _newness(passed.candidate), *_size(passed.candidate)
+    """What is certain first, then what is right in more cases, then the file's own text, then the smallest.
 
-
-def _newness(candidate: Candidate) -> int:
-    """How many of the lines that an edit puts in the file has nowhere yet, neither in its kernel nor in a sibling."""
+    The smallest changes the fewest lines and adds the fewest words; of as many the likelier first, then the shorter.
+    """
+    judged, candidate = passed.judged, passed.candidate
+    changes = candidate.changes
     there = {line.strip() for line in candidate.file.text.splitlines()}
-    return sum(line[0] == "+" and line[1:].strip() not in there for line in candidate.changes)
-
-
-def _size(candidate: Candidate) -> tuple[int, int, float, int]:
-    """How much an edit changes: lines, and words that it adds; of as many the likelier first, then the shorter."""
-    words = [len(re.findall(r"\w+", line)) * (1 if line[0] == "+" else -1) for line in candidate.changes]
-    return len(words), max(sum(words), 0), candidate.cost, sum(map(len, candidate.changes))
-
-
-def _in_a_line(candidate: Candidate) -> str:
-    new = [line[1:].strip() for line in candidate.changes if line[0] == "+"]
-    return f"line {candidate.lines[0]}: {' / '.join(new)}"
-
-
-def _what_is_left(came: Came, before: Came) -> str:
-    right = sorted(before.names - came.names)
-    left = [f"{name} still wrong in {plural(came.heads[name], 'head')}" for name in sorted(came.names)]
-    match = f"{_and(right)} {'match' if right[1:] else 'matches'} with it" if right else "fewer elements are wrong"
-    return "; ".join([match, *left])
-
-
-def _and(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def _new(candidate: Candidate, edit: TriedEdit) -> Diagnosis:
-    """The cause that the edit alone shows: what its row says of it."""
-    wheres = tuple(_wheres(candidate))
-    says = candidate.says or "with another text there all matches"
-    summary = f"line {wheres[0].line} of {wheres[0].kernel}: {says}"
-    return Diagnosis(f"edit/{wheres[0].kernel}", _CLASS, summary, 1.0, (), wheres, edit=edit)
+    unlike = sum(line[0] == "+" and line[1:].strip() not in there for line in changes)
+    words = sum(len(re.findall(r"\w+", line)) * (1 if line[0] == "+" else -1) for line in changes)
+    certainty = (not passed.is_certain, len(judged.doubts), passed.needless, len(judged.not_run))
+    return *certainty, unlike, len(changes), max(words, 0), candidate.cost, sum(map(len, changes))
 
 
 def _wheres(candidate: Candidate) -> Iterator[Where]:

@@ -80,13 +80,12 @@ def _unlike(name: str, other: str, near: set[str]) -> float | None:
         return 1.0 if here[0] == there[0] else (1.5 if far == 0.0 else None)
     if here or there:
         return None
-    if any({plain(core(name)), plain(core(other))} <= kind for kind in _KINDS) and _form(name) == _form(other):
-        return 0.5
-    if "scale" in name.lower() and "scale" in other.lower():
-        return 0.5
+    pair = {plain(core(name)), plain(core(other))}
+    are_of_kind = _form(name) == _form(other) and any(pair <= kind for kind in _KINDS)
     words, others = (re.findall(r"[A-Z]+|[a-z]+|\d+", each) for each in (name, other))
     differing = sum(a != b for a, b in zip(words, others, strict=False))
-    if len(words) == len(others) > 1 and differing == 1:
+    is_near = len(words) == len(others) > 1 and differing == 1
+    if are_of_kind or is_near or ("scale" in name.lower() and "scale" in other.lower()):
         return 0.5
     return 1.5 if name.isupper() and other.isupper() and max(len(name), len(other)) <= 3 else None
 

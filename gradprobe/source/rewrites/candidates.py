@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import count, groupby, islice
+from itertools import count, groupby, islice, pairwise
 
 from ...model.intermediates import in_kernels, plain
 from ..kernel_file import KernelFile
@@ -82,6 +82,11 @@ class Candidate:
         """The lines of the file that it changes."""
         return sorted({self.file.text.count("\n", 0, edit.start) + 1 for edit in self.edits})
 
+    @property
+    def undone(self) -> Candidate:
+        """The file as it is."""
+        return Candidate(self.file, (), 0.0)
+
     def with_more(self, edits: Edits) -> Candidate | None:
         """Both edits; None where they overlap."""
         together = _joined([self.edits, edits])
@@ -109,7 +114,8 @@ def candidates_of(
     """
     seen: set[Edits] = set()
     known: set[str] = set()
-    for candidate in _by_cost(file, faults, [word.lower() for word in wanted], contiguous=contiguous):
+    costs = _Costs([word.lower() for word in wanted], contiguous)
+    for candidate in _by_cost(file, faults, costs):
         parsed = None if candidate.edits in seen else as_parsed(file, candidate.edits)
         seen.add(candidate.edits)
         if parsed is not None and parsed not in known:
@@ -117,9 +123,7 @@ def candidates_of(
             yield candidate
 
 
-def _by_cost(
-    file: KernelFile, faults: Sequence[Fault], words: Sequence[str], *, contiguous: bool
-) -> Iterator[Candidate]:
+def _by_cost(file: KernelFile, faults: Sequence[Fault], costs: _Costs) -> Iterator[Candidate]:
     """Made distance by distance, since most are never asked for."""
     waiting: list[tuple[float, int, Candidate]] = []
     number = count()
@@ -128,68 +132,74 @@ def _by_cost(
     for distance, spots in groupby(around, key=lambda each: each[0]):
         while waiting and waiting[0][0] < _STEP * distance - SOONEST:
             yield heapq.heappop(waiting)[2]
-        for each in _of_spots([(spot, fault) for _, spot, fault in spots], words, contiguous=contiguous):
+        for each in _of_spots([(spot, fault) for _, spot, fault in spots], costs):
             cost = each.cost + _STEP * distance
             heapq.heappush(waiting, (cost, next(number), replace(each, cost=cost)))
     while waiting:
         yield heapq.heappop(waiting)[2]
 
 
-def _of_spots(spots: Sequence[tuple[Spot, Fault]], words: Sequence[str], *, contiguous: bool) -> Iterator[Candidate]:
+def _of_spots(spots: Sequence[tuple[Spot, Fault]], costs: _Costs) -> Iterator[Candidate]:
     alike: dict[tuple[str, Edits], list[Candidate]] = {}
     for spot, fault in spots:
-        made = _OF if _makes(spot, fault.of) else 0.0
+        further = _SUMMED * fault.is_summed - _OF * _makes(spot, fault.of)
         for rank, edits, row in undone(spot):
-            cost = rank - made + (_SUMMED if fault.is_summed else 0.0) + _of_edits(spot, edits, contiguous=contiguous)
             is_sign = fault.is_turned and all(edit.text in _SIGNS for edit in edits)
-            is_wanted = is_sign or _has(edits, words)
-            exchanged = _exchanged(spot, edits, words)
-            cost -= _EXCHANGED if exchanged else _WANTED * is_wanted
+            is_wanted = is_sign or costs.are_wanted(edits)
+            exchanged = costs.exchanged(spot, edits)
+            cost = rank + further + costs.of_names(spot, edits) - (_EXCHANGED if exchanged else _WANTED * is_wanted)
             candidate = Candidate(spot.file, edits, cost, row.says_of(spot.file, edits), is_wanted)
             yield candidate
             alike.setdefault((exchanged, ()) if exchanged else _relative(spot, edits), []).append(candidate)
     for several in alike.values():
         different = {each.edits for each in several}
-        together = _joined(list(different)) if len(different) > 1 else None
+        together = _joined(different) if len(different) > 1 else None
         if together is not None:
             least = min(several, key=lambda each: each.cost)
             yield replace(least, edits=together, cost=least.cost - _TOGETHER)
 
 
-def _of_edits(spot: Spot, edits: Edits, *, contiguous: bool) -> float:
-    """What an edit costs by the names that it puts in."""
-    words = {word for edit in edits for word in re.findall(r"\w+", edit.text)}
-    cost = -_UNREAD if not spot.unread.isdisjoint(words) else 0.0
-    strides = [word for word in words if stride_of(word)]
-    if strides:
-        spans = [(edit.start, edit.end) for edit in edits]
-        kept = [node.id for node in spot.names if not any(a <= spot.file.span(node)[0] < b for a, b in spans)]
-        # Two strides of one tensor in each other's place are its own.
-        kept += [name for a, b in spans[1:] for name in re.findall(r"\w+", spot.file.text[a:b])]
-        cost += _FOREIGN if not all(belongs(stride, kept) for stride in strides) else 0.0
-    text = spot.file.text
-    are_same = contiguous and all(same_when_contiguous(text[edit.start : edit.end], edit.text) for edit in edits)
-    return cost + (_SAME if are_same else 0.0)
+@dataclass(frozen=True)
+class _Costs:
+    """What is known of the right text."""
 
+    words: Sequence[str]
+    """Those that it is likely to have."""
+    contiguous: bool
 
-def _has(edits: Sequence[Edit], words: Sequence[str]) -> bool:
-    """Whether an edit has all words, or is the tensor that the first of them names."""
-    texts = [edit.text.lower() for edit in edits]
-    begins = re.compile(rf"(?<![a-z]){re.escape(words[0])}") if words else None
-    return begins is not None and any(begins.search(text) and all(word in text for word in words) for text in texts)
+    def of_names(self, spot: Spot, edits: Edits) -> float:
+        """What an edit costs by the names that it puts in."""
+        text = spot.file.text
+        words = {word for edit in edits for word in re.findall(r"\w+", edit.text)}
+        cost = -_UNREAD if not spot.unread.isdisjoint(words) else 0.0
+        strides = [word for word in words if stride_of(word)]
+        if strides:
+            spans = [(edit.start, edit.end) for edit in edits]
+            places = {spot.file.span(node)[0]: node.id for node in spot.names}
+            kept = [name for at, name in places.items() if not any(a <= at < b for a, b in spans)]
+            # Two strides of one tensor in each other's place are its own.
+            kept += [name for a, b in spans[1:] for name in re.findall(r"\w+", text[a:b])]
+            cost += 0.0 if all(belongs(stride, kept) for stride in strides) else _FOREIGN
+        pairs = [(text[edit.start : edit.end], edit.text) for edit in edits]
+        return cost + (_SAME if self.contiguous and all(same_when_contiguous(*pair) for pair in pairs) else 0.0)
 
+    def are_wanted(self, edits: Edits) -> bool:
+        """Whether one has all words, or is the tensor that the first of them names."""
+        texts = [edit.text.lower() for edit in edits if all(word in edit.text.lower() for word in self.words)]
+        begins = rf"(?<![a-z]){re.escape(self.words[0])}" if self.words else None
+        return begins is not None and any(re.search(begins, text) for text in texts)
 
-def _exchanged(spot: Spot, edits: Edits, words: Sequence[str]) -> str:
-    """`stride_qh -> stride_doh` of an edit that puts the stride that is wanted in another one's place; "" of others.
+    def exchanged(self, spot: Spot, edits: Edits) -> str:
+        """`stride_qh -> stride_doh` of an edit that puts a wanted stride in another one's place; "" of others.
 
-    The statement is of that tensor: in one that is not, its stride would be as foreign as the other one.
-    """
-    old, new = spot.file.text[edits[0].start : edits[0].end], edits[0].text
-    here, there = stride_of(old), stride_of(new)
-    if len(edits) != 1 or not words or here is None or there is None or here[1] != there[1]:
-        return ""
-    is_wanted = core(there[0]) == words[0] and (len(words) < 2 or there[1][:1] == words[1])
-    return f"{old} -> {new}" if is_wanted and belongs(new, spot.reads - {old}) else ""
+        The statement is of that tensor: in one that is not, its stride would be as foreign as the other one.
+        """
+        old, new = spot.file.text[edits[0].start : edits[0].end], edits[0].text
+        here, there = stride_of(old), stride_of(new)
+        if len(edits) != 1 or not self.words or here is None or there is None or here[1] != there[1]:
+            return ""
+        is_wanted = core(there[0]) == self.words[0] and (len(self.words) < 2 or there[1][:1] == self.words[1])
+        return f"{old} -> {new}" if is_wanted and belongs(new, spot.reads - {old}) else ""
 
 
 def _makes(spot: Spot, intermediate: str) -> bool:
@@ -202,12 +212,12 @@ def _makes(spot: Spot, intermediate: str) -> bool:
 def _relative(spot: Spot, edits: Edits) -> tuple[str, Edits]:
     """An edit by its place in the statement's text: the same in every kernel that has that statement."""
     start, end = spot.file.span(spot.statement)
-    inside = [edit for edit in edits if start <= edit.start <= end]
-    return spot.file.text_of(spot.statement), tuple(Edit(at.start - start, at.end - start, at.text) for at in inside)
+    own = [edit for edit in edits if start <= edit.start <= end]
+    return spot.file.text_of(spot.statement), tuple(Edit(at.start - start, at.end - start, at.text) for at in own)
 
 
-def _joined(several: Sequence[Edits]) -> Edits | None:
+def _joined(several: Iterable[Edits]) -> Edits | None:
     """All edits as one; None where two overlap."""
     ordered = sorted({edit for each in several for edit in each}, key=lambda edit: (edit.start, edit.end))
-    overlap = any(first.end > second.start for first, second in zip(ordered, ordered[1:], strict=False))
+    overlap = any(first.end > second.start for first, second in pairwise(ordered))
     return None if overlap else tuple(ordered)

@@ -33,7 +33,7 @@ _BINDING: tuple[tuple[type[ast.AST], ...], ...] = (
 )  # fmt: skip
 _LEVELS = {kind: level for level, kinds in enumerate(_BINDING, 1) for kind in kinds}
 _CLOSED = len(_BINDING) + 1
-_TOKEN = re.compile(r"\w+|[-+*/&<>=!]=|//|\s+|.", re.DOTALL)
+TOKEN = re.compile(r'"[^"\n]*"|\d+\.\d*|\w+|[-+*/&|<>=!]=|//|\s+|.', re.DOTALL)
 _HOLE = re.compile(r"\b_[a-z]\w*")
 Holes = Mapping[str, "ast.AST | str"]
 
@@ -234,7 +234,7 @@ def replaced(file: KernelFile, node: ast.AST, template: str, holes: Holes) -> Ed
     above = next(file.above(node), None)
     if above is not None and level < _level_at(above, node) and not _is_bracketed(file, node):
         text = f"({text})"
-    old, new = _TOKEN.findall(file.text[start:end]), _TOKEN.findall(text)
+    old, new = TOKEN.findall(file.text[start:end]), TOKEN.findall(text)
     head = len(commonprefix([old, new]))
     tail = len(commonprefix([old[head:][::-1], new[head:][::-1]]))
     start, end = start + len("".join(old[:head])), end - len("".join(old[len(old) - tail :]))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ast
-import difflib
-import io
-import tokenize
 from collections.abc import Iterator
+from difflib import SequenceMatcher
 from functools import lru_cache
 
 from ..kernel_file import KernelFile, names_in
 from ..text import Edit
 from ..triton_source import bound_in
+from .patterns import TOKEN
 from .spots import Edits, Spot, Undone
 
 # How much of two statements must be the same for one to be a source of edits of the other.
@@ -31,8 +30,7 @@ def of_siblings(at: Spot) -> Undone:
     own, (start, _) = at.file.text_of(at.statement), at.file.span(at.statement)
     alike = _alike(at.file, own)
     for ratio, other in alike:
-        for edits in _differences(own, other, start, scope):
-            yield 1.5 - ratio, edits
+        yield from ((1.5 - ratio, edits) for edits in _differences(own, other, start, scope))
     for text in _lacking(at, scope):
         if text not in {other for _, other in alike}:  # these are taken apart above
             yield 1.4, (at.file.replaced(at.statement, text),)
@@ -46,28 +44,31 @@ def _simple(file: KernelFile, function: ast.FunctionDef) -> dict[str, ast.stmt]:
     return {file.text_of(node): node for node in ast.walk(function) if isinstance(node, kinds)}
 
 
+@lru_cache(maxsize=1024)
 def _alike(file: KernelFile, own: str) -> list[tuple[float, str]]:
-    texts = {text for function in file.functions for text in _simple(file, function)} - {own}
-    close = [text for text in texts if 0.5 < len(text) / max(len(own), 1) < 2]
-    found = [(_ratio(own, text), text) for text in sorted(close)]
-    return sorted((each for each in found if each[0] > _ALIKE), reverse=True)[:_FEW]
+    """(how much is the same, text) of the statements that are most alike."""
+    found = []
+    for text in {text for function in file.functions for text in _simple(file, function)} - {own}:
+        matcher = _matcher(own, text)
+        if matcher.real_quick_ratio() > _ALIKE and matcher.quick_ratio() > _ALIKE and matcher.ratio() > _ALIKE:
+            found.append((matcher.ratio(), text))
+    return sorted(found, reverse=True)[:_FEW]
 
 
-def _ratio(own: str, other: str) -> float:
-    """How much two statements have in common; 0 where that is little."""
-    matcher = _matcher(own, other)
-    return matcher.ratio() if matcher.real_quick_ratio() > _ALIKE and matcher.quick_ratio() > _ALIKE else 0.0
-
-
-def _matcher(own: str, other: str) -> difflib.SequenceMatcher[str]:
+def _matcher(own: str, other: str) -> SequenceMatcher[str]:
     here, there = ([text for text, _, _ in _tokens(each)] for each in (own, other))
-    return difflib.SequenceMatcher(None, here, there, autojunk=False)
+    return SequenceMatcher(None, here, there, autojunk=False)
+
+
+@lru_cache(maxsize=4096)
+def _tokens(text: str) -> list[_Piece]:
+    return [(token[0], *token.span()) for token in TOKEN.finditer(text) if token[0].strip()]
 
 
 def _differences(own: str, other: str, start: int, scope: set[str]) -> Iterator[Edits]:
     """Each piece that differs, as the other has it; then all of them."""
     here, there, edits = _tokens(own), _tokens(other), list[Edit]()
-    for kind, a, b, c, d in _matcher(own, other).get_opcodes() if here and there else ():
+    for kind, a, b, c, d in _matcher(own, other).get_opcodes():
         if kind == "equal" or a == 0:  # what it assigns stays
             continue
         first = here[a][1] if a < len(here) else here[-1][2]
@@ -77,9 +78,8 @@ def _differences(own: str, other: str, start: int, scope: set[str]) -> Iterator[
         elif kind == "delete" and own[last:].startswith((")", "]", ",", "[", ".")):
             first = here[a - 1][2]
         text = other[there[c][1] : there[d - 1][2]] if d > c else ""
-        if {own[first:last].strip(), text} == {"", ","}:  # before a closing bracket: it says nothing
-            continue
-        if {name for name, _, _ in there[c:d] if name.isidentifier()} <= scope:
+        is_comma = {own[first:last].strip(), text} == {"", ","}  # before a closing bracket: it says nothing
+        if not is_comma and {name for name, _, _ in there[c:d] if name.isidentifier()} <= scope:
             edits.append(Edit(start + first, start + last, _spaced(own, first, text) if b == a else text))
     yield from ((edit,) for edit in edits)
     if 1 < len(edits) <= 3:
@@ -93,23 +93,12 @@ def _spaced(own: str, at: int, text: str) -> str:
     return f"{before}{text}{'' if is_closed else ' '}"
 
 
-@lru_cache(maxsize=4096)
-def _tokens(text: str) -> list[_Piece]:
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    try:
-        found = [each for each in tokenize.generate_tokens(io.StringIO(text).readline) if each.string.strip()]
-    except (tokenize.TokenError, IndentationError):
-        return []
-    return [(each.string, *(starts[row - 1] + column for row, column in (each.start, each.end))) for each in found]  # type: ignore[misc]
-
-
 def _lacking(at: Spot, scope: set[str]) -> list[str]:
     """Statements that another function has of the same variables and this one lacks."""
     here, variables, found = _simple(at.file, at.function), set(at.targets), dict[str, None]()
     for function in at.file.functions:
-        for text, each in _simple(at.file, function).items() if function is not at.function else ():
-            if variables & set(bound_in([each])) and text not in here and "\n" not in text and names_in(each) <= scope:
+        for text, each in _simple(at.file, function).items():
+            is_known = text in here or "\n" in text or not names_in(each) <= scope
+            if variables & set(bound_in([each])) and not is_known:
                 found[text] = None
     return list(found)[:_FEW]

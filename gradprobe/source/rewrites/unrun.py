@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from functools import lru_cache
 
-from ..kernel_file import KernelFile, parameters
+from ..kernel_file import KernelFile, inside
 from ..text import Edit, edited
 from ..triton_source import bound_in
 
@@ -23,18 +23,16 @@ def as_parsed(file: KernelFile, edits: Sequence[Edit]) -> str | None:
     parsed, changes = [], False
     for function in file.functions:
         start, end = file.offset(function.lineno, 0), file.span(function)[1]
-        inside = [Edit(edit.start - start, edit.end - start, edit.text) for edit in edits if start <= edit.start <= end]
-        if not inside:
-            continue
-        try:
-            tree = _parsed(edited(file.text[start:end], inside))
-        except (SyntaxError, ValueError):
-            return None
-        if not isinstance(tree, ast.FunctionDef) or _failing(file, tree) - _failing(file, function):
-            return None
-        before, after = _dump(file, function), ast.dump(tree)
-        parsed.append(after)
-        changes = changes or before != after
+        own = [Edit(edit.start - start, edit.end - start, edit.text) for edit in edits if start <= edit.start <= end]
+        if own:
+            try:
+                tree = _parsed(edited(file.text[start:end], own))
+            except (SyntaxError, ValueError):
+                return None
+            if not isinstance(tree, ast.FunctionDef) or _failing(file, tree) - _failing(file, function):
+                return None
+            parsed.append(ast.dump(tree))
+            changes |= parsed[-1] != _dump(file, function)
     return "\n".join(parsed) if changes or not parsed else None
 
 
@@ -51,18 +49,17 @@ def _dump(file: KernelFile, function: ast.FunctionDef) -> str:
 @lru_cache(maxsize=64)  # of the function as it is, again and again
 def _failing(file: KernelFile, function: ast.FunctionDef) -> set[str]:
     """What fails in a function: names that are read before a line has given them a value, and calls that do not fit."""
-    body, spec = [node for each in function.body for node in ast.walk(each)], function.args
-    bound = {*parameters(function), *(each.arg for each in (spec.vararg, spec.kwarg) if each is not None)}
-    bound |= {node.arg for node in body if isinstance(node, ast.arg)}
+    names = inside(function, ast.Name)
+    bound = {each.arg for each in inside(function, ast.arg)}
     first: dict[str, int] = {}
-    for name in (node for node in body if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
+    for name in (each for each in names if isinstance(each.ctx, ast.Store)):
         first[name.id] = min(name.lineno, first.get(name.id, name.lineno))
-    found = set[str]()
-    for name in (node for node in body if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)):
+    found = {ast.unparse(call) for call in inside(function, ast.Call) if not _fits(file, call)}
+    for name in (each for each in names if isinstance(each.ctx, ast.Load) and each.lineno >= function.body[0].lineno):
         has_value = name.lineno > first[name.id] if name.id in first else name.id in _outside(file)
         if name.id not in bound and not has_value:
             found.add(name.id)
-    return found | {ast.unparse(node) for node in body if isinstance(node, ast.Call) and not _fits(file, node)}
+    return found
 
 
 def _fits(file: KernelFile, call: ast.Call) -> bool:
@@ -79,10 +76,7 @@ def _fits(file: KernelFile, call: ast.Call) -> bool:
 @lru_cache(maxsize=64)
 def _outside(file: KernelFile) -> set[str]:
     """What a function of a file may read besides its own names, also of the functions around it."""
-    found = {*bound_in([file.tree]), *dir(builtins)}
-    for node in ast.walk(file.tree):
-        if isinstance(node, ast.alias):
-            found.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.add(node.name)
-    return found
+    names = {(each.asname or each.name).partition(".")[0] for each in inside(file.tree, ast.alias)}
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    names |= {each.name for each in ast.walk(file.tree) if isinstance(each, kinds)}
+    return {*names, *bound_in([file.tree]), *dir(builtins)}
