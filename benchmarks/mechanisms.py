@@ -110,8 +110,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
     ))),
     Mechanism("edits", "diagnosis/edits/tried", (
         "diagnosis/edits", "source/reach", *(f"source/rewrites/{name}" for name in (
-            "__init__", "address_rows", "all_rows", "alike", "candidates", "mask_rows", "patterns", "range_rows",
-            "spots", "unrun", "value_rows",
+            "__init__", "address_rows", "all_rows", "alike", "candidates", "mask_rows", "patterns",
+            "spots", "value_rows",
         )),
     )),
     Mechanism("edits/unlike-its-sibling", "source/rewrites/all_rows", ("source/rewrites/siblings",)),
@@ -123,8 +123,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _row("operand-dropped", "mask_rows", "condition_added"),
     _row("guard-dropped", "mask_rows", "guard_added"),
     _row("mask-dropped", "mask_rows", "mask_put_on"),
-    _row("statement-misplaced", "range_rows", "order_changed", "moved_out"),
-    _row("pointer-left-behind", "range_rows", "pointer_advanced"),
+    _row("statement-misplaced", "value_rows", "order_changed", "moved_out"),
+    _row("pointer-left-behind", "value_rows", "pointer_advanced"),
     _row("factor-dropped", "value_rows", "factor_added", "factor_of_sibling"),
     _row("subtrahend-changed", "value_rows", "delta_taken", "axis_given"),
     _row("constant-changed", "value_rows", "constant_changed"),

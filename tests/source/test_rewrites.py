@@ -7,9 +7,8 @@ import pytest
 from gradprobe.commands.mutate.operators import mutants_of
 from gradprobe.lint.passed import passed_of_others
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.rewrites.candidates import Fault, candidates_of
+from gradprobe.source.rewrites.candidates import Fault, as_parsed, candidates_of
 from gradprobe.source.rewrites.spots import GridRole
-from gradprobe.source.rewrites.unrun import as_parsed
 from gradprobe.source.text import Edit
 from tests.source.repaired import TEXT
 

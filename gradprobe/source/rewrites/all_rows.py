@@ -11,7 +11,6 @@ from ...model.mechanisms import gathered
 from ..kernel_file import Change, KernelFile
 from . import address_rows as address
 from . import mask_rows as mask
-from . import range_rows as order
 from . import value_rows as value
 from .patterns import Rule, applied, is_infinite, plants, rules
 from .siblings import of_siblings
@@ -196,8 +195,8 @@ ROWS: tuple[Row, ...] = (
         (0.5, "empty(*_)", ".zeros"), (0.5, "new_empty(*_)", ".new_zeros"), (0.5, "empty_like(*_)", ".zeros_like")),
         of_hosts=True, planted_in="hosts"),
     Row("statement-misplaced", "a statement stands in the wrong place", "", (),
-        (order.order_changed, order.moved_out), of_hosts=True),
-    Row("pointer-left-behind", "a pointer is not moved on as others are", "", (), (order.pointer_advanced,)),
+        (value.order_changed, value.moved_out), of_hosts=True),
+    Row("pointer-left-behind", "a pointer is not moved on as others are", "", (), (value.pointer_advanced,)),
     Row("factor-dropped", "a factor is missing", "A",
         plants(("_a * _scale", "_a"), ("_scale * _a", "_a"), ("_a *= _b", "_a *= 1.0")),
         (value.factor_added, value.factor_of_sibling)),
