@@ -61,8 +61,9 @@ def smaller_failing(experiment: Experiment, failing: Sequence[LayoutRun]) -> Sma
             continue
         if not any(run.measured and _fails_alike(run.measured, failing[0]) for run in runs):
             continue
-        with suppress(Failure):  # into these the target is not looked
-            runs += _run(ran, others, recover=False)[1] if others else []
+        unseen = replace(ran, case=replace(ran.case, recover=False))  # into the others the target is not looked
+        with suppress(Failure):
+            runs += _run(unseen, others)[1] if others else []
         return Smaller(ran, runs, words)
     return None
 
@@ -72,9 +73,9 @@ def _laid_anew(assigned: Assigned) -> Assigned:
     return tuple((tensor, "distinct" if layout == AS_SAVED else layout) for tensor, layout in assigned)
 
 
-def _run(experiment: Experiment, layouts: Sequence[Assigned], **how: bool) -> tuple[Experiment, list[LayoutRun]]:
+def _run(experiment: Experiment, layouts: Sequence[Assigned]) -> tuple[Experiment, list[LayoutRun]]:
     """The runs in some layouts, and the experiment with what they showed of the target."""
-    case = replace(experiment.case, layouts=(), runs=tuple(layouts), configs="first", repeat=1, **how)
+    case = replace(experiment.case, layouts=(), runs=tuple(layouts), configs="first", repeat=1)
     experiment = replace(experiment, case=case, first=None, backends=frozenset())
     records = list(records_of(experiment))
     experiment = experiment.after(outcomes_of(records))
