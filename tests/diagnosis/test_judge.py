@@ -146,7 +146,7 @@ def test_what_only_the_interpreter_takes_is_no_fix(function, failure):
     prepare_backend("cpu")
     trial = Trial(case, (), "as it is", is_lowered=True)
     begun = experiment_of(case, find_target(f"{file}:{function}", "softmax"))
-    with ParallelWork(partial(run_trial, begun, trial, str(file), file, [])) as fork:
+    with ParallelWork(partial(run_trial, begun, str(file), file, [], trial)) as fork:
         came = fork.answer(60)
     assert (came.failure, came.matches) == (failure, not failure)
 
