@@ -19,9 +19,15 @@ interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="only the int
 K = Diagnosis("load/k", "S1", "reads other elements of k", 1.0, (), (Where("a.py", 9, "k", kernel="backward"),))
 DO = Diagnosis("outside/dO", "M3", "loads outside dO", 1.0, (), (Where("a.py", 8, "do", kernel="backward"),), also=True)
 MASK = Diagnosis("tail/dQ", "M3", "the tail", 1.0, also=True)
-NUMBERS = {
-    "contiguous": (("forward", (160, 8, 1)), ("backward", (20, 2))),
-    "distinct": (("forward", (331, 17, 2)), ("backward", (20, 2))),
+
+
+def calls(**numbers):
+    return tuple(SimpleNamespace(name=name, numbers=of) for name, of in numbers.items())
+
+
+CALLS = {
+    "contiguous": calls(forward=(160, 8, 1), backward=(20, 2)),
+    "distinct": calls(forward=(331, 17, 2), backward=(20, 2)),
 }
 STRIDES = {"contiguous": (160, 8, 1), "distinct": (331, 17, 2)}
 
@@ -38,7 +44,7 @@ def runs(first="match", second="mismatch"):
 
 
 def test_the_kernels_that_misread_are_given_no_stride():
-    made = with_contiguous(Reasons((K, DO)), runs(), NUMBERS)
+    made = with_contiguous(Reasons((K, DO)), runs(), CALLS)
     (cause,) = made.causes
     assert cause.fault == "layout/contiguous"
     assert cause.summary == "no stride of k and dO reaches backward: they are taken for contiguous"
@@ -49,19 +55,19 @@ def test_the_kernels_that_misread_are_given_no_stride():
 
 
 def test_another_cause_stands_beside_it_and_is_tried_by_edits():
-    made = with_contiguous(Reasons((K, DO, MASK)), runs(), NUMBERS)
+    made = with_contiguous(Reasons((K, DO, MASK)), runs(), CALLS)
     assert [one.fault for one in made.causes] == ["layout/contiguous", "tail/dQ"]
     assert not made.is_beyond_edits
 
 
 OTHERS = {
-    "its strides reach it": (Reasons((K,)), runs(), {**NUMBERS, "distinct": (("backward", (20, 17)),)}),
-    "they reach it in bytes": (Reasons((K,)), runs(), {**NUMBERS, "distinct": (("backward", (20, 34)),)}),
+    "its strides reach it": (Reasons((K,)), runs(), {**CALLS, "distinct": calls(backward=(20, 17))}),
+    "they reach it in bytes": (Reasons((K,)), runs(), {**CALLS, "distinct": calls(backward=(20, 34))}),
     "nothing was launched": (Reasons((K,)), runs(), {}),
-    "it is wrong when contiguous": (Reasons((K,)), runs("mismatch"), NUMBERS),
-    "nothing is wrong": (Reasons((K,)), runs(second="match"), NUMBERS),
-    "no address is": (Reasons((MASK,)), runs(), NUMBERS),
-    "a hypothesis predicts it": (Reasons((K,), predicted={"stride/k": None}), runs(), NUMBERS),
+    "it is wrong when contiguous": (Reasons((K,)), runs("mismatch"), CALLS),
+    "nothing is wrong": (Reasons((K,)), runs(second="match"), CALLS),
+    "no address is": (Reasons((MASK,)), runs(), CALLS),
+    "a hypothesis predicts it": (Reasons((K,), predicted={"stride/k": None}), runs(), CALLS),
 }
 
 
