@@ -208,36 +208,27 @@ def _measured(seen: Observed, step: str) -> float | None:
 
 
 def _of_steps(seen: Observed, steps: Sequence[str], words: str, factor: float) -> Hypothesis:
-    together, verb, number = " and ".join(steps), "is" if len(steps) == 1 else "are", f"{factor:.5g}"
+    """The fault that what came of some steps is so many times what is due."""
+    together, verb, number, by = " and ".join(steps), "is" if len(steps) == 1 else "are", f"{factor:.5g}", 1 / factor
     called = f"{number} = {words}" if words and words != number else number
-    why, fix = _reason(steps[0], words, factor, seen)
+    inverse = [name for name, constant in constants(seen.case).items() if abs(constant - by) < 1e-9 * abs(by)]
+    is_named = inverse and inverse[0] != f"{by:.5g}"
+    why, fix = "", f"multiply {together} by {by:.5g}" + (f" = {inverse[0]}" if is_named else "")
+    of_scale = steps[0] in ("dQ", "dK", "dS")
+    if words in ("", "-1"):
+        why, fix = (": its sign is the other", f"negate {together}") if words else ("", "")
+    elif of_scale and words in ("1/scale", "sqrt(D)") and abs(factor * seen.x.scale - 1) < _NEAR:
+        why, fix = ": the scale is missing", f"multiply {'dQ and dK' if steps[0] == 'dS' else steps[0]} by scale"
+    elif of_scale and words == "scale":
+        why, fix = ": the scale is applied twice", "apply the scale once"
+    elif words in _UNITS_FIX:
+        why = ": units of log2 and of ln are mixed"
+        if steps[0] == "LSE" and words == "ln 2" and "lse" in seen.tensors:
+            # What is given to be read may be meant so.
+            fix = "multiply LSE by log2(e) = 1.4427; if it is meant to come to base 2, check it with --lse-as log2"
     summary = f"{together} {verb} off by the factor {called} throughout{why}"
     made: dict[str, Formula] = {step: f"{step} * {factor!r}" for step in steps}
-    return Hypothesis(f"factor/{steps[0]}", "A", summary, made, fix or _undone(together, words, factor, seen))
-
-
-def _reason(step: str, words: str, factor: float, seen: Observed) -> tuple[str, str]:
-    """Why it may be, and the edit where that says it."""
-    if step in ("dQ", "dK", "dS"):
-        if words in ("1/scale", "sqrt(D)") and abs(factor * seen.x.scale - 1) < _NEAR:
-            return ": the scale is missing", f"multiply {'dQ and dK' if step == 'dS' else step} by scale"
-        if words == "scale":
-            return ": the scale is applied twice", "apply the scale once"
-    if words in _UNITS_FIX:
-        # What is given to be read may be meant so.
-        meant = "multiply LSE by log2(e) = 1.4427; if it is meant to come to base 2, check it with --lse-as log2"
-        is_given = step == "LSE" and words == "ln 2" and "lse" in seen.tensors
-        return ": units of log2 and of ln are mixed", meant if is_given else ""
-    return (": its sign is the other" if words == "-1" else ""), ""
-
-
-def _undone(together: str, words: str, factor: float, seen: Observed) -> str:
-    """The edit that undoes a factor that has a name: what came is so many times what is due."""
-    if words in ("", "-1"):
-        return f"negate {together}" if words else ""
-    by = f"{1 / factor:.5g}"
-    known = [other for other, constant in constants(seen.case).items() if abs(constant * factor - 1) < 1e-9]
-    return f"multiply {together} by {by}" + (f" = {known[0]}" if known and known[0] != by else "")
+    return Hypothesis(f"factor/{steps[0]}", "A", summary, made, fix)
 
 
 def _of_scores(seen: Observed, others: Sequence[str], words: str, factor: float) -> Hypothesis:
