@@ -20,7 +20,7 @@ from ..model.mechanisms import gathered
 from ..model.memory_finding import Group, MemoryFinding, grouped
 from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
-from ..source.text import SourceLine, python_source
+from ..source.text import SourceLine, python_file
 from ..source.triton_source import Function, call_tree, is_jit
 
 if TYPE_CHECKING:
@@ -187,11 +187,8 @@ def _calls(value: ast.expr, *names: str) -> bool:
 
 def _cast_in(file: str, dtype: str) -> list[SourceLine]:
     """The casts in what a file assigns; none of a file that is not Python's."""
-    try:
-        source = python_source(file, Path(file).read_text())
-        given = [node for node in ast.walk(source.tree) if isinstance(node, ast.Assign)]
-    except (OSError, SyntaxError, ValueError):
-        return []
+    source = python_file(file)
+    given = [node for node in ast.walk(source.tree) if isinstance(node, ast.Assign)]
     return [source.line_of(cast, "") for statement in given for cast in _casts(statement, dtype)]
 
 

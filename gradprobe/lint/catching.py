@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ..frontends.triton.launches import launching_through, one_configuration, storage_of
+from ..frontends.triton.launches import constants_of, launching_through, one_configuration, storage_of, tensors_in
 from ..inputs.draw import draw, outputs_of
 from ..inputs.placement import spanned
 from ..inputs.tensor_layouts import VECTOR, Inputs, place
@@ -59,10 +59,13 @@ class HostLaunch:
     """None of a CUDA kernel: those are not read."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """What each parameter of a Triton kernel was given, or has by default."""
-    constants: frozenset[str] = frozenset()
-    """The parameters under tl.constexpr."""
     spot: SourceLine | None = None
     """The host's line; None where no file has it."""
+
+    @property
+    def constants(self) -> frozenset[str]:
+        """The parameters under tl.constexpr."""
+        return constants_of(self.function.plain) if self.function is not None else frozenset()
 
 
 @dataclass(frozen=True)
@@ -235,8 +238,7 @@ def _launch(function: Function, positional: tuple[Any, ...], words: Mapping[str,
     given = {name: spec.default for name, spec in specs.items() if spec.default is not inspect.Parameter.empty}
     given |= dict(zip(specs, positional, strict=False))
     given |= {name: value for name, value in words.items() if name in specs}  # without num_warps and the like
-    constants = frozenset(name for name, spec in specs.items() if "constexpr" in str(spec.annotation))
-    return HostLaunch(function.name, function.file, function, given, constants, _host_line())
+    return HostLaunch(function.name, function.file, function, given, _host_line())
 
 
 def _host_line() -> SourceLine | None:
@@ -259,7 +261,4 @@ def _is_host(module: str) -> bool:
 
 def tensor_in(value: Any) -> Tensor | None:
     """The tensor that an argument is, or that a descriptor describes."""
-    import torch
-
-    value = getattr(value, "base", value)
-    return value if isinstance(value, torch.Tensor) else None
+    return None if isinstance(value, tuple) else next((tensor for _, tensor, _ in tensors_in(value)), None)

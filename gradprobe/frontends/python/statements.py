@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from ...source.text import python_file
 from ..interface import Source
 
 # Statements of a helper that makes a mask up to which all are told.
@@ -21,7 +21,7 @@ class _Line:
     """A line of a file, and the innermost function around it; nothing of a file that cannot be read."""
 
     def __init__(self, file: str, line: int) -> None:
-        self.file, self.number, self.tree = file, line, _tree(file)
+        self.file, self.number, self.tree = file, line, python_file(file).tree
         around = [each for each in _all(self.tree, ast.FunctionDef) if self._is_in(each)]
         self.function: ast.AST = max(around, key=lambda each: each.lineno, default=self.tree)
         self.nodes = [each for each in _all(self.function, ast.stmt | ast.expr) if self._is_in(each)]
@@ -75,7 +75,7 @@ class PythonSource(Source):
         yield from (each.lineno for each in used if isinstance(each.value, ast.Name) and each.lineno != line)
 
     def grids(self, kernel: str) -> Iterator[int]:
-        for call in _launches(_tree(self.file)):
+        for call in _launches(python_file(self.file).tree):
             if _callee(call) == kernel:
                 yield call.lineno
                 yield from (each.lineno for each in _Line(self.file, call.lineno).behind(_names(call.func)))
@@ -146,11 +146,3 @@ def _all(tree: ast.AST, kind: Any) -> list[Any]:
 @functools.lru_cache(maxsize=4096)  # each function of a file is asked for many lines
 def _walked(tree: ast.AST) -> list[ast.AST]:
     return [*ast.walk(tree)]
-
-
-@functools.lru_cache(maxsize=8)
-def _tree(file: str) -> ast.AST:
-    try:
-        return ast.parse(Path(file).read_text(errors="replace"))
-    except (OSError, SyntaxError, ValueError):
-        return ast.Module([], [])
