@@ -42,13 +42,8 @@ class Audit:
     opinions: tuple[Opinion, ...] = ()
 
     @property
-    def misshapen(self) -> Mapping[str, tuple[int, ...]]:
-        """The results of another shape than the axes of their names."""
-        return self.attempt.misshapen
-
-    @property
     def is_right(self) -> bool:
-        return not self.misshapen and all(run.matches for run in self.runs)
+        return not self.attempt.misshapen and all(run.matches for run in self.runs)
 
 
 def audit(

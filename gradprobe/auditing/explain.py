@@ -137,7 +137,7 @@ class _Search:
             sights = [Sight(value.at, Form("S", "bhmn", value.array, "S"), mask=name) for name in self._masks(hidden)]
         else:
             matches = self._library.matches(value.array, _TOLERANCES.get(value.dtype, _COARSE))
-            sights = [Sight(value.at, one.form, one.factor) for one in matches]
+            sights = [Sight(value.at, *match) for match in matches]
         self._sights += sights
         role = role_of(value.at.name)
         if value.at.name and sights:
@@ -147,8 +147,8 @@ class _Search:
             self.strange.pop(variable, None)
             if not sights and np.isfinite(value.array).all() and value.array.any():
                 self.strange[variable] = value.at
-        for match in matches:
-            self._follow(value, match)
+        for form, factor in matches:
+            self._follow(value, form, factor)
 
     def _masks(self, hidden: NDArray[np.bool_]) -> Iterator[str]:
         """Which masks hide so."""
@@ -156,14 +156,14 @@ class _Search:
             if hidden.shape[-2:] == mask.shape[-2:] and (hidden == ~mask[0, 0]).all():
                 yield name
 
-    def _follow(self, value: Value, match: Match) -> None:
+    def _follow(self, value: Value, form: Form, factor: float) -> None:
         """Adds what follows from a wrong form, once it is seen; and from delta, or dP, times a factor."""
-        form, formulas = match.form, self._formulas
+        formulas = self._formulas
         wrong = tuple(one for one in form.rewrites if one.mistake)
-        if form.kind in ("delta", "dP") and not form.mistakes and not _is(abs(match.factor), 1.0):
-            came = f"{form.kind} is {self._by(match.factor)} of what is due"
+        if form.kind in ("delta", "dP") and not form.mistakes and not _is(abs(factor), 1.0):
+            came = f"{form.kind} is {self._by(factor)} of what is due"
             mistake = Mistake(form.kind, f"{form.kind.lower()}/factor", came)
-            wrong = (Rewrite(form.kind, formulas.right[form.kind] * match.factor, mistake),)
+            wrong = (Rewrite(form.kind, formulas.right[form.kind] * factor, mistake),)
             self._sights.append(Sight(value.at, replace(form, mistakes=(mistake,))))
         elif form.kind not in ("P", "O", "dP", "delta", "dS"):
             return
@@ -191,25 +191,21 @@ class _Search:
         if self._narrow is not None and self._is_coarse(name, array):
             came = f"it computes in {self._narrow.dtype}, and has its rounding errors"
             return [Located(Mistake("", "precision", came, "compute in float64"), self._narrow.at)]
-        others = list[Form]()
-        own = list[Match]()
-        for match in self._library.matches(array, _TOLERANCES["float32"]):
-            if match.form.kind == name:
-                own.append(match)
-            elif match.form.kind or match.form.product is not None:
-                others.append(match.form)
+        own, others = list[Match](), list[Form]()
+        for form, factor in self._library.matches(array, _TOLERANCES["float32"]):
+            if form.kind == name:
+                own.append((form, factor))
+            elif form.kind or form.product is not None:
+                others.append(form)
         if own:
-            form, factor = min(own, key=lambda one: not _is(one.factor, 1.0))
-            by_factor = [] if _is(factor, 1.0) else [self._of_factor(name, factor)]
-            return self.located(form) + by_factor
+            form, factor = min(own, key=lambda one: not _is(one[1], 1.0))
+            return self.located(form) + ([] if _is(factor, 1.0) else [self._of_factor(name, factor)])
         return [*self.located(others[0]), self._of_other(name, others[0])] if others else []
 
     def _is_coarse(self, name: str, array: Array) -> bool:
         """Whether a result is right to 16 bits."""
-        for match in self._library.matches(array, _COARSE):
-            if match.form.kind == name and not match.form.mistakes and abs(match.factor - 1) < _COARSE:
-                return True
-        return False
+        matches = self._library.matches(array, _COARSE)
+        return any(form.kind == name and not form.mistakes and abs(by - 1) < _COARSE for form, by in matches)
 
     def _of_factor(self, name: str, factor: float) -> Located:
         scale, at = self._x.scale, self._first(name, factor)
@@ -274,7 +270,6 @@ def _is(factor: float, known: float) -> bool:
 def _constants(x: Attention) -> dict[str, float]:
     """Factors that have a name."""
     log2e, length, d = math.log2(math.e), x.n_query, x.q.shape[-1]
-    scaled = {"scale": x.scale, "1/scale": 1 / x.scale, "scale^2": x.scale**2, "scale * log2(e)": x.scale * log2e}
-    sizes = {f"1/{length} (the length)": 1 / length, f"1/{d} (the head dim)": 1 / d}
-    sizes |= {f"1/{x.n_heads} (the heads)": 1 / x.n_heads, f"1/{x.n_batch} (the batches)": 1 / x.n_batch}
-    return {"-1": -1.0, "1/2": 0.5, "2": 2.0, "ln 2": 1 / log2e, "log2(e)": log2e} | scaled | sizes
+    found = {"-1": -1.0, "scale": x.scale, "1/scale": 1 / x.scale, "scale^2": x.scale**2}
+    found |= {"log2(e)": log2e, "ln 2": 1 / log2e, "scale * log2(e)": x.scale * log2e}
+    return found | {f"1/{length} (the length)": 1 / length, f"1/{d} (the head dim)": 1 / d}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,12 +16,8 @@ HIDDEN = -1e4
 FEWEST = 4
 
 
-class Match(NamedTuple):
-    """An array as a form."""
-
-    form: Form
-    factor: float
-    """By which the form's values are multiplied."""
+Match = tuple[Form, float]
+"""A form, and the factor that it is multiplied by."""
 
 
 class FormLibrary:
@@ -61,7 +56,7 @@ class FormLibrary:
         for at in np.flatnonzero(may):
             factor = float(products[at] / norms[at] ** 2)
             if np.abs(flat - factor * rows[at]).max() <= tolerance * np.abs(flat).max():
-                found.setdefault(id(forms[at]), Match(forms[at], factor))
+                found.setdefault(id(forms[at]), (forms[at], factor))
         return sorted(found.values(), key=_simplest)
 
     def _shelf(self, shape: tuple[int, ...]) -> tuple[list[Form], Array]:
@@ -127,5 +122,5 @@ def _finite(array: Array) -> Array:
 
 def _simplest(match: Match) -> tuple[int, bool, bool]:
     """The order of what an array may be: few mistakes first, and last among them that there is no softmax at all."""
-    mistakes = match.form.mistakes
-    return len(mistakes), not match.form.kind, any(mistake.key == "softmax/scores" for mistake in mistakes)
+    form, mistakes = match[0], match[0].mistakes
+    return len(mistakes), not form.kind, any(mistake.key == "softmax/scores" for mistake in mistakes)

@@ -131,7 +131,7 @@ def _elsewhere(audit: Audit, located: Located) -> tuple[Where, ...]:
 def known_of(audit: Audit) -> tuple[str, ...]:
     """What is known of results that no mistake explains."""
     explanation, found = audit.explanation, list[str]()
-    for name, shape in audit.misshapen.items():
+    for name, shape in audit.attempt.misshapen.items():
         found.append(f"what it returns as {name} has the shape {list(shape)}")
     if explanation is None or not explanation.unexplained:
         return tuple(found)

@@ -248,7 +248,7 @@ class _Search:
                 continue
             for adaptation in self._free(_of_a_refusal(fit.problem.case, self._problem.target), fit):
                 if self._runs >= _MOST_RUNS:
-                    return None
+                    break
                 came = self._tried(fit, adaptation.options)
                 was = f"{adaptation.about} was refused ({_short(why)})"
                 further = fit.also(came.problem, adaptation, f"{was}: it runs with {adaptation.flags}, found by trying")
