@@ -102,7 +102,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("ranks", "sharded/rank_reasons", ("sharded/rank_reasons", "sharded/blocks", "sharded/steps")),
     Mechanism("cost", "pipeline/cost", ("pipeline/cost",)),
     Mechanism("fit", "pipeline/fit", ("pipeline/fit",)),
-    Mechanism("misreading", "pipeline/misreading", ("pipeline/misreading",)),
+    Mechanism("misreading", "pipeline/fit", functions=("refuse_misreading",)),
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases",)),
     Mechanism("front-end", "probing/compilation", ("probing/compilation", "frontends/triton/lowering")),
     Mechanism("audit/explain", "auditing/explain", tuple(f"auditing/{name}" for name in (

@@ -6,18 +6,22 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..inputs.options import flags
 from ..model.assignment import in_words, missing
 from ..model.case import ADDITIVE, BOOLEAN, LOG2, NUMBER, Case, ranked
 from ..model.failures import Failure, Refusal, TargetFailure, UsageFailure
 from ..model.mechanisms import door
-from ..numerics.evidence import LayoutRun
+from ..numerics.evidence import LayoutRun, Measured
 from ..probing.experiment import experiment_of
 from ..probing.runs import RunRecord, records_of
+from ..reference import Tile, evaluate
 from ..targets.find import Target
 from .resolve import Problem
+
+if TYPE_CHECKING:
+    from ..inputs.saved import Saved
 
 # Many kernels take powers of two alone; many take no length that ends inside a block, of up to 256.
 _HEAD_DIMS = (32, 64, 128)
@@ -38,6 +42,10 @@ _MEANINGS = frozenset({"shapes", "bias_axes", "bias_rank", "mask_axes", "mask_ra
 # Runs of the target that a search may take; most of them end with a refusal, before any kernel has run.
 _MOST_RUNS = 40
 _LONGEST_WORDS = 160
+# Of a file's inputs: O of another reading differs by about its own size; the roundings of 16-bit kernels by a hundredth
+# of it. q, k, v and do must be all there is, so that their axes may be swapped.
+_ALIKE = 0.02
+_OTHER_INPUTS = ("bias", "seqlens", "mask", "alibi", "sinks", "keep", "cu_seqlens_q", "tau")
 # The intermediates by which a meaning is judged: O, which nothing of the backward enters; else the gradients.
 _TELLING = (("O",), ("dQ", "dK", "dV"))
 
@@ -322,3 +330,29 @@ def _about(refusal: Failure) -> str:
 def _short(failure: Failure) -> str:
     said = re.sub(r"^target .*? raised (\w+) \([^()]*\)|^target '.*?' ", r"\1", str(failure))
     return said if len(said) <= _LONGEST_WORDS else said[:_LONGEST_WORDS] + "..."
+
+
+@door("misreading")
+def refuse_misreading(measured: Measured | None, saved: Saved, target: Target) -> None:
+    """Does nothing where O is right as the inputs were read, or wrong as [B, L, H, D] too.
+
+    Args:
+        measured: the first run that is wrong, by its own results; None where there is none.
+
+    Raises:
+        TargetFailure: O is wrong as the inputs were read, and right as they may be read as well.
+    """
+    if measured is None or "O" not in measured.trace.values or not measured.comparison.findings["O"].mismatched:
+        return
+    x, o = measured.x, measured.trace.values["O"].transpose(1, 2)
+    has_others = "o" in saved.values or any(getattr(x, name) is not None for name in _OTHER_INPUTS)
+    if has_others or x.q.shape[2] % x.k.shape[2]:
+        return
+    x = replace(x, **{name: getattr(x, name).transpose(1, 2) for name in ("q", "k", "v", "do")})
+    expected = evaluate(x, Tile(0, slice(0, 1), slice(0, x.n_query)))["O"]
+    if bool((o[0, :1].double() - expected).abs().max() <= _ALIKE * expected.abs().max()):
+        raise TargetFailure(
+            f"O of target {target.name!r} is wrong as its inputs were read, and right where they are [B, L, H, D]; "
+            "the order here is [B, H, L, D]",
+            "keep them with --order blhd, and check it with --shapes blhd",
+        )

@@ -73,7 +73,7 @@ def run_check(
             if beyond:
                 report, problem = with_second_cases(report, problem, tick, told, budget)
         if problem.saved is not None:
-            from .misreading import refuse_misreading
+            from .fit import refuse_misreading
 
             wrong = report.failing[0].measured if report.failing else None
             refuse_misreading(wrong, problem.saved, problem.target)
