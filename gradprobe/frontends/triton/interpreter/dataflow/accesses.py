@@ -86,7 +86,7 @@ class IndexedAccesses:
     def stored(self, access: Access) -> None:
         """Notes what a store, or an atomic, wrote."""
         value, behind = access.value, slice_of(access.pointers)
-        tile, site, is_atomic = Tile.of(value), self.flow.site_of(access), not access.is_store
+        tile, site, is_atomic = Tile.of(value), self.flow.site_of(access), access.kind == "atomic"
         if tile is None and ((value.data == value.data.flat[0]) | (value.data != value.data)).all():
             self.flow.empty.update({view.low: site for view, _, _ in _parts_of_tensors(access)})
         if tile is None:

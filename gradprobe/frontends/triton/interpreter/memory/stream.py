@@ -181,11 +181,6 @@ class Access:
     is_exchange: bool = False
     """Whether it is an atomic that locks are made of."""
 
-    @property
-    def is_store(self) -> bool:
-        """Whether it is a plain one, whose value is what it leaves."""
-        return self.kind == "store"
-
     @functools.cached_property
     def parts(self) -> list[tuple[View | None, Array, Array]]:
         """(view, flat numbers of the lanes, addresses) for each tensor that is accessed; None for one not known."""
