@@ -7,36 +7,16 @@ from typing import TYPE_CHECKING
 
 from ..inputs.draw import coarser_than
 from ..inputs.guard_bands import Breach
-from ..model.memory_finding import DTYPE, GUARD, OUTSIDE, UNWRITTEN, MemoryFinding
+from ..model.memory_finding import DTYPE, GUARD, UNWRITTEN, MemoryFinding
 from ..runtime.trace import Trace, dtype_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..frontends.triton.interpreter.memory.memory_watch import AccessFinding
-
 
 def of_breach(breach: Breach) -> MemoryFinding:
     """A guard band that was written."""
     return MemoryFinding(GUARD, breach.tensor, breach.sentence, access="store", lanes=breach.count)
-
-
-def of_access(finding: AccessFinding) -> MemoryFinding:
-    """An access that the interpreter's watch found."""
-    place, wraps, rest = finding.place, finding.spot.wrapped is not None, finding.rest
-    where = (finding.kernel, place.file, place.line, place.code)
-    return MemoryFinding(
-        finding.kind,
-        finding.tensor,
-        finding.sentence(),
-        *where,
-        access=finding.access,
-        lanes=finding.lanes,
-        wraps=wraps,
-        allocated=finding.allocated,
-        runs_on=finding.kind == OUTSIDE and finding.runs_on,
-        rest=(rest[0], rest[1].file, rest[1].line) if rest else ("", "", 0),
-    )
 
 
 def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[MemoryFinding]:

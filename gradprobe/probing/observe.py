@@ -19,7 +19,7 @@ from ..model.assignment import OUTPUTS
 from ..model.failures import Failure, KernelStopped, TargetFailure
 from ..model.mechanisms import gathered
 from ..model.memory_finding import MemoryFinding
-from ..numerics.memory_findings import of_access, of_breach, of_dtypes
+from ..numerics.memory_findings import of_breach, of_dtypes
 from ..runtime.allocations import Allocations
 from ..runtime.changes import InputsBefore, Steps, Writer, written_by
 from ..runtime.run import Outcome, run_target
@@ -122,7 +122,7 @@ def observe(
         given.restore()
         outcome, watch, bands = run()
     breaches = [*guards.breaches(), *(bands.breaches(dict(outcome.storages)) if bands else ())]
-    memory = gathered("memory", partial(map, of_access), watch.findings) if watch else []
+    memory = gathered("memory", iter, [found.finding for found in watch.findings]) if watch else []
     memory += gathered("memory/cuda", iter, outcome.findings)
     memory += gathered("memory/bands", partial(map, of_breach), breaches)
     memory += outcome.shared

@@ -13,7 +13,7 @@ from triton.runtime import interpreter as shipped
 
 from .....inputs.memory import Array, Marks, Unwritten
 from .....model.assignment import OUTPUTS
-from .....model.memory_finding import MISALIGNED, OUTSIDE, RACE, UNWRITTEN
+from .....model.memory_finding import MISALIGNED, OUTSIDE, RACE, UNWRITTEN, MemoryFinding
 from .....source.text import SourceLine
 from .stream import Access, CodeLine, Launch, Program, Stream, Watcher, places
 from .views import AddressSpot, View, bracketed, counted
@@ -82,6 +82,19 @@ class AccessFinding:
     @property
     def place(self) -> SourceLine:
         return self.places[0]
+
+    @property
+    def finding(self) -> MemoryFinding:
+        """The same as a report tells it."""
+        place, rest = self.place, ("", "", 0)
+        if self.rest is not None:
+            rest = self.rest[0], self.rest[1].file, self.rest[1].line
+        where = (self.kernel, place.file, place.line, place.code)
+        return MemoryFinding(
+            self.kind, self.tensor, self.sentence(), *where, access=self.access, lanes=self.lanes,
+            wraps=self.spot.wrapped is not None, allocated=self.allocated,
+            runs_on=self.kind == OUTSIDE and self.runs_on, rest=rest,
+        )  # fmt: skip
 
     def sentence(self) -> str:
         """What happened, where, and how often; without a full stop."""
