@@ -14,8 +14,6 @@ from ..numerics.tally import Finding
 
 # The kind of a diagnosis that says: this is wrong, and what it is made of is right.
 VALUE = "value"
-# What is said of a value that an operation makes wrong which should leave it as it is.
-SPOILT = "is right before it and wrong after it"
 
 
 class Table:
@@ -71,7 +69,7 @@ class Table:
         found = [pair for name in told.says_wrong for pair in self._findings.get(name, ())]
         is_right = all(finding.status == MATCH for _, finding in found)
         if any(at for at, _ in found):
-            is_right &= any(SPOILT in said for said in told.evidence)
+            is_right &= not set(told.says_right).isdisjoint(told.says_wrong)
         later = [name for name in reached(told.says_wrong, self._family) if name not in told.says_wrong]
         later = [name for name in later if any(of.status == MISMATCH for of in self._of(name, ""))]
         if not found or not is_right or not later:

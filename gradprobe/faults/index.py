@@ -146,8 +146,8 @@ def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypot
         read, words = tensor, ["key" if axis == "n" and "m" in axes else AXES[axis] for axis in missing]
         for axis in missing:
             read = read.narrow(axes.index(axis), 0, 1).expand_as(tensor)
-        first, every = " and ".join(f"{each} 0" for each in words), " and ".join(words)
-        summary = f"{title(name)} of {first} is read in every {every}: that term of its index is missing"
+        first, every = " 0 and ".join(words), " and ".join(words)
+        summary = f"{title(name)} of {first} 0 is read in every {every}: that term of its index is missing"
         yield reading(seen, name, read, f"index/{name}-{'-'.join(words)}", "S3", summary, axes=missing)
 
 
@@ -157,14 +157,13 @@ def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypo
     letter = next((axis for axis in "hg" if axis in axes), "")
     if not letter or tensor.shape[at := axes.index(letter)] == 1:
         return
-    count = tensor.shape[at]
-    heads = torch.arange(count, device=tensor.device)
-    ways = [("next-head", "the next head", (heads + 1) % count)]
-    if letter == "h" and 1 < case.kv_heads < case.heads:
-        group = case.heads // case.kv_heads
-        ways.append(("kv-head", "the head that has its key head's number", heads // group))
-        ways.append(("kv-head-remainder", "head h % kv_heads", heads % case.kv_heads))
-    ways += [(f"head-mod-{n}", f"head h % {n}", heads % n) for n in (2, 4, 8, 16) if n < count]
+    count, key_heads = tensor.shape[at], case.kv_heads
+    h = torch.arange(count, device=tensor.device)
+    ways = [("next-head", "the next head", (h + 1) % count)]
+    if letter == "h" and 1 < key_heads < case.heads:
+        ways.append(("kv-head", "the head that has its key head's number", h * key_heads // case.heads))
+        ways.append(("kv-head-remainder", "head h % kv_heads", h % key_heads))
+    ways += [(f"head-mod-{n}", f"head h % {n}", h % n) for n in (2, 4, 8, 16) if n < count]
     for tail, words, index in ways:
         fault, summary = f"index/{name}-{tail}", f"{title(name)} of {words} is read"
         yield reading(seen, name, tensor.index_select(at, index), fault, "S3", summary, axes=letter)

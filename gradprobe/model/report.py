@@ -171,7 +171,8 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     says_wrong: tuple[str, ...] = ()
     """The intermediates of which it says that one or more are wrong by themselves; empty where it says none."""
     says_right: tuple[str, ...] = ()
-    """The intermediates of which it says that they, and all that they are made of, are right."""
+    """The intermediates of which it says that they, and all that they are made of, are right; of what it says is wrong
+    too, that it is right up to the line."""
 
     @property
     def kind(self) -> str:

@@ -96,6 +96,6 @@ def test_a_hypothesis_about_what_was_exported_right_gives_way_to_one_that_agrees
 
 
 def test_a_value_that_a_kernel_spoils_after_it_was_seen_is_told_with_what_that_makes_wrong():
-    spoilt = structs.replace(value("dP", "one"), evidence=("one, line 7: dP is right before it and wrong after it",))
+    spoilt = structs.replace(value("dP", "one"), says_right=("dP",))
     (told,) = table({"dQ": MATCH}, one={"P": MATCH, "dP": MATCH, "dS": MISMATCH}).agreeing([spoilt])
     assert (told.fault, told.says_wrong) == ("value/dS", ("dS",))

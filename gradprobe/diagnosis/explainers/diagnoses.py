@@ -60,7 +60,11 @@ def _diagnosis(group: Sequence[Suspect], family: str) -> Diagnosis:
     beside = [line for one, place in zip(group, where, strict=True) for line in _beside(one, place)]
     # A line has the last of its notes, in the first of its places.
     lines = {(place.file, place.line): place for place in (*where, *beside, *where)}
-    is_value, slug = first.kind == "value", re.sub(r"[^\w]+", "-", first.name).strip("-")
+    # What is right before the operation and wrong after it, it says both of.
+    says_wrong = entered_by(first.name) if first.kind == "value" else ()
+    says_right = parents_of(first.name, family) if first.kind == "value" else ()
+    says_right += says_wrong if any(one.is_spoilt for one in group) else ()
+    slug = re.sub(r"[^\w]+", "-", first.name).strip("-")
     return Diagnosis(
         f"{first.kind}/{slug or 'result'}",
         _KINDS[first.kind].fault_class,
@@ -70,8 +74,8 @@ def _diagnosis(group: Sequence[Suspect], family: str) -> Diagnosis:
         tuple(lines.values()),
         reached=next(filter(None, map(_reached, group)), None),
         seen=f"seen in {where[0].kernel}, {first.extent}",
-        says_wrong=entered_by(first.name) if is_value else (),
-        says_right=parents_of(first.name, family) if is_value else (),
+        says_wrong=says_wrong,
+        says_right=says_right,
     )
 
 

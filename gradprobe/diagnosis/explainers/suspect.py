@@ -49,6 +49,8 @@ class Suspect:
     """These indices: the one that it should reach, and the one that it does, below 0 outside the tensor."""
     is_open: bool = False
     """Whether it is right where rows see keys, not masked where they do not, and summed over."""
+    is_spoilt: bool = False
+    """Of a value, whether it is right before the operation, which should leave it as it is."""
 
 
 def share(count: int, total: int, noun: str) -> str:

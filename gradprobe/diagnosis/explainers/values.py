@@ -13,7 +13,6 @@ from ...frontends.triton.interpreter.dataflow import CASTS, Node, Site, behind
 from ...frontends.triton.interpreter.memory.stream import places
 from ...model.intermediates import AXIS_WORDS, MATRIX_OF, PRODUCTS, in_place_of, made_of
 from ...model.number import in_words, spans
-from ..agreement import SPOILT
 from ..follow import STORED, FollowedRun
 from .misread import is_loaded
 from .sums import are_partial, pairs, partly
@@ -67,13 +66,17 @@ def _wrong(run: FollowedRun, tiles: _Tiles, extent: str) -> Suspect | None:
         return partly(node, extent)
     # What is summed over as it is was to be masked before.
     is_open = node.role is not None and node.role.is_open and node is not used_by
+    is_spoilt = False
     if node.role is not None and node.role.is_by_row:
         name, reason = _of_rows(run, sorted({node for node, _ in tiles}, key=lambda one: one.number))
+    elif is_open or node.is_known:
+        reason = _of_summed(node, used_by)
     else:
-        reason = _of_summed(node, used_by) if is_open or node.is_known else _of_value(node, name)
+        reason = _of_value(node, name)
+        is_spoilt = bool(name) and name in _known(node)
     beside = (*dict.fromkeys(_entering(run, node)), *([used_by.site.lines] if is_open else []))
     lines = blamed(site, run.right.keys() - {site})
-    return Suspect("value", name, site, lines, reason, extent, beside=beside, is_open=is_open)
+    return Suspect("value", name, site, lines, reason, extent, beside=beside, is_open=is_open, is_spoilt=is_spoilt)
 
 
 def _masked(run: FollowedRun, node: Node, extent: str) -> Suspect | None:
@@ -235,10 +238,15 @@ def _rescales(run: FollowedRun, node: Node) -> bool:
 # --- in words
 
 
+def _known(node: Node) -> list[str]:
+    """What those of its operands are that are right."""
+    return [operand.role.name for operand in node.operands if operand.role is not None and operand.name]
+
+
 def _of_value(node: Node, name: str) -> str:
+    if name and name in _known(node):
+        return f"{name} is right before it and wrong after it"
     known = [operand.role for operand in node.operands if operand.role is not None and operand.name]
-    if name and name in [role.name for role in known]:
-        return f"{name} {SPOILT}"
     right = " and ".join(dict.fromkeys(role.formula for role in known))
     is_wrong = f"is not {name}" if name else "is no intermediate, nor a step to one"
     if not right:
