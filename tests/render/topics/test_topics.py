@@ -38,7 +38,7 @@ def _words_of_faults():
         for file in ("auditing/told.py", "sharded/rank_reasons.py", "diagnosis/edits/tried.py")
     ]
     found |= {word for text in told for word in re.findall(r'f?"(reference|ring|edit)/', text)}
-    return found | set(diagnoses._KINDS) | {word for word, _ in lines._KINDS.values()}
+    return found | set(diagnoses._KINDS) | {word for word, *_ in lines._KINDS.values()}
 
 
 def test_every_fault_that_a_diagnosis_can_name_is_explained():
@@ -51,7 +51,7 @@ def test_every_fault_that_a_diagnosis_can_name_is_explained():
 
 
 def test_every_class_of_a_diagnosis_is_explained():
-    classes = {*(kind.fault_class for kind in diagnoses._KINDS.values()), *(one for _, one in lines._KINDS.values())}
+    classes = {*(kind.fault_class for kind in diagnoses._KINDS.values()), *(one for _, one, _ in lines._KINDS.values())}
     classes |= {"S2", "I64", "M1", "N1", "DRP", "ACC", "ATUNE", "COMP", "RING"}
     for one in classes:
         found = topics_of(one.lower())
