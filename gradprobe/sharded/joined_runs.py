@@ -11,6 +11,8 @@ from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import AS_SAVED
 from ..model.case import Case
 from ..model.failures import TargetFailure
+from ..model.intermediates import MATRICES
+from ..model.number import listed
 from ..probing.experiment import Experiment
 from ..probing.observe import Execution
 from ..runtime.run import Outcome
@@ -90,9 +92,12 @@ def _whole(shards: Shards, traces: Sequence[Trace]) -> Trace:
     """The results of all ranks as those of one target.
 
     Raises:
-        TargetFailure: not every rank returned the same intermediates.
+        TargetFailure: not every rank returned the same intermediates, or one returned what has all keys.
     """
     case, first = shards.case, traces[0].values
+    if whole := [name for name in MATRICES if name in first]:
+        returned = listed(whole)
+        raise TargetFailure(f"ranks return {returned}, of which none holds all keys", f"leave out {returned}")
     for number, own in enumerate(trace.values for trace in traces):
         if own.keys() != first.keys():
             came = f"rank 0 {', '.join(first)}, rank {number} {', '.join(own)}"

@@ -42,6 +42,7 @@ def assert_right(tensors, **options):
     }
     given = {"scale": tensors["q"].shape[3] ** -0.5} | tensors | options
     expected = by_autograd(**{name: widened(x) for name, x in given.items() if name not in TILES})
+    expected.pop("dAlibi", None)  # to this kernel slopes are constants
     assert actual.keys() == expected.keys()
     dtype = tensors["q"].dtype
     errors = allowed(given, expected)

@@ -55,7 +55,7 @@ def _lengths(draws: random.Random) -> dict[str, Any]:
 def test_a_right_kernel_with_any_options_matches(draws):
     name, how, options = drawn(draws)
     findings = compared(case_of("softmax", **options), how).findings
-    assert len(findings) == 9 + options.get("bias", False) + options["sinks"]
+    assert len(findings) == 9 + options.get("bias", False) + options["sinks"] + options["alibi"]
     wrong = {at: (finding.mismatched, finding.max_ratio) for at, finding in findings.items() if finding.mismatched}
     assert not wrong, f"{name}, {how}, {options} was accused of {wrong}"
 

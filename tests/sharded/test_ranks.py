@@ -42,6 +42,9 @@ _BAD = """
             dist.all_reduce(q.clone())
         return _sum(q)
 
+    def of_all_keys(q, k, v, do, *, rank):
+        return _sum(q) | {"P": q @ k.mT, "dS": q @ k.mT}
+
     def one_short(q, k, v, do, *, rank):
         found = _sum(q)
         return found if rank != 1 else {"O": found["O"]}
@@ -80,6 +83,12 @@ def test_what_keeps_ranks_from_an_end_is_told(bad, function, words):
     failure = failure_of(f"{bad}:{function}")
     assert isinstance(failure, RanksFailure)
     assert [one for one in words if one not in str(failure)] == []
+
+
+def test_ranks_that_return_matrices_of_all_keys_are_told_to_leave_them_out(bad):
+    failure = failure_of(f"{bad}:of_all_keys")
+    assert str(failure) == "ranks return P and dS, of which none holds all keys"
+    assert failure.way_out == "leave out P and dS"
 
 
 @pytest.mark.nightly

@@ -99,6 +99,8 @@ def _lazy(case: Case) -> Iterator[str]:
 
 
 def _gradients(case: Case) -> Iterator[str]:
+    if case.alibi:
+        yield "(dt,) = torch.autograd.grad(o, [t], do, retain_graph=True)"
     yield "wanted = [p, s, *leaves.values()]"
     yield "dp, ds, *found = torch.autograd.grad(o, wanted, do, allow_unused=True)"
     yield "dp = dp * seen"
@@ -106,6 +108,8 @@ def _gradients(case: Case) -> Iterator[str]:
         yield "delta = (p * dp).sum(-1)"
     yield 'results = {"LSE": lse, "P": p, "O": o, "dP": dp, "delta": delta, "dS": ds}'
     yield "results |= {GRADIENTS[name]: gradient for name, gradient in zip(leaves, found)}"
+    if case.alibi:
+        yield 'results["dAlibi"] = -(dt * (diagonal - j).abs()).sum((0, 2, 3))'
     # What nothing is said about: the LSE of a row that sees no key, and dP where none is seen.
     yield 'free = {"LSE": ~seen.any(-1).expand(lse.shape), "dP": ~seen.expand(dp.shape)}'
     yield "return {name: value.detach() for name, value in results.items() if value is not None}, free"
