@@ -52,7 +52,7 @@ def _kind(name: str) -> Mechanism:
 
 def _flow(name: str, *files: str) -> Mechanism:
     folder = "diagnosis/explainers"
-    return Mechanism(f"dataflow/{name}", f"{folder}/suspects", tuple(f"{folder}/{file}" for file in files))
+    return Mechanism(f"dataflow/{name}", "diagnosis/dataflow", tuple(f"{folder}/{file}" for file in files))
 
 
 def _behaviour(name: str) -> Mechanism:
@@ -75,7 +75,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("dataflow", "diagnosis/dataflow", (
         "frontends/triton/interpreter/dataflow", "diagnosis/dataflow", "diagnosis/follow", "diagnosis/roles",
         "diagnosis/explainers/__init__", "diagnosis/explainers/diagnoses",
-        "diagnosis/explainers/suspect", "diagnosis/explainers/suspects", "diagnosis/tolerances",
+        "diagnosis/explainers/suspect", "diagnosis/tolerances",
         "frontends/python/statements", "frontends/cuda/statements",
     )),
     Mechanism("dataflow/cuda", "diagnosis/dataflow", ("diagnosis/addresses",)),

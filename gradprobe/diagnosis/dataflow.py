@@ -8,20 +8,24 @@ made. So a diagnosis of the dataflow gives the line; a hypothesis that fits give
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from ..faults.tile import OVERWRITTEN
 from ..model.failures import Failure, fault_words
+from ..model.intermediates import SUBEXPRESSIONS
 from ..model.layout_run import INHERITED, MISMATCH
 from ..model.mechanisms import door, gathered
 from ..model.report import Diagnosis, Where
 from ..numerics.evidence import DataflowEvidence, LayoutRun, Measured
 from ..probing.experiment import Experiment
 from .explainers.diagnoses import diagnoses_of
-from .explainers.suspect import NEVER
-from .explainers.suspects import suspects
+from .explainers.misread import masked_elsewhere, misread, transposed
+from .explainers.sums import never_stored, nothing_summed, pairs
+from .explainers.suspect import NEVER, Suspect
+from .explainers.values import not_numbers, other_factors, wrong_values
 from .follow import FollowedRun, followed_run
 
 
@@ -41,16 +45,19 @@ def seen_in_dataflow(
         return watched
     try:
         if experiment.is_cuda:
-            from .addresses import misread, visited_run
+            from . import addresses
 
-            visited = visited_run(experiment, run.assigned)
-            found = gathered("dataflow/cuda", misread, visited, _wrong(run.measured)) if visited is not None else []
+            visited = addresses.visited_run(experiment, run.assigned)
+            found = (
+                gathered("dataflow/cuda", addresses.misread, visited, _wrong(run.measured))
+                if visited is not None
+                else []
+            )
             return DataflowEvidence(tuple(diagnoses_of(found, experiment.case.family)))
         if (followed := followed_run(experiment, run.assigned)) is not None:
-            followed = dataclasses.replace(followed, wrong=_wrong(run.measured))
             watched = DataflowEvidence(failures=tuple(followed.flow.failures))
             shown = None if watched.failures else read(followed)
-            seen = diagnoses_of(suspects(followed, followed.wrong), experiment.case.family)
+            seen = diagnoses_of(suspects(followed, _wrong(run.measured)), experiment.case.family)
             watched = DataflowEvidence(tuple(seen), watched.failures, shown)
     except Failure:
         return watched
@@ -62,6 +69,61 @@ def seen_in_dataflow(
 def _wrong(measured: Measured) -> tuple[str, ...]:
     findings = measured.comparison.findings.items()
     return tuple(name for name, finding in findings if finding.status in (MISMATCH, INHERITED))
+
+
+# --- what explains a run
+
+
+def _of_forward(run: FollowedRun) -> Iterator[Suspect]:
+    """What leads to a wrong O; of its gradients only what is right and never masked, which is no doing of O."""
+    if "O" in run.wrong and len(run.wrong) > 1 and (found := suspects(run, ["O"])):
+        known = {one.site for one in found}
+        values = gathered("dataflow/values", wrong_values, run)
+        yield from (*found, *(one for one in values if one.is_open and one.site not in known))
+
+
+# When one is asked, and whether any other is asked once it has spoken.
+ALONE, FIRST, BESIDE, UNSURE = "alone", "where none has spoken", "always", "where none is sure"
+EXPLAINERS: tuple[tuple[str, str, Callable[[FollowedRun], Iterator[Suspect]]], ...] = (
+    (ALONE, "dataflow/misread", transposed),  # a tile that lies across disagrees in every index: it would be misread
+    (ALONE, "dataflow/misread", misread),  # of other elements everything is wrong, and each operation right
+    (ALONE, "dataflow/misread", masked_elsewhere),  # the mask would be accused, which is right for what lies there
+    (ALONE, "dataflow/sums", never_stored),  # what is stored nowhere has no value that could be wrong
+    (ALONE, "dataflow", _of_forward),  # gradients are made of O: what they show is its doing
+    (FIRST, "dataflow/values", not_numbers),  # everything that NaN enters is wrong
+    (FIRST, "dataflow/values", wrong_values),  # a value that is wrong by itself
+    (BESIDE, "dataflow/values", other_factors),  # and a result with another constant, which no value shows
+    (
+        BESIDE,
+        "dataflow/sums",
+        pairs,
+    ),  # what is left out of a sum makes no value in it wrong
+    (UNSURE, "dataflow/sums", nothing_summed),  # where nothing at all is summed, nothing else can be seen
+    (FIRST, "dataflow/values", partial(other_factors, is_of_host=True)),  # host code may multiply yet what it makes
+)
+"""What explains a run, by mechanism, in the order in which they are asked."""
+
+# Running maxima and sums are no more of a name than none: their steps are wrong together.
+_UNTOLD = {"", *(row.name for row in SUBEXPRESSIONS if row.into == ("LSE", "O"))}
+
+
+def suspects(run: FollowedRun, wrong: Sequence[str]) -> list[Suspect]:
+    """What goes wrong by itself on the way to the results that are wrong, the first first."""
+    run, found = dataclasses.replace(run, wrong=tuple(wrong)), list[Suspect]()
+    for when, name, explain in EXPLAINERS:
+        is_sure = any(one.is_sure for one in found)
+        if (found and when == FIRST) or (is_sure and when == UNSURE):
+            continue
+        new = gathered(name, explain, run)
+        # What is left out beside another cause that is sure is not, as long as no hypothesis predicts it.
+        found += [dataclasses.replace(one, is_sure=False) for one in new] if is_sure and explain is pairs else new
+        if new and when == ALONE:
+            return new
+    # A value whose name is known says more than one that is nothing that is known.
+    return sorted(found, key=lambda one: (not one.is_sure, one.name in _UNTOLD))
+
+
+# --- beside what hypotheses name
 
 
 # What was seen in memory, at its own lines; and what the dataflow shows of addresses.
@@ -88,9 +150,9 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
     evidence = tuple(sentence for one in seen for sentence in one.evidence)
     lines = _of_each_kernel_first([where for one in seen for where in one.where])
     if first.where and (first.fault in read or first.kind in _OF_MEMORY):
-        misread = [where for one in seen if one.kind in _MISREAD for where in one.where]
+        accesses = [where for one in seen if one.kind in _MISREAD for where in one.where]
         told = {(where.file, where.line) for where in first.where}
-        lines = (*first.where, *(where for where in misread if (where.file, where.line) not in told))
+        lines = (*first.where, *(where for where in accesses if (where.file, where.line) not in told))
     elif first.kind == "stride":  # a pointer's line in the kernel comes before the accesses that it misleads
         lines = tuple(sorted(lines, key=lambda where: where.note != "its address" or where.function != ""))
     reached = None if first.misread else next((one.reached for one in seen if one.reached), None)

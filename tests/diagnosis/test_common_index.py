@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gradprobe.diagnosis.dataflow import suspects
 from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
-from gradprobe.diagnosis.explainers.suspects import suspects
 from tests.diagnosis.following import followed_edit
 from tests.planted.planting import Edit
 

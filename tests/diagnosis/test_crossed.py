@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gradprobe.diagnosis.dataflow import suspects
 from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
-from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidates import Fault, candidates_of
 from tests.diagnosis.following import followed_edit

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradprobe.diagnosis.dataflow import with_dataflow
+from gradprobe.diagnosis.dataflow import suspects, with_dataflow
 from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
 from gradprobe.diagnosis.explainers.misread import misread
 from gradprobe.diagnosis.explainers.sums import never_stored
 from gradprobe.diagnosis.explainers.suspect import Suspect
-from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.diagnosis.explainers.values import other_factors
 from gradprobe.diagnosis.follow import FollowedRun
 from gradprobe.frontends.triton.interpreter.dataflow import (
@@ -31,7 +30,7 @@ from gradprobe.frontends.triton.interpreter.dataflow import (
 )
 from gradprobe.frontends.triton.interpreter.dataflow.accesses import IndexedAccesses
 from gradprobe.frontends.triton.interpreter.dataflow.lanes import Cover
-from gradprobe.frontends.triton.interpreter.dataflow.meetings import lane_by_lane
+from gradprobe.frontends.triton.interpreter.dataflow.tracer import lane_by_lane
 from gradprobe.model.report import Diagnosis, Where
 from gradprobe.pipeline.probe import probe
 from gradprobe.source.text import SourceLine
@@ -216,23 +215,14 @@ def test_of_one_line_of_a_helper_the_calls_are_told_apart() -> None:
     assert diagnoses_of([read(20, 3)])[0].evidence == ("kernel, line 7: it is misread (3 of 9 times)",)
 
 
-@pytest.mark.parametrize(
-    ("stores", "least"),
-    [
-        ((((0, 1), (2, 3)), ((2, 3), (0, 1, 2, 3))), 0),  # keys 2 and 3 are not in dims 0 and 1
-        ((((0, 1, 2, 3), (0, 1)), ((0, 1), (0, 1, 2, 3)), ((2, 3), (0, 1, 2, 3))), 1),  # stored anew in two parts
-    ],
-)
-def test_what_is_stored_in_parts_of_the_dims_holds_what_all_parts_hold(
-    stores: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], least: int
-) -> None:
-    flow = Flow(lambda view: "", {"b": 1, "h": 1, "m": 1, "n": 4}, lambda data, lanes: None)
-    for dims, keys in stores:
+def test_of_what_is_stored_in_parts_of_the_dims_no_sum_is_known() -> None:
+    flow = Flow(lambda view: "", {"b": 1, "h": 1, "m": 1, "n": 4, "d": 4}, lambda data, lanes: None)
+    accesses, cover = IndexedAccesses(flow), Cover(0, "n", np.ones((1, 1, 4), np.int16))
+    for dims, are_known in ((range(4), True), (range(2), False), (range(4), False)):
         at = {"b": np.zeros((1, len(dims))), "m": np.zeros((1, len(dims))), "d": np.array([dims])}
-        counts = np.isin(np.arange(4), keys).astype(np.int16)[None, None]
-        lanes = Lanes({x: each.astype(np.int32) for x, each in at.items()}, {}, Cover(0, "n", counts))
-        IndexedAccesses(flow)._visit(0, lanes, is_atomic=False)
-    assert flow.visits[0].min() == least
+        lanes = Lanes({x: each.astype(np.int32) for x, each in at.items()}, {}, cover)
+        accesses._visit(0, lanes, is_atomic=False)
+        assert (0 in flow.visits) == are_known
 
 
 LOST = "dq *= 1.0\n    store_tile(dq_ptr, dq"

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradprobe.diagnosis.dataflow import suspects
 from gradprobe.diagnosis.edits.candidates_search import Search
 from gradprobe.diagnosis.edits.judge import JudgedEdit
-from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.diagnosis.follow import followed_run
 from gradprobe.model.allowance import Allowance
 from gradprobe.probing.experiment import experiment_of

@@ -5,8 +5,8 @@ from itertools import islice
 
 import pytest
 
+from gradprobe.diagnosis.dataflow import suspects
 from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
-from gradprobe.diagnosis.explainers.suspects import suspects
 from gradprobe.diagnosis.follow import followed_run
 from gradprobe.model.allowance import Allowance
 from gradprobe.model.assignment import parse_layout

@@ -175,4 +175,6 @@ def _beside_value(file: str, line: int, entering: Sequence[tuple[str, int, str]]
 
 def _beside_pairs(suspect: Suspect) -> list[tuple[str, int, str]]:
     summed = [line for chain in (suspect.lines, *suspect.beside) for line in places(chain)]
-    return [(line.file, at, LOOP) for line in summed for at in source(line.file).loops(line.line)]
+    loops = [(line.file, at, LOOP) for line in summed for at in source(line.file).loops(line.line)]
+    # What is left out may be so by where a loop begins or ends.
+    return [*loops, *((line.file, at, LOOP) for line in summed for at in source(line.file).ends(line.line))]

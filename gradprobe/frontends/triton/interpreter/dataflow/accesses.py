@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,20 @@ import numpy as np
 from .....inputs.memory import Array
 from ..memory.stream import Access
 from ..memory.views import View
+from ..operations import OF_BLOCKS, REARRANGING, Handle, Note, Operation
 from .graph import Flow, Node, StoredTile, Tile, Unplaced
 from .lanes import NOWHERE, Cover, IndexTable, Lanes, along, is_block, without_tail
-from .slices import slice_of
 
 # Elements of a storage up to which it is kept what was stored where: 64 MiB a letter.
 _LARGEST_SHADOW = 1 << 24
 _OTHER = {"m": "n", "n": "m"}
+_SLICE = "gradprobe slice"
+_NO_LINES = frozenset[int]()
+# The operations on whole numbers and pointers, whose lines belong to what they make; the others only hand lines on.
+_STEPS = (
+    "addptr add sub mul sdiv udiv srem urem and or xor shl ashr lshr minsi maxsi minui maxui make_block_ptr advance"
+)
+_HAND_ON = (*REARRANGING, "create_int_cast", "create_bitcast", "create_int_to_ptr", "create_ptr_to_int")
 
 
 class IndexedAccesses:
@@ -34,7 +42,7 @@ class IndexedAccesses:
         self._writers: dict[int, Array] = {}
         """By home, the number of the node that was stored in each element."""
         self._over: dict[int, str] = {}
-        """By home of sums, what they are over: m or n."""
+        """By home of sums, what they are over: m or n; "" where parts of the dims are stored apart: not known."""
 
     def loaded(self, result: Any, access: Access) -> None:
         """Notes what a load read."""
@@ -67,17 +75,17 @@ class IndexedAccesses:
 
     def _cover_of(self, home: int, at: Mapping[str, Array]) -> Cover | None:
         """Which rows and keys are in the sums that were stored where a tile of rows and dims was loaded."""
-        over = self._over.get(home)
+        over = self._over.get(home, "")
         letter = next((x for x in "hg" if x in at), "")
-        kept = _OTHER.get(over or "", "")
-        if over is None or not letter or not {"b", kept} <= at.keys() or not at.keys() & {"d", "e"}:
+        kept = _OTHER.get(over, "")
+        is_of_sums = over and letter and {"b", kept} <= at.keys() and at.keys() & {"d", "e"}
+        if not is_of_sums or not self._is_of_all_dims(at):
             return None
         axes = [axis for axis in (0, 1) if at[kept].ndim == 2 and along(at[kept], 1 - axis) is not None]
         if len(axes) != 1:
             return None
         batch, index, head = (at[x].max(1 - axes[0]) for x in ("b", kept, letter))
-        parts = self.flow.visited[home]
-        visits = parts[_dims(at)] if _dims(at) in parts else self.flow.visits[home]
+        visits = self.flow.visits[home]
         each = visits[batch, :, index, :] if kept == "m" else visits[batch, :, :, index]
         many = visits.shape[1] // self.flow.sizes[letter]
         own = (batch >= 0) & (index >= 0) & (np.arange(visits.shape[1])[:, None] // many == head)
@@ -109,29 +117,26 @@ class IndexedAccesses:
     def _visit(self, home: int, lanes: Lanes, is_atomic: bool) -> None:
         """Notes which pairs of a row and a key are in what was stored."""
         cover = lanes.cover
-        if cover is None or "b" not in lanes.at:
+        kept = _OTHER[cover.letter] if cover is not None else ""
+        if cover is None or not {"b", kept} <= lanes.at.keys():
             return
-        kept = _OTHER[cover.letter]
-        if kept not in lanes.at:
+        if self._over.get(home) == "" or not self._is_of_all_dims(lanes.at):
+            self._over[home] = ""
+            self.flow.visits.pop(home, None)
             return
-        touched = self._touched(home, _dims(lanes.at))
+        visits = self.flow.visits.setdefault(home, np.zeros([self.flow.sizes[x] for x in "bhmn"], np.int16))
         self._over[home] = cover.letter
         axes = [axis for axis in range(lanes.at["b"].ndim) if axis != cover.axis]
         batch, index = (lanes.at[x].max(tuple(axes)) for x in ("b", kept))
         for lane in np.flatnonzero((batch >= 0) & (index >= 0)):
             counts, b, i = cover.counts[lane], batch[lane], index[lane]
             heads = counts.any(1)
-            for visits in touched:
-                place = visits[b, :, i, :] if kept == "m" else visits[b, :, :, i]
-                place[heads] = place[heads] + counts[heads] if is_atomic else counts[heads]
+            place = visits[b, :, i, :] if kept == "m" else visits[b, :, :, i]
+            place[heads] = place[heads] + counts[heads] if is_atomic else counts[heads]
 
-    def _touched(self, home: int, dims: frozenset[int]) -> list[Array]:
-        """The visits of these dims, and of all that hold some of them."""
-        parts = self.flow.visited.setdefault(home, {})
-        if dims not in parts:
-            nothing = np.zeros([self.flow.sizes[x] for x in "bhmn"], np.int16)
-            parts[dims] = next((visits.copy() for other, visits in parts.items() if dims & other), nothing)
-        return [visits for other, visits in parts.items() if dims & other or dims == other]
+    def _is_of_all_dims(self, at: Mapping[str, Array]) -> bool:
+        """Whether a tile has no dims, or all."""
+        return all(len(np.unique(at[x][at[x] >= 0])) in (0, self.flow.sizes[x]) for x in "de" if x in at)
 
     def _letters(self, view: View) -> str:
         return self.flow.axes(view.known or view)
@@ -176,12 +181,6 @@ class IndexedAccesses:
 def _parts_of_tensors(access: Access) -> list[tuple[View, Array, Array]]:
     """For each tensor that is known: its view, the flat lanes, and their addresses."""
     return [(view, lanes, addresses) for view, lanes, addresses in access.parts if view is not None]
-
-
-def _dims(at: Mapping[str, Array]) -> frozenset[int]:
-    """Which dims a tile is of: all, or those that one of several stores writes."""
-    dims = next((at[x] for x in "de" if x in at), np.zeros(0, np.int32))
-    return frozenset(np.unique(dims[dims >= 0]).tolist())
 
 
 def _told_apart(lanes: Lanes) -> Mapping[str, Array]:
@@ -229,3 +228,53 @@ def _compare(flow: Flow, store: Unplaced, name: str, at: Mapping[str, Array]) ->
 
 def _offsets(start: int, addresses: Array, itemsize: int) -> Array:
     return (addresses.astype(np.int64) - np.int64(start)) // itemsize
+
+
+# --- slices: the lines that an address was made by, as numbers of `Flow.lines` in the `attr` of handles
+
+
+def notes_of_slices(flow: Flow) -> Iterator[tuple[str, Note]]:
+    """What is to be called after each operation by which addresses are made."""
+    yield from ((f"create_{name}", partial(_step, flow)) for name in _STEPS.split())
+    yield from ((name, _hand_on) for name in _HAND_ON)
+    yield from ((name, _of_block) for name in OF_BLOCKS)
+
+
+def _step(flow: Flow, step: Operation) -> None:
+    """Takes the line into the slice of what it made."""
+    result = step.result
+    if not isinstance(result, Handle) or result.data.dtype.kind in "iu":
+        _keep(result, slice_of(*step.args) | {flow.line()})
+
+
+def _hand_on(step: Operation) -> None:
+    found = slice_of(*step.args)
+    for each in step.results if found else ():
+        if isinstance(each, Handle):
+            _keep(each, found)
+
+
+def _of_block(step: Operation) -> None:
+    pointers, _ = step.result
+    _keep(pointers, slice_of(step.of, step.of.base, *step.of.strides, *step.args))
+
+
+def slice_of(*values: Any) -> frozenset[int]:
+    """The lines behind some handles, block pointers, or lists of them."""
+    found = _NO_LINES
+    for value in values:
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            kept = _notes(one).get(_SLICE, _NO_LINES)
+            found = found | kept if found else kept
+    return found
+
+
+def _keep(value: Any, found: frozenset[int]) -> None:
+    _notes(value)[_SLICE] = found
+
+
+def _notes(value: Any) -> dict[str, Any]:
+    """Where a handle, or the handle of a block, keeps what is noted of it; of anything else nothing is."""
+    if isinstance(value, Handle):
+        return value.attr  # type: ignore[no-any-return]
+    return vars(value) if hasattr(type(value), "materialize_pointers") else {}

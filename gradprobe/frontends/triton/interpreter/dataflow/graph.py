@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -190,8 +189,8 @@ class Flow:
     empty: dict[int, Site] = field(default_factory=dict)
     """By home, the last store of one number throughout that no load was made into."""
     nodes: list[Node] = field(default_factory=list)
-    visited: dict[int, dict[frozenset[int], Array]] = field(default_factory=dict)
-    """By home and dims, [batch, heads, rows, keys]: how often each pair is in what was stored there."""
+    visits: dict[int, Array] = field(default_factory=dict)
+    """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there, of all dims at once."""
     reached: dict[tuple[int, str], Array] = field(default_factory=dict)
     """By the number of a source and a letter but those of dims, [length] bool: the indices that it loads or stores."""
     filled: dict[int, tuple[str, Array]] = field(default_factory=dict)
@@ -202,11 +201,6 @@ class Flow:
     failures: dict[str, None] = field(default_factory=dict)
     _numbers: dict[tuple[str, Site], int] = field(default_factory=dict)
     _of_lines: dict[tuple[Line, ...], int] = field(default_factory=dict)
-
-    @property
-    def visits(self) -> dict[int, Array]:
-        """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there, in all dims."""
-        return {home: reduce(np.minimum, parts.values()) for home, parts in self.visited.items()}
 
     def attempt(self, action: Callable[..., object], *args: Any) -> None:
         """A fault of following stops no kernel."""
