@@ -9,7 +9,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from ...frontends.triton.interpreter.dataflow import CASTS, Node, Site, behind
+from ...frontends.triton.interpreter.dataflow import CASTS, Node, Role, Site, behind
 from ...frontends.triton.interpreter.memory.stream import places
 from ...model.intermediates import AXIS_WORDS, MATRIX_OF, PRODUCTS, in_place_of, made_of
 from ...model.number import in_words, spans
@@ -73,7 +73,7 @@ def _wrong(run: FollowedRun, tiles: _Tiles, extent: str) -> Suspect | None:
         reason = _of_summed(node, used_by)
     else:
         reason = _of_value(node, name)
-        is_spoilt = bool(name) and name in _known(node)
+        is_spoilt = _leaves_as_is(node, name)
     beside = (*dict.fromkeys(_entering(run, node)), *([used_by.site.lines] if is_open else []))
     lines = blamed(site, run.right.keys() - {site})
     return Suspect("value", name, site, lines, reason, extent, beside=beside, is_open=is_open, is_spoilt=is_spoilt)
@@ -238,15 +238,19 @@ def _rescales(run: FollowedRun, node: Node) -> bool:
 # --- in words
 
 
-def _known(node: Node) -> list[str]:
-    """What those of its operands are that are right."""
-    return [operand.role.name for operand in node.operands if operand.role is not None and operand.name]
+def _right_operands(node: Node) -> list[Role]:
+    return [operand.role for operand in node.operands if operand.role is not None and operand.name]
+
+
+def _leaves_as_is(node: Node, name: str) -> bool:
+    """Whether one of its operands is, rightly, what it should be itself."""
+    return bool(name) and name in [role.name for role in _right_operands(node)]
 
 
 def _of_value(node: Node, name: str) -> str:
-    if name and name in _known(node):
+    if _leaves_as_is(node, name):
         return f"{name} is right before it and wrong after it"
-    known = [operand.role for operand in node.operands if operand.role is not None and operand.name]
+    known = _right_operands(node)
     right = " and ".join(dict.fromkeys(role.formula for role in known))
     is_wrong = f"is not {name}" if name else "is no intermediate, nor a step to one"
     if not right:
