@@ -140,15 +140,13 @@ def run_target(
     result, *how = by_names or (result,)
     result = plain_results(result, subject)
     trace = read_trace(result, case, subject, outputs)
-    units = dict.fromkeys(entry.unit for entry in watch.launches)
-    left_out = [unit.source.left_out for unit in units if not unit.has_host]
     equal = [stores.sentence for stores in watch.equal_stores]
     items = result.items() if isinstance(result, Mapping) else ()
     return Outcome(
         trace,
         None,
         **named,
-        notes=(*how, *filter(None, left_out), *equal),
+        notes=(*how, *equal),
         storages={storage_of(tensor): str(name) for name, tensor in items if tensor is not None},
         findings=tuple(found.finding for found in watch.findings),
         shared=tuple(shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),

@@ -193,7 +193,7 @@ def test_types_are_taken_as_the_compiler_takes_them(every_type, kind):
     name = f"k{KINDS.index(kind)}"
     entry = every_type[name].entry
     compiled = compiled_for(entry, library_of).takes(name)
-    written = types_as_written(name, entry.unit, entry.parameters)
+    written = types_as_written(entry.unit, entry.parameters)
     assert [(t.kind, t.bytes, t.of) for t in written] == [(t.kind, t.bytes, t.of) for t in compiled]
 
 

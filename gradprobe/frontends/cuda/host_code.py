@@ -7,16 +7,15 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.failures import UsageFailure, did_you_mean
 from ...model.intermediates import title
 from ...source.parameter_names import is_stride, stride_of, tensor_of, word_of
-from .c_types import STREAM, pointed_to
 from .cuda_syntax import DeclaredFunction, Parameter
 from .host import launching_functions
+from .kernel import STREAM, pointed_to
 from .module import Launcher
 from .source import Unit, read_source
 
@@ -70,8 +69,7 @@ def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
     if name not in found:
         way_out = did_you_mean(name, found, "it has") or "gradprobe.cuda.load calls kernels from Python"
         raise UsageFailure(f"target {word!r}: {file} has no function {name} that launches kernels", way_out)
-    called = HostTarget(Launcher(Unit(source), found[name]), word)
-    return called.function(), found[name].line
+    return HostTarget(Launcher(Unit(source), found[name]), word).function(), found[name].line
 
 
 def checkable(file: Path) -> list[str]:
@@ -137,17 +135,18 @@ def _meaning(parameter: Parameter, pointers: Sequence[str]) -> Meaning | None:
     return Meaning("size", size) if size and not is_stride(name) else None
 
 
-@dataclass(frozen=True)
 class HostTarget:
     """A host function that is called with the tensors of a case."""
 
-    launcher: Launcher
-    word: str
+    def __init__(self, launcher: Launcher, word: str) -> None:
+        self.launcher, self.meanings = launcher, meanings(launcher.function, word)
+        self._name = launcher.function.name
+        self._told = "".join(self._named("size"))
+        # Of batches and heads, those that one call computes all of; told of batches alone, it takes heads for such.
+        self._whole = "bh" if "b" in self._told else "h" if "h" in self._told else ""
 
-    @cached_property
-    def meanings(self) -> Mapping[str, Meaning]:
-        """By parameter."""
-        return meanings(self.launcher.function, self.word)
+    def _named(self, kind: str) -> list[str]:
+        return [one.what for one in self.meanings.values() if one.kind == kind]
 
     def function(self) -> Any:
         """It as a Python function with the parameters of an attention's backward."""
@@ -155,11 +154,10 @@ class HostTarget:
         def backward(**given: Any) -> dict[str, Tensor]:
             return self._run(given)
 
-        used = {one.what for one in self.meanings.values() if one.kind in ("input", "scalar")}
-        names = dict.fromkeys(("q", "k", "v", "do", *sorted(used)))
+        names = dict.fromkeys(("q", "k", "v", "do", *sorted({*self._named("input"), *self._named("scalar")})))
         parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
         backward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        backward.__name__ = backward.__qualname__ = self.launcher.function.name
+        backward.__name__ = backward.__qualname__ = self._name
         return backward
 
     def _run(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -170,51 +168,36 @@ class HostTarget:
         """
         sizes = self._sizes(given)
         tensors = {name: self._laid(name, given[name]) for name in given if name in self._named("input")}
-        for parameter, meaning in self.meanings.items():
-            if meaning.kind == "output":
-                tensors[meaning.what] = self._empty(parameter, meaning.what, sizes, given["q"])
-        for batch, head in itertools.product(self._each("b", sizes), self._each("h", sizes)):
-            passed = (self._argument(one, given, tensors, sizes, batch, head) for one in self.meanings.values())
+        for parameter in self.launcher.function.parameters:
+            if (meaning := self.meanings[parameter.name]).kind == "output":
+                tensors[meaning.what] = self._zeros(parameter, meaning.what, sizes, given["q"])
+        each: list[Sequence[int | None]] = [[None] if axis in self._whole else range(sizes[axis]) for axis in "bh"]
+        for batch, head in itertools.product(*each):
+            here = {name: _part(name, tensor, sizes, batch, head) for name, tensor in tensors.items()}
+            passed = (self._argument(one, given, here, tensors, sizes) for one in self.meanings.values())
             self.launcher(*(one for one in passed if one is not _NOTHING))
         return {title(name): tensors[name] for name in self._named("output")}
-
-    def _named(self, kind: str) -> list[str]:
-        return [one.what for one in self.meanings.values() if one.kind == kind]
-
-    @cached_property
-    def _whole(self) -> str:
-        """Of batches and heads, those that one call computes all of; told of batches alone, it takes heads for such."""
-        told = "".join(self._named("size"))
-        return "bh" if "b" in told else "h" if "h" in told else ""
-
-    def _each(self, axis: str, sizes: Mapping[str, int]) -> Sequence[int | None]:
-        return [None] if axis in self._whole else range(sizes[axis])
 
     def _argument(
         self,
         meaning: Meaning,
         given: Mapping[str, Any],
+        here: Mapping[str, Tensor],
         tensors: Mapping[str, Tensor],
         sizes: Mapping[str, int],
-        batch: int | None,
-        head: int | None,
     ) -> Any:
         """What one parameter is passed."""
-        if meaning.kind == "stream":
-            return _NOTHING
+        if meaning.kind in ("input", "output"):
+            return here[meaning.what]
         if meaning.kind == "scalar":
             return given[meaning.what]
         if meaning.kind == "size":
-            is_flat = meaning.what == "b" and "h" not in "".join(self._named("size"))
+            is_flat = meaning.what == "b" and "h" not in self._told
             return math.prod(sizes[axis] for axis in ("bh" if is_flat else meaning.what))
-        tensor, axes = tensors[meaning.what], _AXES[meaning.what]
         if meaning.kind == "stride":
-            at = next((at for at, axis in enumerate(axes) if axis in _STRIDES[meaning.axis]), None)
-            return tensor.stride(at) if at is not None else 0
-        if head is not None and axes[1] == "g":
-            head //= sizes["h"] // sizes["g"]
-        tensor = tensor if head is None else tensor[:, head]
-        return tensor if batch is None else tensor[batch]
+            axes = [at for at, axis in enumerate(_AXES[meaning.what]) if axis in _STRIDES[meaning.axis]]
+            return tensors[meaning.what].stride(axes[0]) if axes else 0
+        return _NOTHING
 
     def _sizes(self, given: Mapping[str, Any]) -> dict[str, int]:
         """By axis.
@@ -222,22 +205,20 @@ class HostTarget:
         Raises:
             ValueError: two differ for which it takes one number.
         """
-        told = "".join(self._named("size"))
         sizes = {axis: size for name in "qkv" for axis, size in zip(_AXES[name], given[name].shape, strict=True)}
-        alike = [("m", "n", "length of queries and keys")] if "l" in told else []
-        alike += [("d", "e", "head dim")] if "e" not in told else []
-        alike += [("h", "g", "number of heads")] if "g" not in told else []
+        alike = [("m", "n", "length of queries and keys")] if "l" in self._told else []
+        alike += [("d", "e", "head dim")] if "e" not in self._told else []
+        alike += [("h", "g", "number of heads")] if "g" not in self._told else []
         for first, second, what in alike:
             if sizes[first] != sizes[second]:
-                raise ValueError(f"{self.launcher.function.name} takes one {what}")
+                raise ValueError(f"{self._name} takes one {what}")
         return {**sizes, "l": sizes["m"]}
 
-    def _empty(self, parameter: str, tensor: str, sizes: Mapping[str, int], like: Tensor) -> Tensor:
-        """Zeros, since it may add to what it finds."""
+    def _zeros(self, parameter: Parameter, tensor: str, sizes: Mapping[str, int], like: Tensor) -> Tensor:
+        """An output, of zeros, since it may add to what it finds."""
         import torch
 
-        kind = next(one.type for one in self.launcher.function.parameters if one.name == parameter)
-        dtype = getattr(torch, pointed_to(self.launcher.unit, kind), like.dtype)
+        dtype = getattr(torch, pointed_to(self.launcher.unit, parameter.type), like.dtype)
         return torch.zeros([sizes[axis] for axis in _AXES[tensor]], dtype=dtype, device=like.device)
 
     def _laid(self, name: str, tensor: Tensor) -> Tensor:
@@ -251,12 +232,20 @@ class HostTarget:
             return tensor.contiguous()
         due = 1
         for at in reversed(range(tensor.dim())):
-            axis = "h" if _AXES[name][at] == "g" else _AXES[name][at]
+            axis = _AXES[name][at].replace("g", "h")
             is_free = _AXES[name][at] in told or (axis in "bh" and axis not in self._whole)
             if not is_free and tensor.shape[at] > 1 and tensor.stride(at) != due:
-                raise ValueError(f"{self.launcher.function.name} is not told of {name}.stride({at})")
+                raise ValueError(f"{self._name} is not told of {name}.stride({at})")
             due = tensor.stride(at) * tensor.shape[at]
         return tensor
 
 
 _NOTHING = object()
+
+
+def _part(name: str, tensor: Tensor, sizes: Mapping[str, int], batch: int | None, head: int | None) -> Tensor:
+    """What of a tensor one call computes with; None: of all batches, or heads."""
+    if head is not None:
+        shared = sizes["h"] // sizes["g"] if _AXES[name][1] == "g" else 1
+        tensor = tensor[:, head // shared]
+    return tensor if batch is None else tensor[batch]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,10 +12,20 @@ from typing import Any
 
 from ...model.failures import TargetFailure
 from . import nvrtc, on_cpu
-from .c_types import STREAM
 from .cuda_syntax import DeclaredFunction
 from .host import launching_functions
-from .kernel import KernelEntry, c_values, check_count, device_of, entry_of, sizes_of, types_as_written
+from .kernel import (
+    STREAM,
+    KernelEntry,
+    addresses_of,
+    c_values,
+    check_count,
+    compiled_for,
+    device_of,
+    entry_of,
+    sizes_of,
+    types_as_written,
+)
 from .source import Unit, read_source
 from .watch import watching
 
@@ -61,16 +72,23 @@ class Kernel:
         Raises:
             TargetFailure: it does not compile, the arguments do not fit its parameters, or it could not run to its end.
         """
-        name = self.entry.name
-        blocks, threads = sizes_of(name, *((one,) if isinstance(one, int) else one for one in (grid, block)))
-        self.entry.check(arguments)
-        tensors = [tensor for _, tensor in self.entry.tensors(arguments)]
-        device, watch = device_of(f"kernel {name}", tensors), watching()
-        watch.launched(self.entry, device)
-        watch.given += tensors
-        launch = nvrtc.launch if device == "cuda" else on_cpu.launch
-        launch(self.entry, blocks, threads, shared_bytes, arguments, watch)
-        watch.after(name)
+        entry, watch = self.entry, watching()
+        who, sizes = f"kernel {entry.name}", sizes_of(entry.name, grid, block)
+        entry.check(arguments)
+        tensors = entry.tensors(arguments)
+        device = device_of(who, [tensor for _, tensor in tensors])
+        watch.launched(entry, device)
+        watch.given += [tensor for _, tensor in tensors]
+        library = compiled_for(entry, on_cpu.library_of) if device == "cpu" else None
+        takes = library.takes(entry.name) if library else types_as_written(entry.unit, entry.parameters)
+        values = c_values(who, entry.parameters, takes, arguments)  # which live as long as the launch
+        addresses = addresses_of(values)
+        if library is None:
+            nvrtc.run(entry, *sizes, shared_bytes, ctypes.addressof(addresses))
+        else:
+            code = library.kernel(entry.name), ctypes.addressof(addresses)
+            on_cpu.run(entry, library, code, *sizes, shared_bytes, tensors, watch)
+        watch.after(entry.name)
 
 
 @dataclass(frozen=True)
@@ -96,7 +114,7 @@ class Launcher:
         check_count(where, taken, arguments)
         given = dict(zip(taken, arguments, strict=True))
         passed = [given.get(parameter) for parameter in parameters]
-        values = c_values(where, parameters, types_as_written(where, unit, parameters), passed)
+        values = c_values(where, parameters, types_as_written(unit, parameters), passed)
         tensors = [(parameter.name, each) for parameter, each in given.items() if hasattr(each, "data_ptr")]
         if code := on_cpu.HostCall(unit, where, tensors).run(self.function.name, values):
             raise TargetFailure(f"{where} gives the error {code} of CUDA")

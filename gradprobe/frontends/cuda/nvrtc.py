@@ -3,45 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import importlib.util
 import io
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ...model.failures import TargetFailure
-from .kernel import KernelEntry, Sizes, addresses_of, c_values, compiled_for, first_errors, types_as_written
+from .kernel import KernelEntry, Sizes, compiled_for, first_errors
 from .source import Unit
-from .watch import Watch
 
 # The dynamic shared memory that every kernel may have. More must be allowed first.
 _USUAL_SHARED = 48 << 10
 
 
-def launch(
-    entry: KernelEntry, grid: Sizes, block: Sizes, shared_bytes: int, arguments: Sequence[Any], watch: Watch
-) -> None:
+def run(entry: KernelEntry, grid: Sizes, block: Sizes, shared_bytes: int, arguments: int) -> None:
     """Launches a kernel on torch's current stream. Its errors are seen at the next synchronisation.
 
-    Raises:
-        TargetFailure: cuda-core is missing, the source does not compile, or the arguments or sizes do not fit.
-    """
-    del watch  # a GPU shows no accesses
-    who, unit, parameters = f"kernel {entry.name}", entry.unit, entry.parameters
-    values = c_values(who, parameters, types_as_written(who, unit, parameters), arguments)
-    addresses = addresses_of(values)
-    run(entry, grid, block, shared_bytes, ctypes.addressof(addresses))
-
-
-def run(entry: KernelEntry, grid: Sizes, block: Sizes, shared_bytes: int, arguments: int) -> None:
-    """Launches a kernel with arguments whose addresses stand at an address.
+    Args:
+        arguments: where the addresses of its arguments stand.
 
     Raises:
-        TargetFailure: from `launch`, but for what concerns arguments.
+        TargetFailure: cuda-core is missing, the source does not compile, or the sizes do not fit.
     """
     core = _core()
     import torch

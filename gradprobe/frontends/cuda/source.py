@@ -67,16 +67,6 @@ class CudaSource:
         return without_pieces(self.text, host_code(self.text))
 
     @functools.cached_property
-    def left_out(self) -> str:
-        """What is left out, with its lines; "" where nothing is."""
-        told = []
-        for one in host_code(self.text):
-            first, last = (self.text.count("\n", 0, at) + 1 for at in (one.start, one.end))
-            lines = f"line {first}" if first == last else f"lines {first} to {last}"
-            told.append(f"{lines} ({one.name})" if one.name else lines)
-        return f"{self.path.name}: host code is left out: {', '.join(told)}" if told else ""
-
-    @functools.cached_property
     def plain(self) -> str:
         """Without comments, strings, host code and what `#if` leaves out; every other character in its place."""
         return without_comments(self.of_kernels)

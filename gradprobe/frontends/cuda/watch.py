@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 # No fault: threads of several warps store one value to one place.
 EQUAL = "equal"
 _ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
-_DID = {"read": "reads", "write": "writes", "atomic": "changes atomically"}
+_DID = {"read": "reads", "write": "writes", "atomic": "changes atomically", "ended": "has ended"}
 # In the order of the runtime's numbers.
 KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED, EQUAL, SHUFFLE)
 _SENTENCES = {
-    RACE: "race on {array}{where}: {who} {did} it at {line}, {before.who} {before_did} it at {before.place}, "
-    "with no barrier between{times}",
-    OUTSIDE: "{who} {did} outside {array}, {where}, at {line}{times}",
-    UNWRITTEN: "{who} {did} {array}{where}, which nothing has written, at {line}{times}",
-    MISALIGNED: "{who} {did} {array}{where} by a type wider than its elements, at an address that is no multiple of "
-    "that type's alignment, at {line}",
-    EQUAL: "threads of several warps store the same value to {array}{where} at {line}{other_line}, with no barrier "
-    "between; that is right as long as the values are equal",
-    SHUFFLE: "{where} at {line}, in the warp of {who}{times}",
-    BARRIER: "{who} waits at the barrier {line}, but {others}",
+    RACE: "race on {array}{where}: {now.who} {now.did} it at {now.place}, {before.who} {before.did} it at "
+    "{before.place}, with no barrier between{times}",
+    OUTSIDE: "{now.who} {now.did} outside {array}, {where}, at {now.place}{times}",
+    UNWRITTEN: "{now.who} {now.did} {array}{where}, which nothing has written, at {now.place}{times}",
+    MISALIGNED: "{now.who} {now.did} {array}{where} by a type wider than its elements, at an address that is no "
+    "multiple of that type's alignment, at {now.place}",
+    EQUAL: "threads of several warps store the same value to {array}{where} at {now.place}{other_line}, with no "
+    "barrier between; that is right as long as the values are equal",
+    SHUFFLE: "{where} at {now.place}, in the warp of {now.who}{times}",
+    BARRIER: "{now.who} waits at the barrier {now.place}, but {others}",
 }
 
 
@@ -57,9 +57,15 @@ class CudaSite:
         return f"thread ({thread}) of block ({block})"
 
     @property
+    def did(self) -> str:
+        """What it did, as a verb."""
+        return _DID.get(self.how) or f"{self.how} at {self.place}"
+
+    @property
     def place(self) -> str:
         """The line and its text; "?:0" where the compiler does not tell."""
-        return f"{self.line.place if self.line.file else '?:0'}" + (f" `{self.line.code}`" if self.line.code else "")
+        place = self.line.place if self.line.file else "?:0"
+        return f"{place} `{self.line.code}`" if self.line.code else place
 
 
 @dataclass(frozen=True)
@@ -89,21 +95,15 @@ class CudaFinding:
     @property
     def sentence(self) -> str:
         """What is wrong, with every line and thread."""
-        others = "others never come"
-        if self.before is not None:
-            waits = f"waits at {self.before.place}"
-            others = f"{self.before.who} {'has ended' if self.before.how == 'ended' else waits}"
+        now, before = self.now, self.before
         words = _SENTENCES[self.kind].format(
             array=f"shared {self.array}" if self.is_shared else self.array,
             where=self.where,
-            who=self.now.who,
-            did=_DID.get(self.now.how),
-            line=self.now.place,
-            before=self.before,
-            other_line=f" and at {self.before.place}" if self.before and self.before.line != self.now.line else "",
-            before_did=self.before and _DID.get(self.before.how),
+            now=now,
+            before=before,
+            other_line=f" and at {before.place}" if before and before.line != now.line else "",
+            others=f"{before.who} {before.did}" if before else "others never come",
             times=f" ({self.count:,} times)" if self.count > 1 else "",
-            others=others,
         )
         return f"{self.kernel}: {words}"
 
@@ -159,11 +159,10 @@ def add_findings(watch: Watch, findings: Sequence[CudaFinding]) -> None:
     """Adds what a launch showed, each race once: either of its two lines may have been the second access."""
     found: dict[object, CudaFinding] = {}
     for finding in findings:
-        now, before = finding.now, finding.before
-        if finding.kind == BARRIER and before is not None and before.how == "waits" and before.line == now.line:
+        now, before = finding.now, finding.before or finding.now
+        if finding.kind == BARRIER and before is not now and before.how == "waits" and before.line == now.line:
             continue  # of one barrier of the source the compiler has made two
-        lines = frozenset((now.line, before.line)) if before else now.line
-        key = (finding.kind, finding.kernel, finding.array, lines)
+        key = finding.kind, finding.kernel, finding.array, frozenset((now.line, before.line))
         count = found[key].count if key in found else 0
         found[key] = replace(found.get(key, finding), count=count + finding.count)
     faults = [one for one in found.values() if one.kind != EQUAL]

@@ -14,7 +14,7 @@ from ..source import Unit
 from ..watch import watching
 from .build import host_symbol
 from .launch import run
-from .library import library_of
+from .library import fields, library_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,12 +26,10 @@ class _CHostLaunch(ctypes.Structure):
     """gp_host_launch of the header."""
 
     _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("grid", _Sizes),
-        ("block", _Sizes),
-        ("shared_bytes", ctypes.c_uint64),
-        ("kernel", ctypes.c_void_p),
-        ("arguments", ctypes.c_void_p),
+        *fields(ctypes.c_char_p, "name"),
+        *fields(_Sizes, "grid", "block"),
+        *fields(ctypes.c_uint64, "shared_bytes"),
+        *fields(ctypes.c_void_p, "kernel", "arguments"),
     )
 
 

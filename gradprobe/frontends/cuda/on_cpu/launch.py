@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,10 +20,10 @@ from ....model.memory_finding import BARRIER, MISALIGNED, OUTSIDE, RACE, SHUFFLE
 from ....model.number import listed, plural, spans
 from ....processes.child import add_to_stack
 from ....source.text import SourceLine
-from ..kernel import KernelEntry, Sizes, addresses_of, c_values, compiled_for
+from ..kernel import KernelEntry, Sizes
 from ..watch import KINDS, MOST_RECORDS, RECORD, CudaFinding, CudaSite, Recorded, Watch, add_findings
 from .build import HERE, MOST_SHARED, WRAPPER
-from .library import CRegion, Library, Named, Regions, library_of
+from .library import CRegion, Library, Named, Regions, fields
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,54 +71,34 @@ class _CSite(ctypes.Structure):
 
 class _CFinding(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("kind", "region", "array", "bytes")),
-        ("offset", ctypes.c_int64),
-        ("now", _CSite),
-        ("before", _CSite),
-        ("count", ctypes.c_int64),
+        *fields(ctypes.c_int32, "kind", "region", "array", "bytes"),
+        *fields(ctypes.c_int64, "offset"),
+        *fields(_CSite, "now", "before"),
+        *fields(ctypes.c_int64, "count"),
     )
 
 
 class _CLaunch(ctypes.Structure):
+    """gp_launch of the runtime."""
+
     _fields_ = (
-        ("kernel", ctypes.c_void_p),
-        ("arguments", ctypes.c_void_p),
-        ("grid", _Triple),
-        ("block", _Triple),
-        ("shared_bytes", ctypes.c_uint64),
-        ("seed", ctypes.c_uint64),
-        ("regions", ctypes.c_void_p),
-        ("n_regions", ctypes.c_int32),
-        ("library", ctypes.c_uint64),
-        ("findings", ctypes.c_void_p),
-        *((name, ctypes.c_int32) for name in ("max_findings", "n_findings", "is_last_fatal")),
-        ("records", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("max_records", "n_records")),
-        ("copies", ctypes.c_void_p),
-        ("n_copies", ctypes.c_int64),
-        *((name, ctypes.c_int32) for name in ("is_apart", "together", "one_of")),
-        ("signal", ctypes.c_int32),
+        *fields(ctypes.c_void_p, "kernel", "arguments"),
+        *fields(_Triple, "grid", "block"),
+        *fields(ctypes.c_uint64, "shared_bytes", "seed"),
+        *fields(ctypes.c_void_p, "regions"),
+        *fields(ctypes.c_int32, "n_regions"),
+        *fields(ctypes.c_uint64, "library"),
+        *fields(ctypes.c_void_p, "findings"),
+        *fields(ctypes.c_int32, "max_findings", "n_findings", "is_last_fatal"),
+        *fields(ctypes.c_void_p, "records"),
+        *fields(ctypes.c_int64, "max_records", "n_records"),
+        *fields(ctypes.c_void_p, "copies"),
+        *fields(ctypes.c_int64, "n_copies"),
+        *fields(ctypes.c_int32, "is_apart", "together", "one_of", "signal"),
         ("stopped", _CSite),
         ("calls", ctypes.c_uint64 * 8),
         ("message", ctypes.c_char * 512),
     )
-
-
-def launch(
-    entry: KernelEntry, grid: Sizes, block: Sizes, shared_bytes: int, arguments: Sequence[Any], watch: Watch
-) -> None:
-    """Runs every thread of every block, and tells the watch what they did wrong.
-
-    Raises:
-        TargetFailure: the arguments do not fit.
-        KernelStopped: the kernel could not run to its end.
-    """
-    library = compiled_for(entry, library_of)
-    takes = library.takes(entry.name)
-    values = c_values(f"kernel {entry.name}", entry.parameters, takes, arguments)
-    pointers = addresses_of(values)
-    code = library.kernel(entry.name), ctypes.addressof(pointers)
-    run(entry, library, code, grid, block, shared_bytes, entry.tensors(arguments), watch)
 
 
 def run(
@@ -131,7 +111,7 @@ def run(
     given: Sequence[tuple[str, Tensor]],
     watch: Watch,
 ) -> None:
-    """Runs every thread of every block.
+    """Runs every thread of every block, and tells the watch what they did wrong.
 
     Args:
         code: the address of a function that takes the addresses of its arguments, and the address of these.
@@ -153,39 +133,26 @@ def run(
         recording.before(dict(given))
     records, copies = (np.empty(MOST_RECORDS if recording is not None else 0, RECORD) for _ in range(2))
     described = _CLaunch(
-        kernel=code[0],
-        arguments=code[1],
-        grid=_Triple(*grid),
-        block=_Triple(*block),
-        shared_bytes=shared_bytes,
-        seed=watch.seed,
-        regions=ctypes.addressof(c_regions),
-        n_regions=len(regions.all),
-        library=library.base,
-        findings=ctypes.addressof(findings),
-        max_findings=_MOST_FINDINGS,
-        records=records.ctypes.data if recording is not None else None,
-        max_records=len(records),
+        *code, _Triple(*grid), _Triple(*block), shared_bytes, watch.seed,
+        ctypes.addressof(c_regions), len(regions.all), library.base,
+        findings=ctypes.addressof(findings), max_findings=_MOST_FINDINGS,
+        records=records.ctypes.data if recording is not None else None, max_records=len(records),
         copies=copies.ctypes.data,
-    )
+    )  # fmt: skip
     is_stopped = library.loaded.gp_run(ctypes.byref(described))
     if recording is not None and described.n_records <= len(records):
-        kept, bases = records[: described.n_records].copy(), [region.base for region in regions.all]
-        tensors = [(named.name, named.tensor) for named in regions.arrays if named.tensor is not None]
         is_apart = bool(described.is_apart) and described.n_copies <= len(copies)
-        through = copies[: described.n_copies].copy() if is_apart else None
-        recording.launches.append(
-            Recorded(
-                entry,
-                partial(lines_of, library.file),
-                tensors,
-                kept,
-                bases,
-                described.together,
-                described.one_of,
-                through,
-            )
+        launch = Recorded(
+            entry=entry,
+            lines=partial(lines_of, library.file),
+            tensors=[(named.name, named.tensor) for named in regions.arrays if named.tensor is not None],
+            records=records[: described.n_records].copy(),
+            bases=[region.base for region in regions.all],
+            together=described.together,
+            one_of=described.one_of,
+            copies=copies[: described.n_copies].copy() if is_apart else None,
         )
+        recording.launches.append(launch)
     seen = [_finding(entry.name, library, regions, found) for found in findings[: described.n_findings]]
     fatal = seen.pop() if described.is_last_fatal else None
     add_findings(watch, seen)

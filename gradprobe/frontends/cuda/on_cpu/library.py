@@ -14,8 +14,7 @@ import numpy as np
 
 from ....inputs.memory import Unwritten, entries_of
 from ....model.failures import TargetFailure
-from ..c_types import Taken, number_bytes
-from ..kernel import KernelEntry
+from ..kernel import KernelEntry, Taken, number_bytes
 from ..source import Unit
 from .build import MOST_SHARED, ROOM, built, kernel_symbol, names_of, readelf
 
@@ -125,13 +124,18 @@ def _arrays_in(file: Path) -> list[Named]:
 _MAPPED = 1 << 26
 
 
+def fields(kind: Any, *names: str) -> list[tuple[str, Any]]:
+    """Fields of one type, of a structure of the runtime's."""
+    return [(name, kind) for name in names]
+
+
 class CRegion(ctypes.Structure):
     """gp_region of the runtime."""
 
     _fields_ = (
-        *((name, ctypes.c_uint64) for name in ("base", "bytes")),
-        *((name, ctypes.c_void_p) for name in ("owners", "unwritten")),
-        *((name, ctypes.c_int32) for name in ("granule", "first", "is_shared")),
+        *fields(ctypes.c_uint64, "base", "bytes"),
+        *fields(ctypes.c_void_p, "owners", "unwritten"),
+        *fields(ctypes.c_int32, "granule", "first", "is_shared"),
     )
 
 
