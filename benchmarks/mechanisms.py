@@ -157,7 +157,7 @@ CORE: tuple[str, ...] = (
         "triton_source",
     )),
     "frontends/__init__", "frontends/interface",
-    *(f"frontends/python/{name}" for name in ("__init__", "expressions", "reached", "watching")),
+    *(f"frontends/python/{name}" for name in ("__init__", "events", "reached")),
     *(f"frontends/triton/{name}" for name in (
         "__init__", "launches", "raised", "stand_in",
     )),

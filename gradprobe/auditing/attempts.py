@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from ..frontends.python import plain_function
-from ..frontends.python.watching import Value, watched
+from ..frontends.python.events import Value, watched
 from ..inputs.draw import draw
 from ..model.case import Case
 from ..model.failures import Failure, TargetFailure, UsageFailure, text_of

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..frontends.python.expressions import Expression
-from ..frontends.python.watching import Value
+from ..frontends.python.events import Expression, Value
 from ..model.intermediates import PRODUCTS
 from ..model.mechanisms import door
 from ..reference import Attention

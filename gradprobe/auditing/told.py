@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from typing import Any
 
 from ..frontends.python import plain_function
-from ..frontends.python.expressions import Expression
-from ..frontends.python.watching import text_of_file
+from ..frontends.python.events import Expression, text_of_file, where_of
 from ..model.intermediates import PRODUCTS
 from ..model.number import listed
 from ..model.report import Diagnosis, Where
 from ..targets.bind import statements_of
-from ..targets.naming import LoadedSource
 from .audit import Audit
 from .explain import AT_USE, AuditExplanation, Located, Sight
 from .formulas import INPUTS, due_in, role_of
@@ -56,7 +52,7 @@ def _diagnosis(
     masked = next((one.at for one in explanation.holdings if one.mask == ""), None)
     if mistake.key == "mask/left-out" and masked is not None:
         fix = f"make it of {masked.name}, which is masked in line {masked.line}"
-    wheres = [where_of(source, audit.callee.function, at) for at in places]
+    wheres = [where_of(audit.callee.function, source.file, at) for at in places]
     return Diagnosis(
         fault=f"reference/{mistake.key}",
         fault_class="reference",
@@ -77,18 +73,6 @@ def _rebound(audit: Audit, explanation: AuditExplanation, before: Expression) ->
         if role in (*INPUTS, "O") and kind in (*INPUTS, *PRODUCTS) and kind != role and sight.at.line <= before.line:
             return sight
     return None
-
-
-def where_of(source: LoadedSource, function: Callable[..., Any], at: Expression | None) -> Where | None:
-    """The line of an expression in a function's file, with what it is underlined; None without one."""
-    lines = text_of_file(function).splitlines()
-    if at is None or not lines:
-        return None
-    text = lines[at.line - 1]
-    line, before = text.encode(), len(text) - len(text.lstrip())
-    start = len(line[: at.column].decode(errors="ignore"))
-    end = len(line[: at.end_column if at.end_line == at.line else None].decode(errors="ignore"))
-    return Where(source.file, at.line, text.strip(), max(start - before, 0), end - start, at.function)
 
 
 def _shows_late(located: Located) -> bool:
@@ -137,7 +121,7 @@ def known_of(audit: Audit) -> tuple[str, ...]:
         return tuple(found)
     found.append(f"no known formula gives its {listed(list(explanation.unexplained))}")
     strange = explanation.strange
-    where = where_of(audit.callee.found.source, audit.callee.function, strange)
+    where = where_of(audit.callee.function, audit.callee.found.source.file, strange)
     if strange is not None and where is not None:
         due = due_in(audit.attempt.drawn.case.family)[role_of(strange.name) or ""]
         place = f"{strange.name} (line {where.line}: {where.code})"

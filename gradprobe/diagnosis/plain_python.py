@@ -9,8 +9,7 @@ from msgspec import structs
 
 from ..auditing.explain import Located, explain
 from ..auditing.formulas import DUE, due_in
-from ..auditing.told import where_of
-from ..frontends.python.watching import watched
+from ..frontends.python.events import watched, where_of
 from ..model.case import Case
 from ..model.mechanisms import door
 from ..model.number import listed
@@ -31,7 +30,7 @@ def with_python_lines(experiment: Experiment, run: LayoutRun, found: Sequence[Di
         return [*found]
     target = experiment.target
     for located in _mistakes(experiment, run):
-        where = where_of(target.source, target.function, located.at)
+        where = where_of(target.function, target.source.file, located.at)
         if where is None:
             continue
         if not causes:

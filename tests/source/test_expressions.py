@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from gradprobe.frontends.python.expressions import telling
+from gradprobe.frontends.python.events import telling
 
 SOURCE = """
 import contextlib
