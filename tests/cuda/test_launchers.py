@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradprobe.frontends.cuda import Watch, watched
-from gradprobe.frontends.cuda.host import launching_functions, with_launches
+from gradprobe.frontends.cuda.source import launching_functions, with_launches
 from gradprobe.frontends.cuda.watch import OUTSIDE, UNWRITTEN
 from gradprobe.model.failures import KernelStopped, TargetFailure
 from tests.cuda.written import at, loaded

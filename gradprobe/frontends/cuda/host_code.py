@@ -14,10 +14,9 @@ from ...model.failures import UsageFailure, did_you_mean
 from ...model.intermediates import title
 from ...source.parameter_names import is_stride, stride_of, tensor_of, word_of
 from .cuda_syntax import DeclaredFunction, Parameter
-from .host import launching_functions
 from .kernel import STREAM, pointed_to
 from .module import Launcher
-from .source import Unit, read_source
+from .source import Unit, launching_functions, read_source
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,6 @@ from typing import Any
 from ...model.failures import TargetFailure
 from . import nvrtc, on_cpu
 from .cuda_syntax import DeclaredFunction
-from .host import launching_functions
 from .kernel import (
     STREAM,
     KernelEntry,
@@ -26,7 +25,7 @@ from .kernel import (
     sizes_of,
     types_as_written,
 )
-from .source import Unit, read_source
+from .source import Unit, launching_functions, read_source
 from .watch import watching
 
 Size = int | Sequence[int]

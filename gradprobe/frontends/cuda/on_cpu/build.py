@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ....model.failures import TargetFailure
-from ..host import host_code, launching_functions, with_launches
 from ..kernel import first_errors
-from ..source import Unit
+from ..source import Unit, host_code, launching_functions, with_launches
 
 HERE = Path(__file__).parent
 # -O1 keeps each access at its line, and frame pointers show the calls that led there. Findings need lines, and
