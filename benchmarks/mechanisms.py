@@ -153,11 +153,11 @@ CORE: tuple[str, ...] = (
         "why",
     )),
     *(f"source/{name}" for name in (
-        "__init__", "additions", "kernel_file", "listing", "parameter_names", "pointers", "shadow", "text",
+        "__init__", "additions", "kernel_file", "listing", "parameter_names", "pointers", "text",
         "triton_source",
     )),
     "frontends/__init__", "frontends/interface",
-    *(f"frontends/python/{name}" for name in ("__init__", "events", "reached")),
+    *(f"frontends/python/{name}" for name in ("__init__", "events", "reached", "shadow")),
     *(f"frontends/triton/{name}" for name in (
         "__init__", "launches", "raised", "stand_in",
     )),

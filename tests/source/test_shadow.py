@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gradprobe.source.shadow import Shadow
+from gradprobe.frontends.python.shadow import Shadow
 
 PLAIN, MUTATED = "VALUE = 1\n", "VALUE = 2\n"
 BY_FILE = (

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ...frontends.python.shadow import Shadow
 from ...model.failures import TargetFailure, UsageFailure
 from ...processes.ended import words_of
 from ...processes.executables import Program, Ran, gradprobe_command, run_programs
 from ...source.kernel_file import KernelFile
-from ...source.shadow import Shadow
 from .mutant import Mutant
 
 KILLED, SURVIVED, INVALID = "killed", "survived", "did not run"

@@ -11,9 +11,9 @@ import pytest
 from gradprobe.commands.mutate.campaign import CampaignTerms, campaign, other_gate, own_gate
 from gradprobe.commands.mutate.operators import mutants_of
 from gradprobe.commands.mutate.subject import read_file
+from gradprobe.frontends.python.shadow import Shadow
 from gradprobe.model.failures import TargetFailure, UsageFailure
 from gradprobe.processes.executables import Program, run_programs
-from gradprobe.source.shadow import Shadow
 
 # Triton is not needed: any decorator called jit makes a kernel, and this one runs as it stands.
 FILE = """

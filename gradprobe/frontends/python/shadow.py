@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..processes.startup import STARTUP
+from ...processes.startup import STARTUP
 
 # A process that has it runs on a copy of somebody's kernels.
 VARIABLE = "GRADPROBE_MUTANT"
