@@ -76,7 +76,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "frontends/triton/interpreter/dataflow", "diagnosis/dataflow", "diagnosis/follow", "diagnosis/roles",
         "diagnosis/explainers/__init__", "diagnosis/explainers/diagnoses",
         "diagnosis/explainers/suspect", "diagnosis/tolerances",
-        "frontends/python/statements", "frontends/cuda/statements",
+        "frontends/python/statements", "frontends/cuda/cuda_statements",
     )),
     Mechanism("dataflow/cuda", "diagnosis/dataflow", ("diagnosis/addresses",)),
     Mechanism("dataflow/seen", "diagnosis/apart", ("diagnosis/apart", "diagnosis/kernel_values")),

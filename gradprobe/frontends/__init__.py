@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from .interface import Source
+from .interface import Statements
 
-__all__ = ["Source", "source"]
+__all__ = ["Statements", "source"]
 
 
-def source(file: str) -> Source:
+def source(file: str) -> Statements:
     """The statements of a file, by the language that it is written in."""
     if file.endswith(".py"):
-        from .python.statements import PythonSource
+        from .python.statements import PythonStatements
 
-        return PythonSource(file)
-    from .cuda.statements import CudaSource
+        return PythonStatements(file)
+    from .cuda.cuda_statements import CudaStatements
 
-    return CudaSource(file)
+    return CudaStatements(file)

@@ -11,7 +11,7 @@ TORCH = "torch"
 """The word of what launches no kernel of its own."""
 
 
-class Source:
+class Statements:
     """The statements of a file. Each function gives numbers of lines, the last first; none that the language hides."""
 
     def __init__(self, file: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...source.text import python_file
-from ..interface import Source
+from ..interface import Statements
 
 # Statements of a helper that makes a mask up to which all are told.
 _FEW = 8
@@ -48,7 +48,7 @@ class _Line:
         return [each for each in found if not _is_shape(each.value)]
 
 
-class PythonSource(Source):
+class PythonStatements(Statements):
     """The statements of a file of Python, kernels of Triton among them."""
 
     def masks(self, line: int, *, of_accesses: bool = True) -> Iterator[int]:

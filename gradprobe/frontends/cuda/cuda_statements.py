@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..interface import Source
+from ..interface import Statements
 from .cuda_syntax import leaves, node_text, nodes, parse, without_comments
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _ASSIGNING = {"assignment_expression": "left", "init_declarator": "declarator"}
 _LOOPS = ("for_statement", "while_statement", "do_statement")
 
 
-class CudaSource(Source):
+class CudaStatements(Statements):
     """The statements of a file of CUDA C++."""
 
     def loops(self, line: int) -> list[int]:
