@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..frontends.triton.interpreter.dataflow import Flow, Node, Site, StoredTile, followed, place
-from ..frontends.triton.interpreter.memory.views import view_of
+from ..frontends.triton.interpreter.dataflow import Flow, Node, Site, StoredTile, followed, place, view_of
 from ..inputs.memory import Array
 from ..model.assignment import Assigned
 from ..model.intermediates import PRODUCTS, unscaled

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from ...frontends import source
-from ...frontends.triton.interpreter.memory.stream import places
+from ...frontends.triton.interpreter.dataflow import places
 from ...lint.passed import passed_of_others
 from ...model.intermediates import entered_by, parents_of, title
 from ...model.mechanisms import gathered

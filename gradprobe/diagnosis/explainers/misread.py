@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ...frontends.triton.interpreter.dataflow import Conflict, Flow, Node, Site, behind
-from ...frontends.triton.interpreter.memory.stream import places
+from ...frontends.triton.interpreter.dataflow import Conflict, Flow, Node, Site, behind, places
 from ...inputs.memory import Array
 from ...model.intermediates import AXIS_WORDS
 from ...model.number import plural

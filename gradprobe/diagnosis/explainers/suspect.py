@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...frontends.triton.interpreter.dataflow import Site
-from ...frontends.triton.interpreter.memory.stream import Line
+from ...frontends.triton.interpreter.dataflow import Line, Site
 from ...model.number import plural
 
 Chain = tuple[Line, ...]

@@ -9,8 +9,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from ...frontends.triton.interpreter.dataflow import CASTS, Node, Role, Site, behind
-from ...frontends.triton.interpreter.memory.stream import places
+from ...frontends.triton.interpreter.dataflow import CASTS, Node, Role, Site, behind, places
 from ...model.intermediates import AXIS_WORDS, MATRIX_OF, PRODUCTS, in_place_of, made_of
 from ...model.number import in_words, spans
 from ..follow import STORED, FollowedRun
