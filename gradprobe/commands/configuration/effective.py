@@ -11,7 +11,7 @@ from ...inputs.history import CheckRequest
 from ...model.failures import UsageFailure
 from ..suite.checked import PlannedCheck
 from .settings import (
-    Scope,
+    CaseSettings,
     Settings,
     misspelt_table,
     nearest_table,
@@ -49,9 +49,9 @@ class EffectiveSettings:
             raise UsageFailure(self.misspelt, "did you mean [tool.gradprobe]? else name a TARGET")
 
     @property
-    def top(self) -> Scope:
+    def top(self) -> CaseSettings:
         """What the table says of all checks."""
-        return self.settings.top if self.settings else Scope()
+        return self.settings.top if self.settings else CaseSettings()
 
     def over(self, request: CheckRequest) -> CheckRequest:
         """A check that the command line names: its own words first, then the environment's, then the table's.
@@ -134,7 +134,7 @@ def configured(effective: EffectiveSettings) -> list[PlannedCheck]:
     if settings is None or not (settings.top.targets or settings.cases):
         return []
     top, plan = settings.top, list[PlannedCheck]()
-    for name, case in (settings.cases or {"": Scope()}).items():
+    for name, case in (settings.cases or {"": CaseSettings()}).items():
         targets = case.targets or top.targets
         if not targets:
             what = f"[tool.gradprobe.cases.{name}] of {settings.place} has no target"

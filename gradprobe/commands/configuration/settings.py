@@ -117,7 +117,7 @@ Readers = Mapping[str, Callable[[Any, str], Any]]
 
 
 @dataclass(frozen=True)
-class Scope:
+class CaseSettings:
     """What a table says, at the top or of one case. Files are told from the current folder."""
 
     targets: tuple[str, ...] = ()
@@ -132,10 +132,10 @@ class Settings:
     """One project's table."""
 
     file: Path
-    top: Scope
+    top: CaseSettings
     timeout: float | None
     """Seconds, for each check."""
-    cases: Mapping[str, Scope]
+    cases: Mapping[str, CaseSettings]
     """By their names, in the order of the file."""
 
     @property
@@ -177,11 +177,11 @@ class _Reader:
             found[name] = known[name](value, f"{key} {place}")
         return found
 
-    def scope(self, found: Mapping[str, Any]) -> Scope:
+    def scope(self, found: Mapping[str, Any]) -> CaseSettings:
         options = {name: value for name, value in found.items() if name in _BY_NAME}
         options |= {"inputs": self._from_here(found["inputs"])} if "inputs" in found else {}
         options |= {"runs": found["layouts"]} if "layouts" in found else {}
-        return Scope(
+        return CaseSettings(
             tuple(self._target(word) for word in found.get("targets", ())),
             found.get("family"),
             self._target(found["reference"]) if "reference" in found else None,
