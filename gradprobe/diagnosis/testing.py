@@ -252,8 +252,9 @@ class Tester:
         reproduced &= flushed | ~_is_nothing(came.actual)
         # How unlikely it is that predictions of something else, off by up to as much, lie as near. A NaN is one of two,
         # and so is a 0: nothing flows for many reasons.
+        room, off, is_more = room[reproduced], off[reproduced], is_more[reproduced]
         chance = (room / off).masked_fill(~(off.isfinite() & is_more) | (off == 0), 0.5).clamp(_LEAST_CHANCE, 1.0)
-        bits = float(-chance[reproduced].log2().sum())
+        bits = float(-chance.log2().sum())
         return Score(int(reproduced.sum()), int((~near & came.right).sum()), bits)
 
     def _allowed(self, name: str, predicted: Prediction, place: Place = ()) -> Tensor:

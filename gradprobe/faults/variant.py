@@ -205,7 +205,7 @@ class Variant(Attention):
     share: Tensor | None = None
     """[Hkv, H] how often each query head is added to each key head's gradients; None: each to its own."""
     finish: Finish | None = None
-    memo: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False, compare=False)
+    memo: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False, compare=False)
     """What was made once; of all variants that have their inputs and masks in common."""
 
     def __post_init__(self) -> None:
@@ -221,7 +221,7 @@ class Variant(Attention):
         return self.once("positions", tile, lambda: Attention.positions(self, tile))
 
     def once(self, name: str, tile: Tile, make: Callable[[], Made]) -> Made:
-        key = name, str(tile)
+        key = name, tile.batch, tile.heads.start, tile.heads.stop, tile.rows.start, tile.rows.stop
         if key not in self.memo:
             self.memo[key] = make()
         made: Made = self.memo[key]
