@@ -13,8 +13,6 @@ from .parameter_names import stride_of, word_of
 from .text import Edit, PythonSource
 
 N = TypeVar("N", bound=ast.AST)
-# These may stand beside any operator without brackets.
-_CLOSED = (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +36,10 @@ class KernelFile(PythonSource):
         """Those under @triton.jit, which run on the device."""
         return tuple(function for function in self.reached if _is_kernel(function))
 
-    def inside_kernels(self, *kinds: type[N]) -> Iterator[N]:
-        """The nodes of some types in the bodies of the kernels."""
-        return (node for node in self._inside if isinstance(node, kinds))
-
-    @cached_property
-    def _inside(self) -> tuple[ast.AST, ...]:
-        return tuple(node for kernel in self.kernels for each in kernel.body for node in ast.walk(each))
+    def inside_kernels(self, kind: type[N]) -> Iterator[N]:
+        """The nodes of a type in the bodies of the kernels."""
+        for statement in (statement for kernel in self.kernels for statement in kernel.body):
+            yield from inside(statement, kind)
 
     def calls(self, *names: str) -> Iterator[ast.Call]:
         """The calls, in the bodies of the kernels, of what has one of some names."""
@@ -55,19 +50,9 @@ class KernelFile(PythonSource):
         """The others, which allocate and launch."""
         return tuple(function for function in self.reached if function not in self.kernels)
 
-    def operands(self, node: ast.BinOp, sign: str) -> tuple[str, str]:
-        """Both sides of an operator as they are written, with the brackets around each."""
-        (start, end), found = self.span(node), self.operator(node.left, sign)
-        return self.text[start : found.start].rstrip(), self.text[found.end : end].strip()
-
     def renamed(self, call: ast.Call, name: str) -> Edit:
         """Another function called, of the same module or object."""
         return self.replaced(call.func, self.text_of(call.func).removesuffix(called(call)) + name)
-
-    def bracketed(self, node: ast.AST) -> str:
-        """A node as it may stand beside any operator."""
-        words = self.text_of(node)
-        return words if isinstance(node, _CLOSED) else f"({words})"
 
 
 def _is_kernel(function: ast.FunctionDef) -> bool:
@@ -158,17 +143,14 @@ def _reached(tree: ast.Module, function: str | None) -> Iterator[ast.FunctionDef
     found = set(top) if function not in top else {function}
     waiting = sorted(found) if function in top else []
     while waiting:
-        used = _names(top[waiting.pop()]) & top.keys() - found
+        inner = [node for statement in top[waiting.pop()].body for node in ast.walk(statement)]
+        names = {node.id for node in inner if isinstance(node, ast.Name)}
+        names |= {node.attr for node in inner if isinstance(node, ast.Attribute)}
+        used = names & top.keys() - found
         found |= used
         waiting += used
     for name in (name for name in top if name in found):
         yield from (node for node in ast.walk(top[name]) if isinstance(node, ast.FunctionDef))
-
-
-def _names(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
-    inside = [node for statement in node.body for node in ast.walk(statement)]
-    plain = {node.id for node in inside if isinstance(node, ast.Name)}
-    return plain | {node.attr for node in inside if isinstance(node, ast.Attribute)}
 
 
 @dataclass(frozen=True)

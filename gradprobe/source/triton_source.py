@@ -13,7 +13,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from .kernel_file import parameters
 from .text import PythonSource, SourceLine, python_source
 
 # Functions of triton.language that tell the compiler of a value and leave it as it is.
@@ -51,7 +50,8 @@ class Function:
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        return tuple(parameters(self.tree))
+        spec = self.tree.args
+        return tuple(node.arg for node in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs))
 
     @cached_property
     def defaults(self) -> dict[str, ast.expr]:
