@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..source.parameter_names import is_stride, stride_of, tensor_of, word_of
-from ..source.pointers import Record, Term, Value, pointer, read_kernel, stride, variable
+from ..source.pointers import Quantity, Record, Term, pointer, read_kernel, stride, variable
 from ..source.triton_source import Function, kernel_below, read_once
 from .finding import FOREIGN, LintFinding, finding_at
 
@@ -36,7 +36,7 @@ def siblings(functions: Sequence[Function], launched: set[str]) -> Iterator[tupl
                 yield function, record, list(_foreign(function, record))
 
 
-def _by_name(parameter: str) -> Value:
+def _by_name(parameter: str) -> Quantity:
     if is_stride(parameter):
         return stride(parameter)
     # What is called a pointer is one, also where nobody knows of which tensor.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..frontends.triton.launches import storage_of
 from ..model.intermediates import KINDS
 from ..source.parameter_names import is_stride, stride_of, word_of
-from ..source.pointers import Record, Value, pointer, read_kernel, stride, variable
+from ..source.pointers import Quantity, Record, pointer, read_kernel, stride, variable
 from ..source.triton_source import Function
 from .catching import Caught, HostLaunch, tensor_in
 
@@ -74,7 +74,7 @@ class KernelView:
         self.record: Record = read_kernel(function, values)
         """What its pointers do. What the constants of the launch rule out is not followed."""
 
-    def _value(self, name: str, value: Any) -> Value:
+    def _value(self, name: str, value: Any) -> Quantity:
         if name in self.tensors:
             return pointer(name)
         if name in self.strides:

@@ -42,7 +42,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Value:
+class Quantity:
     """A number, a block of numbers, or a pointer."""
 
     terms: tuple[Term, ...] = ()
@@ -61,22 +61,22 @@ class Value:
         return len(self.terms) == 1 and len(self.terms[0].index) == 1
 
 
-_NOTHING = Value()
+_NOTHING = Quantity()
 
 
-def pointer(parameter: str) -> Value:
+def pointer(parameter: str) -> Quantity:
     """A parameter that is a pointer."""
-    return Value(bases=frozenset({parameter}), constant=object())
+    return Quantity(bases=frozenset({parameter}), constant=object())
 
 
-def stride(parameter: str) -> Value:
+def stride(parameter: str) -> Quantity:
     """A parameter that is a stride."""
-    return Value((Term(parameter),))
+    return Quantity((Term(parameter),))
 
 
-def variable(name: str, constant: Any = _UNKNOWN) -> Value:
+def variable(name: str, constant: Any = _UNKNOWN) -> Quantity:
     """A number of which no more is known than its name, and perhaps its value."""
-    return Value((Term(index=frozenset({name})),), constant=constant)
+    return Quantity((Term(index=frozenset({name})),), constant=constant)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Record:
     """The parameters of pointers that could not be followed everywhere."""
 
 
-def read_kernel(function: Function, arguments: dict[str, Value]) -> Record:
+def read_kernel(function: Function, arguments: dict[str, Quantity]) -> Record:
     """What the pointers of a kernel do where its parameters are these."""
     record = Record()
     _PointerReader(function, arguments, record).follow()
@@ -114,15 +114,15 @@ class _PointerReader:
     """One function of a kernel, followed from its first statement. What pointers do is noted in the record."""
 
     function: Function
-    scope: dict[str, Value]
+    scope: dict[str, Quantity]
     """What its parameters are, and then its variables."""
     record: Record
     depth: int = _DEPTH
     prefix: str = ""
     """Stands before the names of variables where the callers may have the same names."""
-    returned: list[Value] = field(default_factory=list)
+    returned: list[Quantity] = field(default_factory=list)
 
-    def follow(self) -> Value:
+    def follow(self) -> Quantity:
         """What the function returns."""
         self._block(self.function.tree.body)
         return _either(self.returned)
@@ -156,7 +156,7 @@ class _PointerReader:
         truth = self._constant(node.test)
         if truth is not _UNKNOWN:
             return self._block(node.body if truth else node.orelse)
-        before, after, ended = self.scope, list[dict[str, Value]](), list[dict[str, Value]]()
+        before, after, ended = self.scope, list[dict[str, Quantity]](), list[dict[str, Quantity]]()
         for block in (node.body, node.orelse):
             self.scope = dict(before)
             is_end = self._block(block)
@@ -185,7 +185,7 @@ class _PointerReader:
         else:
             self._assign(target, self._passed(source))
 
-    def _assign(self, target: ast.expr, value: Value) -> None:
+    def _assign(self, target: ast.expr, value: Quantity) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
             for element in target.elts:
                 self._assign(element, self._lost([value]))
@@ -211,11 +211,11 @@ class _PointerReader:
         value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
         return value if isinstance(value, (int, float, str)) else _UNKNOWN
 
-    def _passed(self, node: ast.expr) -> Value:
+    def _passed(self, node: ast.expr) -> Quantity:
         """What an expression is, with its value where that is known."""
         return replace(self._value(node), constant=self._constant(node))
 
-    def _value(self, node: ast.expr | None) -> Value:
+    def _value(self, node: ast.expr | None) -> Quantity:
         match node:
             case ast.Name():
                 return self._named(node)
@@ -235,15 +235,15 @@ class _PointerReader:
         values = [self._value(each) for each in parts if isinstance(each, ast.expr)]
         return self._lost(values) if isinstance(node, ast.Tuple) else _opaque(values)
 
-    def _named(self, node: ast.Name) -> Value:
+    def _named(self, node: ast.Name) -> Quantity:
         value = self.scope.get(node.id, _NOTHING)
         if not value.has_stride:
             return value
         spot = self.function.line_of(node)
         terms = (replace(term, trail=(*term.trail, spot)) if term.stride else term for term in value.terms)
-        return Value(tuple(terms))
+        return Quantity(tuple(terms))
 
-    def _operation(self, left: Value, operator: ast.operator, right: Value, node: ast.AST) -> Value:
+    def _operation(self, left: Quantity, operator: ast.operator, right: Quantity, node: ast.AST) -> Quantity:
         is_sum = isinstance(operator, (ast.Add, ast.Sub))
         address, offset = (right, left) if right.bases else (left, right)
         if is_sum and address.bases and not offset.bases:
@@ -252,9 +252,9 @@ class _PointerReader:
             return self._lost([left, right])
         if isinstance(operator, ast.Mult):
             return _product(left, right)
-        return Value((*left.terms, *right.terms)) if is_sum else _opaque([left, right])
+        return Quantity((*left.terms, *right.terms)) if is_sum else _opaque([left, right])
 
-    def _advanced(self, address: Value, terms: Iterable[Term], node: ast.AST) -> Value:
+    def _advanced(self, address: Quantity, terms: Iterable[Term], node: ast.AST) -> Quantity:
         """The pointer behind a sum. Which of several it is, a branch decides that is not known."""
         spot = self.function.line_of(node)
         self.record.expressions.add(spot)
@@ -263,15 +263,15 @@ class _PointerReader:
         else:
             advances = (replace(term, base=base, spot=spot) for base in address.bases for term in terms)
             self.record.advances |= dict.fromkeys(advances)
-        return Value(bases=address.bases)
+        return Quantity(bases=address.bases)
 
-    def _lost(self, values: Sequence[Value]) -> Value:
+    def _lost(self, values: Sequence[Quantity]) -> Quantity:
         """What is made of values by what is not followed. Pointers among them went astray."""
         for value in values:
             self.record.lost |= value.bases
         return _opaque(values)
 
-    def _call(self, node: ast.Call) -> Value:
+    def _call(self, node: ast.Call) -> Quantity:
         called, given = self.function.called(node), node.args
         words = {word.arg: word.value for word in node.keywords if word.arg}
         if is_own(called):
@@ -289,7 +289,7 @@ class _PointerReader:
             return _either(values[1:])
         return values[0] if name in _SAME and values else self._lost(values)
 
-    def _followed(self, jit: Any, given: Sequence[ast.expr], words: dict[str, ast.expr]) -> Value:
+    def _followed(self, jit: Any, given: Sequence[ast.expr], words: dict[str, ast.expr]) -> Quantity:
         """What a call of the user's own Triton function gives."""
         function = None
         with contextlib.suppress(OSError, SyntaxError):
@@ -300,13 +300,13 @@ class _PointerReader:
         scope, prefix = {name: self._passed(each) for name, each in passed.items()}, f"{self.prefix}{function.name}."
         return _PointerReader(function, scope, self.record, self.depth - 1, prefix).follow()
 
-    def _access(self, operation: str, values: Sequence[Value], node: ast.AST) -> None:
+    def _access(self, operation: str, values: Sequence[Quantity], node: ast.AST) -> None:
         spot = self.function.line_of(node)
         for base in (base for value in values for base in value.bases):
             self.record.expressions.add(spot)
             self.record.accesses[PointerAccess(base, operation, spot)] = None
 
-    def _described(self, given: dict[str, ast.expr], node: ast.AST) -> Value:
+    def _described(self, given: dict[str, ast.expr], node: ast.AST) -> Quantity:
         """A block pointer, or a descriptor: it is advanced by all its strides."""
         base, strides = self._value(given.get("base")), given.get("strides")
         if not base.bases or not isinstance(strides, (ast.Tuple, ast.List)):
@@ -314,29 +314,29 @@ class _PointerReader:
         return self._advanced(base, [term for each in strides.elts for term in self._value(each).terms], node)
 
 
-def _product(left: Value, right: Value) -> Value:
+def _product(left: Quantity, right: Quantity) -> Quantity:
     first, second = (number.terms or (Term(),) for number in (left, right))
     if len(first) * len(second) > _MOST or (left.has_stride and right.has_stride):
         return _opaque([left, right])
     pairs = ((a, b) for a in first for b in second)
-    return Value(tuple(Term(a.stride or b.stride, a.trail or b.trail, a.index | b.index) for a, b in pairs))
+    return Quantity(tuple(Term(a.stride or b.stride, a.trail or b.trail, a.index | b.index) for a, b in pairs))
 
 
-def _either(values: Sequence[Value]) -> Value:
+def _either(values: Sequence[Quantity]) -> Quantity:
     """What a variable may be behind several branches."""
     found = list(dict.fromkeys(values))
     if len(found) > 1:  # where they differ in their constants alone
         found = list(dict.fromkeys(replace(value, constant=_UNKNOWN) for value in found))
     bases = frozenset[str]().union(*(value.bases for value in found))
     if bases and len(found) > 1:
-        return Value(bases=bases)
+        return Quantity(bases=bases)
     # Of several sums with strides in them nobody knows here which one goes with which pointer.
     return found[0] if len(found) == 1 else _opaque(found)
 
 
-def _opaque(values: Iterable[Value]) -> Value:
+def _opaque(values: Iterable[Quantity]) -> Quantity:
     """A number of which no more is known than the variables that it was computed from, as a new one."""
     found = set[str]()
     for term in (term for value in values for term in value.terms):
         found |= {*term.index, *filter(None, [term.stride])}
-    return Value((Term(index=frozenset({*found, "of"})),) if found else ())
+    return Quantity((Term(index=frozenset({*found, "of"})),) if found else ())
