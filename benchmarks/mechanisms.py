@@ -168,6 +168,6 @@ CORE: tuple[str, ...] = (
         "__init__", "cuda_syntax", "host_code", "kernel", "module", "nvrtc", "on_cpu", "source",
     )),
     *(f"auditing/{name}" for name in (
-        "__init__", "attempts", "audit", "calling", "target", "told",
+        "__init__", "attempts", "audit", "calling", "target",
     )),
 )  # fmt: skip

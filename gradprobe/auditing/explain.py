@@ -85,7 +85,7 @@ def explain(
         asks_for_mask: whether it is told if there is a mask; else one that it lays by itself is meant.
     """
     with np.errstate(all="ignore"):
-        search = _Search(x, asks_for_mask)
+        search = _FormSearch(x, asks_for_mask)
         for value in values:
             search.see(value)
         located: dict[Mistake, Located] = {}
@@ -105,7 +105,7 @@ def explain(
     return AuditExplanation(tuple(found), tuple(unexplained), tuple(search.holdings), strange)
 
 
-class _Search:
+class _FormSearch:
     """The forms of one problem, and which of them were seen where."""
 
     def __init__(self, x: Attention, asks_for_mask: bool) -> None:

@@ -22,9 +22,8 @@ from ..reference import Attention, manual_attention_backward
 from ..runtime.trace import Trace
 from ..targets.find import Target, find_target
 from ..targets.naming import canonical_name
-from .audit import Audit, audit
+from .audit import Audit, audit, diagnoses_of, known_of
 from .calling import LETTERS, Values
-from .told import diagnoses_of, known_of
 
 _WAY_OUT = "a reference is checked before it is used: correct it, or leave out --reference"
 

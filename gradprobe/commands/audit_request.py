@@ -48,7 +48,7 @@ def audited(request: CheckRequest) -> Report:
 
 
 def _report(made: Audit, request: CheckRequest, seconds: float) -> Report:
-    from ..auditing.told import diagnoses_of, known_of
+    from ..auditing.audit import diagnoses_of, known_of
     from ..pipeline.reported import run_of
 
     case, source = made.attempt.drawn.case, made.callee.found.source

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradprobe.auditing.audit import audit
+from gradprobe.auditing.audit import audit, diagnoses_of, known_of
 from gradprobe.auditing.target import audited_target, on_the_cpu_if_need_be
-from gradprobe.auditing.told import diagnoses_of, known_of
 from gradprobe.model.failures import ReferenceFailure, TargetFailure, UsageFailure
 from gradprobe.reference import manual_attention_backward
 from tests.auditing import more, written

@@ -35,7 +35,7 @@ def _words_of_faults():
     found = {word for file in files for word in _WORD.findall(re.sub(r'@door\(".*"\)', "", file.read_text()))}
     told = [
         (PACKAGE / file).read_text()
-        for file in ("auditing/told.py", "sharded/rank_reasons.py", "diagnosis/edits/tried.py")
+        for file in ("auditing/audit.py", "sharded/rank_reasons.py", "diagnosis/edits/tried.py")
     ]
     found |= {word for text in told for word in re.findall(r'f?"(reference|ring|edit)/', text)}
     return found | set(diagnoses._KINDS) | {word for word, *_ in lines._KINDS.values()}
