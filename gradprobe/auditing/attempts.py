@@ -94,7 +94,6 @@ class ReferenceSearch:
     def __init__(self, callee: Callee, family: str, options: Mapping[str, Any]) -> None:
         self.callee, self.family, self._options = callee, family, options
         self._raised: list[tuple[CallConvention, BaseException]] = []
-        self._drawn: dict[tuple[Any, ...], Drawn] = {}
         self._explained: dict[tuple[CallConvention, Case], AuditExplanation] = {}
         try:
             self.text = inspect.getsource(plain_function(callee.function))
@@ -130,12 +129,7 @@ class ReferenceSearch:
         return min(ranks, key=lambda one: one[0])[1]
 
     def drawn(self, how: CallConvention, seed: int, sizes: Mapping[str, int]) -> Drawn:
-        key = how.causal, how.scale, seed, *sizes.values()
-        if key not in self._drawn:
-            self._drawn[key] = self._draw(how, seed, sizes)
-        return self._drawn[key]
-
-    def _draw(self, how: CallConvention, seed: int, sizes: Mapping[str, int]) -> Drawn:
+        """A case of such sizes, with the mask and the scale of a way of calling it."""
         options = {**sizes, **self._options, "seed": seed}
         if self.family != "lazy":
             options["causal"] = how.causal
