@@ -10,7 +10,7 @@ from torch import Tensor
 from ..reference import tiles
 from .hypothesis import SCORED, SIZES, Hypothesis, Observed, pairs
 from .tile import Effects
-from .variant import Formula, Scope
+from .variant import Formula, TileScope
 
 
 def hiding(fault: str, summary: str, sees: str, fix: str = "", *more: str) -> Hypothesis:
@@ -121,11 +121,11 @@ def _cut(of_distances: Tensor) -> Tensor:
     return kept
 
 
-def _without_last(t: Scope) -> Tensor:
+def _without_last(t: TileScope) -> Tensor:
     return _cut(t.dBias)
 
 
-def _with_all_beyond(t: Scope) -> Tensor:
+def _with_all_beyond(t: TileScope) -> Tensor:
     """dBias whose last distance has the sum of all beyond, too."""
     added: Tensor = t.dBias.clone()
     added[:, -1] += (t.dS * (t.i - t.j >= added.shape[1])).sum((-2, -1))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..model.intermediates import PRODUCTS, steps, title
 from .hypothesis import SIZES, Hypothesis, Observed
-from .variant import Scope
+from .variant import TileScope
 
 # (result, the operand meant, what may stand there)
 _OTHERS = (
@@ -72,7 +72,7 @@ def _making(fault: str, words: str, result: str, operand: str, size: int, how: s
     return Hypothesis(fault, "A", words, {result: partial(_summed, result, operand, size, how)}, fix)
 
 
-def _summed(result: str, name: str, size: int, how: str, t: Scope) -> Tensor:
+def _summed(result: str, name: str, size: int, how: str, t: TileScope) -> Tensor:
     """A gradient summed in square tiles in another way.
 
     Args:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..model.intermediates import PRODUCTS, title
 from .hypothesis import Hypothesis, Observed, entered, sizes_of
-from .variant import Formula, Scope
+from .variant import Formula, TileScope
 
 Narrow = Callable[[Tensor], Tensor]
 _CUT = "bfloat16, cut off"
@@ -57,7 +57,7 @@ def _of_matrix(matrix: str, narrow: Narrow) -> dict[str, Formula]:
     return {name: (f"product({name!r}, narrow(operand({matrix!r})))", {"narrow": narrow}) for name in names}
 
 
-def _summed_by_tiles(gradient: str, size: int, narrow: Narrow, t: Scope) -> Tensor:
+def _summed_by_tiles(gradient: str, size: int, narrow: Narrow, t: TileScope) -> Tensor:
     """A gradient whose sum is rounded after each tile that is added, before the scale."""
     of = PRODUCTS[gradient]
     total: Tensor = t[gradient] * 0

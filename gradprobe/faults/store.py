@@ -14,7 +14,7 @@ from ..model.number import listed
 from ..numerics.totals import TOTALS
 from ..reference.attention import BY_HEAD
 from .hypothesis import SIZES, Hypothesis, Observed
-from .variant import Scope
+from .variant import TileScope
 
 Results = Mapping[str, Tensor]
 
@@ -53,7 +53,7 @@ def shares(seen: Observed) -> Iterator[Hypothesis]:
                 yield Hypothesis(f"accumulation/{name}", "ACC", summary, made, "tl.atomic_add")
 
 
-def _of_one_program(name: str, batch: int, rows: range, t: Scope) -> Tensor:
+def _of_one_program(name: str, batch: int, rows: range, t: TileScope) -> Tensor:
     own = ((t.i >= rows.start) & (t.i < rows.stop)).double() * (t.tile.batch == batch)
     given = {"dT": own * t.P * t.spread, "dP": own * t.dP, "delta": own[:, 0] * t.delta}
     return TOTALS[name].summed(t.x, t.tile, vars(t), given[TOTALS[name].of])

@@ -12,7 +12,7 @@ from ..model.case import Case
 from ..reference import Attention, Tile
 from .addressed import found_at, offsets, readable
 from .hypothesis import EVERYTHING, SIZES, Hypothesis, Observed, sizes_of
-from .variant import Formula, Place
+from .variant import Formula, Positions
 
 _SUMS = ("dQ", "dK", "dV", "O", "LSE", "delta")
 
@@ -23,7 +23,7 @@ class Effects:
     def __init__(self, x: Attention) -> None:
         x = replace(x, mask=None, bias=None)
         batches = range(x.n_batch if x.seqlens is not None else 1)
-        self._places = [Place(x, Tile(batch, slice(0, 1), slice(0, x.n_query))) for batch in batches]
+        self._places = [Positions(x, Tile(batch, slice(0, 1), slice(0, x.n_query))) for batch in batches]
         self._met = {self._shown("True")}
 
     def _shown(self, kept: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Variant: a problem as a fault has it computed. Place, Scope: the names that the formulas of faults may use."""
+"""Variant: a problem as a fault has it computed. Positions, TileScope: the names that formulas of faults may use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..reference.softmax import kept_share
 
 Made = TypeVar("Made")
 Formula = str | tuple[str, Mapping[str, Any]] | Callable[[Any], Tensor]
-"""An expression in the names of a Place or a Scope, alone or with further names; or a function of it."""
+"""An expression in the names of Positions or a TileScope, alone or with further names; or a function of it."""
 Finish = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 """What a caller gets, by intermediate, from what was computed; those that stay as they are may be left out."""
 BUFFERS = ("LSE", "O", "delta")
@@ -50,7 +50,7 @@ def _compiled(expression: str) -> CodeType:
     return compile(expression, expression, "eval")
 
 
-class Place:
+class Positions:
     """Where the entries of a tile of scores lie; all of it broadcasts to [h, m, n]."""
 
     diagonal: Tensor
@@ -119,7 +119,7 @@ class Place:
         return bound[at.clamp(0, len(self.i) - 1)[:, 0]]
 
 
-class Scope(Place):
+class TileScope(Positions):
     """What a formula may use of the tile that is being computed; the reference takes it for given values.
 
     Its names are the inputs of the tile, what was computed on so far, and the options of the problem; the intermediate
@@ -212,7 +212,7 @@ class Variant(Attention):
         """The problem that it departs from was checked."""
 
     def valid(self, tile: Tile) -> Tensor:
-        return self.once("valid", tile, lambda: Place(self, tile).value(self.sees))
+        return self.once("valid", tile, lambda: Positions(self, tile).value(self.sees))
 
     def tensors(self, tile: Tile) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.once("tensors", tile, lambda: Attention.tensors(self, tile))
@@ -234,7 +234,7 @@ class Variant(Attention):
             buffers: whole LSE, O and delta, where they are what the kernels found.
             wanted: from `reference.evaluate`.
         """
-        scope = Scope(self, tile, buffers)
+        scope = TileScope(self, tile, buffers)
         return evaluate(self, tile, scope, wanted) | scope.altered  # type: ignore[arg-type]
 
 
