@@ -128,11 +128,10 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _row("factor-dropped", "value_rows", "factor_added", "factor_of_sibling"),
     _row("subtrahend-changed", "value_rows", "delta_taken", "axis_given"),
     _row("constant-changed", "value_rows", "constant_changed"),
-    _row("sum-overwritten", "value_rows", "sum_kept"),
     *map(_row, (
         "divisions-mixed-up", "bound-off-by-one", "padding-changed", "range-cut", "last-tile-lost",
         "zeros-not-written", "factor-misplaced", "sign-changed", "part-put-on", "other-base", "transpose-dropped",
-        "atomic-stored",
+        "atomic-stored", "sum-overwritten",
     )),
     Mechanism("halved", "processes/forks", functions=("halved",), is_speculation=True),
     Mechanism("plans", f"{_INTERPRETER}/plans", (f"{_INTERPRETER}/plans",), is_speculation=True),

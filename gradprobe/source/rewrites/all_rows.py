@@ -12,12 +12,12 @@ from ..kernel_file import Change, KernelFile
 from . import address_rows as address
 from . import mask_rows as mask
 from . import value_rows as value
-from .patterns import Rule, applied, is_infinite, plants, rules
+from .patterns import Swap, applied, is_infinite, plants, rules
 from .siblings import of_siblings
 from .spots import Edits, Ranked, Spot, Undone
 
-Planting = Rule | Callable[[KernelFile], Iterator[Change]]
-Undoing = Rule | Callable[[Spot], Undone]
+Planting = Swap | Callable[[KernelFile], Iterator[Change]]
+Undoing = Swap | Callable[[Spot], Undone]
 
 
 @dataclass(frozen=True)
@@ -56,24 +56,24 @@ class Row:
                 yield change
 
     def _changes(self, file: KernelFile) -> Iterator[Change]:
-        several = tuple(rule for rule in self.plants if isinstance(rule, Rule))
+        several = tuple(rule for rule in self.plants if isinstance(rule, Swap))
         for function in getattr(file, self.planted_in) if several else ():
             nodes = [node for statement in function.body for node in ast.walk(statement)]
             for rule, node, lost, edit in applied(file, nodes, several):
                 fault = rule.fault or self.fault or mask.class_of(file, lost)
                 yield Change(fault, node, (edit,))
         for plant in self.plants:
-            yield from plant(file) if not isinstance(plant, Rule) else ()
+            yield from plant(file) if not isinstance(plant, Swap) else ()
 
     def edits(self, spot: Spot) -> Iterator[Ranked]:
         """The edits of a spot that may undo it."""
-        several = tuple(rule for rule in self.undoes if isinstance(rule, Rule))
+        several = tuple(rule for rule in self.undoes if isinstance(rule, Swap))
         is_strided = spot.is_on_device and address.has_strides(spot.statement)
         for rule, _, _, edit in applied(spot.file, spot.nodes, several):
             rank = rule.rank if spot.is_on_device or rule.of_host is None else rule.of_host
             yield rank if rule.strided is None or not is_strided else rule.strided, (edit,)
         for source in self.undoes:
-            yield from source(spot) if not isinstance(source, Rule) else ()
+            yield from source(spot) if not isinstance(source, Swap) else ()
         if self.again is not None:
             start, end = spot.file.span(spot.root)
             for edits in _planted(self, spot.file).get(spot.statement, ()):
@@ -120,19 +120,22 @@ def _are_counts(file: KernelFile, node: ast.AST, holes: dict[str, ast.AST]) -> b
 
 # Each comparison with the one that differs in the bound itself, and the one that looks the other way.
 _SIGNS = ((">=", ">", "<="), (">", ">=", "<"), ("<=", "<", ">="), ("<", "<=", ">"))
-_BOUNDS = tuple(Rule(f"_a {old} _b", f"_a {new} _b", when=_are_counts) for old, new, _ in _SIGNS)
+_BOUNDS = tuple(Swap(f"_a {old} _b", f"_a {new} _b", when=_are_counts) for old, new, _ in _SIGNS)
 _TURNED = tuple(
-    Rule(f"_a {old} _b", text, rank)
+    Swap(f"_a {old} _b", text, rank)
     for old, _, new in _SIGNS
     for rank, text in ((2.0, f"_a {new} _b"), (2.5, f"_a {old} _b + 1"), (2.5, f"_a {old} _b - 1"))
 )
 _OTHER_SIGN = tuple(
     rule
     for old, new, rank in (("+", "-", 0.9), ("-", "+", 0.9), ("*", "/", 2.0), ("/", "*", 2.0))
-    for rule in (Rule(f"_a {old} _b", f"_a {new} _b", rank, strided=2.0), Rule(f"_a {old}= _b", f"_a {new}= _b", 1.2))
+    for rule in (
+        Swap(f"_a {old} _b", f"_a {new} _b", rank, strided=2.0),
+        Swap(f"_a {old}= _b", f"_a {new}= _b", 1.2),
+    )
 )
 _FACTORS = tuple(
-    Rule(old.replace("-", sign), new.replace("-", sign), rank)
+    Swap(old.replace("-", sign), new.replace("-", sign), rank)
     for sign in "-+"
     for rank, old, new in (
         (1.4, "(_a - _b) * _c", "_a * _c - _b"), (1.5, "(_a - _b) * _c", "_a - _b * _c"),
@@ -142,7 +145,7 @@ _FACTORS = tuple(
 )  # fmt: skip
 # The ends of a loop a step further or nearer, or without what is added to them; where that is a step, at once.
 _ENDS = tuple(
-    Rule(f"RANGE({pattern}{more})", text.replace("_c", step), rank, place=place)
+    Swap(f"RANGE({pattern}{more})", text.replace("_c", step), rank, place=place)
     for step, more in (("1", ""), ("_c", ", _c"))
     for rank, pattern, place, text in (
         (1.0, "_a, _b", "_a", "0"), (1.5, "_a, _b", "_a", "_a + _c"), (1.5, "_a, _b", "_a", "_a - _c"),
@@ -161,34 +164,34 @@ ROWS: tuple[Row, ...] = (
     Row("own-strides-swapped", "two strides of one tensor stand in each other's place", "S3",
         (address.own_strides_swapped,), again=0.7),
     Row("term-dropped", "an offset lacks a term: {new}", "S3", (
-        Rule("_a + _term", "_a", when=address.is_scalar_term), Rule("_term + _a", "_a", when=address.is_scalar_term),
-        Rule("_a += _term", "_a += 0", when=address.is_scalar_term)), (address.term_missing,)),
+        Swap("_a + _term", "_a", when=address.is_scalar_term), Swap("_term + _a", "_a", when=address.is_scalar_term),
+        Swap("_a += _term", "_a += 0", when=address.is_scalar_term)), (address.term_missing,)),
     Row("divisions-mixed-up", "an index is taken apart by {old} and not by {new}", "S3",
         plants(("_a // _index", "_a % _index"), ("_a % _index", "_a // _index")), again=0.7),
     Row("wide-offset-dropped", "an offset of 32 bits overflows", "I64",
-        (Rule("_a.to(tl.int64, *_)", "_a"), address.wide_parameter_dropped)),
+        (Swap("_a.to(tl.int64, *_)", "_a"), address.wide_parameter_dropped)),
     Row("bound-off-by-one", "a bound is off: {old} for {new}", "", _BOUNDS, _TURNED, again=0.7),
     Row("operand-dropped", "a mask lacks a condition", "", (
-        Rule("_a & _lost", "_a"), Rule("_lost & _a", "_a"), Rule("_a &= _b", "pass", fault="M1")),
+        Swap("_a & _lost", "_a"), Swap("_lost & _a", "_a"), Swap("_a &= _b", "pass", fault="M1")),
         (mask.condition_added,)),
     Row("guard-dropped", "nothing hides what this position may not see", "M1", (
-        Rule("where(_a == _inf, _x, _b)", "_b", fault="N1"), Rule("where(_a != _inf, _b, _x)", "_b", fault="N1"),
-        Rule("where(_a > _inf, _b, _x)", "_b", fault="N1"), Rule("where(_t, _a, _inf)", "_a"),
-        Rule("where(_t, _a, _zero)", "_a")), (mask.guard_added,)),
+        Swap("where(_a == _inf, _x, _b)", "_b", fault="N1"), Swap("where(_a != _inf, _b, _x)", "_b", fault="N1"),
+        Swap("where(_a > _inf, _b, _x)", "_b", fault="N1"), Swap("where(_t, _a, _inf)", "_a"),
+        Swap("where(_t, _a, _zero)", "_a")), (mask.guard_added,)),
     Row("mask-dropped", "an access has no mask", "M3", (mask.mask_dropped,), (mask.mask_put_on,)),
     Row("padding-changed", "what is masked off is read as {old} and not as {new}", "M3", (
-        Rule("ACCESS(*_, other=_zero)", "1.0", place="_zero"),
-        Rule("ACCESS(*_, other=_other)", "0.0", place="_other")), again=1.0),
+        Swap("ACCESS(*_, other=_zero)", "1.0", place="_zero"),
+        Swap("ACCESS(*_, other=_other)", "0.0", place="_other")), again=1.0),
     Row("range-cut", "a loop leaves tiles out, or takes too many", "M2", (
-        Rule("RANGE(_a, _b, _c)", "_b // _c * _c", place="_b", fault="M3"),
-        Rule("RANGE(_zero, _b, _c)", "_c", place="_zero"),
-        Rule("RANGE(_other, _b, _c)", "_other + _c", place="_other")),
+        Swap("RANGE(_a, _b, _c)", "_b // _c * _c", place="_b", fault="M3"),
+        Swap("RANGE(_zero, _b, _c)", "_c", place="_zero"),
+        Swap("RANGE(_other, _b, _c)", "_other + _c", place="_other")),
         (*rules((0.0, "_a // _b * _b", "_a"), (0.5, "_a // _b * _c", "_a")), *_ENDS), of_hosts=True),
     Row("last-tile-lost", "tiles are counted in whole ones, or as many as are begun", "M3",
         plants(("cdiv(_a, _b)", "_a // _b")), (
-        Rule("cdiv(_a, _b)", "_a // _b", 0.8, of_host=0.3),
-        Rule("(_a + _b - 1) // _b", "_a // _b", 0.8, of_host=0.3),
-        Rule("_a // _b", "triton.cdiv(_a, _b)", 0.8, of_host=0.3)), of_hosts=True, planted_in="functions"),
+        Swap("cdiv(_a, _b)", "_a // _b", 0.8, of_host=0.3),
+        Swap("(_a + _b - 1) // _b", "_a // _b", 0.8, of_host=0.3),
+        Swap("_a // _b", "triton.cdiv(_a, _b)", 0.8, of_host=0.3)), of_hosts=True, planted_in="functions"),
     Row("blocks-mixed-up", "{old} stands in the place of {new}", "M2", (address.blocks_mixed_up,), again=1.0),
     Row("zeros-not-written", "memory that nobody wrote is added to", "N2", plants(
         ("zeros(*_)", ".empty"), ("new_zeros(*_)", ".new_empty"), ("zeros_like(*_)", ".empty_like")), rules(
@@ -208,7 +211,7 @@ ROWS: tuple[Row, ...] = (
     Row("constant-changed", "{old} stands for {new}", undoes=(value.constant_changed,), of_hosts=True),
     Row("part-put-on", "{old} stands where {new} is meant", "", (), (
         # A host clamps a size, once or twice; a kernel has them everywhere.
-        Rule("CLAMP(_a, _b)", "_a", 1.0, of_host=0.1), Rule("CLAMP(_a, _b)", "_b", 1.0, of_host=0.1), *rules(
+        Swap("CLAMP(_a, _b)", "_a", 1.0, of_host=0.1), Swap("CLAMP(_a, _b)", "_b", 1.0, of_host=0.1), *rules(
         (1.0, "_a @ _number", "_a"), (1.4, "_a @ _scale", "_a"), (1.9, "_a @ _b", "_a"), (1.9, "_a + _b", "_b"),
         (1.9, "_a * _b", "_b"), (1.9, "_a & _b", "_b"), (1.9, "_a | _b", "_b"), (2.0, "-_a", "_a"), (2.0, "~_a", "_a"),
         (1.0, "_a.to(*_)", "_a"), (-0.3, "_a.to(*_).to(*_)", "_a"), (1.5, "where(_t, _a, _b)", "_a"),
@@ -217,15 +220,16 @@ ROWS: tuple[Row, ...] = (
         ("exp(*_)", ".exp2"), ("exp2(*_)", ".exp"), ("log(*_)", ".log2"), ("log2(*_)", ".log")), again=0.7),
     Row("transpose-dropped", "a product takes {old} and not {new}", "A",
         plants(("trans(_a, *_)", "_a"), ("_a.trans()", "_a"), ("_a.T", "_a")), (
-        Rule("dot(_a, *_)", "tl.trans(_a)", 1.2, place="_a"),
-        Rule("dot(_a, _b, *_)", "tl.trans(_b)", 1.2, place="_b")), again=2.0),
+        Swap("dot(_a, *_)", "tl.trans(_a)", 1.2, place="_a"),
+        Swap("dot(_a, _b, *_)", "tl.trans(_b)", 1.2, place="_b")), again=2.0),
     Row("sum-overwritten", "a sum is overwritten, or added to what should be overwritten", "ACC",
-        (Rule("_a += _b", "_a = _b", when=value.is_sum),), (value.sum_kept,)),
+        (Swap("_a += _b", "_a = _b", when=value.is_sum),), (
+        Swap("_a = _b", "_a += _b", 0.9, when=value.has_value), Swap("_a += _b", "_a = _b", 2.5))),
     Row("atomic-stored", "programs overwrite one another's share of a sum, or add to it twice", "ACC",
-        (Rule("atomic_add(*_)", ".store", when=_is_statement),), rules((1.4, "store(*_)", ".atomic_add")), again=2.0),
-    Row("barrier-dropped", "a barrier is missing", "RACE", (Rule("BARRIER(*_)", "pass", when=_is_statement),)),
+        (Swap("atomic_add(*_)", ".store", when=_is_statement),), rules((1.4, "store(*_)", ".atomic_add")), again=2.0),
+    Row("barrier-dropped", "a barrier is missing", "RACE", (Swap("BARRIER(*_)", "pass", when=_is_statement),)),
     Row("rounded-early", "a value is rounded before it is used", "PREC",
-        (Rule("ROUNDED(*_)", "_it.to(tl.bfloat16).to(tl.float32)", when=_is_assigned),)),
+        (Swap("ROUNDED(*_)", "_it.to(tl.bfloat16).to(tl.float32)", when=_is_assigned),)),
 )  # fmt: skip
 # By the name of each, in the order in which they are drawn from.
 OPERATORS: dict[str, Callable[[KernelFile], Iterator[Change]]] = {row.name: row.changes for row in ROWS if row.plants}

@@ -82,7 +82,7 @@ HOLES: dict[str, Callable[[ast.AST], bool]] = {
 
 
 @dataclass(frozen=True)
-class Rule:
+class Swap:
     """What is put in a pattern's place."""
 
     pattern: str
@@ -114,14 +114,14 @@ class Rule:
         return lost, replaced(file, holes[self.place], self.text, holes)
 
 
-def rules(*several: tuple[float, str, str]) -> tuple[Rule, ...]:
+def rules(*several: tuple[float, str, str]) -> tuple[Swap, ...]:
     """Of (rank, pattern, text)."""
-    return tuple(Rule(pattern, text, rank) for rank, pattern, text in several)
+    return tuple(Swap(pattern, text, rank) for rank, pattern, text in several)
 
 
-def plants(*several: tuple[str, str]) -> tuple[Rule, ...]:
+def plants(*several: tuple[str, str]) -> tuple[Swap, ...]:
     """Of (pattern, text)."""
-    return tuple(Rule(pattern, text) for pattern, text in several)
+    return tuple(Swap(pattern, text) for pattern, text in several)
 
 
 @lru_cache(maxsize=4096)
@@ -169,7 +169,8 @@ def _fills(name: str, node: ast.AST, holes: dict[str, ast.AST]) -> bool:
     takes = HOLES.get(name)
     if takes is not None and not takes(node):
         return False
-    return ast.dump(holes.setdefault(name, node)) == ast.dump(node)
+    first = holes.setdefault(name, node)
+    return first is node or ast.dump(first) == ast.dump(node)
 
 
 def _level(node: ast.AST) -> int:
@@ -242,16 +243,16 @@ def replaced(file: KernelFile, node: ast.AST, template: str, holes: Holes) -> Ed
 
 
 @lru_cache(maxsize=64)
-def _by_kind(several: tuple[Rule, ...]) -> dict[type[ast.AST], list[Rule]]:
-    found: dict[type[ast.AST], list[Rule]] = {}
+def _by_kind(several: tuple[Swap, ...]) -> dict[type[ast.AST], list[Swap]]:
+    found: dict[type[ast.AST], list[Swap]] = {}
     for rule in several:
         found.setdefault(type(parsed(rule.pattern)), []).append(rule)
     return found
 
 
 def applied(
-    file: KernelFile, nodes: Iterable[ast.AST], several: tuple[Rule, ...]
-) -> Iterator[tuple[Rule, ast.AST, ast.AST, Edit]]:
+    file: KernelFile, nodes: Iterable[ast.AST], several: tuple[Swap, ...]
+) -> Iterator[tuple[Swap, ast.AST, ast.AST, Edit]]:
     """Each rule at each node that it fits, with what is lost there and the edit."""
     by_kind = _by_kind(several)
     for node in nodes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -122,15 +121,11 @@ def is_sum(file: KernelFile, node: ast.AST, holes: dict[str, ast.AST]) -> bool:
     return any(isinstance(each, ast.For) for each in above) and file.text_of(holes["_a"]) in sums
 
 
-def sum_kept(at: Spot) -> Undone:
-    """`+=` for `=` of what has a value already, and the reverse."""
-    match at.statement if at.is_whole else None:
-        case ast.Assign([ast.Name(name) as target]):
-            before = [each for each in inside(at.function, ast.Assign) if each.lineno < at.statement.lineno]
-            if name in bound_in(before):
-                yield 0.9 if at.loops else 1.1, (replace(at.file.operator(target, "="), text="+="),)
-        case ast.AugAssign(target, ast.Add()):
-            yield 2.5, (replace(at.file.operator(target, "+="), text="="),)
+def has_value(file: KernelFile, node: ast.AST, holes: dict[str, ast.AST]) -> bool:
+    """Whether the name that is assigned has a value already."""
+    function = next(each for each in file.above(node) if isinstance(each, ast.FunctionDef))
+    before = [each for each in inside(function, ast.Assign) if each.lineno < node.lineno]  # type: ignore[attr-defined]
+    return isinstance(holes["_a"], ast.Name) and holes["_a"].id in bound_in(before)
 
 
 def order_changed(at: Spot) -> Undone:
