@@ -73,6 +73,11 @@ class KernelView:
         values = {name: self._value(name, value) for name, value in launch.arguments.items()}
         self.record: Record = read_kernel(function, values)
         """What its pointers do. What the constants of the launch rule out is not followed."""
+        self.record.lost |= {name for name, value in launch.arguments.items() if self._holds_strides(value)}
+
+    def _holds_strides(self, value: Any) -> bool:
+        """Whether it is a tuple of strides, which are not followed into pointers."""
+        return isinstance(value, (tuple, list)) and any(type(each) is int and each in self._given for each in value)
 
     def _value(self, name: str, value: Any) -> Quantity:
         if name in self.tensors:

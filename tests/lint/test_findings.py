@@ -296,3 +296,14 @@ def test_what_the_wrapper_allocates_with_rows_before_heads_has_no_axes_swapped(t
         ('return {"dQ": dq}', 'return {"dQ": dq.transpose(1, 2)}'),
     )
     assert found.findings == ()
+
+
+def test_strides_that_are_passed_as_a_tuple_are_not_followed_and_this_is_said(tmp_path):
+    found = reading(
+        tmp_path,
+        ("    stride_qb, stride_qh, stride_qm, stride_qd,\n", "    strides_q,\n"),
+        ("    off_q = b", "    stride_qb, stride_qh, stride_qm, stride_qd = strides_q\n    off_q = b"),
+        ("*q.stride(), *do.stride(), *lse", "q.stride(), *do.stride(), *lse"),
+    )
+    assert found.findings == ()
+    assert [kernel.lost for kernel in found.kernels] == [("strides_q",)]
