@@ -28,13 +28,8 @@ from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, given_as, 
 from .resolve import Problem
 
 if TYPE_CHECKING:
-    from ..diagnosis.why import Reasons
     from ..inputs.saved import Saved
-    from ..numerics.evidence import Steps
     from .failed import FailedCheck
-
-# What work may go into beyond the check itself.
-EDITS = "edits"
 
 
 def probe(
@@ -50,7 +45,7 @@ def probe(
     given: Collection[str] = (),
     first: Callable[[LayoutRun], None] = lambda run: None,
     found_out: tuple[str, ...] = (),
-    budget: Callable[[str], Allowance] = lambda of: NOTHING,
+    budget: Callable[[], Allowance] = lambda: NOTHING,
     right_at: Callable[[LayoutRun], str] = lambda first: "",
 ) -> Probed:
     """Runs a target on a case under each layout, beside the reference, and says where it goes wrong, and why.
@@ -65,7 +60,7 @@ def probe(
         given: the options that somebody gave; of each it is said if this case cannot show it.
         first: told of the first run, before there are others.
         found_out: sentences about the case that no option said.
-        budget: how many EDITS of the target are tried, once it is wrong.
+        budget: how many edits of the target are tried, once it is wrong.
         right_at: where the first layout is wrong, runs the target at another length, and says at which it is right.
 
     Raises:
@@ -104,8 +99,10 @@ def probe(
     with experiment.stopwatch.timed("diagnose"):
         if failed is not None and found is not None:
             begin = partial(tick, "trying edits", 0.0)
-            reasons = failed.mended(found[0], right_at, budget(EDITS), begin)
-            report = _with_reasons(report, reasons, found[1])
+            why_so = failed.mended(found[0], right_at, budget(), begin)
+            report = replace(
+                report, diagnoses=why_so.diagnoses, known=why_so.known, sought=why_so.sought, steps=found[1]
+            )
         notes = (*found_out, *notes_of(experiment, records), *not_compiled)
     return replace(
         report,
@@ -136,10 +133,6 @@ def _failed(experiment: Experiment, records: Sequence[RunRecord], report: Probed
     from .failed import FailedCheck
 
     return FailedCheck.of(experiment, records, report)
-
-
-def _with_reasons(report: Probed, reasons: Reasons, steps: Steps) -> Probed:
-    return replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought, steps=steps)
 
 
 def _refused(target: Target, report: Probed) -> Refusal:
@@ -187,7 +180,7 @@ def probed(
     repro_command: str,
     tick: Tick,
     told: Callable[[Probed], object] = lambda so_far: None,
-    budget: Callable[[str], Allowance] = lambda of: NOTHING,
+    budget: Callable[[], Allowance] = lambda: NOTHING,
 ) -> tuple[Probed, Problem]:
     """The report, and the problem that it is about: another one where the target does not take the one given.
 

@@ -32,7 +32,7 @@ def run_check(
     reference: Callable[..., Any] | None = None,
     tick: Tick = lambda stage, fraction, layout="": None,
     told: Callable[[Probed], object] = lambda so_far: None,
-    budget: Callable[[str], Allowance] = lambda of: NOTHING,
+    budget: Callable[[], Allowance] = lambda: NOTHING,
     beyond: bool = False,
 ) -> Probed:
     """The report that a target and its options ask for.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -12,29 +13,18 @@ from ..runtime.run import Outcome
 
 def atomics_into(outcome: Outcome, names: Iterable[str]) -> dict[str, tuple[Line, ...]]:
     """By intermediate, the lines of the launched kernels that add into it by atomics."""
-    return {name: (*_of_triton(outcome, name), *_of_cuda(outcome, name)) for name in names}
+    from ..source import additions
 
-
-def _of_triton(outcome: Outcome, name: str) -> tuple[Line, ...]:
-    found: dict[Line, None] = {}
-    for kernel, parameter in _pointers_to(outcome, name):
-        from ..source import additions
-
-        try:
-            found |= dict.fromkeys(additions.atomics_into(kernel, {parameter}))
-        except (OSError, SyntaxError):  # its source is not there
-            continue
-    return tuple(found)
-
-
-def _of_cuda(outcome: Outcome, name: str) -> tuple[Line, ...]:
+    found: dict[str, dict[Line, None]] = {name: {} for name in names}
+    for name, lines in found.items():
+        for kernel, parameter in _pointers_to(outcome, name):
+            with contextlib.suppress(OSError, SyntaxError):  # its source is not there
+                lines.update(dict.fromkeys(additions.atomics_into(kernel, {parameter})))
     files = dict.fromkeys(source.file for source in outcome.kernels if not source.file.endswith(".py"))
-    if not files:
-        return ()
-    from ..source.additions import cuda_atomics
-
-    of_files = [(file, Path(file).read_text(errors="replace")) for file in files if Path(file).is_file()]
-    return tuple(line for file, text in of_files for of, line in cuda_atomics(file, text) if of == name)
+    for file in (file for file in files if Path(file).is_file()):
+        for name, line in additions.cuda_atomics(file, Path(file).read_text(errors="replace")):
+            found.get(name, {})[line] = None
+    return {name: tuple(lines) for name, lines in found.items()}
 
 
 def _pointers_to(outcome: Outcome, name: str) -> list[tuple[Any, str]]:

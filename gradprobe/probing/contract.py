@@ -42,18 +42,27 @@ def contract_of(target: Target, case: Case) -> Contract:
     if not given:
         raise TargetFailure(f"target {target.name!r} gives no O, dQ, dK or dV to read its arithmetic off")
     sums = {name: read_sums(even, name) for name in given if name != "O"}
-    short = _short(case)
-    models = _models_of(target, short, [name for name, (_, models) in sums.items() if None not in models])
-    rounded = read(_draws(target, _uneven(short, target), models))
+    short = case
+    if case.cu_seqlens_q is None and case.seqlen_q == case.seqlen_k:
+        length = min(case.seqlen_q, _MOST)
+        short = case.with_lengths(length, length)
+    # How sums are kept that are not in float32: in a shorter case it may be in other tiles.
+    dyadic, coarse = _draws(target, replace(short, pattern="dyadic")), dict[str, Model]()
+    for name in (name for name, (_, models) in sums.items() if None not in models):
+        models = read_sums(dyadic, name)[1]
+        if models and models[0] is not None:
+            coarse[name] = models[0]
+    # A scale that is no power of two, where it may have one.
+    scale = 0.8 * short.scale if "scale" in target.takes else short.scale
+    rounded = read(_draws(target, replace(short, pattern="normal", scale=scale), coarse))
     for reading in rounded:
         if AGAIN in reading.parts.get("k", reading.parts.get("q", ())):
             sums[reading.of] = read_sums(even, reading.of, reading)
     added = [reading for reading, _ in sums.values()]
     if case.dtype == "float32":
         added = [_implied(reading, rounded) for reading in added]
-    readings = (*rounded, *added)
     absent = tuple(f"{name} is not given" for name in PRODUCTS if name not in given)
-    return Contract(target.name, even.at(0).case, case.seed, readings, absent)
+    return Contract(target.name, even.at(0).case, case.seed, (*rounded, *added), absent)
 
 
 def _implied(sums: Reading, rounded: Sequence[Reading]) -> Reading:
@@ -63,26 +72,6 @@ def _implied(sums: Reading, rounded: Sequence[Reading]) -> Reading:
     """
     is_known = any(one.of == sums.of and one.fits for one in rounded)
     return sums if sums.fits or not is_known else replace(sums, fits=(sums.nearest,), differing=0)
-
-
-def _models_of(target: Target, case: Case, coarse: list[str]) -> dict[str, Model]:
-    """How sums are kept that are not in float32: in a shorter case it may be in other tiles."""
-    draws = _draws(target, replace(case, pattern="dyadic"))
-    found = {name: read_sums(draws, name)[1] for name in coarse}
-    return {name: models[0] for name, models in found.items() if models and models[0] is not None}
-
-
-def _short(case: Case) -> Case:
-    """The case, no longer than need be."""
-    if case.cu_seqlens_q is not None or case.seqlen_q != case.seqlen_k:
-        return case
-    length = min(case.seqlen_q, _MOST)
-    return case.with_lengths(length, length)
-
-
-def _uneven(case: Case, target: Target) -> Case:
-    """The case with normal values, and with a scale that is no power of two where it may have one."""
-    return replace(case, pattern="normal", scale=0.8 * case.scale if "scale" in target.takes else case.scale)
 
 
 def _draws(target: Target, case: Case, models: Mapping[str, Model] = MappingProxyType({})) -> Draws:

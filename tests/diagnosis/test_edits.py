@@ -16,7 +16,7 @@ from gradprobe.diagnosis.edits.tried import _placed
 from gradprobe.model.allowance import NOTHING, Allowance
 from gradprobe.model.patch import patched
 from gradprobe.model.report import Diagnosis, Where, passing_edit
-from gradprobe.pipeline.probe import EDITS, probe
+from gradprobe.pipeline.probe import probe
 from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.probing.runs import runs_of
@@ -41,7 +41,7 @@ def experiment_on(folder, text):
 
 def report_on(folder, text, allowed=ALLOWED):
     begun = experiment_on(folder, text)
-    return report_of(probe(begun.case, begun.target, budget=lambda of: allowed if of == EDITS else NOTHING))
+    return report_of(probe(begun.case, begun.target, budget=lambda: allowed))
 
 
 def test_the_edit_is_shown_with_what_matches_with_it_and_the_cause_is_certain(tmp_path):
@@ -295,5 +295,5 @@ def test_a_package_is_loaded_anew_with_what_it_keeps_and_is_no_library_by_its_fo
     monkeypatch.syspath_prepend(package.parent)
     experiment = experiment_on(tmp_path, EXAMPLE)
     target = find_target(f"{tmp_path}/adapter.py:delta", "softmax")
-    report = report_of(probe(experiment.case, target, budget=lambda of: Allowance(count) if of == EDITS else NOTHING))
+    report = report_of(probe(experiment.case, target, budget=lambda: Allowance(count)))
     assert words in report.causes[0].edit.words

@@ -98,9 +98,7 @@ def test_the_edit_that_undoes_a_fault_is_among_the_first(fault):
 def test_of_a_fault_that_no_list_holds_the_line_is_told_and_an_edit_tried(fault, tmp_path):
     copy = tmp_path / f"{fault.name}.py"
     copy.write_text(fault.plant())
-    report = probe(
-        softmax_case(**fault.options), find_target(f"{copy}:{fault.function}"), budget=lambda of: Allowance(60)
-    )
+    report = probe(softmax_case(**fault.options), find_target(f"{copy}:{fault.function}"), budget=lambda: Allowance(60))
     assert report.verdict == MISMATCH
     assert fault.lines & {where.line for where in report.diagnoses[0].where}
     edit = next(each.edit for each in report.diagnoses if each.edit is not None)

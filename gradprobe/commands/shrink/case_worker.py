@@ -15,7 +15,6 @@ from ...model.case import Case
 from ...model.failures import Failure, Refusal, TargetFailure, UsageFailure
 from ...model.report import Report
 from ...pipeline.fit import fitted
-from ...pipeline.probe import EDITS
 from ...pipeline.reported import report_of
 from ...pipeline.resolve import resolve_problem
 from ...pipeline.run_check import run_check
@@ -141,7 +140,7 @@ class ShrinkWorker:
 
     def _probed(self, order: Order) -> Probed:
         request = replace(self._asked, options=order.options)
-        return run_check(request, request.command(), budget=lambda of: order.edits if of == EDITS else NOTHING)
+        return run_check(request, request.command(), budget=lambda: order.edits)
 
     def _tell_step(self, order: Order) -> LastCheck:
         probed = self._probed(order)

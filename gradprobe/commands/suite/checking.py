@@ -71,14 +71,11 @@ class Setting:
     beyond: bool = False
     """Whether a target that matches is run on small second cases of what its own case does not use."""
 
-    def allowance_at(self, seconds: float, kind: str) -> Allowance:
-        """The work that a check which has run so long may go on to do, in a third of the time that it has left.
-
-        Args:
-            kind: one of pipeline.probe's, "edits".
-        """
-        count = {"edits": self.fix_budget}[kind]
-        return Allowance(count) if self.timeout is None else Allowance(count, max(0.0, self.timeout - seconds) / 3)
+    def allowance_at(self, seconds: float) -> Allowance:
+        """The edits that a check which has run so long may go on to try, in a third of the time that it has left."""
+        if self.timeout is None:
+            return Allowance(self.fix_budget)
+        return Allowance(self.fix_budget, max(0.0, self.timeout - seconds) / 3)
 
 
 class Checker:
@@ -108,13 +105,15 @@ class Checker:
             if beside is not None:
                 beside.take(so_far.case, so_far.runs)
 
+        def allowance() -> Allowance:
+            return self._setting.allowance_at(time.perf_counter() - start)
+
         try:
             if planned.kept or other is not None:
                 from ...numerics.target_difference import SideBySide
 
                 beside = SideBySide(planned.kept, *((other.kept, other.report.case) if other else ()))
-            budget = functools.partial(_allowance, self._setting, start)
-            probed = probed_as(planned, _Ticks(say), pass_on, budget, beyond=self._setting.beyond)
+            probed = probed_as(planned, _Ticks(say), pass_on, allowance, beyond=self._setting.beyond)
             made = _checked_as(planned, probed, beside.differences if beside else ())
         except BaseException as error:
             if not (self._setting.isolate or isinstance(error, Exception)):
@@ -125,10 +124,6 @@ class Checker:
         return replace(
             made, report=structs.replace(made.report, sources=sources_of(made.report, planned.request, self._before))
         )
-
-
-def _allowance(setting: Setting, start: float, kind: str) -> Allowance:
-    return setting.allowance_at(time.perf_counter() - start, kind)
 
 
 def _checked_as(planned: PlannedCheck, probed: Probed, differences: Sequence[Difference]) -> CheckOutcome:
@@ -154,7 +149,7 @@ def probed_as(
     planned: PlannedCheck,
     tick: Tick,
     told: Callable[[Probed], object],
-    budget: Callable[[str], Allowance] = lambda of: NOTHING,
+    budget: Callable[[], Allowance] = lambda: NOTHING,
     *,
     beyond: bool = False,
 ) -> Probed:

@@ -10,7 +10,6 @@ from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.allowance import Allowance
 from gradprobe.model.documents import Reports, dump, load, several_document
 from gradprobe.model.report import CheckedTarget, Report
-from gradprobe.pipeline.probe import EDITS
 from gradprobe.render.terminal import Terminal, painted, rendered
 from tests.commands.suite.plans import planned
 
@@ -32,7 +31,7 @@ def made(*plan, timeout=None, **how):
 @pytest.mark.parametrize(("seconds", "timeout", "left"), [(0, None, 600), (900, None, 600), (30, 45, 5), (50, 45, 0)])
 def test_a_slow_check_may_do_as_much_as_a_quick_one_and_a_timeout_leaves_a_third(seconds, timeout, left):
     how = Setting(fix_budget=20, timeout=timeout)
-    assert how.allowance_at(seconds, EDITS) == Allowance(20, left)
+    assert how.allowance_at(seconds) == Allowance(20, left)
 
 
 @pytest.mark.parametrize(
