@@ -101,6 +101,8 @@ def catch(target: Target, case: Case) -> Caught | None:
                 call = _caught(target, problem, *layout)
                 if call is not None and (best is None or call.rank > best.rank):
                     best = call
+                if best is not None and best.rank == (True, len(best.inputs)):
+                    return best
         if best is not None and best.storages is not None:
             break
     return best

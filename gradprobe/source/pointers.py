@@ -196,14 +196,14 @@ class _PointerReader:
 
     def _constant(self, node: ast.expr) -> Any:
         """What an expression is that is made of constants alone; _UNKNOWN of any other."""
-        values = {each.id: self._known(each.id) for each in ast.walk(node) if isinstance(each, ast.Name)}
+        values = {each.id: self._constant_named(each.id) for each in ast.walk(node) if isinstance(each, ast.Name)}
         if not any(value is _UNKNOWN for value in values.values()):
             with contextlib.suppress(Exception):
                 code = compile(ast.Expression(node), self.function.file, "eval")
                 return eval(code, {"__builtins__": {}}, values)
         return _UNKNOWN
 
-    def _known(self, name: str) -> Any:
+    def _constant_named(self, name: str) -> Any:
         """The value of a variable, or of a constant of the module."""
         if name in self.function.variables:
             return self.scope.get(name, _NOTHING).constant
