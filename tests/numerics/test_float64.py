@@ -52,7 +52,7 @@ def test_what_the_reference_errs_by_is_in_the_budget(random):
     case, x, tile, precision = problem_of(random)
     true, counts = evaluate(x, tile), SplitCounts()
     with pytest.MonkeyPatch.context() as patch, multiplying(CPU, precision, counts):
-        patch.setattr(float64, "split_product", as_wrong_as_they_may_be(random))
+        patch.setattr(products, "split_product", as_wrong_as_they_may_be(random))
         came, share = evaluate(x, tile), float64.split_share()
         budget = tile_budget(x, tile, came, precision)
     assert counts.split >= 6
