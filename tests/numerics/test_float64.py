@@ -11,7 +11,7 @@ from hypothesis import given
 from gradprobe.inputs.draw import draw
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.report import SplitProducts
-from gradprobe.numerics import float64, sieve
+from gradprobe.numerics import float64, products, sieve
 from gradprobe.numerics.budget import tile_budget
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import exactly, long_sum, precision_of
