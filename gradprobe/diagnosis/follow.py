@@ -83,7 +83,7 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
     def axes(view: Any) -> str:
         if view.name in inputs.tensors and (view.known is not None or not view.parameter):
             return case.input_axes(view.name)
-        return copies.get(view.low, "")
+        return copies.get(view.home, "")
 
     def learn(argument: Any) -> None:
         if isinstance(argument, torch.Tensor):
@@ -100,7 +100,7 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
         return None
     results = [(name, view_of(view, name)) for name, view in results_among(launched, outcome.trace)]
     for name, view in results:
-        is_alone = {other for other, one in results if one.low == view.low} == {name}
+        is_alone = {other for other, one in results if one.home == view.home} == {name}
         flow.attempt(place, flow, view, case.axes(name), is_alone)
     return FollowedRun(flow, roles, outcome)
 

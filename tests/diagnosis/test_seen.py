@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gradprobe.diagnosis.apart import shown_with
 from gradprobe.diagnosis.follow import followed_run
@@ -113,6 +114,14 @@ def test_the_first_mismatch_is_the_row_of_the_kernel_with_the_fault(
     result = "dQ" if kernel == DQ else "dK"
     assert shown.comparison.findings[result].status == INHERITED
     assert run.inside is None
+
+
+def test_what_the_interpreter_copies_from_a_gpu_is_seen_in_the_copies(tmp_path: Path, monkeypatch: Any) -> None:
+    # To a kernel on the CPU a copy has other addresses than torch, as of a GPU's tensors.
+    monkeypatch.setattr(torch.UntypedStorage, "cpu", lambda self: self.clone())
+    _, shown = planted(tmp_path, NO_DELTA[1:]).failing or pytest.fail("it matches")
+    own = {(row.finding.name, row.kernel) for row in shown.rows if row.finding.status == MISMATCH}
+    assert own == {("dS", DKDV)}
 
 
 def test_a_seen_row_is_in_every_form_and_comes_back_from_json(tmp_path: Path) -> None:

@@ -455,16 +455,18 @@ def test_a_parameter_names_its_tensor(parameter, name):
     assert without_ptr(parameter) == name
 
 
-def test_arguments_that_the_interpreter_copies_are_followed_by_the_names_of_parameters(monkeypatch):
+def test_arguments_that_the_interpreter_copies_are_followed_into_the_copies(monkeypatch):
     # As it does with tensors of a GPU: the kernel sees other addresses than torch.
     monkeypatch.setattr(torch.UntypedStorage, "cpu", lambda self: self.clone())
     (x, storage), out, unwritten = inside(16, guard=1), torch.zeros(16), Unwritten()
     x[:] = ramp(16)
     unwritten.allocated(x)
+    unwritten.written(x[1:])
     launch = lambda: kernels.copy[(1,)](x, out, -2, 0, 16, SIZE=16)  # noqa: E731
-    outside = the_finding(watched(launch, {"x": x, "out": out, "before": storage[:1]}, unwritten))
-    assert (outside.tensor, outside.spot.side, outside.lanes) == ("in", "before", 2)
-    assert outside.spot.is_beyond
+    outside, unread = watched(launch, {"x": x, "out": out, "before": storage[:1]}, unwritten).findings
+    assert (outside.tensor, outside.spot.side, outside.lanes) == ("x", "before", 2)
+    assert (outside.spot.holder, outside.spot.is_beyond) == ("", True)
+    assert (unread.kind, unread.spot.index, unread.lanes) == ("unwritten", (0,), 1)
     assert out.tolist() == [-1.0, 7.0, *ramp(14).tolist()]
 
 

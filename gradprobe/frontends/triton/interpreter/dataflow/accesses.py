@@ -69,7 +69,7 @@ class IndexedAccesses:
         _reach(self.flow, number, known)
         if not is_block(known):
             self.flow.irregular.add(number)
-        cover = self._cover_of(parts[0][0].low, known) if len(parts) == 1 else None
+        cover = self._cover_of(parts[0][0].home, known) if len(parts) == 1 else None
         lanes = Lanes(known, dict.fromkeys(known, origin), cover) if known else None
         self.flow.note(result, site, writers, lanes)
 
@@ -96,22 +96,22 @@ class IndexedAccesses:
         value, behind = access.value, slice_of(access.pointers)
         tile, site, is_atomic = Tile.of(value), self.flow.site_of(access), access.kind == "atomic"
         if tile is None and ((value.data == value.data.flat[0]) | (value.data != value.data)).all():
-            self.flow.empty.update({view.low: site for view, _, _ in _parts_of_tensors(access)})
+            self.flow.empty.update({view.home: site for view, _, _ in _parts_of_tensors(access)})
         if tile is None:
             return
         told_apart = _told_apart(tile.lanes) if tile.lanes is not None else {}
         for view, lanes, addresses in _parts_of_tensors(access):
             has_nan = tile.node.has_nan and bool(np.isnan(value.data.reshape(-1)[lanes]).any())
-            self.flow.stores.append(StoredTile(view.low, tile.node, site, has_nan))
+            self.flow.stores.append(StoredTile(view.home, tile.node, site, has_nan))
             here = {x: at.reshape(-1)[lanes] for x, at in told_apart.items()}
             if tile.lanes is not None:
-                store = Unplaced(view.low, view.in_bytes(addresses), Lanes(here, tile.lanes.origins), site, behind)
+                store = Unplaced(view.home, view.in_bytes(addresses), Lanes(here, tile.lanes.origins), site, behind)
                 found = self._indices_of(view, addresses) if self._letters(view) else {}
                 if found:
                     _compare(self.flow, store, view.name, found)
                 else:
                     self.flow.unplaced.append(store)
-                self._visit(view.low, tile.lanes, is_atomic)
+                self._visit(view.home, tile.lanes, is_atomic)
             self._leave(view, addresses, here, tile.node)
 
     def _visit(self, home: int, lanes: Lanes, is_atomic: bool) -> None:
@@ -146,7 +146,7 @@ class IndexedAccesses:
         letters = self.flow.axes(owner)
         if not letters:
             offsets = _offsets(view.low, addresses, view.elements.itemsize)
-            shadow = self._shadows.get(view.low, {})
+            shadow = self._shadows.get(view.home, {})
             return {x: at[np.clip(offsets, 0, len(at) - 1)] for x, at in shadow.items()}
         key = (owner.start, owner.elements.span)
         if key not in self._tables:
@@ -160,17 +160,17 @@ class IndexedAccesses:
             return
         offsets = _offsets(view.low, addresses, view.elements.itemsize)
         fits = (offsets >= 0) & (offsets < size)
-        shadow = self._shadows.setdefault(view.low, {})
+        shadow = self._shadows.setdefault(view.home, {})
         for letter, values in here.items():
             if letter not in shadow or len(shadow[letter]) != size:
                 shadow[letter] = np.full(size, NOWHERE, np.int32)
             shadow[letter][offsets[fits]] = values[fits]
-        writers = self._writers.setdefault(view.low, np.full(size, NOWHERE, np.int32))
+        writers = self._writers.setdefault(view.home, np.full(size, NOWHERE, np.int32))
         if len(writers) == size:
             writers[offsets[fits]] = node.number
 
     def _writers_of(self, view: View, addresses: Array) -> list[Node]:
-        writers = self._writers.get(view.low)
+        writers = self._writers.get(view.home)
         if writers is None:
             return []
         offsets = _offsets(view.low, addresses, view.elements.itemsize)
@@ -213,7 +213,7 @@ def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
         is_alone: whether no other result lies in its storage, whose stores would be taken for this one's.
     """
     table = IndexTable(view.elements, letters, flow.sizes)
-    for store in (one for one in flow.unplaced if one.home == view.low):
+    for store in (one for one in flow.unplaced if one.home == view.home):
         at = table.at((store.offsets - (view.start - view.low)) // view.elements.itemsize)
         if is_alone or any((index >= 0).any() for index in at.values()):
             _compare(flow, store, view.name, at)

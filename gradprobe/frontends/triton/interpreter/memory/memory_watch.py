@@ -259,7 +259,7 @@ class Memory(Watcher):
         if access.width > view.elements.itemsize:  # an element by itself lies where its tensor does
             self._found(MISALIGNED, access, view, within, within % access.width != 0)
         if access.kind != "store":
-            unread = self._unwritten.among(view.low, view.in_bytes(within), access.width)
+            unread = self._unwritten.among(view.home, view.in_bytes(within), access.width)
             self._found(UNWRITTEN, access, view, within, unread)
         if access.kind != "load":
             self._stored(access, view, addresses if stays is inside else addresses[stays])
@@ -267,9 +267,9 @@ class Memory(Watcher):
 
     def _stored(self, access: Access, view: View, addresses: Array) -> None:
         others = self._stores.add(access, view, addresses)
-        self._unwritten.stored(view.low, view.in_bytes(addresses), access.width)
-        if view.low in self._unwritten.places:
-            self._last[view.low] = access.launch, access.lines
+        self._unwritten.stored(view.home, view.in_bytes(addresses), access.width)
+        if view.home in self._unwritten.places:
+            self._last[view.home] = access.launch, access.lines
         if _is_input(view) or others.any():
             self._changing.append((view, addresses, others, _bits_at(addresses, access.width)))
 
@@ -286,8 +286,8 @@ class Memory(Watcher):
             of = (kind, access.kind, view.name, launch.kernel, places(lines), access.program, spot, other, access.width)
             self._findings[key] = AccessFinding(*of)
             if kind == UNWRITTEN:
-                self._findings[key].allocated = self._unwritten.places.get(view.low, ("", 0))
-                before, its_lines = self._last.get(view.low, (launch, ()))
+                self._findings[key].allocated = self._unwritten.places.get(view.home, ("", 0))
+                before, its_lines = self._last.get(view.home, (launch, ()))
                 self._findings[key].rest = None if before is launch else (before.kernel, places(its_lines)[0])
         found, program = self._findings[key], (launch.number, access.program)
         found.runs_on &= bool(which.all()) and self._inside.get(_key(lines), ())[:2] == program

@@ -92,13 +92,21 @@ class Launch:
         self.origins: dict[int, int] = {}
         """The origin of the pointers made from an argument, by the argument's id."""
 
-    def learn(self, arguments: Mapping[str, Any]) -> None:
-        """Takes the arguments by parameter name, as the interpreter gives them to the kernel."""
-        for parameter, given in arguments.items():
-            for name, tensor, handed in tensors_in(given, parameter):
-                self.origins[id(handed)] = len(self.views)
-                self.views.append(argument_view(tensor, name, self._known))
-        self.around = (*self._known, *self.views)
+    def learn(self, given: Mapping[str, Any], on_host: Mapping[str, Any]) -> None:
+        """Takes the arguments by parameter name, as torch has them and as the interpreter gives them to the kernel."""
+        moves: dict[int, int] = {}
+        arguments = []
+        for parameter in given:
+            both = zip(tensors_in(given[parameter], parameter), tensors_in(on_host[parameter], parameter), strict=True)
+            for (name, tensor, _), (_, copy, handed) in both:
+                home = tensor.untyped_storage().data_ptr()
+                moves[home] = copy.untyped_storage().data_ptr() - home
+                arguments.append((name, copy, handed, home))
+        known = [view.moved(moves.get(view.home, 0)) for view in self._known]
+        for name, copy, handed, home in arguments:
+            self.origins[id(handed)] = len(self.views)
+            self.views.append(argument_view(copy, name, known, home))
+        self.around = (*known, *self.views)
 
     def by_view(self, origin: int, addresses: Array) -> Iterator[tuple[View | None, Any]]:
         """(view, index of its addresses) for all addresses; the view is None where no known storage holds them.
@@ -287,8 +295,9 @@ class Stream:
         def init_args(executor: Any, args: Any, kwargs: Any) -> Any:
             host_args, host_kwargs = method(executor, args, kwargs)
             if self.launch is not None:
-                arguments = dict(zip(executor.arg_names, host_args, strict=False)) | host_kwargs
-                attempted(self._errors, self.launch.learn, arguments)
+                given = dict(zip(executor.arg_names, args, strict=False)) | kwargs
+                on_host = dict(zip(executor.arg_names, host_args, strict=False)) | host_kwargs
+                attempted(self._errors, self.launch.learn, given, on_host)
             return host_args, host_kwargs
 
         return init_args

@@ -66,6 +66,8 @@ class View:
     """The address of its storage."""
     high: int
     """The address behind its storage."""
+    home: int
+    """The address of its storage as torch has it: another one where the interpreter copied it from a GPU."""
     known: View | None = None
     """The caller's tensor that all of its elements are elements of, where there is one."""
 
@@ -112,6 +114,10 @@ class View:
         beyond = not self.low <= address <= self.high - width
         return AddressSpot(offset, off, side, distance, index, holder, wrapped, beyond)
 
+    def moved(self, by: int) -> View:
+        """The same view where its storage lies so many bytes further."""
+        return replace(self, start=self.start + by, low=self.low + by, high=self.high + by)
+
     def lies_in(self, other: View) -> bool:
         """Whether all of its elements are elements of another view."""
         itemsize = self.elements.itemsize
@@ -124,12 +130,15 @@ class View:
         return bool(other.elements.hold((first + listed) * itemsize, itemsize).all())
 
 
-def argument_view(tensor: Tensor, parameter: str, known: Sequence[View]) -> View:
+def argument_view(tensor: Tensor, parameter: str, known: Sequence[View], home: int) -> View:
     """An argument of a kernel, named after the smallest of the caller's tensors that it lies in, else its parameter.
 
-    One that the interpreter copied from a GPU lies in none.
+    Args:
+        tensor: as the interpreter gives it to the kernel.
+        known: the caller's tensors, where the kernel sees them.
+        home: the address of its storage as torch has it.
     """
-    view = view_of(tensor, without_ptr(parameter), parameter)
+    view = replace(view_of(tensor, without_ptr(parameter), parameter), home=home)
     around = [other for other in known if view.lies_in(other)]
     if not around:
         return view
@@ -148,7 +157,7 @@ def view_of(tensor: Tensor, name: str, parameter: str = "") -> View:
     storage, elements = tensor.untyped_storage(), elements_of(tensor)
     low = storage.data_ptr()
     start = low + int(tensor.storage_offset()) * elements.itemsize
-    return View(name, parameter, start, elements, low, low + storage.nbytes())
+    return View(name, parameter, start, elements, low, low + storage.nbytes(), low)
 
 
 def bracketed(index: Index | None) -> str:
