@@ -184,18 +184,18 @@ def _tried_all(problem: Problem) -> tuple[dict[Ability, str], Ability | None]:
     here = [one for one in small if one.is_plain and (on_cpu or not one.is_compiled)]
     apart = [one for one in small if not one.is_plain and on_cpu and not problem.target.surroundings.sets_threads]
     found = dict.fromkeys(abilities, UNTRIED)
+    if not may_fork():
+        here, apart = [*here, *apart], []
     with ExitStack() as stack:
-        fork = stack.enter_context(ParallelWork(partial(_outcomes, problem, apart))) if apart and may_fork() else None
+        fork = stack.enter_context(ParallelWork(partial(_outcomes, problem, apart))) if apart else None
         compilations = {one: stack.enter_context(Compilation()) for one in here}
         found |= _of_both(problem, here, compilations)
         for one in here:
             if found[one] == UNTRIED:
                 found[one] = _outcome(problem, one, compilations[one])
-        if fork is None:
-            others = _outcomes(problem, apart, is_fork=False)
-        else:
+        if fork is not None:
             others = fork.answer(_PATIENCE) or _each_apart(problem, apart)
-        found |= dict(zip(apart, others, strict=True))
+            found |= dict(zip(apart, others, strict=True))
         uncompiled = [one for one in here if compilations[one].result()[0]]
     wrong = [one for one in abilities if found[one] == WRONG]
     return found, next(iter([*wrong, *uncompiled]), None)
@@ -222,12 +222,12 @@ def _each_apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
     return found
 
 
-def _outcomes(problem: Problem, abilities: Sequence[Ability], *, is_fork: bool = True) -> list[str]:
-    """What comes of each. A fork asks at its end which kernels compile: it interprets none from then on."""
+def _outcomes(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
+    """What comes of each in a fork, which asks at its end which kernels compile: it interprets none from then on."""
     runs = [tried(problem, ability.options) for ability in abilities]
     outcomes = [_judged(ability, run) for ability, run in zip(abilities, runs, strict=True)]
     for at, run in enumerate(runs):
-        if is_fork and outcomes[at] == RIGHT and run.record is not None and not compiles(run.record):
+        if outcomes[at] == RIGHT and run.record is not None and not compiles(run.record):
             outcomes[at] = WRONG
     return outcomes
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gradprobe.pipeline import second_cases
 from gradprobe.probing import compilation
 from tests.reported.conftest import SMALL
 
@@ -57,6 +58,13 @@ def test_a_kernel_that_does_not_compile_in_a_small_second_case_is_no_match(check
     assert [one["code"] for one in report["compile_errors"]] == ["total = total * WEIGHT"]
     assert options in report["reproduce"]
     assert f"  right as it was asked for, wrong with {words}: --" in ran.out
+
+
+def test_a_process_that_may_not_fork_tells_the_same_of_second_cases(check, monkeypatch):
+    monkeypatch.setattr(second_cases, "may_fork", lambda: False)
+    ran, report = check("uncompiled.py:narrow_values --batch 1 --heads 2")
+    assert (ran.code, report["verdict"]) == (3, "error")
+    assert report["beyond"].startswith("a head dim of v alone")
 
 
 def test_beside_a_mismatch_the_compile_error_is_told_and_the_code_stays_1(check):
