@@ -1,6 +1,6 @@
 """Looks for faults of gradprobe itself: drawn combinations of options, commands and planted faults.
 
-    python benchmarks/combinations.py 2000 [--seed 0] [--workers 2] [--device cpu] [--interpret] [--only NUMBER]
+    python benchmarks/combinations.py 2000 [--seed 0] [--workers 2] [--device cpu] [--interpret] [--first 0] [--only N]
 
 Each combination is a program of its own: a command, a target with a fault planted in it (in Triton kernels, in plain
 torch, or none), and options of a case. What must not come of it: an exit code other than 0 to 3, or 3 without a reason;
@@ -289,13 +289,13 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--interpret", action="store_true")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first that is run")
     parser.add_argument("--only", type=int)
     given = parser.parse_args()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     environment |= {"TRITON_INTERPRET": "1"} if given.interpret else {}
     chosen = list(combinations(given.count if given.only is None else given.only + 1, given.seed, given.device))
-    if given.only is not None:
-        chosen = chosen[given.only :]
+    chosen = chosen[given.first if given.only is None else given.only :]
     codes, failed = Counter[int](), 0
     with ThreadPoolExecutor(given.workers) as pool:
         for ended in pool.map(lambda one: run(one, environment, show=given.only is not None), chosen):
