@@ -93,11 +93,7 @@ EXPLAINERS: tuple[tuple[str, str, Callable[[FollowedRun], Iterator[Suspect]]], .
     (FIRST, "dataflow/values", not_numbers),  # everything that NaN enters is wrong
     (FIRST, "dataflow/values", wrong_values),  # a value that is wrong by itself
     (BESIDE, "dataflow/values", other_factors),  # and a result with another constant, which no value shows
-    (
-        BESIDE,
-        "dataflow/sums",
-        pairs,
-    ),  # what is left out of a sum makes no value in it wrong
+    (BESIDE, "dataflow/sums", pairs),  # what is left out of a sum makes no value in it wrong
     (UNSURE, "dataflow/sums", nothing_summed),  # where nothing at all is summed, nothing else can be seen
     (FIRST, "dataflow/values", partial(other_factors, is_of_host=True)),  # host code may multiply yet what it makes
 )
