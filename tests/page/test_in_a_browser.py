@@ -66,8 +66,8 @@ def test_a_cell_opens_what_stands_behind_it_and_escape_goes_back(open_page, name
         page.keyboard.press("Escape")
         # What a link leads to is opened a moment later, and would be opened again behind an Escape.
         page.evaluate(
-            "window.went = new Promise((done) => "
-            "addEventListener('hashchange', () => setTimeout(done), { once: true }))"
+            "() => { window.went = new Promise((done) => "
+            "addEventListener('hashchange', () => setTimeout(done), { once: true })); }"
         )
         cell.press("Enter")
         page.evaluate("window.went")
