@@ -55,11 +55,16 @@ def by_row(chain: Chain, ds: Tensor) -> Tensor:
     return chain.i_ds + (chain.p * chain.i_delta) ** 2 + (ds * chain.common) ** 2
 
 
+def _dt(chain: Chain) -> Tensor:
+    """dS before softcap's derivative."""
+    return chain.ds if chain.x.softcap is None else chain.p * (chain.dp - chain.delta)
+
+
 def _dbias(chain: Chain) -> Error:
-    """The sum of dT, which is dS before softcap's derivative."""
+    """The sum of dT."""
     x = chain.x
     assert x.bias is not None
-    dt = chain.ds if x.softcap is None else chain.p * (chain.dp - chain.delta)
+    dt = _dt(chain)
     if x.family == "lazy":
         addends, along_rows = x.n_batch * x.n_query, False
     else:
@@ -106,7 +111,7 @@ def _dalibi(chain: Chain) -> Error:
     As of dTau, each row's sum errs on its own, by its terms; what adds the rows up errs by their sums.
     """
     x, far = chain.x, distance(chain.x, chain.tile)
-    dt = chain.ds if x.softcap is None else chain.p * (chain.dp - chain.delta)
+    dt = _dt(chain)
     p, row = (far * chain.p).sum(-1), (far * dt).sum(-1)
     # The product with the distance is one rounding more.
     of_terms = U32 * (long_sum(x.n_key) + 1) * (far * dt.abs()).sum(-1)

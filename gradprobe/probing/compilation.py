@@ -64,8 +64,10 @@ def compiles(record: RunRecord) -> bool:
 
     What it interprets afterwards may no longer work: it is asked where a fork ends.
     """
-    waiting = [call for key, call in _calls(record).items() if key not in _ASKED]
-    return not (waiting and is_on("front-end") and any(_errors_of(waiting)))
+    waiting = {key: call for key, call in _calls(record).items() if key not in _ASKED}
+    errors = _errors_of(list(waiting.values())) if waiting and is_on("front-end") else []
+    _ASKED.update(zip(waiting, zip(waiting.values(), errors, strict=False), strict=False))
+    return not any(errors)
 
 
 def _calls(record: RunRecord) -> dict[Any, KernelCall]:

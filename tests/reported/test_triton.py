@@ -60,6 +60,15 @@ def test_a_kernel_that_does_not_compile_in_a_small_second_case_is_no_match(check
     assert f"  right as it was asked for, wrong with {words}: --" in ran.out
 
 
+def test_what_was_asked_about_in_this_process_is_not_asked_again(monkeypatch):
+    asked = []
+    monkeypatch.setattr(compilation, "_ASKED", {})
+    monkeypatch.setattr(compilation, "_calls", lambda record: {"a": "launch", "b": "another"})
+    monkeypatch.setattr(compilation, "_errors_of", lambda calls: asked.append(calls) or [None] * len(calls))
+    assert all(compilation.compiles(None) for _ in range(2))
+    assert asked == [["launch", "another"]]
+
+
 def test_a_process_that_may_not_fork_tells_the_same_of_second_cases(check, monkeypatch):
     monkeypatch.setattr(second_cases, "may_fork", lambda: False)
     ran, report = check("uncompiled.py:narrow_values --batch 1 --heads 2")
