@@ -23,7 +23,7 @@ from ..reference import Attention, evaluate
 from ..reference.attention import BY_KEY
 from ..runtime.trace import Trace
 from .compare import Comparison, tiles_of
-from .declared_precision import Precision
+from .declared_precision import U32, Precision
 from .rounding_spread import RESULTS, Parts, Scatter, Spread, rounding, tile_parts
 
 FALSE_ALARMS = 1e-6
@@ -43,6 +43,9 @@ APART = 1.25
 DIRECTIONS = 4
 """Errors of scores of one rounded operand correlate as its rows do, by 1 / sqrt(directions) on average. From four on
 that is at most a half, and they add in quadrature nearly as `spread` says; below, no size is known."""
+# What sums of n float32 terms, each rounded by itself, and exponentials within two units add to squared errors, as a
+# multiple of n U32^2. Errors no larger say nothing of 16 bits: where dS cancels, dK is such a remainder, or zero.
+_IN_FLOAT32 = 4.0
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ def heads_of(
         unit: the unit roundoff.
     """
     parts = {name: part[..., 0] for name, part in scatter.with_stored(stored).items()}
+    finest = _IN_FLOAT32 * max(*x.q.shape[2:], x.k.shape[2]) * (U32 / unit) ** 2
     # A sum in 16 bits is a hundred times as coarse as the others, and few kernels have one.
     total = torch.stack([part for name, part in parts.items() if name != "sums"]).sum(0)
     for b, h in torch.cartesian_prod(*map(torch.arange, total.shape[:2])).tolist():
@@ -87,7 +91,7 @@ def heads_of(
         whole = total[b, h][live]
         of_rows = squares[b, h][live] / whole
         size = float(of_rows.mean())
-        if own < 2 or directions < DIRECTIONS or scores < unit or size == 0.0:
+        if own < 2 or directions < DIRECTIONS or scores < unit or size <= finest:
             continue
         shares = {name: float((part[b, h][live] / whole).mean()) for name, part in parts.items()}
         in_common = 2 * shares["operand"] ** 2 / directions + _in_common(scatter, (b, h), live, whole)

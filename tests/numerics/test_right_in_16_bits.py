@@ -16,6 +16,7 @@ from gradprobe.numerics.evenness import excess, heads_by_result, most, student
 from gradprobe.numerics.evidence import Measured
 from gradprobe.numerics.rounding_spread import rounding
 from gradprobe.numerics.slopes import steepest
+from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of, inputs_of
 from gradprobe.probing.measure import measure
 from gradprobe.runtime.trace import Trace, read_trace
@@ -189,3 +190,19 @@ def test_one_wrong_element_is_no_rounding(name):
     results[name][0, 1, 10, 1] += (2.5 * bound[0, 1, 10, 1]).to(results[name].dtype)
     assert finding.mismatched == 0
     assert not judge(results).matches
+
+
+def test_what_float32_leaves_of_a_gradient_that_cancels_is_no_rounding():
+    """Of a v of one number dS and dK are zero: one head may keep a remainder of its sums where others round to zero."""
+    case = resolve(
+        {"batch": 2, "heads": 3, "seqlen": 37, "head_dim": 16, "dtype": "float16", "device": "cpu"},
+        "softmax", takes_bias=True,
+    )  # fmt: skip
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, do: Tensor) -> dict[str, Tensor]:
+        results = backward(q, k, v, do, Roundings(frozenset()), causal=False)
+        results["dK"].zero_()[1, 2, 5, 1] = 2.0**-24
+        return results
+
+    found = probe(replace(case, layouts=(("v", "expanded"),)), target_of(kernel), why=False)
+    assert [measured.broken for _, measured in found.measured] == [[]]
