@@ -100,7 +100,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("groups", "pipeline/probe", functions=("_right_without_groups",)),
     Mechanism("smaller", "diagnosis/smaller", ("diagnosis/smaller",)),
     Mechanism("ranks", "sharded/rank_reasons", ("sharded/rank_reasons", "sharded/blocks", "sharded/steps")),
-    Mechanism("cost", "pipeline/cost", ("pipeline/cost",)),
     Mechanism("fit", "pipeline/fit", ("pipeline/fit",)),
     Mechanism("misreading", "pipeline/fit", functions=("refuse_misreading",)),
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases",)),
@@ -145,7 +144,7 @@ CORE: tuple[str, ...] = (
         "__init__", "atomics", "contract", "experiment", "measure", "mismatch", "observe", "receipt", "runs",
     )),
     *(f"pipeline/{name}" for name in (
-        "__init__", "failed", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer", "unreferenced",
+        "__init__", "failed", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer",
     )),
     *(f"diagnosis/{name}" for name in (
         "__init__", "agreement", "behaviour", "causes", "layouts", "lines",

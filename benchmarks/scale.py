@@ -1,6 +1,6 @@
 """What a check costs beside the float64 reference that it needs, and how that grows with length.
 
-    python benchmarks/scale.py [--part layouts|exposed|lazy|lengths|growth|identities|float64 ...]
+    python benchmarks/scale.py [--part layouts|exposed|lazy|lengths|growth|float64 ...]
 
 The reference here is plain: forward and backward in float64, tiles of 1024 rows (256 on a CPU), tiles that causal hides
 skipped. On a GPU the case is H = 16, L = 8192, D = 128 in bfloat16, causal, by PyTorch's flash attention; on a CPU
@@ -218,14 +218,6 @@ def exponent(sizes: list[int], values: list[float]) -> float:
     return products / sum((a - mean_x) ** 2 for a in x)
 
 
-def identities(_beside: float) -> None:
-    """Identities alone, without a reference."""
-    case = {"heads": 1, "seqlen": 1 << 20 if DEVICE == "cuda" else 1 << 14, "head_dim": 64, "oracle": "identities"}
-    stages = [check(runs=["contiguous"], **case) for _ in range(2)][-1]
-    print(f"identities alone, L = {case['seqlen']:,}: {seconds_of(stages):.2f} s beyond the target (wanted: 1)")
-    print("  " + ", ".join(f"{name} {seconds:.2f}" for name, seconds in stages.items()))
-
-
 def float64(_beside: float) -> None:
     """The reference and a check with float64's own products and with split ones, and how far these are off."""
     if DEVICE == "cuda":
@@ -257,7 +249,7 @@ def evaluated(x: Attention) -> dict[str, Tensor]:
 
 PARTS = {
     "layouts": layouts, "exposed": exposed, "lazy": lazy, "lengths": lengths, "growth": growth,
-    "identities": identities, "float64": float64,
+    "float64": float64,
 }  # fmt: skip
 
 

@@ -7,8 +7,7 @@ its row, its tile, or its head is multiplied by 1 + eps, in the dtype that the k
 bisection. Prints a table in Markdown for each dtype; "-" is not found up to 16 times the value.
 
 `budget` is the check beside the reference; `layouts` compares bits with another layout of the same values; `identities`
-are I1 to I7, each allowed what its elements may be off by; `alone` are those of --oracle identities; `dyadic` is the
-check on values of `--pattern dyadic`.
+are I1 to I7, each allowed what its elements may be off by; `dyadic` is the check on values of `--pattern dyadic`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from gradprobe.model.resolution import resolve
 from gradprobe.numerics.compare import Comparison, attention_of, compare
 from gradprobe.numerics.declared_precision import exactly, precision_of
 from gradprobe.numerics.identities import identities
-from gradprobe.numerics.run_identities import identities_alone
 from gradprobe.probing.receipt import environment
 from gradprobe.reference import Attention
 from gradprobe.runtime.backend import make_interpreter_right, prepare_backend
@@ -104,16 +102,10 @@ def by_identities(right: Right, trace: Trace) -> bool:
     return any(one.of == "target" and not one.holds for one in found)
 
 
-def by_identities_alone(right: Right, trace: Trace) -> bool:
-    found = identities_alone(right.case, right.x, trace, precision_of(right.case.dtype, "ieee"))
-    return not all(one.holds for one in found)
-
-
 ORACLES: dict[str, tuple[str, Callable[[Right, Trace], bool]]] = {
     "budget": ("normal", by_budget),
     "layouts": ("normal", by_layouts),
     "identities": ("normal", by_identities),
-    "alone": ("normal", by_identities_alone),
     "dyadic": ("dyadic", by_budget),
 }
 

@@ -107,8 +107,6 @@ class Options(TypedDict, total=False):
     """Pattern of the drawn values: normal, small, large, wide, negative, positive, offset, lowrank, dyadic ..."""
     dots: str | None
     """Arithmetic of float32 dots: ieee, bf16x6, tf32x3, bf16x3, tf32 (default: what the backend does)."""
-    oracle: str | None
-    """What judges: reference, identities alone, at any length (default: reference)."""
     repeat: int | None
     """Runs of each layout, compared with one another (default: 1)."""
     configs: str | None

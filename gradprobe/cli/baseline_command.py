@@ -93,8 +93,6 @@ def _refuse(options: dict[str, Any], seeds: int) -> None:
         raise UsageFailure(f"--seeds must be at least {FEWEST}, got {seeds}: the noise is the spread over draws")
     if "inputs" in options:
         raise UsageFailure("--inputs: a file is one draw, and a baseline takes several", "drop it: values are drawn")
-    if options.get("oracle") == "identities":
-        raise UsageFailure("--oracle identities compares no element, whose errors a baseline keeps", "drop it")
 
 
 def _extent(entry: Entry) -> str:

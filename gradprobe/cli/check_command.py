@@ -93,10 +93,8 @@ def check(
             raise UsageFailure("--sanitize takes one check, not several", "run them one at a time")
         if against is not None and (plan or battery or sanitize):
             raise UsageFailure("--against takes one plain check", "drop --battery or --sanitize, or name a TARGET")
-        if request.options.get("oracle") == "identities" and (battery or against is not None):
-            raise UsageFailure("--oracle identities takes one plain check", "drop --battery or --against")
         if evidence is not None:
-            if plan or battery or against is not None or request.options.get("oracle") == "identities":
+            if plan or battery or against is not None:
                 raise UsageFailure("--evidence takes one plain check of elements", "drop what makes it another")
             forms = forms.beside(evidence)
         if timeout is not None and not isolate:

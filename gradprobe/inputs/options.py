@@ -19,7 +19,6 @@ from ..model.case import (
     LSE_FORMS,
     MASK_FORMS,
     MASKS,
-    ORACLES,
     PATTERNS,
     SHARDS,
     WINDOW_FORMS,
@@ -140,7 +139,6 @@ OPTIONS = (
     Option("shards", str, f"What each rank holds: {', '.join(SHARDS)}, or FILE.py:FUNCTION (default: contiguous)"),
     Option("pattern", str, f"Pattern of the drawn values: {', '.join(PATTERNS)} (default: normal)"),
     Option("dots", str, f"Arithmetic of float32 dots: {', '.join(DOTS)} (default: what the backend does)"),
-    Option("oracle", str, f"What judges: {', '.join(ORACLES)} alone, at any length (default: reference)"),
     Option("repeat", int, "Runs of each layout, compared with one another (default: 1)"),
     Option("configs", str, "Configurations of autotuned kernels: first (on a GPU the tuner's choice), or all"),
     Option("poison", bool, "Fill what TARGET allocates with NaN, in every second run with 7.0 (default: neither)"),
@@ -153,6 +151,8 @@ OPTIONS = (
 GONE = {
     "tap": "is gone: P, dP and dS in a compiled kernel are told by one-hot inputs, and of an interpreted one "
            "(--device cpu) each value",
+    "oracle": "is gone: a reference judges every check; where that takes too long, give fewer --heads or a shorter "
+              "--seqlen",
     "schedules": "is gone: each run of --repeat N has an order of threads and blocks of its own",
 }  # fmt: skip
 _BY_NAME = {option.name: option for option in OPTIONS}

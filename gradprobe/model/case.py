@@ -15,7 +15,6 @@ DEVICES = ("auto", "cpu", "cuda")
 # Lazy tau beside dyadic values: tau / (i + 1) changes no P in 16 bits, and is far above the least float32.
 DYADIC_TAU = 2.0**-20
 CONFIGS = ("first", "all")
-REFERENCE, IDENTITIES = ORACLES = ("reference", "identities")
 ALIGNMENTS = ("bottom-right", "top-left")
 MASKS = ("random", "dead-rows", "padding")
 # How sequences, or heads, are divided among ranks.
@@ -91,8 +90,6 @@ class Case:
     pattern: str = "normal"
     dots: str | None = None
     """None where it was not given: then what the target's backend does by default."""
-    oracle: str = REFERENCE
-    """What judges, one of ORACLES: every element by a reference, or in O(N D) sums of them by identities alone."""
     repeat: int = 1
     configs: str = "first"
     """Which configurations of autotuned kernels run, one of CONFIGS: on a GPU "first" is what their autotuner takes."""
@@ -177,7 +174,7 @@ class Case:
 # How a case is run, and in which forms the target takes it: no number depends on these.
 _HOW = (
     "device", "layouts", "runs", "block_m", "block_n", "dots", "repeat", "configs", "pinned", "poison",
-    "strict", "inplace", "recover", "oracle", "shapes", "implied", "as_cuda", "bias_rank", "mask_rank",
+    "strict", "inplace", "recover", "shapes", "implied", "as_cuda", "bias_rank", "mask_rank",
     "ranks", "shards", "arch", "untested", "window_as", "mask_as", "lse_as",
 )  # fmt: skip
 

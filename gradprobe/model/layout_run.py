@@ -360,7 +360,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def is_judged(self) -> bool:
-        """Whether it came to results that were judged: elements by a reference, or sums of them by identities alone."""
+        """Whether it came to results that were judged."""
         return bool(self.compares or self.invariants)
 
     @property

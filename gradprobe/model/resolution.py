@@ -20,7 +20,6 @@ from .case import (
     LSE_FORMS,
     MASK_FORMS,
     MASKS,
-    ORACLES,
     PATTERNS,
     WINDOW_FORMS,
     Case,
@@ -44,7 +43,7 @@ OVERFLOWS = "a right kernel overflows there: nothing could be told from that"
 UNDERFLOWS = "a right kernel, which holds it in float32, takes what is smaller for 0"
 # The options that take one of several words.
 CHOICES = {"dtype": DTYPES, "pattern": PATTERNS, "dots": DOTS, "device": DEVICES}
-CHOICES |= {"align": ALIGNMENTS, "mask": MASKS, "configs": CONFIGS, "oracle": ORACLES}
+CHOICES |= {"align": ALIGNMENTS, "mask": MASKS, "configs": CONFIGS}
 CHOICES |= {"arch": tuple(ARCHITECTURES), "window_as": WINDOW_FORMS, "mask_as": MASK_FORMS, "lse_as": LSE_FORMS}
 
 

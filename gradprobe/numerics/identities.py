@@ -4,11 +4,10 @@ I1 sum_j dV = sum of dO over rows and group heads (softmax; not under dropout or
 I2 sum_j dK = 0 (not under softcap or sinks)                      I3 <Q, dQ> = <K, dK>
 I4 <V, dV> = <O, dO>                                              I5 rowsum dS = 0 (not under softcap or sinks)
 I6 masked entries of P and dS are exactly 0                       I7 rowsum P = 1 on live rows (not under sinks)
-I8 linear in dO                   I9 heads and batches permute    I10 another layout of the same values changes nothing
-I11 heads round alike
+I10 another layout of the same values changes nothing             I11 heads round alike
 
 Each but I11 is allowed what the budgets of its elements add up to: where every element is within budget, it holds.
-I1 to I7 and I11 are read off one run; I8 to I10 compare two. I11 is of 16 bits alone, and stands in `evenness`.
+I1 to I7 and I11 are read off one run; I10 compares two. I11 is of 16 bits alone, and stands in `evenness`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.intermediates import GRADIENT_OF, names, reached
+from ..model.intermediates import GRADIENT_OF
 from ..model.mechanisms import door
 from ..reference import Attention, tiles
 from ..reference.attention import BY_KEY, BY_ROW
@@ -35,10 +34,6 @@ REFERENCE_SHARE = 1 / 16
 # average out in long sums, stands clearly beyond and a float64 one clearly within.
 REFERENCE_SHARE_OF_FLOAT32 = 2.0**-14
 
-# Of the intermediates, those that dO enters linearly; LSE, P and O do not see it.
-_BEHIND_DO = {*reached(("do",), "softmax"), *reached(("do",), "lazy")}
-LINEAR_IN_DO = tuple(name for name in names() if name in _BEHIND_DO)
-
 NAMES = {
     "I1": "sum_j dV = sum of dO",
     "I2": "sum_j dK = 0",
@@ -47,8 +42,6 @@ NAMES = {
     "I5": "rowsum dS = 0",
     "I6": "masked P and dS are 0",
     "I7": "rowsum P = 1",
-    "I8": "linear in dO",
-    "I9": "heads and batches permute",
     "I10": "same values, other layout",
     "I11": "heads round alike",
     "repeat": "same call, same results",
@@ -210,29 +203,6 @@ def _of_groups(case: Case, of_heads: Tensor) -> Tensor:
     """[B, H, ...] summed over the query heads of each key head."""
     batch, _, *others = of_heads.shape
     return of_heads.reshape(batch, case.kv_heads, -1, *others).sum(2)
-
-
-def doubled(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The values with twice the dO: exact in every dtype, short of overflow."""
-    return {**values, "do": values["do"] * 2}
-
-
-def permuted(values: Mapping[str, Tensor], case: Case) -> dict[str, Tensor]:
-    """The values with batches and key/value heads in reverse order, query heads following their group."""
-    return {name: reversed_in(value, case.input_axes(name), case) for name, value in values.items()}
-
-
-def reversed_in(tensor: Tensor, axes: str, case: Case) -> Tensor:
-    """A tensor of these axes with batches and key/value heads in reverse order, query heads following their group."""
-    for axis, letter in enumerate(axes):
-        if tensor.shape[axis] == 1:  # broadcast
-            continue
-        if letter == "h":
-            group = case.heads // case.kv_heads
-            tensor = tensor.unflatten(axis, (-1, group)).flip(axis).flatten(axis, axis + 1)
-        elif letter in "bg":
-            tensor = tensor.flip(axis)
-    return tensor.contiguous()
 
 
 def agreement(

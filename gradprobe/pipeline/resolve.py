@@ -49,14 +49,12 @@ def resolve_problem(
     *,
     target: Callable[..., Any] | None = None,
     reference: Callable[..., Any] | None = None,
-    judged_alone: bool = False,
 ) -> Problem:
     """Imports what the words need, chooses the backend, and resolves the case.
 
     Args:
         target: a function to check in place of the one that is asked for by a word.
         reference: likewise.
-        judged_alone: whether identities alone may judge it.
 
     Raises:
         Failure: whatever keeps it from being run.
@@ -85,8 +83,6 @@ def resolve_problem(
         beside = audited_target(judge, request.family or found.family)
     given = _options(request, found, saved)
     on = tuple(name for name, value in given.items() if value is not False)
-    if given.get("oracle") == "identities" and not judged_alone:
-        raise UsageFailure("--oracle identities is of checks alone: it compares no element", "drop it")
     case = _case(given, found, saved, device)
     if case.ranks is not None:
         from ..sharded import across_ranks

@@ -11,17 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..inputs.history import CheckRequest
 from ..model.allowance import NOTHING, Allowance
-from ..model.writing import safe
 from ..runtime.versions import untested
 from .resolve import resolve_problem
 
 if TYPE_CHECKING:
     from ..numerics.evidence import Probed
     from ..probing.experiment import Tick
-
-
-# Elements of all score matrices up to which a check takes no time that anybody waits for.
-_QUICK = 1 << 20
 
 
 def run_check(
@@ -53,25 +48,14 @@ def run_check(
     # What a target prints is no data of this command.
     with contextlib.redirect_stdout(sys.stderr):
         tick("importing torch and the target", 0.0)
-        problem = resolve_problem(request, target=target, reference=reference, judged_alone=True)
-        from ..model.case import IDENTITIES
+        problem = resolve_problem(request, target=target, reference=reference)
         from .probe import probed
         from .second_cases import with_second_cases
 
         imported = time.perf_counter() - start
-        if problem.case.oracle == IDENTITIES:
-            from .unreferenced import probe_by_identities
-
-            report = probe_by_identities(problem, repro_command, tick, told)
-        else:
-            if beyond and problem.case.scores > _QUICK:
-                from .cost import cost_in_words
-
-                if words := cost_in_words(problem):
-                    sys.stderr.write(safe(f"gradprobe: {words}\n"))
-            report, problem = probed(problem, repro_command, tick, told, budget)
-            if beyond:
-                report, problem = with_second_cases(report, problem, tick, told, budget)
+        report, problem = probed(problem, repro_command, tick, told, budget)
+        if beyond:
+            report, problem = with_second_cases(report, problem, tick, told, budget)
         if problem.saved is not None:
             from .fit import refuse_misreading
 

@@ -76,7 +76,6 @@ def render(report: Report, width: int, *, utf8: bool = True, is_said: bool = Fal
         head += folded(beyond_the_case(report), width) if report.beyond else []
         return [*head, *layouts, Text(f"  again: {report.reproduce}")]
     from .excerpt import render_reasons
-    from .identity_table import identity_table
     from .target_pair import beside, render_against
 
     lines = [*_verdict(report, width), *render_against(report, width)]
@@ -84,8 +83,7 @@ def render(report: Report, width: int, *, utf8: bool = True, is_said: bool = Fal
     if report.failing:
         lines += [*_place(report, width), *render_reasons(report, width)]
     lines += [line for sentence in _reasons(report) for line in folded(sentence, width)]
-    table = _table(report, report.shown, width, UTF8 if utf8 else ASCII)
-    lines += [Text(), *(table if report.shown.compares else identity_table(report, width)), Text(), *layouts]
+    lines += [Text(), *_table(report, report.shown, width, UTF8 if utf8 else ASCII), Text(), *layouts]
     lines += [line for sentence in (*_sentences(report), *beside(report)) for line in folded(sentence, width)]
     return [*lines, *_provenance(report, width), *(Text(f"  {hint}") for hint in report.hints)]
 
@@ -125,10 +123,7 @@ def verdict_words(report: Report) -> str:
     if run is not None:
         return f"{_blame_of(run)} ({target}, {run.layout})"
     count, runs = plural(len(first.compares), "intermediate"), plural(len(report.measured), "layout")
-    keys = {key for run in report.measured for key in identities(run)}
-    right = f"{count} within budget" if first.compares else f"{plural(len(keys), 'identity')} kept"
-    alone = "" if first.compares else "; no reference was computed"
-    return f"{target}: {right} in {runs} ({first.precision}){alone}{_idle(report)}"
+    return f"{target}: {count} within budget in {runs} ({first.precision}){_idle(report)}"
 
 
 def _idle(report: Report) -> str:
@@ -369,8 +364,6 @@ def wrong_rows(run: Run, first: Element) -> str:
 def receipt(report: Report) -> str:
     """What was compared."""
     counts, case, runs = report.compared, report.case, len(report.measured)
-    if not report.shown.compares:
-        return "compared no element: only sums over rows and keys were judged"
     seen = sorted({len(run.compares) for run in report.measured})
     names = plural(seen[0], "intermediate") if len(seen) == 1 else f"{seen[0]} to {plural(seen[-1], 'intermediate')}"
     words = f"compared {plural(counts.elements, 'element')}: every one of {names} in {plural(runs, 'run')}"

@@ -12,7 +12,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from ..model.case import IDENTITIES, SHARDS, Case, flag_of
+from ..model.case import SHARDS, Case, flag_of
 from ..model.failures import TargetFailure, UsageFailure, did_you_mean
 from ..model.intermediates import slots
 from ..model.layout_run import Element
@@ -162,8 +162,6 @@ def _refuse_undivided(case: Case) -> None:
             )
     if case.family != "softmax":
         raise UsageFailure(f"--ranks: the {case.family} family is not divided among ranks", "drop it")
-    if case.oracle == IDENTITIES:
-        raise UsageFailure("--ranks: identities alone do not judge shards", "drop --oracle")
 
 
 def _even(case: Case, letter: str, parts: int) -> tuple[int, int]:

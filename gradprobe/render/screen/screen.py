@@ -121,7 +121,6 @@ def _against(report: Report, width: int) -> list[Text]:
 
 
 def _of_mismatch(report: Report, width: int, marks: Signs) -> Iterator[Section]:
-    from ..identity_table import identity_table
     from .head_table import head_table, legend
 
     beyond = short(beyond_the_case(report), width)
@@ -132,9 +131,7 @@ def _of_mismatch(report: Report, width: int, marks: Signs) -> Iterator[Section]:
     edit = list(edit_lines(report, width))
     yield Section(edit, least=min(len(edit), 4))
     run = report.shown
-    yield Section(
-        list(head_table(report, run, width, marks) if run.compares else identity_table(report, width)), 2, "row"
-    )
+    yield Section(list(head_table(report, run, width, marks)) if run.compares else [], 2, "row")
     yield Section([legend(marks)] if run.first_mismatch else [], 0, "")
     yield Section(list(second_cause(report, width)))
 

@@ -184,7 +184,6 @@ def test_an_option_that_an_item_sets_says_which_and_one_that_none_sets_is_free()
     free = {option.name for option in OPTIONS if not set_by(option.name)}
     assert free == {
         "dtype",
-        "oracle",
         "align",
         "alibi",
         "sinks",
