@@ -152,7 +152,7 @@ def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) 
     Raises:
         Failure: from `probed`, of a second case.
     """
-    if report.failing is not None:
+    if report.failing is not None or report.compile_errors:
         return report, problem
     tick("small second cases", 0.0)
     found, wrong = _tried_all(problem)

@@ -22,7 +22,7 @@ from ..model.case import NUMBER, PAIR
 from ..model.failures import Failure, TargetFailure, UsageFailure, did_you_mean, text_of
 from ..source.triton_source import kernel_below
 from .builtin import BUILTINS, FILES
-from .naming import CANONICAL, EITHER, LoadedSource, canonical_name, is_autograd_function, name_of, readable, source_of
+from .naming import CANONICAL, LoadedSource, is_autograd_function, meanings, name_of, readable, source_of
 from .surroundings import Surroundings, keeping_warnings, kept_warnings, warning_lines
 
 
@@ -322,7 +322,7 @@ def parameters_of(signature: inspect.Signature, word: str) -> tuple[dict[str, st
     """
     takes: dict[str, str] = {}
     required = set()
-    has_bias = any(canonical_name(name) == "bias" and name not in EITHER for name in signature.parameters)
+    meant = meanings(signature.parameters)
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
             continue
@@ -331,7 +331,7 @@ def parameters_of(signature: inspect.Signature, word: str) -> tuple[dict[str, st
                 f"target {word!r} takes {parameter}; arguments are passed by name",
                 "wrap it in a function that names them: def attention(q, k, v): return f(q, k, v)",
             )
-        canonical = "mask" if has_bias and name in EITHER else canonical_name(name)
+        canonical = meant[name]
         if canonical in takes:
             both = f"{takes[canonical]!r} and {name!r}"
             raise UsageFailure(f"target {word!r} takes both {both}, which name the same thing", "keep one of them")

@@ -287,6 +287,19 @@ def canonical_name(parameter: str) -> str | None:
     return CANONICAL.get(word) or CANONICAL.get(_AXES.sub("", word))
 
 
+def meanings(parameters: Iterable[str]) -> dict[str, str | None]:
+    """What each parameter of a function means, also where that takes the others to tell.
+
+    L is LSE in a backward that takes O and dO, as in the papers on FlashAttention, and may be a length elsewhere.
+    """
+    meant = {name: canonical_name(name) for name in parameters}
+    if any(canonical == "bias" and name not in EITHER for name, canonical in meant.items()):
+        meant |= {name: "mask" for name in EITHER if name in meant}
+    if "L" in meant and {"o", "do"} <= set(meant.values()) and "lse" not in meant.values():
+        meant["L"] = "lse"
+    return meant
+
+
 def declared_signature(function: Callable[..., Any]) -> inspect.Signature | None:
     """The signature that a function's schema declares, or a module's `forward` has; None of a function without one."""
     forward = _forward_of(function)

@@ -10,7 +10,7 @@ from gradprobe.model.failures import UsageFailure
 from gradprobe.model.resolution import resolve
 from gradprobe.targets.bind import bind
 from gradprobe.targets.find import find_target
-from gradprobe.targets.naming import canonical_name
+from gradprobe.targets.naming import canonical_name, meanings
 
 
 def bound(function, **options):
@@ -169,3 +169,11 @@ def test_an_lse_to_base_2_lies_as_the_natural_one_does():
     assert (given.stride(), given.storage_offset()) == (lse.stride(), lse.storage_offset())
     assert given.untyped_storage().nbytes() == lse.untyped_storage().nbytes()
     assert torch.equal(given, lse * math.log2(math.e))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "meant"),
+    [("Q K V O dO L dQ dK dV", "lse"), ("q k v L", None), ("q k v do L", None), ("q k v o do lse L", None)],
+)
+def test_a_capital_l_is_the_lse_of_a_backward_that_takes_o_and_no_other(parameters, meant):
+    assert meanings(parameters.split())["L"] == meant

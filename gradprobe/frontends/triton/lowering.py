@@ -97,12 +97,21 @@ def _error_of(call: KernelCall) -> CompileError | None:
             return None
     sentence = re.split(r"[.!] ", " ".join(place.words.split()))[0].rstrip(".")  # the one that matters
     words = sentence if len(sentence) <= _LONGEST else f"{sentence[:_LONGEST]}..."
-    line, name = place.line, re.search(r"Cannot access global variable (\w+)", str(_root(error)))
-    way_out = f"make it a constant of the language: {name[1]} = tl.constexpr(...)" if name else ""
+    line = place.line
     return CompileError(
         kernel=call.name, function=line.function, file=line.file, line=line.line, code=line.code,
-        words=words, way_out=way_out, arch=architecture() or "",
+        words=words, way_out=_way_out(call, str(_root(error))), arch=architecture() or "",
     )  # fmt: skip
+
+
+def _way_out(call: KernelCall, message: str) -> str:
+    """What to change of a name that Python finds and a compiler does not."""
+    if name := re.search(r"Cannot access global variable (\w+)", message):
+        return f"make it a constant of the language: {name[1]} = tl.constexpr(...)"
+    name = re.search(r"(\w+) is not defined", message)
+    if name and name[1] in call.kernel.fn.__code__.co_varnames:
+        return f"a loop may run no turn, so that what is first assigned in it ends with it: assign {name[1]} before it"
+    return ""
 
 
 def _error_in(call: KernelCall, target: GPUTarget) -> Exception | None:

@@ -34,6 +34,10 @@ def rows_kernel(
         for _ in range(head + 1):
             mean = mean + 0.0
         total += mean
+    if KIND == "behind the loop":
+        for _ in range(head + 1):
+            last = total + 0.0
+        total = last
     if KIND == "branch":
         if head > 0:
             part = total
@@ -73,6 +77,10 @@ def keyword(q, k, v, do, o):
 
 def loop(q, k, v, do, o):
     return _delta(o, do, "loop")
+
+
+def behind_the_loop(q, k, v, do, o):
+    return _delta(o, do, "behind the loop")
 
 
 def branch(q, k, v, do, o):
