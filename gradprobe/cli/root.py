@@ -17,9 +17,8 @@ import typer
 from typer.core import TyperCommand
 
 from ..inputs.history import installed_versions
-from ..model.failures import Failure, UsageFailure
+from ..model.failures import UsageFailure
 from ..render.terminal import print_failure, write_stdout
-from ..runtime.versions import refuse_click
 from .error_output import CommandGroup
 from .shared_options import ShortHelp, with_word
 
@@ -184,11 +183,6 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a path may hold what the terminal's encoding does not
             stream.reconfigure(errors="backslashreplace")
-    try:
-        refuse_click(typer.__version__)
-    except Failure as failure:
-        print_failure(failure)
-        sys.exit(failure.exit_code)
     # Importing torch makes a million objects and hardly any garbage; to look for it as often as usual only costs time.
     gc.set_threshold(_RARELY)
     app(prog_name="gradprobe")

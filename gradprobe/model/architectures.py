@@ -19,8 +19,6 @@ class Architecture:
     """The most shared memory of a block."""
     processors: int
     """As torch counts them: compute units, of RDNA two in one."""
-    threads: int = 2048
-    """The most threads of a processor."""
     gibibytes: int = 80
     gfx: str = ""
     """The name of AMD's architecture; "" of a GPU of NVIDIA's."""
@@ -35,13 +33,13 @@ class Architecture:
 DEFAULT = "sm_90"
 ARCHITECTURES = {
     "sm_70": Architecture("Tesla V100-SXM2-32GB", (7, 0), 96 << 10, 80, gibibytes=32),
-    "sm_75": Architecture("Tesla T4", (7, 5), 64 << 10, 40, threads=1024, gibibytes=15),
+    "sm_75": Architecture("Tesla T4", (7, 5), 64 << 10, 40, gibibytes=15),
     "sm_80": Architecture("NVIDIA A100-SXM4-80GB", (8, 0), 163 << 10, 108),
-    "sm_86": Architecture("NVIDIA GeForce RTX 3090", (8, 6), 99 << 10, 82, threads=1536, gibibytes=24),
-    "sm_89": Architecture("NVIDIA GeForce RTX 4090", (8, 9), 99 << 10, 128, threads=1536, gibibytes=24),
+    "sm_86": Architecture("NVIDIA GeForce RTX 3090", (8, 6), 99 << 10, 82, gibibytes=24),
+    "sm_89": Architecture("NVIDIA GeForce RTX 4090", (8, 9), 99 << 10, 128, gibibytes=24),
     "sm_90": Architecture("NVIDIA H100", (9, 0), 227 << 10, 132),
     "sm_100": Architecture("NVIDIA B200", (10, 0), 227 << 10, 148, gibibytes=180),
-    "sm_120": Architecture("NVIDIA GeForce RTX 5090", (12, 0), 99 << 10, 170, threads=1536, gibibytes=32),
+    "sm_120": Architecture("NVIDIA GeForce RTX 5090", (12, 0), 99 << 10, 170, gibibytes=32),
     "gfx90a": Architecture("AMD Instinct MI250X", (9, 0), 64 << 10, 110, gibibytes=64, gfx="gfx90a", warp=64),
     "gfx942": Architecture("AMD Instinct MI300X", (9, 4), 64 << 10, 304, gibibytes=192, gfx="gfx942", warp=64),
     "gfx950": Architecture("AMD Instinct MI355X", (9, 5), 160 << 10, 256, gibibytes=288, gfx="gfx950", warp=64),

@@ -54,23 +54,16 @@ class AllocationSpread:
         return any(self.asked.values())
 
     def strides(self, place: str, tensor: Tensor) -> tuple[int, ...]:
-        """The strides of what is allocated at a place: with a gap of its own along each axis that was asked for.
-
-        The two outer axes of three or more lie in the other order. Of what is not to be laid apart, its own strides.
-        """
+        """The strides of what is allocated at a place: with a gap of its own along each axis that was asked for."""
         axes = self.asked.get(place) if self.is_laid else None
         if not axes or not tensor.is_contiguous():
             return tensor.stride()
         self._count += 1
-        shape = tensor.shape
-        order = list(range(len(shape)))
-        if {0, 1} <= axes and len(shape) > 2:
-            order[:2] = 1, 0
-        strides, span = [0] * len(shape), 1
-        for axis in reversed(order):
-            is_apart = axis in axes and axis != len(shape) - 1
-            strides[axis] = span + (VECTOR * self._count if is_apart else 0)
-            span = strides[axis] * max(shape[axis], 1)
+        strides, span = list(tensor.stride()), 1
+        for axis in reversed(range(tensor.dim())):
+            gap = VECTOR * self._count if axis in axes and axis != tensor.dim() - 1 else 0
+            strides[axis] = span + gap
+            span = strides[axis] * max(tensor.shape[axis], 1)
         return tuple(strides)
 
     def allocated(self, place: str, tensor: Tensor) -> None:
@@ -96,9 +89,9 @@ class AllocationSpread:
         place, made = self._made.get(tensor.untyped_storage().data_ptr(), ("", tensor))
         if tensor.shape != made.shape:
             self.viewed.add(place)
-        every = range(tensor.dim())
         if place:
-            self.asked[place] |= {every[at] for at in axis if -len(every) <= at < len(every)} if axis else set(every)
+            rank = tensor.dim()
+            self.asked[place].update([at % rank for at in axis if -rank <= at < rank] if axis else range(rank))
 
 
 @dataclass
@@ -134,11 +127,7 @@ class Allocations:
         self._mode.__exit__(*raised)
 
     def breaches(self, names: dict[int, str]) -> list[Breach]:
-        """The guard bands that were written.
-
-        Args:
-            names: what a storage is called, by its address; one that is not in it goes by where it was allocated.
-        """
+        """The guard bands that were written; `names`: by address of the storage, else where it was allocated."""
         found = []
         for tensor, place, guards in self.made:
             name = names.get(tensor.untyped_storage().data_ptr(), f"the tensor allocated at {place}")
@@ -188,8 +177,9 @@ def factory_mode(made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor
 
     aten = torch.ops.aten
     without = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided}
-    kinds = [form % kind for kind in ("zeros", "ones", "full") for form in ("%s", "%s_like", "new_%s")]
-    having = {getattr(aten, kind) for kind in kinds} | ({aten.clone, aten._to_copy} if copies else set())
+    having = {aten.clone, aten._to_copy} if copies else set()
+    for kind in ("zeros", "ones", "full"):
+        having |= {getattr(aten, name) for name in (kind, f"{kind}_like", f"new_{kind}")}
 
     class Mode(TorchDispatchMode):
         # Without it torch refuses flex_attention and its like. What one allocates inside is its own affair.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import linecache
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -51,7 +50,7 @@ class InputsBefore:
             differ = self._differing(name)
             if differ is not None:
                 found.append(_overwritten(name, differ, self._values[name], now, axes(name)))
-            before, after = map(_view, (now, self._tensors[name]))
+            before, after = _view(now), _view(self._tensors[name])
             if before != after:
                 words = f"{name}, an input, is another view after the run: {after}; it had {before}"
                 found.append(MemoryFinding(CHANGED, name, words, access="store"))
@@ -81,9 +80,8 @@ def _overwritten(name: str, differ: Tensor, before: Tensor, now: Tensor, axes: s
     if axes:  # batch, head, row and column
         padded = (index if axes[0] in "b1" else (0, *index)) + (0,) * 4
         place = tuple(at if letter else None for at, letter in zip(padded, slots(axes), strict=False))
-    at = f"{name}[{', '.join(map(str, index))}]"
-    changed = f"{at} was {was} and is {became}; {count:,} of {now.numel():,} elements differ"
-    words = f"{name}, an input, is overwritten: {changed}"
+    words = f"{name}, an input, is overwritten: {name}{list(index)} was {was} and is {became}"
+    words += f"; {count:,} of {now.numel():,} elements differ"
     return MemoryFinding(
         CHANGED, name, words, access="store", lanes=count, place=place, actual=became, expected=was
     )  # fmt: skip
@@ -97,8 +95,8 @@ def written_by(change: MemoryFinding, kernel: str, line: SourceLine | None) -> M
     if not parts:
         return change
     sentence = change.sentence.replace("is overwritten", f"is overwritten by {', '.join(parts)}", 1)
-    where = (line.file, line.line, line.code) if line is not None else ("", None, "")
-    return replace(change, sentence=sentence, kernel=kernel, file=where[0], line=where[1], code=where[2])
+    change = replace(change, sentence=sentence, kernel=kernel)
+    return change if line is None else replace(change, file=line.file, line=line.line, code=line.code)
 
 
 def _view(tensor: Tensor) -> str:
@@ -167,16 +165,13 @@ def _elements_of_both(tensor: Tensor, other: Tensor) -> int:
 
     if tensor.device != other.device or storage_of(tensor) != storage_of(other):
         return 0
-    if not (tensor.numel() and other.numel()):
-        return 0
-    unit = math.gcd(tensor.element_size(), other.element_size())
-    taken = mapped(-(-tensor.untyped_storage().nbytes() // unit), torch.bool)
-    _laid(other, taken, unit).fill_(True)
-    return int(_laid(tensor, taken, unit).any(-1).sum())
+    taken = mapped(max(tensor.untyped_storage().nbytes(), 1), torch.bool)
+    _bytes_of(other, taken).fill_(True)
+    return int(_bytes_of(tensor, taken).any(-1).sum())
 
 
-def _laid(tensor: Tensor, units: Tensor, unit: int) -> Tensor:
-    """[*shape, units of one element] the tensor's elements, where there is an entry for each unit of its storage."""
-    size = tensor.element_size() // unit
+def _bytes_of(tensor: Tensor, by_byte: Tensor) -> Tensor:
+    """[*shape, bytes of an element] the part of an entry for each byte of a storage that a view of it covers."""
+    size = tensor.element_size()
     strides = [step * size for step in tensor.stride()]
-    return units.as_strided([*tensor.shape, size], [*strides, 1], tensor.storage_offset() * size)
+    return by_byte.as_strided([*tensor.shape, size], [*strides, 1], tensor.storage_offset() * size)

@@ -1,19 +1,14 @@
-"""How a target's exception is told: as a refusal of a layout, as a failure, or as a limit of Triton's interpreter."""
+"""How a target's exception is told: as a refusal of a layout, or as a failure."""
 
 from __future__ import annotations
 
-import sys
-from functools import partial
 from pathlib import Path
 
-from ..frontends.triton import interpreting
-from ..frontends.triton.launches import KernelCall
-from ..frontends.triton.raised import compiler_words, innermost_line, stood_there
+from ..frontends.triton.raised import compiler_place, innermost_line, stood_there
 from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import AS_SAVED
 from ..model.case import Case
 from ..model.failures import DeviceLost, NoRoom, Refusal, TargetFailure, text_of
-from ..processes.forks import ParallelWork
 from ..processes.resource_limits import words_of_loss
 from ..targets.find import Target
 from ..targets.surroundings import kept_warnings, warning_lines
@@ -26,20 +21,10 @@ _ACCIDENTS = ("CUDA error", "[CUDA]", "CUDA_ERROR_", "out of memory", "DefaultCP
 _OF_DESCRIPTORS = ("base must be 16-byte aligned", "stride must be 16-byte aligned", "last dim must be contiguous")
 # A message of a target that has more lines is cut behind its first paragraph.
 _LONGEST_LINES = 12
-# What the interpreter raises of what it lacks. A kernel's own assertion is no limit.
-_OF_LIMITS = (AttributeError, TypeError, NotImplementedError, NameError, ValueError)
-_PATIENCE = 60.0
-_WAYS_OUT = {
-    "inline_asm": "give the kernel a branch without assembly for the interpreter, or check it on a GPU",
-    "libdevice": "use a function of tl.math there, or check it on a GPU",
-}
 
 
-def refusal_of(error: BaseException, target: Target, case: Case, inputs: Inputs, failed: KernelCall | None) -> str:
+def refusal_of(error: BaseException, target: Target, case: Case, inputs: Inputs) -> str:
     """The words with which a target refused a layout.
-
-    Args:
-        failed: the launch that raised, of a kernel in the interpreter.
 
     Raises:
         DeviceLost, Refusal, TargetFailure: that is not what it did.
@@ -53,40 +38,23 @@ def refusal_of(error: BaseException, target: Target, case: Case, inputs: Inputs,
         ) from error
     if isinstance(error, (TargetFailure, NoRoom)):
         raise error
-    refuses, inner = isinstance(error, Exception) and _refuses(error), _in_the_kernel(error)
-    sentence = _error_in_words(error)
+    refuses, sentence = _refuses(error), _error_in_words(error)
     if refuses and layout not in ("contiguous", AS_SAVED):
         return sentence
     kind, _, words = sentence.partition(": ")
-    if isinstance(inner, TypeError) and case.window is not None and "window" in target.takes:
+    if isinstance(_in_the_kernel(error), TypeError) and case.window is not None and "window" in target.takes:
         pair = f"{target.takes['window']}={case.window}"
         words += f"; it was passed the pair {pair}, which --window says"
-    message, way_out = f"{name} raised {kind} ({layout}): {words}", "--traceback shows where"
-    if not refuses and failed is not None and _is_limit(inner, failed):
-        message = f"Triton's interpreter cannot run {name}, which compiles ({layout}): {words}"
-        known = [way for word, way in _WAYS_OUT.items() if word in words]
-        way_out = known[0] if known else "write that line another way, or check it on a GPU"
     changed = target.surroundings.sentence
     changes = f"it changes, for all of its process, {changed}; " if changed else ""
-    details = (*stood_there(error), *warning_lines(kept_warnings()))
-    raise (Refusal if refuses else TargetFailure)(message, f"{changes}{way_out}", details) from error
+    raise (Refusal if refuses else TargetFailure)(
+        f"{name} raised {kind} ({layout}): {words}",
+        f"{changes}--traceback shows where",
+        (*stood_there(error), *warning_lines(kept_warnings())),
+    ) from error
 
 
-def _is_limit(error: BaseException, call: KernelCall) -> bool:
-    """Whether what a kernel raised in the interpreter is not its fault: the compiler's front end takes the launch."""
-    if not isinstance(error, _OF_LIMITS) or not interpreting() or sys.platform != "linux":
-        return False
-    with ParallelWork(partial(_is_taken, call), is_short=True) as fork:
-        return bool(fork.answer(_PATIENCE))
-
-
-def _is_taken(call: KernelCall) -> bool:
-    from ..frontends.triton.lowering import is_taken
-
-    return is_taken(call)
-
-
-def _refuses(error: Exception) -> bool:
+def _refuses(error: BaseException) -> bool:
     """Whether the target raised it on purpose. The device, the allocator and Triton raise RuntimeErrors by accident."""
     inner = _in_the_kernel(error)
     # The interpreter refuses a descriptor of these tensors, as a GPU's copy engine would.
@@ -100,14 +68,14 @@ def _refuses(error: Exception) -> bool:
 def _error_in_words(error: BaseException) -> str:
     """One line for an exception. The line of code is added where there is no message, or where a kernel raised it."""
     inner = _in_the_kernel(error)
-    if refused := compiler_words(error):
-        return f"{type(error).__name__}: {refused}"
-    words = text_of(inner).strip()
-    if inner is not error and isinstance(inner, LookupError):  # whose words are only what was not found
-        words = f"{type(inner).__name__}: {words}"
-    if words.count("\n") >= _LONGEST_LINES:  # such as all backends of torch, behind the sentence that matters
-        words = words.partition("\n\n")[0]
-    place = innermost_line(error) if not words or inner is not error else None
+    place, words = compiler_place(error) or (None, "")
+    if place is None:
+        words = text_of(inner).strip()
+        if inner is not error and isinstance(inner, LookupError):  # whose words are only what was not found
+            words = f"{type(inner).__name__}: {words}"
+        if words.count("\n") >= _LONGEST_LINES:  # such as all backends of torch, behind the sentence that matters
+            words = words.partition("\n\n")[0]
+        place = innermost_line(error) if not words or inner is not error else None
     if place is not None:
         words = f"{Path(place.file).name}:{place.line}: {words or place.code}"
     return f"{type(error).__name__}: {words}"

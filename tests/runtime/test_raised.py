@@ -14,7 +14,7 @@ import sys, torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from gradprobe.frontends.triton.launches import whole_tracebacks
-from gradprobe.frontends.triton.raised import compiler_words, stood_there
+from gradprobe.frontends.triton.raised import compiler_place, stood_there
 from tests.runtime import raising_kernels
 
 def launch(kernel, *args, grid, warmup, **constants):
@@ -27,7 +27,8 @@ try:
     with whole_tracebacks():
         getattr(raising_kernels, sys.argv[1])(*[torch.zeros(1, 2, 20, 24)] * 4, 1.0)
 except Exception as error:
-    print(f"gradprobe: {compiler_words(error)}", *stood_there(error), sep="\\n")
+    line, words = compiler_place(error)
+    print(f"gradprobe: raising_kernels.py:{line.line}: {words}", *stood_there(error), sep="\\n")
 """
 
 

@@ -129,16 +129,6 @@ def test_sources_that_nobody_installed_have_no_bounds(monkeypatch):
     versions.refuse_untested()
 
 
-def test_an_old_typer_beside_a_click_that_it_does_not_run_with_is_named(pretend):
-    pretend(click="8.5.1")
-    versions.refuse_click("0.15.4")
-    with pytest.raises(Untested) as refused:
-        versions.refuse_click("0.12.5")
-    assert str(refused.value) == "typer 0.12.5 does not run with click 8.5.1"
-    pretend(click="8.1.8")
-    versions.refuse_click("0.12.5")
-
-
 def test_the_bounds_are_the_oldest_and_newest_releases_that_were_run():
     head, _, *rows = [line.strip("| ").split(" | ") for line in TABLE.read_text().splitlines() if line.startswith("|")]
     ran = {name: [row[at] for row in rows] for at, name in enumerate(head)}

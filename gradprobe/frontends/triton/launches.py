@@ -148,18 +148,11 @@ class LaunchRecord:
     calls: list[KernelCall] = field(default_factory=list)
     compiled: set[Any] = field(default_factory=set)
     """What each kernel was compiled to."""
-    failed: KernelCall | None = None
-    """The latest that raised."""
 
     def launch(self, run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
         """Launches one."""
-        call = called(kernel, args, kwargs)
-        self.calls.append(call)
-        try:
-            result = run(kernel, *args, **kwargs)
-        except Exception:
-            self.failed = call
-            raise
+        self.calls.append(called(kernel, args, kwargs))
+        result = run(kernel, *args, **kwargs)
         if hasattr(result, "asm"):
             self.compiled.add(result)
         self.launched(kernel.fn.__name__)

@@ -7,17 +7,18 @@ TRITON_INTERPRET=1 is in the environment, since it imports triton.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import linecache
 import os
 import re
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from triton._C.libtriton import ir
@@ -32,8 +33,8 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 from ...model.architectures import ARCHITECTURES, DEFAULT
 from ...model.report import CompileError
 from .interpreter.libdevice import shipped_language
-from .launches import KernelCall, Pointed
-from .raised import CompilerPlace, compiler_place
+from .launches import KernelCall
+from .raised import compiler_place
 from .stand_in import architecture
 
 # A kernel that compiles for one of them is not at fault, where nobody said which it is for.
@@ -47,61 +48,47 @@ _LEAST, _LARGER = 16, (1, 4)
 _FRONT_END = tuple(str(Path(triton.__file__).parent / part) for part in ("compiler", "language"))
 # A file that asks whether it is interpreted defines other names when it is compiled.
 _ASKS = re.compile(r"TRITON_INTERPRET|runtime\.interpret\b")
-_LONGEST = 200
 
 
 def compile_errors(calls: Sequence[KernelCall]) -> list[CompileError | None]:
     """Of each launch, what keeps its kernel from being compiled at any size; None where nothing does.
 
     It is so for the architecture that was asked for, else for any GPU.
-
-    Nothing is said where the front end does not even take a kernel of this tool's own: then it is not known here.
     """
     gc.disable()  # what it would go through is shared with the process before the fork
     restore_language()
-    found = [_error_of(call) for call in calls]
-    own = KernelCall(_own_kernel, {"x_ptr": Pointed(torch.bfloat16), "SIZE": 16})
-    return found if not any(found) or _error_in(own, _targets()[0]) is None else [None] * len(calls)
-
-
-def is_taken(call: KernelCall) -> bool:
-    """Whether the front end takes a launch."""
-    restore_language()
-    return _error_in(call, _targets()[0]) is None
-
-
-@triton.jit
-def _own_kernel(x_ptr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    places = x_ptr + tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
-    x = tl.load(places)
-    tl.store(places, tl.sum(tl.dot(x, x), 1)[:, None])
-
-
-def _targets() -> list[GPUTarget]:
-    asked = architecture()
-    gpus = [ARCHITECTURES[name] for name in ([asked] if asked else _USUAL)]
-    return [GPUTarget("hip" if gpu.gfx else "cuda", gpu.triton_arch, gpu.warp) for gpu in gpus]
+    return [_error_of(call) for call in calls]
 
 
 def _error_of(call: KernelCall) -> CompileError | None:
     """What is wrong with a kernel whatever the sizes and the GPU are; None where nothing is, or that is not sure."""
-    first, *others = _targets()
-    error = _error_in(call, first)
-    place = None if error is None else compiler_place(error)
-    if error is None or place is None or not _is_sure(error, place):
+    asked = architecture()
+    first, *others = [ARCHITECTURES[name] for name in ([asked] if asked else _USUAL)]
+    targets = [GPUTarget("hip" if gpu.gfx else "cuda", gpu.triton_arch, gpu.warp) for gpu in (first, *others)]
+    error = _error_in(call, targets[0])
+    found = None if error is None else compiler_place(error)
+    if error is None or found is None or not _is_sure(error, found[0].file):
         return None
-    sizes = () if isinstance(_root(error), _OF_TEXT) else _with_larger_blocks(call)
-    for other, target in [*((call, target) for target in others), *((other, first) for other in sizes)]:
-        again = _error_in(other, target)
-        if again is None or not _is_same(error, again):
+    root, (line, words) = _root(error), found
+    tries = [(call, target) for target in targets[1:]]
+    if not isinstance(root, _OF_TEXT):
+        tries += [(larger, targets[0]) for larger in _with_larger_blocks(call)]
+    for again, target in tries:
+        other = _error_in(again, target)
+        there = None if other is None else compiler_place(other)
+        # Of one line and kind: the words tell sizes.
+        if other is None or there is None or there[0] != line or type(_root(other)) is not type(root):
             return None
-    sentence = re.split(r"[.!] ", " ".join(place.words.split()))[0].rstrip(".")  # the one that matters
-    words = sentence if len(sentence) <= _LONGEST else f"{sentence[:_LONGEST]}..."
-    line = place.line
     return CompileError(
-        kernel=call.name, function=line.function, file=line.file, line=line.line, code=line.code,
-        words=words, way_out=_way_out(call, str(_root(error))), arch=architecture() or "",
-    )  # fmt: skip
+        kernel=call.name,
+        function=line.function,
+        file=line.file,
+        line=line.line,
+        code=line.code,
+        words=re.split(r"[.!] ", " ".join(words.split()))[0].rstrip("."),  # the sentence that matters
+        way_out=_way_out(call, str(root)),
+        arch=asked or "",
+    )
 
 
 def _way_out(call: KernelCall, message: str) -> str:
@@ -132,24 +119,15 @@ def _error_in(call: KernelCall, target: GPUTarget) -> Exception | None:
     return None
 
 
-def _is_sure(error: BaseException, place: CompilerPlace) -> bool:
+def _is_sure(error: BaseException, file: str) -> bool:
     """Whether an error is of the kernel's text or types, and not of what this process lacks or says otherwise."""
     root = _root(error)
     if isinstance(root, CompileTimeAssertionFailure) or not isinstance(root, (*_OF_TEXT, *_OF_TYPES)):
         return False
-    if any(_ASKS.search(line) for line in linecache.getlines(place.line.file)):
+    if any(_ASKS.search(line) for line in linecache.getlines(file)):
         return False
-    trace = root.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is None or trace.tb_frame.f_code.co_filename.startswith(_FRONT_END)
-
-
-def _is_same(error: BaseException, other: BaseException) -> bool:
-    """Whether two errors are of one line and kind; their words tell sizes."""
-    places = [compiler_place(each) for each in (error, other)]
-    lines = [place and place.line for place in places]
-    return lines[0] == lines[1] and type(_root(error)) is type(_root(other))
+    frames = list(traceback.walk_tb(root.__traceback__))
+    return not frames or frames[-1][0].f_code.co_filename.startswith(_FRONT_END)
 
 
 def _root(error: BaseException) -> BaseException:
@@ -167,6 +145,7 @@ def _with_larger_blocks(call: KernelCall) -> Iterator[KernelCall]:
             yield replace(call, given={**call.given, **larger})
 
 
+@functools.cache  # a second time would undo what `_reach` has put into it
 def restore_language() -> None:
     """Makes the language of this process the compiler's: no kernel can be interpreted any more."""
     os.environ.pop("TRITON_INTERPRET", None)

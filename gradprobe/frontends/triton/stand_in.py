@@ -3,88 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
-import importlib.machinery
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import ModuleType, SimpleNamespace
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from ...model.architectures import ARCHITECTURES, DEFAULT, Architecture
 from ...processes.attributes import replaced
+from . import interpreting
 
-
-class ImportWatcher(importlib.abc.MetaPathFinder):
-    """A finder that finds nothing itself, but makes the loader of the awaited module call back."""
-
-    def __init__(self, module: str, then: Callable[[ModuleType], object]) -> None:
-        self.module, self.then = module, then
-        self.busy = self.done = False
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """The awaited module as the other finders find it; None for every other module."""
-        if self.done or self.busy:
-            return None
-        if sys.meta_path[0] is not self:  # pytest puts its finder for test files before all others
-            sys.meta_path.remove(self)
-            sys.meta_path.insert(0, self)
-        if fullname != self.module:
-            self.notice()
-            return None
-        self.busy = True
-        try:
-            others = [finder for finder in sys.meta_path if not isinstance(finder, ImportWatcher)]
-            spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
-        finally:
-            self.busy = False
-        if spec is not None and hasattr(spec.loader, "exec_module"):
-            loader: Any = _CallingBack(spec.loader, self)
-            spec.loader = loader
-        return spec
-
-    def notice(self) -> None:
-        """Calls back for a module that another finder imported past this one: late, but better than not at all."""
-        module = None if self.done else sys.modules.get(self.module)
-        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-            self.complete(module)
-
-    def complete(self, module: ModuleType) -> None:
-        """Calls back with the complete module, once."""
-        if not self.done:
-            self.done = True
-            self.then(module)
-
-
-class _CallingBack:
-    """A loader that does what another one does, and calls back at the end."""
-
-    def __init__(self, loader: Any, awaiting: ImportWatcher) -> None:
-        self._loader, self._awaiting = loader, awaiting
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Gives the module its own loader back, runs it, and calls back."""
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._awaiting.complete(module)
-
-
-_DRIVER = "triton.runtime.driver"
-_stood_in = ARCHITECTURES[DEFAULT]
 _asked_for: str | None = None
+# Of `torch.version.hip`, by which files know ROCm.
+_HIP = "6.4.0"
+# What no file is known to decide by is an H100's.
+_REGISTERS = 65536
 
 
 def stand_in_for(arch: str | None) -> None:
     """From now on the GPU that is not there is one of this architecture; None for the default."""
-    global _stood_in, _asked_for  # noqa: PLW0603 - a process has one GPU, which files ask for when they are imported
-    _stood_in, _asked_for = ARCHITECTURES[arch or DEFAULT], arch
+    global _asked_for  # noqa: PLW0603 - a process has one GPU, which files ask for when they are imported
+    _asked_for = arch
 
 
 def architecture() -> str | None:
@@ -102,24 +39,30 @@ def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
     Args:
         as_cuda: whether every tensor's `is_cuda` is True.
     """
-    if os.environ.get("TRITON_INTERPRET") != "1":
+    if not _is_missing():
         yield
         return
     import torch
 
-    if torch.cuda.is_available():
-        yield
-        return
+    gpu = ARCHITECTURES[_asked_for or DEFAULT]
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_driver_stood_in())
-        for name, answer in _answers(_stood_in).items():
+        stack.enter_context(_driver_stood_in(gpu))
+        for name, answer in _answers(gpu).items():
             stack.enter_context(replaced(torch.cuda, name, answer))
-        if _stood_in.gfx:
+        if gpu.gfx:
             stack.enter_context(replaced(torch.version, "hip", _HIP))
         if as_cuda:
             stack.enter_context(replaced(torch.Tensor, "is_cuda", property(lambda self: True)))  # noqa: ARG005
         stack.enter_context(_on_the_cpu())
         yield
+
+
+def _is_missing() -> bool:
+    if not interpreting():
+        return False
+    import torch
+
+    return not torch.cuda.is_available()
 
 
 def _on_the_cpu() -> Any:
@@ -142,33 +85,34 @@ def _on_the_cpu() -> Any:
 
 
 @contextlib.contextmanager
-def _driver_stood_in() -> Iterator[None]:
-    """Replaces Triton's driver, now or as soon as something imports it."""
-    before: list[tuple[Any, dict[str, Any]]] = []
-
-    def put(module: ModuleType) -> None:
-        before.append((module.driver, dict(vars(module.driver))))
-        module.driver.set_active(_driver())
-
-    awaiting = ImportWatcher(_DRIVER, put)
-    sys.meta_path.insert(0, awaiting)
-    awaiting.notice()
+def _driver_stood_in(gpu: Architecture) -> Iterator[None]:
+    """Replaces Triton's driver, where Triton is installed."""
+    try:
+        from triton.runtime.driver import driver
+    except ImportError:
+        yield
+        return
+    before = dict(vars(driver))
+    driver.set_active(_driver(gpu))
     try:
         yield
     finally:
-        sys.meta_path.remove(awaiting)
-        for driver, state in before:
-            vars(driver).update(state)
+        vars(driver).update(before)
 
 
-def _driver() -> Any:
+def _driver(gpu: Architecture) -> Any:
     """`triton.runtime.driver.active` as it is used outside launches."""
     import torch
     from triton.backends.compiler import GPUTarget
 
-    gpu = _stood_in
+    properties = {
+        "max_shared_mem": gpu.shared_bytes,
+        "max_num_regs": _REGISTERS,
+        "multiprocessor_count": gpu.processors,
+        "warpSize": gpu.warp,
+    }
     return SimpleNamespace(
-        utils=SimpleNamespace(get_device_properties=lambda device=0: _triton_properties(gpu)),  # noqa: ARG005
+        utils=SimpleNamespace(get_device_properties=lambda device=0: properties),  # noqa: ARG005
         is_active=lambda: True,
         get_device_capability=lambda device=0: gpu.capability,  # noqa: ARG005
         get_current_target=lambda: GPUTarget("hip" if gpu.gfx else "cuda", gpu.triton_arch, gpu.warp),
@@ -180,47 +124,23 @@ def _driver() -> Any:
     )
 
 
-# Of `torch.version.hip`, by which files know ROCm.
-_HIP = "6.4.0"
-# What no file is known to decide by is an H100's.
-_REGISTERS, _L2_BYTES, _CLOCKS = 65536, 50 << 20, {"sm_clock_rate": 1980000, "mem_clock_rate": 2619000}
-
-
-def _triton_properties(gpu: Architecture) -> dict[str, Any]:
-    return {
-        "max_shared_mem": gpu.shared_bytes,
-        "max_num_regs": _REGISTERS,
-        "multiprocessor_count": gpu.processors,
-        "warpSize": gpu.warp,
-        **_CLOCKS,
-        "mem_bus_width": 5120,
-    }
-
-
-def _torch_properties(gpu: Architecture) -> SimpleNamespace:
-    return SimpleNamespace(
+def _answers(gpu: Architecture) -> dict[str, Any]:
+    """Functions of torch.cuda, by name."""
+    properties = SimpleNamespace(
         name=gpu.name,
         major=gpu.capability[0],
         minor=gpu.capability[1],
         multi_processor_count=gpu.processors,
         total_memory=gpu.gibibytes << 30,
         warp_size=gpu.warp,
-        L2_cache_size=_L2_BYTES,
-        regs_per_multiprocessor=_REGISTERS,
-        max_threads_per_multi_processor=gpu.threads,
-        shared_memory_per_block=48 << 10,
         shared_memory_per_block_optin=gpu.shared_bytes,
         # A kibibyte of each processor is the system's.
         shared_memory_per_multiprocessor=gpu.shared_bytes + (0 if gpu.gfx else 1 << 10),
         gcnArchName=gpu.gfx or gpu.name,
     )
-
-
-def _answers(gpu: Architecture) -> Mapping[str, Callable[..., Any]]:
-    """Functions of torch.cuda, by name."""
     return {
         "get_device_capability": lambda device=None: gpu.capability,  # noqa: ARG005
-        "get_device_properties": lambda device=None: _torch_properties(gpu),  # noqa: ARG005
+        "get_device_properties": lambda device=None: properties,  # noqa: ARG005
         "get_device_name": lambda device=None: gpu.name,  # noqa: ARG005
         "current_device": lambda: 0,
         "set_device": lambda device: None,  # noqa: ARG005
