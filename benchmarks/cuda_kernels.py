@@ -65,22 +65,22 @@ def saved(q: Any, k: Any, v: Any, scale: float) -> dict[str, Any]:
 def by_kernel(run: Callable[[], object]) -> dict[str, float]:
     """Milliseconds of each kernel that a function launches, the median of some rounds, by name."""
     times: dict[str, list[float]] = {}
-    launch = cuda_module.nvrtc.launch
+    launch = cuda_module.nvrtc.run
 
-    def timing(entry: Any, *arguments: Any) -> None:
+    def timing(plan: Any) -> None:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        launch(entry, *arguments)
+        launch(plan)
         end.record()
         end.synchronize()
-        times.setdefault(entry.name, []).append(start.elapsed_time(end))
+        times.setdefault(plan.kernel.name, []).append(start.elapsed_time(end))
 
-    cuda_module.nvrtc.launch = timing
+    cuda_module.nvrtc.run = timing
     try:
         for _ in range(ROUNDS):
             run()
     finally:
-        cuda_module.nvrtc.launch = launch
+        cuda_module.nvrtc.run = launch
     return {name: statistics.median(found[1:]) for name, found in times.items()}
 
 

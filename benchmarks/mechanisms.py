@@ -163,7 +163,7 @@ CORE: tuple[str, ...] = (
         "__init__", "bfloat16", "language_patches", "libdevice", "operations",
     )),
     *(f"frontends/cuda/{name}" for name in (
-        "__init__", "cuda_syntax", "host_code", "kernel", "module", "nvrtc", "on_cpu", "source",
+        "__init__", "c_types", "cuda_syntax", "host_code", "module", "nvrtc", "on_cpu", "source",
     )),
     *(f"auditing/{name}" for name in (
         "__init__", "attempts", "audit", "calling", "target",

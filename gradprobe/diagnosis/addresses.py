@@ -138,7 +138,7 @@ class AccessedElements:
 
     @cached_property
     def _files(self) -> tuple[str, ...]:
-        source = self.launch.entry.unit.source
+        source = self.launch.entry.source
         return (source.path.name, *(path.name for path, _ in source.included))
 
     def drop(self, places: Collection[TensorLine]) -> None:

@@ -222,8 +222,7 @@ def _noting(launches: list[HostLaunch]) -> Iterator[None]:
             launches.append(_launch(read_once(kernel), args, kwargs))
 
     def call(kernel: Kernel, grid: Any, block: Any, shared_bytes: int, /, *arguments: Any) -> None:
-        kernel.entry.check(arguments)
-        launches.append(HostLaunch(kernel.entry.plain_name, str(kernel.entry.file)))
+        launches.append(HostLaunch(kernel.plain_name, str(kernel.file)))
 
     with (
         warnings.catch_warnings(),

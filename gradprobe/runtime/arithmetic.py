@@ -74,7 +74,7 @@ def _place(alias: str, aliases: Mapping[str, str]) -> tuple[str, int]:
 def of_cuda(entries: Iterable[KernelEntry]) -> Iterator[Dots]:
     """TF32 of CUDA kernels whose source names it, as tensor cores are told to; IEEE of all others."""
     for entry in entries:
-        source = entry.unit.source
+        source = entry.source
         texts = (source.text, *(text for _, text in source.included))
         names_it = any(re.search("tf32|tfloat32", _COMMENT.sub("", text)) for text in texts)
         yield Dots("tf32" if names_it else "ieee", entry.name, str(entry.file))

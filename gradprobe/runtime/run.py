@@ -140,13 +140,12 @@ def run_target(
     result, *how = by_names or (result,)
     result = plain_results(result, subject)
     trace = read_trace(result, case, subject, outputs)
-    equal = [stores.sentence for stores in watch.equal_stores]
     items = result.items() if isinstance(result, Mapping) else ()
     return Outcome(
         trace,
         None,
         **named,
-        notes=(*how, *equal),
+        notes=(*how, *(stores.sentence for stores in watch.equal_stores)),
         storages={storage_of(tensor): str(name) for name, tensor in items if tensor is not None},
         findings=tuple(found.finding for found in watch.findings),
         shared=tuple(shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
@@ -242,5 +241,5 @@ def _read(compiled: set[Any], entries: list[KernelEntry], of_torch: list[Dots]) 
 
 def _sources(launched: list[Any], entries: list[KernelEntry]) -> tuple[LoadedSource, ...]:
     of_triton = [source_of(kernel) for kernel in dict.fromkeys(launched)]
-    hashed = [(entry, entry.unit.source.sha256) for entry in dict.fromkeys(entries)]
+    hashed = [(entry, entry.source.sha256) for entry in dict.fromkeys(entries)]
     return (*of_triton, *(LoadedSource(entry.name, str(entry.file), entry.line, sha256) for entry, sha256 in hashed))

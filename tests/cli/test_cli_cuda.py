@@ -97,7 +97,7 @@ def test_repeats_are_other_orders_of_threads(folder):
     [
         ("if (threadIdx.x) __syncthreads();", "waits at the barrier delta.cu:10"),
         ("__syncthreads(", "does not compile for the CPU: delta.cu:11"),
-        ('__syncthreads(); asm volatile("");', "delta.cu:10: inline PTX is not supported on a CPU"),
+        ('__syncthreads(); asm volatile("");', "a CPU cannot run delta.cu:10: inline PTX"),
     ],
 )
 def test_what_cannot_run_to_its_end_exits_3_and_names_the_line(folder, barrier, words):
@@ -111,8 +111,7 @@ def test_without_a_compiler_it_says_so_and_exits_3(folder, monkeypatch):
 
     monkeypatch.setenv("GRADPROBE_CACHE_DIR", str(folder))
     monkeypatch.setenv("PATH", "/nonexistent")
-    for cached in (build._compiler, build._version):
-        cached.cache_clear()
+    build._compiler.cache_clear()
     ran = run(written(folder, barrier="__syncthreads();  // seen by no compiler"))
     assert ran.code == 3
     assert "there is no g++ on the PATH" in " ".join(ran.err.split())

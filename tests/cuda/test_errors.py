@@ -122,7 +122,7 @@ def test_wrong_arguments_name_the_way_out(module):
 def test_tensors_that_are_not_on_the_cpu(module):
     meta = torch.zeros(8, device="meta")
     error = failure(module.longs, 1, 1, 0, meta.long(), 1)
-    assert "kernel longs got tensors on meta" in str(error)
+    assert "kernel longs of my.cu got tensors on meta" in str(error)
     assert "move them to one device" in error.way_out
     assert "cpu and meta" in str(failure(module.numbers, 1, 1, 0, OUT, meta.half(), 1, True, 1.0, 1, 1))
 
@@ -145,8 +145,8 @@ def test_sizes(module):
     assert "1,025 threads a block; 1,024 fit" in str(failure(module["many<1>"], 1, 1025, 0, OUT))
     assert "1,088 threads" in str(failure(module["many<1>"], 1, (32, 34), 0, OUT))
     for grid in (0, (1, 0), (1, 1, 1, 1), ()):
-        assert "its grid must be 1 to 3 numbers above 0" in str(failure(module["many<1>"], grid, 1, 0, OUT))
-    assert "its block must be" in str(failure(module["many<1>"], 1, (0,), 0, OUT))
+        assert "must be 1 to 3 numbers above 0" in str(failure(module["many<1>"], grid, 1, 0, OUT))
+    assert "must be 1 to 3 numbers above 0, got (0,)" in str(failure(module["many<1>"], 1, (0,), 0, OUT))
     assert "500,000 bytes of shared memory" in str(failure(module.dynamic, 1, 1, 500_000, OUT))
     assert "-4 bytes of shared memory" in str(failure(module.dynamic, 1, 1, -4, OUT))
     clean(module, "dynamic", 1, 1, 227 << 10, OUT)
@@ -202,8 +202,8 @@ def test_asserts_and_traps_do_not_end_the_process(module):
         ("missing(out);", "missing(float*) is declared and nowhere defined"),
         ('asm volatile("mov.u32 %0, %laneid;" : "=r"(x));', "my.cu:3: inline PTX"),
         ('asm("nop;");', "my.cu:3: inline PTX"),
-        ("other<<<1, 2>>>(out);", "my.cu:3: a launch <<<...>>> is host code"),
-        ("nvcuda::wmma::fragment<> f;", "my.cu:3: matrix instructions (wmma) are not supported on a CPU"),
+        ("other<<<1, 2>>>(out);", "my.cu:3: a launch <<<...>>> in a kernel"),
+        ("nvcuda::wmma::fragment<> f;", "my.cu:3: matrix instructions (wmma)"),
     ],
 )
 def test_sources_that_do_not_compile(tmp_path, line, words):
@@ -245,13 +245,10 @@ def test_files_and_macros(tmp_path):
     (tmp_path / "binary.cu").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(TargetFailure, match=r"cannot read the CUDA source .*binary\.cu"):
         load(tmp_path / "binary.cu")
-    with pytest.raises(TargetFailure, match="'A B' is not a valid macro name"):
-        loaded(tmp_path, SOURCE, **{"A B": 1})
 
 
 def forget_the_compiler():
     build._compiler.cache_clear()
-    build._version.cache_clear()
 
 
 def test_no_compiler(tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from gradprobe.frontends.cuda import load
-from gradprobe.frontends.cuda.on_cpu.launch import lines_of
 from gradprobe.frontends.cuda.on_cpu.library import library_of
 from gradprobe.model.failures import KernelStopped, TargetFailure
 from gradprobe.processes.child import WHERE
@@ -100,9 +99,9 @@ def test_a_signal_stops_a_kernel_that_does_not_end(tmp_path, body):
 
 def test_what_calls_a_kernel_has_no_line(module):
     # A signal may come where __syncthreads has no frame yet: the next return address is then that of the wrapper.
-    library = library_of(module.unit, ())
+    library = library_of(module.source)
     called = ctypes.cast(library.kernel("prints"), ctypes.c_void_p).value - library.base
-    assert lines_of(library.file, [called + 1]) == {called + 1: ()}
+    assert library.lines([called + 1]) == {called + 1: ()}
 
 
 @pytest.mark.nightly

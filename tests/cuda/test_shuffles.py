@@ -56,9 +56,7 @@ def one(module, kernel, threads, *arguments):
 def test_a_read_of_lanes_outside_the_mask_names_them_and_its_line(module):
     out = torch.zeros(24)
     found = one(module, "down", 24, out, (1 << 24) - 1, 16, 32)
-    assert found.where == (
-        "lanes 8 to 23 read lanes outside the mask 0x00ffffff (what lanes 8 to 15 get of lanes 24 to 31 is undefined)"
-    )
+    assert found.where == "lanes 8 to 23 read lanes outside the mask 0x00ffffff"
     assert at(found.now, module, "down")
     assert (found.now.thread, found.now.block, found.before) == ((8, 0, 0), (0, 0, 0), None)
     assert out[:8].tolist() == [*range(16, 24)]
@@ -68,8 +66,7 @@ def test_a_read_of_lanes_outside_the_mask_names_them_and_its_line(module):
 
 def test_the_warp_is_that_of_the_thread(module):
     found = one(module, "across", 32 + 20, torch.zeros(52), WHOLE, 4, 32)
-    undefined = "what lanes 16 to 19 get of lanes 20 to 23 is undefined"
-    assert found.where == f"lanes 16 to 19 read lanes 20 to 23, where there is no thread ({undefined})"
+    assert found.where == "lanes 16 to 19 read lanes 20 to 23, where no thread runs"
     assert found.now.thread == (48, 0, 0)
 
 
@@ -85,7 +82,7 @@ def test_reads_of_lanes_that_are_there_and_of_none_are_right(module, kernel, thr
 
 def test_each_kind_of_shuffle_is_judged(module):
     assert (
-        "lanes 0 to 19 read lane 25, where there is no thread"
+        "lanes 0 to 19 read lane 25, where no thread runs"
         in one(module, "from", 20, torch.zeros(20), WHOLE, 25, 32).where
     )
     assert "lane 8 calls" in one(module, "up", 32, torch.zeros(32), WHOLE ^ 1 << 8, 0, 32).where
@@ -94,7 +91,7 @@ def test_each_kind_of_shuffle_is_judged(module):
 def test_a_mask_that_leaves_out_who_calls(module):
     out = torch.zeros(32)
     found = one(module, "left_out", 32, out)
-    assert found.where == "lanes 16 to 23 call with the mask 0x0000ffff, which leaves them out"
+    assert found.where == "lanes 16 to 23 call with the mask 0x0000ffff, which leaves out who calls"
     assert at(found.now, module, "left-out")
     assert out[:16].tolist() == [lane ^ 1 for lane in range(16)]
 
@@ -102,7 +99,7 @@ def test_a_mask_that_leaves_out_who_calls(module):
 def test_threads_that_have_ended_hold_up_no_warp(module):
     out, values = torch.zeros(4), torch.arange(-1.0, 31)
     found = one(module, "sum_of_rows", 32, out, values, 20)
-    assert "whose threads have ended" in found.where
+    assert "where no thread runs" in found.where
     assert at(found.now, module, "sum-of-rows")
     assert out[1:].tolist() == [1, 0, 1]
     clean(module, "sum_of_rows", 1, 32, 0, out, values, 32)

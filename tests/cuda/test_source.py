@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
-from gradprobe.frontends.cuda import cuda_syntax
-from gradprobe.frontends.cuda.kernel import compiled_for, types_as_written
+from gradprobe.frontends.cuda.c_types import OTHER, types_as_written
 from gradprobe.frontends.cuda.on_cpu.library import library_of
 from gradprobe.frontends.cuda.source import read_source
-from gradprobe.model.failures import TargetFailure
 from tests.cuda.written import loaded
 
 SOURCE = r"""// __global__ void commented(int n);
@@ -80,7 +76,7 @@ def module(tmp_path_factory):
 
 
 def test_kernels_and_their_parameters(module):
-    source = module.unit.source
+    source = module.source
     given = {name: [(p.name, p.type) for p in source.declared[name].parameters] for name in source.kernels}
     assert given == {
         "taken": [("n", "int")],
@@ -104,14 +100,14 @@ def test_kernels_and_their_parameters(module):
 
 def test_lines(module):
     lines = SOURCE.splitlines()
-    declared = module.unit.source.declared
+    declared = module.source.declared
     for name, kernel in declared.items():
         assert f"{name}(" in lines[kernel.line - 1], name
-    assert module["typed<float>"].entry.line == declared["typed"].line
+    assert module["typed<float>"].line == declared["typed"].line
 
 
 def test_arrays(module):
-    source = module.unit.source
+    source = module.source
     assert [source.dynamic_array_of(name) for name in ("bounds_last", "nothing", "plain")] == [
         "room",
         "other_room",
@@ -123,13 +119,13 @@ def test_arrays(module):
 
 
 def test_what_is_left_out_does_not_hinder(module):
-    assert not module.unit.source.unsupported_on_a_cpu()
-    assert len(compiled_for(module.plain.entry, library_of).takes("plain")) == 2
-    assert len(compiled_for(module["typed<float, 3>"].entry, library_of).takes("typed<float, 3>")) == 3
+    assert not module.source.unsupported_on_a_cpu()
+    assert len(library_of(module.source).takes("plain")) == 2
+    assert len(library_of(module.source, "typed<float, 3>").takes("typed<float, 3>")) == 3
 
 
 def test_every_character_stays_in_its_place(module):
-    source = module.unit.source
+    source = module.source
     assert len(source.plain) == len(source.text)
     assert source.plain.count("\n") == source.text.count("\n")
     assert "commented" not in source.plain
@@ -146,7 +142,7 @@ def test_what_is_included_counts(tmp_path):
     assert source.dynamic_array_of("k") == "far_room"
     assert read_source(tmp_path / "my.cu") is source
     (tmp_path / "deep" / "far.cuh").write_text("#pragma once\n")
-    assert read_source(tmp_path / "my.cu").key != source.key
+    assert read_source(tmp_path / "my.cu") != source
     assert read_source(tmp_path / "my.cu").sha256 == source.sha256
 
 
@@ -191,16 +187,9 @@ def every_type(tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 def test_types_are_taken_as_the_compiler_takes_them(every_type, kind):
     name = f"k{KINDS.index(kind)}"
-    entry = every_type[name].entry
-    compiled = compiled_for(entry, library_of).takes(name)
-    written = types_as_written(entry.unit, entry.parameters)
-    assert [(t.kind, t.bytes, t.of) for t in written] == [(t.kind, t.bytes, t.of) for t in compiled]
-
-
-def test_without_the_parser_it_says_what_to_install(tmp_path, monkeypatch):
-    cuda_syntax._parser.cache_clear()
-    monkeypatch.setitem(sys.modules, "tree_sitter_cuda", None)
-    (tmp_path / "my.cu").write_text("__global__ void unread() {}\n")
-    with pytest.raises(TargetFailure, match=r"cannot read CUDA C\+\+") as raised:
-        read_source(tmp_path / "my.cu").unsupported_on_a_cpu()
-    assert "pip install tree-sitter tree-sitter-cuda" in raised.value.way_out
+    kernel = every_type[name]
+    compiled = library_of(kernel.source).takes(name)
+    written = types_as_written(kernel.source, kernel.parameters)
+    assert [(t.kind, t.kind != OTHER and (t.bytes, t.of)) for t in written] == [
+        (t.kind, t.kind != OTHER and (t.bytes, t.of)) for t in compiled
+    ]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from .watch import BLOCK, THREAD, WARP, CudaFinding, Recorded, Recording, Watch, recorded, watched
 
 if TYPE_CHECKING:
-    from .kernel import KernelEntry
     from .module import Kernel, Module, load
+    from .source import KernelEntry
 
 __all__ = [
     "BLOCK", "THREAD", "WARP", "CudaFinding", "Kernel", "KernelEntry", "Module", "Recorded", "Recording", "Watch",

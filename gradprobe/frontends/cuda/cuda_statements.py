@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ class CudaStatements(Statements):
 
     def loops(self, line: int) -> list[int]:
         """Those that a line stands in."""
-        around = [_lines(each) for each in nodes(_parsed(self.file), *_LOOPS)]
+        around = [_lines(loop) for loop in nodes(_parsed(self.file), *_LOOPS)]
         return sorted((lines.start for lines in around if line in lines[1:]), reverse=True)
 
     def address(self, line: int) -> list[int]:
@@ -31,23 +30,23 @@ class CudaStatements(Statements):
         if not functions:
             return []
         before = [node for node in nodes(functions[-1], *_ASSIGNING) if _lines(node).start < line]
-        here = [leaf for leaf in leaves(functions[-1]) if line in _lines(leaf)]
-        made = _assignments(before, here, "*")
-        used = _assignments(before, [leaf for node in made for leaf in leaves(node)], "/", "%")
-        return list(dict.fromkeys(_lines(node).start for node in (*made, *used)))
+        made, found = [leaf for leaf in leaves(functions[-1]) if line in _lines(leaf)], dict[int, None]()
+        for operators in ("*", "/%"):
+            made = _assignments(before, {node_text(leaf) for node in made for leaf in leaves(node)}, operators)
+            found |= dict.fromkeys(_lines(node).start for node in made)
+        return [*found]
 
 
-def _assignments(assigning: Iterable[Node], used: Iterable[Node], *operators: str) -> list[Node]:
-    """The assignments, the last first, to names that are used, in which such an operator stands."""
-    names = {node_text(leaf) for leaf in used if leaf.type == "identifier"}
+def _assignments(assigning: list[Node], names: set[str], operators: str) -> list[Node]:
+    """The assignments to some names in which such an operator stands, the last first."""
     found: dict[object, Node] = {}
-    for made in assigning:
-        name = node_text(made.child_by_field_name(_ASSIGNING[made.type])).lstrip("*& ")
-        terms = (child.type for term in nodes(made, "binary_expression") for child in term.children)
-        if name in names and any(sign in operators for sign in terms):
+    for node in assigning:
+        name = node_text(node.child_by_field_name(_ASSIGNING[node.type])).lstrip("*& ")
+        terms = [child.type for term in nodes(node, "binary_expression") for child in term.children]
+        if name in names and not set(operators).isdisjoint(terms):
             # Of what is declared again the last declaration counts.
-            found[name if made.type == "init_declarator" else made.start_byte] = made
-    return sorted(found.values(), key=lambda one: -_lines(one).start)
+            found[name if node.type == "init_declarator" else node.start_byte] = node
+    return sorted(found.values(), key=lambda node: -_lines(node).start)
 
 
 def _lines(node: Node) -> range:

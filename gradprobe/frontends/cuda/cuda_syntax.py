@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...model.failures import TargetFailure
-
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
@@ -54,6 +52,9 @@ class DeclaredFunction:
     node: Node
 
 
+# --- Text
+
+
 def blank(text: str, start: int, end: int) -> str:
     """The text with spaces from one offset to another; line breaks stay."""
     return text[:start] + re.sub(r"[^\n]", " ", text[start:end]) + text[end:]
@@ -76,37 +77,58 @@ def without_comments(text: str) -> str:
     return "".join(lines)
 
 
-def directives(text: str) -> Iterator[re.Match[str]]:
-    """The lines of the preprocessor; group 1 is the name, group 2 what follows."""
-    return _DIRECTIVE.finditer(text)
+def _emptied(found: re.Match[str]) -> str:
+    text = found[0]
+    empty = re.sub(r"\\(?!\n)|[^\\\n]", " ", text)  # a `\\` at the end of a line continues a directive
+    if text[0] == '"':  # still a string
+        return f'"{empty[1:-1]}"'
+    return empty if text[0] == "/" else f"0{empty[1:]}"
+
+
+def _take_branch(branches: list[bool | None], name: str, condition: str) -> None:
+    """Notes whether the lines after a directive count; None where an option decides."""
+    if name.startswith("if"):
+        known = _CONDITIONS.get(condition if name == "if" else f"defined({condition})")
+        branches.append(not known if known is not None and name == "ifndef" else known)
+    elif branches and name == "endif":
+        branches.pop()
+    elif branches and branches[-1] is not None:
+        branches[-1] = not branches[-1] if name == "else" else (None if not branches[-1] else False)
+
+
+def is_directive(text: str, place: int) -> bool:
+    """Whether a place lies in a line of the preprocessor."""
+    return any(line.start() <= place < line.end() for line in _DIRECTIVE.finditer(text))
 
 
 def includes(text: str, plain: str) -> Iterator[re.Match[str]]:
-    """Every `#include` of a file that counts; group 1 is what is included.
-
-    Args:
-        text: of the file.
-        plain: the same from `without_comments`.
-    """
+    """Every `#include` of a text that counts; group 1 is what is included. `plain`: the text without comments."""
     return (found for found in _INCLUDE.finditer(text) if "#" in plain[found.start() : found.end()])
+
+
+# --- Trees
 
 
 @functools.lru_cache(maxsize=128)
 def parse(text: str) -> Node:
-    """The tree of a text from `without_comments`, its directives left out.
-
-    Raises:
-        TargetFailure: the parser is not installed.
-    """
+    """The tree of a text from `without_comments`, its directives left out."""
     for pattern in (_DIRECTIVE, _ATTRIBUTE):
         text = pattern.sub(lambda found: blank(found[0], 0, len(found[0])), text)
     # One byte for each character, so that the parser's offsets of bytes are offsets of characters.
     return _parser().parse(text.encode("ascii", "replace")).root_node
 
 
-def nodes(root: Node, *types: str) -> Iterator[Node]:
+@functools.lru_cache(maxsize=1)
+def _parser() -> Parser:
+    import tree_sitter_cuda
+    from tree_sitter import Language, Parser
+
+    return Parser(Language(tree_sitter_cuda.language()))
+
+
+def nodes(root: Node | None, *types: str) -> Iterator[Node]:
     """The nodes of some types, or of all, under a node and itself, in the order of the text."""
-    waiting = [root]
+    waiting = [] if root is None else [root]
     while waiting:
         node = waiting.pop()
         if not types or node.type in types:
@@ -129,22 +151,18 @@ def has(node: Node, word: str) -> bool:
     return any(child.type == word or node_text(child) == word for child in node.children)
 
 
+# --- Declarations
+
+
 def declarators(declaration: Node) -> list[Node]:
     """What is declared, each with its pointers, references and brackets."""
     found = declaration.children_by_field_name("declarator")
-    return [inner or each if each.type == "init_declarator" else each for each in found for inner in [_inside(each)]]
-
-
-def layers(declarator: Node | None) -> Iterator[Node]:
-    """A declarator such as `*name[3]` and what is inside it, down to the name."""
-    while declarator is not None:
-        yield declarator
-        declarator = _inside(declarator)
+    return [(_inside(each) or each) if each.type == "init_declarator" else each for each in found]
 
 
 def declared_name(declarator: Node | None) -> Node | None:
     """The name inside a declarator: that of `*name[3]`."""
-    name = next(reversed([*layers(declarator)]), None)
+    name = next(reversed([*_layers(declarator)]), None)
     while name is not None and (last := name.child_by_field_name("name")) is not None:
         name = last  # of `scope::name` and of `name<int>`
     return name if name is not None and name.type.endswith("identifier") else None
@@ -154,7 +172,7 @@ def declared_type(declaration: Node, declarator: Node | None) -> str:
     """The type of what is declared, without qualifiers; an array is a pointer if it is a parameter."""
     kind = declaration.child_by_field_name("type")
     named = kind.child_by_field_name("name") if kind is not None and kind.type == "struct_specifier" else None
-    marks = "".join(_MARKS.get(layer.type.removeprefix("abstract_"), "") for layer in layers(declarator))
+    marks = "".join(_MARKS.get(layer.type.removeprefix("abstract_"), "") for layer in _layers(declarator))
     return node_text(named or kind) + marks.replace("[", "" if declaration.type == "declaration" else "*")
 
 
@@ -175,12 +193,18 @@ def declared_function(declaration: Node) -> DeclaredFunction | None:
     given, parameters = function.child_by_field_name("parameters"), []
     for node in given.named_children if given is not None and node_text(given) != "(void)" else ():
         declarator = node.child_by_field_name("declarator")
-        is_const = any(node_text(child) == "const" for child in node.children)
         kind = declared_type(node, declarator)
-        parameters.append(Parameter(node_text(declared_name(declarator)), kind, is_const))
+        parameters.append(Parameter(node_text(declared_name(declarator)), kind, has(node, "const")))
     is_template = declaration.parent is not None and declaration.parent.type == "template_declaration"
     line = name.start_point[0] + 1
     return DeclaredFunction(node_text(name), line, tuple(parameters), is_template, declaration)
+
+
+def _layers(declarator: Node | None) -> Iterator[Node]:
+    """A declarator such as `*name[3]` and what is inside it, down to the name."""
+    while declarator is not None:
+        yield declarator
+        declarator = _inside(declarator)
 
 
 def _inside(declarator: Node) -> Node | None:
@@ -188,34 +212,3 @@ def _inside(declarator: Node) -> Node | None:
         return None
     inner = (child for child in declarator.named_children if child.type.endswith(("declarator", "identifier")))
     return declarator.child_by_field_name("declarator") or next(inner, None)
-
-
-def _emptied(found: re.Match[str]) -> str:
-    text = found[0]
-    empty = re.sub(r"\\(?!\n)|[^\\\n]", " ", text)  # a `\\` at the end of a line continues a directive
-    if text[0] == '"':  # still a string
-        return f'"{empty[1:-1]}"'
-    return empty if text[0] == "/" else f"0{empty[1:]}"
-
-
-def _take_branch(branches: list[bool | None], name: str, condition: str) -> None:
-    """Notes whether the lines after a directive count; None where an option decides."""
-    if name.startswith("if"):
-        known = _CONDITIONS.get(condition if name == "if" else f"defined({condition})")
-        branches.append(not known if known is not None and name == "ifndef" else known)
-    elif branches and name == "endif":
-        branches.pop()
-    elif branches and branches[-1] is not None:
-        branches[-1] = not branches[-1] if name == "else" else (None if not branches[-1] else False)
-
-
-@functools.lru_cache(maxsize=1)
-def _parser() -> Parser:
-    try:
-        import tree_sitter_cuda
-        from tree_sitter import Language, Parser
-    except ImportError as error:
-        raise TargetFailure(
-            f"cannot read CUDA C++: {error}", "install the parser: pip install tree-sitter tree-sitter-cuda"
-        ) from error
-    return Parser(Language(tree_sitter_cuda.language()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 from ...model.failures import UsageFailure, did_you_mean
 from ...model.intermediates import title
 from ...source.parameter_names import is_stride, stride_of, tensor_of, word_of
+from .c_types import STREAM, pointed_to
 from .cuda_syntax import DeclaredFunction, Parameter
-from .kernel import STREAM, pointed_to
 from .module import Launcher
-from .source import Unit, launching_functions, read_source
+from .source import launching_functions, read_source
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    Tensors = Mapping[str, Tensor]
 
 # What sizes are called, without underscores, with the axes whose product each is: b batch, h head, g key head, m query
 # row, n key, l either where there are as many, d and e the dims of keys and values.
@@ -42,6 +44,8 @@ _AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "dq":
 _AXES |= {"lse": "bhm", "delta": "bhm"} | dict.fromkeys(("bias", "mask", "p", "dp", "ds"), "bhmn")
 # Letters of axes that one word for a stride's axis stands for.
 _STRIDES = {"b": "b", "h": "hg", "m": "mn", "d": "de"}
+# (letter, letter, what the two are the size of): of one number where the first of these letters has none of its own.
+_ALIKE = (("m", "n", "length of queries and keys"), ("d", "e", "head dim"), ("h", "g", "number of heads"))
 
 
 @dataclass(frozen=True)
@@ -68,52 +72,47 @@ def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
     if name not in found:
         way_out = did_you_mean(name, found, "it has") or "gradprobe.cuda.load calls kernels from Python"
         raise UsageFailure(f"target {word!r}: {file} has no function {name} that launches kernels", way_out)
-    return HostTarget(Launcher(Unit(source), found[name]), word).function(), found[name].line
+    launcher = Launcher(source, found[name])
+    return _Backward(launcher, meanings(found[name], word)).function(), found[name].line
 
 
 def checkable(file: Path) -> list[str]:
     """The functions of a .cu file that can be checked as they stand, by name."""
-    source, found = read_source(file), []
-    for name, function in launching_functions(source.text).items():
-        try:
-            meanings(function, name)
-        except UsageFailure:
-            continue
-        found.append(name)
-    return found
+    return [name for name, refused in _refusals(file) if refused is None]
 
 
 def no_launcher(file: Path, word: str) -> UsageFailure:
     """Why none of a file's functions can be checked."""
-    try:
-        for name, function in launching_functions(read_source(file).text).items():
-            meanings(function, f"{file}:{name}")
-    except UsageFailure as failure:
-        return failure
     words = f"target {word!r}: {file} has no function that launches kernels"
-    return UsageFailure(words, "call them from Python, through gradprobe.cuda.load")
+    first = next((refused for _, refused in _refusals(file) if refused is not None), None)
+    return first or UsageFailure(words, "call them from Python, through gradprobe.cuda.load")
+
+
+def _refusals(file: Path) -> Iterator[tuple[str, UsageFailure | None]]:
+    """The functions that launch kernels, by name, and why each is no target."""
+    for name, function in launching_functions(read_source(file).text).items():
+        try:
+            meanings(function, f"{file}:{name}")
+        except UsageFailure as failure:
+            yield name, failure
+        else:
+            yield name, None
 
 
 def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning]:
-    """What each parameter is passed, by its name.
-
-    Raises:
-        UsageFailure: there is one whose name means nothing here, or nothing that it writes.
-    """
-    named = [word_of(one.name) for one in function.parameters if one.type.endswith("*")]
+    """What each parameter is passed, by its name; raises UsageFailure where the name of one means nothing here."""
+    named = [word_of(parameter.name) for parameter in function.parameters if parameter.type.endswith("*")]
     pointers = [*named, *filter(None, map(tensor_of, named))]
-    made: dict[str, Meaning] = {}
+    found: dict[str, Meaning] = {}
     for parameter in function.parameters:
         meaning = _meaning(parameter, pointers)
         if meaning is None:
-            raise UsageFailure(
-                f"target {word!r} needs a parameter {parameter.name!r} that gradprobe has no value for",
-                "call it from Python, through gradprobe.cuda.load",
-            )
-        made[parameter.name] = meaning
-    if not any(one.kind == "output" for one in made.values()):
+            words = f"target {word!r} needs a parameter {parameter.name!r} that gradprobe has no value for"
+            raise UsageFailure(words, "call it from Python, through gradprobe.cuda.load")
+        found[parameter.name] = meaning
+    if not any(meaning.kind == "output" for meaning in found.values()):
         raise UsageFailure(f"target {word!r} writes nothing that is an intermediate", "a backward writes dq, dk or dv")
-    return made
+    return found
 
 
 def _meaning(parameter: Parameter, pointers: Sequence[str]) -> Meaning | None:
@@ -134,21 +133,20 @@ def _meaning(parameter: Parameter, pointers: Sequence[str]) -> Meaning | None:
     return Meaning("size", size) if size and not is_stride(name) else None
 
 
-class HostTarget:
-    """A host function that is called with the tensors of a case."""
+class _Backward:
+    """A host function that is called with the tensors of a case, as a backward of an attention."""
 
-    def __init__(self, launcher: Launcher, word: str) -> None:
-        self.launcher, self.meanings = launcher, meanings(launcher.function, word)
-        self._name = launcher.function.name
-        self._told = "".join(self._named("size"))
+    def __init__(self, launcher: Launcher, passed: Mapping[str, Meaning]) -> None:
+        self._launcher, self._passed, self._name = launcher, passed, launcher.function.name
+        self._letters = "".join(self._named("size"))
         # Of batches and heads, those that one call computes all of; told of batches alone, it takes heads for such.
-        self._whole = "bh" if "b" in self._told else "h" if "h" in self._told else ""
+        self._whole = "bh" if "b" in self._letters else "h" if "h" in self._letters else ""
 
     def _named(self, kind: str) -> list[str]:
-        return [one.what for one in self.meanings.values() if one.kind == kind]
+        return [meaning.what for meaning in self._passed.values() if meaning.kind == kind]
 
     def function(self) -> Any:
-        """It as a Python function with the parameters of an attention's backward."""
+        """It with the parameters of a backward in Python."""
 
         def backward(**given: Any) -> dict[str, Tensor]:
             return self._run(given)
@@ -162,84 +160,59 @@ class HostTarget:
     def _run(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
         """Calls it once, or once for each batch or head that it is not told the number of.
 
-        Raises:
-            ValueError: it is not told of a stride or a size in which the tensors differ from what it takes.
+        It raises ValueError, which refuses a layout, where it is not told of a stride or of a size that differs.
         """
-        sizes = self._sizes(given)
-        tensors = {name: self._laid(name, given[name]) for name in given if name in self._named("input")}
-        for parameter in self.launcher.function.parameters:
-            if (meaning := self.meanings[parameter.name]).kind == "output":
-                tensors[meaning.what] = self._zeros(parameter, meaning.what, sizes, given["q"])
-        each: list[Sequence[int | None]] = [[None] if axis in self._whole else range(sizes[axis]) for axis in "bh"]
-        for batch, head in itertools.product(*each):
-            here = {name: _part(name, tensor, sizes, batch, head) for name, tensor in tensors.items()}
-            passed = (self._argument(one, given, here, tensors, sizes) for one in self.meanings.values())
-            self.launcher(*(one for one in passed if one is not _NOTHING))
-        return {title(name): tensors[name] for name in self._named("output")}
-
-    def _argument(
-        self,
-        meaning: Meaning,
-        given: Mapping[str, Any],
-        here: Mapping[str, Tensor],
-        tensors: Mapping[str, Tensor],
-        sizes: Mapping[str, int],
-    ) -> Any:
-        """What one parameter is passed."""
-        if meaning.kind in ("input", "output"):
-            return here[meaning.what]
-        if meaning.kind == "scalar":
-            return given[meaning.what]
-        if meaning.kind == "size":
-            is_flat = meaning.what == "b" and "h" not in self._told
-            return math.prod(sizes[axis] for axis in ("bh" if is_flat else meaning.what))
-        if meaning.kind == "stride":
-            axes = [at for at, axis in enumerate(_AXES[meaning.what]) if axis in _STRIDES[meaning.axis]]
-            return tensors[meaning.what].stride(axes[0]) if axes else 0
-        return _NOTHING
-
-    def _sizes(self, given: Mapping[str, Any]) -> dict[str, int]:
-        """By axis.
-
-        Raises:
-            ValueError: two differ for which it takes one number.
-        """
-        sizes = {axis: size for name in "qkv" for axis, size in zip(_AXES[name], given[name].shape, strict=True)}
-        alike = [("m", "n", "length of queries and keys")] if "l" in self._told else []
-        alike += [("d", "e", "head dim")] if "e" not in self._told else []
-        alike += [("h", "g", "number of heads")] if "g" not in self._told else []
-        for first, second, what in alike:
-            if sizes[first] != sizes[second]:
-                raise ValueError(f"{self._name} takes one {what}")
-        return {**sizes, "l": sizes["m"]}
-
-    def _zeros(self, parameter: Parameter, tensor: str, sizes: Mapping[str, int], like: Tensor) -> Tensor:
-        """An output, of zeros, since it may add to what it finds."""
         import torch
 
-        dtype = getattr(torch, pointed_to(self.launcher.unit, parameter.type), like.dtype)
-        return torch.zeros([sizes[axis] for axis in _AXES[tensor]], dtype=dtype, device=like.device)
+        sizes = {axis: size for name in "qkv" for axis, size in zip(_AXES[name], given[name].shape, strict=True)}
+        for first, second, what in _ALIKE:
+            is_one = "l" in self._letters if first == "m" else second not in self._letters
+            if is_one and sizes[first] != sizes[second]:
+                raise ValueError(f"{self._name} takes one {what}")
+        sizes["l"] = sizes["m"]
+        tensors = {name: self._laid(name, given[name]) for name in self._named("input")}
+        for parameter in self._launcher.function.parameters:
+            meaning, q = self._passed[parameter.name], given["q"]
+            if meaning.kind == "output":  # of zeros, since it may add to what it finds
+                dtype = getattr(torch, pointed_to(self._launcher.source, parameter.type), q.dtype)
+                shape = [sizes[axis] for axis in _AXES[meaning.what]]
+                tensors[meaning.what] = torch.zeros(shape, dtype=dtype, device=q.device)
+        batches = [None] if "b" in self._whole else range(sizes["b"])
+        heads = [None] if "h" in self._whole else range(sizes["h"])
+        for batch, head in itertools.product(batches, heads):
+            here = {name: _part(name, tensor, sizes, batch, head) for name, tensor in tensors.items()}
+            self._launcher(*self._arguments(given, here, tensors, sizes))
+        return {title(name): tensors[name] for name in self._named("output")}
+
+    def _arguments(
+        self, given: Mapping[str, Any], here: Tensors, tensors: Tensors, sizes: Mapping[str, int]
+    ) -> Iterator[Any]:
+        """What its parameters are passed, but for its streams."""
+        for meaning in self._passed.values():
+            if meaning.kind in ("input", "output"):
+                yield here[meaning.what]
+            elif meaning.kind == "scalar":
+                yield given[meaning.what]
+            elif meaning.kind == "size":
+                is_flat = meaning.what == "b" and "h" not in self._letters
+                yield math.prod(sizes[axis] for axis in ("bh" if is_flat else meaning.what))
+            elif meaning.kind == "stride":
+                axes = [at for at, axis in enumerate(_AXES[meaning.what]) if axis in _STRIDES[meaning.axis]]
+                yield tensors[meaning.what].stride(axes[0]) if axes else 0
 
     def _laid(self, name: str, tensor: Tensor) -> Tensor:
-        """A tensor of whose strides it is told; contiguous where it is told of none.
-
-        Raises:
-            ValueError: it is told of some, and another is not what follows from them.
-        """
-        told = "".join(_STRIDES[one.axis] for one in self.meanings.values() if (one.kind, one.what) == ("stride", name))
-        if not told:
+        """A tensor of whose strides it is told, where the others follow; contiguous where it is told of none."""
+        strides = [meaning for meaning in self._passed.values() if (meaning.kind, meaning.what) == ("stride", name)]
+        if not strides:
             return tensor.contiguous()
-        due = 1
+        letters, due = "".join(_STRIDES[stride.axis] for stride in strides), 1
         for at in reversed(range(tensor.dim())):
             axis = _AXES[name][at].replace("g", "h")
-            is_free = _AXES[name][at] in told or (axis in "bh" and axis not in self._whole)
+            is_free = _AXES[name][at] in letters or (axis in "bh" and axis not in self._whole)
             if not is_free and tensor.shape[at] > 1 and tensor.stride(at) != due:
                 raise ValueError(f"{self._name} is not told of {name}.stride({at})")
             due = tensor.stride(at) * tensor.shape[at]
         return tensor
-
-
-_NOTHING = object()
 
 
 def _part(name: str, tensor: Tensor, sizes: Mapping[str, int], batch: int | None, head: int | None) -> Tensor:

@@ -11,46 +11,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...model.failures import TargetFailure
-from .cuda_syntax import (
-    DeclaredFunction,
-    blank,
-    declarators,
-    declared_function,
-    declared_name,
-    declared_type,
-    directives,
-    function_in,
-    has,
-    includes,
-    leaves,
-    node_text,
-    nodes,
-    parse,
-    without_comments,
-)
+from . import cuda_syntax as syntax
+from .cuda_syntax import DeclaredFunction, Parameter, node_text, nodes
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-# As g++ calls it.
-_ANONYMOUS = "_GLOBAL__N_1"
 # What only nvcc or a GPU can make something of.
-_NOT_ON_A_CPU = re.compile(r"<<<|\b(?:asm|__asm__|cooperative_groups|wmma)\b")
-_WHY = {
-    "<<<": "a launch <<<...>>> is host code: leave it out here, and launch from Python",
-    "cooperative_groups": "cooperative groups are not supported on a CPU",
-    "wmma": "matrix instructions (wmma) are not supported on a CPU",
+_ON_A_GPU = {
+    "<<<": "a launch <<<...>>> in a kernel",
+    "asm": "inline PTX",
+    "cooperative_groups": "cooperative groups",
+    "wmma": "matrix instructions (wmma)",
 }
+_NAMES_ON_A_GPU = re.compile(r"<<<|\b(?:asm|__asm__|cooperative_groups|wmma)\b")
 
 
 @dataclass(frozen=True)
 class CudaSource:
-    """A file, and what it includes from folders that are the user's."""
+    """A file, what it includes from folders that are the user's, and how it is compiled."""
 
     path: Path
     text: str
     included: tuple[tuple[Path, str], ...]
     """Path and text of each."""
+    defines: tuple[tuple[str, str], ...] = ()
+    include: tuple[str, ...] = ()
+    """Folders."""
 
     @functools.cached_property
     def sha256(self) -> str:
@@ -58,96 +45,125 @@ class CudaSource:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     @functools.cached_property
-    def key(self) -> str:
-        """Changes with the file and with all that it includes."""
-        texts = ((self.path, self.text), *self.included)
-        return hashlib.sha256("".join(f"{path}\n{len(text)}\n{text}" for path, text in texts).encode()).hexdigest()
-
-    @functools.cached_property
     def of_kernels(self) -> str:
         """The text with spaces for host code."""
-        return without_pieces(self.text, host_code(self.text))
+        return _without(self.text, host_code(self.text))
 
     @functools.cached_property
     def plain(self) -> str:
         """Without comments, strings, host code and what `#if` leaves out; every other character in its place."""
-        return without_comments(self.of_kernels)
+        return syntax.without_comments(self.of_kernels)
 
     @functools.cached_property
     def everything(self) -> str:
         """That, and what is included."""
-        return "\n".join((*(without_comments(text) for _, text in self.included), self.plain))
+        return "\n".join((*(syntax.without_comments(text) for _, text in self.included), self.plain))
+
+    @functools.cached_property
+    def aliases(self) -> Mapping[str, str]:
+        """The types behind its macros and aliases. Options of the compiler override macros."""
+        text = self.everything
+        found = dict(re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([\w ]+?)[ \t]*$", text, re.MULTILINE))
+        found |= dict(re.findall(r"\busing\s+(\w+)\s*=\s*([\w ]+?)\s*;", text))
+        found |= {name: kind for kind, name in re.findall(r"\btypedef\s+([\w ]+?)\s+(\w+)\s*;", text)}
+        return found | dict(self.defines)
+
+    @functools.cached_property
+    def granule(self) -> int:
+        """The bytes of the smallest element that its shared memory can hold."""
+        words = " ".join((self.everything, *(value for _, value in self.defines)))
+        if re.search(r"\b(?:bool|u?char|u?int8_t)\b", words):
+            return 1
+        return 2 if re.search(r"half|bfloat16|\bu?short\b|int16_t", words) else 4
+
+    @functools.cached_property
+    def trees(self) -> tuple[Node, ...]:
+        """Of what is included, then of the file."""
+        return (*(syntax.parse(syntax.without_comments(text)) for _, text in self.included), syntax.parse(self.plain))
+
+    @functools.cached_property
+    def declared(self) -> dict[str, DeclaredFunction]:
+        """The kernels by name; the last declaration of each counts."""
+        every = nodes(self.trees[-1], "function_definition", "declaration")
+        found = (syntax.declared_function(node) for node in every if syntax.has(node, "__global__"))
+        return {kernel.name: kernel for kernel in found if kernel is not None}
 
     @property
     def kernels(self) -> tuple[str, ...]:
         """The names of those that are no templates."""
         return tuple(name for name, kernel in self.declared.items() if not kernel.is_template)
 
+    @functools.cached_property
+    def namespaces(self) -> tuple[str, ...]:
+        """Those in which kernels stand, "outer::inner"; the anonymous one needs no name."""
+        found: dict[str, None] = {}
+        for kernel in self.declared.values():
+            names: list[str] = []
+            node = kernel.node.parent
+            while node is not None:
+                if node.type == "namespace_definition":
+                    names.insert(0, node_text(node.child_by_field_name("name")).replace(" ", ""))
+                node = node.parent
+            found["::".join(filter(None, names))] = None
+        return tuple(filter(None, found))
+
     def dynamic_array_of(self, kernel: str) -> str:
         """The name of its `extern __shared__` array: its own, else that of one in the file; "" where there is none."""
         roots = [self.declared[kernel].node] if kernel in self.declared else []
-        return next((name for root in (*roots, *self.trees) for name in _dynamic(root)), "")
-
-    @functools.cached_property
-    def namespaces(self) -> tuple[str, ...]:
-        """Those in which kernels stand, "outer::inner"; not the anonymous one, whose names need no prefix."""
-        scopes = [[name for name in _scopes(kernel.node) if name != _ANONYMOUS] for kernel in self.declared.values()]
-        return tuple(dict.fromkeys("::".join(names) for names in scopes if names))
-
-    @functools.cached_property
-    def shared_types(self) -> dict[str, str]:
-        """What shared arrays are declared as, by name; those of one name and two types are left out."""
-        found: dict[str, set[str]] = {}
-        for declaration in (node for root in self.trees for node in nodes(root, "declaration")):
-            for declarator in declarators(declaration) if has(declaration, "__shared__") else ():
-                kind = declared_type(declaration, declarator)
-                found.setdefault(node_text(declared_name(declarator)), set()).add(kind)
-        return {name: types.pop() for name, types in found.items() if len(types) == 1}
-
-    def unsupported_on_a_cpu(self) -> str:
-        """The first line that cannot run on a CPU, and why; "" where there is none."""
-        for found in _NOT_ON_A_CPU.finditer(self.plain):
-            why = _WHY.get(found[0], "inline PTX is not supported on a CPU")
-            # Of macros a kernel may use those with PTX; a launch in one is the host's.
-            is_in_macro = any(line.start() <= found.start() < line.end() for line in directives(self.plain))
-            if found[0] not in _WHY or not is_in_macro:
-                return f"{self.path.name}:{self.plain.count(chr(10), 0, found.start()) + 1}: {why}"
+        for root in (*roots, *self.trees):
+            for declaration in nodes(root, "declaration"):
+                if syntax.has(declaration, "extern") and syntax.has(declaration, "__shared__"):
+                    return node_text(syntax.declared_name(syntax.declarators(declaration)[0]))
         return ""
 
     @functools.cached_property
-    def trees(self) -> tuple[Node, ...]:
-        """Of what is included, then of the file."""
-        return (*(parse(without_comments(text)) for _, text in self.included), parse(self.plain))
+    def shared_types(self) -> dict[str, str]:
+        """What shared arrays are declared as, by name; "void" of those of one name and two types."""
+        found: dict[str, str] = {}
+        for declaration in (node for root in self.trees for node in nodes(root, "declaration")):
+            for declarator in syntax.declarators(declaration) if syntax.has(declaration, "__shared__") else ():
+                name, kind = node_text(syntax.declared_name(declarator)), syntax.declared_type(declaration, declarator)
+                found[name] = kind if found.get(name, kind) == kind else "void"
+        return found
 
-    @functools.cached_property
-    def declared(self) -> dict[str, DeclaredFunction]:
-        """The kernels by name; the last declaration of each counts."""
-        every = nodes(self.trees[-1], "function_definition", "declaration")
-        found = (declared_function(node) for node in every if has(node, "__global__"))
-        return {kernel.name: kernel for kernel in found if kernel is not None}
+    def unsupported_on_a_cpu(self) -> str:
+        """The first line that cannot run on a CPU, and why; "" where there is none."""
+        for found in _NAMES_ON_A_GPU.finditer(self.plain):
+            name = found[0].strip("_")
+            # Of macros a kernel may use those with PTX; a launch in one is the host's.
+            if name == "asm" or not syntax.is_directive(self.plain, found.start()):
+                line = self.plain.count("\n", 0, found.start()) + 1
+                return f"{self.path.name}:{line}: {_ON_A_GPU[name]}"
+        return ""
 
 
 @dataclass(frozen=True)
-class Unit:
-    """A source and how it is compiled."""
+class KernelEntry:
+    """One kernel of a source, or one instance of a template."""
 
     source: CudaSource
-    defines: tuple[tuple[str, str], ...] = ()
-    include: tuple[str, ...] = ()
-    """Folders."""
-    has_host: bool = False
-    """Whether its host code is compiled too."""
+    name: str
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def file(self) -> Path:
+        return self.source.path
+
+    @property
+    def line(self) -> int:
+        """Where its name stands."""
+        return self.source.declared[self.plain_name].line
+
+    @property
+    def plain_name(self) -> str:
+        """Without the arguments of a template."""
+        return self.name.partition("<")[0].strip()
 
 
-def read_source(path: Path, folders: Sequence[str | Path] = ()) -> CudaSource:
-    """The file as it is now.
+def read_source(path: Path, folders: Sequence[str] = (), defines: Mapping[str, str] | None = None) -> CudaSource:
+    """The file as it is now; raises TargetFailure where it is not there, or is no text.
 
-    Args:
-        path: of the file.
-        folders: where what it includes is sought besides the file's own.
-
-    Raises:
-        TargetFailure: it is not there, or is no text.
+    Folders are where what it includes is sought besides its own.
     """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -155,7 +171,8 @@ def read_source(path: Path, folders: Sequence[str | Path] = ()) -> CudaSource:
         raise TargetFailure(f"cannot read the CUDA source {path}: {error}", "is the path right?") from error
     if chr(0) in text:
         raise TargetFailure(f"cannot read the CUDA source {path}: it is not text", "g++ and NVRTC read UTF-8")
-    return _as_before(CudaSource(path.resolve(), text, _included(path.resolve(), text, folders)))
+    path, macros = path.resolve(), tuple(sorted((defines or {}).items()))
+    return _as_before(CudaSource(path, text, _included(path, text, folders), macros, tuple(folders)))
 
 
 @functools.lru_cache(maxsize=64)
@@ -164,13 +181,13 @@ def _as_before(source: CudaSource) -> CudaSource:
     return source
 
 
-def _included(path: Path, text: str, folders: Sequence[str | Path]) -> tuple[tuple[Path, str], ...]:
+def _included(path: Path, text: str, folders: Sequence[str]) -> tuple[tuple[Path, str], ...]:
     found: dict[Path, str] = {}
     waiting = [(path, text)]
     while waiting:
         file, content = waiting.pop()
-        for name in (include[1] for include in includes(content, without_comments(content))):
-            places = (folder / name for folder in (file.parent, path.parent, *map(Path, folders)))
+        for include in syntax.includes(content, syntax.without_comments(content)):
+            places = (folder / include[1] for folder in (file.parent, path.parent, *map(Path, folders)))
             other = next((place.resolve() for place in places if place.is_file()), path)
             if other not in (path, *found):
                 found[other] = other.read_text(encoding="utf-8", errors="replace")
@@ -178,22 +195,20 @@ def _included(path: Path, text: str, folders: Sequence[str | Path]) -> tuple[tup
     return tuple(sorted(found.items()))
 
 
-def _dynamic(root: Node) -> Iterator[str]:
-    """The names of the `extern __shared__` arrays under a node."""
-    for node in nodes(root, "declaration"):
-        if has(node, "extern") and has(node, "__shared__"):
-            yield from filter(None, (node_text(declared_name(each)) for each in declarators(node)))
+_ERROR = re.compile(r"^([^\s:(][^:(\n]*)(?::(\d+)(?::\d+)?:|\((\d+)\):) (?:\w+ )?error(?: #\S+)?: (.*)$", re.MULTILINE)
+_MOST_ERRORS = 3
 
 
-def _scopes(node: Node) -> list[str]:
-    """The namespaces around a node, the outermost first."""
-    if node.parent is None:
-        return []
-    own: list[str] = []
-    if node.parent.type == "namespace_definition":
-        name = node_text(node.parent.child_by_field_name("name")) or _ANONYMOUS
-        own = name.replace(" ", "").split("::")
-    return [*_scopes(node.parent), *own]
+def compile_errors(printed: str, found: Iterable[str] = ()) -> str:
+    """The first errors that g++ or NVRTC prints, with the lines of the file, behind those that were found already.
+
+    Where there is none, the end of what it prints.
+    """
+    errors = dict.fromkeys(found)
+    for file, line, other_line, words in _ERROR.findall(printed):
+        errors[f"{Path(file).name}:{line or other_line}: {words}"] = None
+    more = f"; and {len(errors) - _MOST_ERRORS} more" if len(errors) > _MOST_ERRORS else ""
+    return "; ".join([*errors][:_MOST_ERRORS]) + more or printed.strip()[-500:]
 
 
 # --- Host code
@@ -217,45 +232,48 @@ class HostPiece:
 
     start: int
     end: int
-    name: str
-    """Of the function, or `#include <...>`; "" of a declaration without a name."""
+    name: str = ""
+    """Of a function; "" of anything else."""
     tokens: frozenset[str] = frozenset()
     needs_python: bool = False
     """Whether it uses PyTorch or Python, without which no compiler can read it."""
     node: Node | None = None
 
+    @property
+    def is_host(self) -> bool:
+        """Whether it launches a kernel, or uses PyTorch, CUDA's API or what no device has of the C++ library."""
+        is_standard = "std" in self.tokens and bool(self.tokens & _STANDARD)
+        return self.needs_python or is_standard or any(map(_API.fullmatch, self.tokens))
+
 
 @functools.lru_cache(maxsize=64)
 def host_code(text: str) -> tuple[HostPiece, ...]:
-    """The pieces of a file that are host code. None if no function launches a kernel or uses PyTorch or CUDA's API."""
-    plain = without_comments(text)
-    pieces = [piece for piece in map(_piece, _declarations(parse(plain))) if not piece.tokens & _ON_DEVICE]
-    found = _with_users((piece for piece in pieces if _is_host(piece)), pieces, {"main"})
-    of_host = (include for include in includes(text, plain) if _HEADERS.match(include[1]))
-    headers = [HostPiece(include.start(), include.end(), include[0].strip()) for include in of_host]
-    if not found and not any("/" in header.name or "Python" in header.name for header in headers):
-        return ()
-    return tuple(sorted((*headers, *found), key=lambda piece: piece.start))
+    """The pieces of a file that are host code: what launches or uses PyTorch or CUDA's API, and what uses that."""
+    plain = syntax.without_comments(text)
+    pieces = [piece for piece in map(_piece, _declarations(syntax.parse(plain))) if not piece.tokens & _ON_DEVICE]
+    found = [piece for piece in pieces if piece.is_host]
+    found += _users(pieces, found, {"main"})
+    headers = [include.span() for include in syntax.includes(text, plain) if _HEADERS.match(include[1])]
+    return tuple(sorted((*found, *(HostPiece(*span) for span in headers)), key=lambda piece: piece.start))
 
 
 @functools.lru_cache(maxsize=64)
 def launching_functions(text: str) -> Mapping[str, DeclaredFunction]:
     """The functions of a file that launch kernels, neither templates nor members nor overloaded, by name."""
-    functions: dict[str, list[HostPiece]] = {}
-    for piece in _compiled(text):
-        if piece.node is not None and any(True for _ in nodes(piece.node, "function_definition")):
-            functions.setdefault(piece.name, []).append(piece)
-    single = [pieces[0] for pieces in functions.values() if len(pieces) == 1]
-    launching = _with_users((piece for piece in single if "<<<" in piece.tokens), single)
-    found = (declared_function(piece.node) for piece in launching if piece.node is not None)
+    functions = [piece for piece in _compiled(text) if any(nodes(piece.node, "function_definition"))]
+    names = [piece.name for piece in functions]
+    single = [piece for piece in functions if names.count(piece.name) == 1]
+    launching = [piece for piece in single if "<<<" in piece.tokens]
+    launching += _users(single, launching)
+    found = (syntax.declared_function(piece.node) for piece in launching if piece.node is not None)
     return {function.name: function for function in found if function is not None}
 
 
 def with_launches(text: str) -> str:
     """The text with its host code, each `<<<...>>>` a call; spaces for what needs PyTorch or Python, and for `main`."""
     kept, original = _compiled(text), text
-    text = without_pieces(text, [piece for piece in host_code(text) if piece not in kept])
-    calls = [call for piece in kept if piece.node is not None for call in nodes(piece.node, "call_expression")]
+    text = _without(text, [piece for piece in host_code(text) if piece not in kept])
+    calls = [call for piece in kept for call in nodes(piece.node, "call_expression")]
     for call in sorted(calls, key=lambda node: -node.start_byte):
         sizes = next((child for child in call.children if child.type == "kernel_call_syntax"), None)
         if sizes is not None:
@@ -266,28 +284,28 @@ def with_launches(text: str) -> str:
     return text
 
 
-def without_pieces(text: str, pieces: Iterable[HostPiece]) -> str:
+def _without(text: str, pieces: Iterable[HostPiece]) -> str:
     """The text with spaces for some pieces."""
-    return functools.reduce(lambda left, piece: blank(left, piece.start, piece.end), pieces, text)
+    for piece in pieces:
+        text = syntax.blank(text, piece.start, piece.end)
+    return text
 
 
 def _compiled(text: str) -> list[HostPiece]:
     """The host code that g++ can run: what uses neither PyTorch nor Python nor a function that does."""
     pieces = [piece for piece in host_code(text) if piece.node is not None]
-    out = _with_users((piece for piece in pieces if piece.name == "main" or piece.needs_python), pieces)
+    out = [piece for piece in pieces if piece.name == "main" or piece.needs_python]
+    out += _users(pieces, out)
     return [piece for piece in pieces if piece not in out]
 
 
-def _with_users(
-    first: Iterable[HostPiece], pieces: Collection[HostPiece], names: Collection[str] = ()
-) -> list[HostPiece]:
-    """Some pieces, and those that use one of them, or one of some names, by its name, directly or through others."""
-    found = new = [*first]
-    known = {*names}
-    while new:
+def _users(pieces: Collection[HostPiece], used: Collection[HostPiece], names: Collection[str] = ()) -> list[HostPiece]:
+    """The other pieces that name one of those, or one of some names, directly or through others."""
+    found: list[HostPiece] = []
+    known = {*names, *(piece.name for piece in used)} - {""}
+    while new := [piece for piece in pieces if piece.tokens & known and piece not in (*used, *found)]:
+        found += new
         known |= {piece.name for piece in new} - {""}
-        new = [piece for piece in pieces if piece not in found and piece.tokens & known]
-        found = found + new
     return found
 
 
@@ -310,25 +328,10 @@ def _declarations(root: Node) -> Iterator[list[Node]]:
 
 def _piece(parts: Sequence[Node]) -> HostPiece:
     node = parts[0]
-    tokens = frozenset(node_text(leaf) for leaf in leaves(node))
-    needs_python = bool(_qualifiers(node) & _OF_PYTHON) or any(map(_BINDING.fullmatch, tokens))
-    return HostPiece(node.start_byte, parts[-1].end_byte, _name(node), tokens, needs_python, node)
-
-
-def _is_host(piece: HostPiece) -> bool:
-    """Whether it launches a kernel, or uses PyTorch, the CUDA runtime or what no device has of the C++ library."""
-    is_standard = piece.node is not None and "std" in _qualifiers(piece.node) and bool(piece.tokens & _STANDARD)
-    return piece.needs_python or is_standard or any(map(_API.fullmatch, piece.tokens))
-
-
-def _qualifiers(node: Node) -> set[str]:
-    return {node_text(name) for name in nodes(node, "namespace_identifier")}
-
-
-def _name(node: Node) -> str:
-    """Of a function or an alias; "" of anything else."""
-    if node.type == "template_declaration":
-        node = node.children[-1]
-    if node.type == "alias_declaration":
-        return node_text(node.child_by_field_name("name"))
-    return node_text(declared_name(function_in(node)))
+    tokens = frozenset(map(node_text, syntax.leaves(node)))
+    qualifiers = {node_text(name) for name in nodes(node, "namespace_identifier")}
+    needs_python = bool(qualifiers & _OF_PYTHON) or any(map(_BINDING.fullmatch, tokens))
+    named = node.children[-1] if node.type == "template_declaration" else node
+    is_alias = named.type == "alias_declaration"
+    name = named.child_by_field_name("name") if is_alias else syntax.declared_name(syntax.function_in(named))
+    return HostPiece(node.start_byte, parts[-1].end_byte, node_text(name), tokens, needs_python, node)

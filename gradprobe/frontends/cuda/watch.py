@@ -14,17 +14,16 @@ import numpy as np
 from ...inputs.memory import Array, Unwritten
 from ...model.memory_finding import BARRIER, MISALIGNED, OUTSIDE, RACE, SHUFFLE, UNWRITTEN, MemoryFinding
 from ...source.text import SourceLine
-from ..interface import CUDA, CUDA_ON_CPU
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .kernel import KernelEntry
+    from .source import KernelEntry
 
-# No fault: threads of several warps store one value to one place.
-EQUAL = "equal"
 _ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
 _DID = {"read": "reads", "write": "writes", "atomic": "changes atomically", "ended": "has ended"}
+# No fault: threads of several warps store one value to one place.
+EQUAL = "equal"
 # In the order of the runtime's numbers.
 KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED, EQUAL, SHUFFLE)
 _SENTENCES = {
@@ -34,8 +33,8 @@ _SENTENCES = {
     UNWRITTEN: "{now.who} {now.did} {array}{where}, which nothing has written, at {now.place}{times}",
     MISALIGNED: "{now.who} {now.did} {array}{where} by a type wider than its elements, at an address that is no "
     "multiple of that type's alignment, at {now.place}",
-    EQUAL: "threads of several warps store the same value to {array}{where} at {now.place}{other_line}, with no "
-    "barrier between; that is right as long as the values are equal",
+    EQUAL: "threads of several warps store the same value to {array}{where} at {now.place}, with no barrier between; "
+    "that is right as long as the values are equal",
     SHUFFLE: "{where} at {now.place}, in the warp of {now.who}{times}",
     BARRIER: "{now.who} waits at the barrier {now.place}, but {others}",
 }
@@ -53,8 +52,7 @@ class CudaSite:
 
     @property
     def who(self) -> str:
-        thread, block = (", ".join(map(str, index)) for index in (self.thread, self.block))
-        return f"thread ({thread}) of block ({block})"
+        return f"thread {self.thread} of block {self.block}"
 
     @property
     def did(self) -> str:
@@ -73,7 +71,7 @@ class CudaFinding:
     """One fault, counted as often as it occurs at the same lines."""
 
     kind: str
-    """RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED, SHUFFLE or EQUAL."""
+    """One of KINDS."""
     kernel: str
     array: str
     """The name of a tensor, a parameter or a shared array; "" for a barrier."""
@@ -95,16 +93,11 @@ class CudaFinding:
     @property
     def sentence(self) -> str:
         """What is wrong, with every line and thread."""
-        now, before = self.now, self.before
-        words = _SENTENCES[self.kind].format(
-            array=f"shared {self.array}" if self.is_shared else self.array,
-            where=self.where,
-            now=now,
-            before=before,
-            other_line=f" and at {before.place}" if before and before.line != now.line else "",
-            others=f"{before.who} {before.did}" if before else "others never come",
-            times=f" ({self.count:,} times)" if self.count > 1 else "",
-        )
+        array = f"shared {self.array}" if self.is_shared else self.array
+        others = f"{self.before.who} {self.before.did}" if self.before else "others never come"
+        times = f" ({self.count:,} times)" if self.count > 1 else ""
+        about = {"array": array, "where": self.where, "others": others, "times": times}
+        words = _SENTENCES[self.kind].format(now=self.now, before=self.before, **about)
         return f"{self.kernel}: {words}"
 
 
@@ -131,10 +124,26 @@ class Watch:
     recording: Recording | None = None
     """Which keeps the accesses of launches on the CPU."""
 
-    def launched(self, entry: KernelEntry, device: str) -> None:
-        """Notes a launch on a kind of device."""
-        self.launches.append(entry)
-        self.backends.add(CUDA if device == "cuda" else CUDA_ON_CPU)
+    def launched(self, kernel: KernelEntry, backend: str, tensors: Sequence[tuple[str, Tensor]]) -> None:
+        """Notes a launch."""
+        self.launches.append(kernel)
+        self.backends.add(backend)
+        self.given += [tensor for _, tensor in tensors]
+
+    def add(self, findings: Sequence[CudaFinding]) -> None:
+        """Adds what a launch showed, each race once: either of its two lines may have been the second access."""
+        found: dict[object, CudaFinding] = {}
+        for finding in findings:
+            now, before = finding.now, finding.before or finding.now
+            if finding.kind == BARRIER and before is not now and before.how == "waits" and before.line == now.line:
+                continue  # of one barrier of the source the compiler has made two
+            key = finding.kind, finding.kernel, finding.array, frozenset((now.line, before.line))
+            count = found[key].count if key in found else 0
+            found[key] = replace(found.get(key, finding), count=count + finding.count)
+        for finding in found.values():
+            (self.equal_stores if finding.kind == EQUAL else self.findings).append(finding)
+            if finding.kind != EQUAL and _OPEN.get() is None:
+                warnings.warn(finding.sentence, RuntimeWarning, stacklevel=5)
 
 
 _OPEN: ContextVar[Watch | None] = ContextVar("gradprobe_cuda_watch", default=None)
@@ -153,23 +162,6 @@ def watched(watch: Watch) -> Iterator[Watch]:
 def watching() -> Watch:
     """The innermost watch; where none is open, one whose findings are warnings."""
     return _OPEN.get() or Watch()
-
-
-def add_findings(watch: Watch, findings: Sequence[CudaFinding]) -> None:
-    """Adds what a launch showed, each race once: either of its two lines may have been the second access."""
-    found: dict[object, CudaFinding] = {}
-    for finding in findings:
-        now, before = finding.now, finding.before or finding.now
-        if finding.kind == BARRIER and before is not now and before.how == "waits" and before.line == now.line:
-            continue  # of one barrier of the source the compiler has made two
-        key = finding.kind, finding.kernel, finding.array, frozenset((now.line, before.line))
-        count = found[key].count if key in found else 0
-        found[key] = replace(found.get(key, finding), count=count + finding.count)
-    faults = [one for one in found.values() if one.kind != EQUAL]
-    watch.findings += faults
-    watch.equal_stores += [one for one in found.values() if one.kind == EQUAL]
-    for finding in faults if not _OPEN.get() else ():
-        warnings.warn(finding.sentence, RuntimeWarning, stacklevel=4)
 
 
 # gp_record of the runtime.

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +25,10 @@ Told = Callable[["Expression", Any], None]
 _HOOK = "__gradprobe_told__"
 _VALUES = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute, ast.UnaryOp)
 # What is left as it is: its parts are no values of the function, or no place where a call may stand.
-_WHOLE = (ast.Lambda, ast.JoinedStr, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.pattern)
+_WHOLE = (
+    *(ast.Lambda, ast.JoinedStr, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.pattern),
+    ast.AsyncFunctionDef,
+)
 # An expression in a loop is looked at so often, and the last time.
 _MOST, _LARGEST = 48, 1 << 20
 
@@ -73,11 +76,8 @@ def watched(function: Callable[..., Any]) -> Iterator[Mapping[tuple[int, int], V
         values.pop(key, None)  # the latest in the place of the one before it
         values[key] = Value(at, array.copy(), str(value.dtype).removeprefix("torch."))
 
-    module = module_of(function)
-    if module is None:
-        yield values
-        return
-    with telling(module, text_of_file(function), record):
+    module = _module_of(function)
+    with telling(module, text_of_file(function), record) if module is not None else nullcontext():
         yield values
 
 
@@ -86,32 +86,30 @@ def where_of(function: Callable[..., Any], file: str, at: Expression | None) -> 
     lines = text_of_file(function).splitlines()
     if at is None or not lines:
         return None
-    line = lines[at.line - 1].encode()
-    start = len(line[: at.column].decode(errors="ignore"))
-    end = len(line[: at.end_column if at.end_line == at.line else None].decode(errors="ignore"))
-    text = line.decode()
+    text = lines[at.line - 1]
+    start = len(text.encode()[: at.column].decode(errors="ignore"))
+    end = len(text.encode()[: at.end_column].decode(errors="ignore")) if at.end_line == at.line else len(text)
     before = len(text) - len(text.lstrip())
     return Where(file, at.line, text.strip(), max(start - before, 0), end - start, at.function)
 
 
-def module_of(function: Callable[..., Any]) -> ModuleType | None:
+def text_of_file(function: Callable[..., Any]) -> str:
+    """The text of a function's file; "" where it has no file of Python."""
+    module = _module_of(function)
+    return "" if module is None else Path(module.__file__ or "").read_text(encoding="utf-8")
+
+
+def _module_of(function: Callable[..., Any]) -> ModuleType | None:
     """The module of a function; None where it has none, or no file of Python."""
     module = sys.modules.get(plain_function(function).__module__ or "")
     return module if module is not None and (getattr(module, "__file__", None) or "").endswith(".py") else None
 
 
-def text_of_file(function: Callable[..., Any]) -> str:
-    """The text of a function's file; "" where it has no file of Python."""
-    module = module_of(function)
-    return "" if module is None else Path(module.__file__ or "").read_text(encoding="utf-8")
-
-
 def _as_array(value: Any) -> Array | None:
     """The floating numbers of a tensor or an array in float64; None of anything else."""
     if isinstance(value, torch.Tensor):
-        if not value.is_floating_point() or value.is_meta or value.layout is not torch.strided:
-            return None
-        return value.detach().cpu().double().numpy()
+        is_plain = value.is_floating_point() and not value.is_meta and value.layout is torch.strided
+        return value.detach().cpu().double().numpy() if is_plain else None
     return value.astype(np.float64) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else None
 
 
@@ -140,15 +138,16 @@ class _Telling(ast.NodeTransformer):
         self._inside.pop()
         return node
 
-    def _assignment(self, node: ast.stmt) -> list[ast.stmt]:
-        names = list(_assigned(node))
+    def _statement(self, node: ast.stmt) -> list[ast.stmt]:
+        names = _assigned(node)
         super().generic_visit(node)
-        return [node, *(ast.copy_location(ast.Expr(self._call(name, node)), node) for name in names)]
+        variables = (ast.Name(name, ast.Load()) for name in names)
+        return [node, *(ast.copy_location(ast.Expr(self._call(name, node)), node) for name in variables)]
 
-    visit_Assign = visit_AugAssign = visit_AnnAssign = visit_Expr = _assignment
+    visit_Assign = visit_AugAssign = visit_AnnAssign = visit_Expr = _statement
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, (*_WHOLE, ast.AsyncFunctionDef)):
+        if isinstance(node, _WHOLE):
             return node
         if isinstance(node, ast.Call):  # what is called has no value of interest, but its owner has
             if isinstance(node.func, ast.Attribute):
@@ -163,40 +162,43 @@ class _Telling(ast.NodeTransformer):
     def _call(self, value: ast.expr, at: Any) -> ast.expr:
         """Tells of an expression, or of a variable after the statement that it stands for."""
         name = value.id if isinstance(value, ast.Name) else ""
+        number = len(self.expressions)
         place = (at.lineno, at.col_offset, at.end_lineno or at.lineno, at.end_col_offset or 0)
-        self.expressions.append(Expression(len(self.expressions), *place, self._inside[-1], name))
-        number = ast.Constant(len(self.expressions) - 1)
-        return ast.copy_location(ast.Call(ast.Name(_HOOK, ast.Load()), [number, value], []), at)
+        self.expressions.append(Expression(number, *place, self._inside[-1], name))
+        return ast.copy_location(ast.Call(ast.Name(_HOOK, ast.Load()), [ast.Constant(number), value], []), at)
 
 
-def _assigned(node: ast.stmt) -> Iterator[ast.Name]:
+def _assigned(node: Any) -> dict[str, None]:
     """The variables that a statement binds or may write into."""
-    if isinstance(node, ast.Expr):  # x.masked_fill_(...), np.fill_diagonal(x, ...)
-        call = node.value
-        parts: list[ast.expr] = [*call.args, call.func] if isinstance(call, ast.Call) else []
-    elif isinstance(node, ast.AnnAssign) and node.value is None:
-        parts = []
-    else:
-        parts = list(node.targets) if isinstance(node, ast.Assign) else [node.target]  # type: ignore[attr-defined]
-    seen = set()
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        parts = [*node.targets]
+    elif isinstance(node, ast.AugAssign) or (isinstance(node, ast.AnnAssign) and node.value is not None):
+        parts = [node.target]
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):  # x.masked_fill_(...), fill_diagonal(x, ...)
+        parts = [*node.value.args, node.value.func]
+    found: dict[str, None] = {}
     while parts:
         part = parts.pop(0)
         if isinstance(part, (ast.Tuple, ast.List)):
             parts = [*part.elts, *parts]
         elif isinstance(part, (ast.Subscript, ast.Attribute, ast.Starred)):
             parts = [part.value, *parts]
-        elif isinstance(part, ast.Name) and part.id not in seen:
-            seen.add(part.id)
-            yield ast.Name(part.id, ast.Load())
+        elif isinstance(part, ast.Name):
+            found[part.id] = None
+    return found
 
 
 @lru_cache(maxsize=4)
-def _compiled(file: str, text: str) -> tuple[dict[tuple[str, int], CodeType], list[Expression]]:
-    """The code of each function that tells, by name and first line, and what it tells of."""
-    teller = _Telling()
-    tree = ast.fix_missing_locations(teller.visit(ast.parse(text)))
-    codes = _codes(compile(tree, file, "exec", dont_inherit=True))
-    return {(code.co_name, code.co_firstlineno): code for code in codes}, teller.expressions
+def _compiled(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], list[Expression]]:
+    """The code of a file's functions that tell, by name and first line, and what it tells of."""
+    teller, found = _Telling(), dict[tuple[str, int], CodeType]()
+    waiting = [compile(ast.fix_missing_locations(teller.visit(ast.parse(text))), file, "exec", dont_inherit=True)]
+    while waiting:
+        inner = [code for code in waiting.pop().co_consts if isinstance(code, CodeType)]
+        found |= {(code.co_name, code.co_firstlineno): code for code in inner}
+        waiting += inner
+    return found, teller.expressions
 
 
 @contextmanager
@@ -227,13 +229,6 @@ def telling(module: ModuleType, text: str, told: Told) -> Iterator[None]:
         for function, code in changed:
             function.__code__ = code
         del vars(module)[_HOOK]
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield inner
-            yield from _codes(inner)
 
 
 def _functions(scope: Mapping[str, Any], module: str) -> Iterator[FunctionType]:

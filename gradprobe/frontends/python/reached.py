@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from ...source.reach import CALLER, FLAG, SEVERAL, SIDE, STATEMENT, TURNS, Goal, Reach
@@ -20,40 +19,36 @@ def reached_goals(file: str, functions: Sequence[Reach]) -> Iterator[set[Goal]]:
     """While open, what these functions of a file do is traced. Triton's interpreter runs kernels as Python."""
     reached, before = set[Goal](), sys.gettrace()
     by_name = {each.function.name: each for each in functions}
-    by_code: dict[CodeType, Reach | None] = {}
 
     def called(frame: FrameType, event: str, argument: Any) -> Any:
-        code = frame.f_code
-        if code not in by_code:
-            by_code[code] = by_name.get(code.co_name) if code.co_filename == file else None
-        if (reach := by_code[code]) is None:
+        reach = by_name.get(frame.f_code.co_name)
+        if reach is None or frame.f_code.co_filename != file:
             return None
         reached.update(_of_arguments(reach, frame, file))
         return _Call(reach, reached).stepped
 
-    if functions:
-        sys.settrace(called)
+    sys.settrace(called if functions else before)
     try:
         yield reached
     finally:
-        if functions:
-            sys.settrace(before)
+        sys.settrace(before)
 
 
 def _of_arguments(reach: Reach, frame: FrameType, file: str) -> Iterator[Goal]:
     """Which of its flags are set where a function is called, and which function of the file calls it."""
-    goal = partial(Goal, line=reach.function.lineno)
+    line, above = reach.function.lineno, frame.f_back
     for name in reach.flags:
         value = frame.f_locals.get(name)
         value = getattr(value, "value", value)
         if value is None or isinstance(value, (bool, int)):
-            yield goal(FLAG, value=int(bool(value)), name=name)
-    above, frames = frame.f_back, 0
-    while reach.callers and above is not None and frames < _BETWEEN:
-        if above.f_code.co_filename == file and above.f_code.co_name in reach.callers:
-            yield goal(CALLER, name=above.f_code.co_name)
+            yield Goal(FLAG, line, int(bool(value)), name)
+    for _ in range(_BETWEEN if reach.callers else 0):
+        if above is None:
             return
-        above, frames = above.f_back, frames + 1
+        if above.f_code.co_filename == file and above.f_code.co_name in reach.callers:
+            yield Goal(CALLER, line, name=above.f_code.co_name)
+            return
+        above = above.f_back
 
 
 class _Call:

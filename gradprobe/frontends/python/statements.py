@@ -21,13 +21,11 @@ class _Line:
     """A line of a file, and the innermost function around it; nothing of a file that cannot be read."""
 
     def __init__(self, file: str, line: int) -> None:
-        self.file, self.number, self.tree = file, line, python_file(file).tree
+        self.number, self.tree = line, python_file(file).tree
         around = [each for each in _all(self.tree, ast.FunctionDef) if self._is_in(each)]
-        self.function: ast.AST = max(around, key=lambda each: each.lineno, default=self.tree)
+        self.function: ast.AST = around[-1] if around else self.tree
         self.nodes = [each for each in _all(self.function, ast.stmt | ast.expr) if self._is_in(each)]
         self.names = {each.id for each in self.nodes if isinstance(each, ast.Name)}
-        self.calls = [each for each in self.nodes if isinstance(each, ast.Call)]
-        self.targets = {name for each in self.nodes if isinstance(each, _Assignment) for name in _targets(each)}
 
     def _is_in(self, node: ast.stmt | ast.expr) -> bool:
         return node.lineno <= self.number <= (node.end_lineno or 0)
@@ -38,24 +36,17 @@ class _Line:
         found = [each for each in _all(self.function, _Assignment) if each.lineno <= last and names & _targets(each)]
         return sorted(found, key=lambda each: -each.lineno)
 
-    def behind(self, names: set[str]) -> list[_Assignment]:
-        """The assignments that some names get their values by, a few steps back, but for shapes of tensors."""
-        found: dict[_Assignment, None] = {}
-        for _ in range(_STEPS):
-            made = self.assigned(names)
-            found |= dict.fromkeys(made)
-            names = _names(*(each.value for each in made))
-        return [each for each in found if not _is_shape(each.value)]
-
 
 class PythonStatements(Statements):
     """The statements of a file of Python, kernels of Triton among them."""
 
     def masks(self, line: int, *, of_accesses: bool = True) -> Iterator[int]:
-        here = _Line(self.file, line)
-        tests = [call.args[0] for call in here.calls if _name(call.func) == "where" and call.args]
-        tests += [word.value for call in here.calls for word in call.keywords if word.arg == "mask" and of_accesses]
-        for made in (each for test in tests for each in here.assigned(_names(test))):
+        here, names = _Line(self.file, line), set[str]()
+        for call in (each for each in here.nodes if isinstance(each, ast.Call)):
+            tests = call.args[:1] if _name(call.func) == "where" else []
+            tests += [word.value for word in call.keywords if word.arg == "mask" and of_accesses]
+            names |= _names(*tests)
+        for made in here.assigned(names):
             yield made.lineno
             for call in _all(made.value, ast.Call):
                 yield from _body(here.tree, _name(call.func))
@@ -76,23 +67,30 @@ class PythonStatements(Statements):
 
     def grids(self, kernel: str) -> Iterator[int]:
         for call in _launches(python_file(self.file).tree):
-            if _callee(call) == kernel:
-                yield call.lineno
-                yield from (each.lineno for each in _Line(self.file, call.lineno).behind(_names(call.func)))
+            assert isinstance(call.func, ast.Subscript)
+            if _name(call.func.value) != kernel:
+                continue
+            found, names, here = {call.lineno: None}, _names(call.func), _Line(self.file, call.lineno)
+            for _ in range(_STEPS):
+                made = here.assigned(names)
+                found |= dict.fromkeys(each.lineno for each in made if not _is_shape(each.value))
+                names = _names(*(each.value for each in made))
+            yield from found
 
     def launches_with(self, line: int) -> Iterator[int]:
         here = _Line(self.file, line)
+        targets = {name for each in here.nodes if isinstance(each, _Assignment) for name in _targets(each)}
         launches = [call for call in _launches(here.function) if call.lineno > line]
-        yield from (call.lineno for call in launches if here.targets & _names(*call.args))
+        yield from (call.lineno for call in launches if targets & _names(*call.args))
 
     def function_at(self, line: int) -> str:
         return getattr(_Line(self.file, line).function, "name", "")
 
     def loops(self, line: int) -> list[int]:
         here = _Line(self.file, line)
-        used = [line, *(each.lineno for each in here.assigned(here.names))]
+        used = {line, *(each.lineno for each in here.assigned(here.names))}
         every = [range(each.lineno + 1, (each.end_lineno or 0) + 1) for each in _all(here.function, ast.For)]
-        return sorted((inside.start - 1 for inside in every if any(at in inside for at in used)), reverse=True)
+        return sorted((inside.start - 1 for inside in every if used & {*inside}), reverse=True)
 
     def ends(self, line: int) -> Iterator[int]:
         here = _Line(self.file, line)
@@ -115,11 +113,6 @@ def _launches(tree: ast.AST) -> list[ast.Call]:
     return [call for call in _all(tree, ast.Call) if isinstance(call.func, ast.Subscript)]
 
 
-def _callee(call: ast.Call) -> str:
-    """What is called, or launched: `f[grid](...)`."""
-    return _name(call.func.value if isinstance(call.func, ast.Subscript) else call.func)
-
-
 def _is_shape(value: ast.expr) -> bool:
     """Whether it is what a tensor has as it comes: `q.shape`, `q.shape[2]`."""
     inner = value.value if isinstance(value, ast.Subscript) else value
@@ -138,11 +131,7 @@ def _name(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
+@functools.lru_cache(maxsize=4096)  # each function of a file is asked for many lines
 def _all(tree: ast.AST, kind: Any) -> list[Any]:
     """The nodes of some kinds, outer ones before inner ones."""
-    return [each for each in _walked(tree) if isinstance(each, kind)]
-
-
-@functools.lru_cache(maxsize=4096)  # each function of a file is asked for many lines
-def _walked(tree: ast.AST) -> list[ast.AST]:
-    return [*ast.walk(tree)]
+    return [each for each in ast.walk(tree) if isinstance(each, kind)]

@@ -3,61 +3,27 @@
 from __future__ import annotations
 
 import ctypes
-import linecache
 import re
 import signal
-import subprocess
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ....model.failures import KernelStopped, TargetFailure
-from ....model.memory_finding import BARRIER, MISALIGNED, OUTSIDE, RACE, SHUFFLE, UNWRITTEN
+from ....model.memory_finding import BARRIER, MISALIGNED, OUTSIDE, SHUFFLE, UNWRITTEN
 from ....model.number import listed, plural, spans
 from ....processes.child import add_to_stack
 from ....source.text import SourceLine
-from ..kernel import KernelEntry, Sizes
-from ..watch import KINDS, MOST_RECORDS, RECORD, CudaFinding, CudaSite, Recorded, Watch, add_findings
-from .build import HERE, MOST_SHARED, WRAPPER
+from ..c_types import LaunchPlan
+from ..watch import KINDS, MOST_RECORDS, RECORD, CudaFinding, CudaSite, Recorded, Watch
+from .build import MOST_SHARED
 from .library import CRegion, Library, Named, Regions, fields
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 UNKNOWN = SourceLine("", 0, "")
-
-
-def lines_of(library: Path, addresses: Sequence[int]) -> dict[int, tuple[SourceLine, ...]]:
-    """The lines of return addresses, by addr2line: each the innermost, then those of the functions it is inlined in."""
-    new = [address for address in dict.fromkeys(addresses) if (library, address) not in _LINES]
-    # A return address is the address of the instruction after the call.
-    words = ["addr2line", "--addresses", "--inlines", "--exe", str(library), *(hex(address - 1) for address in new)]
-    try:
-        told = subprocess.run(words, capture_output=True, text=True, check=True).stdout if new else ""
-    except (OSError, subprocess.CalledProcessError):
-        told = ""
-    for part in re.split("^0x", told, flags=re.MULTILINE)[1:]:
-        address, *places = part.splitlines()
-        _LINES[library, int(address, 16) + 1] = tuple(_lines_among(places))
-    return {address: _LINES.get((library, address), ()) for address in addresses}
-
-
-_LINES: dict[tuple[Path, int], tuple[SourceLine, ...]] = {}
-
-
-def _lines_among(places: Sequence[str]) -> Iterator[SourceLine]:
-    for place in places:
-        file, _, number = place.partition(" (")[0].rpartition(":")
-        is_own = Path(file).name == WRAPPER or Path(file).resolve().is_relative_to(HERE)
-        if file and number.isdigit() and not is_own:
-            linecache.checkcache(file)  # it may have changed since another library was compiled from it
-            yield SourceLine(file, int(number), linecache.getline(file, int(number)).strip())
-
-
 _MOST_FINDINGS = 64
 _NONE = (1 << 64) - 1
 _HOW = ("read", "write", "atomic")
@@ -82,7 +48,7 @@ class _CLaunch(ctypes.Structure):
     """gp_launch of the runtime."""
 
     _fields_ = (
-        *fields(ctypes.c_void_p, "kernel", "arguments"),
+        *fields(ctypes.c_void_p, "caller", "arguments"),
         *fields(_Triple, "grid", "block"),
         *fields(ctypes.c_uint64, "shared_bytes", "seed"),
         *fields(ctypes.c_void_p, "regions"),
@@ -101,64 +67,50 @@ class _CLaunch(ctypes.Structure):
     )
 
 
-def run(
-    entry: KernelEntry,
-    library: Library,
-    code: tuple[int, int],
-    grid: Sizes,
-    block: Sizes,
-    shared_bytes: int,
-    given: Sequence[tuple[str, Tensor]],
-    watch: Watch,
-) -> None:
+def run(plan: LaunchPlan, library: Library, watch: Watch) -> None:
     """Runs every thread of every block, and tells the watch what they did wrong.
-
-    Args:
-        code: the address of a function that takes the addresses of its arguments, and the address of these.
-        given: the tensors that it may touch, by name.
 
     Raises:
         TargetFailure: there is not so much shared memory.
         KernelStopped: the kernel could not run to its end.
     """
-    if not 0 <= shared_bytes <= MOST_SHARED:
-        raise TargetFailure(f"kernel {entry.name}: {shared_bytes:,} bytes of shared memory; 0 to {MOST_SHARED:,} fit")
-    regions, given = Regions(), [(_called(name, each, watch), each) for name, each in given]
+    kernel, size, regions = plan.kernel, plan.shared_bytes, Regions()
+    if not 0 <= size <= MOST_SHARED:
+        raise TargetFailure(f"kernel {kernel.name}: {size:,} bytes of shared memory; 0 to {MOST_SHARED:,} fit")
+    given = [(_called(name, tensor, watch), tensor) for name, tensor in plan.tensors]
     regions.add_tensors(given, watch.unwritten)
-    regions.add_arrays(library, entry, shared_bytes)
-    c_regions = (CRegion * len(regions.all))(*regions.all)
-    findings = (_CFinding * _MOST_FINDINGS)()
-    recording = watch.recording
-    if recording is not None:
-        recording.before(dict(given))
-    records, copies = (np.empty(MOST_RECORDS if recording is not None else 0, RECORD) for _ in range(2))
-    described = _CLaunch(
-        *code, _Triple(*grid), _Triple(*block), shared_bytes, watch.seed,
+    regions.add_arrays(library, kernel.source, kernel.plain_name, size)
+    if watch.recording is not None:
+        watch.recording.before(dict(given))
+    room = MOST_RECORDS if watch.recording is not None else 0
+    records, copies = np.empty(room, RECORD), np.empty(room, RECORD)
+    c_regions, findings = (CRegion * len(regions.all))(*regions.all), (_CFinding * _MOST_FINDINGS)()
+    launch = _CLaunch(
+        plan.caller, plan.arguments, _Triple(*plan.grid), _Triple(*plan.block), size, watch.seed,
         ctypes.addressof(c_regions), len(regions.all), library.base,
         findings=ctypes.addressof(findings), max_findings=_MOST_FINDINGS,
-        records=records.ctypes.data if recording is not None else None, max_records=len(records),
-        copies=copies.ctypes.data,
+        records=records.ctypes.data if room else None, max_records=room, copies=copies.ctypes.data,
     )  # fmt: skip
-    is_stopped = library.loaded.gp_run(ctypes.byref(described))
-    if recording is not None and described.n_records <= len(records):
-        is_apart = bool(described.is_apart) and described.n_copies <= len(copies)
-        launch = Recorded(
-            entry=entry,
-            lines=partial(lines_of, library.file),
+    is_stopped = library.loaded.gp_run(ctypes.byref(launch))
+    if watch.recording is not None and launch.n_records <= room:
+        is_apart = launch.is_apart and launch.n_copies <= room
+        recorded = Recorded(
+            entry=kernel,
+            lines=library.lines,
             tensors=[(named.name, named.tensor) for named in regions.arrays if named.tensor is not None],
-            records=records[: described.n_records].copy(),
+            records=records[: launch.n_records].copy(),
             bases=[region.base for region in regions.all],
-            together=described.together,
-            one_of=described.one_of,
-            copies=copies[: described.n_copies].copy() if is_apart else None,
+            together=launch.together,
+            one_of=launch.one_of,
+            copies=copies[: launch.n_copies].copy() if is_apart else None,
         )
-        recording.launches.append(launch)
-    seen = [_finding(entry.name, library, regions, found) for found in findings[: described.n_findings]]
-    fatal = seen.pop() if described.is_last_fatal else None
-    add_findings(watch, seen)
+        watch.recording.launches.append(recorded)
+    found = [_finding(kernel.name, library, regions, each) for each in findings[: launch.n_findings]]
+    fatal = found.pop() if launch.is_last_fatal else None
+    watch.add(found)
     if is_stopped:
-        words = fatal.sentence if fatal else f"{entry.name}: {described.message.decode(errors='replace')}"
-        words = _of_signal(entry, library, described) if described.signal else words
+        words = fatal.sentence if fatal else f"{kernel.name}: {launch.message.decode(errors='replace')}"
+        words = _of_signal(plan, library, launch) if launch.signal else words
         raise KernelStopped(f"a kernel could not run to its end: {words}")
 
 
@@ -170,16 +122,18 @@ _SIGNALS = {
 }
 
 
-def _of_signal(entry: KernelEntry, library: Library, launch: _CLaunch) -> str:
+def _of_signal(plan: LaunchPlan, library: Library, launch: _CLaunch) -> str:
     """What a thread did that a CPU ends a program for, and where; its line is where this process says that it is."""
-    lines = [line for at in launch.calls if at for line in lines_of(library.file, (at,))[at] if line.line]
-    site = replace(_site(library, launch.stopped, RACE), line=next(iter(lines), UNKNOWN))
+    calls = [address for address in launch.calls if address]
+    lines = [line for around in library.lines(calls).values() for line in around if line.line]
+    site = replace(_site(library, launch.stopped), line=lines[0] if lines else UNKNOWN)
     does = _SIGNALS.get(signal.Signals(launch.signal), "accesses memory that is not mapped")
     if launch.stopped.access and launch.signal == signal.SIGSEGV:
         does = "needs more than the 512 KiB of local memory that a GPU has for a thread"
     if lines:
-        add_to_stack(lines[0].file, lines[0].line, entry.plain_name)
-    return f"{entry.name}: {site.who} {does}" + (f" at {site.place}" if lines else "")
+        add_to_stack(lines[0].file, lines[0].line, plan.kernel.plain_name)
+        does += f" at {site.place}"
+    return f"{plan.kernel.name}: {site.who} {does}"
 
 
 def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
@@ -193,13 +147,13 @@ def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
 
 
 def _finding(kernel: str, library: Library, regions: Regions, found: _CFinding) -> CudaFinding:
-    kind, now, before = KINDS[found.kind], found.now, found.before
+    kind, before = KINDS[found.kind], found.before
     if kind == SHUFFLE:
         return _shuffle(library, kernel, found)
     named, where = _place(regions, found)
     is_alone = kind in (OUTSIDE, UNWRITTEN, MISALIGNED) or not any(before.block) and before.pc == 0
-    second = None if is_alone else _site(library, before, kind)
-    return CudaFinding(kind, kernel, named.name, named.is_shared, where, _site(library, now, kind), second, found.count)
+    first, second = _site(library, found.now, kind), None if is_alone else _site(library, before, kind)
+    return CudaFinding(kind, kernel, named.name, named.is_shared, where, first, second, found.count)
 
 
 _ALL_LANES = 0xFFFFFFFF
@@ -210,15 +164,12 @@ def _shuffle(library: Library, kernel: str, found: _CFinding) -> CudaFinding:
     asking, sources, getting = found.offset & _ALL_LANES, found.offset >> 32 & _ALL_LANES, found.bytes & _ALL_LANES
     mask = f"the mask 0x{found.array & _ALL_LANES:08x}"
     if not getting:
-        whom = "it" if found.offset.bit_count() == 1 else "them"
-        words = f"{_lanes(found.offset, 'call')} with {mask}, which leaves {whom} out"
+        words = f"{_lanes(asking, 'call')} with {mask}, which leaves out who calls"
     elif sources & ~found.array:
         words = f"{_lanes(asking, 'read')} lanes outside {mask}"
     else:
-        why = "whose threads have ended" if found.before.access else "where there is no thread"
-        words = f"{_lanes(getting, 'read')} {_lanes(sources)}, {why}"
-    words += f" (what {_lanes(getting, 'get')} of {_lanes(sources)} is undefined)" if getting else ""
-    site = replace(_site(library, found.now, SHUFFLE), how="read" if getting else "left out")
+        words = f"{_lanes(getting, 'read')} {_lanes(sources)}, where no thread runs"
+    site = replace(_site(library, found.now), how="read" if getting else "left out")
     return CudaFinding(SHUFFLE, kernel, "", False, words, site, None, found.count)
 
 
@@ -230,25 +181,27 @@ def _lanes(bits: int, do: str = "") -> str:
     return f"lane{'' if is_one else 's'} {numbers} {do and do + 's' * is_one}".rstrip()
 
 
-def _site(library: Library, site: _CSite, kind: str) -> CudaSite:
-    ended = site.pc == _NONE or (kind == BARRIER and site.access == _ENDED)
-    how = ("ended" if ended else "waits") if kind == BARRIER else _HOW[site.access]
-    lines = () if site.pc == _NONE else lines_of(library.file, (site.pc,))[site.pc]
-    return CudaSite(next(iter(lines), UNKNOWN), tuple(site.thread), tuple(site.block), how)
+def _site(library: Library, site: _CSite, kind: str = "") -> CudaSite:
+    is_known = site.pc != _NONE
+    how = _HOW[site.access] if site.access < len(_HOW) else ""
+    if kind == BARRIER:
+        how = "waits" if is_known and site.access != _ENDED else "ended"
+    lines = library.lines([site.pc])[site.pc] if is_known else ()
+    return CudaSite(lines[0] if lines else UNKNOWN, tuple(site.thread), tuple(site.block), how)
 
 
 def _place(regions: Regions, found: _CFinding) -> tuple[Named, str]:
     """The array and the element of an access; for an access outside all arrays, the nearest one and the distance."""
     if found.region < 0:
         return Named(""), ""
-    region = regions.all[found.region]
-    address = region.base + found.offset
+    address = regions.all[found.region].base + found.offset
     if found.array:
         named = regions.arrays[found.array - 1]
         return named, named.index(address, found.bytes)
-    named = min(regions.arrays, key=lambda each: max(each.span[0] - address, address - each.span[1] + 1, 0))
-    (start, end), unit = named.span, named.element_or(found.bytes)
-    if start <= address < end:
-        return named, f"between its elements, {plural((address - start) // unit, 'element')} behind its first"
-    far, word = (address - end, "behind its last") if address >= end else (start - address, "before its first")
-    return named, f"{plural(far // unit + (address >= end), 'element')} {word}"
+    named = min(regions.arrays, key=lambda each: max(each.start - address, address - each.end + 1, 0))
+    unit = named.element or max(1, found.bytes)
+    if named.start <= address < named.end:
+        return named, f"between its elements, {plural((address - named.start) // unit, 'element')} behind its first"
+    if address >= named.end:
+        return named, f"{plural((address - named.end) // unit + 1, 'element')} behind its last"
+    return named, f"{plural((named.start - address) // unit, 'element')} before its first"

@@ -1,22 +1,25 @@
-"""A compiled library: its kernels with their parameters, its arrays, and its memory."""
+"""A compiled library: its kernels with their parameters, its arrays, and the memory that a launch of one may touch."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import linecache
 import re
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ....inputs.memory import Unwritten, entries_of
+from ....inputs.memory import Array, Unwritten, elements_of, entries_of
 from ....model.failures import TargetFailure
-from ..kernel import KernelEntry, Taken, number_bytes
-from ..source import Unit
-from .build import MOST_SHARED, ROOM, built, kernel_symbol, names_of, readelf
+from ....source.text import SourceLine
+from ..c_types import Taken, kind_and_bytes
+from ..source import CudaSource
+from .build import CALLERS, HERE, MOST_SHARED, ROOM, built, readelf
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,66 +46,77 @@ class Named:
     """The bytes of one of its elements; 0 where they are not known."""
 
     @property
-    def span(self) -> tuple[int, int]:
-        """The addresses of its first element and behind its last."""
-        return (self.start, self.start + self.bytes) if self.tensor is None else _span(self.tensor)
-
-    def element_or(self, accessed: int) -> int:
-        """The bytes of an element, or of an access where they are not known."""
-        return self.tensor.element_size() if self.tensor is not None else self.element or max(1, accessed)
+    def end(self) -> int:
+        """The address behind its last element."""
+        return self.start + self.bytes
 
     def index(self, address: int, accessed: int) -> str:
         """The element at an address, in brackets; "" of what has one alone."""
-        unit, tensor = self.element_or(accessed), self.tensor
-        if tensor is None:
-            return f"[{(address - self.start) // unit}]" if self.bytes > unit else ""
-        left, index = (address - tensor.data_ptr()) // unit, [0] * tensor.dim()
-        for axis in sorted(range(tensor.dim()), key=tensor.stride, reverse=True):
-            step = tensor.stride(axis)
-            if step and tensor.shape[axis] > 1:
-                index[axis] = min(left // step, tensor.shape[axis] - 1)
-                left -= index[axis] * step
-        return f"[{', '.join(map(str, index))}]"
+        unit = self.element or max(1, accessed)
+        number = (address - self.start) // unit
+        if self.tensor is not None:
+            return str([*(elements_of(self.tensor).index(number) or ())])
+        return f"[{number}]" if self.bytes > unit else ""
+
+
+def _named(name: str, tensor: Tensor) -> Named:
+    size = tensor.element_size()
+    return Named(name, False, tensor, tensor.data_ptr(), elements_of(tensor).span * size, size)
 
 
 class Library:
     """A loaded library."""
 
     def __init__(self, file: Path, kernels: tuple[str, ...]) -> None:
-        self.file = file
         try:
             self.loaded = ctypes.CDLL(str(file))
         except OSError as error:
             raise TargetFailure(f"the library of a CUDA source cannot be loaded: {error}") from error
         for name in ("gp_shared_base", "gp_shared_bytes", "gp_library_base", "gp_library_bytes"):
             getattr(self.loaded, name).restype = ctypes.c_uint64
-        self._number = {name: number for number, name in enumerate(kernels)}
+        self.file, self._kernels = file, kernels
         self.base: int = self.loaded.gp_library_base()
-        self.bytes: int = self.loaded.gp_library_bytes()
-        self.shared_bytes: int = self.loaded.gp_shared_bytes()
         self.arrays = tuple(_arrays_in(file))
-
-    @property
-    def shared_base(self) -> int:
-        """The address of the shared memory, which each thread of this process has for itself."""
-        return self.loaded.gp_shared_base()  # type: ignore[no-any-return]
+        self._lines: dict[int, tuple[SourceLine, ...]] = {}
 
     def kernel(self, name: str) -> int:
         """The address of the function that calls a kernel."""
-        called = getattr(self.loaded, kernel_symbol(self._number[name]))
-        return ctypes.cast(called, ctypes.c_void_p).value or 0
+        caller = getattr(self.loaded, f"gp_kernel_{self._kernels.index(name)}")
+        return ctypes.cast(caller, ctypes.c_void_p).value or 0
 
-    @functools.cache  # noqa: B019 - a library is never unloaded
     def takes(self, kernel: str) -> tuple[Taken, ...]:
+        """The types of a kernel's parameters."""
         out = (Taken * _MOST_PARAMETERS)()
-        count = getattr(self.loaded, f"gp_describe_{self._number[kernel]}")(out)
+        count = getattr(self.loaded, f"gp_describe_{self._kernels.index(kernel)}")(out)
         return tuple(out[:count])
+
+    def lines(self, addresses: Sequence[int]) -> dict[int, tuple[SourceLine, ...]]:
+        """By return address, its line and those of the functions that this one is inlined in, by addr2line."""
+        new = [address for address in dict.fromkeys(addresses) if address not in self._lines]
+        # A return address is the address of the instruction after the call.
+        words = ["addr2line", "--addresses", "--inlines", "--exe", str(self.file), *(hex(at - 1) for at in new)]
+        printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout if new else ""
+        for part in re.split("^0x", printed, flags=re.MULTILINE)[1:]:
+            address, *places = part.splitlines()
+            self._lines[int(address, 16) + 1] = tuple(_own_lines(places))
+        return {address: self._lines.get(address, ()) for address in addresses}
 
 
 @functools.cache
-def library_of(unit: Unit, instances: tuple[str, ...]) -> Library:
-    """The library of a unit's kernels and of these instances of its templates."""
-    return Library(built(unit, instances), names_of(unit, instances))
+def library_of(source: CudaSource, instance: str = "", *, has_host: bool = False) -> Library:
+    """The library of a source's kernels, of one instance of a template where one is named, and of its host code."""
+    kernels = (*source.kernels, *filter(None, [instance]))
+    return Library(built(source, kernels, has_host=has_host), kernels)
+
+
+def _own_lines(places: Sequence[str]) -> Iterator[SourceLine]:
+    """The lines of places that addr2line prints, but for those of the header and of what calls kernels."""
+    for place in places:
+        file, _, number = place.partition(" (")[0].rpartition(":")
+        is_own = Path(file).name == CALLERS or Path(file).resolve().is_relative_to(HERE)
+        if file and number.isdigit() and not is_own:
+            linecache.checkcache(file)  # it may have changed since another library was compiled from it
+            yield SourceLine(file, int(number), linecache.getline(file, int(number)).strip())
 
 
 def _arrays_in(file: Path) -> list[Named]:
@@ -119,9 +133,7 @@ def _arrays_in(file: Path) -> list[Named]:
     return list(found.values())
 
 
-# In a storage of up to so many elements, a map names the owner of each. In a larger one, a view owns all that lies
-# between its first and its last element.
-_MAPPED = 1 << 26
+# --- What a launch may touch
 
 
 def fields(kind: Any, *names: str) -> list[tuple[str, Any]]:
@@ -145,80 +157,53 @@ class Regions:
 
     all: list[CRegion] = field(default_factory=list)
     arrays: list[Named] = field(default_factory=list)
-    _kept: list[Any] = field(default_factory=list)
+    _kept: list[Array | None] = field(default_factory=list)
 
     def add_tensors(self, tensors: Sequence[tuple[str, Tensor]], unwritten: Unwritten) -> None:
-        by_storage: dict[int, list[tuple[str, Tensor]]] = {}
+        """Adds the storages of tensors; a map names the owner of each granule that not all are one tensor's."""
+        storages: dict[int, list[tuple[str, Tensor]]] = {}
         for name, tensor in tensors:
             if tensor.numel():
-                by_storage.setdefault(tensor.untyped_storage().data_ptr(), []).append((name, tensor))
-        for base, views in by_storage.items():
-            self._add_storage(base, views, unwritten)
+                storages.setdefault(tensor.untyped_storage().data_ptr(), []).append((name, tensor))
+        for base, views in storages.items():
+            only, size = views[0][1], views[0][1].untyped_storage().nbytes()
+            granule = min(tensor.element_size() for _, tensor in views)
+            numbers = [self._number(_named(name, tensor)) for name, tensor in views]
+            owners, marks = None, unwritten.by_granule(base, granule)
+            if len(views) > 1 or not only.is_contiguous() or size != only.numel() * only.element_size():
+                owners = np.zeros(size // granule, np.uint8)
+                for number, (_, tensor) in zip(numbers, views, strict=True):
+                    parts = tensor.element_size() // granule
+                    by_element = owners[: len(owners) // parts * parts].reshape(-1, parts)
+                    for part in range(parts):
+                        entries_of(tensor, by_element[:, part])[...] = number
+            whole = size // granule * granule
+            self.all.append(CRegion(base, whole, _address(owners), _address(marks), granule, numbers[0], 0))
+            self._kept += [owners, marks]
 
-    def add_arrays(self, library: Library, entry: KernelEntry, dynamic_bytes: int) -> None:
+    def add_arrays(self, library: Library, source: CudaSource, kernel: str, dynamic_bytes: int) -> None:
         """Adds the arrays of the source; `extern __shared__` ones lie in the dynamic shared memory of the launch."""
-        source, granule = entry.unit.source, _granule(entry.unit)
+        granule, loaded = source.granule, library.loaded
+        shared_base = loaded.gp_shared_base()  # which each thread of this process has for itself
         for array in library.arrays:
-            base = (library.shared_base if array.is_shared else library.base) + array.start
+            base = (shared_base if array.is_shared else library.base) + array.start
             # All dynamic ones are one, and no other is so large; findings call it as the kernel does.
             is_dynamic = array.is_shared and array.name and array.bytes == MOST_SHARED
-            name = source.dynamic_array_of(entry.plain_name) if is_dynamic else array.name
+            name = source.dynamic_array_of(kernel) if is_dynamic else array.name
             size = dynamic_bytes if is_dynamic else array.bytes
-            element = number_bytes(entry.unit, source.shared_types.get(name, ""))
-            named = Named(name, array.is_shared, None, base, size, element)
-            number = self._name(named) if array.name else 0
+            element = kind_and_bytes(source, source.shared_types.get(name, "void"))[1]
+            number = self._number(Named(name, array.is_shared, None, base, size, element)) if array.name else 0
             if size:
                 self.all.append(CRegion(base, size, None, None, granule, number, array.is_shared))
         # The rest of the shared memory. An access there is a fault, and does no harm.
-        self.all.append(CRegion(library.shared_base, library.shared_bytes, None, None, granule, -1, 0))
+        self.all.append(CRegion(shared_base, loaded.gp_shared_bytes(), None, None, granule, -1, 0))
         # Constants, and the compiler's own data. They are no array, and may be read.
-        self.all.append(CRegion(library.base, library.bytes, None, None, 1, 0, 0))
+        self.all.append(CRegion(library.base, loaded.gp_library_bytes(), None, None, 1, 0, 0))
 
-    def _add_storage(self, base: int, views: list[tuple[str, Tensor]], unwritten: Unwritten) -> None:
-        granule = min(tensor.element_size() for _, tensor in views)
-        storage = views[0][1].untyped_storage()
-        count = storage.nbytes() // granule
-        numbers = [self._name(Named(name, tensor=tensor)) for name, tensor in views]
-        if count > _MAPPED:
-            for number, (_, tensor) in zip(numbers, views, strict=True):
-                start, end = _span(tensor)
-                self.all.append(CRegion(start, end - start, None, None, tensor.element_size(), number, 0))
-            return
-        marks = unwritten.by_granule(base, granule)
-        only = views[0][1]
-        fills = only.is_contiguous() and storage.nbytes() == only.numel() * only.element_size()
-        owners = None if len(views) == 1 and fills else self._owners(views, numbers, granule, count)
-        self.all.append(CRegion(base, count * granule, _address(owners), _address(marks), granule, numbers[0], 0))
-        self._kept += [owners, marks]
-
-    def _owners(self, views: list[tuple[str, Tensor]], numbers: list[int], granule: int, count: int) -> Any:
-        owners = np.zeros(count, np.uint8)
-        for number, (_, tensor) in zip(numbers, views, strict=True):
-            parts = tensor.element_size() // granule
-            by_element = owners[: count // parts * parts].reshape(-1, parts)
-            for part in range(parts):
-                entries_of(tensor, by_element[:, part])[...] = number
-        return owners
-
-    def _name(self, named: Named) -> int:
+    def _number(self, named: Named) -> int:
         self.arrays.append(named)
         return len(self.arrays)
 
 
-@functools.lru_cache(maxsize=256)
-def _granule(unit: Unit) -> int:
-    """The bytes of the smallest element that the source's shared memory can hold."""
-    words = " ".join((unit.source.everything, *(value for _, value in unit.defines)))
-    if re.search(r"\b(?:bool|u?char|u?int8_t)\b", words):
-        return 1
-    return 2 if re.search(r"half|bfloat16|\bu?short\b|int16_t", words) else 4
-
-
-def _span(tensor: Tensor) -> tuple[int, int]:
-    """The addresses of a tensor's first element and behind its last."""
-    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
-
-
-def _address(array: Any) -> int | None:
+def _address(array: Array | None) -> int | None:
     return None if array is None else int(array.ctypes.data)

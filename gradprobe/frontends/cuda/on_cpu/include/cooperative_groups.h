@@ -1,2 +1,2 @@
 #pragma once
-#error "gradprobe: cooperative groups are not supported on a CPU"
+#error cooperative groups are not supported on a CPU

@@ -1,2 +1,2 @@
 #pragma once
-#error "gradprobe: 8-bit floating point (cuda_fp8.h) are not supported on a CPU"
+#error 8-bit floating point (cuda_fp8.h) is not supported on a CPU

@@ -1,2 +1,2 @@
 #pragma once
-#error "gradprobe: asynchronous copies (cuda_pipeline.h) are not supported on a CPU"
+#error asynchronous copies (cuda_pipeline.h) are not supported on a CPU

@@ -21,21 +21,24 @@ enum cudaFuncAttribute {
 };
 enum cudaFuncCache { cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFuncCachePreferL1, cudaFuncCachePreferEqual };
 
-struct gp_host_launch {
-    const char* name;
-    uint32_t grid[3], block[3];
-    uint64_t shared_bytes;
-    void (*kernel)(void**);  // takes the address of the kernel, then its arguments
-    void** arguments;
-};
 // What Python does: each gives 0, or a cudaError_t.
 struct gp_host {
-    int (*launch)(gp_host_launch*);
+    // The caller takes the address of the kernel, then its arguments.
+    int (*launch)(
+        const char* name, const uint32_t* grid, const uint32_t* block, uint64_t shared_bytes, void (*caller)(void**),
+        void** arguments
+    );
     int (*allocate)(void** out, uint64_t bytes);
     int (*fill)(void* to, int value, uint64_t bytes);
     int (*copy)(void* to, const void* from, uint64_t bytes);
 };
 inline gp_host gp_python;
+extern "C" void gp_set_python(
+    decltype(gp_host::launch) launch, decltype(gp_host::allocate) allocate, decltype(gp_host::fill) fill,
+    decltype(gp_host::copy) copy
+) {
+    gp_python = {launch, allocate, fill, copy};
+}
 inline cudaError_t gp_last = cudaSuccess;
 inline cudaError_t gp_told(int code) {
     if (code) gp_last = cudaError_t(code);
@@ -52,8 +55,7 @@ template <class... A> struct gp_launcher {
     }
     void operator()(std::remove_cv_t<A>... values) {
         void* arguments[] = {&kernel, &values...};
-        gp_host_launch launch{name, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes, call, arguments};
-        gp_told(gp_python.launch(&launch));
+        gp_told(gp_python.launch(name, &grid.x, &block.x, shared_bytes, call, arguments));
     }
 };
 template <class... A>

@@ -1,2 +1,2 @@
 #pragma once
-#error "gradprobe: the matrix instructions of mma.h are not supported on a CPU"
+#error the matrix instructions of mma.h are not supported on a CPU
