@@ -104,9 +104,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("misreading", "pipeline/fit", functions=("refuse_misreading",)),
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases",)),
     Mechanism("front-end", "probing/compilation", ("probing/compilation", "frontends/triton/lowering")),
-    Mechanism("audit/explain", "auditing/explain", tuple(f"auditing/{name}" for name in (
-        "explain", "form_library", "formulas", "variants",
-    ))),
+    Mechanism("audit/explain", "auditing/explain", ("auditing/explain", "auditing/formulas")),
     Mechanism("edits", "diagnosis/edits/tried", (
         "diagnosis/edits", "source/reach", *(f"source/rewrites/{name}" for name in (
             "__init__", "address_rows", "all_rows", "alike", "candidates", "mask_rows", "patterns",
@@ -165,7 +163,5 @@ CORE: tuple[str, ...] = (
     *(f"frontends/cuda/{name}" for name in (
         "__init__", "c_types", "cuda_syntax", "host_code", "module", "nvrtc", "on_cpu", "source",
     )),
-    *(f"auditing/{name}" for name in (
-        "__init__", "attempts", "audit", "calling", "target",
-    )),
+    *(f"auditing/{name}" for name in ("__init__", "audit", "calling", "target")),
 )  # fmt: skip

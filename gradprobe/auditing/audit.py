@@ -3,172 +3,300 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice, product
 from typing import Any
 
 from ..frontends.python import plain_function
-from ..frontends.python.events import Expression, text_of_file, where_of
+from ..frontends.python.events import Value, text_of_file, watched, where_of
+from ..inputs.draw import draw
+from ..inputs.tensor_layouts import place
+from ..model.assignment import in_words
 from ..model.case import Case
-from ..model.failures import text_of
-from ..model.intermediates import PRODUCTS
+from ..model.failures import Failure
 from ..model.number import listed
-from ..model.report import Diagnosis, Opinion, Where
-from ..numerics.compare import compare
+from ..model.report import Diagnosis, Where
+from ..model.resolution import resolve
+from ..numerics.compare import Comparison, attention_of, compare
 from ..numerics.declared_precision import precision_of
 from ..numerics.evidence import LayoutRun, Measured
 from ..numerics.identities import identities
 from ..numerics.locate import locate
+from ..reference import Attention, manual_attention_backward
+from ..runtime.run import run_target
 from ..runtime.trace import Trace
 from ..targets.bind import statements_of
-from ..targets.find import family_of, find_function
-from .attempts import Attempt, ReferenceSearch
-from .calling import CallConvention, Callee, in_words, is_near
-from .explain import AT_USE, AuditExplanation, Located, Sight
-from .formulas import INPUTS, Mistake, due_in, role_of
+from ..targets.find import Target, find_target
+from .calling import ORDERS, RESULTS, SHAPES, CallConvention, ReferenceCall, Values
+from .explain import AuditExplanation, Located, explain
+from .formulas import Mistake, due_in, role_of
 
-_SEEDS = (0, 1, 2)
+# Sizes of axes none of which another axis, or a product of two, has: values tell by their shapes what they are of. And
+# some references take whole blocks, or powers of two.
+_SIZES = (
+    {"batch": 2, "heads": 3, "seqlen": 7, "head_dim": 5},
+    {"batch": 1, "heads": 2, "seqlen": 64, "head_dim": 16},
+    {"batch": 1, "heads": 2, "seqlen": 128, "head_dim": 64},
+)
 _OTHER_SCALE = 0.3
-_LONGEST_WORDS = 120
-_SWAPS = (("k", "v"), ("q", "k"), ("q", "v"), ("v", "do"), ("q", "do"), ("o", "v"), ("o", "do"))
+# What a function says of its tensors that have no batches, or neither batches nor heads.
+_FEWER = r"(?:single|one)[ -]head|[\[(](?:\w+, *){1,2}(?:D|d_k|d_head|head_dim|dim)[\])]"
+_SWAPS = (("k", "v"), ("q", "k"), ("q", "v"), ("o", "do"))
+_OPTIONS = ("family", "causal", "scale", "window", "softcap", "align")
 _MEANINGS = {"keep": "True where a key is seen", "hide": "True where a key is hidden", "additive": "-inf"}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run of a reference on a drawn case."""
+
+    how: CallConvention
+    sizes: Mapping[str, int]
+    case: Case
+    x: Attention
+    results: Values
+    unfit: Values
+    """The results of another shape than is due."""
+    named_by: str
+    """Where the names of the results come from."""
+
+    @property
+    def _trace(self) -> Trace:
+        return Trace(self.results, dict.fromkeys(self.results, "exported"))
+
+    @cached_property
+    def _comparison(self) -> Comparison:
+        return compare(self.case, self.x, self._trace, precision_of("float32", "ieee"))
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        beyond = [name for name, finding in self._comparison.findings.items() if finding.mismatched]
+        return tuple(name for name in RESULTS if name in self.unfit or name in beyond)
+
+    def run(self) -> LayoutRun:
+        """As a report has it."""
+        trace, comparison = self._trace, self._comparison
+        invariants = tuple(identities(self.case, self.x, trace, comparison))
+        measured = Measured(lambda: self.x, trace, comparison, locate(self.x, trace, comparison), invariants)
+        return LayoutRun(f"{self.how.setting} seed={self.case.seed}", (), measured, None)
 
 
 @dataclass(frozen=True)
 class Audit:
     """What became of a reference."""
 
-    callee: Callee
+    target: Target
     attempt: Attempt
-    """How it is called, in its first wrong run, else in the first."""
+    """Its first wrong run, else the first."""
     runs: tuple[LayoutRun, ...]
     taken: tuple[str, ...] = ()
+    """How it is called, and what it does by itself."""
     explanation: AuditExplanation | None = None
     """None where all is right."""
-    opinions: tuple[Opinion, ...] = ()
 
     @property
     def is_right(self) -> bool:
-        return not self.attempt.misshapen and all(run.matches for run in self.runs)
+        return not self.attempt.unfit and all(run.matches for run in self.runs)
 
 
 def audit(
-    subject: Any, family: str | None = None, options: Mapping[str, Any] | None = None, *, judges: bool = True
+    subject: str | Callable[..., Any],
+    family: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    *,
+    seeds: int = 3,
 ) -> Audit:
     """Calls a reference on small cases, with and without a causal mask, and says what is wrong with it.
 
     Args:
         subject: the word of a function, or a function.
         options: further options of the cases, by name.
-        judges: whether autograd is asked too, and further draws.
+        seeds: how often each setting is drawn.
 
     Raises:
         UsageFailure: there is no such function, or nothing can be passed for a parameter.
         TargetFailure: it raises in whatever way it is called, or returns nothing that can be told.
     """
-    callee = Callee(find_function(subject))
-    search = ReferenceSearch(callee, family or family_of(callee.takes), options or {})
+    search = ReferenceSearch(find_target(subject, family), options or {})
     best = search.best()
-    taken = list(_taken(search, best))
-    runs: list[tuple[Attempt, LayoutRun]] = []
-    for how in _settings(search, best.how):
-        before = len(runs)
-        # Beside a check one draw is enough: it judges the reference on its own values too.
-        for seed in _SEEDS if judges else _SEEDS[:1]:
-            try:
-                runs.append(_run(search, how, best.drawn.case, seed))
-            except Exception as error:
-                said = f"{type(error).__name__}: {text_of(error)}"[:_LONGEST_WORDS]
-        if len(runs) == before:
-            taken.append(f"it was not judged {how.setting}: it raised {said}")
-    attempt = next((one for one, run in runs if not run.matches or one.misshapen), runs[0][0])
-    opinions = tuple(_opinions(search, attempt)) if judges else ()
-    found = Audit(callee, attempt, tuple(run for _, run in runs), tuple(taken), None, opinions)
+    taken, attempts = [*_taken(search.target, best)], [best]
+    for how, seed in islice(product(search.settings(best.how), range(seeds)), 1, None):
+        try:
+            attempts.append(search.attempt(how, best.sizes, seed))
+        except Failure as failure:
+            taken.append(f"it was not judged {how.setting} with seed {seed}: {failure}")
+    attempt = next((each for each in attempts if each.wrong), best)
+    found = Audit(search.target, attempt, tuple(each.run() for each in attempts), tuple(taken))
     if found.is_right:
         return found
-    swapped = _swapped(search, best) if best.wrong else None
-    return replace(found, explanation=swapped or search.explained(attempt))
+    return replace(found, explanation=(best.wrong and search.swapped(best)) or search.explained(attempt))
 
 
-def _settings(search: ReferenceSearch, how: CallConvention) -> Iterator[CallConvention]:
-    """What it is judged with: as it was found, and what else it takes: the other mask, another scale."""
-    takes = search.callee.takes
-    yield how
-    if search.family != "lazy" and ("causal" in takes or how.mask):
-        yield replace(how, causal=not how.causal)
-    if "scale" in takes:
-        yield replace(how, scale=_OTHER_SCALE)
-
-
-def _taken(search: ReferenceSearch, best: Attempt) -> Iterator[str]:
+def _taken(target: Target, best: Attempt) -> Iterator[str]:
     """How it is called, and what it does by itself."""
-    how, callee = best.how, search.callee
+    how = best.how
     what = "numpy arrays" if how.library == "numpy" else "torch tensors"
-    yield f"{what} of [{in_words(how.shapes)}]; its results are named by {best.called.order}"
+    yield f"{what} of {in_words(how.shapes)}; its results are named by {best.named_by}"
     if how.mask:
         yield f"its mask is {_MEANINGS[how.mask]}"
-    elif callee.masks[0]:
-        yield f"no {callee.takes.get('mask', callee.takes.get('bias'))} was given: none that was tried fits"
-    elif search.family != "lazy" and "causal" not in callee.takes and how.causal:
+    elif target.family != "lazy" and "causal" not in target.takes and how.causal:
         yield "it is always causal: it has no parameter for it"
     if how.scale == 1.0:
         yield "its scale is 1, not 1 / sqrt(head dim): it is right for that one"
-    if callee.unknown:
-        yield f"{', '.join(f'{name}=None' for name in callee.unknown)}, whose meaning is not known"
 
 
-def _run(search: ReferenceSearch, how: CallConvention, like: Case, seed: int) -> tuple[Attempt, LayoutRun]:
-    """One run of a case of such sizes, compared with the formulas."""
-    sizes = {"batch": like.batch, "heads": like.heads, "seqlen": like.seqlen_q, "head_dim": like.head_dim}
-    drawn = search.drawn(how, seed, sizes)
-    attempt = search.attempt(how, drawn)
-    fitting = {name: attempt.called.results[name] for name in attempt.comparable if name not in attempt.misshapen}
-    trace = Trace(fitting, dict.fromkeys(fitting, "exported"))
-    comparison = compare(drawn.case, drawn.x, trace, precision_of("float32", "ieee"))
-    kept = tuple(identities(drawn.case, drawn.x, trace, comparison))
-    measured = Measured(lambda: drawn.x, trace, comparison, locate(drawn.x, trace, comparison), kept)
-    beyond = frozenset(name for name, finding in comparison.findings.items() if finding.mismatched)
-    return replace(attempt, beyond=beyond), LayoutRun(f"{how.setting} seed={seed}", (), measured, None)
+class ReferenceSearch:
+    """Calls one reference in one way after another."""
 
-
-def _opinions(search: ReferenceSearch, attempt: Attempt) -> Iterator[Opinion]:
-    """What the formulas, and float64 autograd through the O that it computes itself, say of the results of one run."""
-    results, wrong = attempt.called.results, attempt.wrong
-    right = tuple(name for name in attempt.comparable if name not in wrong)
-    yield Opinion(judge="the built-in formulas, float64", right=right, wrong=wrong)
-    if ".apply(" in search.text:  # a backward that somebody wrote is no judge
-        return
-    try:
-        gradients = search.attempt(replace(attempt.how, leaves=True), attempt.drawn).called.by_autograd
-    except Exception:  # a stranger's function may raise anything, where its inputs require grad
-        return
-    judged = [name for name in gradients if name in results]
-    right = tuple(name for name in judged if is_near(results[name], gradients[name]))
-    if judged:
-        wrong = tuple(name for name in judged if name not in right)
-        yield Opinion(judge="autograd of its own O", right=right, wrong=wrong)
-
-
-def _swapped(search: ReferenceSearch, best: Attempt) -> AuditExplanation | None:
-    """Two parameters of which each is used as the other, if all is right then."""
-    takes, given = search.callee.takes, best.drawn.given
-    for one, other in _SWAPS:
-        if one not in takes or other not in takes:
-            continue
+    def __init__(self, target: Target, options: Mapping[str, Any]) -> None:
+        self.target, self._options = target, options
         try:
-            attempt = search.attempt(best.how, best.drawn, {one: given[other], other: given[one]})
-        except Exception:
-            continue
-        mine, others = f"d{one.upper()}", f"d{other.upper()}"
-        came = attempt.called.results
-        turned = {{mine: others, others: mine}.get(name, name): result for name, result in came.items()}
-        for results in (came, turned):
-            if not replace(attempt, called=replace(attempt.called, results=results)).wrong:
-                a, b = takes[one], takes[other]
+            self._text = inspect.getsource(plain_function(target.function))
+        except (OSError, TypeError):
+            self._text = ""
+        self._is_differentiated = re.search(r"\.backward\(|autograd|\.grad\b|vjp", self._text) is not None
+
+    def best(self) -> Attempt:
+        """The first that is right, else the first whose mistakes are all known, else the first that runs.
+
+        Raises:
+            Failure: it raises in every way; the first that is no error of types.
+        """
+        raised = list[Failure]()
+        for sizes in _SIZES:
+            attempts = list[Attempt]()
+            for how in self._ways():
+                first = attempts[0].how if attempts else how
+                # With fewer axes only where it does not run with more, or says so.
+                is_fewer = len(how.shapes) < len(first.shapes) and not re.search(_FEWER, self._text, re.IGNORECASE)
+                if is_fewer or how.library != first.library:
+                    continue
+                try:
+                    attempts.append(self.attempt(how, sizes))
+                except Failure as failure:
+                    raised.append(failure)
+                    continue
+                if not attempts[-1].wrong:
+                    return attempts[-1]
+            for attempt in attempts:
+                if not self.explained(attempt).unexplained:
+                    return attempt
+            if attempts:
+                return attempts[0]
+        raise next((each for each in raised if not isinstance(each.__cause__, TypeError)), raised[0])
+
+    def _ways(self) -> Iterator[CallConvention]:
+        """The likelier first, each with what the reference may do by itself."""
+        takes, family = self.target.takes, self.target.family
+        libraries = ("numpy", "torch") if re.search(r"\bnp\.|numpy", self._text) else ("torch", "numpy")
+        takes_mask = "mask" in takes or "mask" in takes.get("bias", "")
+        masks = ("keep", "hide", "additive", "") if takes_mask and "causal" not in takes else ("",)
+        scales = (None,) if family == "lazy" or "scale" in takes else (None, 1.0)
+        leaves = self._is_differentiated and "requires_grad" not in self._text
+        says_causal = "causal" not in takes and re.search(r"tril|triu|causal|mask", self._text)
+        for library in libraries:
+            for shapes in SHAPES:
+                for mask in masks:
+                    # A causal mask shows what a mask means; without that meaning none is laid.
+                    masked = (True,) if family == "lazy" or mask else (True, False) if says_causal else (False, True)
+                    for scale in scales:
+                        for causal in masked:
+                            yield CallConvention(library, shapes, mask, leaves, causal=causal, scale=scale)
+
+    def settings(self, how: CallConvention) -> Iterator[CallConvention]:
+        """What it is judged with: as it was found, and what else it takes: the other mask, another scale."""
+        takes = self.target.takes
+        yield how
+        if self.target.family != "lazy" and ("causal" in takes or how.mask):
+            yield replace(how, causal=not how.causal)
+        if "scale" in takes:
+            yield replace(how, scale=_OTHER_SCALE)
+
+    def attempt(
+        self, how: CallConvention, sizes: Mapping[str, int], seed: int = 0, swap: tuple[str, str] | None = None
+    ) -> Attempt:
+        """One run; of results without names, by those by which the most are right.
+
+        Args:
+            swap: two parameters that are given each other's values.
+
+        Raises:
+            Failure: from `run_target`.
+        """
+        case, values = self._drawn(how, sizes, seed)
+        call = ReferenceCall(self.target, how)
+        target = call.target()
+        if swap is not None:
+            first, other = swap
+            target = replace(target, takes={**target.takes, first: target.takes[other], other: target.takes[first]})
+        trace = run_target(target, case, place(values, ())).trace
+        came = trace.values if trace is not None else {}
+        results = {name: came[name] for name in RESULTS if name in came}
+        found = Attempt(how, sizes, case, attention_of(case, values), results, call.unfit, call.named_by)
+        if how.order or not call.order or call.unfit or not found.wrong:
+            return found
+        others = list[Attempt]()
+        for order in ORDERS[len(results)].split("|"):
+            renamed = dict(zip(order.split(), (results[name] for name in call.order), strict=True))
+            named_by = f"trying: {order}"
+            others.append(replace(found, how=replace(how, order=order), results=renamed, named_by=named_by))
+        return min(others, key=lambda each: len(each.wrong))
+
+    def _drawn(self, how: CallConvention, sizes: Mapping[str, int], seed: int) -> tuple[Case, Values]:
+        """A case, its values in float64 with what a forward saves."""
+        fewer = {name: 1 for letter, name in (("b", "batch"), ("h", "heads")) if letter not in how.shapes}
+        options = {**sizes, **fewer, **self._options, "seed": seed, "scale": how.scale}
+        if self.target.family != "lazy":
+            options["causal"] = how.causal
+        takes_bias = "bias" in self.target.required and not how.mask
+        case = resolve({**options, "bias": takes_bias or None}, self.target.family, takes_bias=takes_bias)
+        values = dict[str, Any]()
+        for name, value in draw(case).items():
+            values[name] = value.double() if value.is_floating_point() else value
+        known: dict[str, Any] = {name: getattr(case, name) for name in _OPTIONS}
+        saved = manual_attention_backward(**values, **known)
+        return case, values | {"o": saved["O"], "lse": saved["LSE"], "delta": saved["delta"]}
+
+    def explained(self, attempt: Attempt) -> AuditExplanation:
+        """Why an attempt is wrong; the call is made once more and watched."""
+        values, again = list[Value](), attempt
+        try:
+            with watched(self.target.function) as seen:
+                again = self.attempt(attempt.how, attempt.sizes, attempt.case.seed)
+            values += seen.values()
+        except Exception:  # its file is not what runs, as after an edit: then no line is known
+            pass
+        results = {}
+        for name, result in {**again.results, **again.unfit}.items():
+            results[name] = result.detach().double().numpy()
+        return explain(
+            again.x, values, results, again.wrong,
+            by_autograd=self._is_differentiated or not self.target.is_backward,
+            asks_for_mask="causal" in self.target.takes,
+        )  # fmt: skip
+
+    def swapped(self, best: Attempt) -> AuditExplanation | None:
+        """Two parameters of which each is used as the other, if all is right then."""
+        takes = self.target.takes
+        for first, other in _SWAPS:
+            if not {first, other} <= takes.keys():
+                continue
+            try:
+                attempt = self.attempt(best.how, best.sizes, swap=(first, other))
+            except Failure:
+                continue
+            names = {f"d{first.upper()}": f"d{other.upper()}", f"d{other.upper()}": f"d{first.upper()}"}
+            turned = {names.get(name, name): result for name, result in attempt.results.items()}
+            if not attempt.wrong or not replace(attempt, results=turned).wrong:
+                a, b = takes[first], takes[other]
                 words = f"the parameter {a} is used as {b}, and {b} as {a}"
                 fix = f"exchange {a} and {b} in its signature, or where they are used"
                 return AuditExplanation((Located(Mistake("", "swapped", words, fix), None, best.wrong),))
-    return None
+        return None
 
 
 # --- what is told of it
@@ -176,116 +304,66 @@ def _swapped(search: ReferenceSearch, best: Attempt) -> AuditExplanation | None:
 
 def diagnoses_of(made: Audit) -> tuple[Diagnosis, ...]:
     """What is wrong with a reference, in the order of the formulas; empty where nothing is, or nothing is known."""
-    if made.explanation is None:
-        return ()
     groups: dict[tuple[str, str], list[Located]] = {}
-    for located in made.explanation.located:  # the same mistake in two formulas is told once, with both lines
+    for located in made.explanation.located if made.explanation is not None else ():
+        # The same mistake in two formulas is told once, with both lines.
         name, words = located.mistake.of, located.mistake.came
         words = words.replace(name, "{}") if name in ("dQ", "dK", "dV") else words
         groups.setdefault((located.mistake.key, words), []).append(located)
     found = list[Diagnosis]()
     for (_, words), group in groups.items():
-        found.append(_diagnosis(made, made.explanation, words, group, is_first=not found))
+        found.append(_diagnosis(made, words, group, is_first=not found))
     return tuple(found)
 
 
-def _diagnosis(
-    made: Audit, explanation: AuditExplanation, words: str, group: list[Located], *, is_first: bool
-) -> Diagnosis:
-    mistake, own, results = group[0].mistake, [one.mistake.of for one in group], dict[str, None]()
-    source, places, evidence = made.callee.found.source, list[Expression | None](), list[str]()
-    elsewhere = _elsewhere(made, group[0])
+def _diagnosis(made: Audit, words: str, group: list[Located], *, is_first: bool) -> Diagnosis:
+    mistake, own, results, places = group[0].mistake, list[str](), dict[str, None](), list[Where]()
     for located in group:
+        own.append(located.mistake.of)
         results |= dict.fromkeys(located.results)
-        places.append(None if elsewhere and _shows_late(located) else located.at)
-    due = [row for name, row in due_in(made.attempt.drawn.case.family).items() if name in own]
-    if due:
-        evidence.append(f"due: {'; '.join(due)}")
-    rebound = _rebound(made, explanation, places[0]) if is_first and places[0] is not None else None
-    if rebound is not None:
-        places.insert(0, rebound.at)
-        held = f"holds {rebound.form.words} from line {rebound.at.line} on"
-        evidence.append(f"the parameter {rebound.at.name} {held}")
+        where = where_of(made.target.function, made.target.source.file, located.at)
+        places += [where] if where is not None else []
+    due = [row for name, row in due_in(made.attempt.case.family).items() if name in own]
+    evidence = [f"due: {'; '.join(due)}"] if due else []
     evidence.append(f"with it every element of {listed(list(results))} is what came")
-    fix = mistake.fix.replace(mistake.of, listed(own)) if len(own) > 1 else mistake.fix
-    masked = next((one.at for one in explanation.holdings if one.mask == ""), None)
-    if mistake.key == "mask/left-out" and masked is not None:
-        fix = f"make it of {masked.name}, which is masked in line {masked.line}"
-    wheres = [where_of(made.callee.function, source.file, at) for at in places]
     return Diagnosis(
         fault=f"reference/{mistake.key}",
         fault_class="reference",
         summary=words.replace("{}", listed(own)),
         explained=1.0,
         evidence=tuple(evidence),
-        where=tuple(where for where in wheres if where is not None) or elsewhere,
-        fix=fix,
+        where=_elsewhere(made, group[0]) or tuple(places),
+        fix=mistake.fix.replace(mistake.of, listed(own)) if len(own) > 1 else mistake.fix,
         also=not is_first,
     )
 
 
-def _rebound(made: Audit, explanation: AuditExplanation, before: Expression) -> Sight | None:
-    """A parameter that was made another input before a mistake: what its name says is not what it holds."""
-    says = {own: "O" if name == "o" else name for name, own in made.callee.takes.items()}
-    for sight in explanation.holdings:
-        role, kind = says.get(sight.at.name), sight.form.kind
-        if role in (*INPUTS, "O") and kind in (*INPUTS, *PRODUCTS) and kind != role and sight.at.line <= before.line:
-            return sight
-    return None
-
-
-def _shows_late(located: Located) -> bool:
-    """Whether it shows in results alone, and not where it is made; or in no value, but in the call of autograd."""
-    mistake, form = located.mistake, located.form
-    is_made = mistake.of in ("P", "dP", "delta", "dS") and mistake.key not in AT_USE
-    return mistake.key == "do/other" or (is_made and form is not None and form.kind in PRODUCTS)
-
-
 def _elsewhere(made: Audit, located: Located) -> tuple[Where, ...]:
     """Where a mistake is made that no value shows: the return, the call of autograd, or a variable by its name."""
-    key, of, source = located.mistake.key, located.mistake.of, made.callee.found.source
-    assigned, returns, differentiated = dict[str, set[int]](), list[int](), list[int]()
-    for node in statements_of(plain_function(made.callee.function)):
-        if isinstance(node, ast.Return):
-            returns.append(node.lineno)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr in ("backward", "grad"):
-                differentiated.append(node.lineno)
-        elif isinstance(node, (ast.Assign, ast.AugAssign)):
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Name):
-                    assigned.setdefault(role_of(target.id) or "", set()).add(node.lineno)
-    line, note = None, ""
-    if key == "swapped":
-        line = source.line
-    elif key in ("order", "do/other"):
-        line = max(differentiated if key == "do/other" and differentiated else returns, default=None)
-    else:
-        note = "by its name"
-        for role in (of, "dS") if of == "delta" else (of,):
-            if line is None and len(assigned.get(role, ())) == 1:
-                line = min(assigned[role])
-    lines = text_of_file(made.callee.function).splitlines()
-    if line is None or not lines:
+    key, source = located.mistake.key, made.target.source
+    found = {source.line} if key == "swapped" else set[int]()
+    for node in statements_of(made.target.function):
+        if key == "order":
+            is_it = isinstance(node, ast.Return)
+        elif key == "do/other":
+            call = node.func if isinstance(node, ast.Call) else None
+            is_it = isinstance(call, ast.Attribute) and call.attr in ("backward", "grad")
+        else:
+            name = node.targets[0] if isinstance(node, ast.Assign) else None
+            is_it = located.is_late and isinstance(name, ast.Name) and role_of(name.id) == located.mistake.of
+        if is_it and isinstance(node, (ast.stmt, ast.expr)):
+            found.add(node.lineno)
+    lines = text_of_file(made.target.function).splitlines()
+    if not found or not lines or (len(found) > 1 and key not in ("order", "do/other")):
         return ()
-    return (Where(source.file, line, lines[line - 1].strip(), kernel=source.name, note=note),)
+    return (Where(source.file, max(found), lines[max(found) - 1].strip(), kernel=source.name),)
 
 
 def known_of(made: Audit) -> tuple[str, ...]:
     """What is known of results that no mistake explains."""
-    explanation, found = made.explanation, list[str]()
-    for name, shape in made.attempt.misshapen.items():
-        found.append(f"what it returns as {name} has the shape {list(shape)}")
-    if explanation is None or not explanation.unexplained:
-        return tuple(found)
-    found.append(f"no known formula gives its {listed(list(explanation.unexplained))}")
-    strange = explanation.strange
-    where = where_of(made.callee.function, made.callee.found.source.file, strange)
-    if strange is not None and where is not None:
-        due = due_in(made.attempt.drawn.case.family)[role_of(strange.name) or ""]
-        place = f"{strange.name} (line {where.line}: {where.code})"
-        found.append(f"the first variable that matches no formula is {place}, and {due} is due")
-    if any(one.judge.startswith("autograd") and not one.wrong for one in made.opinions):
-        words = "it computes another attention than scale * Q K^T, softmax, P V"
-        found.append(f"its gradients are right for its own O: {words}")
+    found = list[str]()
+    for name, result in made.attempt.unfit.items():
+        found.append(f"what it returns as {name} has the shape {list(result.shape)}")
+    if made.explanation is not None and made.explanation.unexplained:
+        found.append(f"no known formula gives its {listed(list(made.explanation.unexplained))}")
     return tuple(found)

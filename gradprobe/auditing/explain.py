@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..frontends.python.events import Expression, Value
 from ..model.intermediates import PRODUCTS
 from ..model.mechanisms import door
 from ..reference import Attention
-from .form_library import HIDDEN, FormLibrary, Match
-from .formulas import DUE, ORDER, Array, Form, Formulas, Mistake, Rewrite, role_of
-from .variants import other_scores, variants
+from .formulas import DUE, RESULTS, Array, Form, Formulas, Mistake
 
 # How far a value may be from a form, as a share of its largest number: sums of a few dozen numbers err by far less.
 # These were chosen, and only name what the budgets of `compare` have found wrong.
 _TOLERANCES = {"float64": 1e-7, "float32": 1e-4}
 _COARSE = 3e-2
 _NEAR = 1e-3
-# What is right where it is made, and a mistake where it is used.
-AT_USE = ("softmax/scores", "tau/left-out")
-_RESULTS = ("O", "dQ", "dK", "dV")
+# What is lower stands for minus infinity in scores.
+_HIDDEN = -1e4
+# Fewer numbers than these may be anything.
+_FEWEST = 4
 
-
-@dataclass(frozen=True)
-class Sight:
-    """What an expression of the function was seen to hold: a form times a factor."""
-
-    at: Expression
-    form: Form
-    factor: float = 1.0
-    mask: str | None = None
-    """Of masked scores, by which of the masks; "" for the one that is due."""
+Match = tuple[Form, float]
+"""A form, and the factor that it is multiplied by."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +34,12 @@ class Located:
     """A mistake, and where it first shows."""
 
     mistake: Mistake
-    at: Expression | None
+    at: Expression | None = None
     """None where no value of the function shows it."""
     results: tuple[str, ...] = ()
     """The results that it makes wrong."""
-    form: Form | None = None
-    """What stands there."""
+    is_late: bool = False
+    """Whether it shows in a result alone, and not where it is made."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +50,6 @@ class AuditExplanation:
     """In the order of the formulas."""
     unexplained: tuple[str, ...] = ()
     """The wrong results that no known mistake gives."""
-    holdings: tuple[Sight, ...] = ()
-    """What each variable held after each statement, as far as it is known."""
-    strange: Expression | None = None
-    """Of what is unexplained, the first variable named as an intermediate that holds none."""
 
 
 @door("audit/explain", lambda x, values, results, wrong, **_: AuditExplanation(unexplained=tuple(wrong)))
@@ -84,127 +71,76 @@ def explain(
         by_autograd: whether its gradients are those of its O, so that they inherit what is wrong in that.
         asks_for_mask: whether it is told if there is a mask; else one that it lays by itself is meant.
     """
+    located, unexplained = dict[Mistake, Located](), list[str]()
     with np.errstate(all="ignore"):
-        search = _FormSearch(x, asks_for_mask)
+        search = _FormSearch(x, asks_for_mask=asks_for_mask)
         for value in values:
             search.see(value)
-        located: dict[Mistake, Located] = {}
-        unexplained = []
         for name in wrong:
-            reasons = search.reasons(name, results[name])
-            if not reasons and by_autograd:
-                reasons = next((search.located(one.form) for one in search.sights_of("O")), [])
+            reasons = search.reasons(name, results[name]) or (search.of_its_o() if by_autograd else [])
             if not reasons:
                 unexplained.append(name)
             for reason in reasons:
                 before = located.get(reason.mistake, reason)
                 located[reason.mistake] = replace(before, results=(*before.results, name))
-    order = {name: at for at, name in enumerate(DUE)}
-    found = sorted(located.values(), key=lambda one: order.get(one.mistake.of, 99))
-    strange = next(iter(search.strange.values()), None) if unexplained else None
-    return AuditExplanation(tuple(found), tuple(unexplained), tuple(search.holdings), strange)
+    order = [*DUE]
+    found = sorted(located.values(), key=lambda each: order.index(each.mistake.of) if each.mistake.of in order else 99)
+    return AuditExplanation(tuple(found), tuple(unexplained))
 
 
 class _FormSearch:
     """The forms of one problem, and which of them were seen where."""
 
-    def __init__(self, x: Attention, asks_for_mask: bool) -> None:
+    def __init__(self, x: Attention, *, asks_for_mask: bool) -> None:
         b, h, m, d = x.q.shape
         self._x, self._formulas = x, Formulas(x)
-        self._rewrites = variants(self._formulas, asks_for_mask=asks_for_mask)
-        self._library = FormLibrary({"b": b, "h": h, "m": m, "n": x.n_key, "d": d, "e": x.v.shape[-1]})
-        self._library.add(self._formulas.due())
-        self._library.add(other_scores(self._formulas).values())
-        for rewrite in self._rewrites:
-            # Its results at once: loops over elements may hold nothing else.
-            kinds = (*_RESULTS, rewrite.step)
-            self._library.add(form for form in self._formulas.ways(rewrite) if form.kind in kinds)
-        self._followed: list[tuple[Rewrite, ...]] = []
-        self._sights: list[Sight] = []
+        self._library = _FormLibrary({"b": b, "h": h, "m": m, "n": x.n_key, "d": d, "e": x.v.shape[-1]})
+        for form in (*self._formulas.due(), *self._formulas.mistaken(asks_for_mask=asks_for_mask)):
+            self._library.add(form)
+        self._sights: list[tuple[Expression, Form, float]] = []
         self._narrow: Value | None = None
-        self.holdings: list[Sight] = []
-        self.strange: dict[tuple[str, str], Expression] = {}
-        """By variable, where it is named as an intermediate and holds none."""
 
     def see(self, value: Value) -> None:
-        """Notes what a value is, and adds what follows from it to the library."""
+        """Notes what a value is."""
         if self._narrow is None and value.dtype not in _TOLERANCES:
             self._narrow = value
-        hidden = ~(value.array > HIDDEN)
-        matches = []
+        hidden = ~(value.array > _HIDDEN)
         if hidden.any() and not np.isnan(value.array).any():
-            sights = [Sight(value.at, Form("S", "bhmn", value.array, "S"), mask=name) for name in self._masks(hidden)]
-        else:
-            matches = self._library.matches(value.array, _TOLERANCES.get(value.dtype, _COARSE))
-            sights = [Sight(value.at, *match) for match in matches]
-        self._sights += sights
-        role = role_of(value.at.name)
-        if value.at.name and sights:
-            self.holdings.append(min(sights, key=lambda one: (len(one.form.mistakes), one.form.kind != role)))
-        if role in DUE:
-            variable = value.at.function, value.at.name
-            self.strange.pop(variable, None)
-            if not sights and np.isfinite(value.array).all() and value.array.any():
-                self.strange[variable] = value.at
-        for form, factor in matches:
-            self._follow(value, form, factor)
-
-    def _masks(self, hidden: NDArray[np.bool_]) -> Iterator[str]:
-        """Which masks hide so."""
-        for name, mask in {"": self._formulas.valid, **self._formulas.masks()}.items():
-            if hidden.shape[-2:] == mask.shape[-2:] and (hidden == ~mask[0, 0]).all():
-                yield name
-
-    def _follow(self, value: Value, form: Form, factor: float) -> None:
-        """Adds what follows from a wrong form, once it is seen; and from delta, or dP, times a factor."""
-        formulas = self._formulas
-        wrong = tuple(one for one in form.rewrites if one.mistake)
-        if form.kind in ("delta", "dP") and not form.mistakes and not _is(abs(factor), 1.0):
-            came = f"{form.kind} is {self._by(factor)} of what is due"
-            mistake = Mistake(form.kind, f"{form.kind.lower()}/factor", came)
-            wrong = (Rewrite(form.kind, formulas.right[form.kind] * factor, mistake),)
-            self._sights.append(Sight(value.at, replace(form, mistakes=(mistake,))))
-        elif form.kind not in ("P", "O", "dP", "delta", "dS"):
+            mistake = self._formulas.mask_of(hidden)
+            if mistake is not None:
+                self._sights.append((value.at, Form("S", "", value.array, "", mistake), 1.0))
             return
-        if wrong in self._followed or not wrong:
-            return
-        step = max(ORDER.index(one.step) for one in wrong)
-        self._library.add(formulas.ways(*wrong))
-        self._library.add(formulas.products(*wrong))
-        for others in self._followed:
-            if all(ORDER.index(other.step) < step for other in others):
-                self._library.add(formulas.ways(*others, *wrong))
-        self._followed.append(wrong)
-        for rewrite in self._rewrites:
-            if ORDER.index(rewrite.step) > step:
-                self._library.add(form for form in formulas.ways(*wrong, rewrite) if form.kind == rewrite.step)
-
-    def _by(self, factor: float) -> str:
-        known = (words for words, number in _constants(self._x).items() if _is(factor, number))
-        return next(known, f"{factor:.4g}")
-
-    # --- results
+        for form, factor in self._library.matches(value.array, _TOLERANCES.get(value.dtype, _COARSE)):
+            self._sights.append((value.at, form, factor))
 
     def reasons(self, name: str, array: Array) -> list[Located]:
         """What makes a result wrong, and where; nothing where nothing known does."""
         if self._narrow is not None and self._is_coarse(name, array):
             came = f"it computes in {self._narrow.dtype}, and has its rounding errors"
             return [Located(Mistake("", "precision", came, "compute in float64"), self._narrow.at)]
-        own, others = list[Match](), list[Form]()
-        for form, factor in self._library.matches(array, _TOLERANCES["float32"]):
-            if form.kind == name:
-                own.append((form, factor))
-            elif form.kind or form.product is not None:
-                others.append(form)
+        matches = self._library.matches(array, _TOLERANCES["float32"])
+        own = [match for match in matches if match[0].kind == name]
         if own:
-            form, factor = min(own, key=lambda one: not _is(one[1], 1.0))
-            return self.located(form) + ([] if _is(factor, 1.0) else [self._of_factor(name, factor)])
-        return [*self.located(others[0]), self._of_other(name, others[0])] if others else []
+            form, factor = min(own, key=lambda match: not _is(match[1], 1.0))
+            return self._located(form) + ([] if _is(factor, 1.0) else [self._of_factor(name, factor)])
+        for form, _ in matches:
+            if form.kind or form.product is not None:
+                return [*self._located(form), self._of_other(name, form)]
+        return []
+
+    def of_its_o(self) -> list[Located]:
+        """What is wrong in the O that was seen last."""
+        for _, form, _ in reversed(self._sights):
+            if form.kind == "O":
+                return self._located(form)
+        return []
 
     def _is_coarse(self, name: str, array: Array) -> bool:
         """Whether a result is right to 16 bits."""
-        matches = self._library.matches(array, _COARSE)
-        return any(form.kind == name and not form.mistakes and abs(by - 1) < _COARSE for form, by in matches)
+        for form, factor in self._library.matches(array, _COARSE):
+            if form.kind == name and form.mistake is None and abs(factor - 1) < _COARSE:
+                return True
+        return False
 
     def _of_factor(self, name: str, factor: float) -> Located:
         scale, at = self._x.scale, self._first(name, factor)
@@ -217,58 +153,128 @@ class _FormSearch:
             known[1 / scale] = Mistake(name, "scale/left-out", left_out, f"multiply {name} by the scale")
             if not _is(factor * scale, 1.0):  # where dS has that factor already
                 at = self._first("dS", factor * scale) or at
-        other = Mistake(name, "factor", f"all of {name} is {self._by(factor)} times what the formula gives")
-        return Located(next((known[one] for one in known if _is(factor, one)), other), at)
+        for usual, mistake in known.items():
+            if _is(factor, usual):
+                return Located(mistake, at)
+        return Located(Mistake(name, "factor", f"all of {name} is {factor:.4g} times what the formula gives"), at)
 
     def _of_other(self, name: str, form: Form) -> Located:
         """A result that is another one, or a product of other things."""
-        product, due = form.product, PRODUCTS.get(name)
-        if form.kind or product is None or due is None:
+        product, due = form.product, PRODUCTS[name]
+        if form.kind or product is None:
             came = f"what is returned as {name} is {form.words}"
-            return Located(Mistake(name, "order", came, "return it under its own name"), None)
+            return Located(Mistake(name, "order", came, "return it under its own name"))
         key = "transposed" if product == due.turned else "operand"
-        at = next((one.at for one in self._sights if one.form.product == product), None)
-        if product.matrix != due.matrix:  # a variable of the right name that holds another matrix comes before it
-            held = (one.at for one in self.holdings if one.form.kind == product.matrix)
-            at = next((one for one in held if role_of(one.name) == due.matrix), at)
+        at = next((at for at, other, _ in self._sights if other.product == product), None)
         return Located(Mistake(name, key, f"{name} is made of {product.formula}, not of {due.formula}"), at)
-
-    def sights_of(self, kind: str) -> Iterator[Sight]:
-        """Where forms of a kind were seen, the latest first."""
-        return (one for one in reversed(self._sights) if one.form.kind == kind and one.mask is None)
 
     def _first(self, kind: str, factor: float) -> Expression | None:
         """Where a kind was first seen times a factor, of rounded values too."""
-        found = [one.at for one in self.sights_of(kind) if f"{one.factor:.3g}" == f"{factor:.3g}"]
-        return found[-1] if found else None
+        for at, form, by in self._sights:
+            if form.kind == kind and f"{by:.3g}" == f"{factor:.3g}":
+                return at
+        return None
 
-    def located(self, form: Form) -> list[Located]:
-        """Where the mistakes of a result are made: those in the scores or the mask, where these are made."""
-        return [self._located(mistake, form) for mistake in form.mistakes]
-
-    def _located(self, mistake: Mistake, together: Form) -> Located:
-        at, first = None, None
-        for sight in self._sights:
-            is_its = mistake in sight.form.mistakes and set(sight.form.mistakes) <= set(together.mistakes)
-            if is_its and not (mistake.key in AT_USE and sight.form.kind in ("P", "PE")):
-                at, first = sight.at, sight.form
-                break
-        if mistake.mask:
-            at = next((one.at for one in self._sights if one.mask == mistake.mask), at)
-        for sight in self.sights_of("S"):
-            factor = sight.factor * (self._x.scale if sight.form.words == "S" else 1.0)
-            if mistake.of == "S" and mistake.of_scores is not None and _is(factor, mistake.of_scores):
-                return Located(mistake, sight.at, (), first)
-        return Located(mistake, at, (), first)
+    def _located(self, form: Form) -> list[Located]:
+        """Where the mistake of a result is made."""
+        mistake = form.mistake
+        if mistake is None:
+            return []
+        for at, sight, _ in self._sights:
+            if sight.mistake == mistake:
+                is_late = sight.kind in RESULTS and mistake.of not in RESULTS
+                return [Located(mistake, at, is_late=is_late)]
+        return [Located(mistake, is_late=True)]
 
 
 def _is(factor: float, known: float) -> bool:
     return abs(factor - known) <= _NEAR * abs(known)
 
 
-def _constants(x: Attention) -> dict[str, float]:
-    """Factors that have a name."""
-    log2e, length, d = math.log2(math.e), x.n_query, x.q.shape[-1]
-    found = {"-1": -1.0, "scale": x.scale, "1/scale": 1 / x.scale, "scale^2": x.scale**2}
-    found |= {"log2(e)": log2e, "ln 2": 1 / log2e, "scale * log2(e)": x.scale * log2e}
-    return found | {f"1/{length} (the length)": 1 / length, f"1/{d} (the head dim)": 1 / d}
+class _FormLibrary:
+    """Forms of one problem, and which of them an array is, in any order of axes and whichever part of it.
+
+    Args:
+        sizes: by the letter of each axis.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self._sizes = sizes
+        self._forms: list[Form] = []
+        self._shelves: dict[tuple[int, ...], tuple[list[Form], Array]] = {}
+        """By a shape: the forms that arrays of it may be a part of, a row each."""
+        self._known: set[tuple[str, str, int]] = set()
+
+    def add(self, form: Form) -> None:
+        """A further form; one whose values another has is left out, but for a result that is another's."""
+        values = hash(np.round(_finite(form.values), 9).tobytes())
+        key = form.kind if form.kind in RESULTS or form.is_exact else "", form.axes, values
+        if key not in self._known:
+            self._known.add(key)
+            self._forms.append(form)
+
+    def matches(self, array: Array, tolerance: float) -> list[Match]:
+        """What an array is, what is right first."""
+        flat = _finite(array).reshape(-1)
+        length = float(np.linalg.norm(flat))
+        forms, rows = self._shelf(tuple(size for size in array.shape if size != 1))
+        if np.count_nonzero(flat) < _FEWEST or not length or not forms:
+            return []
+        products, norms = rows @ flat, np.linalg.norm(rows, axis=1)
+        may = (np.abs(products) >= (1 - 4 * tolerance) * norms * length) & (norms > 0)
+        found: dict[int, Match] = {}
+        for at in np.flatnonzero(may):
+            form, factor = forms[at], float(products[at] / norms[at] ** 2)
+            is_another = form.is_exact and not _is(factor, 1.0)
+            if not is_another and np.abs(flat - factor * rows[at]).max() <= tolerance * np.abs(flat).max():
+                found.setdefault(id(form), (form, factor))
+        return sorted(found.values(), key=lambda match: (match[0].mistake is not None, not match[0].kind))
+
+    def _shelf(self, shape: tuple[int, ...]) -> tuple[list[Form], Array]:
+        if shape not in self._shelves:
+            size, forms = math.prod(shape), list[Form]()
+            rows = [np.zeros((0, size))]
+            for form in self._forms:
+                for part in self._parts(form, shape):
+                    rows.append(np.ascontiguousarray(part).reshape(-1, size))
+                    forms += [form] * len(rows[-1])
+            self._shelves[shape] = forms, np.concatenate(rows)
+        return self._shelves[shape]
+
+    def _parts(self, form: Form, shape: tuple[int, ...]) -> Iterator[Array]:
+        """The parts of a form that have a shape, the axes that they lack first."""
+        values = _finite(form.values)
+        axes = "".join(letter for letter, size in zip(form.axes, values.shape, strict=True) if size != 1)
+        for order in self._orders(shape, axes):
+            others = [letter for letter in axes if letter not in order]
+            moved = values.squeeze().transpose([axes.index(letter) for letter in (*others, *order)])
+            yield from self._tiles(moved, order, shape)
+
+    def _orders(self, shape: tuple[int, ...], axes: str) -> list[tuple[str, ...]]:
+        """Which axis each dimension of a shape may be.
+
+        Where none fits, one dimension may be a tile of the query rows or of the keys.
+        """
+        whole = [[letter for letter in axes if self._sizes[letter] == size] for size in shape]
+        found = [*itertools.product(*whole)]
+        if not found:
+            for at, size in enumerate(shape):
+                tiles = [letter for letter in "mn" if letter in axes and 1 < size < self._sizes[letter]]
+                found += itertools.product(*whole[:at], tiles, *whole[at + 1 :])
+        return [order for order in found if len(set(order)) == len(order)]
+
+    def _tiles(self, moved: Array, order: tuple[str, ...], shape: tuple[int, ...]) -> Iterator[Array]:
+        """The whole, or where one dimension is shorter than its axis, each tile of that length."""
+        for at, (letter, size) in enumerate(zip(order, shape, strict=True)):
+            if self._sizes[letter] != size:
+                axis = moved.ndim - len(order) + at
+                last = moved.shape[axis] - size
+                for start in dict.fromkeys([*range(0, last + 1, size), last]):
+                    yield moved.take(range(start, start + size), axis)
+                return
+        yield moved
+
+
+def _finite(array: Array) -> Array:
+    """The array with 0 for what is no number, or stands for minus infinity."""
+    return np.where(np.isfinite(array) & (array > _HIDDEN), array, 0.0)

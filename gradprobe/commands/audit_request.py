@@ -51,13 +51,13 @@ def _report(made: Audit, request: CheckRequest, seconds: float) -> Report:
     from ..auditing.audit import diagnoses_of, known_of
     from ..pipeline.reported import run_of
 
-    case, source = made.attempt.drawn.case, made.callee.found.source
+    case, source = made.attempt.case, made.target.source
     runs = tuple(run_of(case, run) for run in made.runs)
     failing = next((run for run in runs if run.first_mismatch is not None), None)
     return Report(
         verdict=MATCH if made.is_right else MISMATCH,
         target=CheckedTarget(
-            name=made.callee.word, family=case.family, backend=made.attempt.how.library, function=source.name,
+            name=made.target.name, family=case.family, backend=made.attempt.how.library, function=source.name,
             file=source.file, line=source.line, sha256=source.sha256, shadows=source.shadows,
         ),
         environment=_environment(),
@@ -69,7 +69,7 @@ def _report(made: Audit, request: CheckRequest, seconds: float) -> Report:
         compared=add_counts(run.compared for run in runs),
         reproduce=request.command("audit"),
         seconds={"total": round(seconds, 4)},
-        audit=AuditSummary(opinions=made.opinions, taken=made.taken),
+        audit=AuditSummary(wrong=made.attempt.wrong, taken=made.taken),
     )  # fmt: skip
 
 

@@ -328,19 +328,11 @@ class SplitProducts(Struct, frozen=True, kw_only=True):
     """How many times as long float64's own took of one product, where that was measured."""
 
 
-class Opinion(Struct, frozen=True, kw_only=True):
-    """What one judge says of a reference's results."""
-
-    judge: str
-    """`autograd of its own O`."""
-    right: tuple[str, ...] = ()
-    wrong: tuple[str, ...] = ()
-
-
 class AuditSummary(Struct, frozen=True, kw_only=True):
     """What an audit of a reference has besides its runs."""
 
-    opinions: tuple[Opinion, ...] = ()
+    wrong: tuple[str, ...] = ()
+    """The results that are, in the first case with any."""
     taken: tuple[str, ...] = ()
     """How it was called, and what it does by itself."""
 

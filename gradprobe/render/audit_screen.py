@@ -1,4 +1,4 @@
-"""An audit of a reference for people: the verdict, the first wrong formula with its line, then what each judge says."""
+"""An audit of a reference for people: the verdict, the first wrong formula with its line, then what is wrong where."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from ..model.intermediates import names
 from ..model.layout_run import MATCH
 from ..model.number import listed, plural
 from ..model.report import Report
 from .excerpt import render_reasons
-from .notation import ASCII, UTF8, Signs, element_line, folded, headed
+from .notation import element_line, folded, headed
 from .source_places import base_of
 
-_CELL, _JUDGE = 7, 38
 
-
-def render_audit(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
+def render_audit(report: Report, width: int) -> list[Text]:
     """The audit as lines; sentences are folded to `width`."""
     assert report.audit is not None
     lines = [*_verdict(report, width)]
@@ -25,7 +22,6 @@ def render_audit(report: Report, width: int, *, utf8: bool = True) -> list[Text]
         lines.append(Text(element_line(report.first_mismatch), "bold"))
     if report.verdict != MATCH:
         lines += render_reasons(report, width)
-    lines += _judges(report, UTF8 if utf8 else ASCII)
     lines += [line for sentence in _sentences(report) for line in folded(sentence, width)]
     return [*lines, Text(f"  again: {report.reproduce}", overflow="ignore")]
 
@@ -39,31 +35,8 @@ def _verdict(report: Report, width: int) -> Iterator[Text]:
         where = report.diagnoses[0].where[0]
         words = f"{name} is wrong from line {where.line} on: {report.diagnoses[0].summary}"
     else:
-        words = f"{name} is wrong: {listed(_wrong(report))}"
+        words = f"{name} is wrong"
     return headed("MISMATCH", "bold red", words, width)
-
-
-def _wrong(report: Report) -> list[str]:
-    audit = report.audit
-    return list(audit.opinions[0].wrong) if audit is not None and audit.opinions else []
-
-
-def _judges(report: Report, marks: Signs) -> Iterator[Text]:
-    """A line for each judge, a column for each result."""
-    audit = report.audit
-    opinions = audit.opinions if audit is not None else ()
-    told = [name for name in names() if any(name in (*one.right, *one.wrong) for one in opinions)]
-    if not told:
-        return
-    yield Text()
-    yield Text(f"  {'judge':<{_JUDGE}}" + "".join(f"{name:>{_CELL}}" for name in told), "dim")
-    for opinion in opinions:
-        line = Text(f"  {opinion.judge:<{_JUDGE}}")
-        for name in told:
-            sign = "=" if name in opinion.right else marks.mismatch if name in opinion.wrong else "-"
-            line.append(f"{sign:>{_CELL}}", "bold red" if name in opinion.wrong else "")
-        yield line
-    yield Text(f"  = right   {marks.mismatch} wrong   - says nothing", "dim")
 
 
 def _sentences(report: Report) -> Iterator[str]:
@@ -78,7 +51,7 @@ def _sentences(report: Report) -> Iterator[str]:
     if report.verdict != MATCH:
         wrong = [run.layout for run in report.runs if run.verdict != MATCH]
         right = [run.layout for run in report.runs if run.verdict == MATCH]
-        yield f"wrong in {_cases(wrong)}" + (f"; right in {_cases(right)}" if right else "")
+        yield f"{listed(audit.wrong)} wrong in {_cases(wrong)}" + (f"; right in {_cases(right)}" if right else "")
     else:
         yield f"right in {_cases([run.layout for run in report.runs])}"
     yield f"called with {'; '.join(audit.taken)}"

@@ -111,7 +111,7 @@ def _detailed(report: Report, on: Terminal) -> list[Text]:
     from .layout_survey import render_survey
 
     if report.audit is not None:
-        return render_audit(report, on.columns, utf8=on.utf8)
+        return render_audit(report, on.columns)
     if any(run.tried for run in report.runs):
         return render_survey(report, on.columns, utf8=on.utf8)
     if (view := report.close_up) is not None:

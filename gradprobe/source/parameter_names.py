@@ -12,7 +12,7 @@ SYNONYMS = {
     "q": ("query", "query_states", "query_layer", "xq"),
     "k": ("key", "key_states", "key_layer", "xk"),
     "v": ("value", "value_states", "value_layer", "xv"),
-    "do": ("dout", "d_o", "grad_out", "grad_output", "grad_o"),
+    "do": ("dout", "d_o", "d_out", "grad_out", "grad_output", "grad_o"),
     "o": ("out", "output"),
     "lse": ("m", "softmax_lse", "logsumexp"),
     "scale": ("sm_scale", "softmax_scale"),

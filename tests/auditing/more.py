@@ -39,24 +39,9 @@ def other_units_on_the_way(q, k, v, do):
     return {"dQ": ds @ k, "dK": ds.mT @ q, "dV": p.mT @ do, "dS": ds, "LSE": s.logsumexp(-1) / math.log(2)}
 
 
-def whole_width(q, k, v, grad_out, num_heads, causal=False):
-    B, L, C = q.shape
-    q, k, v, grad = (x.reshape(B, L, num_heads, -1).transpose(1, 2) for x in (q, k, v, grad_out))
-    s = q @ k.mT / math.sqrt(C // num_heads)
-    s = s.masked_fill(torch.ones(L, L).triu(1).bool(), -torch.inf) if causal else s
-    p = s.softmax(-1)
-    dp = grad @ v.mT
-    ds = p * (dp - (dp * p).sum(-1, keepdim=True)) / math.sqrt(C // num_heads)
-    return tuple(x.transpose(1, 2).reshape(B, L, C) for x in (ds @ k, ds.mT @ q, p.mT @ grad))
-
-
-def with_flags(do, q, k, v, o, softmax_lse, sm_scale, causal, use_exp2, M, table=None):
-    s = sm_scale * torch.matmul(q, k.transpose(-2, -1))
-    if causal:
-        s = s.masked_fill(torch.ones(s.shape[-2:]).triu(1).bool(), -torch.inf)
-    p = torch.exp2((s - softmax_lse[..., None]) / math.log(2)) if use_exp2 else torch.exp(s - softmax_lse[..., None])
-    ds = p * (torch.matmul(do, v.transpose(-2, -1)) - (o * do).sum(-1, keepdim=True)) * sm_scale
-    return torch.matmul(ds, k), torch.matmul(ds.transpose(-2, -1), q), torch.matmul(p.transpose(-2, -1), do)
+def by_grad(q, k, v, do):
+    o = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1) @ v
+    return torch.autograd.grad(o, (q, k, v), do)
 
 
 def tiles_without_a_sum(q, k, v, o, do, lse, BLOCK=4):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradprobe.auditing.audit import audit, diagnoses_of, known_of
-from gradprobe.auditing.target import audited_target, on_the_cpu_if_need_be
+from gradprobe.auditing.target import audited_target
 from gradprobe.model.failures import ReferenceFailure, TargetFailure, UsageFailure
 from gradprobe.reference import manual_attention_backward
 from tests.auditing import more, written
@@ -17,7 +17,7 @@ FILE = written.__file__
 
 @sampled("name", written.WRONG, push=["unmasked_again", "no_scale_of_gradients", "keys_and_values_swapped"])
 def test_a_wrong_reference_is_named_by_its_first_wrong_formula_with_its_line(name):
-    made = audit(f"{FILE}:{name}", judges=False)
+    made = audit(f"{FILE}:{name}", seeds=1)
     fault, line = written.WRONG[name]
     first, *others = diagnoses_of(made)
     assert not made.is_right
@@ -28,16 +28,16 @@ def test_a_wrong_reference_is_named_by_its_first_wrong_formula_with_its_line(nam
 
 @sampled("name", written.RIGHT, push=["by_scalar_loops", "rows_before_heads", "with_a_mask"])
 def test_a_right_reference_of_any_style_is_not_refused(name):
-    made = audit(f"{FILE}:{name}", judges=False)
+    made = audit(f"{FILE}:{name}", seeds=1)
     how = made.attempt.how
     assert made.is_right
     assert (how.library, how.shapes, how.mask) == written.RIGHT[name]
     assert diagnoses_of(made) == known_of(made) == ()
 
 
-def test_of_a_variable_that_is_made_twice_the_wrong_line_is_shown_and_what_was_masked_before():
-    first = diagnoses_of(audit(f"{FILE}:unmasked_again", judges=False))[0]
-    assert first.fix.startswith("make it of masked, which is masked in line ")
+def test_of_a_variable_that_is_made_twice_the_wrong_line_is_shown():
+    first = diagnoses_of(audit(f"{FILE}:unmasked_again", seeds=1))[0]
+    assert first.fix == "mask the scores with -inf before the softmax"
     assert first.where[0].code[first.where[0].column :][: first.where[0].length] == "torch.softmax(S, dim=-1)"
 
 
@@ -46,14 +46,7 @@ def test_two_parameters_that_are_used_as_each_other_are_named():
         audited_target(f"{FILE}:keys_and_values_swapped", None)
 
 
-def test_formulas_and_autograd_say_which_gradients_are_wrong_and_of_a_right_one_that_all_are_right():
-    wrong, right = audit(f"{FILE}:without_a_transpose"), audit(f"{FILE}:by_einsum")
-    assert {opinion.wrong for opinion in wrong.opinions} == {("dK",)}
-    assert len(right.opinions) == 2
-    assert all(opinion.right[-3:] == ("dQ", "dK", "dV") and not opinion.wrong for opinion in right.opinions)
-
-
-def test_a_function_that_computes_another_attention_is_said_to_be_right_for_its_own_o():
+def test_what_no_known_mistake_gives_is_said_to_be_unknown():
     def squared(q, k, v, do):
         s = q @ k.mT
         p, dp = s * s, do @ v.mT
@@ -62,12 +55,24 @@ def test_a_function_that_computes_another_attention_is_said_to_be_right_for_its_
     made = audit(squared)
     assert not made.is_right
     assert diagnoses_of(made) == ()
-    assert known_of(made)[-1].startswith("its gradients are right for its own O")
+    assert known_of(made) == ("no known formula gives its O, dQ, dK and dV",)
+
+
+def test_a_tuple_in_another_order_is_right():
+    def backward(q, k, v, do):
+        p = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+        dp = do @ v.mT
+        ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+        return p.mT @ do, ds @ k, ds.mT @ q
+
+    made = audit(backward, seeds=1)
+    assert made.is_right
+    assert made.attempt.how.order == "dV dQ dK"
 
 
 def test_the_code_of_the_functions_is_as_before():
     code = written.unmasked_again.__code__
-    audit(written.unmasked_again, judges=False)
+    audit(written.unmasked_again, seeds=1)
     assert written.unmasked_again.__code__ is code
     assert not any(name.startswith("__gradprobe") for name in vars(written))
 
@@ -76,13 +81,13 @@ def test_what_cannot_be_called_is_refused_with_what_it_raised():
     def raising(q, k, v, do):
         raise KeyError("a table")
 
-    with pytest.raises(TargetFailure, match="KeyError: 'a table'"):
+    with pytest.raises(TargetFailure, match="raised KeyError .*'a table'"):
         audit(raising)
     with pytest.raises(UsageFailure, match="needs a parameter 'table' that gradprobe has no value for"):
         audit(lambda q, k, v, do, table: None)
-    with pytest.raises(TargetFailure, match=r"TypeError: it returned nothing to compare$"):
+    with pytest.raises(TargetFailure, match="returned nothing to compare"):
         audit(lambda q, k, v, do: {})
-    with pytest.raises(TargetFailure, match=r"TypeError: it returned dQ of \[.*, 1\] for \["):
+    with pytest.raises(TargetFailure, match=r"raised TypeError .*: it returned dQ of \[.*, 1\] for \["):
         audit(lambda q, k, v, do: {"dQ": q[..., :1]})
 
 
@@ -105,16 +110,8 @@ def test_a_wrong_reference_is_refused_before_it_judges_with_formula_and_line():
 MORE = more.__file__
 
 
-def test_a_parameter_that_a_local_shadows_is_the_first_line_with_what_it_holds():
-    made = audit(f"{MORE}:o_shadowed", judges=False)
-    first = diagnoses_of(made)[0]
-    assert first.summary == "rowsum(dO * dV) stands for delta"
-    assert first.where[0].code == "o = p.mT @ do"
-    assert first.where[1].code.startswith("ds = p * (do @ v.mT - (do * o)")
-    assert first.evidence[1] == "the parameter o holds dV from line 13 on"
-
-
 ELSE = {
+    "o_shadowed": ("reference/delta/operand", "ds = p * (do @ v.mT - (do * o).sum(-1, keepdim=True)) * scale"),
     "in_float16": ("reference/precision", "q, k, v, do = q.half(), k.half()"),
     "scale_ignored": ("reference/scale/ignored", "s = q @ k.mT * scale"),
     "scale_ignored_at_the_end": ("reference/scale/ignored", "dq = ds @ k / q.shape[-1] ** 0.5"),
@@ -128,66 +125,24 @@ ELSE = {
 @sampled("name", ELSE, push=["in_float16"])
 def test_what_else_people_write_is_named_with_its_line(name):
     fault, line = ELSE[name]
-    first = diagnoses_of(audit(f"{MORE}:{name}", judges=False))[0]
+    first = diagnoses_of(audit(f"{MORE}:{name}", seeds=1))[0]
     assert (first.fault, first.where[0].code[: len(line)]) == (fault, line)
 
 
 def test_the_delta_of_lazy_attention_is_due_by_its_own_formula():
-    first = diagnoses_of(audit(f"{MORE}:lazy_with_delta_of_o", judges=False))[0]
+    first = diagnoses_of(audit(f"{MORE}:lazy_with_delta_of_o", seeds=1))[0]
     assert first.evidence[0] == "due: delta = rowsum(P * dP)"
 
 
 CONVENTIONS = {
     "other_units_on_the_way": "torch tensors of [B, H, L, D]",
-    "whole_width": "torch tensors of [B, L, H*D]",
-    "with_flags": "use_exp2=None, M=None, whose meaning is not known",
+    "by_grad": "torch tensors of [B, H, L, D]",
 }
 
 
 @sampled("name", CONVENTIONS, push=1)
 def test_a_convention_is_told_and_no_mistake(name):
     told = CONVENTIONS[name]
-    made = audit(f"{MORE}:{name}", judges=False)
+    made = audit(f"{MORE}:{name}", seeds=1)
     assert made.is_right
     assert any(words.startswith(told) for words in made.taken)
-
-
-def test_a_backward_that_somebody_wrote_is_no_judge_by_autograd():
-    class Halved(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, q):
-            return q
-
-        @staticmethod
-        def backward(ctx, grad):
-            return grad / 2
-
-    def attention(q, k, v):
-        return torch.softmax(Halved.apply(q) @ k.mT * q.shape[-1] ** -0.5, -1) @ v
-
-    made = audit(attention)
-    assert not made.is_right
-    assert not any(opinion.judge.startswith("autograd") for opinion in made.opinions)
-
-
-def test_a_reference_that_makes_tensors_on_the_cpu_is_run_there():
-    calls = []
-
-    def reference(Q, scale):
-        calls.append(Q.device)
-        if len(calls) == 1:
-            raise RuntimeError(
-                "expected self and mask to be on the same device, but got mask on cpu and self on cuda:0"
-            )
-        return {"dQ": scale * Q}
-
-    came = on_the_cpu_if_need_be(reference)(Q=torch.ones(2), scale=3.0)
-    assert (came["dQ"].tolist(), len(calls)) == ([3.0, 3.0], 2)
-
-
-def test_any_other_error_of_a_reference_is_its_own():
-    def reference(q):
-        raise RuntimeError("The size of tensor a (3) must match")
-
-    with pytest.raises(RuntimeError, match="size of tensor"):
-        on_the_cpu_if_need_be(reference)(q=torch.ones(2))

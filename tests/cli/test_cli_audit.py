@@ -9,7 +9,7 @@ from tests.auditing import written
 from tests.cli.command import SMALL, run
 
 
-def test_a_wrong_reference_exits_with_1_and_its_formula_its_line_and_every_judge(folder):
+def test_a_wrong_reference_exits_with_1_and_its_formula_and_its_line(folder):
     shutil.copy(written.__file__, folder / "mine.py")
     ran = run("audit mine.py:unmasked_again --json kept.json")
     lines = ran.out.splitlines()
@@ -18,9 +18,7 @@ def test_a_wrong_reference_exits_with_1_and_its_formula_its_line_and_every_judge
     assert lines[1].startswith("FIRST MISMATCH ") or lines[2].startswith("FIRST MISMATCH ")
     at = lines.index("      P = torch.softmax(S, dim=-1)")
     assert lines[at + 1].strip() == "^" * len("torch.softmax(S, dim=-1)")
-    judges = [line for line in lines if line.startswith(("  the built-in", "  autograd of"))]
-    assert [line.split()[-4:] for line in judges][0] == ["=", "✗", "✗", "✗"]
-    assert len(judges) == 2
+    assert "  dQ, dK and dV wrong in causal (seeds 0, 1, 2); right in not causal (seeds 0, 1, 2)" in lines
     assert all(len(line) <= 100 for line in lines)
 
     report = report_from(json.loads((folder / "kept.json").read_text()))
