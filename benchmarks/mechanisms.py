@@ -59,10 +59,6 @@ def _behaviour(name: str) -> Mechanism:
     return Mechanism(f"behaviour/{name}", "diagnosis/behaviour", functions=(name,))
 
 
-def _row(name: str, file: str = "all_rows", *functions: str) -> Mechanism:
-    return Mechanism(f"edits/{name}", f"source/rewrites/{file}", functions=functions)
-
-
 _INTERPRETER = "frontends/triton/interpreter"
 _MEMORY = f"{_INTERPRETER}/memory"
 MECHANISMS: tuple[Mechanism, ...] = (
@@ -110,25 +106,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
             "__init__", "address_rows", "all_rows", "alike", "candidates", "mask_rows", "patterns",
             "spots", "value_rows",
         )),
-    )),
-    Mechanism("edits/unlike-its-sibling", "source/rewrites/all_rows", ("source/rewrites/siblings",)),
-    _row("another-stride", "address_rows", "another_name", "stride_passed"),
-    _row("other-tensors-strides", "address_rows", "owner_meant"),
-    _row("own-strides-swapped", "address_rows", "own_strides_swapped"),
-    _row("term-dropped", "address_rows", "term_missing"),
-    _row("blocks-mixed-up", "address_rows", "blocks_mixed_up"),
-    _row("operand-dropped", "mask_rows", "condition_added"),
-    _row("guard-dropped", "mask_rows", "guard_added"),
-    _row("mask-dropped", "mask_rows", "mask_put_on"),
-    _row("statement-misplaced", "value_rows", "order_changed", "moved_out"),
-    _row("pointer-left-behind", "value_rows", "pointer_advanced"),
-    _row("factor-dropped", "value_rows", "factor_added", "factor_of_sibling"),
-    _row("subtrahend-changed", "value_rows", "delta_taken", "axis_given"),
-    _row("constant-changed", "value_rows", "constant_changed"),
-    *map(_row, (
-        "divisions-mixed-up", "bound-off-by-one", "padding-changed", "range-cut", "last-tile-lost",
-        "zeros-not-written", "factor-misplaced", "sign-changed", "part-put-on", "other-base", "transpose-dropped",
-        "atomic-stored", "sum-overwritten",
     )),
     Mechanism("halved", "processes/forks", functions=("halved",), is_speculation=True),
     Mechanism("plans", f"{_INTERPRETER}/plans", (f"{_INTERPRETER}/plans",), is_speculation=True),

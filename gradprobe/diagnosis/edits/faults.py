@@ -13,14 +13,13 @@ from ...model.report import Diagnosis
 from ...probing.experiment import Experiment
 from ...source.kernel_file import KernelFile
 from ...source.rewrites.candidates import Fault
-from ...source.rewrites.spots import GridRole
 from ..explainers.suspect import LOOP
 
 # The kinds of faults that say of a tensor that it is read or stored otherwise, and how the field abbreviates axes.
 _OF_TENSORS = ("stride", "index", "layout", "load", "store", "wrap")
 _AXES = {"batch": "b", "head": "h", "dim": "d"}
-# Those of how many programs there are, and those that may be.
-_GRIDS = {"race": GridRole.FIRST, "unwritten": GridRole.NEAR, "pairs": GridRole.NEAR}
+# Those that may be of how many programs there are.
+_OF_GRIDS = ("race", "unwritten", "pairs")
 # Those of what a loop leaves out.
 _OF_RANGES = ("tile", "pairs")
 # Files of these packages are nobody's to edit.
@@ -56,7 +55,7 @@ def _of_diagnosis(diagnosis: Diagnosis, at: int, read: Read) -> Iterator[FileFau
     is_turned = of == "sign" or diagnosis.fix.startswith("negate ")
     has_range = kind in _OF_RANGES and any(where.note == LOOP for where in diagnosis.where)
     for where in diagnosis.where:
-        is_summed, grid = has_range and where.note != LOOP, _GRIDS.get(kind, GridRole.FAR)
+        is_summed, grid = has_range and where.note != LOOP, kind in _OF_GRIDS
         by_file.setdefault(where.file, []).append(Fault(where.line, grid, of, is_turned, is_summed))
     for name, faults in by_file.items():
         file = read(name)

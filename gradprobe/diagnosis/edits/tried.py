@@ -13,7 +13,7 @@ from msgspec import structs
 
 from ...frontends.triton import interpreting
 from ...model.allowance import Allowance
-from ...model.mechanisms import door, spoken
+from ...model.mechanisms import door
 from ...model.number import listed, plural
 from ...model.report import Diagnosis, TriedEdit, Where, causes_among
 from ...numerics.evidence import LayoutRun
@@ -54,8 +54,6 @@ def with_edits(experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reaso
         if not (faults and search.wrong):
             return reasons
         found = search.run(faults)
-    told = {edit for passed in found.passed for edit in passed.candidate.edits}
-    spoken(lambda thing: thing[0] == "edits" and told.issuperset(thing[1]))
     late = f"stopped after {allowance.seconds:.0f} s, when {plural(found.tried, 'edit')} had been tried"
     known = (*reasons.known, *([late] if found.is_late else []))
     seconds = round(time.monotonic() - start, 1)

@@ -6,24 +6,11 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from itertools import groupby
 
-from ..kernel_file import (
-    Change,
-    KernelFile,
-    arguments_of,
-    by_parameter,
-    called,
-    calls_in,
-    calls_of,
-    inside,
-    names_in,
-    parameters,
-)
-from ..text import Edit
+from ..kernel_file import Change, KernelFile, by_parameter, called, calls_in, calls_of, inside, names_in, parameters
 from ..triton_source import bound_in, targets_of
 from .alike import LIKE_Q, belongs, core, others_of, stride_of
-from .spots import Edits, Spot, Undone, names_read, place_of
+from .spots import Spot, Undone, names_read, place_of
 
 # How much later each further name is tried in the place of one, so that they leave room to what other rows say; how
 # much later another tensor is asked for its dtype; and a tile for a pointer, or the reverse, which would not run.
@@ -44,8 +31,8 @@ def _uses(kernel: ast.FunctionDef) -> list[ast.Name]:
     return sorted(uses, key=place_of)
 
 
-def _in_place_of(file: KernelFile, fault: str, other: Callable[[ast.FunctionDef, str], str | None]) -> Iterator[Change]:
-    """Another name at each use of one."""
+def _in_place_of(file: KernelFile, fault: str, other: Callable[[ast.FunctionDef, str], str]) -> Iterator[Change]:
+    """Another name at each use of one, where there is one."""
     for kernel in file.kernels:
         for use in _uses(kernel):
             name = other(kernel, use.id)
@@ -57,11 +44,11 @@ def _in_place_of(file: KernelFile, fault: str, other: Callable[[ast.FunctionDef,
 def another_stride(file: KernelFile) -> Iterator[Change]:
     """`h * stride_qh` for `h * stride_doh`: at each use the stride of the first other tensor with that axis."""
 
-    def other(kernel: ast.FunctionDef, name: str) -> str | None:
+    def other(kernel: ast.FunctionDef, name: str) -> str:
         known = _strides(kernel)
         tensor, axis = known.get(name, ("", ""))
         others = (each for each, (of, its) in known.items() if tensor and of not in ("", tensor) and its == axis)
-        return next(others, None)
+        return next(others, "")
 
     return _in_place_of(file, "S1", other)
 
@@ -69,10 +56,10 @@ def another_stride(file: KernelFile) -> Iterator[Change]:
 def blocks_mixed_up(file: KernelFile) -> Iterator[Change]:
     """BLOCK_N for BLOCK_M, BLOCK_SIZE_M1 for BLOCK_SIZE_N1, where they are counted with and not part of a shape."""
 
-    def other(kernel: ast.FunctionDef, name: str) -> str | None:
+    def other(kernel: ast.FunctionDef, name: str) -> str:
         match = re.fullmatch(r"(BLOCK_?(?:SIZE_?)?)([MN])(\d?)", name)
         name = f"{match[1]}{'N' if match[2] == 'M' else 'M'}{match[3]}" if match else ""
-        return name if name in parameters(kernel) else None
+        return name if name in parameters(kernel) else ""
 
     return _in_place_of(file, "M2", other)
 
@@ -80,11 +67,11 @@ def blocks_mixed_up(file: KernelFile) -> Iterator[Change]:
 def own_strides_swapped(file: KernelFile) -> Iterator[Change]:
     """A tensor's own strides in each other's place: the first two of a line."""
     for kernel in file.kernels:
-        known = _strides(kernel)
-        uses = [use for use in _uses(kernel) if use.id in known]
-        uses.sort(key=lambda use: (use.lineno, known[use.id][0]))
-        for _, several in groupby(uses, key=lambda use: (use.lineno, known[use.id][0])):
-            first, *rest = several
+        known, lines = _strides(kernel), dict[tuple[int, str], list[ast.Name]]()
+        for use in _uses(kernel):
+            if use.id in known:
+                lines.setdefault((use.lineno, known[use.id][0]), []).append(use)
+        for _, (first, *rest) in sorted(lines.items(), key=lambda each: each[0]):
             second = next((use for use in rest if use.id != first.id), None)
             if second is not None:
                 yield Change("S3", first, (file.replaced(first, second.id), file.replaced(second, first.id)))
@@ -99,50 +86,9 @@ def another_name(at: Spot) -> Undone:
             continue
         is_dtype = isinstance(above, ast.Attribute) and above.attr in ("dtype", "type", "device")
         late = 1.0 + _SAME_DTYPE * is_dtype
-        for number, (unlike, other) in enumerate(others_of(node.id, at.scope, at.reads)):
+        for number, (unlikely, other) in enumerate(others_of(node.id, at.scope, at.reads)):
             is_other_kind = at.is_on_device and (node.id in own) != (other in own)
-            yield at.put(late + unlike + _OTHER_KIND * is_other_kind + _NEXT * number, node, other)
-
-
-def stride_passed(at: Spot) -> Undone:
-    """`h * stride_doh` for `h * stride_qh` where nothing is called so yet: with the parameter, and do.stride(1)."""
-    known = _strides(at.function) if at.is_on_device else {}
-    here = {known[name][0] for name in at.reads if name in known}
-    for node in at.names:
-        tensor, axis = stride_of(node.id) or ("", "")
-        for anchor, own in known.items():
-            # As the field writes it there: stride_dob -> stride_doh.
-            name = re.sub(f"{re.escape(own[1])}$", axis, anchor)
-            is_new = name not in known and stride_of(name) == (own[0], axis)
-            if axis and own[0] not in ("", tensor) and own[0] in here and is_new:
-                passed = _passed_besides(at.file, at.function, anchor, node.id, name)
-                if passed:
-                    yield 1.3, (at.file.replaced(node, name), *passed)
-
-
-def _passed_besides(file: KernelFile, kernel: ast.FunctionDef, anchor: str, foreign: str, name: str) -> Edits:
-    """A parameter and what every launch passes for it, beside another one's; none where one does not tell."""
-    of_parameter = next(each for each in (*kernel.args.args, *kernel.args.kwonlyargs) if each.arg == anchor)
-    edits = [_behind(file, of_parameter, name)]
-    for call in calls_of(file, kernel.name):
-        given = arguments_of(call, kernel)
-        owner, axis = (_asked(file, given.get(each)) for each in (anchor, foreign))
-        if not owner or not axis:
-            return ()
-        word = f"{name}=" if isinstance(given[anchor], ast.keyword) else ""
-        edits.append(_behind(file, given[anchor], f"{word}{owner[1]}({axis[2]})"))
-    return tuple(edits) if edits[1:] else ()
-
-
-def _asked(file: KernelFile, argument: ast.expr | ast.keyword | None) -> re.Match[str] | None:
-    """`do.stride` and 1 of an argument `do.stride(1)`."""
-    value = argument.value if isinstance(argument, ast.keyword) else argument
-    return re.fullmatch(r"(.*\.stride)\((-?\d)\)", file.text_of(value)) if value is not None else None
-
-
-def _behind(file: KernelFile, node: ast.AST, text: str) -> Edit:
-    end = file.span(node)[1]
-    return Edit(end, end, f", {text}")
+            yield at.put(late + unlikely + _OTHER_KIND * is_other_kind + _NEXT * number, node, other)
 
 
 def other_tensors_strides(file: KernelFile) -> Iterator[Change]:
@@ -165,31 +111,13 @@ def _owner(node: ast.AST) -> ast.Name | None:
 
 
 def owner_meant(at: Spot) -> Undone:
-    """Strides of the tensor that the launch's parameters are called after, or of what is passed, made of that tensor.
-
-    `do.stride(1)`, `*do.stride()` where the parameter of that place is called stride_doh; and `scaled.stride(i)` for
-    each `k.stride(i)` of a launch that passes what was made of k, and not k itself.
-    """
+    """`do.stride(1)` for `q.stride(1)` where the parameter of that place is called stride_doh."""
     for kernel in at.file.kernels if not at.is_on_device else ():
         for call in calls_of(at.file, kernel.name):
-            given = list(by_parameter(call, parameters(kernel)))
-            passed = [value.id for _, value in given if isinstance(value, ast.Name)]
-            owners = [(name, owner) for name, value in given if (owner := _owner(value))]
-            for name, owner in owners:
-                tensor = core((stride_of(name) or ("",))[0])
-                if owner in at.nodes and tensor not in ("", core(owner.id)):
+            for name, value in by_parameter(call, parameters(kernel)):
+                owner, tensor = _owner(value), core((stride_of(name) or ("",))[0])
+                if owner in at.nodes and owner is not None and tensor not in ("", core(owner.id)):
                     yield from (at.put(-1.0, owner, other) for other in at.scope if core(other) == tensor)
-                for other in passed if owner in at.nodes and owner.id not in passed else ():
-                    if owner.id in made_of(at.function, other):
-                        alike = [each for _, each in owners if each.id == owner.id]
-                        yield -1.0, tuple(at.file.replaced(each, other) for each in alike)
-
-
-@lru_cache(maxsize=256)
-def made_of(function: ast.FunctionDef, name: str) -> set[str]:
-    """The names in what a function assigns to one."""
-    values = [node.value for node in inside(function, ast.Assign) if name in bound_in([node])]
-    return set().union(*map(names_in, values)) - {name}
 
 
 def is_scalar_term(file: KernelFile, node: ast.AST, holes: dict[str, ast.AST]) -> bool:
@@ -218,36 +146,36 @@ def _vectors_of(kernel: ast.FunctionDef) -> set[str]:
 
 def term_missing(at: Spot) -> Undone:
     """`b * stride_qb + h * stride_qh` for `b * stride_qb`: the index with which others of that axis are multiplied."""
-    beside = {*at.reads, *at.targets}
-    terms = list[tuple[float, str]]()
+    if not at.is_on_device:
+        return
+    terms = list(_terms(at))
+    for node in _sums(at) if terms else ():
+        template = "_term" if isinstance(node, ast.Constant) else "_it + _term"
+        yield from (at.put(rank, node, template, _term=term) for rank, term in terms)
+
+
+def _terms(at: Spot) -> Iterator[tuple[float, str]]:
+    """(rank, term) of what an offset here may lack; first an index and a stride that nothing reads."""
+    beside, made = {*at.reads, *at.targets}, set(bound_in(at.function.body))
+    unread = [name for name in at.scope if name in at.unread and name not in beside]
     for name, (_, axis) in _strides(at.function).items():
         if name not in beside and belongs(name, beside):
-            likely = 0.3 if name in at.unread else 1.8
             indices = [index for index in _indices(at.file, axis) if index in at.scope and index not in beside]
-            terms += [(likely, f"{index} * {name}") for index in indices]
-    # An index and a stride that nothing reads stood together.
-    left = [name for name in at.scope if name in at.unread and name not in beside]
-    made = set(bound_in(at.function.body))
-    for stride in filter(stride_of, left):
-        terms += [(0.2, f"{name} * {stride}") for name in left if name in made and name != stride]
-    for node in _sums(at) if at.is_on_device and terms else ():
-        is_nothing = isinstance(node, ast.Constant)
-        for rank, term in terms:
-            yield at.put(rank, node, "_term" if is_nothing else "_it + _term", _term=term)
+            yield from ((0.3 if name in at.unread else 1.8, f"{index} * {name}") for index in indices)
+    for stride in filter(stride_of, unread):
+        yield from ((0.2, f"{name} * {stride}") for name in unread if name in made and name != stride)
 
 
 @lru_cache(maxsize=256)
 def _indices(file: KernelFile, axis: str) -> list[str]:
     """The indices that stand before strides of an axis, the two most frequent."""
-    found = list[str]()
+    found = dict[str, int]()
     for node in file.inside_kernels(ast.BinOp):
-        match node:
-            case ast.BinOp(
-                ast.Name(index) | ast.Call(ast.Attribute(ast.Name(index), "to")), ast.Mult(), ast.Name(stride)
-            ):
-                parts = stride_of(stride)
-                found += [index] if parts is not None and parts[1] == axis else []
-    return sorted(set(found), key=lambda index: (-found.count(index), index))[:2]
+        match node.left, node.right:
+            case ((ast.Name(index) | ast.Call(ast.Attribute(ast.Name(index), "to"))), ast.Name(stride)):
+                if isinstance(node.op, ast.Mult) and (stride_of(stride) or ("", ""))[1] == axis:
+                    found[index] = found.get(index, 0) + 1
+    return sorted(found, key=lambda index: (-found[index], index))[:2]
 
 
 def _sums(at: Spot) -> Iterator[ast.expr]:
@@ -258,10 +186,9 @@ def _sums(at: Spot) -> Iterator[ast.expr]:
     if value is not None and (is_pointer or is_nothing):
         yield value
     for node in at.nodes:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
-            is_part = isinstance(next(at.file.above(node), None), ast.BinOp)
-            if not is_part and has_strides(node):
-                yield node
+        is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult))
+        if is_sum and has_strides(node) and not isinstance(next(at.file.above(node), None), ast.BinOp):
+            yield node  # type: ignore[misc]
 
 
 def has_strides(node: ast.AST) -> bool:

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ...model.mechanisms import gathered
 from ..kernel_file import Change, KernelFile
 from . import address_rows as address
 from . import mask_rows as mask
 from . import value_rows as value
-from .patterns import Swap, applied, is_infinite, plants, rules
-from .siblings import of_siblings
+from .alike import of_siblings
+from .patterns import Swap, applied, swaps
 from .spots import Edits, Ranked, Spot, Undone
 
 Planting = Swap | Callable[[KernelFile], Iterator[Change]]
@@ -43,9 +42,8 @@ class Row:
     def says_of(self, file: KernelFile, edits: Edits) -> str:
         """What is wrong where an edit helps."""
         first = edits[0]
-        texts = (" ".join(text.split()) for text in (file.text[first.start : first.end], first.text))
-        old, new = (text or "nothing" for text in texts)
-        return self.says.format(old=old, new=new)
+        old, new = (" ".join(text.split()) for text in (file.text[first.start : first.end], first.text))
+        return self.says.format(old=old or "nothing", new=new or "nothing")
 
     def changes(self, file: KernelFile) -> Iterator[Change]:
         """Every change of a file that makes it, each once."""
@@ -68,10 +66,8 @@ class Row:
     def edits(self, spot: Spot) -> Iterator[Ranked]:
         """The edits of a spot that may undo it."""
         several = tuple(rule for rule in self.undoes if isinstance(rule, Swap))
-        is_strided = spot.is_on_device and address.has_strides(spot.statement)
         for rule, _, _, edit in applied(spot.file, spot.nodes, several):
-            rank = rule.rank if spot.is_on_device or rule.of_host is None else rule.of_host
-            yield rank if rule.strided is None or not is_strided else rule.strided, (edit,)
+            yield rule.rank, (edit,)
         for source in self.undoes:
             yield from source(spot) if not isinstance(source, Swap) else ()
         if self.again is not None:
@@ -92,13 +88,9 @@ def _planted(row: Row, file: KernelFile) -> dict[object, list[Edits]]:
 
 @lru_cache(maxsize=1024)  # the values of several lines come the same ways
 def undone(spot: Spot) -> list[tuple[float, Edits, Row]]:
-    """(rank, edits, row) of all edits of one spot."""
-    found = []
-    for row in ROWS:
-        if spot.is_on_device or row.of_hosts:
-            edits = gathered(f"edits/{row.name}", row.edits, spot, credit=lambda each: ("edits", each[1]))
-            found += [(rank, each, row) for rank, each in edits]
-    # What a sibling has says less of an edit than another row that gives the same.
+    """(rank, edits, row) of all edits of one spot; the last row that gives an edit says what it is."""
+    rows = [row for row in ROWS if spot.is_on_device or row.of_hosts]
+    found = [(rank, edits, row) for row in rows for rank, edits in row.edits(spot)]
     of = {edits: row for _, edits, row in found}
     return [(rank, edits, of[edits]) for rank, edits, _ in found]
 
@@ -111,41 +103,43 @@ def _is_assigned(file: KernelFile, node: ast.AST, holes: object) -> bool:
     return isinstance(next(file.above(node)), (ast.Assign, ast.AugAssign))
 
 
-def _are_counts(file: KernelFile, node: ast.AST, holes: dict[str, ast.AST]) -> bool:
-    """Whether whole numbers are compared."""
-    sides = holes["_a"], holes["_b"]
-    is_float = any(isinstance(side, ast.Constant) and isinstance(side.value, float) for side in sides)
-    return not is_float and not any(map(is_infinite, sides))
+def _is_no_address(file: KernelFile, node: ast.AST, holes: object) -> bool:
+    return not address.has_strides(file.statement(node))
 
 
 # Each comparison with the one that differs in the bound itself, and the one that looks the other way.
 _SIGNS = ((">=", ">", "<="), (">", ">=", "<"), ("<=", "<", ">="), ("<", "<=", ">"))
-_BOUNDS = tuple(Swap(f"_a {old} _b", f"_a {new} _b", when=_are_counts) for old, new, _ in _SIGNS)
+_BOUNDS = tuple(Swap(f"_a {old} _b", f"_a {new} _b", when=value.are_counts) for old, new, _ in _SIGNS)
 _TURNED = tuple(
     Swap(f"_a {old} _b", text, rank)
     for old, _, new in _SIGNS
     for rank, text in ((2.0, f"_a {new} _b"), (2.5, f"_a {old} _b + 1"), (2.5, f"_a {old} _b - 1"))
 )
-_OTHER_SIGN = tuple(
-    rule
-    for old, new, rank in (("+", "-", 0.9), ("-", "+", 0.9), ("*", "/", 2.0), ("/", "*", 2.0))
-    for rule in (
-        Swap(f"_a {old} _b", f"_a {new} _b", rank, strided=2.0),
-        Swap(f"_a {old}= _b", f"_a {new}= _b", 1.2),
-    )
-)
+# A factor of both sides of a difference, or of one.
 _FACTORS = tuple(
     Swap(old.replace("-", sign), new.replace("-", sign), rank)
     for sign in "-+"
     for rank, old, new in (
         (1.4, "(_a - _b) * _c", "_a * _c - _b"), (1.5, "(_a - _b) * _c", "_a - _b * _c"),
-        (1.4, "_c * (_a - _b)", "_a * _c - _b"), (1.5, "_c * (_a - _b)", "_a - _b * _c"),
         (1.5, "_a * _c - _b", "(_a - _b) * _c"), (1.5, "_a - _b * _c", "(_a - _b) * _c"),
     )
 )  # fmt: skip
+_OTHER_SIGN = (
+    Swap("_a + _b", "_a - _b", 0.9, when=_is_no_address), Swap("_a - _b", "_a + _b", 0.9, when=_is_no_address),
+    *swaps((1.2, "_a += _b", "_a -= _b"), (1.2, "_a -= _b", "_a += _b"), (2.0, "_a * _b", "_a / _b"),
+           (2.0, "_a / _b", "_a * _b"), (1.2, "_a *= _b", "_a /= _b"), (1.2, "_a /= _b", "_a *= _b")),
+)  # fmt: skip
+# A part of what stands there.
+_PARTS = swaps(
+    (0.5, "CLAMP(_a, _b)", "_a"), (0.5, "CLAMP(_a, _b)", "_b"), (1.0, "_a @ _number", "_a"), (1.4, "_a @ _scale", "_a"),
+    (1.9, "_a @ _b", "_a"), (1.9, "_a + _b", "_b"), (1.9, "_a * _b", "_b"), (1.9, "_a & _b", "_b"),
+    (1.9, "_a | _b", "_b"), (2.0, "-_a", "_a"), (2.0, "~_a", "_a"), (1.0, "_a.to(*_)", "_a"),
+    (-0.3, "_a.to(*_).to(*_)", "_a"), (1.5, "where(_t, _a, _b)", "_a"),
+    (2.0, "where(_t, _a, _b)", "tl.where(_t, _b, _a)"),
+)  # fmt: skip
 # The ends of a loop a step further or nearer, or without what is added to them; where that is a step, at once.
 _ENDS = tuple(
-    Swap(f"RANGE({pattern}{more})", text.replace("_c", step), rank, place=place)
+    Swap(f"RANGE({pattern}{more})", text.replace("_c", step), rank, place)
     for step, more in (("1", ""), ("_c", ", _c"))
     for rank, pattern, place, text in (
         (1.0, "_a, _b", "_a", "0"), (1.5, "_a, _b", "_a", "_a + _c"), (1.5, "_a, _b", "_a", "_a - _c"),
@@ -156,9 +150,10 @@ _ENDS = tuple(
 )  # fmt: skip
 
 ROWS: tuple[Row, ...] = (
-    Row("unlike-its-sibling", "its sibling has {new} for {old}", undoes=(of_siblings,)),
+    Row("other-text", "{old} stands for {new}", undoes=(
+        of_siblings, *_FACTORS, *_OTHER_SIGN, value.moved, value.moved_out, value.pointer_advanced)),
     Row("another-stride", "{old} stands in the place of {new}", "S1", (address.another_stride,),
-        (address.another_name, address.stride_passed), again=1.0, of_hosts=True),
+        (address.another_name,), again=1.0, of_hosts=True),
     Row("other-tensors-strides", "the strides of {old} are passed for those of {new}", "S1",
         (address.other_tensors_strides,), (address.owner_meant,), again=1.0, of_hosts=True),
     Row("own-strides-swapped", "two strides of one tensor stand in each other's place", "S3",
@@ -167,7 +162,7 @@ ROWS: tuple[Row, ...] = (
         Swap("_a + _term", "_a", when=address.is_scalar_term), Swap("_term + _a", "_a", when=address.is_scalar_term),
         Swap("_a += _term", "_a += 0", when=address.is_scalar_term)), (address.term_missing,)),
     Row("divisions-mixed-up", "an index is taken apart by {old} and not by {new}", "S3",
-        plants(("_a // _index", "_a % _index"), ("_a % _index", "_a // _index")), again=0.7),
+        swaps((0.0, "_a // _index", "_a % _index"), (0.0, "_a % _index", "_a // _index")), again=0.7),
     Row("wide-offset-dropped", "an offset of 32 bits overflows", "I64",
         (Swap("_a.to(tl.int64, *_)", "_a"), address.wide_parameter_dropped)),
     Row("bound-off-by-one", "a bound is off: {old} for {new}", "", _BOUNDS, _TURNED, again=0.7),
@@ -186,47 +181,33 @@ ROWS: tuple[Row, ...] = (
         Swap("RANGE(_a, _b, _c)", "_b // _c * _c", place="_b", fault="M3"),
         Swap("RANGE(_zero, _b, _c)", "_c", place="_zero"),
         Swap("RANGE(_other, _b, _c)", "_other + _c", place="_other")),
-        (*rules((0.0, "_a // _b * _b", "_a"), (0.5, "_a // _b * _c", "_a")), *_ENDS), of_hosts=True),
+        (*swaps((0.0, "_a // _b * _b", "_a"), (0.5, "_a // _b * _c", "_a")), *_ENDS), of_hosts=True),
     Row("last-tile-lost", "tiles are counted in whole ones, or as many as are begun", "M3",
-        plants(("cdiv(_a, _b)", "_a // _b")), (
-        Swap("cdiv(_a, _b)", "_a // _b", 0.8, of_host=0.3),
-        Swap("(_a + _b - 1) // _b", "_a // _b", 0.8, of_host=0.3),
-        Swap("_a // _b", "triton.cdiv(_a, _b)", 0.8, of_host=0.3)), of_hosts=True, planted_in="functions"),
+        swaps((0.0, "cdiv(_a, _b)", "_a // _b")), swaps(
+        (0.4, "cdiv(_a, _b)", "_a // _b"), (0.4, "(_a + _b - 1) // _b", "_a // _b"),
+        (0.4, "_a // _b", "triton.cdiv(_a, _b)")), of_hosts=True, planted_in="functions"),
     Row("blocks-mixed-up", "{old} stands in the place of {new}", "M2", (address.blocks_mixed_up,), again=1.0),
-    Row("zeros-not-written", "memory that nobody wrote is added to", "N2", plants(
-        ("zeros(*_)", ".empty"), ("new_zeros(*_)", ".new_empty"), ("zeros_like(*_)", ".empty_like")), rules(
-        (0.5, "empty(*_)", ".zeros"), (0.5, "new_empty(*_)", ".new_zeros"), (0.5, "empty_like(*_)", ".zeros_like")),
-        of_hosts=True, planted_in="hosts"),
-    Row("statement-misplaced", "a statement stands in the wrong place", "", (),
-        (value.order_changed, value.moved_out), of_hosts=True),
-    Row("pointer-left-behind", "a pointer is not moved on as others are", "", (), (value.pointer_advanced,)),
+    Row("zeros-not-written", "memory that nobody wrote is added to", "N2", swaps(
+        (0.0, "zeros(*_)", ".empty"), (0.0, "new_zeros(*_)", ".new_empty"), (0.0, "zeros_like(*_)", ".empty_like")),
+        swaps((0.5, "empty(*_)", ".zeros"), (0.5, "new_empty(*_)", ".new_zeros"),
+              (0.5, "empty_like(*_)", ".zeros_like")), of_hosts=True, planted_in="hosts"),
     Row("factor-dropped", "a factor is missing", "A",
-        plants(("_a * _scale", "_a"), ("_scale * _a", "_a"), ("_a *= _b", "_a *= 1.0")),
+        swaps((0.0, "_a * _scale", "_a"), (0.0, "_scale * _a", "_a"), (0.0, "_a *= _b", "_a *= 1.0")),
         (value.factor_added, value.factor_of_sibling)),
-    Row("factor-misplaced", "a factor is of one side of a difference and not of both, or the reverse",
-        undoes=_FACTORS),
     Row("subtrahend-changed", "a row is not subtracted, or along the wrong axis", "A",
-        plants(("_a - _delta", "_a"), ("_a - _delta", "_a + _delta")), (value.delta_taken, value.axis_given)),
-    Row("sign-changed", "{old} stands for {new}", undoes=_OTHER_SIGN),
-    Row("constant-changed", "{old} stands for {new}", undoes=(value.constant_changed,), of_hosts=True),
-    Row("part-put-on", "{old} stands where {new} is meant", "", (), (
-        # A host clamps a size, once or twice; a kernel has them everywhere.
-        Swap("CLAMP(_a, _b)", "_a", 1.0, of_host=0.1), Swap("CLAMP(_a, _b)", "_b", 1.0, of_host=0.1), *rules(
-        (1.0, "_a @ _number", "_a"), (1.4, "_a @ _scale", "_a"), (1.9, "_a @ _b", "_a"), (1.9, "_a + _b", "_b"),
-        (1.9, "_a * _b", "_b"), (1.9, "_a & _b", "_b"), (1.9, "_a | _b", "_b"), (2.0, "-_a", "_a"), (2.0, "~_a", "_a"),
-        (1.0, "_a.to(*_)", "_a"), (-0.3, "_a.to(*_).to(*_)", "_a"), (1.5, "where(_t, _a, _b)", "_a"),
-        (2.0, "where(_t, _a, _b)", "tl.where(_t, _b, _a)"))), of_hosts=True),
-    Row("other-base", "{old} stands for {new}: the other base", "A", plants(
-        ("exp(*_)", ".exp2"), ("exp2(*_)", ".exp"), ("log(*_)", ".log2"), ("log2(*_)", ".log")), again=0.7),
+        swaps((0.0, "_a - _delta", "_a"), (0.0, "_a - _delta", "_a + _delta")), (value.delta_taken, value.axis_given)),
+    Row("other-part", "{old} stands for {new}", undoes=(value.constant_changed, *_PARTS), of_hosts=True),
+    Row("other-base", "{old} stands for {new}: the other base", "A", swaps(
+        (0.0, "exp(*_)", ".exp2"), (0.0, "exp2(*_)", ".exp"), (0.0, "log(*_)", ".log2"), (0.0, "log2(*_)", ".log")),
+        again=0.7),
     Row("transpose-dropped", "a product takes {old} and not {new}", "A",
-        plants(("trans(_a, *_)", "_a"), ("_a.trans()", "_a"), ("_a.T", "_a")), (
-        Swap("dot(_a, *_)", "tl.trans(_a)", 1.2, place="_a"),
-        Swap("dot(_a, _b, *_)", "tl.trans(_b)", 1.2, place="_b")), again=2.0),
+        swaps((0.0, "trans(_a, *_)", "_a"), (0.0, "_a.trans()", "_a"), (0.0, "_a.T", "_a")), (
+        Swap("dot(_a, *_)", "tl.trans(_a)", 1.2, "_a"), Swap("dot(_a, _b, *_)", "tl.trans(_b)", 1.2, "_b")), again=2.0),
     Row("sum-overwritten", "a sum is overwritten, or added to what should be overwritten", "ACC",
         (Swap("_a += _b", "_a = _b", when=value.is_sum),), (
         Swap("_a = _b", "_a += _b", 0.9, when=value.has_value), Swap("_a += _b", "_a = _b", 2.5))),
     Row("atomic-stored", "programs overwrite one another's share of a sum, or add to it twice", "ACC",
-        (Swap("atomic_add(*_)", ".store", when=_is_statement),), rules((1.4, "store(*_)", ".atomic_add")), again=2.0),
+        (Swap("atomic_add(*_)", ".store", when=_is_statement),), swaps((1.4, "store(*_)", ".atomic_add")), again=2.0),
     Row("barrier-dropped", "a barrier is missing", "RACE", (Swap("BARRIER(*_)", "pass", when=_is_statement),)),
     Row("rounded-early", "a value is rounded before it is used", "PREC",
         (Swap("ROUNDED(*_)", "_it.to(tl.bfloat16).to(tl.float32)", when=_is_assigned),)),

@@ -19,7 +19,7 @@ from ..text import Edit, edited
 from ..triton_source import bound_in
 from .alike import belongs, core, same_when_contiguous, stride_of
 from .all_rows import undone
-from .spots import Edits, GridRole, Spot, spots_of
+from .spots import Edits, Spot, spots_of
 
 # How much a step away from the line at fault counts beside the ranks of the rows; a line that sums what another one
 # leaves out, as a loop or its range does; a stride of a tensor that nothing else in the statement is of, since where
@@ -41,7 +41,7 @@ class Fault:
     """A line at fault."""
 
     line: int
-    grid: GridRole = GridRole.FAR
+    grid: bool = False
     """Whether it may be how many programs there are."""
     of: str = ""
     """The intermediate that is wrong, as the table of intermediates has it; "" where that is not told."""
@@ -130,7 +130,10 @@ def _by_cost(file: KernelFile, faults: Sequence[Fault], costs: _Costs) -> Iterat
     """Made distance by distance, since most are never asked for."""
     waiting: list[tuple[float, int, Candidate]] = []
     number = count()
-    around = [(*each, fault) for fault in faults for each in islice(spots_of(file, fault.line, fault.grid), _SPOTS)]
+    around = []
+    for fault in faults:
+        near = islice(spots_of(file, fault.line, grid=fault.grid), _SPOTS)
+        around += [(distance, spot, fault) for distance, spot in near]
     around.sort(key=lambda each: each[0])
     for distance, spots in groupby(around, key=lambda each: each[0]):
         while waiting and waiting[0][0] < _STEP * distance - SOONEST:
@@ -143,17 +146,19 @@ def _by_cost(file: KernelFile, faults: Sequence[Fault], costs: _Costs) -> Iterat
 
 
 def _of_spots(spots: Sequence[tuple[Spot, Fault]], costs: _Costs) -> Iterator[Candidate]:
-    alike: dict[tuple[str, Edits], list[Candidate]] = {}
+    """The edits of some statements, then each that several have, in all of them."""
+    alike: dict[object, list[Candidate]] = {}
     for spot, fault in spots:
         further = _SUMMED * fault.is_summed - _OF * _makes(spot, fault.of)
         for rank, edits, row in undone(spot):
             is_sign = fault.is_turned and all(edit.text in _SIGNS for edit in edits)
             is_wanted = is_sign or costs.are_wanted(edits)
             exchanged = costs.exchanged(spot, edits)
-            cost = rank + further + costs.of_names(spot, edits) - (_EXCHANGED if exchanged else _WANTED * is_wanted)
+            cost = rank + further + costs.of_names(spot, edits)
+            cost -= _EXCHANGED if exchanged else _WANTED * is_wanted
             candidate = Candidate(spot.file, edits, cost, row.says_of(spot.file, edits), is_wanted)
             yield candidate
-            alike.setdefault((exchanged, ()) if exchanged else _relative(spot, edits), []).append(candidate)
+            alike.setdefault(exchanged or _relative(spot, edits), []).append(candidate)
     for several in alike.values():
         different = {each.edits for each in several}
         together = _joined(different) if len(different) > 1 else None
@@ -174,23 +179,24 @@ class _Costs:
         """What an edit costs by the names that it puts in."""
         text = spot.file.text
         words = {word for edit in edits for word in re.findall(r"\w+", edit.text)}
-        cost = -_UNREAD if not spot.unread.isdisjoint(words) else 0.0
+        cost = 0.0 if spot.unread.isdisjoint(words) else -_UNREAD
         strides = [word for word in words if stride_of(word)]
         if strides:
-            spans = [(edit.start, edit.end) for edit in edits]
-            places = {spot.file.span(node)[0]: node.id for node in spot.names}
-            kept = [name for at, name in places.items() if not any(a <= at < b for a, b in spans)]
+            kept = [node.id for node in spot.names if not _are_in(spot.file.span(node)[0], edits)]
             # Two strides of one tensor in each other's place are its own.
-            kept += [name for a, b in spans[1:] for name in re.findall(r"\w+", text[a:b])]
+            kept += [text[edit.start : edit.end] for edit in edits[1:]]
             cost += 0.0 if all(belongs(stride, kept) for stride in strides) else _FOREIGN
         pairs = [(text[edit.start : edit.end], edit.text) for edit in edits]
-        return cost + (_SAME if self.contiguous and all(same_when_contiguous(*pair) for pair in pairs) else 0.0)
+        is_same = self.contiguous and all(same_when_contiguous(*pair) for pair in pairs)
+        return cost + _SAME * is_same
 
     def are_wanted(self, edits: Edits) -> bool:
         """Whether one has all words, or is the tensor that the first of them names."""
-        texts = [edit.text.lower() for edit in edits if all(word in edit.text.lower() for word in self.words)]
-        begins = rf"(?<![a-z]){re.escape(self.words[0])}" if self.words else None
-        return begins is not None and any(re.search(begins, text) for text in texts)
+        if not self.words:
+            return False
+        begins = re.compile(rf"(?<![a-z]){re.escape(self.words[0])}")
+        texts = [edit.text.lower() for edit in edits]
+        return any(begins.search(text) and all(word in text for word in self.words) for text in texts)
 
     def exchanged(self, spot: Spot, edits: Edits) -> str:
         """`stride_qh -> stride_doh` of an edit that puts a wanted stride in another one's place; "" of others.
@@ -203,6 +209,10 @@ class _Costs:
             return ""
         is_wanted = core(there[0]) == self.words[0] and (len(self.words) < 2 or there[1][:1] == self.words[1])
         return f"{old} -> {new}" if is_wanted and belongs(new, spot.reads - {old}) else ""
+
+
+def _are_in(place: int, edits: Edits) -> bool:
+    return any(edit.start <= place < edit.end for edit in edits)
 
 
 def _makes(spot: Spot, intermediate: str) -> bool:
@@ -230,8 +240,7 @@ def as_parsed(file: KernelFile, edits: Sequence[Edit]) -> str | None:
     """What an edit makes of the functions that it is in, the same for edits that come to the same.
 
     Returns:
-        None where it is no Python, changes nothing, reads a name before it has a value, or calls a function of the file
-        with too many arguments or too few.
+        None where it is no Python, changes nothing, or reads a name before it has a value.
     """
     parsed, changes = [], False
     for function in file.functions:
@@ -242,7 +251,7 @@ def as_parsed(file: KernelFile, edits: Sequence[Edit]) -> str | None:
                 tree = _parsed(edited(file.text[start:end], own))
             except (SyntaxError, ValueError):
                 return None
-            if not isinstance(tree, ast.FunctionDef) or _failing(file, tree) - _failing(file, function):
+            if not isinstance(tree, ast.FunctionDef) or _without_value(file, tree) - _without_value(file, function):
                 return None
             parsed.append(ast.dump(tree))
             changes |= parsed[-1] != _dump(file, function)
@@ -260,30 +269,21 @@ def _dump(file: KernelFile, function: ast.FunctionDef) -> str:
 
 
 @lru_cache(maxsize=64)  # of the function as it is, again and again
-def _failing(file: KernelFile, function: ast.FunctionDef) -> set[str]:
-    """What fails in a function: names that are read before a line has given them a value, and calls that do not fit."""
-    names = inside(function, ast.Name)
-    bound = {each.arg for each in inside(function, ast.arg)}
-    first: dict[str, int] = {}
-    for name in (each for each in names if isinstance(each.ctx, ast.Store)):
-        first[name.id] = min(name.lineno, first.get(name.id, name.lineno))
-    found = {ast.unparse(call) for call in inside(function, ast.Call) if not _fits(file, call)}
-    for name in (each for each in names if isinstance(each.ctx, ast.Load) and each.lineno >= function.body[0].lineno):
-        has_value = name.lineno > first[name.id] if name.id in first else name.id in _outside(file)
-        if name.id not in bound and not has_value:
+def _without_value(file: KernelFile, function: ast.FunctionDef) -> set[str]:
+    """The names that are read in a function before a line has given them a value."""
+    arguments = {each.arg for each in inside(function, ast.arg)}
+    read, first = [], dict[str, int]()
+    for name in inside(function, ast.Name):
+        if isinstance(name.ctx, ast.Store):
+            first[name.id] = min(name.lineno, first.get(name.id, name.lineno))
+        elif name.lineno >= function.body[0].lineno and name.id not in arguments:
+            read.append(name)
+    outside = _outside(file)
+    found = set()
+    for name in read:
+        if first[name.id] >= name.lineno if name.id in first else name.id not in outside:
             found.add(name.id)
     return found
-
-
-def _fits(file: KernelFile, call: ast.Call) -> bool:
-    """Whether a call gives a function of the file as many arguments as it takes, as far as that can be told."""
-    named = [each for each in file.functions if isinstance(call.func, ast.Name) and each.name == call.func.id]
-    given = {word.arg for word in call.keywords}
-    if len(named) != 1 or None in given or any(isinstance(each, ast.Starred) for each in call.args):
-        return True
-    spec, names = named[0].args, [each.arg for each in (*named[0].args.posonlyargs, *named[0].args.args)]
-    due = names[len(call.args) : len(names) - len(spec.defaults)]
-    return bool(spec.vararg or spec.kwarg) or (len(call.args) <= len(names) and given >= set(due))
 
 
 @lru_cache(maxsize=64)

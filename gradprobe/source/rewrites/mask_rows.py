@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 
 from ..kernel_file import Change, KernelFile, calls_in, inside, names_in
 from ..text import Edit
 from ..triton_source import bound_in
-from .address_rows import made_of
 from .patterns import FAMILIES, parsed
 from .spots import Spot, Undone, place_of
 
@@ -25,7 +24,6 @@ _ROWS, _KEYS = re.compile(r"m|q|row|(^|_)i"), re.compile(r"n(?!t)|k|col|(^|_)j")
 _DIMS = re.compile(r"D$|D_|DIM|DMODEL|HEAD", re.IGNORECASE)
 _HIDDEN = ('float("-inf")', "0.0")
 _AXES = ("[:, None]", "[None, :]")
-_KNOWN = {"tl", "float"}
 # How many vectors of positions, names of masks and terms of others are tried.
 _FEW_VECTORS, _FEW_NAMES, _FEW_TERMS = 2, 3, 8
 Guard = tuple[str, str, frozenset[str]]
@@ -41,30 +39,27 @@ def class_of(file: KernelFile, node: ast.AST) -> str:
     return "M1" if is_position or _SEEN.search(file.text_of(node)) else "M3"
 
 
+def is_mask(at: Spot) -> bool:
+    """Whether a statement gives a mask its value, by the name."""
+    return any(map(_MASK.search, at.targets))
+
+
 def condition_added(at: Spot) -> Undone:
     """One more term in a mask; first the test that hides the kernel's scores, where pairs are decided over."""
     tests = [call.args[0] for call in at.calls("where") if call.args]
     masks = [node.value for node in at.nodes if isinstance(node, ast.keyword) and node.arg == "mask"]
-    value = at.value
-    if isinstance(value, ast.Compare) and not _has_positions(value):
-        tests.append(value)
-    elif value is not None and (is_mask(at) or isinstance(value, ast.Compare) or _is_and(value)):
-        masks.append(value)
+    match at.value:
+        case ast.Compare() as value if not _has_positions(value):
+            tests.append(value)
+        case ast.Compare() | ast.BinOp(op=ast.BitAnd()) as value:
+            masks.append(value)
+        case ast.expr() as value if is_mask(at):
+            masks.append(value)
     terms = [(1.5, term) for term in _terms(at)]
-    hiding = _hiding(at) if tests else []
     for node in (*tests, *masks):
-        for rank, term in [*hiding, *terms] if node in tests else terms:
+        for rank, term in [*(_hiding(at) if node in tests else ()), *terms]:
             if term not in at.file.text_of(node):
                 yield at.put(rank, node, "_it & _term", _term=term)
-
-
-def _is_and(node: ast.expr) -> bool:
-    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd)
-
-
-def is_mask(at: Spot) -> bool:
-    """Whether a statement gives a mask its value, by the name."""
-    return any(map(_MASK.search, at.targets))
 
 
 def _has_positions(node: ast.AST) -> bool:
@@ -81,13 +76,12 @@ def _terms(at: Spot) -> list[str]:
     here = {word for name in at.reads for word in name.lower().split("_")}
     names.sort(key=lambda name: (name not in at.unread, -len(here & set(name.lower().split("_")))))
     named = [f"{name}{axis}" for name in names[:_FEW_NAMES] for axis in (*_AXES, "")]
-    return [*named, *_known_in(at, _conditions(at.file))[:_FEW_TERMS]]
+    return [*named, *(test for test in _conditions(at.file) if _is_known(at, test))][: len(named) + _FEW_TERMS]
 
 
-def _known_in(at: Spot, tests: Sequence[str]) -> list[str]:
-    """Those of which the function knows each name."""
-    known = {*at.scope, *_KNOWN}
-    return [test for test in tests if names_in(parsed(test)) <= known]
+def _is_known(at: Spot, test: str) -> bool:
+    """Whether the function knows each name of a test."""
+    return names_in(parsed(test)) <= {*at.scope, "tl", "float"}
 
 
 @lru_cache(maxsize=64)
@@ -102,7 +96,7 @@ def guard_added(at: Spot) -> Undone:
     value = at.value
     if value is None or not isinstance(at.statement, ast.Assign) or not at.is_on_device:
         return
-    guards = [(2.5, *each) for each in product(_terms(at), _HIDDEN)]
+    guards = [(2.5, test, hidden) for test in _terms(at) for hidden in _HIDDEN]
     if not isinstance(value, ast.Compare) and not calls_in(at.statement, "where", "load"):
         # A value that is assigned to itself, or a mere number, is what is left of a guard.
         sure = at.file.text_of(value) in (*at.targets, "0.0", "float(0.0)")
@@ -115,7 +109,7 @@ def _likely_guards(at: Spot) -> Iterator[tuple[float, str, str]]:
     """(rank, test, what stands where it fails) of the guards that a value may have lost."""
     targets = set(at.targets)
     for test, hidden, of in _guards(at.file, at.file.tree):
-        if _known_in(at, [test]):
+        if _is_known(at, test):
             # After the other sign: what is left of a guard says so, and most lines have nothing to do with one.
             yield 1.0 if of & targets else 2.2, test, hidden
     is_score = any(map(_SCORES.search, targets))
@@ -144,20 +138,18 @@ def _hiding(at: Spot) -> list[tuple[float, str]]:
 
 
 def _rows_and_keys(at: Spot) -> Iterator[str]:
-    """Rows against keys, as the function has them beside one another: of the tile, and with where the tile begins."""
+    """Rows against keys, as the function has them beside one another, also with where the tile begins."""
     targets = [each.target for each in at.loops[:1] if isinstance(each, ast.For)]
     starts = [target.id for target in targets if isinstance(target, ast.Name)]
     positions, text = _positions(at.function), at.file.text_of(at.function)
-    rows, keys = ([name for name in positions if kind.search(name)] for kind in (_ROWS, _KEYS))
-    for row, key in product(rows[-_FEW_VECTORS:], keys[-_FEW_VECTORS:]):
+    rows, keys = ([name for name in positions if kind.search(name)][-_FEW_VECTORS:] for kind in (_ROWS, _KEYS))
+    for row, key in product(rows, keys):
         is_turned = f"{row}{_AXES[1]}" in text and f"{row}{_AXES[0]}" not in text
-        sides = row + _AXES[is_turned], key + _AXES[not is_turned]
-        yield " >= ".join(sides)
+        here, there = row + _AXES[is_turned], key + _AXES[not is_turned]
+        yield f"{here} >= {there}"
         for start in starts:
-            if start not in made_of(at.function, key):
-                yield f"{sides[0]} >= ({start} + {sides[1]})"
-            if start not in made_of(at.function, row):
-                yield f"({start} + {sides[0]}) >= {sides[1]}"
+            yield f"{here} >= ({start} + {there})"
+            yield f"({start} + {here}) >= {there}"
 
 
 @lru_cache(maxsize=256)
@@ -167,9 +159,8 @@ def _positions(function: ast.FunctionDef) -> list[str]:
     for node in sorted(inside(function, ast.Assign), key=place_of):
         value, names = node.value, names_in(node.value)
         is_quotient = any(isinstance(each, (ast.Subscript, ast.Div)) for each in ast.walk(value))
-        is_tile = is_quotient or calls_in(value, "load", "where")
         is_vector = names & found.keys() or calls_in(value, "arange")
-        if is_vector and not is_tile and not any(map(_DIMS.search, names)):
+        if is_vector and not (is_quotient or calls_in(value, "load", "where")) and not any(map(_DIMS.search, names)):
             found |= dict.fromkeys(bound_in([node]))
     return list(found)
 

@@ -90,10 +90,6 @@ class Swap:
     """A template; ".name": what is called gets another name, of the same module."""
     rank: float = 0.0
     """How late it is tried as an edit."""
-    of_host: float | None = None
-    """The same in host code, where it differs there."""
-    strided: float | None = None
-    """The same in a statement of strides."""
     place: str = "_it"
     """The hole whose text is replaced, and not all of it."""
     fault: str = ""
@@ -114,14 +110,9 @@ class Swap:
         return lost, replaced(file, holes[self.place], self.text, holes)
 
 
-def rules(*several: tuple[float, str, str]) -> tuple[Swap, ...]:
+def swaps(*several: tuple[float, str, str]) -> tuple[Swap, ...]:
     """Of (rank, pattern, text)."""
     return tuple(Swap(pattern, text, rank) for rank, pattern, text in several)
-
-
-def plants(*several: tuple[str, str]) -> tuple[Swap, ...]:
-    """Of (pattern, text)."""
-    return tuple(Swap(pattern, text) for pattern, text in several)
 
 
 @lru_cache(maxsize=4096)

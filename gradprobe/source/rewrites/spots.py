@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property, lru_cache
 
-from ..kernel_file import KernelFile, arguments_of, called, calls_in, calls_of, inside, parameters
+from ..kernel_file import KernelFile, arguments_of, called, calls_in, calls_of, inside, names_in, parameters
 from ..text import Edit
 from ..triton_source import HINTS, blocks, bound_in
 from .patterns import replaced
@@ -20,14 +19,6 @@ Edits = tuple[Edit, ...]
 Ranked = tuple[float, Edits]
 Undone = Iterator[Ranked]
 """(rank, edits): the least rank is tried first."""
-
-
-class GridRole(Enum):
-    """Whether a fault may be how many programs there are."""
-
-    FAR = "no"
-    NEAR = "maybe"
-    FIRST = "likely"
 
 
 def place_of(node: ast.stmt | ast.expr) -> tuple[int, int]:
@@ -115,11 +106,6 @@ class Spot:
         """A template in a node's place: its holes are filled with nodes or texts, `_it` with the node itself."""
         return rank, (replaced(self.file, node, template, {"_it": node, **holes}),)
 
-    def put_behind(self, rank: float, statement: ast.stmt, text: str) -> Ranked:
-        """One more statement, behind another one."""
-        end = self.file.span(statement)[1]
-        return rank, (Edit(end, end, f"\n{' ' * statement.col_offset}{text}"),)
-
 
 @lru_cache(maxsize=256)
 def _unread(function: ast.FunctionDef) -> frozenset[str]:
@@ -131,19 +117,19 @@ def _stored(file: KernelFile, call: ast.Call) -> ast.expr | None:
     """The value that a call stores, itself or in a helper that it is passed to."""
     if called(call) in STORES:
         return call.args[1] if len(call.args) > 1 else None
-    for helper in (each for each in file.kernels if each.name == called(call)):
-        passed = dict(zip(parameters(helper), call.args, strict=False))
-        for store in calls_in(helper, *STORES):
+    for helper in file.kernels:
+        for store in calls_in(helper, *STORES) if helper.name == called(call) else ():
+            passed = dict(zip(parameters(helper), call.args, strict=False))
             names = [name.id for value in store.args[1:2] for name in inside(value, ast.Name)]
             return next((passed[name] for name in names if name in passed), None)
     return None
 
 
-def spots_of(file: KernelFile, line: int, grid: GridRole = GridRole.FAR) -> Iterator[tuple[int, Spot]]:
+def spots_of(file: KernelFile, line: int, *, grid: bool = False) -> Iterator[tuple[int, Spot]]:
     """Where the fault of a line may lie, nearest first; of the line of a `def`, its statements from the last one up.
 
     Args:
-        grid: where the grids of the launches stand of the kernel, or of what is allocated at the line.
+        grid: whether also in the grids of the kernel's launches, or of what is allocated at the line.
 
     Yields:
         How many steps the values take from there to the line, and the spot.
@@ -154,18 +140,16 @@ def spots_of(file: KernelFile, line: int, grid: GridRole = GridRole.FAR) -> Iter
     function = max(around, key=_first)
     inner = [each for each in _statements(function) if each.lineno <= line <= _last(each)]
     own = [max(inner, key=lambda each: each.lineno)] if inner else _statements(function)[::-1]
-    further = 2 * _LAUNCH if grid == GridRole.FIRST else 0
-    grids = () if grid == GridRole.FAR else _grids(file, function, own[0] if inner else function)
-    waiting = [*((0, each) for each in grids), *((further, each) for each in _wholes(file, function, own))]
+    waiting = [(0, each) for each in _grids(file, function, own[0])] if grid else []
+    waiting += [(0, each) for each in _wholes(file, function, own)]
     seen: set[ast.AST] = set()
     while waiting:
         distance, spot = waiting.pop(0)
         if spot.root not in seen:
             seen.add(spot.root)
             yield distance, spot
-            for steps, each in _nearby(spot):
-                if distance + steps <= _DEEPEST:
-                    waiting.append((distance + steps, each))
+            near = [(distance + steps, each) for steps, each in _nearby(spot)]
+            waiting += [each for each in near if each[0] <= _DEEPEST]
             waiting.sort(key=lambda each: each[0])
 
 
@@ -232,13 +216,12 @@ def _hosts_of(file: KernelFile, name: str) -> Iterator[tuple[ast.Call, ast.Funct
 
 
 def _passed(spot: Spot) -> Iterator[Spot]:
-    """What callers pass for the parameters that are read here."""
+    """What callers pass for the parameters that are read here; all that is starred, where something is."""
     for call, host in _hosts_of(spot.file, spot.function.name):
         given = arguments_of(call, spot.function)
-        several: list[ast.expr | ast.keyword] = [each for each in call.args if isinstance(each, ast.Starred)]
-        if not several:
-            several = [given[name] for name in parameters(spot.function) if name in spot.reads & {*given}]
-        for argument in several:
+        passed: list[ast.AST] = [each for each in call.args if isinstance(each, ast.Starred)]
+        passed = passed or [given[name] for name in parameters(spot.function) if name in spot.reads & {*given}]
+        for argument in passed:
             yield Spot(spot.file, host, spot.file.statement(call), argument)
 
 
@@ -247,7 +230,6 @@ def _grids(file: KernelFile, function: ast.FunctionDef, statement: ast.stmt) -> 
     made = set(bound_in([statement])) if function not in file.kernels else set()
     for kernel in file.functions:
         for call, host in _hosts_of(file, kernel.name):
-            given = {*call.args, *(word.value for word in call.keywords)}
-            is_given = any(isinstance(each, ast.Name) and each.id in made for each in given)
-            if isinstance(call.func, ast.Subscript) and (kernel is function or is_given):
+            given = {name for value in (*call.args, *call.keywords) for name in names_in(value)}
+            if isinstance(call.func, ast.Subscript) and (kernel is function or made & given):
                 yield Spot(file, host, file.statement(call), call.func.slice)

@@ -13,11 +13,18 @@ from ..triton_source import blocks, bound_in
 from .address_rows import has_strides
 from .alike import scales, stride_of
 from .mask_rows import is_mask
-from .patterns import is_delta
+from .patterns import is_delta, is_infinite
 from .spots import Spot, Undone
 
 _LOG2E, _LN2 = "1.4426950408889634", "0.6931471805599453"
 _AXES = {"[:, None]": "[None, :]", "[None, :]": "[:, None]"}
+
+
+def are_counts(file: KernelFile, node: ast.AST, holes: dict[str, ast.AST]) -> bool:
+    """Whether whole numbers are compared."""
+    sides = holes["_a"], holes["_b"]
+    is_float = any(isinstance(side, ast.Constant) and isinstance(side.value, float) for side in sides)
+    return not is_float and not any(map(is_infinite, sides))
 
 
 def factor_added(at: Spot) -> Undone:
@@ -54,38 +61,32 @@ def _summands(value: ast.expr) -> tuple[ast.expr, ...]:
 
 def factor_of_sibling(at: Spot) -> Undone:
     """`acc * fade[:, None]` for `acc` where another statement of the function multiplies it so: another branch."""
-    own = at.file.text_of(at.statement)
+    own, products = at.file.text_of(at.statement), _products(at.file, at.function)
     for node in at.names:
-        for name, product in _products(at.file, at.function):
-            if name == node.id and product not in own:
+        for product in products.get(node.id, ()):
+            if product not in own:
                 yield at.put(1.0, node, "_product", _product=product)
 
 
 @lru_cache(maxsize=256)
-def _products(file: KernelFile, function: ast.FunctionDef) -> list[tuple[str, str]]:
-    """What a function multiplies by something: (the name, the product)."""
-    products = [node for node in inside(function, ast.BinOp) if isinstance(node.op, ast.Mult)]
-    return sorted({(node.left.id, file.text_of(node)) for node in products if isinstance(node.left, ast.Name)})
+def _products(file: KernelFile, function: ast.FunctionDef) -> dict[str, list[str]]:
+    """What a function multiplies by something, by its name: the products."""
+    found: dict[str, list[str]] = {}
+    for node in inside(function, ast.BinOp):
+        if isinstance(node.op, ast.Mult) and isinstance(node.left, ast.Name):
+            found.setdefault(node.left.id, []).append(file.text_of(node))
+    return found
 
 
 def delta_taken(at: Spot) -> Undone:
     """A row subtracted that is in scope and nowhere subtracted here."""
     own = set(parameters(at.function)) if calls_in(at.function, "program_id") else set()
     rows = [name for name in at.scope if is_delta(name) and name not in own]
-    products = inside(at.value, ast.BinOp) if rows and at.value is not None else ()
-    for node in (each for each in products if isinstance(each.op, ast.Mult)):
-        for side in (node.right, node.left):
+    for node in inside(at.value, ast.BinOp) if rows and at.value is not None else ():
+        for side in (node.right, node.left) if isinstance(node.op, ast.Mult) else ():
             for name in rows if isinstance(side, ast.Name) or called(side) == "dot" else ():
-                rank = 0.9 + (name in _subtracted(at.function))
-                yield at.put(rank, side, "_it - _row[:, None]", _row=name)
-                yield at.put(rank + 0.3, side, "_it - _row[None, :]", _row=name)
-
-
-@lru_cache(maxsize=256)
-def _subtracted(function: ast.FunctionDef) -> frozenset[str]:
-    """The names in what a function subtracts."""
-    sides = [node.right for node in inside(function, ast.BinOp) if isinstance(node.op, ast.Sub)]
-    return frozenset().union(*map(names_in, sides))
+                yield at.put(0.9, side, "_it - _row[:, None]", _row=name)
+                yield at.put(1.2, side, "_it - _row[None, :]", _row=name)
 
 
 def axis_given(at: Spot) -> Undone:
@@ -103,21 +104,24 @@ def axis_given(at: Spot) -> Undone:
 def constant_changed(at: Spot) -> Undone:
     """A whole number one more or less; 0, 1 and -inf for one another; a factor of 1.0 by one that has a name."""
     for node in inside(at.root, ast.Constant):
-        value, others = node.value, list[tuple[float, str]]()
+        value = node.value
         if isinstance(value, int) and not isinstance(value, bool):
-            others = [(2.5, str(other)) for other in (value + 1, value - 1) if other >= 0]
+            numbers = [str(other) for other in (value + 1, value - 1) if other >= 0]
+            yield from (at.put(2.5, node, "_other", _other=other) for other in numbers)
         elif isinstance(value, float) and value in (0.0, 1.0):
-            others = [(1.0, name) for name in (scales(at.scope) if value else ())]
-            others += [(2.0, "0.0" if value else "1.0"), (2.0, 'float("-inf")')]
-        yield from (at.put(rank, node, "_other", _other=other) for rank, other in others)
+            for name in scales(at.scope) if value else ():
+                yield at.put(1.0, node, "_other", _other=name)
+            yield at.put(2.0, node, "_other", _other="0.0" if value else "1.0")
+            yield at.put(2.0, node, "_other", _other='float("-inf")')
 
 
 def is_sum(file: KernelFile, node: ast.AST, holes: dict[str, ast.AST]) -> bool:
     """Whether something is added in a loop to what begins as a tile of zeros."""
     above, sums = list(file.above(node)), set[str]()
     kernel = next(each for each in above if isinstance(each, ast.FunctionDef))
-    tiles = [each for each in inside(kernel, ast.Assign) if called(each.value) in ("zeros", "full")]
-    sums = {target.id for each in tiles for target in each.targets if isinstance(target, ast.Name)}
+    for tile in inside(kernel, ast.Assign):
+        if called(tile.value) in ("zeros", "full"):
+            sums |= {target.id for target in tile.targets if isinstance(target, ast.Name)}
     return any(isinstance(each, ast.For) for each in above) and file.text_of(holes["_a"]) in sums
 
 
@@ -128,23 +132,24 @@ def has_value(file: KernelFile, node: ast.AST, holes: dict[str, ast.AST]) -> boo
     return isinstance(holes["_a"], ast.Name) and holes["_a"].id in bound_in(before)
 
 
-def order_changed(at: Spot) -> Undone:
+def moved(at: Spot) -> Undone:
     """The statement before its neighbour above, or behind the one below."""
     around = blocks(next(at.file.above(at.statement))) if at.is_whole else []  # type: ignore[arg-type]
     for first, second in pairwise(next((block for block in around if at.statement in block), [])):
-        are_simple = not blocks(first) and not blocks(second)
-        if at.statement in (first, second) and are_simple and _depend(first, second):
+        if at.statement in (first, second) and _depend(first, second):
             texts = at.file.text_of(first), at.file.text_of(second)
             yield 1.2, (at.file.replaced(first, texts[1]), at.file.replaced(second, texts[0]))
 
 
 def _depend(first: ast.stmt, second: ast.stmt) -> bool:
-    """Whether the order of two statements may matter: what one binds the other has, or both act on memory."""
+    """Whether the order of two simple statements may matter: what one binds the other has, or both act on memory."""
+    if blocks(first) or blocks(second):
+        return False
     if set(bound_in([first])) & names_in(second) or set(bound_in([second])) & names_in(first):
         return True
     stores = [isinstance(each, ast.Expr) for each in (first, second)]
-    loads = [bool(calls_in(each, "load")) for each in (first, second)]
-    return any(stores) and (stores[0] or loads[0]) and (stores[1] or loads[1])
+    acts = [isinstance(each, ast.Expr) or bool(calls_in(each, "load")) for each in (first, second)]
+    return any(stores) and all(acts)
 
 
 def moved_out(at: Spot) -> Undone:
@@ -156,7 +161,7 @@ def moved_out(at: Spot) -> Undone:
 
 
 def pointer_advanced(at: Spot) -> Undone:
-    """A pointer that a loop reads from moved on in each round, as it moves on others that begin alike."""
+    """A pointer that a loop reads from moved on in each round, as it moves on others; first one that it loads from."""
     for loop in at.loops:
         moving = [each for each in loop.body if isinstance(each, ast.AugAssign) and _is_step(each)]
         pointers = [pointer for call in calls_in(loop, "load") for pointer in call.args[:1]]
@@ -164,20 +169,12 @@ def pointer_advanced(at: Spot) -> Undone:
         standing = at.reads - set(bound_in(loop.body))
         for name in sorted(standing & {*parameters(at.function), *loaded}):
             for step in moving if stride_of(name) is None else ():
-                likely = _begin_alike(at, loop, name, step) or (name in loaded and bool(names_in(step.target) & loaded))
-                yield at.put_behind(0.5 if likely else 1.5, moving[-1], f"{name} += {at.file.text_of(step.value)}")
+                end, margin = at.file.span(moving[-1])[1], " " * step.col_offset
+                text = f"\n{margin}{name} += {at.file.text_of(step.value)}"
+                yield 0.5 if name in loaded else 1.0, (Edit(end, end, text),)
 
 
 def _is_step(statement: ast.AugAssign) -> bool:
     """Whether it adds to a name what is made by no call, as sums of tiles are."""
     is_made = any(called(node) not in ("", "to") for node in ast.walk(statement.value))
     return isinstance(statement.target, ast.Name) and isinstance(statement.op, ast.Add) and not is_made
-
-
-def _begin_alike(at: Spot, loop: ast.AST, name: str, step: ast.AugAssign) -> bool:
-    """Whether the same is added to both pointers before a loop."""
-    starts = {name: "no", at.file.text_of(step.target): "none"}
-    for each in inside(at.function, ast.AugAssign):
-        if isinstance(each.target, ast.Name) and each.lineno < loop.lineno:  # type: ignore[attr-defined]
-            starts[each.target.id] = at.file.text_of(each.value)
-    return starts[name] == starts[at.file.text_of(step.target)]
