@@ -6,15 +6,15 @@ import contextlib
 import os
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..inputs.options import parse
 from ..lint.catching import catch
-from ..lint.finding import LintFinding
 from ..lint.reading import KernelReading, read_views
+from ..lint.rules import LintFinding
 from ..lint.view import KernelView, views_of
 from ..model.failures import Failure, TargetFailure, UsageFailure
 from ..model.number import plural
@@ -48,7 +48,8 @@ class Inquiry:
         """CLEAN only of what could all be read."""
         if self.reading.findings:
             return FOUND
-        return PARTLY if self.refused or any(kernel.lost for kernel in self.reading.kernels) else CLEAN
+        is_read = all(kernel.launched and not kernel.lost for kernel in self.reading.kernels)
+        return CLEAN if is_read and not self.refused else PARTLY
 
 
 def inquire(word: str, family: str | None, options: Mapping[str, Any]) -> Inquiry:
@@ -85,7 +86,7 @@ def _inquiry(word: str, module: ModuleType | None, targets: list[Target], given:
         refused += [] if caught is not None else [target.function.__name__]
     scopes = [(vars(module), str(Path(module.__file__ or "").resolve()))] if module is not None else []
     reading = read_views(views, scopes)
-    if not reading.read:
+    if not any(kernel.accesses for kernel in reading.kernels):
         raise _nothing_read(word, targets)
     return Inquiry(word, reading, tuple(target.function.__name__ for target in targets), tuple(refused))
 
@@ -115,6 +116,10 @@ def _nothing_read(word: str, targets: list[Target]) -> TargetFailure:
 
 # Code is shown as far as this from a line's ends at least, where lines are cut.
 _LEAST = 40
+_SAID = {
+    CLEAN: "every pointer that was read advances by its own tensor's strides",
+    PARTLY: "what was read has no wrong stride; what was not is named below",
+}
 
 
 def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
@@ -126,7 +131,7 @@ def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
         "called": list(inquiry.targets),
         "not_caught": list(inquiry.refused),
         "findings": [asdict(finding) for finding in inquiry.reading.findings],
-        "kernels": [asdict(kernel) | {"lost": list(kernel.lost)} for kernel in inquiry.reading.kernels],
+        "kernels": [asdict(kernel) for kernel in inquiry.reading.kernels],
     }
 
 
@@ -138,78 +143,58 @@ def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[
     """
     from rich.text import Text
 
-    from ..render.screen.fitting import MOST, MOST_OF_A_MATCH, Section, rows_of
+    from ..render.screen.fitting import MOST, Section, rows_of
 
-    findings, room = inquiry.reading.findings, max(width, _LEAST)
-    style = {FOUND: "bold red", PARTLY: "bold yellow", CLEAN: "bold green"}[inquiry.verdict]
-    head = [Text(_headline(inquiry), style=style)]
+    findings, room, verdict = inquiry.reading.findings, max(width, _LEAST), inquiry.verdict
+    style = {FOUND: "bold red", PARTLY: "bold yellow", CLEAN: "bold green"}[verdict]
+    said = plural(len(findings), "wrong stride") if findings else _SAID[verdict]
+    head = [Text(f"{verdict.upper()}  {said} ({inquiry.word})", style=style)]
     read = [Text(line, style="dim") for line in _read(inquiry, room)]
-    if details:
-        shown = [line for finding in findings for line in (Text(""), *_shown(finding, [], room))]
-        return [*head, *shown, *([Text("")] if findings else []), *read]
-    read = list(Section(read, 3).cut(8 if not findings else 4, width).lines)
-    most = (MOST if findings else MOST_OF_A_MATCH) - rows_of([*head, *read], width) - 2
-    shown, left = [], len(findings)
-    for first, *others in _alike(findings):
-        lines = [Text(""), *_shown(first, others, room)]
-        if shown and rows_of([*shown, *lines], width) > most:
+    if not details:
+        read = list(Section(read, 3).cut(8 if not findings else 4, width).lines)
+    most = MOST - rows_of([*head, *read], width) - 2
+    shown, left = list[Text](), len(findings)
+    for finding in findings:
+        lines = [Text(""), *_shown(finding, room)]
+        if shown and not details and rows_of([*shown, *lines], width) > most:
             break
-        shown, left = [*shown, *lines], left - 1 - len(others)
+        shown, left = [*shown, *lines], left - 1
     rest = [Text(f"  and {plural(left, 'wrong stride')} more: the same with --details", style="bold")] if left else []
     return [*head, *shown, *rest, *([Text("")] if findings else []), *read]
 
 
-def _alike(findings: Sequence[LintFinding]) -> list[list[LintFinding]]:
-    """Findings about lines that say the same, together."""
-    found: dict[tuple[object, ...], list[LintFinding]] = {}
-    for one in findings:
-        found.setdefault((one.file, one.rule, one.code, one.column, one.fix), []).append(one)
-    return list(found.values())
-
-
-def _headline(inquiry: Inquiry) -> str:
-    word = f"({inquiry.word})"
-    if inquiry.verdict == FOUND:
-        return f"FINDINGS  {plural(len(inquiry.reading.findings), 'wrong stride')} {word}"
-    if inquiry.verdict == PARTLY:
-        return f"PARTLY READ  what was read has no wrong stride; what was not is named below {word}"
-    if not any(kernel.launched for kernel in inquiry.reading.kernels):
-        return f"CLEAN  as far as the names of parameters tell, since nothing was launched {word}"
-    return f"CLEAN  every pointer that was read advances by its own tensor's strides {word}"
-
-
-def _shown(finding: LintFinding, others: Sequence[LintFinding], width: int) -> Iterator[Text]:
-    """One finding, and in which lines others say the same."""
+def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
     from rich.text import Text
 
     from ..render.screen.code import window
 
-    lines = ", ".join(str(one.line) for one in others)
-    also = f" (the same in line{'s' * (len(others) > 1)} {lines})" if others else ""
-    yield Text(f"{_place(finding.file)}:{finding.line}  {finding.kernel}  {finding.rule}{also}", style="bold")
+    yield Text(f"{_place(finding.file)}:{finding.line}  {finding.kernel}  {finding.rule}", style="bold")
     code, column = window(visible(finding.code), finding.column, finding.length, width - 2)
     yield Text(f"  {code}")
     yield Text(f"  {' ' * column}{'^' * max(min(finding.length, len(code) - column), 1)}", style="red")
     for line in _wrapped(finding.sentence, width):
         yield Text(line)
-    if finding.fix:
-        for line in _wrapped(f"fix: {finding.fix}", width):
-            yield Text(line, style="green")
+    for line in _wrapped(f"fix: {finding.fix}", width) if finding.fix else ():
+        yield Text(line, style="green")
 
 
 def _read(inquiry: Inquiry, width: int) -> Iterator[str]:
-    reading = inquiry.reading
-    launched = [kernel for kernel in reading.kernels if kernel.launched]
-    named = [kernel.name for kernel in reading.kernels if not kernel.launched]
-    lost = [f"{name} of {kernel.name}" for kernel in reading.kernels for name in kernel.lost]
-    read = f"read {plural(reading.read, 'pointer expression')} in {plural(len(reading.kernels), 'kernel')}"
-    yield from _wrapped(f"{read}, {len(launched)} of them caught at their launch", width)
-    if named:
-        yield from _wrapped(f"never launched, so read by the names of their parameters: {', '.join(named)}", width)
-    if inquiry.refused:
-        yield from _wrapped(f"no launch could be caught in: {', '.join(inquiry.refused)}", width)
-    if lost:
-        yield from _wrapped(f"pointers that could not be followed everywhere: {', '.join(lost)}", width)
+    kernels = inquiry.reading.kernels
+    launched = sum(kernel.launched for kernel in kernels)
+    accesses = sum(kernel.accesses for kernel in kernels)
+    read = f"read {plural(len(kernels), 'kernel')}, {launched} of them caught at their launch"
+    yield from _wrapped(f"{read}; loads and stores: {accesses}", width)
+    unread = {
+        "never launched, so read by the names of their parameters": [
+            each.name for each in kernels if not each.launched
+        ],
+        "no launch could be caught in": inquiry.refused,
+        "pointers that could not be followed everywhere": [
+            f"{name} of {each.name}" for each in kernels for name in each.lost
+        ],
+    }
+    for what, names in unread.items():
+        yield from _wrapped(f"{what}: {', '.join(names)}", width) if names else ()
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -144,8 +144,8 @@ def found_in(file: str) -> FileTargets:
         UsageFailure: there is no such file.
         TargetFailure: it fails to import.
     """
-    from ..lint.unlaunched import functions_of
     from ..runtime.backend import prepare_backend
+    from ..source.triton_source import functions_of
 
     prepare_backend("auto")  # which says whether Triton interprets, before the file imports it
     with contextlib.redirect_stdout(sys.stderr):

@@ -149,7 +149,7 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
         accesses = [where for one in seen if one.kind in _MISREAD for where in one.where]
         told = {(where.file, where.line) for where in first.where}
         lines = (*first.where, *(where for where in accesses if (where.file, where.line) not in told))
-    elif first.kind == "stride":  # a pointer's line in the kernel comes before the accesses that it misleads
+    elif first.kind in ("stride", "index"):  # a pointer's line in the kernel comes before the accesses that it misleads
         lines = tuple(sorted(lines, key=lambda where: where.note != "its address" or where.function != ""))
     reached = None if first.misread else next((one.reached for one in seen if one.reached), None)
     return [replace(first, evidence=(*first.evidence, *evidence), where=lines, reached=reached), *others]

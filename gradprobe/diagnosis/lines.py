@@ -24,7 +24,7 @@ from ..source.text import SourceLine, python_file
 from ..source.triton_source import Function, call_tree, is_jit
 
 if TYPE_CHECKING:
-    from ..lint.finding import LintFinding
+    from ..lint.rules import LintFinding
 
 # What a kind of fault makes wrong first, where its word does not say it.
 _MADE = {"mask": "P", "dead": "P", "delta": "dS", "softcap": "dS", "tau": "dP", "relu": "dP", "tail": "dK"}

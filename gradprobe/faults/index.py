@@ -148,7 +148,8 @@ def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypot
             read = read.narrow(axes.index(axis), 0, 1).expand_as(tensor)
         first, every = " 0 and ".join(words), " and ".join(words)
         summary = f"{title(name)} of {first} 0 is read in every {every}: that term of its index is missing"
-        yield reading(seen, name, read, f"index/{name}-{'-'.join(words)}", "S3", summary, axes=missing)
+        fix = f"add the {every} times its stride to the pointer of {title(name)}"
+        yield reading(seen, name, read, f"index/{name}-{'-'.join(words)}", "S3", summary, axes=missing, fix=fix)
 
 
 def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypothesis]:

@@ -1,19 +1,15 @@
-"""Launches caught: a target is called on tensors of distinct strides, and its kernels are noted and not run."""
+"""Launches caught: a target is called on tensors of strides of their own, and its kernels are noted and not run."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import io
-import linecache
 import math
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
-from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ..frontends.triton.launches import constants_of, launching_through, one_configuration, storage_of, tensors_in
@@ -24,25 +20,21 @@ from ..model.case import Case
 from ..model.failures import Failure, Refusal
 from ..model.intermediates import DERIVED
 from ..processes.attributes import replaced
+from ..runtime.allocations import asked_at
 from ..runtime.run import run_target
-from ..source.text import SourceLine
+from ..source.text import SourceLine, python_file
 from ..source.triton_source import Function, read_once
 from ..targets.find import Target
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Sizes that differ, none with a prime factor of _BEYOND or more; then what many kernels ask for.
-_SIZES: dict[str, Any] = {"batch": 2, "heads": 6, "kv_heads": 3, "seqlen_q": 20, "seqlen_k": 28}
-_SIZES |= {"head_dim": 24, "head_dim_v": 40, "block_m": 16, "block_n": 16}
-_ALIKE = _SIZES | {"kv_heads": 6, "seqlen_q": 28, "head_dim": 32, "head_dim_v": 32}
-_ROUND = _ALIKE | dict.fromkeys(("seqlen_q", "seqlen_k"), 128) | dict.fromkeys(("head_dim", "head_dim_v"), 64)
-_ROUND |= {"block_m": 32, "block_n": 32}
-_PACKED = {"batch": 1, "seqlen_q": 28, "cu_seqlens_q": (0, 13, 28), "cu_seqlens_k": (0, 13, 28)}
+# What many kernels ask for.
+_SIZES: dict[str, Any] = {"batch": 2, "heads": 6, "kv_heads": 6, "block_m": 32, "block_n": 32}
+_SIZES |= {"seqlen_q": 128, "seqlen_k": 128, "head_dim": 64, "head_dim_v": 64, "scale": 0.125, "bias_window": 13}
 _PLAIN: dict[str, Any] = dict.fromkeys(("window", "softcap", "mask", "seqlens", "cu_seqlens_q", "cu_seqlens_k"))
-_PLAIN |= {"bias": False, "alibi": False, "sinks": False, "dropout": 0.0}
-# No size of a case that is read here has a prime factor as large, so no product of sizes is such a stride.
-_BEYOND = 64
+_PLAIN |= {"inputs": None, "pattern": "normal"}
+_PACKED = {"batch": 1, "seqlen_q": 28, "seqlen_k": 28, "cu_seqlens_q": (0, 13, 28), "cu_seqlens_k": (0, 13, 28)}
 # Elements before and behind each tensor.
 _MARGIN = 128
 # No tensor of more bytes is laid out so: large strides make large tensors of small ones.
@@ -84,8 +76,11 @@ class Caught:
     @property
     def rank(self) -> tuple[bool, int]:
         """Whether the call ended, and how many inputs some kernel is given as they lie, and not a copy of them."""
-        tensors = [tensor_in(value) for launch in self.launches for value in launch.arguments.values()]
-        given = {storage_of(tensor) for tensor in tensors if tensor is not None}
+        given = set[int]()
+        for launch in self.launches:
+            given.update(
+                storage_of(tensor) for tensor in map(tensor_in, launch.arguments.values()) if tensor is not None
+            )
         return self.storages is not None, sum(storage_of(tensor) in given for tensor in self.inputs.values())
 
 
@@ -94,54 +89,29 @@ def catch(target: Target, case: Case) -> Caught | None:
 
     None where it refuses all, or fails before its first launch.
     """
-    best: Caught | None = None
+    calls = list[Caught]()
     for problem in _problems(target, case):
         with contextlib.suppress(Failure):
-            for layout in _layouts(target, problem):
-                call = _caught(target, problem, *layout)
-                if call is not None and (best is None or call.rank > best.rank):
-                    best = call
-                if best is not None and best.rank == (True, len(best.inputs)):
-                    return best
-        if best is not None and best.storages is not None:
+            for inputs, given in _layouts(target, problem):
+                call = _caught(target, problem, inputs, given)
+                calls += [call] if call is not None else []
+        if any(call.storages is not None for call in calls):
             break
-    return best
+    return max(calls, key=lambda call: call.rank, default=None)
 
 
 def _problems(target: Target, case: Case) -> Iterator[Case]:
-    """Cases from the richest on; the last one is the case itself, on its values."""
+    """A small case of all tensors that a target takes, and the case itself."""
     itself = replace(case, layouts=(), runs=(), repeat=1)
-    base = replace(itself, inputs=None, pattern="normal", **_PLAIN)
-    steps = [_ALIKE, _ROUND] if case.family == "lazy" else [_SIZES, _ALIKE, _ROUND]
-    sizes = [step | _PACKED for step in steps[:-1]] if target.packs else steps
-    plain: dict[str, Any] = {"bias": case.bias} if case.family == "lazy" else {}
-    for options in (_rich(target, case), plain):
-        yield from (_sized(base, each | options) for each in sizes)
-    if case.dtype == "float32":  # which some take in no case
-        yield _sized(base, _ROUND | plain | {"dtype": "float16"})
+    options = _PLAIN | _SIZES | (_PACKED if target.packs else {})
+    options |= {name: name in target.takes for name in ("bias", "alibi", "sinks")}
+    options["dropout"] = 0.25 if "keep" in target.takes else 0.0
+    if "mask" in target.takes:
+        options["mask"] = "padding" if case.mask_axes == "bn" else "random"
+    if case.tau is not None:
+        options["tau"] = case.tau[:1] * _SIZES["heads"]
+    yield replace(itself, **options)
     yield itself
-
-
-def _rich(target: Target, case: Case) -> dict[str, Any]:
-    """Everything optional that brings a tensor, as far as the target has a parameter for it."""
-    takes = target.takes
-    if case.family == "lazy":
-        return {"bias": "bias" in takes}
-    found: dict[str, Any] = {name: name in takes for name in ("bias", "alibi", "sinks")}
-    found |= {"bias_axes": "bhmn"} if case.bias_rank == 4 else {}
-    found |= {"dropout": 0.25} if "keep" in takes else {}
-    if "mask" in takes and case.mask_axes == "bn":
-        found["mask"] = "padding"
-    elif "mask" in takes:
-        axes = case.mask_axes if {"m", "n"} <= set(case.mask_axes) else Case.mask_axes
-        found |= {"mask": "random", "mask_axes": axes}
-    return found
-
-
-def _sized(case: Case, options: dict[str, Any]) -> Case:
-    case = replace(case, **options)
-    tau = None if case.tau is None else tuple((case.tau * case.heads)[: case.heads])
-    return replace(case, tau=tau, scale=case.head_dim**-0.5, bias_window=13)
 
 
 def values_of(target: Target, case: Case) -> dict[str, Tensor]:
@@ -161,37 +131,37 @@ def _layouts(target: Target, case: Case) -> Iterator[tuple[Inputs, frozenset[int
     """The inputs as they may lie, and the strides that only one of them has."""
     values = values_of(target, case)
     # A wrapper may copy what has no last stride of 1, and the strides of a copy tell little.
-    yield from filter(None, (_strange(values, unit=unit) for unit in (False, True)))
+    for unit in (False, True):
+        given: set[int] = set()
+        tensors: dict[str, Tensor] = {}
+        for name, value in values.items():
+            strides = _strides_of_its_own(tuple(value.shape), given, unit=unit)
+            elements = 2 * _MARGIN + spanned(tuple(value.shape), strides)
+            if elements * value.element_size() > _MOST:
+                break
+            tensors[name] = value.new_zeros(elements).as_strided(value.shape, strides, _MARGIN).copy_(value)
+        else:
+            yield Inputs("distinct-unit" if unit else "distinct", values, tensors), frozenset(given)
     yield place(values, (), shapes=case.shapes), frozenset()
 
 
-def _strange(values: Mapping[str, Tensor], *, unit: bool) -> tuple[Inputs, frozenset[int]] | None:
-    """The values in strides that no other tensor has, and those strides; None where one takes more than _MOST bytes.
+def _strides_of_its_own(shape: tuple[int, ...], given: set[int], *, unit: bool) -> tuple[int, ...]:
+    """Strides that no other tensor has, which are added to those given: primes, larger than any size.
 
-    Args:
-        unit: whether every last stride is 1, and the others are multiples of what vector loads need.
+    No product of sizes is such a stride. `unit`: but the last one is 1, and the others are as many vectors.
     """
-    found: dict[str, Tensor] = {}
-    given: set[int] = set()
-    for name, value in values.items():
-        strides, span = list[int](), 1
-        for size in reversed(value.shape):
-            stride = 1 if unit and not strides else _unused(span, VECTOR if unit else 1, given)
-            strides.insert(0, stride)
-            span = stride * max(size, 1)
-        elements = 2 * _MARGIN + spanned(tuple(value.shape), tuple(strides))
-        if elements * value.element_size() > _MOST:
-            return None
-        found[name] = value.new_zeros(elements).as_strided(value.shape, strides, _MARGIN).copy_(value)
-        given.update(strides[:-1] if unit else strides)
-    return Inputs("distinct-unit" if unit else "distinct", dict(values), found), frozenset(given)
+    strides, span, step = [1] * len(shape), 1, VECTOR if unit else 1
+    for axis in reversed(range(len(shape))):
+        if not unit or axis < len(shape) - 1:
+            primes = filter(_is_prime, count(max(span // step, VECTOR, *shape) + 1))
+            strides[axis] = next(step * prime for prime in primes if step * prime not in given)
+            given.add(strides[axis])
+        span = strides[axis] * max(shape[axis], 1)
+    return tuple(strides)
 
 
-def _unused(span: int, step: int, given: set[int]) -> int:
-    """The next prime times a step beyond what inner axes span, of those that no tensor has."""
-    numbers = count(max(span // step + 1, _BEYOND))
-    primes = (step * n for n in numbers if all(n % divisor for divisor in range(2, math.isqrt(n) + 1)))
-    return next(number for number in primes if number not in given)
+def _is_prime(number: int) -> bool:
+    return all(number % divisor for divisor in range(2, math.isqrt(number) + 1))
 
 
 def _caught(target: Target, case: Case, inputs: Inputs, given: frozenset[int]) -> Caught | None:
@@ -219,45 +189,26 @@ def _noting(launches: list[HostLaunch]) -> Iterator[None]:
 
     def note(_: Any, kernel: Any, *args: Any, **kwargs: Any) -> None:
         with contextlib.suppress(OSError, SyntaxError):  # of what has no source
-            launches.append(_launch(read_once(kernel), args, kwargs))
+            function = read_once(kernel)
+            specs = inspect.signature(function.plain).parameters
+            given = {name: spec.default for name, spec in specs.items() if spec.default is not spec.empty}
+            given |= dict(zip(specs, args, strict=False))
+            given |= {name: value for name, value in kwargs.items() if name in specs}  # without num_warps and the like
+            launches.append(HostLaunch(function.name, function.file, function, given, _host_line()))
 
     def call(kernel: Kernel, grid: Any, block: Any, shared_bytes: int, /, *arguments: Any) -> None:
         launches.append(HostLaunch(kernel.plain_name, str(kernel.file)))
 
-    with (
-        warnings.catch_warnings(),
-        launching_through(note),
-        replaced(Kernel, "__call__", call),
-        one_configuration([], {}),
-    ):
-        warnings.showwarning = lambda *_, **__: None
+    silenced = warnings.catch_warnings(action="ignore")
+    through, cuda = launching_through(note), replaced(Kernel, "__call__", call)
+    with silenced, through, cuda, one_configuration([], {}):
         yield
 
 
-def _launch(function: Function, positional: tuple[Any, ...], words: Mapping[str, Any]) -> HostLaunch:
-    specs = inspect.signature(function.plain).parameters
-    given = {name: spec.default for name, spec in specs.items() if spec.default is not inspect.Parameter.empty}
-    given |= dict(zip(specs, positional, strict=False))
-    given |= {name: value for name, value in words.items() if name in specs}  # without num_warps and the like
-    return HostLaunch(function.name, function.file, function, given, _host_line())
-
-
 def _host_line() -> SourceLine | None:
-    """The line of the innermost Python that belongs neither to Triton, nor to torch, nor to this tool."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_host(frame.f_globals.get("__name__", "")):
-        frame = frame.f_back
-    if frame is None:
-        return None
-    name, line = frame.f_code.co_filename, frame.f_lineno
-    linecache.checkcache(name)
-    code = linecache.getline(name, line).strip()
-    return SourceLine(str(Path(name).resolve()), line, code, 0, len(code), frame.f_code.co_name) if code else None
-
-
-def _is_host(module: str) -> bool:
-    is_of_a_target = module.startswith(("gradprobe.kernels", "gradprobe.targets"))
-    return is_of_a_target or module.partition(".")[0] not in ("triton", "torch", "gradprobe", "contextlib")
+    file, line = asked_at()
+    lines = python_file(file).lines if file else []
+    return SourceLine(file, line, lines[line - 1].strip()) if line <= len(lines) else None
 
 
 def tensor_in(value: Any) -> Tensor | None:

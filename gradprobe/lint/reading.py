@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..model.case import Case
-from ..source.pointers import Record
-from ..source.triton_source import Function
+from ..source.triton_source import functions_of
 from ..targets.find import Target
 from .catching import catch
-from .finding import LintFinding
-from .rules import findings_in
-from .unlaunched import functions_of, siblings
-from .view import KernelView, views_of
+from .rules import LintFinding, findings_in
+from .view import KernelView, view_by_name, views_of
 
 
-@dataclass(frozen=True)
+@dataclass
 class ReadKernel:
     """A kernel that was read."""
 
@@ -25,9 +22,9 @@ class ReadKernel:
     line: int
     launched: bool
     """Whether its arguments were caught; if not, its parameters are taken for what they are called."""
-    expressions: int
-    """How many pointer expressions were read in it."""
-    lost: tuple[str, ...]
+    accesses: int
+    """How many loads, stores and atomics were read in it."""
+    lost: list[str]
     """The parameters of pointers that could not be followed everywhere."""
 
 
@@ -38,50 +35,35 @@ class KernelReading:
     findings: tuple[LintFinding, ...]
     kernels: tuple[ReadKernel, ...]
 
-    @property
-    def read(self) -> int:
-        """The pointer expressions that were read."""
-        return sum(kernel.expressions for kernel in self.kernels)
-
 
 def findings_of(target: Target, case: Case) -> tuple[LintFinding, ...]:
     """The wrong strides of the kernels that a target launches; none where nothing can be caught.
 
     Kernels are not run, and no value counts: only the case's options and dtype do.
     """
-    return _once(finding for view in views_of(catch(target, case)) for finding in findings_in(view))
+    return read_views(list(views_of(catch(target, case)))).findings
 
 
 def read_views(views: Sequence[KernelView], scopes: Iterable[tuple[dict[str, object], str]] = ()) -> KernelReading:
     """What is found of launched kernels, and of those beside them.
 
     Args:
-        scopes: more modules to look for kernels in: what their names mean, and their files.
+        scopes: modules to look in for kernels that were not launched: what their names mean, and their files.
     """
-    found, kernels = list[LintFinding](), dict[str, ReadKernel]()
-    for view in views:
-        found += findings_in(view)
-        kernel = _kernel(view.function, view.record, launched=True)
-        before = kernels.get(view.name, kernel)
-        lost = tuple(sorted({*before.lost, *kernel.lost}))
-        kernels[view.name] = replace(kernel, expressions=max(before.expressions, kernel.expressions), lost=lost)
-    beside = {view.function.file: view.function.plain.__globals__ for view in views}
-    launched = set(kernels)
-    for file, scope in {**beside, **{file: scope for scope, file in scopes}}.items():
-        for function, record, by_name in siblings(functions_of(scope, file), launched):
-            kernels[f"{file}:{function.line}"] = _kernel(function, record, launched=False)
-            found += by_name
-    return KernelReading(_once(found), tuple(kernels.values()))
-
-
-def _once(found: Iterable[LintFinding]) -> tuple[LintFinding, ...]:
-    """Each finding once, in the order of the text, behind those of launched kernels what names alone tell."""
-    places: dict[tuple[object, ...], LintFinding] = {}
-    for one in found:
-        places.setdefault((one.rule, one.file, one.line, one.column, one.tensor), one)
-    return tuple(sorted(places.values(), key=lambda finding: (finding.by_name, finding.file, finding.line)))
-
-
-def _kernel(function: Function, record: Record, *, launched: bool) -> ReadKernel:
-    lost = tuple(sorted(record.lost))
-    return ReadKernel(function.name, function.file, function.line, launched, len(record.expressions), lost)
+    launched = {view.function.name for view in views}
+    beside = list[KernelView]()
+    for scope, file in scopes:
+        functions = functions_of(scope, file)
+        called = {id(jit) for function in functions for _, jit in function.calls}
+        alone = [each for each in functions if each.name not in launched and id(each.jit) not in called]
+        beside += [view for view in map(view_by_name, alone) if view.record.accesses]
+    kernels, found = dict[tuple[str, int], ReadKernel](), dict[tuple[object, ...], LintFinding]()
+    for view in (*views, *beside):
+        of, record = view.function, view.record
+        before = kernels.setdefault((of.file, of.line), ReadKernel(of.name, of.file, of.line, bool(view.launch), 0, []))
+        before.accesses = max(before.accesses, len(record.accesses))
+        before.lost = sorted({*before.lost, *record.lost})
+        for one in findings_in(view):
+            found.setdefault((one.file, one.line, one.column, one.tensor), one)
+    ordered = sorted(found.values(), key=lambda finding: (finding.by_name, finding.file, finding.line))
+    return KernelReading(tuple(ordered), tuple(kernels.values()))

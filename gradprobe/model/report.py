@@ -46,6 +46,8 @@ class Where(Struct, frozen=True):
     """How far the line is indented beyond that."""
     function: str = ""
     """The function that holds the line, where that is not the kernel: a helper that it calls, or what launches it."""
+    instead: str = ""
+    """What belongs in the place of what is wrong, as text; "" where that is not known."""
 
     @property
     def place(self) -> str:

@@ -7,7 +7,7 @@ import contextlib
 import copy
 import inspect
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -158,6 +158,16 @@ def kernel_below(value: Any) -> Any:
             break
         value = getattr(value, "fn", None)
     return value if is_jit(value) else None
+
+
+def functions_of(scope: Mapping[str, Any], file: str) -> list[Function]:
+    """The Triton functions that are defined in a file, of those that a module's names mean."""
+    found: dict[int, Function] = {}
+    for jit in map(kernel_below, list(scope.values())):
+        with contextlib.suppress(OSError, SyntaxError, TypeError):
+            if jit is not None and (function := read_once(jit)).file == file:
+                found[id(jit)] = function
+    return sorted(found.values(), key=lambda function: function.line)
 
 
 def is_own(value: Any) -> bool:

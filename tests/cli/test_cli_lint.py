@@ -34,10 +34,10 @@ def test_the_three_lines_of_the_dO_fault_stand_with_carets_and_the_edit(mine):
     assert code[caret.index("^") :] == "stride_qh"
     assert caret.strip() == "^" * len("stride_qh")
     assert lines[at + 4] == "  fix: stride_qh -> stride_doh"
-    assert "  read 89 pointer expressions in 4 kernels, 4 of them caught at their launch" in lines
+    assert any(line.startswith("  read 4 kernels, 4 of them caught at their launch") for line in lines)
 
 
-def test_the_json_holds_each_finding_and_every_kernel(mine):
+def test_the_json_holds_each_finding_and_every_launched_kernel(mine):
     ran = run(f"lint {mine}:lazy_backward --json -")
     document = json.loads(ran.out)
     assert ran.code == 1
@@ -47,7 +47,7 @@ def test_the_json_holds_each_finding_and_every_kernel(mine):
     assert sorted(kernel["name"] for kernel in document["kernels"] if kernel["launched"]) == [
         "lazy_dkdv_kernel", "lazy_dq_kernel", "lazy_preprocess_kernel",
     ]  # fmt: skip
-    assert len(document["kernels"]) == 4
+    assert len(document["kernels"]) == 3
 
 
 def test_right_kernels_are_clean_with_what_was_read():
@@ -55,7 +55,7 @@ def test_right_kernels_are_clean_with_what_was_read():
     assert ran.code == 0
     assert ran.out.splitlines() == [
         "CLEAN  every pointer that was read advances by its own tensor's strides (flash)",
-        "  read 99 pointer expressions in 4 kernels, 4 of them caught at their launch",
+        "  read 4 kernels, 4 of them caught at their launch; loads and stores: 40",
     ]
 
 
@@ -64,9 +64,7 @@ def test_kernels_that_nothing_launches_are_read_by_names_and_the_verdict_says_so
     (tmp_path / "alone.py").write_text(kernel)
     ran = run(f"lint {tmp_path}/alone.py")
     assert ran.code == 0
-    assert ran.out.splitlines()[0].startswith(
-        "CLEAN  as far as the names of parameters tell, since nothing was launched"
-    )
+    assert ran.out.startswith("PARTLY READ  what was read has no wrong stride")
     assert "never launched, so read by the names of their parameters: touch_kernel" in ran.out
 
 

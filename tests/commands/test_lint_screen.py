@@ -1,24 +1,18 @@
-"""What lint shows on one screen: lines that say the same once, and no more findings than there is room for."""
+"""What lint shows on one screen: no more findings than there is room for."""
 
 from gradprobe.commands.kernel_reading import Inquiry, render_lint
-from gradprobe.lint.finding import LintFinding
 from gradprobe.lint.reading import KernelReading, ReadKernel
+from gradprobe.lint.rules import LintFinding
 
 
 def finding(line, code="do_ptr += h * stride_qh"):
     sentence = "do is advanced by stride_qh, which is q.stride(1): stride_doh = do.stride(1) is passed and never used"
-    return LintFinding("foreign", f"kernel_{line}", "/f.py", line, 14, 9, code, sentence, "use stride_doh", "do")
+    return LintFinding(f"kernel_{line}", "/f.py", line, 14, 9, code, sentence, "use stride_doh", "do")
 
 
 def shown(*findings, **more):
-    kernels = tuple(ReadKernel(f"kernel_{at}", "/f.py", at, at < 2, 3, ("q_ptr", "k_ptr")) for at in range(30))
+    kernels = tuple(ReadKernel(f"kernel_{at}", "/f.py", at, at < 2, 3, ["q_ptr", "k_ptr"]) for at in range(30))
     return [line.plain for line in render_lint(Inquiry("f.py", KernelReading(findings, kernels), (), ()), 80, **more)]
-
-
-def test_findings_in_lines_that_say_the_same_are_one():
-    lines = shown(finding(3), finding(9), finding(12))
-    assert "/f.py:3  kernel_3  foreign (the same in lines 9, 12)" in lines
-    assert sum("^^^" in line for line in lines) == 1
 
 
 def test_many_findings_take_24_rows_and_the_rest_are_counted():

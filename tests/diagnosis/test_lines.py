@@ -3,17 +3,16 @@
 import pytest
 
 from gradprobe.diagnosis.lines import _fix_of, among
-from gradprobe.lint.finding import FOREIGN, finding_at
+from gradprobe.lint.rules import LintFinding
 from gradprobe.model.report import Where
-from gradprobe.source.text import SourceLine
 
 
 @pytest.mark.parametrize(
     ("fixes", "told"), [(("a -> stride_doh", "a -> stride_doh"), "a -> stride_doh in kernel"), (("a -> b", ""), "")]
 )
 def test_an_edit_is_told_once_and_nothing_where_a_place_has_none(fixes, told):
-    at = SourceLine("my.py", 7, "do_ptr += a")
-    assert _fix_of([finding_at(at, FOREIGN, "kernel", "wrong", fix, "do") for fix in fixes]) == told
+    found = [LintFinding("kernel", "my.py", 7, 10, 1, "do_ptr += a", "wrong", fix, "do") for fix in fixes]
+    assert _fix_of(found) == told
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ def marked(finding):
 def test_the_file_as_it_is_is_clean_and_its_kernel_was_read(tmp_path):
     found = reading(tmp_path)
     assert found.findings == ()
-    assert [(kernel.name, kernel.launched, kernel.lost) for kernel in found.kernels] == [("touch_kernel", True, ())]
-    assert found.read == 16
+    assert [(kernel.name, kernel.launched, kernel.accesses, kernel.lost) for kernel in found.kernels] == [
+        ("touch_kernel", True, 4, [])
+    ]
 
 
 def test_a_stride_of_another_tensor_is_named_with_both_axes_its_line_and_the_edit(tmp_path):
@@ -24,7 +25,7 @@ def test_a_stride_of_another_tensor_is_named_with_both_axes_its_line_and_the_edi
     assert finding.sentence == (
         "do is advanced by stride_qh, which is q.stride(1): stride_doh = do.stride(1) is passed"
     )
-    assert finding.fix == "stride_qh -> stride_doh"
+    assert (finding.fix, finding.where.instead) == ("stride_qh -> stride_doh", "stride_doh")
 
 
 def test_where_the_right_stride_is_no_parameter_it_is_said_and_no_edit_is(tmp_path):
@@ -61,20 +62,6 @@ def test_a_function_that_is_called_is_blamed_where_its_own_names_contradict_each
     assert (finding.line, marked(finding), finding.kernel) == (10, "stride_qm", "touch_kernel")
 
 
-def test_a_stride_that_is_passed_and_used_nowhere_leaves_every_head_with_head_0s(tmp_path):
-    (finding,) = reading(tmp_path, ("b * stride_lseb + h * stride_lseh + offs", "b * stride_lseb + offs")).findings
-    assert (finding.rule, finding.line, marked(finding), finding.tensor) == ("missing", 31, "lse_ptr", "lse")
-    assert finding.sentence == (
-        "stride_lseh of touch_kernel is lse.stride(1) and is never used for lse: every head uses lse of head 0"
-    )
-    assert finding.fix == "add the head times stride_lseh to lse_ptr"
-
-
-def test_a_stride_used_for_two_axes_where_one_never_gets_its_own_is_missing_there(tmp_path):
-    (finding,) = reading(tmp_path, ("b * stride_dqb + h * stride_dqh", "b * stride_dqb + h * stride_dqb")).findings
-    assert (finding.rule, finding.line, marked(finding), finding.axis) == ("missing", 33, "dq_ptr", 1)
-
-
 def test_a_launch_that_passes_anothers_stride_is_blamed_at_its_own_line(tmp_path):
     (finding,) = reading(
         tmp_path,
@@ -90,7 +77,7 @@ def test_a_launch_that_passes_anothers_stride_is_blamed_at_its_own_line(tmp_path
         "parameter stride_doh of touch_kernel is given q.stride(1) in the launch at mine.py:38, "
         "so do is read with q's stride"
     )
-    assert finding.fix == "in the launch: q.stride(1) -> do.stride(1)"
+    assert (finding.fix, finding.where.instead) == ("in the launch: q.stride(1) -> do.stride(1)", "do.stride(1)")
 
 
 def test_parameters_with_a_default_do_not_shift_those_that_a_launch_gives(tmp_path):
@@ -106,7 +93,7 @@ def test_parameters_with_a_default_do_not_shift_those_that_a_launch_gives(tmp_pa
 def test_all_strides_of_another_tensor_in_a_launch_are_one_finding(tmp_path):
     (finding,) = reading(tmp_path, ("*q.stride(), *do.stride(), *lse", "*q.stride(), *q.stride(), *lse")).findings
     assert (finding.line, marked(finding), finding.axis) == (40, "q.stride()", None)
-    assert finding.fix == "in the launch: *q.stride() -> *do.stride()"
+    assert (finding.fix, finding.where.instead) == ("in the launch: *q.stride() -> *do.stride()", "do.stride()")
 
 
 def test_a_kernel_that_is_never_launched_is_read_by_its_names_and_says_so(tmp_path):
@@ -170,7 +157,7 @@ def test_one_stride_for_tensors_that_the_wrapper_holds_to_equal_strides_is_right
         ("def backward(q, k, v, do):\n", "def backward(q, k, v, do):\n    assert q.stride() == do.stride()\n"),
     )
     assert found.findings == ()
-    assert found.read == 16
+    assert [kernel.accesses for kernel in found.kernels] == [4]
 
 
 def test_one_stride_for_contiguous_copies_of_one_shape_is_right(tmp_path):
@@ -179,7 +166,7 @@ def test_one_stride_for_contiguous_copies_of_one_shape_is_right(tmp_path):
         ("*q.stride(), *do.stride(), *lse", "*q.stride(), *q.stride(), *lse"),
         ("    launch(q, do, lse, dq)", "    launch(q.contiguous(), do.contiguous(), lse, dq)"),
     )
-    assert [finding.sentence for finding in found.findings] == [] or found.read == 10
+    assert found.findings == ()
 
 
 def test_a_stride_is_found_behind_copies_of_what_has_no_unit_last_stride(tmp_path):
@@ -199,31 +186,11 @@ def test_strides_of_a_tensor_that_an_operation_made_from_another_of_its_shape_ar
     assert reading(tmp_path, (launch, launch + again)).findings == ()
 
 
-def test_strides_that_are_passed_in_vain_where_offsets_are_made_of_sizes_are_no_missing_ones(tmp_path):
-    own = "lse_ptr + b * stride_lseb + h * stride_lseh + offs_m * stride_lsem"
-    assert reading(tmp_path, (own, "lse_ptr + bh * BLOCK + offs_m")).findings == ()
-
-
-def test_batch_and_head_as_one_index_of_an_allocated_tensor_are_no_missing_stride(tmp_path):
-    found = reading(tmp_path, ("lse_ptr + b * stride_lseb + h * stride_lseh", "lse_ptr + bh * stride_lseh"))
-    assert found.findings == ()
-
-
-def test_a_last_stride_that_is_taken_for_1_is_no_missing_one(tmp_path):
-    found = reading(
-        tmp_path,
-        ("    stride_lseb, stride_lseh, stride_lsem,\n", "    stride_lseb, stride_lseh,\n"),
-        ("h * stride_lseh + offs_m * stride_lsem", "h * stride_lseh + offs_m"),
-        ("*lse.stride()", "*lse.stride()[:2]"),
-    )
-    assert found.findings == ()
-
-
 def test_a_target_that_fails_or_launches_nothing_has_no_findings_and_raises_nothing(tmp_path):
     broken = reading(tmp_path, ("    dq = torch.empty_like(q)\n", "    dq = undefined\n"))
-    assert (broken.findings, broken.kernels) == ((), ())
+    assert (broken.findings, [kernel.launched for kernel in broken.kernels]) == ((), [False])
     idle = reading(tmp_path, ("    launch(q, do, lse, dq)\n", ""))
-    assert (idle.findings, idle.kernels) == ((), ())
+    assert (idle.findings, [kernel.launched for kernel in idle.kernels]) == ((), [False])
 
 
 def test_a_target_that_reads_what_its_kernels_wrote_is_caught_before_it_fails(tmp_path):
@@ -306,4 +273,4 @@ def test_strides_that_are_passed_as_a_tuple_are_not_followed_and_this_is_said(tm
         ("*q.stride(), *do.stride(), *lse", "q.stride(), *do.stride(), *lse"),
     )
     assert found.findings == ()
-    assert [kernel.lost for kernel in found.kernels] == [("strides_q",)]
+    assert [kernel.lost for kernel in found.kernels] == [["strides_q"]]

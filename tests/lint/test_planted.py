@@ -14,16 +14,12 @@ FOUND = {
     "do_read_with_q_head_stride": ("foreign", "do", "q"),
     "do_read_with_q_head_stride_in_preprocess_alone": ("foreign", "do", "q"),
     "v_read_with_k_row_stride_in_dkdv": ("foreign", "v", "k"),
-    "lse_of_head_0_in_the_backward": ("missing", "lse", ""),
-    "tau_of_head_0_in_every_kernel": ("missing", "tau", ""),
-    "delta_of_batch_0_in_dq": ("missing", "delta", ""),
 }
 FLASH = {
     "do_by_q": (flash_faults.DO_BY_Q, ("foreign", "do", "q")),
     "do_by_o": ((flash_faults.DO_BY_O,), ("foreign", "do", "o")),
     "do_strides_of_the_host": (flash_faults.DO_STRIDES_OF_THE_HOST, ("foreign", "do", "q")),
     "v_by_k": (flash_faults.V_BY_K, ("foreign", "v", "k")),
-    "lse_of_head_0": (flash_faults.LSE_OF_HEAD_0, ("missing", "lse", "")),
 }
 
 
@@ -42,7 +38,7 @@ def test_right_kernels_have_no_finding_and_all_of_them_are_read(word):
     found = reading_of_word(word)
     assert found.findings == ()
     assert len(found.kernels) == 4
-    assert all(kernel.launched and not kernel.lost and kernel.expressions > 10 for kernel in found.kernels)
+    assert all(kernel.launched and not kernel.lost and kernel.accesses > 3 for kernel in found.kernels)
 
 
 @sampled("fault", lazy_faults.FAULTS, push=6, ids=lambda fault: fault.name)
@@ -61,8 +57,8 @@ def test_the_stride_faults_of_flash_are_named(name, tmp_path):
     findings, lines = lint(tmp_path, "flash", "flash_intermediates", edits)
     assert {(finding.rule, finding.tensor, finding.other) for finding in findings} == {expected}
     named = {finding.line for finding in findings}
-    # The second edit's line loads from a pointer that is advanced some lines above, or in a starred tuple.
-    assert len(named & lines) == 1 if name in ("lse_of_head_0", "do_strides_of_the_host") else named == lines
+    # The second edit's line is a starred tuple.
+    assert len(named & lines) == 1 if name == "do_strides_of_the_host" else named == lines
 
 
 @sampled("fault", [fault for fault in flash_faults.INSIDE if fault.fault_class not in ("S1", "S3")], push=4)

@@ -86,4 +86,6 @@ def reading_of_word(word: str) -> KernelReading:
 
 def reading_of(target: Target, case: Case) -> KernelReading:
     """What can be read of the kernels of a target."""
-    return read_views(list(views_of(catch(target, case))))
+    function = target.function
+    scope = (function.__globals__, str(Path(target.source.file).resolve()))
+    return read_views(list(views_of(catch(target, case))), [scope])

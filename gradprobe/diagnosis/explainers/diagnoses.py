@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ...frontends import source
 from ...frontends.triton.interpreter.dataflow import places
-from ...lint.passed import passed_of_others
+from ...lint.rules import passed_of_others
 from ...model.intermediates import entered_by, parents_of, title
 from ...model.mechanisms import gathered
 from ...model.report import CONSISTENT, AxisReach, Diagnosis, Where
