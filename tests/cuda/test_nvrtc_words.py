@@ -29,4 +29,4 @@ def test_what_has_no_line_is_given_as_it_is():
 
 def test_of_many_errors_the_first_three_are_told():
     log = "".join(f'a.cu({line}): error: expected a ";"\n' for line in range(1, 8))
-    assert compile_errors(log) == "; ".join(f'a.cu:{line}: expected a ";"' for line in (1, 2, 3)) + "; and 4 more"
+    assert compile_errors(log) == "; ".join(f'a.cu:{line}: expected a ";"' for line in (1, 2, 3))

@@ -1,8 +1,4 @@
-"""CUDA C++ kernels as functions: on a GPU by NVRTC, without one on the CPU, where every access of memory is watched.
-
-module = gradprobe.cuda.load("my.cu", defines={"BLOCK_M": 32})
-module.my_kernel(grid, block, shared_bytes, q, k, 1.0, 128)
-"""
+"""CUDA C++: what is known of it outside this folder."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import ctypes
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,14 +22,19 @@ STREAM = "cudaStream_t"
 POINTER, SIGNED, UNSIGNED, FLOATING, OTHER = range(5)
 
 
-class Taken(ctypes.Structure):
+class Taken(NamedTuple):
     """The type of one parameter: gp_parameter of the header."""
 
-    _fields_ = (("kind", ctypes.c_int32), ("bytes", ctypes.c_int32), ("of", ctypes.c_int32))
     kind: int
     bytes: int
     of: int
     """Of a pointer, the bytes of a number that it points to; 0 where that is none."""
+
+
+def structure(*fields: tuple[Any, str]) -> Any:
+    """A structure of the runtime's, by types, each with the names of the fields of that type."""
+    every = [(name, kind) for kind, names in fields for name in names.split()]
+    return type("Structure", (ctypes.Structure,), {"_fields_": every})
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ class CudaStatements(Statements):
         before = [node for node in nodes(functions[-1], *_ASSIGNING) if _lines(node).start < line]
         made, found = [leaf for leaf in leaves(functions[-1]) if line in _lines(leaf)], dict[int, None]()
         for operators in ("*", "/%"):
-            made = _assignments(before, {node_text(leaf) for node in made for leaf in leaves(node)}, operators)
+            used = (leaf for node in made for leaf in leaves(node) if leaf.type == "identifier")
+            made = _assignments(before, set(map(node_text, used)), operators)
             found |= dict.fromkeys(_lines(node).start for node in made)
         return [*found]
 

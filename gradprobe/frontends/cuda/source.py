@@ -55,14 +55,14 @@ class CudaSource:
         return syntax.without_comments(self.of_kernels)
 
     @functools.cached_property
-    def everything(self) -> str:
-        """That, and what is included."""
-        return "\n".join((*(syntax.without_comments(text) for _, text in self.included), self.plain))
+    def texts(self) -> tuple[str, ...]:
+        """So of what is included, then that."""
+        return (*(syntax.without_comments(text) for _, text in self.included), self.plain)
 
     @functools.cached_property
     def aliases(self) -> Mapping[str, str]:
         """The types behind its macros and aliases. Options of the compiler override macros."""
-        text = self.everything
+        text = "\n".join(self.texts)
         found = dict(re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([\w ]+?)[ \t]*$", text, re.MULTILINE))
         found |= dict(re.findall(r"\busing\s+(\w+)\s*=\s*([\w ]+?)\s*;", text))
         found |= {name: kind for kind, name in re.findall(r"\btypedef\s+([\w ]+?)\s+(\w+)\s*;", text)}
@@ -71,20 +71,15 @@ class CudaSource:
     @functools.cached_property
     def granule(self) -> int:
         """The bytes of the smallest element that its shared memory can hold."""
-        words = " ".join((self.everything, *(value for _, value in self.defines)))
+        words = " ".join((*self.texts, *(value for _, value in self.defines)))
         if re.search(r"\b(?:bool|u?char|u?int8_t)\b", words):
             return 1
         return 2 if re.search(r"half|bfloat16|\bu?short\b|int16_t", words) else 4
 
     @functools.cached_property
-    def trees(self) -> tuple[Node, ...]:
-        """Of what is included, then of the file."""
-        return (*(syntax.parse(syntax.without_comments(text)) for _, text in self.included), syntax.parse(self.plain))
-
-    @functools.cached_property
     def declared(self) -> dict[str, DeclaredFunction]:
         """The kernels by name; the last declaration of each counts."""
-        every = nodes(self.trees[-1], "function_definition", "declaration")
+        every = nodes(syntax.parse(self.plain), "function_definition", "declaration")
         found = (syntax.declared_function(node) for node in every if syntax.has(node, "__global__"))
         return {kernel.name: kernel for kernel in found if kernel is not None}
 
@@ -109,20 +104,16 @@ class CudaSource:
 
     def dynamic_array_of(self, kernel: str) -> str:
         """The name of its `extern __shared__` array: its own, else that of one in the file; "" where there is none."""
-        roots = [self.declared[kernel].node] if kernel in self.declared else []
-        for root in (*roots, *self.trees):
-            for declaration in nodes(root, "declaration"):
-                if syntax.has(declaration, "extern") and syntax.has(declaration, "__shared__"):
-                    return node_text(syntax.declared_name(syntax.declarators(declaration)[0]))
-        return ""
+        roots = [self.declared[kernel].node, *map(syntax.parse, self.texts)]
+        shared = (array for root in roots for array in _shared_arrays(root))
+        return next((name for name, _, is_dynamic in shared if is_dynamic), "")
 
     @functools.cached_property
     def shared_types(self) -> dict[str, str]:
         """What shared arrays are declared as, by name; "void" of those of one name and two types."""
         found: dict[str, str] = {}
-        for declaration in (node for root in self.trees for node in nodes(root, "declaration")):
-            for declarator in syntax.declarators(declaration) if syntax.has(declaration, "__shared__") else ():
-                name, kind = node_text(syntax.declared_name(declarator)), syntax.declared_type(declaration, declarator)
+        for text in self.texts:
+            for name, kind, _ in _shared_arrays(syntax.parse(text)):
                 found[name] = kind if found.get(name, kind) == kind else "void"
         return found
 
@@ -195,20 +186,25 @@ def _included(path: Path, text: str, folders: Sequence[str]) -> tuple[tuple[Path
     return tuple(sorted(found.items()))
 
 
+def _shared_arrays(root: Node) -> Iterator[tuple[str, str, bool]]:
+    """(name, type, whether the launch says its size) of each shared array that is declared under a node."""
+    for declaration in nodes(root, "declaration"):
+        is_dynamic = syntax.has(declaration, "extern")
+        for declarator in syntax.declarators(declaration) if syntax.has(declaration, "__shared__") else ():
+            name = syntax.declared_name(declarator)
+            yield node_text(name), syntax.declared_type(declaration, declarator), is_dynamic
+
+
 _ERROR = re.compile(r"^([^\s:(][^:(\n]*)(?::(\d+)(?::\d+)?:|\((\d+)\):) (?:\w+ )?error(?: #\S+)?: (.*)$", re.MULTILINE)
 _MOST_ERRORS = 3
 
 
 def compile_errors(printed: str, found: Iterable[str] = ()) -> str:
-    """The first errors that g++ or NVRTC prints, with the lines of the file, behind those that were found already.
-
-    Where there is none, the end of what it prints.
-    """
+    """The first errors that g++ or NVRTC prints, with the lines of the file, behind those that were found already."""
     errors = dict.fromkeys(found)
     for file, line, other_line, words in _ERROR.findall(printed):
         errors[f"{Path(file).name}:{line or other_line}: {words}"] = None
-    more = f"; and {len(errors) - _MOST_ERRORS} more" if len(errors) > _MOST_ERRORS else ""
-    return "; ".join([*errors][:_MOST_ERRORS]) + more or printed.strip()[-500:]
+    return "; ".join([*errors][:_MOST_ERRORS]) or printed.strip()[-500:]
 
 
 # --- Host code
@@ -309,29 +305,23 @@ def _users(pieces: Collection[HostPiece], used: Collection[HostPiece], names: Co
     return found
 
 
-def _declarations(root: Node) -> Iterator[list[Node]]:
-    """The declarations of a file and of its namespaces, each with the `;` that ends it."""
-    parts: list[Node] = []
-    for node in root.children:
-        inner = node.child_by_field_name("body") if node.type in _TRANSPARENT else None
-        if inner is not None and inner.type == "declaration_list":
-            yield from _declarations(inner)
-        elif node.type == ";" and parts:
-            parts.append(node)
-        elif node.is_named:
-            if parts:
-                yield parts
-            parts = [node]
-    if parts:
-        yield parts
+def _declarations(root: Node) -> Iterator[Node]:
+    """The declarations of a file and of its namespaces."""
+    for node in root.named_children:
+        body = node.child_by_field_name("body") if node.type in _TRANSPARENT else None
+        if body is not None and body.type == "declaration_list":
+            yield from _declarations(body)
+        else:
+            yield node
 
 
-def _piece(parts: Sequence[Node]) -> HostPiece:
-    node = parts[0]
+def _piece(node: Node) -> HostPiece:
+    after = node.next_sibling
+    end = after.end_byte if after is not None and after.type == ";" else node.end_byte
     tokens = frozenset(map(node_text, syntax.leaves(node)))
     qualifiers = {node_text(name) for name in nodes(node, "namespace_identifier")}
     needs_python = bool(qualifiers & _OF_PYTHON) or any(map(_BINDING.fullmatch, tokens))
     named = node.children[-1] if node.type == "template_declaration" else node
     is_alias = named.type == "alias_declaration"
     name = named.child_by_field_name("name") if is_alias else syntax.declared_name(syntax.function_in(named))
-    return HostPiece(node.start_byte, parts[-1].end_byte, node_text(name), tokens, needs_python, node)
+    return HostPiece(node.start_byte, end, node_text(name), tokens, needs_python, node)

@@ -139,10 +139,11 @@ class _Telling(ast.NodeTransformer):
         return node
 
     def _statement(self, node: ast.stmt) -> list[ast.stmt]:
-        names = _assigned(node)
+        names, told = dict.fromkeys(_assigned(node)), list[ast.stmt]()
         super().generic_visit(node)
-        variables = (ast.Name(name, ast.Load()) for name in names)
-        return [node, *(ast.copy_location(ast.Expr(self._call(name, node)), node) for name in variables)]
+        for name in names:
+            told.append(ast.copy_location(ast.Expr(self._call(ast.Name(name, ast.Load()), node)), node))
+        return [node, *told]
 
     visit_Assign = visit_AugAssign = visit_AnnAssign = visit_Expr = _statement
 
@@ -168,25 +169,23 @@ class _Telling(ast.NodeTransformer):
         return ast.copy_location(ast.Call(ast.Name(_HOOK, ast.Load()), [ast.Constant(number), value], []), at)
 
 
-def _assigned(node: Any) -> dict[str, None]:
+def _assigned(node: Any) -> Iterator[str]:
     """The variables that a statement binds or may write into."""
     parts: list[ast.expr] = []
-    if isinstance(node, ast.Assign):
-        parts = [*node.targets]
-    elif isinstance(node, ast.AugAssign) or (isinstance(node, ast.AnnAssign) and node.value is not None):
-        parts = [node.target]
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.Assign):
+        parts = node.targets
+    elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+        parts = [node.target] if node.value is not None else []
+    elif isinstance(node, (ast.Tuple, ast.List)):
+        parts = node.elts
+    elif isinstance(node, (ast.Subscript, ast.Attribute, ast.Starred)):
+        parts = [node.value]
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):  # x.masked_fill_(...), fill_diagonal(x, ...)
         parts = [*node.value.args, node.value.func]
-    found: dict[str, None] = {}
-    while parts:
-        part = parts.pop(0)
-        if isinstance(part, (ast.Tuple, ast.List)):
-            parts = [*part.elts, *parts]
-        elif isinstance(part, (ast.Subscript, ast.Attribute, ast.Starred)):
-            parts = [part.value, *parts]
-        elif isinstance(part, ast.Name):
-            found[part.id] = None
-    return found
+    for part in parts:
+        yield from _assigned(part)
 
 
 @lru_cache(maxsize=4)

@@ -6,7 +6,7 @@ import ctypes
 import re
 import signal
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,10 +15,10 @@ from ....model.memory_finding import BARRIER, MISALIGNED, OUTSIDE, SHUFFLE, UNWR
 from ....model.number import listed, plural, spans
 from ....processes.child import add_to_stack
 from ....source.text import SourceLine
-from ..c_types import LaunchPlan
+from ..c_types import LaunchPlan, structure
 from ..watch import KINDS, MOST_RECORDS, RECORD, CudaFinding, CudaSite, Recorded, Watch
 from .build import MOST_SHARED
-from .library import CRegion, Library, Named, Regions, fields
+from .library import CRegion, Library, Named, Regions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,51 +29,20 @@ _NONE = (1 << 64) - 1
 _HOW = ("read", "write", "atomic")
 _ENDED = 3
 _Triple = ctypes.c_uint32 * 3
-
-
-class _CSite(ctypes.Structure):
-    _fields_ = (("pc", ctypes.c_uint64), ("thread", _Triple), ("block", _Triple), ("access", ctypes.c_int32))
-
-
-class _CFinding(ctypes.Structure):
-    _fields_ = (
-        *fields(ctypes.c_int32, "kind", "region", "array", "bytes"),
-        *fields(ctypes.c_int64, "offset"),
-        *fields(_CSite, "now", "before"),
-        *fields(ctypes.c_int64, "count"),
-    )
-
-
-class _CLaunch(ctypes.Structure):
-    """gp_launch of the runtime."""
-
-    _fields_ = (
-        *fields(ctypes.c_void_p, "caller", "arguments"),
-        *fields(_Triple, "grid", "block"),
-        *fields(ctypes.c_uint64, "shared_bytes", "seed"),
-        *fields(ctypes.c_void_p, "regions"),
-        *fields(ctypes.c_int32, "n_regions"),
-        *fields(ctypes.c_uint64, "library"),
-        *fields(ctypes.c_void_p, "findings"),
-        *fields(ctypes.c_int32, "max_findings", "n_findings", "is_last_fatal"),
-        *fields(ctypes.c_void_p, "records"),
-        *fields(ctypes.c_int64, "max_records", "n_records"),
-        *fields(ctypes.c_void_p, "copies"),
-        *fields(ctypes.c_int64, "n_copies"),
-        *fields(ctypes.c_int32, "is_apart", "together", "one_of", "signal"),
-        ("stopped", _CSite),
-        ("calls", ctypes.c_uint64 * 8),
-        ("message", ctypes.c_char * 512),
-    )
+_I32, _I64, _U64, _POINTER = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
+_CSite = structure((_U64, "pc"), (_Triple, "thread block"), (_I32, "access"))
+_CFinding = structure((_I32, "kind region array bytes"), (_I64, "offset"), (_CSite, "now before"), (_I64, "count"))
+_CLaunch = structure(
+    (_POINTER, "caller arguments"), (_Triple, "grid block"), (_U64, "shared_bytes seed"), (_POINTER, "regions"),
+    (_I32, "n_regions"), (_U64, "library"), (_POINTER, "findings"), (_I32, "max_findings n_findings is_last_fatal"),
+    (_POINTER, "records"), (_I64, "max_records n_records"), (_POINTER, "copies"), (_I64, "n_copies"),
+    (_I32, "is_apart together one_of signal"), (_CSite, "stopped"), (_U64 * 8, "calls"),
+    (ctypes.c_char * 512, "message"),
+)  # fmt: skip
 
 
 def run(plan: LaunchPlan, library: Library, watch: Watch) -> None:
-    """Runs every thread of every block, and tells the watch what they did wrong.
-
-    Raises:
-        TargetFailure: there is not so much shared memory.
-        KernelStopped: the kernel could not run to its end.
-    """
+    """Runs every thread of every block, and tells the watch what they did wrong; raises KernelStopped where it must."""
     kernel, size, regions = plan.kernel, plan.shared_bytes, Regions()
     if not 0 <= size <= MOST_SHARED:
         raise TargetFailure(f"kernel {kernel.name}: {size:,} bytes of shared memory; 0 to {MOST_SHARED:,} fit")
@@ -93,18 +62,11 @@ def run(plan: LaunchPlan, library: Library, watch: Watch) -> None:
     )  # fmt: skip
     is_stopped = library.loaded.gp_run(ctypes.byref(launch))
     if watch.recording is not None and launch.n_records <= room:
-        is_apart = launch.is_apart and launch.n_copies <= room
-        recorded = Recorded(
-            entry=kernel,
-            lines=library.lines,
-            tensors=[(named.name, named.tensor) for named in regions.arrays if named.tensor is not None],
-            records=records[: launch.n_records].copy(),
-            bases=[region.base for region in regions.all],
-            together=launch.together,
-            one_of=launch.one_of,
-            copies=copies[: launch.n_copies].copy() if is_apart else None,
-        )
-        watch.recording.launches.append(recorded)
+        tensors = [(named.name, named.tensor) for named in regions.arrays if named.tensor is not None]
+        bases, is_apart = [region.base for region in regions.all], launch.is_apart and launch.n_copies <= room
+        kept, copied = records[: launch.n_records].copy(), copies[: launch.n_copies].copy() if is_apart else None
+        how = launch.together, launch.one_of, copied
+        watch.recording.launches.append(Recorded(kernel, library.lines, tensors, kept, bases, *how))
     found = [_finding(kernel.name, library, regions, each) for each in findings[: launch.n_findings]]
     fatal = found.pop() if launch.is_last_fatal else None
     watch.add(found)
@@ -122,7 +84,7 @@ _SIGNALS = {
 }
 
 
-def _of_signal(plan: LaunchPlan, library: Library, launch: _CLaunch) -> str:
+def _of_signal(plan: LaunchPlan, library: Library, launch: Any) -> str:
     """What a thread did that a CPU ends a program for, and where; its line is where this process says that it is."""
     calls = [address for address in launch.calls if address]
     lines = [line for around in library.lines(calls).values() for line in around if line.line]
@@ -146,7 +108,7 @@ def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
     return re.sub(r"(?i)(_ptr|ptr)$", "", parameter) or parameter
 
 
-def _finding(kernel: str, library: Library, regions: Regions, found: _CFinding) -> CudaFinding:
+def _finding(kernel: str, library: Library, regions: Regions, found: Any) -> CudaFinding:
     kind, before = KINDS[found.kind], found.before
     if kind == SHUFFLE:
         return _shuffle(library, kernel, found)
@@ -159,7 +121,7 @@ def _finding(kernel: str, library: Library, regions: Regions, found: _CFinding) 
 _ALL_LANES = 0xFFFFFFFF
 
 
-def _shuffle(library: Library, kernel: str, found: _CFinding) -> CudaFinding:
+def _shuffle(library: Library, kernel: str, found: Any) -> CudaFinding:
     """The lanes that their mask leaves out, or that a shuffle gives no value, and why."""
     asking, sources, getting = found.offset & _ALL_LANES, found.offset >> 32 & _ALL_LANES, found.bytes & _ALL_LANES
     mask = f"the mask 0x{found.array & _ALL_LANES:08x}"
@@ -181,7 +143,7 @@ def _lanes(bits: int, do: str = "") -> str:
     return f"lane{'' if is_one else 's'} {numbers} {do and do + 's' * is_one}".rstrip()
 
 
-def _site(library: Library, site: _CSite, kind: str = "") -> CudaSite:
+def _site(library: Library, site: Any, kind: str = "") -> CudaSite:
     is_known = site.pc != _NONE
     how = _HOW[site.access] if site.access < len(_HOW) else ""
     if kind == BARRIER:
@@ -190,7 +152,7 @@ def _site(library: Library, site: _CSite, kind: str = "") -> CudaSite:
     return CudaSite(lines[0] if lines else UNKNOWN, tuple(site.thread), tuple(site.block), how)
 
 
-def _place(regions: Regions, found: _CFinding) -> tuple[Named, str]:
+def _place(regions: Regions, found: Any) -> tuple[Named, str]:
     """The array and the element of an access; for an access outside all arrays, the nearest one and the distance."""
     if found.region < 0:
         return Named(""), ""

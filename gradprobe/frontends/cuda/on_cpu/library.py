@@ -17,14 +17,14 @@ import numpy as np
 from ....inputs.memory import Array, Unwritten, elements_of, entries_of
 from ....model.failures import TargetFailure
 from ....source.text import SourceLine
-from ..c_types import Taken, kind_and_bytes
+from ..c_types import Taken, kind_and_bytes, structure
 from ..source import CudaSource
 from .build import CALLERS, HERE, MOST_SHARED, ROOM, built, readelf
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MOST_PARAMETERS = 256
+_Parameters = structure((ctypes.c_int32, "kind bytes of")) * 256
 # Symbols that are no array of the source: in the library, and in its shared memory.
 _OF_THE_COMPILER = ("gradprobe_runtime::", "completed.", "_", "DW.ref.", "guard variable", "typeinfo")
 _SYMBOL = re.compile(r"^ *\d+: +([0-9a-f]+) +(0x[0-9a-f]+|\d+) +(TLS|OBJECT) +\w+ +\w+ +\d+ +(.+)$", re.MULTILINE)
@@ -86,9 +86,9 @@ class Library:
 
     def takes(self, kernel: str) -> tuple[Taken, ...]:
         """The types of a kernel's parameters."""
-        out = (Taken * _MOST_PARAMETERS)()
+        out = _Parameters()
         count = getattr(self.loaded, f"gp_describe_{self._kernels.index(kernel)}")(out)
-        return tuple(out[:count])
+        return tuple(Taken(each.kind, each.bytes, each.of) for each in out[:count])
 
     def lines(self, addresses: Sequence[int]) -> dict[int, tuple[SourceLine, ...]]:
         """By return address, its line and those of the functions that this one is inlined in, by addr2line."""
@@ -136,26 +136,16 @@ def _arrays_in(file: Path) -> list[Named]:
 # --- What a launch may touch
 
 
-def fields(kind: Any, *names: str) -> list[tuple[str, Any]]:
-    """Fields of one type, of a structure of the runtime's."""
-    return [(name, kind) for name in names]
-
-
-class CRegion(ctypes.Structure):
-    """gp_region of the runtime."""
-
-    _fields_ = (
-        *fields(ctypes.c_uint64, "base", "bytes"),
-        *fields(ctypes.c_void_p, "owners", "unwritten"),
-        *fields(ctypes.c_int32, "granule", "first", "is_shared"),
-    )
+CRegion = structure(
+    (ctypes.c_uint64, "base bytes"), (ctypes.c_void_p, "owners unwritten"), (ctypes.c_int32, "granule first is_shared")
+)
 
 
 @dataclass
 class Regions:
     """The regions of one launch, and the arrays in them by number, from 1."""
 
-    all: list[CRegion] = field(default_factory=list)
+    all: list[Any] = field(default_factory=list)
     arrays: list[Named] = field(default_factory=list)
     _kept: list[Array | None] = field(default_factory=list)
 
