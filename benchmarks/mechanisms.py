@@ -93,7 +93,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("plain-python", "diagnosis/plain_python", ("diagnosis/plain_python",)),
     Mechanism("contiguous", "diagnosis/refusals", ("diagnosis/refusals",)),
     Mechanism("length", "pipeline/probe"),
-    Mechanism("groups", "pipeline/probe", functions=("_right_without_groups",)),
     Mechanism("smaller", "diagnosis/smaller", ("diagnosis/smaller",)),
     Mechanism("ranks", "sharded/rank_reasons", ("sharded/rank_reasons", "sharded/blocks", "sharded/steps")),
     Mechanism("fit", "pipeline/fit", ("pipeline/fit",)),
@@ -116,7 +115,7 @@ CORE: tuple[str, ...] = (
         "__init__", "arithmetic", "backend", "caches", "changes", "run", "target_errors", "trace", "versions",
     )),
     *(f"probing/{name}" for name in (
-        "__init__", "atomics", "contract", "experiment", "measure", "mismatch", "observe", "receipt", "runs",
+        "__init__", "atomics", "contract", "experiment", "measure", "observe", "receipt", "runs",
     )),
     *(f"pipeline/{name}" for name in (
         "__init__", "failed", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer",

@@ -12,8 +12,7 @@ from ..model.case import Case
 from ..model.intermediates import MATRIX_OF
 from ..model.layout_run import FAILED, MATCH, MISMATCH, SKIPPED, Element, RepeatedResult, TensorLayout
 from ..model.memory_finding import ERROR, WARNING, WarningNote
-from ..model.report import CompileError, Diagnosis, SplitProducts
-from ..targets.naming import LoadedSource
+from ..model.report import CheckedTarget, CompileError, Diagnosis, SplitProducts
 
 if TYPE_CHECKING:
     from ..model.memory_finding import MemoryFinding
@@ -180,34 +179,11 @@ class LayoutRun:
 
 
 @dataclass(frozen=True)
-class Provenance:
-    """What really ran."""
-
-    target: str
-    backend: str
-    """triton, triton-interpreter, cuda, cuda-on-cpu or torch."""
-    source: LoadedSource
-    """The target's function."""
-    kernels: tuple[LoadedSource, ...]
-    """The kernels that were launched."""
-    reference: str
-    triton_cache: str
-    """The folder of compiled kernels; "" where nothing is compiled."""
-    idle: tuple[str, ...] = ()
-    """Files with Triton kernels, where torch alone ran and none of these was launched."""
-
-    @property
-    def shadows(self) -> tuple[str, ...]:
-        found = [shadow for source in (self.source, *self.kernels) for shadow in source.shadows]
-        return tuple(dict.fromkeys(found))
-
-
-@dataclass(frozen=True)
 class Probed:
     """What a probe came to."""
 
     case: Case
-    provenance: Provenance
+    provenance: CheckedTarget
     environment: Mapping[str, str]
     runs: tuple[LayoutRun, ...]
     notes: tuple[str, ...]

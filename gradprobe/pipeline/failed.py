@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..diagnosis.edits.tried import with_edits
 from ..diagnosis.refusals import with_contiguous, with_length
@@ -13,57 +13,53 @@ from ..model.assignment import run_name
 from ..model.failures import fault_words
 from ..model.layout_run import MISMATCH
 from ..numerics.evidence import LayoutRun, Probed, Steps
+from ..probing.compilation import Compilation
 from ..probing.experiment import Experiment
 from ..probing.runs import RunRecord, pinned
 
 
-@dataclass(frozen=True)
-class FailedCheck:
-    """What was measured of a target that is wrong, or that does to memory what it should not."""
+def explained(
+    experiment: Experiment,
+    records: Sequence[RunRecord],
+    report: Probed,
+    compilation: Compilation,
+    right_at: Callable[[LayoutRun], str],
+    allowance: Allowance,
+) -> Probed:
+    """The report of a target that is wrong, or does to memory what it should not, with why, and the edit that mends it.
 
-    experiment: Experiment
-    """With the configuration of an autotuned kernel in which the first wrong run was made."""
-    runs: tuple[LayoutRun, ...]
-    """Those that were made in that configuration."""
-    records: Sequence[RunRecord]
-    report: Probed
-
-    @classmethod
-    def of(cls, experiment: Experiment, records: Sequence[RunRecord], report: Probed) -> FailedCheck:
-        """The check, as its first wrong run was made."""
-        configured = {one.run.layout: one.configuration for one in records if one.run and one.configuration}
-        failing = next((run for run in report.runs if run.verdict == MISMATCH), None)
-        runs = tuple(run for run in report.runs if run.layout not in configured)
-        if failing is not None and failing.layout in configured:
-            experiment = pinned(experiment, *configured[failing.layout])
-            runs = (replace(failing, layout=run_name(failing.assigned)),)
-        return cls(experiment, runs, records, report)
-
-    def reasons(self) -> tuple[Reasons, Steps]:
-        """Why it is wrong. A sharded target is run by its ranks: neither its launches nor its strides are seen here."""
-        if not self.experiment.case.ranks:
-            return reasons_of(self.experiment, self.runs), {}
+    One cause stands in it where only other lengths or layouts are right.
+    """
+    experiment, runs = _as_it_failed(experiment, records, report)
+    steps: Steps = {}
+    if experiment.case.ranks:  # a sharded target is run by its ranks: neither launches nor strides are seen here
         from ..sharded import reasons_on_ranks
 
-        return reasons_on_ranks(self.experiment, self.runs)
+        reasons, steps = reasons_on_ranks(experiment, runs)
+    else:
+        reasons = reasons_of(experiment, runs)
+    compilation.result()  # of which trials of edits know
+    if report.runs[0].verdict == MISMATCH:
+        reasons = with_length(reasons, report.runs[0], right_at)
+    made = [(record.run.layout, record.executions[0]) for record in records if record.run and record.executions]
+    launches = {layout: execution.outcome.calls for layout, execution in made}
+    reasons = with_contiguous(reasons, report.runs, launches)
+    if report.failing is not None and not experiment.case.ranks and allowance.count:
+        experiment.tick("trying edits", 0.0)
+        reasons = reasons_with_edits(experiment, runs, reasons, allowance)
+    return replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought, steps=steps)
 
-    def mended(
-        self, reasons: Reasons, right_at: Callable[[LayoutRun], str], allowance: Allowance, begin: Callable[[], object]
-    ) -> Reasons:
-        """The reasons, with one cause where only other lengths or layouts are right, and with the edit that was tried.
 
-        Args:
-            begin: called before edits are tried.
-        """
-        first, *_ = self.report.runs
-        if first.verdict == MISMATCH:
-            reasons = with_length(reasons, first, right_at)
-        made = [(one.run.layout, one.executions[0].outcome) for one in self.records if one.run and one.executions]
-        reasons = with_contiguous(reasons, self.report.runs, {layout: outcome.calls for layout, outcome in made})
-        if self.report.failing is None or self.experiment.case.ranks or not allowance.count:
-            return reasons
-        begin()
-        return reasons_with_edits(self.experiment, self.runs, reasons, allowance)
+def _as_it_failed(
+    experiment: Experiment, records: Sequence[RunRecord], report: Probed
+) -> tuple[Experiment, tuple[LayoutRun, ...]]:
+    """The experiment in the configuration of an autotuned kernel of its first wrong run, and the runs made in that."""
+    configured = {record.run.layout: record.configuration for record in records if record.run}
+    failing = next((run for run in report.runs if run.verdict == MISMATCH), None)
+    if failing is not None and (configuration := configured.get(failing.layout)):
+        run = replace(failing, layout=run_name(failing.assigned))
+        return pinned(experiment, *configuration), (run,)
+    return experiment, tuple(run for run in report.runs if not configured.get(run.layout))
 
 
 def reasons_with_edits(

@@ -51,17 +51,11 @@ _TELLING = (("O",), ("dQ", "dK", "dV"))
 
 
 class Adaptation(NamedTuple):
-    """A change of options that nobody gave."""
+    """A change of options that nobody gave, as words of the command line hold them."""
 
     options: Mapping[str, Any]
-    """As words of the command line hold them."""
     about: str
     """What of the case was refused, "head dim 24"; or what the target takes it for."""
-
-    @property
-    def flags(self) -> str:
-        """As the command line gives them."""
-        return " ".join(flags(self.options))
 
 
 def _of_a_refusal(case: Case, target: Target) -> Iterator[Adaptation]:
@@ -91,8 +85,9 @@ def _of_a_rank(case: Case) -> Iterator[Adaptation]:
     known = {"bias": _BIASES if case.bias and case.family == "softmax" else (), "mask": masks if case.mask else ()}
     for name, forms in known.items():
         for axes, rank in forms:
-            new = {f"{name}_axes": axes, f"{name}_rank": rank}
-            options = {option: word for option, word in new.items() if word != getattr(case, option)}
+            options: dict[str, Any] = {f"{name}_axes": axes, f"{name}_rank": rank}
+            for option in [option for option in options if options[option] == getattr(case, option)]:
+                del options[option]
             if options:
                 yield Adaptation(options, given_as(name, case))
 
@@ -134,22 +129,15 @@ def _of_a_reading(case: Case, target: Target) -> Iterator[Adaptation]:
 
 @dataclass(frozen=True)
 class TrialRun:
-    """What came of one run."""
+    """What came of one run: a record, or why there is no result."""
 
     problem: Problem
     failure: Failure | None = None
-    """Why there is no result; None where there is one."""
     record: RunRecord | None = None
-    """None where there is no result."""
 
     @property
     def run(self) -> LayoutRun | None:
         return None if self.record is None else self.record.run
-
-    @property
-    def matches(self) -> bool:
-        """Whether all that came is right."""
-        return self.run is not None and self.run.matches
 
     @property
     def wrong(self) -> float:
@@ -191,17 +179,11 @@ def _wrong_of(run: LayoutRun | None) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Fit:
-    """A problem that the target takes, and how it was found."""
+    """A problem that the target takes, what was added to the options that were given, and why each was."""
 
     problem: Problem
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What was added to the options that were given, as words of the command line."""
     sentences: tuple[str, ...] = ()
-    """Why each was changed."""
-
-    def also(self, problem: Problem, adaptation: Adaptation, sentence: str) -> Fit:
-        """This with one more adaptation, and the problem that it makes."""
-        return Fit(problem, {**self.options, **adaptation.options}, (*self.sentences, sentence))
 
 
 @door("fit")
@@ -239,39 +221,24 @@ class _Search:
         self._problem, self._runs = problem, 0
         self.latest = TrialRun(problem)
 
-    def _tried(self, fit: Fit, options: Mapping[str, Any]) -> TrialRun:
-        self._runs += 1
-        self.latest = tried(self._problem, {**fit.options, **options})
-        return self.latest
-
     def past(self, failure: Failure) -> Fit | None:
         """The fewest adaptations with which the target runs; each on the way leads at least to another refusal.
 
-        Of one with which the case cannot be made, as of one batch alone, nothing is learned. Where none is found, the
-        failure's way out says what is raised next: whoever mends the first refusal meets it.
+        Of one with which the case cannot be made, as of one batch alone, nothing is learned.
         """
         failed, known = [(Fit(self._problem), failure)], {_about(failure)}
         for fit, why in failed:  # which grows
-            if not refuses(why):
-                continue
-            for adaptation in self._free(_of_a_refusal(fit.problem.case, self._problem.target), fit):
-                if self._runs >= _MOST_RUNS:
-                    break
-                came = self._tried(fit, adaptation.options)
+            adaptations = _of_a_refusal(fit.problem.case, self._problem.target) if refuses(why) else ()
+            for adaptation, came in self._each(adaptations, fit, fit):
+                words = " ".join(flags(adaptation.options))
                 was = f"{adaptation.about} was refused ({_short(why)})"
-                further = fit.also(came.problem, adaptation, f"{was}: it runs with {adaptation.flags}, found by trying")
+                further = _with(fit, came, adaptation, f"{was}: it runs with {words}, found by trying")
                 if came.failure is None:
                     if (right := self._mostly_right(further)) is not None:
                         return right
                 elif not isinstance(came.failure, UsageFailure) and _about(came.failure) not in known:
                     known.add(_about(came.failure))
                     failed.append((further, came.failure))
-        next_one = [one for one in failed[1:] if not refuses(one[1]) or not _MEANINGS & one[0].options.keys()]
-        if next_one:
-            # What is no refusal any more got furthest, and of those the one that took most to come to.
-            fit, why = max(next_one, key=lambda one: (not refuses(one[1]), len(one[0].sentences)))
-            words = f"with {' '.join(flags(fit.options))} it {'raised ' * refuses(why)}{_short(why)}"
-            failure.way_out = "; ".join(filter(None, (words, failure.way_out)))
         return None
 
     def _mostly_right(self, fit: Fit) -> Fit | None:
@@ -283,10 +250,9 @@ class _Search:
             return fit
         if (reading := self.read(fit, self.latest.wrong)) is not None:
             return reading
-        if self._fixed(fit) & set(OF_LENGTH):
-            return None
         # Where most is right at another length, the axes are right, and errors here are a fault.
-        return fit if self._tried(fit, {"seqlen": WHOLE_BLOCKS[0]}).wrong <= _RIGHT_MOSTLY else None
+        whole = [Adaptation({"seqlen": WHOLE_BLOCKS[0]}, "")]
+        return next((fit for _, came in self._each(whole, fit, fit) if came.wrong <= _RIGHT_MOSTLY), None)
 
     def read(self, fit: Fit, wrong: float) -> Fit | None:
         """The reading under which most elements are right, if there is one; the first of several that are as good.
@@ -295,31 +261,36 @@ class _Search:
         """
         least, best = 1.0, None
         readings = _of_a_reading(fit.problem.case, self._problem.target)
-        for adaptation in self._free(readings, Fit(self._problem)):
-            if self._runs >= _MOST_RUNS:
-                break
-            came = self._tried(fit, adaptation.options)
+        for adaptation, came in self._each(readings, fit, Fit(self._problem)):
             has_one = any(wrong < _NONE_WRONG * total for wrong, total in _wrong_of(came.run))
             if (came.wrong < _RIGHT_MOSTLY or has_one) and came.wrong < least:
-                right = f"{1 - came.wrong:.0%} of its results are right so, {1 - wrong:.0%} otherwise"
-                sentence = f"{adaptation.about}, found by trying ({adaptation.flags}): {right}"
-                least, best = came.wrong, fit.also(came.problem, adaptation, sentence)
+                words = f"{adaptation.about}, found by trying ({' '.join(flags(adaptation.options))})"
+                shares = f"{1 - came.wrong:.0%} of its results are right so, {1 - wrong:.0%} otherwise"
+                least, best = came.wrong, _with(fit, came, adaptation, f"{words}: {shares}")
             if came.wrong < _NONE_WRONG:
                 break
         return best
 
-    def _free(self, adaptations: Iterable[Adaptation], fit: Fit) -> Iterator[Adaptation]:
-        """Those that change nothing which is fixed."""
-        fixed = self._fixed(fit)
-        for one in adaptations:
-            if not any(fixed.intersection(_FIXED_BY.get(name, (name,))) for name in one.options):
-                yield one
+    def _each(self, adaptations: Iterable[Adaptation], fit: Fit, known: Fit) -> Iterator[tuple[Adaptation, TrialRun]]:
+        """What comes of each adaptation of a fit, while runs are left, of those that change nothing which is fixed.
 
-    def _fixed(self, fit: Fit) -> set[str]:
-        """The options that may not be changed: what the user gave or a file holds, and what was found before."""
-        saved = self._problem.saved
-        of_a_file = {"head_dim", "dtype", "shapes", *OF_LENGTH, *saved.options} if saved is not None else set()
-        return {*self._problem.fixed, *fit.options, *of_a_file}
+        Fixed is what the user gave or a file holds, and what was found before.
+        """
+        fixed, saved = {*self._problem.fixed, *known.options}, self._problem.saved
+        if saved is not None:
+            fixed |= {"head_dim", "dtype", "shapes", *OF_LENGTH, *saved.options}
+        for adaptation in adaptations:
+            if any(fixed.intersection(_FIXED_BY.get(name, (name,))) for name in adaptation.options):
+                continue
+            if self._runs >= _MOST_RUNS:
+                return
+            self._runs += 1
+            self.latest = tried(self._problem, {**fit.options, **adaptation.options})
+            yield adaptation, self.latest
+
+
+def _with(fit: Fit, came: TrialRun, adaptation: Adaptation, sentence: str) -> Fit:
+    return Fit(came.problem, {**fit.options, **adaptation.options}, (*fit.sentences, sentence))
 
 
 def _about(refusal: Failure) -> str:

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ..frontends.interface import COMPILED
 from ..inputs.options import flags
 from ..model.allowance import NOTHING, Allowance
 from ..model.case import Case, ranked
 from ..model.failures import Refusal, TargetFailure, fault_words
-from ..model.layout_run import MISMATCH
 from ..model.mechanisms import door
-from ..model.report import NAMED
 from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.float64 import products_of
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.compilation import Compilation
 from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent
-from ..probing.receipt import environment, notes_of, provenance, warned_in
+from ..probing.receipt import environment, notes_of, target_that_ran, warned_in
 from ..probing.runs import RunRecord, outcomes_of, records_of, second_call, with_strays
 from ..targets.find import Target
+from ..targets.naming import triton_cache
 from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, given_as, refuses, share_wrong, tried
 from .resolve import Problem
 
 if TYPE_CHECKING:
     from ..inputs.saved import Saved
-    from .failed import FailedCheck
 
 
 def probe(
@@ -44,7 +42,6 @@ def probe(
     told: Callable[[Probed], object] = lambda so_far: None,
     given: Collection[str] = (),
     first: Callable[[LayoutRun], None] = lambda run: None,
-    found_out: tuple[str, ...] = (),
     budget: Callable[[], Allowance] = lambda: NOTHING,
     right_at: Callable[[LayoutRun], str] = lambda first: "",
 ) -> Probed:
@@ -59,7 +56,6 @@ def probe(
         told: given the report of what is measured so far, after each layout, and after the second runs.
         given: the options that somebody gave; of each it is said if this case cannot show it.
         first: told of the first run, before there are others.
-        found_out: sentences about the case that no option said.
         budget: how many edits of the target are tried, once it is wrong.
         right_at: where the first layout is wrong, runs the target at another length, and says at which it is right.
 
@@ -77,8 +73,7 @@ def probe(
 
         refuse_wrong_forward(case, experiment.values, frozenset(saved.values.keys() & target.takes.keys()))
     records: list[RunRecord] = []
-    with contextlib.ExitStack() as stack:
-        compilation = stack.enter_context(Compilation())
+    with Compilation() as compilation:
         for record in records_of(experiment):
             records.append(record)
             experiment = experiment.after(outcomes_of([record]))
@@ -92,24 +87,17 @@ def probe(
         if not report.measured:
             raise _refused(target, report)
         _tell(told, experiment, records)
-        failed = _failed(experiment, records, report) if why else None
         with experiment.stopwatch.timed("diagnose"):
-            found = failed.reasons() if failed is not None else None
-        compile_errors, not_compiled = compilation.result()
-    with experiment.stopwatch.timed("diagnose"):
-        if failed is not None and found is not None:
-            begin = partial(tick, "trying edits", 0.0)
-            why_so = failed.mended(found[0], right_at, budget(), begin)
-            report = replace(
-                report, diagnoses=why_so.diagnoses, known=why_so.known, sought=why_so.sought, steps=found[1]
-            )
-        notes = (*found_out, *notes_of(experiment, records), *not_compiled)
-    return replace(
-        report,
-        compile_errors=compile_errors,
-        notes=(*notes, *(_not_shown(experiment, report.runs, given) if report.failing is None else ())),
-        seconds=experiment.stopwatch.seconds,
-    )
+            if why and (report.failing is not None or any(run.memory for run in report.runs)):
+                from .failed import explained
+
+                report = explained(experiment, records, report, compilation, right_at, budget())
+            compile_errors, not_compiled = compilation.result()
+            notes = [*notes_of(experiment, records), *not_compiled]
+    if report.failing is None:
+        notes += _not_shown(experiment, report.runs, given)
+    seconds = experiment.stopwatch.seconds
+    return replace(report, compile_errors=compile_errors, notes=tuple(notes), seconds=seconds)
 
 
 def _with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
@@ -124,15 +112,6 @@ def _with_intermediates(experiment: Experiment, records: list[RunRecord]) -> lis
     from ..diagnosis.apart import with_intermediates
 
     return with_intermediates(experiment, records)
-
-
-def _failed(experiment: Experiment, records: Sequence[RunRecord], report: Probed) -> FailedCheck | None:
-    """What went wrong; None where all matches and nothing is told of memory."""
-    if report.failing is None and not any(run.memory for run in report.runs):
-        return None
-    from .failed import FailedCheck
-
-    return FailedCheck.of(experiment, records, report)
 
 
 def _refused(target: Target, report: Probed) -> Refusal:
@@ -162,10 +141,12 @@ def _tell(told: Callable[[Probed], object], experiment: Experiment, records: Seq
 
 def measured_so_far(experiment: Experiment, records: Sequence[RunRecord]) -> Probed:
     """What was measured, without a reason."""
+    target = target_that_ran(experiment, records)
+    cache = triton_cache() if target.backend == COMPILED else ""
     return Probed(
         case=replace(experiment.case, dots=dots_of(experiment)),
-        provenance=provenance(experiment, records),
-        environment=environment(experiment.case.device),
+        provenance=target,
+        environment=environment(experiment.case.device) | {"triton_cache": cache},
         runs=tuple(with_strays(records)),
         notes=(),
         reproduce=experiment.command,
@@ -199,9 +180,9 @@ def probed(
             line = shlex.join([*shlex.split(line), *flags(fit.options)])
         report = probe(
             of.case, of.target, reference=of.reference, saved=of.saved, given=of.given, reproduce=line, tick=tick,
-            told=told, first=look, found_out=fit.sentences, budget=budget, right_at=partial(_right_at, of),
+            told=told, first=look, budget=budget, right_at=partial(_right_at, of),
         )  # fmt: skip
-        return _with_known(report, of), of
+        return replace(report, notes=(*fit.sentences, *report.notes)), of
 
     def look(run: LayoutRun) -> None:
         first.append(run)
@@ -220,14 +201,9 @@ def probed(
 
 
 def _with_way_out(failure: TargetFailure, problem: Problem) -> TargetFailure:
-    """The failure. Of a refusal the way out names the shape of a bias or mask that was given, and how to give another.
-
-    It also says so where the target only takes as many key heads as query heads.
-    """
-    if not refuses(failure):
-        return failure
-    ways = [_right_without_groups(problem)]
-    for name in ("bias", "mask"):
+    """The failure. Of a refusal the way out names the shape of a bias or mask that was given."""
+    ways = []
+    for name in ("bias", "mask") if refuses(failure) else ():
         if ranked(name, problem.case) and getattr(problem.case, name):
             ways.append(f"{given_as(name, problem.case)} was given; --{name}-axes and --{name}-rank say another")
     failure.way_out = "; ".join(filter(None, [*ways, failure.way_out]))
@@ -238,30 +214,14 @@ class _MeaningFound(Exception):
     """The target takes its tensors for something else: its argument is the fit."""
 
 
-def _with_known(report: Probed, problem: Problem) -> Probed:
-    """The report, with a sentence where another number of key heads is right."""
-    # What a kernel does to memory may itself come of them.
-    explained = any(one.explained >= NAMED for one in report.diagnoses) and not report.runs[0].memory
-    if report.runs[0].verdict != MISMATCH or explained:
-        return report
-    words = _right_without_groups(problem)
-    return replace(report, known=(f"{report.runs[0].layout}, {words}", *report.known)) if words else report
-
-
 @door("length", lambda problem, first: "")
 def _right_at(problem: Problem, first: LayoutRun) -> str:
     """At which length of whole blocks the first layout is right, as an option; "" at none, or where one was given."""
     if set(OF_LENGTH) & problem.request.options.keys() or problem.saved is not None:
         return ""
     # A run of the longer one takes its time; what leaves a tensor is worth it.
-    lengths = WHOLE_BLOCKS if first.memory else WHOLE_BLOCKS[:1]
-    return next((f"--seqlen {length}" for length in lengths if tried(problem, {"seqlen": length}).matches), "")
-
-
-@door("groups", lambda problem: "")
-def _right_without_groups(problem: Problem) -> str:
-    """Says that as many key heads as query heads are right in the first layout; "" where they are not."""
-    case, heads = problem.case, problem.case.heads
-    if case.kv_heads == heads or problem.saved is not None or not tried(problem, {"kv_heads": heads}).matches:
-        return ""
-    return f"it is right at --kv-heads {heads}, with as many key heads as query heads"
+    for length in WHOLE_BLOCKS if first.memory else WHOLE_BLOCKS[:1]:
+        run = tried(problem, {"seqlen": length}).run
+        if run is not None and run.matches:
+            return f"--seqlen {length}"
+    return ""

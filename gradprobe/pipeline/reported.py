@@ -22,29 +22,26 @@ from ..model.layout_run import (
     add_counts,
 )
 from ..model.number import Number, spans
-from ..model.report import CheckedTarget, Listing, Report, Source, explained_diagnoses
+from ..model.report import Listing, Report, explained_diagnoses
 from ..numerics import evidence as verdict
-from ..numerics.evidence import Measured, Probed, Provenance, SeenRow
+from ..numerics.evidence import Measured, Probed
 from ..numerics.identities import Invariant
 from ..numerics.tally import Finding
 from ..reference.attention import MATRICES
 from ..runtime.trace import dtype_of
-from ..targets.naming import LoadedSource
 
 
 def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
     """What a probe found, without its tensors."""
     failing, runs = probed.failing, tuple(run_of(probed.case, run, probed.steps) for run in probed.runs)
-    first = failing[1].first if failing else None
-    environment = dict(probed.environment) | {"triton_cache": probed.provenance.triton_cache}
     return Report(
         verdict=probed.verdict,
-        target=_target(probed.provenance, probed.case.family),
+        target=probed.provenance,
         # Some are of classes of torch, which whoever reads this need not import.
-        environment={name: str(value) for name, value in environment.items()},
+        environment={name: str(value) for name, value in probed.environment.items()},
         case=probed.case,
         runs=runs,
-        first_mismatch=_placed(first, probed.case, probed.steps),
+        first_mismatch=_placed(failing[1].first, probed.case, probed.steps) if failing else None,
         diagnoses=probed.diagnoses,
         listings=_listings(probed),
         known=probed.known,
@@ -89,19 +86,6 @@ def _compile_failure(probed: Probed) -> Error | None:
     )  # fmt: skip
 
 
-def _target(provenance: Provenance, family: str) -> CheckedTarget:
-    source = provenance.source
-    return CheckedTarget(
-        name=provenance.target, family=family, backend=provenance.backend, function=source.name, file=source.file,
-        line=source.line, sha256=source.sha256, shadows=provenance.shadows,
-        kernels=tuple(map(_source, provenance.kernels)), idle=provenance.idle, reference=provenance.reference,
-    )  # fmt: skip
-
-
-def _source(source: LoadedSource) -> Source:
-    return Source(name=source.name, file=source.file, line=source.line, sha256=source.sha256)
-
-
 def run_of(case: Case, run: verdict.LayoutRun, steps: verdict.Steps = MappingProxyType({})) -> Run:
     """One of a probe's runs: its own results, and what was recovered beside them."""
     measured = run.shown
@@ -136,9 +120,9 @@ def _placed(element: Element | None, case: Case, steps: verdict.Steps) -> Elemen
 
 
 def _counts(case: Case, measured: Measured) -> Counts:
-    seen = {one.finding.name for one in measured.rows}
-    findings = [one for one in measured.comparison.findings.values() if one.name not in seen]
-    findings, heads = [*findings, *(one.finding for one in measured.rows)], case.batch * case.heads
+    seen = [row.finding for row in measured.rows]
+    names, heads = {finding.name for finding in seen}, case.batch * case.heads
+    findings = [*seen, *(each for each in measured.comparison.findings.values() if each.name not in names)]
     return Counts(heads, heads * case.seqlen_q, sum(finding.total for finding in findings), len(findings))
 
 
@@ -149,10 +133,12 @@ def _identity(tried: Invariant) -> Identity:
 
 def _intermediates(case: Case, measured: Measured) -> Iterator[Intermediate]:
     findings, absent = measured.comparison.findings, measured.comparison.absent
-    seen = {one.finding.name for one in measured.rows}
+    seen = {row.finding.name for row in measured.rows}
     for row, _ in steps(case.family):
         if row.name == "dQ":
-            yield from map(_kernel_row, measured.rows)
+            for kernel in measured.rows:
+                of_kernel = _intermediate(kernel.finding, kernel.measured)
+                yield structs.replace(of_kernel, source="seen", kernel=kernel.kernel, dtype=None)
         if row.name in findings and row.name not in seen:
             yield _intermediate(findings[row.name], measured)
         elif row.name in absent:
@@ -178,10 +164,6 @@ def _intermediate(finding: Finding, measured: Measured) -> Intermediate:
         tile=finding.cell,
         bounded=finding.bounded,
     )
-
-
-def _kernel_row(row: SeenRow) -> Intermediate:
-    return structs.replace(_intermediate(row.finding, row.measured), source="seen", kernel=row.kernel, dtype=None)
 
 
 def _heads(finding: Finding) -> Iterator[Head]:

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 TOOLS = {"memcheck": "outside", "racecheck": "race", "initcheck": "unwritten", "synccheck": "barrier"}
 _MOST = 100
 _LINE = re.compile(r"^=========( *)(.*)$")
-_AT = re.compile(
-    r"(?:at |access at )(?P<kernel>[^+\n]*?)(?:\+0x[0-9a-f]+)?(?: in (?P<file>[^\n]*?):(?P<line>\d+))?(?= \[|$)"
-)
+_AT = re.compile(r"(?:at |access at )([^+\n]*?)(?:\+0x[0-9a-f]+)? in ([^\n]*?):(\d+)(?= \[|$)")
 # Lines that are no findings, but about itself or about errors that calls of torch returned.
 _TALK = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY", "Target application", "No attach")
 _HOST = ("Host Frame", "Saved host", "Device Frame", "#")
@@ -49,11 +47,10 @@ def sanitizer_for(tool: str) -> str:
             "without one, CUDA sources run on the CPU, where every access is looked at anyway",
         )
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    places = [None, *(f"{home}/bin" for home in homes if home)]
-    found = next((path for place in places if (path := shutil.which("compute-sanitizer", path=place))), None)
-    if found is None:
-        raise UsageFailure("--sanitize: there is no compute-sanitizer", "install the CUDA toolkit, or set CUDA_HOME")
-    return found
+    for place in [None, *(f"{home}/bin" for home in homes if home)]:
+        if path := shutil.which("compute-sanitizer", path=place):
+            return path
+    raise UsageFailure("--sanitize: there is no compute-sanitizer", "install the CUDA toolkit, or set CUDA_HOME")
 
 
 def strays_under(program: str, tool: str, words: Sequence[str], kernels: Sequence[str] = ()) -> list[MemoryFinding]:
@@ -102,28 +99,25 @@ def findings_in(printed: str, kind: str) -> Iterator[MemoryFinding]:
     """Each finding of a log once, with the line of the kernel."""
     from ..model.memory_finding import MemoryFinding
 
-    found: dict[tuple[str, str, int | None], MemoryFinding] = {}
+    known = set()
     for lines in _blocks(printed):
-        at = next((match for match in map(_AT.search, lines) if match and match["file"]), None)
-        kernel, file, line = "", "", None
-        if at:
-            kernel, file, line = at["kernel"].partition("(")[0].strip(), at["file"], int(at["line"])
-        sentence = ". ".join(part.rstrip(".") for part in lines)
-        code = linecache.getline(file, line).strip() if line else ""
-        found.setdefault((lines[0], file, line), MemoryFinding(kind, "", sentence, kernel, file, line, code))
-    yield from found.values()
+        at = next(filter(None, map(_AT.search, lines)), None)
+        kernel, file, line = (at[1].partition("(")[0].strip(), at[2], int(at[3])) if at else ("", "", None)
+        if (lines[0], file, line) not in known:
+            known.add((lines[0], file, line))
+            code = linecache.getline(file, line).strip() if line else ""
+            sentence = ". ".join(part.rstrip(".") for part in lines)
+            yield MemoryFinding(kind, "", sentence, kernel, file, line, code)
 
 
 def _blocks(printed: str) -> list[list[str]]:
     """The lines of each finding, the first of which is its head, without host frames."""
     blocks = [list[str]()]
-    for line in printed.splitlines():
-        match = _LINE.match(line)
+    for match in map(_LINE.match, printed.splitlines()):
         indent, words = (len(match[1]), match[2].strip()) if match else (0, "")
-        if blocks[-1] and words and indent > 1:
+        goes_on = indent > 1 or (indent == 1 and words.startswith("and "))
+        if blocks[-1] and words and goes_on:
             blocks[-1] += [] if words.startswith(_HOST) else [words]
-        elif blocks[-1] and indent == 1 and words.startswith("and "):
-            blocks[-1].append(words)
         else:  # of what is no finding the block stays empty
             head = words.removeprefix("Error: ").removeprefix("Warning: ")
             blocks.append([] if not words or words.startswith(_TALK) else [head])

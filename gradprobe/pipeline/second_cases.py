@@ -70,36 +70,62 @@ def unused_abilities(problem: Problem) -> Iterator[Ability]:
     """
     case, takes, small = problem.case, problem.target.takes, partial(_small, problem)
     is_softmax, is_square = case.family == "softmax", case.seqlen_q == case.seqlen_k
-    is_grouped, is_short = case.heads != case.kv_heads, small().get("seqlen") == _SHORT
+    is_grouped = case.heads != case.kv_heads
     if "b" in case.shapes and case.batch < _BATCHES:
-        yield Ability("a third batch", "--batch", small(batch=_BATCHES), is_plain=True, is_compiled=False)
+        yield Ability("a third batch", "--batch", small(batch=_BATCHES), True, is_compiled=False)
     if "h" in case.shapes and case.heads < _HEADS:
         options = {} if is_grouped else small(heads=_HEADS)
-        yield Ability("a tenth head", "--heads", options, is_plain=True, is_compiled=False)
+        yield Ability("a tenth head", "--heads", options, True, is_compiled=False)
     if is_softmax and "causal" in takes and is_square:
         words, flag = ("no causal mask", "--no-causal") if case.causal else ("a causal mask", "--causal")
         # Of the case's own length: its loops begin or end at other tiles than the first.
-        yield Ability(words, flag, small(causal=not case.causal, seqlen=case.seqlen_q), is_plain=True)
+        yield Ability(words, flag, small(causal=not case.causal, seqlen=case.seqlen_q), True)
     if "scale" in takes and case.pattern != "dyadic":
-        yield Ability("another scale", "--scale", small(scale=round(1.5 * case.scale, 2) or 1.0), is_plain=True)
+        yield Ability("another scale", "--scale", small(scale=round(1.5 * case.scale, 2) or 1.0), True)
     if is_softmax and "window" in takes and (case.window is None or min(case.window) <= 0):
         yield Ability("both sides of a window", "--window", small(window="5,3") if is_square else {})
     if is_softmax and "h" in case.shapes and not is_grouped:
         # Torch spreads a single key head over all heads, and raises of other numbers that differ: whoever has one of
         # these results right then gives each head its key head.
-        if options := small(heads=4, kv_heads=2):
-            yield Ability("grouped heads", "--kv-heads", options, shown_by=("O", "dQ", "dK", "dV"))
-        else:
-            yield Ability("grouped heads", "--kv-heads", small(kv_heads=1) if case.heads > 1 else {})
+        several, single = small(heads=4, kv_heads=2), small(kv_heads=1) if case.heads > 1 else {}
+        shown_by = ("O", "dQ", "dK", "dV") if several else ()
+        yield Ability("grouped heads", "--kv-heads", several or single, shown_by=shown_by)
     if is_softmax and is_square and not {"seqlens", "cu_seqlens"} & problem.target.required:
-        yield from _lengths(problem, is_short)
+        yield from _lengths(problem)
     if is_softmax and case.head_dim_v == case.head_dim:
         yield Ability("a head dim of v alone", "--head-dim-v", small(head_dim_v=16 if case.head_dim > 16 else 32))
     # Of what no option says that it is left out, only what is run is told.
-    yield from (one for one in _extremes(problem, is_short) if one.options)
+    yield from (ability for ability in _extremes(problem) if ability.options)
     for name, (option, flag) in _CONVENTIONS.items():
         if name in takes and name not in problem.target.required and not getattr(case, option):
             yield Ability("", flag)
+
+
+def _lengths(problem: Problem) -> Iterator[Ability]:
+    """More keys than rows, and more rows than keys, without a mask that counts from a corner."""
+    takes, flat = problem.target.takes, {"causal": False} if problem.case.causal else {}
+    is_run = _is_short(problem) and ("causal" in takes or not flat)
+    is_plain = bool({"align", "cu_seqlens_k", "max_seqlen_k"} & takes.keys())
+    for words, rows, keys in (("more keys than rows", _SHORT, _LONGER), ("more rows than keys", _LONGER, _SHORT)):
+        options = _small(problem, seqlen_q=rows, seqlen_k=keys, **flat) if is_run else {}
+        yield Ability(words, "--seqlen-q, --seqlen-k", options, is_plain)
+
+
+def _extremes(problem: Problem) -> Iterator[Ability]:
+    """Logits far from 0, which no softmax without its maximum bears; a single row; a head dim that fills all lanes."""
+    case, small = problem.case, partial(_small, problem)
+    if case.pattern == Case.pattern:
+        yield Ability("large logits", "--pattern large", small(pattern="large"))
+        yield Ability("logits near -120", "--pattern negative", small(pattern="negative"))
+    if _is_short(problem) and case.seqlen_q == case.seqlen_k:
+        yield Ability("a single row and key", "--seqlen", small(seqlen=1), True)
+    if case.head_dim == case.head_dim_v:
+        yield Ability("another head dim", "--head-dim", small(head_dim=32 if case.head_dim == 64 else 64))
+
+
+def _is_short(problem: Problem) -> bool:
+    """Whether small cases have a short length."""
+    return _small(problem).get("seqlen") == _SHORT
 
 
 def _small(problem: Problem, **options: Any) -> dict[str, Any]:
@@ -119,29 +145,6 @@ def _small(problem: Problem, **options: Any) -> dict[str, Any]:
     return given if scores <= _MOST_SCORES else {}
 
 
-def _lengths(problem: Problem, is_short: bool) -> Iterator[Ability]:
-    """More keys than rows, and more rows than keys, without a mask that counts from a corner."""
-    case, takes = problem.case, problem.target.takes
-    flat: dict[str, Any] = {"causal": False} if case.causal and "causal" in takes else {}
-    is_flat = not case.causal or bool(flat)
-    is_plain = bool({"align", "cu_seqlens_k", "max_seqlen_k"} & takes.keys())
-    for words, rows, keys in (("more keys than rows", _SHORT, _LONGER), ("more rows than keys", _LONGER, _SHORT)):
-        options = _small(problem, seqlen_q=rows, seqlen_k=keys, **flat) if is_flat and is_short else {}
-        yield Ability(words, "--seqlen-q, --seqlen-k", options, is_plain)
-
-
-def _extremes(problem: Problem, is_short: bool) -> Iterator[Ability]:
-    """Logits far from 0, which no softmax without its maximum bears; a single row; a head dim that fills all lanes."""
-    case, small = problem.case, partial(_small, problem)
-    if case.pattern == Case.pattern:
-        for words, pattern in (("large logits", "large"), ("logits near -120", "negative")):
-            yield Ability(words, f"--pattern {pattern}", small(pattern=pattern))
-    if is_short and case.seqlen_q == case.seqlen_k:
-        yield Ability("a single row and key", "--seqlen", small(seqlen=1), is_plain=True)
-    if case.head_dim == case.head_dim_v:
-        yield Ability("another head dim", "--head-dim", small(head_dim=32 if case.head_dim == 64 else 64))
-
-
 @door("second-cases", lambda report, problem, *args: (report, problem))
 def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) -> tuple[Probed, Problem]:
     """The report of a problem with what it leaves unchecked; that of a small second case instead, where that is wrong.
@@ -155,10 +158,11 @@ def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) 
     if report.failing is not None or report.compile_errors:
         return report, problem
     tick("small second cases", 0.0)
-    found, wrong = _tried_all(problem)
-    untried = dict.fromkeys(one.sentence for one in found if found[one] == UNTRIED)
-    doubtful = dict.fromkeys(one.sentence for one in found if found[one] == DOUBTFUL)
+    found = _tried_all(problem)
+    untried = dict.fromkeys(ability.sentence for ability in found if found[ability] == UNTRIED)
+    doubtful = dict.fromkeys(ability.sentence for ability in found if found[ability] == DOUBTFUL)
     report = replace(report, not_checked=tuple(untried), undeclared=tuple(doubtful))
+    wrong = next((ability for ability, outcome in found.items() if outcome == WRONG), None)
     if wrong is None:
         return report, problem
     options, words = wrong.options, f"{wrong.words}: {' '.join(flags(wrong.options))}"
@@ -173,71 +177,57 @@ def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) 
     return replace(second, beyond=words, added=options), of
 
 
-def _tried_all(problem: Problem) -> tuple[dict[Ability, str], Ability | None]:
-    """What comes of a small case of each ability that the problem's own case does not use, and the first that is wrong.
+def _tried_all(problem: Problem) -> dict[Ability, str]:
+    """What comes of a small case of each ability that the problem's own case does not use.
 
     Wrong is also one with which a kernel does not compile. On a GPU only what compiles nothing anew is run. What no
     parameter tells is run in a fork: a kernel that does not take it may leave its memory and end its process.
     """
-    on_cpu, abilities = problem.case.device == "cpu", list(unused_abilities(problem))
-    small = [one for one in abilities if one.options]
-    here = [one for one in small if one.is_plain and (on_cpu or not one.is_compiled)]
-    apart = [one for one in small if not one.is_plain and on_cpu and not problem.target.surroundings.sets_threads]
-    found = dict.fromkeys(abilities, UNTRIED)
+    on_cpu, found = problem.case.device == "cpu", dict.fromkeys(unused_abilities(problem), UNTRIED)
+    small = [ability for ability in found if ability.options]
+    here = [ability for ability in small if ability.is_plain and (on_cpu or not ability.is_compiled)]
+    apart = [ability for ability in small if not ability.is_plain and on_cpu]
+    if problem.target.surroundings.sets_threads:
+        apart = []
     if not may_fork():
         here, apart = [*here, *apart], []
     with ExitStack() as stack:
         fork = stack.enter_context(ParallelWork(partial(_outcomes, problem, apart))) if apart else None
-        compilations = {one: stack.enter_context(Compilation()) for one in here}
-        found |= _of_both(problem, here, compilations)
-        for one in here:
-            if found[one] == UNTRIED:
-                found[one] = _outcome(problem, one, compilations[one])
+        asked = {ability: stack.enter_context(Compilation()) for ability in here}
+        both = [ability for ability in here if ability.words in ("a third batch", "another scale")]
+        if len(both) == 2:  # where they are right in one case, each is right
+            together = replace(both[0], options={**both[1].options, **both[0].options})  # the first has the sizes
+            if _outcomes(problem, [together], asked[both[0]]) == [RIGHT]:
+                found |= dict.fromkeys(both, RIGHT)
+        for ability in here:
+            if found[ability] == UNTRIED:
+                (found[ability],) = _outcomes(problem, [ability], asked[ability])
         if fork is not None:
-            others = fork.answer(_PATIENCE) or _each_apart(problem, apart)
+            others = fork.answer(_PATIENCE) or [_alone(problem, ability) for ability in apart]
             found |= dict(zip(apart, others, strict=True))
-        uncompiled = [one for one in here if compilations[one].result()[0]]
-    wrong = [one for one in abilities if found[one] == WRONG]
-    return found, next(iter([*wrong, *uncompiled]), None)
-
-
-def _of_both(
-    problem: Problem, abilities: Sequence[Ability], compilations: Mapping[Ability, Compilation]
-) -> dict[Ability, str]:
-    """A third batch and another scale in one case, where that is right: each is right then."""
-    both = [one for one in abilities if one.words in ("a third batch", "another scale")]
-    if len(both) != 2:
-        return {}
-    options = {**both[1].options, **both[0].options}  # the first has the sizes
-    is_right = _outcome(problem, replace(both[0], options=options), compilations[both[0]]) == RIGHT
-    return dict.fromkeys(both, RIGHT) if is_right else {}
-
-
-def _each_apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
-    """What comes of each in a fork of its own; what ends one of them is not tried."""
-    found = []
-    for ability in abilities:
-        with ParallelWork(partial(_outcomes, problem, [ability])) as fork:
-            found += fork.answer(_PATIENCE) or [UNTRIED]
+        found |= {ability: WRONG for ability, compilation in asked.items() if compilation.result()[0]}
     return found
 
 
-def _outcomes(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
-    """What comes of each in a fork, which asks at its end which kernels compile: it interprets none from then on."""
+def _alone(problem: Problem, ability: Ability) -> str:
+    """What comes of it in a fork of its own; what ends one of them is not tried."""
+    with ParallelWork(partial(_outcomes, problem, [ability])) as fork:
+        return (fork.answer(_PATIENCE) or [UNTRIED])[0]
+
+
+def _outcomes(problem: Problem, abilities: Sequence[Ability], compilation: Compilation | None = None) -> list[str]:
+    """What comes of a small case of each.
+
+    Whether their kernels compile is asked meanwhile, or in a fork at its end: it interprets none from then on.
+    """
     runs = [tried(problem, ability.options) for ability in abilities]
     outcomes = [_judged(ability, run) for ability, run in zip(abilities, runs, strict=True)]
     for at, run in enumerate(runs):
-        if outcomes[at] == RIGHT and run.record is not None and not compiles(run.record):
+        if run.record is not None and compilation is not None:
+            compilation.begin(run.record)
+        elif run.record is not None and outcomes[at] == RIGHT and not compiles(run.record):
             outcomes[at] = WRONG
     return outcomes
-
-
-def _outcome(problem: Problem, ability: Ability, compilation: Compilation) -> str:
-    """What comes of a small case, and meanwhile whether its kernels compile is asked."""
-    run = tried(problem, ability.options)
-    if run.record is not None:
-        compilation.begin(run.record)
-    return _judged(ability, run)
 
 
 def _judged(ability: Ability, tried: TrialRun) -> str:
@@ -254,10 +244,10 @@ def _judged(ability: Ability, tried: TrialRun) -> str:
     assert run is not None
     assert run.measured is not None
     findings = run.measured.comparison.findings.values()
-    is_clean = all(one.severity != ERROR for one in run.memory)
-    if tried.matches or (is_clean and all(one.max_ratio <= LAMBDA for one in findings)):
+    is_clean = all(finding.severity != ERROR for finding in run.memory)
+    if run.matches or (is_clean and all(finding.max_ratio <= LAMBDA for finding in findings)):
         return RIGHT
     if out_of_range(tried.problem.case, draw(tried.problem.case, tried.problem.case.device)):
         return UNTRIED
-    right = {one.name for one in findings if not one.mismatched}
+    right = {finding.name for finding in findings if not finding.mismatched}
     return WRONG if right & set(ability.shown_by) else wrong

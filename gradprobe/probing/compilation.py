@@ -27,6 +27,7 @@ class Compilation:
     def __init__(self) -> None:
         self._keys: dict[Any, None] = {}
         self._forks: list[tuple[dict[Any, KernelCall], ParallelWork[list[CompileError | None]]]] = []
+        self._unknown: dict[str, None] = {}
 
     def begin(self, record: RunRecord) -> None:
         """Has a fork ask about the launches of a run that nobody asked about yet."""
@@ -38,18 +39,22 @@ class Compilation:
 
     def result(self) -> tuple[tuple[CompileError, ...], tuple[str, ...]]:
         """The errors, each line once; and a sentence where the front end came to no end."""
-        unknown: dict[str, None] = {}
-        for calls, fork in self._forks:
+        while self._forks:
+            calls, fork = self._forks.pop(0)
             answers = fork.answer(_PATIENCE)
             if answers is None:  # once more: a fork may end for want of memory, beside all that works meanwhile
                 with _asking(calls) as again:
                     answers = again.answer(_PATIENCE)
-            unknown |= {} if answers else {call.kernel.fn.__name__: None for call in calls.values()}
-            _ASKED.update(zip(calls, zip(calls.values(), answers or (), strict=False), strict=False))
-        found = [_ASKED[key][1] for key in self._keys if key in _ASKED]
-        errors = {(one.file, one.line): one for one in reversed(found) if one is not None}
-        notes = [f"whether {', '.join(unknown)} compiles is not known: Triton's front end ended without an answer"]
-        return tuple(reversed(errors.values())), tuple(notes if unknown else ())
+            if answers:
+                _keep(calls, answers)
+            else:
+                self._unknown |= {call.kernel.fn.__name__: None for call in calls.values()}
+        errors: dict[tuple[str, int], CompileError] = {}
+        for error in (_ASKED[key][1] for key in self._keys if key in _ASKED):
+            if error is not None:
+                errors.setdefault((error.file, error.line), error)
+        words = f"whether {', '.join(self._unknown)} compiles is not known: Triton's front end ended without an answer"
+        return tuple(errors.values()), (words,) if self._unknown else ()
 
     def __enter__(self) -> Compilation:
         return self
@@ -66,17 +71,23 @@ def compiles(record: RunRecord) -> bool:
     """
     waiting = {key: call for key, call in _calls(record).items() if key not in _ASKED}
     errors = _errors_of(list(waiting.values())) if waiting and is_on("front-end") else []
-    _ASKED.update(zip(waiting, zip(waiting.values(), errors, strict=False), strict=False))
+    _keep(waiting, errors)
     return not any(errors)
+
+
+def _keep(calls: dict[Any, KernelCall], errors: list[CompileError | None]) -> None:
+    for (key, call), error in zip(calls.items(), errors, strict=False):
+        _ASKED[key] = (call, error)
 
 
 def _calls(record: RunRecord) -> dict[Any, KernelCall]:
     """The launches of interpreted kernels, the latest first, by what each is compiled by."""
     arch, found = architecture(), {}
-    interpreted = [outcome.calls for outcome in outcomes_of([record]) if INTERPRETED in outcome.backends]
-    for call in (call for calls in interpreted for call in reversed(calls) if not call.is_warmup):
-        with contextlib.suppress(Exception):  # of arguments of the user's own making
-            found[arch, call.key] = call
+    for outcome in outcomes_of([record]):
+        for call in reversed(outcome.calls if INTERPRETED in outcome.backends else ()):
+            if not call.is_warmup:
+                with contextlib.suppress(Exception):  # of arguments of the user's own making
+                    found[arch, call.key] = call
     return found
 
 

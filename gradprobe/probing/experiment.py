@@ -1,11 +1,11 @@
-"""Experiment: what all executions of one probe have in common. Measurement: by what the results of one are judged."""
+"""Experiment: what all executions of one probe have in common."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,16 +20,11 @@ from ..inputs.tensor_layouts import Inputs, effective_values, place
 from ..model.assignment import Assigned, planned_runs
 from ..model.case import DOTS, Case
 from ..model.intermediates import DERIVED
-from ..numerics.budget import Recovery
-from ..numerics.compare import Comparison, Evaluate, compare
-from ..numerics.declared_precision import Precision
-from ..numerics.float64 import SplitCounts, multiplying
-from ..numerics.identities import Invariant, identities
+from ..numerics.float64 import SplitCounts
 from ..numerics.sieve import Sieve
-from ..reference import Attention, Tile, evaluate, manual_attention_backward
+from ..reference import manual_attention_backward
 from ..runtime.arithmetic import CUBLAS, Dots, coarsest
 from ..runtime.run import Outcome
-from ..runtime.trace import Trace
 from ..targets.find import Target
 
 if TYPE_CHECKING:
@@ -175,47 +170,6 @@ def derived(experiment: Experiment, values: Mapping[str, Tensor]) -> dict[str, T
     }
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """By what the results of one run are judged."""
-
-    experiment: Experiment
-    layout: str
-    case: Case
-    """Of the rows that are compared."""
-    x: Callable[[], Attention]
-    precision: Precision
-    recovery: Recovery | None
-    is_coarse: bool
-    """Whether by an arithmetic that is coarser than the contract."""
-
-    def compared(
-        self, trace: Trace, reference: Trace | None = None, held: Precision | None = None, by: Evaluate | None = None
-    ) -> Comparison:
-        """A trace compared by this precision and the reference's evaluation, or by others in their place."""
-        held = held or (self.precision.coarser if self.is_coarse else self.precision)
-        with self.multiplying():
-            return compare(
-                self.case, self.x(), trace, held,
-                reference=reference, recovery=self.recovery, evaluate=by or self.evaluated, tick=self.tick,
-            )  # fmt: skip
-
-    def multiplying(self) -> AbstractContextManager[None]:
-        """While open, products of float64 are made as is faster here."""
-        return multiplying(self.experiment.values["q"].device, self.precision, self.experiment.products)
-
-    def evaluated(self, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-        """A tile of the reference; its time counts as the reference's."""
-        with self.experiment.stopwatch.timed("reference"):
-            return evaluate(x, tile, given)
-
-    def tick(self, fraction: float) -> None:
-        self.experiment.tick(f"comparing {self.layout}", fraction, f"{self.layout}, compared")
-
-    def identities(self, trace: Trace, comparison: Comparison) -> tuple[Invariant, ...]:
-        return tuple(identities(self.case, self.x(), trace, comparison))
-
-
 def declared_way(of: Experiment) -> str | None:
     """What the command line says, or what a target was told that asks; None where nobody said anything."""
     return of.case.dots or ("ieee" if "dots" in of.target.takes else None)
@@ -223,10 +177,10 @@ def declared_way(of: Experiment) -> str | None:
 
 def _read(of: Experiment) -> list[Dots]:
     """What decides: kernels whose dots were read; torch's setting where there are none, or where it is TF32."""
-    kernels = [one for one in of.dots if one.by != CUBLAS]
+    kernels = [dots for dots in of.dots if dots.by != CUBLAS]
     if COMPILED in of.backends and not kernels:
         return []
-    return kernels + [one for one in of.dots if one.by == CUBLAS and (not kernels or one.way != "ieee")]
+    return kernels + [dots for dots in of.dots if dots.by == CUBLAS and (not kernels or dots.way != "ieee")]
 
 
 def dots_of(of: Experiment) -> str:
@@ -244,28 +198,28 @@ def coarser_dots(of: Experiment) -> list[Dots]:
     declared = declared_way(of)
     if of.case.device == "cpu" or of.case.dtype != "float32" or declared is None:
         return []
-    return [one for one in _read(of) if DOTS.index(one.way) > DOTS.index(declared)]
+    return [dots for dots in _read(of) if DOTS.index(dots.way) > DOTS.index(declared)]
 
 
 def sentences_of_dots(of: Experiment) -> Iterator[str]:
     """By which arithmetic all is judged, and how that is known. Nothing where there is no choice."""
     case, way, read = of.case, dots_of(of), _read(of)
-    if case.dtype != "float32" or case.device == "cpu":
+    if case.dtype != "float32":
         if case.dots not in (None, way):
             yield f"--dots {case.dots} is for float32: products of {case.dtype} are exact in float32"
-        elif case.dots not in (None, "ieee"):
+    elif case.device == "cpu":
+        if case.dots not in (None, "ieee"):
             yield f"dots are judged as {way}, as --dots says; a CPU multiplies in IEEE by itself"
-        return
-    if declared_way(of) is not None:
-        why = "as --dots says" if case.dots is not None else "which the target is told"
-        why += f"; read: {dots_in_words(read)}" if read else "; they could not be read"
-    elif read:
-        why = f"as was read: {dots_in_words(read)}"
-    elif COMPILED in of.backends:
-        why = "Triton's default: what its kernels were compiled to could not be read"
     else:
-        why = "since nothing was seen that says otherwise; --dots tf32 allows TF32"
-    yield f"dots are judged as {way}, {why}"
+        why = f"as was read: {dots_in_words(read)}"
+        if declared_way(of) is not None:
+            why = "as --dots says" if case.dots is not None else "which the target is told"
+            why += f"; read: {dots_in_words(read)}" if read else "; they could not be read"
+        elif not read and COMPILED in of.backends:
+            why = "Triton's default: what its kernels were compiled to could not be read"
+        elif not read:
+            why = "since nothing was seen that says otherwise; --dots tf32 allows TF32"
+        yield f"dots are judged as {way}, {why}"
 
 
 def dots_in_words(found: Sequence[Dots]) -> str:

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from ..inputs.draw import outputs_of
 from ..inputs.tensor_layouts import Inputs, place
 from ..model.assignment import OUTPUTS, PLAIN
+from ..model.case import Case
 from ..model.failures import ReferenceFailure
 from ..model.intermediates import DERIVED
 from ..model.mechanisms import gathered
 from ..numerics.budget import Recovery
-from ..numerics.compare import attention_of
-from ..numerics.declared_precision import exactly, precision_of
+from ..numerics.compare import Comparison, Evaluate, attention_of, compare
+from ..numerics.declared_precision import Precision, exactly, precision_of
 from ..numerics.evidence import Measured
-from ..numerics.identities import Invariant
+from ..numerics.float64 import multiplying
+from ..numerics.identities import Invariant, identities
 from ..numerics.sieve import is_large
+from ..reference import Attention, Tile, evaluate
 from ..runtime.run import run_target
 from ..runtime.trace import Trace
-from ..targets.find import Target
-from .experiment import Experiment, Measurement, coarser_dots, declared_way, derived, dots_in_words, dots_of
+from .experiment import Experiment, coarser_dots, declared_way, derived, dots_in_words, dots_of
 
 if TYPE_CHECKING:
-    from ..numerics.coarser import CoarserDots
+    from ..numerics.coarser import Coarser, CoarserDots
+    from ..numerics.evenness import HeadScatter
+    from ..numerics.operands import Operand, OperandOfEach
+    from ..numerics.roundings import Roundings
+    from ..numerics.rows import Rows
 
 
 def measure(
@@ -39,39 +48,83 @@ def measure(
     Raises:
         ReferenceFailure: the reference breaks an identity that it should keep.
     """
-    rows, values = None, inputs.values
+    of = _measurement(experiment, inputs, recovery, coarse)
+    reference = _reference_trace(experiment, inputs)
+    with experiment.stopwatch.timed("compare"), of.multiplying():
+        if of.is_by_formulas and recovery is None and not coarse:
+            sifted = experiment.sieve.sift(of.case, of.values, trace, of.precision, of.tick)
+            if sifted is not None:
+                return of.found(trace, sifted.comparison(partial(of.compared, trace)), tuple(sifted.invariants))
+        return _judged(of, _compared(of, trace, reference))
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """By what the results of one run are judged."""
+
+    experiment: Experiment
+    layout: str
+    values: Mapping[str, Tensor]
+    case: Case
+    """Of the rows that are compared."""
+    rows: Rows | None
+    """None where all are."""
+    x: Callable[[], Attention]
+    precision: Precision
+    recovery: Recovery | None
+    is_coarse: bool
+    """Whether by an arithmetic that is coarser than the contract."""
+
+    @property
+    def is_by_formulas(self) -> bool:
+        """Whether no reference of the user's own stands in place of the built-in one."""
+        return self.experiment.reference is None
+
+    def compared(
+        self, trace: Trace, reference: Trace | None = None, held: Precision | None = None, by: Evaluate | None = None
+    ) -> Comparison:
+        """A trace compared by this precision and the reference's evaluation, or by others in their place."""
+        held = held or (self.precision.coarser if self.is_coarse else self.precision)
+        with self.multiplying():
+            return compare(
+                self.case, self.x(), trace, held,
+                reference=reference, recovery=self.recovery, evaluate=by or self.evaluated, tick=self.tick,
+            )  # fmt: skip
+
+    def found(self, trace: Trace, comparison: Comparison, invariants: tuple[Invariant, ...]) -> Measured:
+        """What was measured, with the dots that are coarser than what is declared."""
+        return Measured(self.x, trace, comparison, None, invariants, _coarser_dots(self.experiment))
+
+    def multiplying(self) -> AbstractContextManager[None]:
+        """While open, products of float64 are made as is faster here."""
+        return multiplying(self.experiment.values["q"].device, self.precision, self.experiment.products)
+
+    def evaluated(self, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        """A tile of the reference; its time counts as the reference's."""
+        with self.experiment.stopwatch.timed("reference"):
+            return evaluate(x, tile, given)
+
+    def tick(self, fraction: float) -> None:
+        self.experiment.tick(f"comparing {self.layout}", fraction, f"{self.layout}, compared")
+
+    def identities(self, trace: Trace, comparison: Comparison) -> tuple[Invariant, ...]:
+        return tuple(identities(self.case, self.x(), trace, comparison))
+
+
+def _measurement(experiment: Experiment, inputs: Inputs, recovery: Recovery | None, coarse: bool) -> Measurement:
+    case, values, rows = experiment.case, inputs.values, None
+    make: Callable[[Case, Mapping[str, Tensor]], Attention] = attention_of
     if recovery is not None:
         from ..numerics.rows import rows_of
 
-        rows = rows_of(experiment.case, recovery)
-    case = rows.case(experiment.case) if rows else experiment.case
+        if (rows := rows_of(case, recovery)) is not None:
+            case, make = rows.case(case), rows.problem
     precision = precision_of(case.dtype, dots_of(experiment))
-    precision = exactly(precision) if case.pattern == "dyadic" else precision
+    if case.pattern == "dyadic":
+        precision = exactly(precision)
     # What is kept for later holds the values alone, not the tensors that the target was given.
-    problem = cache(partial(attention_of if rows is None else rows.problem, case, values))
-    of = Measurement(experiment, inputs.layout, case, problem, precision, recovery, coarse)
-    is_by_formulas, timed = experiment.reference is None, experiment.stopwatch.timed
-    if is_by_formulas and recovery is None and not coarse:
-        with timed("compare"), of.multiplying():
-            sifted = experiment.sieve.sift(case, values, trace, precision, of.tick)
-        if sifted is not None:
-            comparison = sifted.comparison(partial(of.compared, trace))
-            return Measured(problem, trace, comparison, None, tuple(sifted.invariants), _coarser_dots(experiment))
-    reference = _reference_trace(experiment, inputs)
-    if rows and reference is not None:
-        reference = Trace(rows.results(reference.values), reference.sources)
-    is_by_block = is_by_formulas and is_large(case, values, trace, precision, is_recovered=recovery is not None)
-    with timed("compare"), of.multiplying():
-        if is_by_block:
-            from ..numerics.by_block import BlockComparison
-
-            blocks = BlockComparison(case, values, trace, precision, rows, recovery, coarse, of.evaluated)
-            comparison, invariants = blocks.compared(partial(of.compared, trace), of.tick, until_wrong=coarse)
-        else:
-            comparison = of.compared(trace, reference)
-            invariants = of.identities(trace, comparison)
-        found = Measured(problem, trace, comparison, None, invariants, _coarser_dots(experiment))
-        return _judged(of, found, is_by_formulas=is_by_formulas, is_by_block=is_by_block)
+    x = cache(partial(make, case, values))
+    return Measurement(experiment, inputs.layout, values, case, rows, x, precision, recovery, coarse)
 
 
 def _coarser_dots(experiment: Experiment) -> tuple[CoarserDots, ...]:
@@ -83,28 +136,40 @@ def _coarser_dots(experiment: Experiment) -> tuple[CoarserDots, ...]:
     return (CoarserDots(declared_way(experiment) or "", dots_in_words(found)),)
 
 
-def _judged(of: Measurement, found: Measured, *, is_by_formulas: bool, is_by_block: bool) -> Measured:
+def _compared(of: Measurement, trace: Trace, reference: Trace | None) -> Measured:
+    """All that came beside the reference, or block by block where that is much."""
+    if not _is_by_block(of, trace):
+        if of.rows is not None and reference is not None:
+            reference = Trace(of.rows.results(reference.values), reference.sources)
+        comparison = of.compared(trace, reference)
+        return of.found(trace, comparison, of.identities(trace, comparison))
+    from ..numerics.by_block import BlockComparison
+
+    blocks = BlockComparison(
+        of.case, of.values, trace, of.precision, of.rows, of.recovery, of.is_coarse, of.evaluated
+    )  # fmt: skip
+    comparison, invariants = blocks.compared(partial(of.compared, trace), of.tick, until_wrong=of.is_coarse)
+    return of.found(trace, comparison, invariants)
+
+
+def _is_by_block(of: Measurement, trace: Trace) -> bool:
+    is_recovered = of.recovery is not None
+    return of.is_by_formulas and is_large(of.case, of.values, trace, of.precision, is_recovered=is_recovered)
+
+
+def _judged(of: Measurement, found: Measured) -> Measured:
     """What was measured; of what differs whether other units or a coarser arithmetic explain it, and where it is."""
-    if is_by_formulas and not found.comparison.matches:
-        from .mismatch import in_its_units
-
-        found = in_its_units(of, found)
-    plain, heads = found, {}
-    is_scattering = of.case.dtype != "float32" and of.case.family == "softmax"
-    if is_scattering and is_by_formulas and not (of.is_coarse or is_by_block):
-        from ..numerics.evenness import heads_by_result
-
-        heads = heads_by_result(of.case, of.x(), found.trace, found.comparison)
-    if is_by_formulas and not (found.comparison.matches or of.is_coarse):
-        from .mismatch import by_coarser
-
-        found = by_coarser(of, found, heads)
-    if heads and found.comparison.matches:
-        from ..numerics.head_errors import evenness
-
-        even = gathered("evenness", evenness, of.x(), found.trace, plain.comparison, heads)
-        found = replace(found, invariants=(*found.invariants, *even))
-    _refuse_broken(of.experiment.reference, found.invariants)
+    if of.is_by_formulas:
+        found = _by_formulas(of, found)
+    reference = of.experiment.reference
+    for invariant in found.invariants:
+        if invariant.of == "reference" and not invariant.holds:
+            name = reference.name if reference else "the built-in reference"
+            raise ReferenceFailure(
+                f"the verdict is about the reference: {name} breaks {invariant.name} "
+                f"(off by {invariant.residual:.3g}, allowed {invariant.budget:.3g})",
+                "a reference is checked before it is used: correct it, or compute it in float64",
+            )
     # Of the coarser arithmetic only whether it explains all is asked.
     if found.comparison.matches or of.is_coarse:
         return found
@@ -113,16 +178,65 @@ def _judged(of: Measurement, found: Measured, *, is_by_formulas: bool, is_by_blo
     return replace(found, first=locate(of.x(), found.trace, found.comparison))
 
 
-def _refuse_broken(reference: Target | None, invariants: Iterable[Invariant]) -> None:
-    """Refuses a reference, a user's own or the built-in one, that breaks an identity."""
-    for invariant in invariants:
-        if invariant.of == "reference" and not invariant.holds:
-            name = reference.name if reference else "the built-in reference"
-            raise ReferenceFailure(
-                f"the verdict is about the reference: {name} breaks {invariant.name} "
-                f"(off by {invariant.residual:.3g}, allowed {invariant.budget:.3g})",
-                "a reference is checked before it is used: correct it, or compute it in float64",
-            )
+def _by_formulas(of: Measurement, found: Measured) -> Measured:
+    if not found.comparison.matches:
+        found = _in_its_units(of, found)
+    if of.is_coarse:
+        return found
+    plain, heads = found, {}
+    if of.case.dtype != "float32" and of.case.family == "softmax" and not _is_by_block(of, found.trace):
+        from ..numerics.evenness import heads_by_result
+
+        heads = heads_by_result(of.case, of.x(), found.trace, found.comparison)
+    if not found.comparison.matches:
+        found = _by_coarser(of, found, heads)
+    if heads and found.comparison.matches:
+        from ..numerics.head_errors import evenness
+
+        even = gathered("evenness", evenness, of.x(), found.trace, plain.comparison, heads)
+        found = replace(found, invariants=(*found.invariants, *even))
+    return found
+
+
+def _in_its_units(of: Measurement, found: Measured) -> Measured:
+    """What was measured, read by the conventions in which the target exports; beside it where these count as wrong."""
+    from ..numerics.conventions import in_other_conventions
+
+    read, comparison, conventions = in_other_conventions(of.case, of.x(), found.trace, found.comparison, of.compared)
+    if not conventions:
+        return found
+    meant = Measured(found.problem, read, comparison, None, of.identities(read, comparison))
+    if not of.case.strict:
+        return replace(meant, coarser=found.coarser, conventions=conventions, unread=found.trace)
+    from ..numerics.locate import locate
+
+    first = None if comparison.matches else locate(of.x(), read, comparison)
+    return replace(found, conventions=conventions, as_read=replace(meant, first=first))
+
+
+def _by_coarser(of: Measurement, found: Measured, heads: Mapping[str, Sequence[HeadScatter]]) -> Measured:
+    """What was measured, by an arithmetic that the target proves to have: the one that proves most exactly.
+
+    It goes first of those that are told.
+    """
+    from ..numerics.coarser import explained
+    from ..numerics.operands import rounded_operand
+    from ..numerics.roundings import rounded_besides
+
+    about = (of.case, of.x(), found.trace, found.comparison)
+    coarser: tuple[Coarser | Operand | OperandOfEach | Roundings, ...]
+    by_operand = rounded_operand(*about, lambda evaluate: of.compared(found.trace, by=evaluate))
+    if by_operand is not None:
+        lenient, coarser = by_operand[0], (by_operand[1],)
+    else:
+        lenient, coarser = explained(*about)
+        by_precision = partial(of.compared, found.trace, None)
+        if not lenient.matches and (besides := rounded_besides(*about, heads, by_precision)) is not None:
+            lenient, coarser = besides[0], (besides[1],)
+    found = replace(found, coarser=(*coarser, *found.coarser))
+    if not coarser or of.case.strict:
+        return found
+    return replace(found, comparison=lenient, invariants=of.identities(found.trace, lenient))
 
 
 def _reference_trace(experiment: Experiment, inputs: Inputs) -> Trace | None:
@@ -130,8 +244,10 @@ def _reference_trace(experiment: Experiment, inputs: Inputs) -> Trace | None:
     reference, case = experiment.reference, experiment.case
     if reference is None:
         return None
-    own = {name: value for name, value in inputs.values.items() if name not in (*OUTPUTS, *DERIVED)}
-    values = {name: value.double() if value.is_floating_point() else value for name, value in own.items()}
+    values = {}
+    for name, value in inputs.values.items():
+        if name not in (*OUTPUTS, *DERIVED):
+            values[name] = value.double() if value.is_floating_point() else value
     values |= derived(replace(experiment, target=reference), values)
     wide = values | outputs_of(case, reference.outputs, values)
     experiment.tick(f"reference {reference.name}", 0.0, f"{inputs.layout}, the reference")

@@ -23,7 +23,7 @@ from ..numerics.memory_findings import of_breach, of_dtypes
 from ..runtime.allocations import Allocations
 from ..runtime.changes import InputsBefore, Steps, Writer, written_by
 from ..runtime.run import Outcome, run_target
-from ..runtime.trace import Trace, expected_shapes
+from ..runtime.trace import Trace
 from .experiment import Experiment
 
 
@@ -61,23 +61,7 @@ def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execut
                 made = observe(experiment, inputs, banded=experiment.case.poison, schedule=schedule)
         if made is None or made.outcome.backends & {CUDA, CUDA_ON_CPU}:
             made = observe(experiment, inputs, copies=True, schedule=schedule)
-    return replace(made, inputs=inputs, outcome=_with_forward(experiment, inputs, made.outcome))
-
-
-def _with_forward(experiment: Experiment, inputs: Inputs, outcome: Outcome) -> Outcome:
-    """With the O and LSE that a file gave a backward: they are parents, and may be what is wrong."""
-    saved, trace = experiment.saved, outcome.trace
-    if saved is None or trace is None:
-        return outcome
-    of_file = saved.values.keys() & experiment.target.takes.keys()
-    names = {"LSE": "lse", "O": "o"}.items()
-    forward = {key: inputs.values[name] for key, name in names if name in of_file and key not in trace.values}
-    if not forward:
-        return outcome
-    values = {**forward, **trace.values}
-    sources = {**dict.fromkeys(forward, "exported"), **trace.sources}
-    order = [name for name in expected_shapes(experiment.case) if name in values]
-    return replace(outcome, trace=Trace({name: values[name] for name in order}, sources))
+    return replace(made, inputs=inputs)
 
 
 def accepted(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> tuple[Trace, Execution]:
@@ -111,82 +95,59 @@ def observe(
         UsageFailure: the case uses what the target does not take.
         TargetFailure: the target raised where it may not, or returned what it may not.
     """
-    if experiment.case.ranks is not None and (in_ranks := experiment.target.ranks) is not None:
+    case = experiment.case
+    if case.ranks is not None and (in_ranks := experiment.target.ranks) is not None:
         made: Execution = in_ranks(experiment, inputs, banded=banded, copies=copies)
         return made
-    guards, given = Guards(inputs.tensors, inputs.fill), InputsBefore(inputs, experiment.case.inplace)
+    guards, before = Guards(inputs.tensors, inputs.fill), InputsBefore(inputs, case.inplace)
     run = partial(_run, experiment, inputs, banded, copies, schedule)
     was_there = interprets_triton()
     outcome, watch, bands = run()
     if interprets_triton() and not was_there:
-        given.restore()
+        before.restore()
         outcome, watch, bands = run()
-    breaches = [*guards.breaches(), *(bands.breaches(dict(outcome.storages)) if bands else ())]
+    breaches = guards.breaches()
+    if bands is not None:
+        breaches = [*breaches, *bands.breaches(dict(outcome.storages))]
     memory = gathered("memory", iter, [found.finding for found in watch.findings]) if watch else []
     memory += gathered("memory/cuda", iter, outcome.findings)
     memory += gathered("memory/bands", partial(map, of_breach), breaches)
     memory += outcome.shared
     if outcome.trace is not None:
         memory += of_dtypes(outcome.trace, inputs.values)
-        memory += _overwritten(experiment, inputs, given, run, watch.writers if watch else {})
+        changes = before.changes(case.input_axes)
+        memory += _overwritten(changes, before, run, watch.writers if watch else {})
     return Execution(inputs, outcome, tuple(memory), tuple(watch.failures) if watch else ())
 
 
 def _run(
-    experiment: Experiment, inputs: Inputs, banded: bool, copies: bool, schedule: int, steps: Steps | None = None
+    of: Experiment, inputs: Inputs, banded: bool, copies: bool, schedule: int, steps: Steps | None = None
 ) -> tuple[Outcome, Any, Allocations | None]:
     """Runs the target: its outcome, the interpreter's watch where there is one, and the bands around what it allocates.
 
     Where there are steps, they are told of each.
     """
-    of, unwritten, is_triton, bands = experiment, empty_outputs(inputs), interprets_triton(), None
+    unwritten, is_triton, bands = Unwritten(), interprets_triton(), None
+    for name in OUTPUTS:  # what it is to write its gradients into has no value before
+        if name in inputs.tensors:
+            unwritten.allocated(inputs.tensors[name])
     if banded or is_triton:
         bands = Allocations(of.fill, of.unwritten, unwritten, copies=copies, spread=of.spread)
-    around = (bands, of.spread.asking() if of.spread else None, steps.operations() if steps else None)
+    around = _entered(bands, of.spread.asking() if of.spread else None, steps.operations() if steps else None)
+    launched = steps.launched if steps else lambda kernel: None
     with _watched(inputs, unwritten) if is_triton else nullcontext() as watch:
         outcome = run_target(
-            of.target, of.case, inputs, _all_entered(*around),
-            schedule=schedule, unwritten=unwritten, launched=steps.launched if steps else lambda kernel: None,
+            of.target, of.case, inputs, around, schedule=schedule, unwritten=unwritten, launched=launched
         )  # fmt: skip
     return outcome, watch, bands
 
 
 @contextlib.contextmanager
-def _all_entered(*several: AbstractContextManager[Any] | None) -> Iterator[None]:
+def _entered(*several: AbstractContextManager[Any] | None) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for one in filter(None, several):
-            stack.enter_context(one)
+        for each in filter(None, several):
+            stack.enter_context(each)
         yield
-
-
-def _overwritten(
-    experiment: Experiment, inputs: Inputs, given: InputsBefore, run: Callable[..., object], watched: Mapping[str, Any]
-) -> list[MemoryFinding]:
-    """The inputs that a run changed, each with the kernel or line that did.
-
-    Where nothing saw that, the target runs once more and the inputs are compared after each of its steps.
-    """
-    changes = given.changes(experiment.case.input_axes)
-    if not changes:
-        return []
-    given.restore()
-    writers: dict[str, Writer] = dict(watched)
-    if any(change.lanes and change.tensor not in writers for change in changes):
-        steps = Steps(given)
-        with contextlib.suppress(Failure):
-            run(steps=steps)
-        given.restore()
-        writers = {**steps.writers, **writers}
-    return [written_by(change, *writers.get(change.tensor, ("", None))) for change in changes]
-
-
-def empty_outputs(inputs: Inputs) -> Unwritten:
-    """The tensors that a target is to write its gradients into, none of which has a value before."""
-    unwritten = Unwritten()
-    for name in OUTPUTS:
-        if name in inputs.tensors:
-            unwritten.allocated(inputs.tensors[name])
-    return unwritten
 
 
 def _watched(inputs: Inputs, unwritten: Unwritten) -> AbstractContextManager[Any]:
@@ -194,6 +155,26 @@ def _watched(inputs: Inputs, unwritten: Unwritten) -> AbstractContextManager[Any
     from ..frontends.triton.interpreter.memory.memory_watch import watched_memory
 
     return watched_memory(inputs.tensors, unwritten)
+
+
+def _overwritten(
+    changes: list[MemoryFinding], before: InputsBefore, run: Callable[..., object], watched: Mapping[str, Writer]
+) -> Iterator[MemoryFinding]:
+    """The inputs that a run changed, each with the kernel or line that did.
+
+    Where nothing saw that, the target runs once more and the inputs are compared after each of its steps.
+    """
+    writers = dict(watched)
+    if changes:
+        before.restore()
+    if any(change.lanes and change.tensor not in writers for change in changes):
+        steps = Steps(before)
+        with contextlib.suppress(Failure):
+            run(steps=steps)
+        before.restore()
+        writers = steps.writers | writers
+    for change in changes:
+        yield written_by(change, *writers.get(change.tensor, ("", None)))
 
 
 def interprets_triton() -> bool:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from ..frontends.interface import BACKENDS, COMPILED, TORCH
+from ..frontends.interface import BACKENDS, TORCH
 from ..frontends.python import plain_function
 from ..inputs.history import installed_versions
 from ..model.case import Case
 from ..model.memory_finding import SHUFFLE
 from ..model.number import in_words, spans
-from ..numerics.evidence import Provenance
+from ..model.report import CheckedTarget, Source
 from ..runtime.versions import untested
 from ..targets.find import Target
-from ..targets.naming import edited_modules, triton_cache
+from ..targets.naming import LoadedSource, edited_modules
 from .experiment import Experiment, sentences_of_dots
 from .runs import RunRecord, outcomes_of
 
@@ -52,15 +52,28 @@ def warned_in(records: Iterable[RunRecord]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words for outcome in outcomes_of(records) for words in outcome.warned))
 
 
-def provenance(experiment: Experiment, records: Iterable[RunRecord]) -> Provenance:
-    outcomes = list(outcomes_of(records))
-    kernels = tuple(dict.fromkeys(kernel for outcome in outcomes for kernel in outcome.kernels))
-    seen = frozenset[str]().union(*(outcome.backends for outcome in outcomes))
+def target_that_ran(experiment: Experiment, records: Iterable[RunRecord]) -> CheckedTarget:
+    """The target, the kernels that it launched, and what ran them."""
+    kernels, seen, target = dict[LoadedSource, None](), set[str](), experiment.target
+    for outcome in outcomes_of(records):
+        kernels |= dict.fromkeys(outcome.kernels)
+        seen |= outcome.backends
     backend = next((word for word in BACKENDS if word in seen), TORCH)
-    reference = experiment.reference.name if experiment.reference else "gradprobe.reference, float64"
-    cache = triton_cache() if backend == COMPILED else ""
-    idle = _files_with_kernels(experiment.target) if backend == TORCH else ()
-    return Provenance(experiment.target.name, backend, experiment.target.source, kernels, reference, cache, idle)
+    shadows = dict.fromkeys(shadow for source in (target.source, *kernels) for shadow in source.shadows)
+    of = target.source
+    return CheckedTarget(
+        name=target.name,
+        family=experiment.case.family,
+        backend=backend,
+        function=of.name,
+        file=of.file,
+        line=of.line,
+        sha256=of.sha256,
+        shadows=tuple(shadows),
+        kernels=tuple(Source(name=at.name, file=at.file, line=at.line, sha256=at.sha256) for at in kernels),
+        idle=_files_with_kernels(target) if backend == TORCH else (),
+        reference=experiment.reference.name if experiment.reference else "gradprobe.reference, float64",
+    )
 
 
 def _files_with_kernels(target: Target) -> tuple[str, ...]:
@@ -83,29 +96,22 @@ def environment(device: str) -> dict[str, str]:
     return {**installed_versions(), "device": name, **({"untested": words} if (words := untested()) else {})}
 
 
-# Which corner the diagonal ends in where M != N, and how another kernel shows.
-_ALIGNED = {
-    "bottom-right": "causal is aligned to the bottom right, j <= i + N - M; a top-left kernel differs in every row: "
-    "for one, --align top-left",
-    "top-left": "causal is aligned to the top left, j <= i; a bottom-right kernel differs in every row",
-}
-
-
-def _zeros_by_design(case: Case) -> list[str]:
+def _zeros_by_design(case: Case) -> Iterator[str]:
     """Sentences about what is 0 by mathematics, which looks like a bug and is none."""
-    notes = []
-    first_at_zero = case.seqlen_q == case.seqlen_k or case.align == "top-left"
-    if case.causal and first_at_zero and case.window is None and not case.sinks:
-        notes.append("row 0 of dS and dQ is 0 by design: it sees one key, so P = 1")
-    at_kink = spans([h for h, tau in enumerate(case.tau or ()) if tau <= -1.0])
+    rows, keys = case.seqlen_q, case.seqlen_k
+    is_top_left = case.align == "top-left"
+    if case.causal and (rows == keys or is_top_left) and case.window is None and not case.sinks:
+        yield "row 0 of dS and dQ is 0 by design: it sees one key, so P = 1"
+    at_kink = spans([head for head, tau in enumerate(case.tau or ()) if tau <= -1.0])
     if at_kink:
         heads = f"head {in_words(at_kink)}" if len(at_kink) <= 4 else "many heads"
-        notes.append(f"row 0 of O is 0 by design where tau <= -1 cancels P = 1: {heads}")
-    if case.causal and case.seqlen_q != case.seqlen_k:
-        notes.append(_ALIGNED[case.align])
-    if case.causal and case.seqlen_q > case.seqlen_k and case.align == "bottom-right":
-        dead = case.seqlen_q - case.seqlen_k
-        notes.append(f"rows 0 to {dead - 1} see no key (M > N): their P, O and gradients are 0 by design")
-    if case.seqlens is not None and min(case.seqlens) < case.seqlen_q:
-        notes.append("rows at or beyond a batch's length are 0 by design, in O and in every gradient")
-    return notes
+        yield f"row 0 of O is 0 by design where tau <= -1 cancels P = 1: {heads}"
+    if case.causal and rows != keys and is_top_left:
+        yield "causal is aligned to the top left, j <= i; a bottom-right kernel differs in every row"
+    elif case.causal and rows != keys:
+        aligned = "causal is aligned to the bottom right, j <= i + N - M"
+        yield f"{aligned}; a top-left kernel differs in every row: for one, --align top-left"
+    if case.causal and rows > keys and not is_top_left:
+        yield f"rows 0 to {rows - keys - 1} see no key (M > N): their P, O and gradients are 0 by design"
+    if case.seqlens is not None and min(case.seqlens) < rows:
+        yield "rows at or beyond a batch's length are 0 by design, in O and in every gradient"

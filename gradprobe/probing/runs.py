@@ -38,18 +38,27 @@ class RunRecord:
 
 def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
     """What the executions of some records came to."""
-    return (execution.outcome for record in records for execution in record.executions)
+    for record in records:
+        for execution in record.executions:
+            yield execution.outcome
 
 
 def records_of(experiment: Experiment) -> Iterator[RunRecord]:
     """A record of each run of a case under all of its layouts, as soon as it is measured."""
-    case, measured = experiment.case, list[LayoutRun]()
+    measured = list[LayoutRun]()
     for assigned in layouts_of(experiment.case):
         for made in _of_layout(experiment, assigned):
-            record = replace(made, run=_beside_first(case, made.run, measured)) if made.run else made
-            measured += [record.run] if record.run and record.run.measured else []
+            record = made
+            if made.run is not None and made.run.measured is not None:
+                measured.append(_beside_first(experiment.case, made.run, measured))
+                record = replace(made, run=measured[-1])
             experiment = experiment.after(outcomes_of([record]))
             yield record
+
+
+def runs_of(experiment: Experiment) -> list[LayoutRun]:
+    """The runs of a case under all of its layouts."""
+    return [record.run for record in records_of(experiment) if record.run is not None]
 
 
 def second_call(experiment: Experiment, records: Sequence[RunRecord]) -> list[RunRecord]:
@@ -73,11 +82,6 @@ def _beside_first(case: Case, run: LayoutRun, others: Sequence[LayoutRun]) -> La
         return run
     invariant = agreement("I10", case, before.raw, now.raw, before.comparison)
     return replace(run, measured=replace(now, invariants=(*now.invariants, invariant)))
-
-
-def runs_of(experiment: Experiment) -> list[LayoutRun]:
-    """The runs of a case under all of its layouts."""
-    return [record.run for record in records_of(experiment) if record.run is not None]
 
 
 def _of_layout(experiment: Experiment, assigned: Assigned) -> Iterator[RunRecord]:
@@ -137,17 +141,21 @@ def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
         return RunRecord(replace(run, memory=telling(memory, False)), (first,))
     experiment = experiment.after([first.outcome])
     inputs = replace(inputs, tensors={})  # of which its values are left
-    run = replace(run, measured=measure(experiment, inputs, trace), skipped=None)
-    run, repeats = _repeated(experiment, run, first) if case.repeat > 1 else (run, [])
-    for one in (finding for execution in repeats for finding in execution.memory):
-        if one.identity not in {known.identity for known in memory}:
-            memory.append(one)
-    assert run.measured is not None
-    non_finite = any(bool(finding.non_finite) for finding in run.measured.comparison.findings.values())
+    measured, repeats = measure(experiment, inputs, trace), list[Execution]()
+    run = replace(run, measured=measured, skipped=None)
+    if case.repeat > 1:
+        run, repeats = _repeated(experiment, run, measured, first)
+    for execution in repeats:
+        known = {finding.identity for finding in memory}
+        memory += [finding for finding in execution.memory if finding.identity not in known]
+    findings = run.measured.comparison.findings.values() if run.measured else ()
+    non_finite = any(bool(finding.non_finite) for finding in findings)
     return RunRecord(replace(run, memory=telling(memory, non_finite)), (first, *repeats))
 
 
-def _repeated(experiment: Experiment, run: LayoutRun, execution: Execution) -> tuple[LayoutRun, list[Execution]]:
+def _repeated(
+    experiment: Experiment, run: LayoutRun, first: Measured, execution: Execution
+) -> tuple[LayoutRun, list[Execution]]:
     """The run, in whose place the first wrong repeat stands where it is right; and the executions of the repeats.
 
     In each the threads and blocks of CUDA kernels on the CPU run in another order.
@@ -155,8 +163,7 @@ def _repeated(experiment: Experiment, run: LayoutRun, execution: Execution) -> t
     from ..numerics.repeats import Repeats
     from .atomics import atomics_into
 
-    case, first = experiment.case, run.measured
-    assert first is not None
+    case = experiment.case
     seen, kept, executions = Repeats(case, first), first, []
     for number in range(1, case.repeat):
         # In every second repeat memory without values holds 7.0, which a sum takes for a number.
@@ -182,23 +189,26 @@ def _is_same(first: Trace, again: Trace) -> bool:
     )
 
 
-def with_strays(records: Iterable[RunRecord]) -> list[LayoutRun]:
+def with_strays(records: Sequence[RunRecord]) -> list[LayoutRun]:
     """The runs, with the memory findings of their repeats and looks inside, which run in the same layout.
 
     Whether memory without values shows was decided by the run's own results. Looks inside have more batches, and what
     leaves a tensor of the case meets another program there: it is the same fault, by another name.
     """
-    records, runs = list(records), list[LayoutRun]()
+    runs = [record.run for record in records if record.run is not None]
     executions = [execution for record in records for execution in record.executions]
-    for run in (record.run for record in records if record.run is not None):
-        found = {one.identity: one for one in run.memory}
-        places = {one.place_of_access for one in run.memory}
-        for execution in executions if run.measured else ():
-            for one in execution.memory if execution.layout == run.layout else ():
-                if not one.is_read_without_value and not (one.kind == RACE and one.place_of_access in places):
-                    found.setdefault(one.identity, one)
-        runs.append(replace(run, memory=tuple(worst_first(found.values()))) if run.measured else run)
-    return runs
+    return [_with_strays(run, executions) if run.measured else run for run in runs]
+
+
+def _with_strays(run: LayoutRun, executions: Iterable[Execution]) -> LayoutRun:
+    found = {finding.identity: finding for finding in run.memory}
+    places = {finding.place_of_access for finding in run.memory}
+    for execution in executions:
+        for finding in execution.memory if execution.layout == run.layout else ():
+            is_known = finding.kind == RACE and finding.place_of_access in places
+            if not (is_known or finding.is_read_without_value):
+                found.setdefault(finding.identity, finding)
+    return replace(run, memory=tuple(worst_first(found.values())))
 
 
 def summable(measured: Measured) -> bool:

@@ -133,7 +133,7 @@ def _tell(item: pytest.Item, report: Probed) -> None:
     from ..render.console import first_line
     from . import table_of
 
-    told = {"target": report.provenance.target, "verdict": report.verdict}
+    told = {"target": report.provenance.name, "verdict": report.verdict}
     told |= {"layouts": " ".join(run.layout for run in report.runs)}
     told |= {"first_mismatch": first_line(report_of(report))} if report.failing else {}
     if not report.failing:  # a mismatch has its table in the failure itself

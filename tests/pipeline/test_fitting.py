@@ -43,10 +43,6 @@ def fussy(q, k, v, causal):
         raise ValueError("length must be a multiple of 128")
     return attend(q, k, v, causal)
 
-def detached(q, k, v):
-    assert q.shape[-1] in (64, 128)
-    return attend(q, k, v).detach()
-
 def only_bfloat16(q, k, v):
     assert q.dtype == torch.bfloat16
     return attend(q, k, v)
@@ -68,14 +64,6 @@ def padded_keys_of_three_axes(q, k, v):
     k, v = (torch.nn.functional.pad(tensor, (0, 0, 0, -l % 64)) for tensor in (k, v))
     return attend(q, k, v)
 
-def a_key_head_each(q, k, v):
-    beyond = (0, 0, 0, 0, 0, q.shape[1] - k.shape[1])  # what a kernel reads behind the last of them
-    return attend(q, torch.nn.functional.pad(k, beyond), torch.nn.functional.pad(v, beyond))
-
-def refuses_groups(q, k, v):
-    assert q.shape == k.shape
-    return attend(q, k, v)
-
 def wrong_throughout(q, k, v):
     return attend(q, k, v, scale=0.9)
 
@@ -86,10 +74,6 @@ def refuses_the_length(q, k, v):
 
 def raises(q, k, v):
     raise IndexError("list index out of range")
-
-def old(q, k, v):
-    assert q.shape[-1] in (64, 128)
-    return torch.no_such_function(q)
 
 def padded(q, k, v):
     o = attend(q, k, v)
@@ -223,33 +207,10 @@ def test_axes_are_found_of_a_target_that_is_wrong_throughout_at_lengths_that_end
     assert checked(f"forms.py:padded_keys_of_three_axes {SMALL} --seqlen 72")[0] == 3
 
 
-@pytest.mark.parametrize(("name", "expected"), [("a_key_head_each", 1), ("refuses_groups", 3)])
-def test_a_target_that_is_right_with_a_key_head_for_each_query_head_alone_is_told_so(name, expected):
-    ran = run(f"check forms.py:{name} {SMALL} --heads 4 --kv-heads 2")
-    assert ran.code == expected
-    said = " ".join((ran.out + ran.err).split())
-    assert "it is right at --kv-heads 4, with as many key heads as query heads" in said
-
-
 def test_what_no_adaptation_mends_is_told_as_it_came():
     ran = run(f"check forms.py:raises {SMALL}")
     assert ran.code == 3
     assert "raised IndexError (contiguous): list index out of range" in ran.err
-
-
-@pytest.mark.parametrize("batch", [1, 2])  # of two no [H, L, D] can be made, which says nothing of the target
-def test_what_a_target_raises_once_its_first_refusal_is_past_is_told_with_the_first(batch):
-    ran = run(f"check forms.py:old {SMALL} --batch {batch}".replace("--batch 1 ", "", 1))
-    assert (ran.code, ran.out) == (3, "")
-    assert "assert q.shape[-1] in (64, 128)" in ran.err
-    assert "with --head-dim 64 it raised AttributeError: module 'torch' has no attribute 'no_such_function'" in ran.err
-
-
-def test_what_ends_a_search_though_it_is_no_refusal_is_told_with_the_first():
-    ran = run(f"check forms.py:detached {SMALL}")
-    assert (ran.code, ran.out) == (3, "")
-    assert "assert q.shape[-1] in (64, 128)" in ran.err
-    assert "with --head-dim 64 it is not differentiable" in ran.err
 
 
 def test_tensors_of_other_axes_that_a_target_only_runs_on_are_not_what_it_takes():

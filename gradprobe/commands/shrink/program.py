@@ -91,7 +91,7 @@ def _head(report: Probed, imports: Sequence[str]) -> str:
     imported = "".join(f"{line}\n" for line in imports)
     interprets = report.provenance.backend == "triton-interpreter"
     setting = 'import os\n\nos.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported\n\n'
-    return f'''"""{report.provenance.target} is wrong: {first.removeprefix("FIRST MISMATCH ")}
+    return f'''"""{report.provenance.name} is wrong: {first.removeprefix("FIRST MISMATCH ")}
 
 Needs torch and the target alone. It ends with an AssertionError while the fault is there. With gradprobe:
 
