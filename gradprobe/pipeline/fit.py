@@ -9,8 +9,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..inputs.options import flags
-from ..model.assignment import in_words, missing
-from ..model.case import ADDITIVE, BOOLEAN, LOG2, NUMBER, Case, ranked
+from ..model.assignment import in_words
+from ..model.case import ADDITIVE, BOOLEAN, LOG2, NUMBER, Case
 from ..model.failures import Failure, Refusal, TargetFailure, UsageFailure
 from ..model.mechanisms import door
 from ..numerics.evidence import LayoutRun, Measured
@@ -27,18 +27,12 @@ if TYPE_CHECKING:
 _HEAD_DIMS = (32, 64, 128)
 WHOLE_BLOCKS = (128, 256)
 _ORDERS = ("bhld", "blhd", "hld", "lhd")
-# The axes that a bias and a mask may have, and how many of them a target's own has.
-_BIASES = (("hmn", 3), ("mn", 2), ("bhmn", 4), ("bmn", 3), ("mn", 4))
-_MASKS = (("bmn", 3), ("mn", 2), ("bmn", 4), ("hmn", 3), ("mn", 4))
-_PADDINGS = (("bn", 2), ("bn", 3))
 OF_LENGTH = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
 # The options of which none may have been given, where one is changed: without a row here, that one itself.
 _FIXED_BY = {"seqlen": OF_LENGTH, "implied": ("implied", "causal")}
 # A share of wrong elements above which nothing is right but by chance, and one below which a meaning is the target's:
 # where it has a fault besides, that is in some heads, rows or tiles, and under another meaning nearly all is wrong.
 WRONG_THROUGHOUT, _RIGHT_MOSTLY, _NONE_WRONG = 0.9, 0.5, 0.1
-# The options that give the numbers of a tensor another meaning.
-_MEANINGS = frozenset({"shapes", "bias_axes", "bias_rank", "mask_axes", "mask_rank"})
 # Runs of the target that a search may take; most of them end with a refusal, before any kernel has run.
 _MOST_RUNS = 40
 _LONGEST_WORDS = 160
@@ -60,7 +54,6 @@ class Adaptation(NamedTuple):
 
 def _of_a_refusal(case: Case, target: Target) -> Iterator[Adaptation]:
     """Changes that may make a target run that raised, in the order in which they are tried."""
-    yield from _of_a_rank(case)
     if case.window is not None and case.window[1] in (0, case.window[0]):
         yield Adaptation({"window_as": NUMBER}, f"the window {case.window}")
     if case.mask is not None and case.mask_as == BOOLEAN:
@@ -77,25 +70,6 @@ def _of_a_refusal(case: Case, target: Target) -> Iterator[Adaptation]:
         yield Adaptation({"causal": True}, "no causal mask")
     for shapes in ("hld", "lhd", "blhd"):
         yield Adaptation({"shapes": shapes}, in_words(case.shapes))
-
-
-def _of_a_rank(case: Case) -> Iterator[Adaptation]:
-    """Other axes and ranks of the bias and the mask."""
-    masks = _PADDINGS if case.mask == "padding" else _MASKS
-    known = {"bias": _BIASES if case.bias and case.family == "softmax" else (), "mask": masks if case.mask else ()}
-    for name, forms in known.items():
-        for axes, rank in forms:
-            options: dict[str, Any] = {f"{name}_axes": axes, f"{name}_rank": rank}
-            for option in [option for option in options if options[option] == getattr(case, option)]:
-                del options[option]
-            if options:
-                yield Adaptation(options, given_as(name, case))
-
-
-def given_as(name: str, case: Case) -> str:
-    """A bias or a mask with the shape that the target is given, "bias of shape [3, 72, 72]"."""
-    axes, rank = ranked(name, case) or ("", 0)
-    return f"{name} of shape {[case.size(axes[at]) for at in range(len(axes)) if at not in missing(axes, rank)]}"
 
 
 def _of_a_reading(case: Case, target: Target) -> Iterator[Adaptation]:
@@ -121,10 +95,6 @@ def _of_a_reading(case: Case, target: Target) -> Iterator[Adaptation]:
             yield Adaptation(options, " and ".join(words))
     if case.mask is not None and case.mask_as == BOOLEAN:
         yield Adaptation({"mask_as": ADDITIVE}, "the mask is added to the scores")
-    for adaptation in _of_a_rank(case):
-        # Other axes would make a kernel right that takes one head's for all.
-        if not adaptation.options.keys() & {"bias_axes", "mask_axes"}:
-            yield Adaptation(adaptation.options, f"{adaptation.about} is taken for another")
 
 
 @dataclass(frozen=True)
@@ -246,7 +216,7 @@ class _Search:
 
         A target that refuses for another reason may run on those, and is not wrong for what comes.
         """
-        if not _MEANINGS & fit.options.keys() or self.latest.wrong <= _RIGHT_MOSTLY:
+        if "shapes" not in fit.options or self.latest.wrong <= _RIGHT_MOSTLY:
             return fit
         if (reading := self.read(fit, self.latest.wrong)) is not None:
             return reading

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..frontends.interface import COMPILED
 from ..inputs.options import flags
 from ..model.allowance import NOTHING, Allowance
+from ..model.assignment import missing
 from ..model.case import Case, ranked
 from ..model.failures import Refusal, TargetFailure, fault_words
 from ..model.mechanisms import door
@@ -23,7 +24,7 @@ from ..probing.receipt import environment, notes_of, target_that_ran, warned_in
 from ..probing.runs import RunRecord, outcomes_of, records_of, second_call, with_strays
 from ..targets.find import Target
 from ..targets.naming import triton_cache
-from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, given_as, refuses, share_wrong, tried
+from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, refuses, share_wrong, tried
 from .resolve import Problem
 
 if TYPE_CHECKING:
@@ -196,16 +197,18 @@ def probed(
     except TargetFailure as failure:
         found = None if any(run.measured for run in first) else fit(problem, failure)
         if found is None:
-            raise _with_way_out(failure, problem) from failure.__cause__
+            raise _with_way_out(failure, problem.case) from failure.__cause__
     return report_on(found, first.append)
 
 
-def _with_way_out(failure: TargetFailure, problem: Problem) -> TargetFailure:
+def _with_way_out(failure: TargetFailure, case: Case) -> TargetFailure:
     """The failure. Of a refusal the way out names the shape of a bias or mask that was given."""
     ways = []
     for name in ("bias", "mask") if refuses(failure) else ():
-        if ranked(name, problem.case) and getattr(problem.case, name):
-            ways.append(f"{given_as(name, problem.case)} was given; --{name}-axes and --{name}-rank say another")
+        axes, rank = ranked(name, case) or ("", 0)
+        if axes and getattr(case, name):
+            shape = [case.size(letter) for at, letter in enumerate(axes) if at not in missing(axes, rank)]
+            ways.append(f"{name} of shape {shape} was given; --{name}-axes and --{name}-rank say another")
     failure.way_out = "; ".join(filter(None, [*ways, failure.way_out]))
     return failure
 

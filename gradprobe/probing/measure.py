@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -27,6 +27,7 @@ from ..numerics.sieve import is_large
 from ..reference import Attention, Tile, evaluate
 from ..runtime.run import run_target
 from ..runtime.trace import Trace
+from ..targets.find import Target
 from .experiment import Experiment, coarser_dots, declared_way, derived, dots_in_words, dots_of
 
 if TYPE_CHECKING:
@@ -49,13 +50,33 @@ def measure(
         ReferenceFailure: the reference breaks an identity that it should keep.
     """
     of = _measurement(experiment, inputs, recovery, coarse)
-    reference = _reference_trace(experiment, inputs)
+    reference, is_by_formulas = _reference_trace(experiment, inputs), experiment.reference is None
+    is_much = is_large(of.case, of.values, trace, of.precision, is_recovered=recovery is not None)
     with experiment.stopwatch.timed("compare"), of.multiplying():
-        if of.is_by_formulas and recovery is None and not coarse:
+        if is_by_formulas and recovery is None and not coarse:
             sifted = experiment.sieve.sift(of.case, of.values, trace, of.precision, of.tick)
             if sifted is not None:
                 return of.found(trace, sifted.comparison(partial(of.compared, trace)), tuple(sifted.invariants))
-        return _judged(of, _compared(of, trace, reference))
+        if is_by_formulas and is_much:
+            from ..numerics.by_block import BlockComparison
+
+            blocks = BlockComparison(of.case, of.values, trace, of.precision, of.rows, recovery, coarse, of.evaluated)
+            comparison, invariants = blocks.compared(partial(of.compared, trace), of.tick, until_wrong=coarse)
+        else:
+            if of.rows is not None and reference is not None:
+                reference = Trace(of.rows.results(reference.values), reference.sources)
+            comparison = of.compared(trace, reference)
+            invariants = of.identities(trace, comparison)
+        found = of.found(trace, comparison, invariants)
+        if is_by_formulas:
+            found = _by_formulas(of, found, is_much)
+        _refuse_broken(experiment.reference, found.invariants)
+        # Of the coarser arithmetic only whether it explains all is asked.
+        if found.comparison.matches or coarse:
+            return found
+        from ..numerics.locate import locate
+
+        return replace(found, first=locate(of.x(), found.trace, found.comparison))
 
 
 @dataclass(frozen=True)
@@ -75,11 +96,6 @@ class Measurement:
     is_coarse: bool
     """Whether by an arithmetic that is coarser than the contract."""
 
-    @property
-    def is_by_formulas(self) -> bool:
-        """Whether no reference of the user's own stands in place of the built-in one."""
-        return self.experiment.reference is None
-
     def compared(
         self, trace: Trace, reference: Trace | None = None, held: Precision | None = None, by: Evaluate | None = None
     ) -> Comparison:
@@ -93,7 +109,12 @@ class Measurement:
 
     def found(self, trace: Trace, comparison: Comparison, invariants: tuple[Invariant, ...]) -> Measured:
         """What was measured, with the dots that are coarser than what is declared."""
-        return Measured(self.x, trace, comparison, None, invariants, _coarser_dots(self.experiment))
+        coarser: tuple[CoarserDots, ...] = ()
+        if dots := coarser_dots(self.experiment):
+            from ..numerics.coarser import CoarserDots
+
+            coarser = (CoarserDots(declared_way(self.experiment) or "", dots_in_words(dots)),)
+        return Measured(self.x, trace, comparison, None, invariants, coarser)
 
     def multiplying(self) -> AbstractContextManager[None]:
         """While open, products of float64 are made as is faster here."""
@@ -127,42 +148,9 @@ def _measurement(experiment: Experiment, inputs: Inputs, recovery: Recovery | No
     return Measurement(experiment, inputs.layout, values, case, rows, x, precision, recovery, coarse)
 
 
-def _coarser_dots(experiment: Experiment) -> tuple[CoarserDots, ...]:
-    found = coarser_dots(experiment)
-    if not found:
-        return ()
-    from ..numerics.coarser import CoarserDots
-
-    return (CoarserDots(declared_way(experiment) or "", dots_in_words(found)),)
-
-
-def _compared(of: Measurement, trace: Trace, reference: Trace | None) -> Measured:
-    """All that came beside the reference, or block by block where that is much."""
-    if not _is_by_block(of, trace):
-        if of.rows is not None and reference is not None:
-            reference = Trace(of.rows.results(reference.values), reference.sources)
-        comparison = of.compared(trace, reference)
-        return of.found(trace, comparison, of.identities(trace, comparison))
-    from ..numerics.by_block import BlockComparison
-
-    blocks = BlockComparison(
-        of.case, of.values, trace, of.precision, of.rows, of.recovery, of.is_coarse, of.evaluated
-    )  # fmt: skip
-    comparison, invariants = blocks.compared(partial(of.compared, trace), of.tick, until_wrong=of.is_coarse)
-    return of.found(trace, comparison, invariants)
-
-
-def _is_by_block(of: Measurement, trace: Trace) -> bool:
-    is_recovered = of.recovery is not None
-    return of.is_by_formulas and is_large(of.case, of.values, trace, of.precision, is_recovered=is_recovered)
-
-
-def _judged(of: Measurement, found: Measured) -> Measured:
-    """What was measured; of what differs whether other units or a coarser arithmetic explain it, and where it is."""
-    if of.is_by_formulas:
-        found = _by_formulas(of, found)
-    reference = of.experiment.reference
-    for invariant in found.invariants:
+def _refuse_broken(reference: Target | None, invariants: Iterable[Invariant]) -> None:
+    """Refuses a reference, a user's own or the built-in one, that breaks an identity."""
+    for invariant in invariants:
         if invariant.of == "reference" and not invariant.holds:
             name = reference.name if reference else "the built-in reference"
             raise ReferenceFailure(
@@ -170,21 +158,16 @@ def _judged(of: Measurement, found: Measured) -> Measured:
                 f"(off by {invariant.residual:.3g}, allowed {invariant.budget:.3g})",
                 "a reference is checked before it is used: correct it, or compute it in float64",
             )
-    # Of the coarser arithmetic only whether it explains all is asked.
-    if found.comparison.matches or of.is_coarse:
-        return found
-    from ..numerics.locate import locate
-
-    return replace(found, first=locate(of.x(), found.trace, found.comparison))
 
 
-def _by_formulas(of: Measurement, found: Measured) -> Measured:
+def _by_formulas(of: Measurement, found: Measured, is_by_block: bool) -> Measured:
+    """What was measured; of what differs whether other units or a coarser arithmetic explain it."""
     if not found.comparison.matches:
         found = _in_its_units(of, found)
     if of.is_coarse:
         return found
     plain, heads = found, {}
-    if of.case.dtype != "float32" and of.case.family == "softmax" and not _is_by_block(of, found.trace):
+    if of.case.dtype != "float32" and of.case.family == "softmax" and not is_by_block:
         from ..numerics.evenness import heads_by_result
 
         heads = heads_by_result(of.case, of.x(), found.trace, found.comparison)

@@ -74,7 +74,7 @@ def test_only_what_leaves_a_tensor_is_tried_at_a_length_of_larger_blocks_too(mon
 
     def run_at(problem, options):
         lengths.append(options["seqlen"])
-        return SimpleNamespace(matches=options["seqlen"] == 256)
+        return SimpleNamespace(run=SimpleNamespace(matches=options["seqlen"] == 256))
 
     monkeypatch.setattr(probe, "tried", run_at)
     problem = SimpleNamespace(request=SimpleNamespace(options={}), saved=None)
