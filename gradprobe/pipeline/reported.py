@@ -30,35 +30,30 @@ from ..numerics.tally import Finding
 from ..reference.attention import MATRICES
 from ..runtime.trace import dtype_of
 
+# What a report calls as a probe does.
+_ALIKE = (
+    "verdict", "case", "diagnoses", "known", "compile_errors", "sought", "notes", "beyond", "not_checked",
+    "undeclared", "reproduce", "products",
+)  # fmt: skip
+
 
 def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
     """What a probe found, without its tensors."""
     failing, runs = probed.failing, tuple(run_of(probed.case, run, probed.steps) for run in probed.runs)
     return Report(
-        verdict=probed.verdict,
+        **{name: getattr(probed, name) for name in _ALIKE},
         target=probed.provenance,
         # Some are of classes of torch, which whoever reads this need not import.
         environment={name: str(value) for name, value in probed.environment.items()},
-        case=probed.case,
         runs=runs,
         first_mismatch=_placed(failing[1].first, probed.case, probed.steps) if failing else None,
-        diagnoses=probed.diagnoses,
         listings=_listings(probed),
-        known=probed.known,
-        compile_errors=probed.compile_errors,
         error=_compile_failure(probed),
-        sought=probed.sought,
         coarser=tuple({one.name: one.sentence for _, found in probed.measured for one in found.coarser}.values()),
-        notes=probed.notes,
         target_warnings=probed.warned,
-        beyond=probed.beyond,
-        not_checked=probed.not_checked,
-        undeclared=probed.undeclared,
         compared=add_counts(run.compared for run in runs),
         warnings=tuple(probed.warnings),
-        reproduce=probed.reproduce,
         seconds={stage: round(seconds, 4) for stage, seconds in probed.seconds.items()},
-        products=probed.products,
         close_ups=tuple(close_ups),
     )
 

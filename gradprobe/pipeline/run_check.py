@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..inputs.history import CheckRequest
 from ..model.allowance import NOTHING, Allowance
+from ..model.writing import safe
 from ..runtime.versions import untested
 from .resolve import resolve_problem
 
 if TYPE_CHECKING:
     from ..numerics.evidence import Probed
     from ..probing.experiment import Tick
+
+# Elements of all score matrices up to which a check takes no time that anybody waits for.
+_QUICK = 1 << 20
 
 
 def run_check(
@@ -53,6 +57,11 @@ def run_check(
         from .second_cases import with_second_cases
 
         imported = time.perf_counter() - start
+        if beyond and problem.case.scores > _QUICK:
+            from .cost import cost_in_words
+
+            if words := cost_in_words(problem):
+                sys.stderr.write(safe(f"gradprobe: {words}\n"))
         report, problem = probed(problem, repro_command, tick, told, budget)
         if beyond:
             report, problem = with_second_cases(report, problem, tick, told, budget)

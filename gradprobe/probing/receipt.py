@@ -29,21 +29,22 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
     notes += [*_zeros_by_design(case), *sentences_of_dots(experiment)]
     if changed:
         notes.append(f"the target changes, for all of its process, {changed}: it is judged without")
-    executions = [execution for record in records for execution in record.executions]
-    for one in executions:  # which configurations of autotuned kernels ran, where none was chosen by time
-        notes += [configuration.sentence for configuration in one.outcome.configurations]
-    for words in (words for one in executions for words in one.unwatched):
-        notes.append(f"some accesses of memory could not be watched, by a fault of gradprobe: {words}")
+    for execution in (execution for record in records for execution in record.executions):
+        # Which configurations of autotuned kernels ran, where none was chosen by time.
+        notes += [configuration.sentence for configuration in execution.outcome.configurations]
+        for words in execution.unwatched:
+            notes.append(f"some accesses of memory could not be watched, by a fault of gradprobe: {words}")
+        notes += execution.outcome.notes
     for record in records:
         measured = record.run.measured if record.run else None
         if measured is not None and not case.strict:
             notes += [convention.sentence for convention in measured.conventions]
-    notes += [note for record in records for note in record.notes]
-    notes += [note for one in executions for note in one.outcome.notes]
-    for record in records:  # what lanes without a value gave that came to nothing, as in the upper half of a warp
-        counted = {one.identity for one in record.run.memory} if record.run is not None else set()
-        shuffles = [one for execution in record.executions for one in execution.memory if one.kind == SHUFFLE]
-        notes += [f"{one.sentence}; no result shows it" for one in shuffles if one.identity not in counted]
+        notes += record.notes
+        # What lanes without a value gave that came to nothing, as in the upper half of a warp.
+        counted = {finding.identity for finding in record.run.memory} if record.run is not None else set()
+        for finding in (finding for execution in record.executions for finding in execution.memory):
+            if finding.kind == SHUFFLE and finding.identity not in counted:
+                notes.append(f"{finding.sentence}; no result shows it")
     return tuple(dict.fromkeys(notes))
 
 
