@@ -86,7 +86,9 @@ def probe(
         records = _with_intermediates(experiment, records)
         report = measured_so_far(experiment, records)
         if not report.measured:
-            raise _refused(target, report)
+            words = [[f"{run.layout}: {run.skipped}", *(at.sentence for at in run.memory[:1])] for run in report.runs]
+            refusals = "; ".join(map(". ".join, words))
+            raise Refusal(f"target {target.name!r} refused every layout ({refusals}): nothing was compared")
         _tell(told, experiment, records)
         with experiment.stopwatch.timed("diagnose"):
             if why and (report.failing is not None or any(run.memory for run in report.runs)):
@@ -113,12 +115,6 @@ def _with_intermediates(experiment: Experiment, records: list[RunRecord]) -> lis
     from ..diagnosis.apart import with_intermediates
 
     return with_intermediates(experiment, records)
-
-
-def _refused(target: Target, report: Probed) -> Refusal:
-    worst = {run.layout: [finding.sentence for finding in run.memory[:1]] for run in report.runs}
-    words = "; ".join(". ".join([f"{run.layout}: {run.skipped}", *worst[run.layout]]) for run in report.runs)
-    return Refusal(f"target {target.name!r} refused every layout ({words}): nothing was compared")
 
 
 def _not_shown(experiment: Experiment, runs: Sequence[LayoutRun], given: Collection[str]) -> list[str]:

@@ -135,7 +135,12 @@ def _run(
         bands = Allocations(of.fill, of.unwritten, unwritten, copies=copies, spread=of.spread)
     around = _entered(bands, of.spread.asking() if of.spread else None, steps.operations() if steps else None)
     launched = steps.launched if steps else lambda kernel: None
-    with _watched(inputs, unwritten) if is_triton else nullcontext() as watch:
+    watched: AbstractContextManager[Any] = nullcontext()
+    if is_triton:
+        from ..frontends.triton.interpreter.memory.memory_watch import watched_memory
+
+        watched = watched_memory(inputs.tensors, unwritten)
+    with watched as watch:
         outcome = run_target(
             of.target, of.case, inputs, around, schedule=schedule, unwritten=unwritten, launched=launched
         )  # fmt: skip
@@ -148,13 +153,6 @@ def _entered(*several: AbstractContextManager[Any] | None) -> Iterator[None]:
         for each in filter(None, several):
             stack.enter_context(each)
         yield
-
-
-def _watched(inputs: Inputs, unwritten: Unwritten) -> AbstractContextManager[Any]:
-    """Every access of Triton's interpreter, which imports Triton."""
-    from ..frontends.triton.interpreter.memory.memory_watch import watched_memory
-
-    return watched_memory(inputs.tensors, unwritten)
 
 
 def _overwritten(
