@@ -116,7 +116,7 @@ CORE: tuple[str, ...] = (
         "__init__", "arithmetic", "backend", "caches", "changes", "run", "target_errors", "trace", "versions",
     )),
     *(f"probing/{name}" for name in (
-        "__init__", "atomics", "contract", "experiment", "measure", "observe", "receipt", "runs",
+        "__init__", "experiment", "measure", "observe", "receipt", "runs",
     )),
     *(f"pipeline/{name}" for name in (
         "__init__", "failed", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer",

@@ -1,15 +1,18 @@
-"""The runs of a target: one for each layout, and further ones that must agree with the first."""
+"""The runs of a target: one for each layout, and further ones that must agree with the first but for atomics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from ..inputs.guard_bands import same_bits
 from ..inputs.tensor_layouts import laid
 from ..model.assignment import AS_SAVED, ORDERED_RUN, UNIT_RUN, Assigned
 from ..model.case import Case
-from ..model.layout_run import MATCH, MISMATCH
+from ..model.layout_run import MATCH, MISMATCH, Line
 from ..model.memory_finding import RACE, telling, worst_first
 from ..numerics.evidence import LayoutRun, Measured
 from ..numerics.identities import agreement
@@ -161,7 +164,6 @@ def _repeated(
     In each the threads and blocks of CUDA kernels on the CPU run in another order.
     """
     from ..numerics.repeats import Repeats
-    from .atomics import atomics_into
 
     case = experiment.case
     seen, kept, executions = Repeats(case, first), first, []
@@ -214,3 +216,42 @@ def _with_strays(run: LayoutRun, executions: Iterable[Execution]) -> LayoutRun:
 def summable(measured: Measured) -> bool:
     """Whether two runs can be compared: not where only P, dP or dS, of quadratic size, came."""
     return bool(measured.comparison.bounds.keys() & measured.trace.values.keys())
+
+
+def atomics_into(outcome: Outcome, names: Iterable[str]) -> dict[str, tuple[Line, ...]]:
+    """By intermediate, the lines of the launched kernels that add into it by atomics."""
+    from ..source import additions
+
+    found: dict[str, dict[Line, None]] = {name: {} for name in names}
+    for name, lines in found.items():
+        for kernel, parameter in _pointers_to(outcome, name):
+            with contextlib.suppress(OSError, SyntaxError):  # its source is not there
+                lines.update(dict.fromkeys(additions.atomics_into(kernel, {parameter})))
+    for file in dict.fromkeys(source.file for source in outcome.kernels):
+        if not file.endswith(".py") and Path(file).is_file():
+            for name, line in additions.cuda_atomics(file, Path(file).read_text(errors="replace")):
+                found.get(name, {})[line] = None
+    return {name: tuple(lines) for name, lines in found.items()}
+
+
+def _pointers_to(outcome: Outcome, name: str) -> list[tuple[Any, str]]:
+    """The kernels of Triton that were launched with a pointer to an intermediate, and its parameter there."""
+    if not outcome.calls:  # else Triton is loaded
+        return []
+    from ..source.additions import named_after
+
+    homes = {address for address, of in outcome.storages.items() if of.lower() == name.lower()}
+    named, there = dict[tuple[Any, str], None](), dict[tuple[Any, str], None]()
+    for call in outcome.calls:
+        for parameter, storage in call.pointers:
+            if named_after(parameter) == name:
+                named[call.kernel, parameter] = None
+            if storage in homes:
+                there[call.kernel, parameter] = None
+    return list(named or there)  # a storage may have been another tensor's before: names decide where there are some
+
+
+def makes_together(outcome: Outcome, names: Collection[str]) -> bool:
+    """Whether one kernel was launched with pointers to all of these intermediates."""
+    kernels = [{id(kernel) for kernel, _ in _pointers_to(outcome, name)} for name in names]
+    return bool(set.intersection(*kernels))

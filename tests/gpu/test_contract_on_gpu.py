@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gradprobe.commands.contract_request import contract_of
 from gradprobe.model.kernel_contract import Contract
 from gradprobe.model.resolution import resolve
-from gradprobe.probing.contract import contract_of
 from gradprobe.targets.find import find_target
 from tests.cli.command import run
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gradprobe.frontends.triton.launches import KernelCall, Pointed
-from gradprobe.probing.atomics import makes_together
+from gradprobe.probing.runs import makes_together
 
 
 @pytest.mark.parametrize(

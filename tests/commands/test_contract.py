@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
+from gradprobe.commands.contract_request import contract_of
 from gradprobe.model.kernel_contract import Contract
-from gradprobe.probing.contract import contract_of
 from gradprobe.targets.find import find_target
 from tests.emulated import Arithmetic, case_of, lazy, softmax, target_of
 from tests.sampling import sampled
