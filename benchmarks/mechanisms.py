@@ -63,10 +63,11 @@ _INTERPRETER = "frontends/triton/interpreter"
 _MEMORY = f"{_INTERPRETER}/memory"
 MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("faults", "faults/table", (
-        "faults/hypothesis", "faults/addressed", "faults/table", "faults/variant", "faults/__init__",
+        "faults/hypothesis", "faults/table", "faults/fault_rows", "faults/variant", "faults/__init__",
         "diagnosis/prediction", "diagnosis/search", "diagnosis/testing",
     )),
-    *map(_kind, ("index", "mask", "operand", "precision", "store", "terms", "tile")),
+    *map(_kind, ("factors", "index", "store")),
+    *(Mechanism(f"faults/{rows}", "faults/table") for rows in ("formulas", "operands", "sums")),
     Mechanism("lint", "diagnosis/lines", ("lint",)),
     Mechanism("dataflow", "diagnosis/dataflow", (
         "frontends/triton/interpreter/dataflow", "diagnosis/dataflow", "diagnosis/follow", "diagnosis/roles",

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ..faults.fault_rows import DEAD_FIX
 from ..faults.hypothesis import Observed
-from ..faults.mask import DEAD_FIX
 from ..frontends.interface import COMPILED, CUDA_ON_CPU
 from ..inputs.options import with_others
 from ..model.assignment import Assigned, run_name

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import structs
 
-from ..faults.addressed import axes_of
 from ..faults.hypothesis import Hypothesis, Observed
+from ..faults.index import axes_of
 from ..frontends.interface import CUDA_ON_CPU, INTERPRETED
 from ..model.failures import fault_words
 from ..model.intermediates import TABLE

@@ -13,7 +13,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from ..faults.tile import OVERWRITTEN
+from ..faults.fault_rows import OVERWRITTEN
 from ..model.failures import Failure, fault_words
 from ..model.intermediates import SUBEXPRESSIONS
 from ..model.layout_run import INHERITED, MISMATCH

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..faults.addressed import whole_storage
 from ..faults.hypothesis import Observed
+from ..faults.index import whole_storage
 from ..faults.variant import Variant
 from ..model.assignment import Assigned
 from ..model.failures import Failure

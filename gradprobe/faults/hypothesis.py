@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from torch import Tensor
 
 from ..model.case import Case
-from ..model.intermediates import DERIVED, names, steps, title
+from ..model.intermediates import DERIVED, steps, title
 from ..numerics.evidence import Measured
 from ..reference import Attention
-from .variant import Finish, Formula, Variant, wide
+from .variant import FUNCTIONS, Finish, Formula, Variant, compiled, wide
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,12 @@ class Observed:
         return replace(self, right=right, own=tuple(name for name in self.own if name in names))
 
 
+SIZES = (16, 32, 64, 128)
+"""Of tiles, beside those of the case."""
+SCORED = frozenset({"LSE", "P", "O", "dP", "dV", "delta"})
+"""What is wrong by itself where rows see other keys, or other scores."""
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     """One fault, with the computation that it makes: a row of the table."""
@@ -65,10 +70,10 @@ class Hypothesis:
     fix: str = ""
     wrong: Collection[str] = ()
     """The intermediates that it makes wrong by themselves, where that is not what is made otherwise."""
-    sees: Formula = "valid"
+    sees: str = "valid"
     """Which keys rows see."""
-    reads: Mapping[str, Any] = field(default_factory=dict)
-    """Other inputs and options; and whole LSE, O or delta that are found in place of what was stored."""
+    reads: Mapping[str, Tensor | str] = field(default_factory=dict)
+    """Other inputs and options, or expressions in the problem's names; and whole LSE, O or delta that are found."""
     share: Tensor | None = None
     finish: Finish | None = None
     tensor: str = ""
@@ -83,6 +88,8 @@ class Hypothesis:
     """Whether the fault itself makes NaN or infinity; elsewhere NaN only marks values that nobody knows."""
     is_plain: bool = False
     """Whether it only describes the numbers that came, so that it cannot fit them by chance."""
+    needs: str = "True"
+    """Where it may be, in the names of the problem, as `seen`, `case` and `lazy`."""
 
     @property
     def kind(self) -> str:
@@ -96,30 +103,14 @@ class Hypothesis:
 
     def variant(self, plain: Variant) -> Variant:
         """The computation of a problem that has this fault."""
-        of = {name: wide(value) for name, value in self.reads.items()}
+        of = {}
+        for name, value in self.reads.items():
+            of[name] = wide(eval(compiled(value), {**FUNCTIONS}, vars(plain)) if isinstance(value, str) else value)
         found = {DERIVED[name]: of.pop(name) for name in DERIVED.keys() & of.keys()}
-        of["memo"] = {} if of or self.sees != "valid" else plain.memo
-        of |= {name: getattr(self, name) for name in ("made", "sees", "share", "finish")}
-        return replace(plain, found=found, **of)
-
-
-AXES = {"b": "batch", "h": "head", "g": "head", "m": "row", "n": "row", "d": "dim", "e": "dim", "w": "distance"}
-"""Words for axes."""
-EVERYTHING = frozenset(names())
-SCORED = frozenset({"LSE", "P", "O", "dP", "dV", "delta"})
-"""What is wrong by itself where rows see other keys, or other scores."""
-SIZES = (16, 32, 64, 128)
-"""Of tiles, beside those of the case."""
-
-
-def sizes_of(case: Case, *others: int) -> list[int]:
-    """The sizes that tiles may have: those of the case first."""
-    return [*dict.fromkeys((case.block_m, case.block_n, *others))]
-
-
-def pairs(case: Case) -> list[tuple[int, int]]:
-    """The rows and keys that tiles may have: those of the case first."""
-    return [*dict.fromkeys(((case.block_m, case.block_n), *((m, n) for m in SIZES for n in SIZES)))]
+        memo = {} if of or self.sees != "valid" else plain.memo
+        return replace(
+            plain, **of, found=found, memo=memo, made=self.made, sees=self.sees, share=self.share, finish=self.finish
+        )
 
 
 def entered(tensor: str, family: str) -> frozenset[str]:

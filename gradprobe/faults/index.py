@@ -1,37 +1,120 @@
-"""S1, S2, S3, I64: a tensor is read or stored by other strides, at another index, or where offsets wrap."""
+"""S1, S2, S3, I64, M3: a tensor is read or stored by other strides, at another index, beyond its end or wrapped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..model.intermediates import KINDS, title
-from .addressed import GRADIENTS, axes_of, found_at, offsets, readable, reading, whole_storage
-from .hypothesis import AXES, Hypothesis, Observed
-from .variant import wide
+from ..model.intermediates import DERIVED, KINDS, MATRIX_OF, title
+from .hypothesis import Hypothesis, Observed, entered
+from .variant import Formula, wide
 
-# Sets of axes whose strides kernels are known to mix up: one, those of a program's offset, those of a tile, or all.
-_SETS = ("b", "h", "m", "d", "bh", "md", "bhm", "bhmd")
+_AXES = {"b": "batch", "h": "head", "g": "head", "m": "row", "n": "row", "d": "dim", "e": "dim", "w": "distance"}
+_FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
+"""Tensors that the reference's problem holds, by the same names."""
+GRADIENTS = {name.lower(): name for name in MATRIX_OF}
+"""By the name of the output that a gradient is stored into."""
 
 
-class OtherStrides(NamedTuple):
+# --- tensors as addresses find them
+
+
+def readable(seen: Observed) -> dict[str, Tensor]:
+    """The tensors that kernels read, as they lie in memory.
+
+    LSE, O and delta that were not handed in lie contiguous, as the wrapper allocates them, with nothing known behind.
+    """
+    found = {name: tensor for name, tensor in seen.tensors.items() if name in _FIELDS or name in DERIVED}
+    for name, intermediate in DERIVED.items():
+        if name not in found and intermediate in seen.expected:
+            found[name] = seen.actual.get(intermediate, seen.expected[intermediate]).contiguous()
+    return {name: tensor for name, tensor in found.items() if axes_of(name, seen)}
+
+
+def axes_of(name: str, seen: Observed) -> str:
+    """The axes of a tensor, one letter each; "" of one that has neither batches nor heads."""
+    axes, tensor = seen.case.input_axes(name), seen.tensors.get(name)
+    return axes if tensor is None or tensor.dim() == len(axes) else ""
+
+
+def _found_at(tensor: Tensor, at: Tensor) -> Tensor:
+    """What lies so far from a tensor's first element; NaN outside its storage."""
+    flat, at = whole_storage(tensor), at.to(tensor.device) + int(tensor.storage_offset())
+    inside = (at >= 0) & (at < len(flat))
+    read = flat[at.clamp(0, len(flat) - 1)]
+    if bool(inside.all()):
+        return read
+    return read.double().masked_fill(~inside, torch.nan) if read.is_floating_point() else read & inside
+
+
+def whole_storage(tensor: Tensor) -> Tensor:
+    """Everything in a tensor's storage, as one row."""
+    size = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.detach().as_strided((size,), (1,), 0)
+
+
+def _offsets(shape: Sequence[int], strides: Sequence[int]) -> Tensor:
+    """How far each element of a shape lies from the first."""
+    total: Tensor = torch.zeros((), dtype=torch.int64)
+    for size, stride in zip(shape, strides, strict=True):
+        total = total[..., None] + torch.arange(size).mul(stride)
+    return total
+
+
+def _reading(seen: Observed, name: str, tensor: Tensor, *row: str, **about: Any) -> Hypothesis:
+    """The fault that kernels find other values in a tensor."""
+    wrong = entered(name, seen.case.family)
+    return Hypothesis(*row, wrong=wrong, reads={name: tensor}, tensor=name, **about)
+
+
+def _handed_in(seen: Observed) -> Iterator[tuple[str, str, Tensor]]:
+    """(name, gradient, tensor) of the results to be written that are wrong by themselves."""
+    for name, gradient in GRADIENTS.items():
+        if name in seen.tensors and gradient in seen.own:
+            yield name, gradient, seen.tensors[name]
+
+
+def _storing(gradient: str, tensor: Tensor, at: Tensor, *row: str, **about: Any) -> Hypothesis:
+    """The fault that all of a gradient is stored so far from its first element."""
+    finish = partial(_stored_at, gradient, tensor, at)
+    name = gradient.lower()
+    return Hypothesis(*row, wrong=(gradient,), finish=finish, tensor=name, not_finite=True, **about)
+
+
+def _stored_at(gradient: str, tensor: Tensor, at: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """What is found at a gradient's own places once all of it was stored elsewhere."""
+    if gradient not in values:
+        return {}
+    flat, first = whole_storage(tensor), int(tensor.storage_offset())
+    own = (_offsets(tensor.shape, tensor.stride()) + first).to(tensor.device)
+    at = (at + first).to(tensor.device).flatten()
+    inside = (at >= 0) & (at < len(flat))
+    # Of a storage of gigabytes only the elements that are stored to or looked at are held in float64.
+    touched = torch.cat((own.flatten(), at[inside])).unique()
+    stored = flat[touched].double()
+    stored[torch.searchsorted(touched, at[inside])] = values[gradient].flatten()[inside]
+    return {gradient: stored[torch.searchsorted(touched, own)]}
+
+
+# --- other strides
+
+
+class _Way(NamedTuple):
     """Strides that a tensor may be taken to have."""
 
     strides: tuple[int, ...]
     summary: str
     """What is said of the tensor, after its name."""
-    words: str = ""
-    """ "do-head": the tail of the fault's name."""
     axes: str = ""
     """Along which they are another tensor's; "" where they are those of a contiguous one."""
 
 
-def _each_once(tensor: Tensor, ways: Iterable[OtherStrides]) -> Iterator[tuple[OtherStrides, Tensor]]:
+def _each_once(tensor: Tensor, ways: Iterable[_Way]) -> Iterator[tuple[_Way, Tensor]]:
     """The ways that lead elsewhere than the tensor's own strides and those before them do; and to which offsets."""
     # A stride along an axis of a single step makes no difference.
     long = [axis for axis, size in enumerate(tensor.shape) if size > 1]
@@ -40,7 +123,7 @@ def _each_once(tensor: Tensor, ways: Iterable[OtherStrides]) -> Iterator[tuple[O
         felt = tuple(way.strides[axis] for axis in long)
         if felt not in tried:
             tried.add(felt)
-            yield way, offsets(tensor.shape, way.strides)
+            yield way, _offsets(tensor.shape, way.strides)
 
 
 def by_other_strides(seen: Observed) -> Iterator[Hypothesis]:
@@ -51,29 +134,25 @@ def by_other_strides(seen: Observed) -> Iterator[Hypothesis]:
         fix = f"take every stride of {title(name)} from the tensor, or refuse other layouts in the wrapper"
         for way, at in _each_once(tensor, _as_contiguous(tensor, axes_of(name, seen))):
             summary = f"{title(name)} is addressed {way.summary}, and does not lie so"
-            yield reading(seen, name, found_at(tensor, at), f"layout/{name}", "S2", summary, fix=fix)
+            yield _reading(seen, name, _found_at(tensor, at), f"layout/{name}", "S2", summary, fix=fix)
     for name, tensor in tensors.items():
         ways = (*_of_others(seen, name, lay), *_swapped(seen, name, lay[name]))
         for way, at in _each_once(tensor, ways):
-            fault, summary, found = f"stride/{way.words}", f"{title(name)} is read {way.summary}", found_at(tensor, at)
-            yield reading(seen, name, found, fault, "S1", summary, axes=way.axes, taken=way.strides)
+            row = f"stride/{_slug(seen, name, way.axes)}", "S1", f"{title(name)} is read {way.summary}"
+            yield _reading(seen, name, _found_at(tensor, at), *row, axes=way.axes, taken=way.strides)
 
 
-def _as_contiguous(tensor: Tensor, axes: str) -> Iterator[OtherStrides]:
+def _as_contiguous(tensor: Tensor, axes: str) -> Iterator[_Way]:
     shape, own, dense = tuple(tensor.shape), tensor.stride(), _dense(tensor)
-    ways = {"it were contiguous": dense}
+    yield _Way(dense, "as if it were contiguous")
     if len(shape) > 1:
-        ways["its last stride were 1"] = (*own[:-1], 1)
-        ways["its rows were contiguous"] = (*own[:-2], *dense[-2:])
+        yield _Way((*own[:-1], 1), "as if its last stride were 1")
+        yield _Way((*own[:-2], *dense[-2:]), "as if its rows were contiguous")
     if len(shape) == 4:
-        ways["[B, L, H, D]"] = (dense[0], shape[3], shape[1] * shape[3], 1)
-        ways["each of its batches were contiguous"] = (own[0], *dense[1:])
-        ways["each of its heads were contiguous"] = (*own[:2], *dense[2:])
+        yield _Way((dense[0], shape[3], shape[1] * shape[3], 1), "as [B, L, H, D]")
+        yield _Way((*own[:2], *dense[2:]), "as if each of its heads were contiguous")
     if axes.startswith("bh"):
-        ways["batches and heads lay one behind the other"] = (own[1] * shape[1], *own[1:])
-        ways["batches lay one behind the other, heads within rows"] = (dense[0], *own[1:])
-    for words, strides in ways.items():
-        yield OtherStrides(strides, f"as {words}" if words[0] == "[" else f"as if {words}")
+        yield _Way((own[1] * shape[1], *own[1:]), "as if batches and heads lay one behind the other")
 
 
 def _dense(tensor: Tensor) -> tuple[int, ...]:
@@ -81,10 +160,13 @@ def _dense(tensor: Tensor) -> tuple[int, ...]:
     return torch.empty(tuple(tensor.shape), device="meta").stride()
 
 
-def _of_others(seen: Observed, name: str, strides: Mapping[str, Sequence[int]]) -> Iterator[OtherStrides]:
-    """A tensor with each other tensor's strides along some axes, one axis first."""
+def _of_others(seen: Observed, name: str, strides: Mapping[str, Sequence[int]]) -> Iterator[_Way]:
+    """A tensor with each other tensor's strides along some axes, one axis first.
+
+    Kernels are known to mix up one stride, those of a program's offset, those of a tile, or all.
+    """
     own = axes_of(name, seen)
-    for kinds in _SETS:
+    for kinds in ("b", "h", "m", "d", "bh", "md", "bhm", "bhmd"):
         axes = "".join(axis for axis in own if KINDS.get(axis, "?") in kinds)
         for other, theirs in strides.items() if len(axes) == len(kinds) else ():
             named = dict(zip((KINDS.get(axis, "?") for axis in axes_of(other, seen)), theirs, strict=False))
@@ -94,27 +176,45 @@ def _of_others(seen: Observed, name: str, strides: Mapping[str, Sequence[int]]) 
                 taken = list(strides[name])
                 for axis in axes:
                     taken[own.index(axis)] = named[KINDS[axis]]
-                words = _slug(name, axes if len(axes) < len(own) else "")
-                yield OtherStrides(tuple(taken), f"with {title(other)}'s {_in_words(axes)} stride", words, axes)
+                yield _Way(tuple(taken), f"with {title(other)}'s {_in_words(axes)} stride", axes)
 
 
-def _swapped(seen: Observed, name: str, strides: Sequence[int]) -> Iterator[OtherStrides]:
+def _swapped(seen: Observed, name: str, strides: Sequence[int]) -> Iterator[_Way]:
     """A tensor with two of its own strides swapped."""
     own = axes_of(name, seen)
-    for first, second in combinations([at for at, axis in enumerate(own) if axis in AXES], 2):
+    for first, second in combinations([at for at, axis in enumerate(own) if axis in _AXES], 2):
         taken, axes = list(strides), own[first] + own[second]
         taken[first], taken[second] = taken[second], taken[first]
-        words = _slug(name, axes if len(own) > 2 else "")
-        yield OtherStrides(tuple(taken), f"with its own {_in_words(axes)} strides swapped", words, axes)
+        yield _Way(tuple(taken), f"with its own {_in_words(axes)} strides swapped", axes)
 
 
-def _slug(name: str, axes: str) -> str:
-    return "-".join([name, *dict.fromkeys(AXES[axis] for axis in axes)])
+def _slug(seen: Observed, name: str, axes: str) -> str:
+    """ "do-head": a tensor with the axes in question, where that is not all of them."""
+    axes = axes if len(axes) < len(axes_of(name, seen)) else ""
+    return "-".join([name, *dict.fromkeys(_AXES[axis] for axis in axes)])
 
 
 def _in_words(axes: str) -> str:
     """ "head", "batch and head"."""
-    return " and ".join(dict.fromkeys(AXES[axis] for axis in axes))
+    return " and ".join(dict.fromkeys(_AXES[axis] for axis in axes))
+
+
+_LARGEST = 1 << 24
+"""Elements of a storage that is copied to see what stores leave in it."""
+
+
+def stored_elsewhere(seen: Observed) -> Iterator[Hypothesis]:
+    """Every gradient that was handed in to be written, with each other tensor's strides; and as if contiguous."""
+    lay = {name: tensor.stride() for name, tensor in seen.tensors.items()}
+    for name, gradient, tensor in _handed_in(seen):
+        ways = (*_of_others(seen, name, lay), _Way(_dense(tensor), "as if it were contiguous"))
+        for way, at in _each_once(tensor, ways) if len(whole_storage(tensor)) <= _LARGEST else ():
+            row = (f"store/{_slug(seen, name, way.axes)}", "S1") if way.axes else (f"layout/{name}", "S2")
+            axes = way.axes or axes_of(name, seen)
+            yield _storing(gradient, tensor, at, *row, f"{gradient} is stored {way.summary}", axes=axes)
+
+
+# --- other numbers in an index
 
 
 def by_other_numbers(seen: Observed) -> Iterator[Hypothesis]:
@@ -143,13 +243,12 @@ def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypot
         # key 0: its mask in every key is the mask left out.
         if missing == "n" and (name == "bias" or (name == "mask" and "m" not in axes)):
             continue
-        read, words = tensor, ["key" if axis == "n" and "m" in axes else AXES[axis] for axis in missing]
+        read, words = tensor, ["key" if axis == "n" and "m" in axes else _AXES[axis] for axis in missing]
         for axis in missing:
             read = read.narrow(axes.index(axis), 0, 1).expand_as(tensor)
         first, every = " 0 and ".join(words), " and ".join(words)
         summary = f"{title(name)} of {first} 0 is read in every {every}: that term of its index is missing"
-        fix = f"add the {every} times its stride to the pointer of {title(name)}"
-        yield reading(seen, name, read, f"index/{name}-{'-'.join(words)}", "S3", summary, axes=missing, fix=fix)
+        yield _reading(seen, name, read, f"index/{name}-{'-'.join(words)}", "S3", summary, axes=missing)
 
 
 def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypothesis]:
@@ -166,78 +265,34 @@ def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypo
         ways.append(("kv-head-remainder", "head h % kv_heads", h % key_heads))
     ways += [(f"head-mod-{n}", f"head h % {n}", h % n) for n in (2, 4, 8, 16) if n < count]
     for tail, words, index in ways:
-        fault, summary = f"index/{name}-{tail}", f"{title(name)} of {words} is read"
-        yield reading(seen, name, tensor.index_select(at, index), fault, "S3", summary, axes=letter)
+        row = f"index/{name}-{tail}", "S3", f"{title(name)} of {words} is read"
+        yield _reading(seen, name, tensor.index_select(at, index), *row, axes=letter)
 
 
-# Elements of a storage that is copied to see what stores leave in it.
-_LARGEST = 1 << 24
-
-
-def stored_elsewhere(seen: Observed) -> Iterator[Hypothesis]:
-    """Every gradient that was handed in to be written, with each other tensor's strides; and as if contiguous."""
-    lay = {name: tensor.stride() for name, tensor in seen.tensors.items()}
-    for name, gradient, tensor in _handed_in(seen):
-        if len(whole_storage(tensor)) > _LARGEST:
-            continue
-        dense = OtherStrides(_dense(tensor), "as if it were contiguous")
-        for way, at in _each_once(tensor, (*_of_others(seen, name, lay), dense)):
-            fault, fault_class = (f"store/{way.words}", "S1") if way.words else (f"layout/{name}", "S2")
-            axes = way.axes or axes_of(name, seen)
-            yield _storing(gradient, tensor, at, fault, fault_class, f"{gradient} is stored {way.summary}", axes)
-
-
-def _handed_in(seen: Observed) -> Iterator[tuple[str, str, Tensor]]:
-    """(name, gradient, tensor) of those that are wrong by themselves."""
-    for name, gradient in GRADIENTS.items():
-        if name in seen.tensors and gradient in seen.own:
-            yield name, gradient, seen.tensors[name]
-
-
-def _storing(
-    gradient: str, tensor: Tensor, at: Tensor, fault: str, fault_class: str, summary: str, axes: str = "", fix: str = ""
-) -> Hypothesis:
-    """The fault that all of a gradient is stored so far from its first element."""
-    finish = partial(_stored_at, gradient, tensor, at)
-    return Hypothesis(
-        fault, fault_class, summary, fix=fix, wrong=(gradient,), finish=finish, tensor=gradient.lower(), axes=axes,
-        not_finite=True,
-    )  # fmt: skip
-
-
-def _stored_at(gradient: str, tensor: Tensor, at: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """What is found at a gradient's own places once all of it was stored elsewhere."""
-    if gradient not in values:
-        return {}
-    flat, first = whole_storage(tensor), int(tensor.storage_offset())
-    own = (offsets(tensor.shape, tensor.stride()) + first).to(tensor.device)
-    at = (at + first).to(tensor.device).flatten()
-    inside = (at >= 0) & (at < len(flat))
-    # Of a storage of gigabytes only the elements that are stored to or looked at are held in float64.
-    touched = torch.cat((own.flatten(), at[inside])).unique()
-    stored = flat[touched].double()
-    stored[torch.searchsorted(touched, at[inside])] = values[gradient].flatten()[inside]
-    return {gradient: stored[torch.searchsorted(touched, own)]}
+# --- offsets that wrap around
 
 
 _LIMIT = 2**31
 # Which axes' terms one expression adds up, in 32 bits, before the sum is added to a pointer.
 _GROUPS = (("bhmd",), ("bh", "md"), ("b", "h", "m"), ("bh",), ("h",), ("m",), ("md",), ("b",))
-_WIDEN = "widen the index before it is multiplied: .to(tl.int64)"
-_WRAPS = "offsets into {} wrap around at 2^31: they are 32 bits wide"
 
 
 def wraps(seen: Observed) -> Iterator[Hypothesis]:
     """Every tensor whose offsets pass 2^31, with those of some axes in 32 bits."""
     read = [(name, tensor) for name, tensor in readable(seen).items() if _is_huge(tensor)]
     written = [each for each in _handed_in(seen) if _is_huge(each[2])]
+    summary, fix = (
+        "offsets into {} wrap around at 2^31: they are 32 bits wide",
+        "widen the index before it is multiplied: .to(tl.int64)",
+    )
     for groups in _GROUPS:
         for name, tensor in read:
-            found, summary = found_at(tensor, _wrapped(tensor, axes_of(name, seen), groups)), _WRAPS.format(title(name))
-            yield reading(seen, name, found, f"wrap/{name}", "I64", summary, fix=_WIDEN)
-        for name, gradient, tensor in written:
+            row = f"wrap/{name}", "I64", summary.format(title(name))
             at = _wrapped(tensor, axes_of(name, seen), groups)
-            yield _storing(gradient, tensor, at, f"wrap/{name}", "I64", _WRAPS.format(gradient), fix=_WIDEN)
+            yield _reading(seen, name, _found_at(tensor, at), *row, fix=fix)
+        for name, gradient, tensor in written:
+            row = f"wrap/{name}", "I64", summary.format(gradient)
+            yield _storing(gradient, tensor, _wrapped(tensor, axes_of(name, seen), groups), *row, fix=fix)
 
 
 def _is_huge(tensor: Tensor) -> bool:
@@ -246,9 +301,64 @@ def _is_huge(tensor: Tensor) -> bool:
 
 def _wrapped(tensor: Tensor, axes: str, groups: Sequence[str]) -> Tensor:
     """How far each element is taken to lie from the first, when each group's terms are added up in 32 bits."""
-    total, left = offsets(tensor.shape, [0] * tensor.dim()), list(tensor.stride())
+    total, left = _offsets(tensor.shape, [0] * tensor.dim()), list(tensor.stride())
     for group in groups:
         own = [step if KINDS.get(axis, "?") in group else 0 for axis, step in zip(axes, tensor.stride(), strict=True)]
         left = [0 if taken else step for taken, step in zip(own, left, strict=True)]
-        total = total + (offsets(tensor.shape, own) + _LIMIT) % (2 * _LIMIT) - _LIMIT
-    return total + offsets(tensor.shape, left)
+        total = total + (_offsets(tensor.shape, own) + _LIMIT) % (2 * _LIMIT) - _LIMIT
+    return total + _offsets(tensor.shape, left)
+
+
+# --- what lies beyond the end
+
+
+# What rows beyond the end add to dK and dV: P of them, and with it; and what keys add to dQ.
+_P = "(scale * _q[place] @ k.mT - _lse[place][..., None]).exp() * beyond(rows=count)"
+_WITH_ROWS = {
+    "dK": f"dK + scale * ({_P} * (_do[place] @ v.mT - _delta[place][..., None])).mT @ _q[place]",
+    "dV": f"dV + ({_P}).mT @ _do[place]",
+}
+_HEADS = "[tile.batch, x.kv_heads(tile)]"
+_WITH_KEYS = {
+    "dQ": f"dQ + scale * ((scale * q @ _k{_HEADS}.mT - LSE[..., None]).exp() * beyond(keys=count)"
+    f" * (do @ _v{_HEADS}.mT - delta[..., None])) @ _k{_HEADS}"
+}
+
+
+def read_beyond_the_end(seen: Observed) -> Iterator[Hypothesis]:
+    """Rows beyond the end that reach dK and dV, and keys beyond it that reach dQ; some operands are masked to 0."""
+    case, x = seen.case, seen.x
+    others = (x.bias, x.mask, x.keep, x.seqlens, x.cu_seqlens_q, x.alibi, x.softcap, x.tau)
+    if any(other is not None for other in others):
+        return
+    for size in dict.fromkeys((case.block_m, case.block_n, 16, 32, 64, 128)):
+        rows, keys = -case.seqlen_q % size, -case.seqlen_k % size
+        beyond = f"beyond the last one, up to a whole tile of {size},"
+        for read in (("q", "do", "lse", "delta"), ("q", "do"), ("q",)) if rows else ():
+            made = _with(seen, _WITH_ROWS, ("q", "do", "lse", "delta"), read, rows)
+            summary = f"rows {beyond} are read from the next head and added to dK and dV"
+            yield Hypothesis("tail/q", "M3", summary, made, "mask the rows by the length: offs_m < n_ctx", tensor="q")
+        for read in (("k", "v"), ("k",)) if keys else ():
+            made = _with(seen, _WITH_KEYS, ("k", "v"), read, keys)
+            summary = f"keys {beyond} are read from the next head and added to dQ"
+            yield Hypothesis("tail/k", "M3", summary, made, "mask the keys by the length: offs_n < n_ctx", tensor="k")
+        if keys:
+            # A load pads them with 0, as it does their values.
+            made = {"LSE": f"LSE.logaddexp(beyond(keys={keys}).sum(-1).to(LSE).log())"}
+            summary = f"keys {beyond} count with a score of 0"
+            fix = "mask the scores by the length: tl.where(offs_n < n_ctx, s, -inf)"
+            yield Hypothesis("tail/scores", "M3", summary, made, fix, ("LSE", "P", "O"))
+
+
+def _with(
+    seen: Observed, formulas: Mapping[str, str], every: Sequence[str], read: Sequence[str], count: int
+) -> dict[str, Formula]:
+    """Formulas with what lies behind the last row of each head, [B, H, count, ...]; 0 where it is masked."""
+    behind: dict[str, Any] = {"count": count}
+    for name in every:
+        tensor = readable(seen)[name]
+        shape = (*tensor.shape[:2], count, *tensor.shape[3:])
+        at = _offsets(shape, tensor.stride()) + tensor.shape[2] * tensor.stride(2)
+        there = _found_at(tensor, at).double().nan_to_num(0.0)
+        behind[f"_{name}"] = there if name in read else there * 0
+    return {name: (formula, behind) for name, formula in formulas.items()}

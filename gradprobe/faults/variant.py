@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from ..model.intermediates import PRODUCTS
+from ..numerics.totals import TOTALS
 from ..reference import Attention, Tile, evaluate, live_length
 from ..reference.softmax import kept_share
 
 Made = TypeVar("Made")
-Formula = str | tuple[str, Mapping[str, Any]] | Callable[[Any], Tensor]
-"""An expression in the names of Positions or a TileScope, alone or with further names; or a function of it."""
+Formula = str | tuple[str, Mapping[str, Any]]
+"""An expression in the names of Positions or a TileScope, alone or with further names."""
 Finish = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 """What a caller gets, by intermediate, from what was computed; those that stay as they are may be left out."""
 BUFFERS = ("LSE", "O", "delta")
@@ -28,6 +29,7 @@ BUFFERS = ("LSE", "O", "delta")
 _NAMES = {
     "place": "(tile.batch, tile.heads)",
     "diagonal": "x.diagonal(tile)",
+    "every": "visible(causal=False)",
     "first_key": "(i + reach[0]).clamp(0, n_keys)",  # [m, 1] the keys that a row may see, by causal and the window
     "end_key": "(i + reach[1]).clamp(0, n_keys)",  # [m, 1] exclusive
     "first_row": "(j - reach[1] + 1).clamp(0, n_rows)",  # [1, n] the rows that may see a key
@@ -40,13 +42,15 @@ _NAMES = {
     # what multiplies V: relu(P + tau / (i + 1)) in the lazy family, P with dropout in the other
     "pe": "z(i + 1.0).relu() * valid if family == 'lazy' else P if keep is None else P * kept",
     "kept": "kept_share(x, tile)",  # [h, m, n] by what dropout multiplies
+    "last_bias": "x.bias[tile.heads, -1, None, None] * (i - j >= x.bias.shape[1])",
     "nan": "float('nan')",
 }
 """What formulas call by a name."""
 
 
 @cache
-def _compiled(expression: str) -> CodeType:
+def compiled(expression: str) -> CodeType:
+    """An expression, parsed once."""
     return compile(expression, expression, "eval")
 
 
@@ -72,10 +76,8 @@ class Positions:
 
     def value(self, formula: Formula) -> Tensor:
         """What a formula gives here."""
-        if callable(formula):
-            return formula(self)
         expression, names = (formula, {}) if isinstance(formula, str) else formula
-        found: Tensor = eval(_compiled(expression), {"kept_share": kept_share, **names}, self)  # type: ignore[arg-type]
+        found: Tensor = eval(compiled(expression), {**FUNCTIONS, **names}, self)  # type: ignore[arg-type]
         return found
 
     @cached_property
@@ -159,18 +161,49 @@ class TileScope(Positions):
         found: Tensor = self.P + self.x.tau[self.tile.heads, None, None] / divisor
         return found
 
-    def operand(self, name: str) -> Tensor:
-        """An input, or the intermediate that kernels multiply under a name: of P what stands in its place."""
-        found: Tensor = self["pe" if name == "P" else name]
-        return found
+    def operands(self, result: str) -> tuple[Tensor, Tensor]:
+        """What kernels multiply to O, dQ, dK or dV: of P what stands in its place, transposed as the result needs."""
+        of = PRODUCTS[result]
+        matrix, other = (self["pe" if name == "P" else name] for name in (of.matrix, of.other))
+        return matrix.mT if of.is_transposed else matrix, other
+
+    def scaled(self, result: str, made: Tensor) -> Tensor:
+        """A product with the scale that its result has."""
+        return self.x.scale * made if PRODUCTS[result].is_scaled else made
 
     def product(self, result: str, matrix: Tensor | None = None, other: Tensor | None = None) -> Tensor:
         """O, dQ, dK or dV by its formula, of another matrix or operand where one is given."""
-        of = PRODUCTS[result]
-        matrix = self.operand(of.matrix) if matrix is None else matrix
-        other = self.operand(of.other) if other is None else other
-        made = (matrix.mT if of.is_transposed else matrix) @ other
-        return self.x.scale * made if of.is_scaled else made
+        own, of_sum = self.operands(result)
+        if matrix is not None:
+            own = matrix.mT if PRODUCTS[result].is_transposed else matrix
+        return self.scaled(result, own @ (of_sum if other is None else other))
+
+    def by_tiles(self, result: str, other: Tensor, size: int, how: str) -> Tensor:
+        """A gradient summed in square tiles in another way, with an operand.
+
+        Args:
+            how: what is multiplied of the matrix [h, tiles of the result, of the sum, row in the one, in the other] and
+                of the operand [h, tiles, row in it, d].
+        """
+        matrix, rows = self.operands(result)[0], self[result].shape[-2]
+        matrix = _in_tiles(_in_tiles(matrix, size).mT, size).mT
+        made = torch.einsum(how, matrix, _in_tiles(other, size))
+        return self.scaled(result, made.flatten(1, 2)[:, :rows])
+
+    def rounded_sum(self, result: str, size: int, dtype: str) -> Tensor:
+        """A gradient whose sum is rounded after each tile that is added, before the scale."""
+        matrix, other = self.operands(result)
+        total: Tensor = self[result] * 0
+        for first in range(0, other.shape[-2], size):
+            part = slice(first, first + size)
+            total = rounded(total + matrix[..., part] @ other[..., part, :], dtype)
+        return self.scaled(result, total)
+
+    def of_one_program(self, total: str, batch: int, first: int, size: int) -> Tensor:
+        """The share of a sum over batches and rows that one program has."""
+        own = ((self.i >= first) & (self.i < first + size)).double() * (self.tile.batch == batch)
+        given = {"dT": own * self.P * self.spread, "dP": own * self.dP, "delta": own[:, 0] * self.delta}
+        return TOTALS[total].summed(self.x, self.tile, vars(self), given[TOTALS[total].of])
 
     def get(self, name: str, value: Tensor) -> Tensor:
         """The value that the computation goes on with; what is stored under the name is made from `value` alone."""
@@ -190,6 +223,41 @@ class TileScope(Positions):
             return value
         vars(self)[name] = value
         return self.value(self.x.made[name])
+
+
+def _in_tiles(rows: Tensor, size: int) -> Tensor:
+    """[h, ..., rows, d] -> [h, ..., tiles, size, d], filled up with 0."""
+    tiles: Tensor = torch.nn.functional.pad(rows, (0, 0, 0, -rows.shape[-2] % size)).unflatten(-2, (-1, size))
+    return tiles
+
+
+def rounded(tensor: Tensor, dtype: str) -> Tensor:
+    """A tensor in float64 with the bits of a narrower dtype."""
+    if dtype in _CUT_OFF:
+        add, keep = _CUT_OFF[dtype]
+        return ((tensor.float().view(torch.int32) + add) & keep).view(torch.float32).double()
+    return tensor.to(getattr(torch, dtype)).double()
+
+
+_CUT_OFF = {"bfloat16, cut off": (0, ~0xFFFF), "tf32": (0x1000, ~0x1FFF)}
+
+
+def without_last(of_distances: Tensor) -> Tensor:
+    """A bias, or its gradient, that is 0 at the last distance."""
+    kept = of_distances.clone()
+    kept[:, -1] = 0.0
+    return kept
+
+
+def with_all_beyond(of_distances: Tensor, ds: Tensor, distance: Tensor) -> Tensor:
+    """A bias's gradient whose last distance has the sum of all beyond, too."""
+    added = of_distances.clone()
+    added[:, -1] += (ds * (distance >= added.shape[1])).sum((-2, -1))
+    return added
+
+
+FUNCTIONS = {each.__name__: each for each in (kept_share, rounded, without_last, with_all_beyond)}
+"""What formulas call beside the methods of their scope."""
 
 
 @dataclass(frozen=True)
