@@ -64,7 +64,7 @@ _MEMORY = f"{_INTERPRETER}/memory"
 MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("faults", "faults/table", (
         "faults/hypothesis", "faults/table", "faults/fault_rows", "faults/variant", "faults/__init__",
-        "diagnosis/prediction", "diagnosis/search", "diagnosis/testing",
+        "diagnosis/prediction", "diagnosis/search",
     )),
     *map(_kind, ("factors", "index", "store")),
     *(Mechanism(f"faults/{rows}", "faults/table") for rows in ("formulas", "operands", "sums")),
@@ -87,10 +87,9 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("one-hot", "probing/insides", ("probing/insides", "numerics/black_box")),
     Mechanism("identities", "numerics/identities", ("numerics/identities",)),
     Mechanism("evenness", "probing/measure", ("numerics/evenness",)),
-    _behaviour("wrong_in_the_first_call_alone"), _behaviour("later_call_differs"),
+    _behaviour("wrong_in_the_first_call_alone"),
     _behaviour("differs_from_run_to_run"), _behaviour("reads_what_was_never_written"),
     _behaviour("right_without_dead_rows"), _behaviour("multiplies_coarser"),
-    _behaviour("right_in_the_interpreter"),
     Mechanism("plain-python", "diagnosis/plain_python", ("diagnosis/plain_python",)),
     Mechanism("contiguous", "diagnosis/refusals", ("diagnosis/refusals",)),
     Mechanism("length", "pipeline/probe"),
@@ -123,8 +122,7 @@ CORE: tuple[str, ...] = (
         "__init__", "failed", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer",
     )),
     *(f"diagnosis/{name}" for name in (
-        "__init__", "agreement", "behaviour", "causes", "layouts", "lines",
-        "why",
+        "__init__", "agreement", "behaviour", "causes", "lines", "why",
     )),
     *(f"source/{name}" for name in (
         "__init__", "additions", "kernel_file", "listing", "parameter_names", "pointers", "text",

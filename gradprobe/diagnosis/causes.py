@@ -2,62 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from msgspec import structs
+from torch import Tensor
 
 from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.index import axes_of
 from ..frontends.interface import CUDA_ON_CPU, INTERPRETED
 from ..model.failures import fault_words
-from ..model.intermediates import TABLE
-from ..model.number import plural
+from ..model.intermediates import AXIS_WORDS, GRADIENT_OF, TABLE, slots, title
+from ..model.memory_finding import GUARD, OUTSIDE, RACE
+from ..model.number import in_words, plural, spans
 from ..model.report import CONSISTENT, NAMED, Diagnosis, Misread, causes_among
+from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment
 from .agreement import Table
-from .behaviour import (
-    Again,
-    differs_from_run_to_run,
-    multiplies_coarser,
-    reads_what_was_never_written,
-    right_in_the_interpreter,
-    right_without_dead_rows,
-    wrong_in_the_first_call_alone,
-)
-from .layouts import FailingLayout, facts_about
+from .behaviour import Again, behaving
 from .lines import Lines
+from .prediction import observed_in
 from .search import Finalist, explaining, in_parts, ranked
 
 # Layouts that are searched at most: each takes some hundreds of evaluations of the formulas.
 _MOST_LAYOUTS = 6
 
 
-def _behaving(again: Again, best: Hypothesis | None) -> list[Diagnosis]:
-    """What running a target again shows: the first explanation of nearly all; where none is named, those of a part.
+@dataclass(frozen=True)
+class FailingLayout:
+    """One layout in which a target is wrong."""
 
-    Args:
-        best: the hypothesis that is named.
-    """
-    is_finite = all(bool(value.isfinite().all()) for value in again.seen.actual.values())
-    is_factor = best is None or best.kind in ("factor", "accumulation")
-    # What is stored elsewhere leaves its own place unwritten.
-    is_unwritten = best is None or not (is_finite or (best.tensor and best.not_finite))
-    behaviours: tuple[tuple[bool, Callable[[Again], Diagnosis | None]], ...] = (
-        (True, multiplies_coarser),  # rounding is like other rounding, and what was compiled says whose it is
-        (is_factor, wrong_in_the_first_call_alone),  # what is added twice is a factor, in one call
-        (best is None, differs_from_run_to_run),
-        (is_unwritten, reads_what_was_never_written),  # two runs, on memory that is prepared
-        (best is None, right_without_dead_rows),
-        (best is None, right_in_the_interpreter),  # a process of its own, and minutes
-    )
-    found = []
-    for is_asked, behaviour in behaviours:
-        diagnosis = behaviour(again) if is_asked else None
-        if diagnosis is not None and diagnosis.explained >= NAMED:
-            return [diagnosis]
-        if diagnosis is not None and best is None and diagnosis.explained >= CONSISTENT:
-            found.append(diagnosis)
-    return found
+    run: LayoutRun
+    seen: Observed
+
+    @property
+    def name(self) -> str:
+        return self.run.layout
+
+    @cached_property
+    def spoilt(self) -> frozenset[str]:
+        """The results that kernels were seen to store outside themselves, or race for: wrong whatever was computed."""
+        kinds = (RACE, OUTSIDE, GUARD)
+        stored = [found for found in self.run.memory if found.kind in kinds and found.access != "load"]
+        # Nothing is made of these: without them the others come as before.
+        return frozenset(title(found.tensor) for found in stored) & {*GRADIENT_OF.values()}
+
+    @cached_property
+    def unspoilt(self) -> Observed:
+        """What came, without those results."""
+        return self.seen.of([name for name in self.seen.right if name not in self.spoilt])
+
+    @cached_property
+    def places(self) -> dict[str, tuple[bool, ...]]:
+        """Of each result that is wrong by itself, the heads in which it is."""
+        found = dict[str, tuple[bool, ...]]()
+        for name in self.unspoilt.own:
+            wrong, axes = ~self.seen.right[name], self.seen.case.axes(name)
+            at = next((axes.index(letter) for letter in "hg" if letter in axes), None)
+            heads = [wrong] if at is None else wrong.unbind(at)
+            found[name] = tuple(bool(of.any()) for of in heads)
+        return found
+
+
+def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> list[FailingLayout]:
+    """The runs as they are to be explained: the first, then those that move one tensor alone or show the least."""
+    first, *others = [FailingLayout(run, observed_in(experiment, run)) for run in failing]
+    others.sort(key=lambda layout: ("all" in dict(layout.run.assigned), len(layout.unspoilt.wrong_names)))
+    return [first, *others]
 
 
 class CauseSearch:
@@ -75,25 +87,24 @@ class CauseSearch:
         """By fault that no hypothesis predicts, what was wrong by itself where it was found."""
         self._unexplained: list[tuple[FailingLayout, list[str]]] = []
         """Each with others that fail in the same places."""
-        self._late: list[str] = []
-        self._not_followed: dict[str, None] = {}
-        """Faults of gradprobe that kept the dataflow of a run from being followed."""
+        self._facts: dict[str, None] = {}
+        """What could not be looked at."""
 
     def explain(self, layout: FailingLayout) -> None:
         """Tells what is wrong in a layout, if nothing that is told already explains it."""
         if self._searched and (self._is_explained(layout) or self._fails_as_another(layout)):
             return
         if self._searched == _MOST_LAYOUTS:
-            self._late.append(layout.name)
+            self._facts[f"in {layout.name} something else is wrong: {_MOST_LAYOUTS} layouts were searched"] = None
             return
         self._searched += 1
         is_first = self._searched == 1
         seen, table = layout.seen if is_first else layout.unspoilt, Table(layout.seen.case.family, layout.run)
         parts = in_parts(self._experiment, layout.run.assigned, seen)
         best = [part[0].hypothesis for part in parts if part and part[0].explained >= NAMED]
-        found = _behaving(Again(self._experiment, layout.run.assigned, seen), best[0] if best else None)
-        for finalist, told in _diagnoses(seen, parts, "" if is_first else f"in {layout.name}: "):
-            found.append(self._lines.of(finalist.hypothesis, finalist.explanation.active, told))
+        found = behaving(Again(self._experiment, layout.run.assigned, seen), best[0] if best else None)
+        for finalist, diagnosis in _diagnoses(seen, parts, "" if is_first else f"in {layout.name}: "):
+            found.append(self._lines.of(finalist.hypothesis, finalist.explanation.active, diagnosis))
         # Beside another fault its lines would show as well.
         if is_first or not causes_among(found):
             found = self._with_dataflow(layout, table, found)
@@ -112,44 +123,52 @@ class CauseSearch:
             from .dataflow import seen_in_dataflow, with_dataflow
 
             watched = layout.run.watched or seen_in_dataflow(self._experiment, layout.run)
-            self._not_followed.update(dict.fromkeys(watched.failures))
-            causes = causes_among(found)
-            seen = table.agreeing(watched.seen)
-            return [*with_dataflow(causes, seen, self._lines.read), *(one for one in found if one not in causes)]
+            failures, causes = watched.failures, causes_among(found)
+            left = [diagnosis for diagnosis in found if diagnosis not in causes]
+            found = [*with_dataflow(causes, table.agreeing(watched.seen), self._lines.read), *left]
         except Exception as error:
-            self._not_followed[fault_words(error)] = None
-            return found
+            failures = (fault_words(error),)
+        for fault in failures:
+            words = "the kernels' dataflow could not be followed to the end, by a fault of gradprobe"
+            self._facts[f"{words}: {fault}"] = None
+        return found
 
     def _tell(self, layout: FailingLayout, found: Sequence[Diagnosis], predicting: Sequence[Hypothesis]) -> None:
         """All that was found in the first layout; of another what is new in it, before what explains nothing yet."""
-        causes, told = causes_among(found), causes_among(self._found)
-        predicted = {one.fault: one for one in predicting if one.fault in {each.fault for each in found}}
+        causes, before = causes_among(found), causes_among(self._found)
+        faults = {diagnosis.fault for diagnosis in found}
+        predicted = {each.fault: each for each in predicting if each.fault in faults}
         self.predicted = predicted | self.predicted
         if self._searched == 1:
             self._found = [*found]
         else:
             # What the dataflow shows of a fault in one layout it shows in another.
-            lines, new = _lines_of(told), list[Diagnosis]()
+            lines, new = _lines_of(before), list[Diagnosis]()
             for cause in causes:
                 is_seen = cause.fault not in predicted and lines & _lines_of([cause])
                 if cause.fault not in self.shown and not is_seen:
-                    new.append(structs.replace(cause, also=bool(told or new)))
-            self._found = [*told, *new, *(one for one in self._found if one not in told)]
+                    new.append(structs.replace(cause, also=bool(before or new)))
+            self._found = [*before, *new, *(each for each in self._found if each not in before)]
         for cause in causes:
-            self.shown[cause.fault] = (*self.shown.get(cause.fault, ()), layout.name)
+            self._shows(cause.fault, layout)
             if cause.fault not in predicted:
                 self._own[cause.fault] = frozenset(layout.seen.own)
         if not causes:
             self._unexplained.append((layout, [layout.name]))
 
+    def _shows(self, fault: str, layout: FailingLayout) -> None:
+        self.shown[fault] = (*self.shown.get(fault, ()), layout.name)
+
     def _is_explained(self, layout: FailingLayout) -> bool:
         """Whether what kernels did to memory, or a fault that is told, explains a layout."""
         own = set(layout.unspoilt.own)
-        faults = explaining(layout.unspoilt, list(self.predicted.values())) if own else ()
+        if not own:
+            return True
+        faults = explaining(layout.unspoilt, list(self.predicted.values()))
         faults = faults or tuple(fault for fault, others in self._own.items() if own <= others)
         for fault in faults:
-            self.shown[fault] = (*self.shown[fault], layout.name)
-        return not own or bool(faults)
+            self._shows(fault, layout)
+        return bool(faults)
 
     def _fails_as_another(self, layout: FailingLayout) -> bool:
         """Whether a layout fails in the very places of one that nothing explains: then nothing explains it either."""
@@ -163,58 +182,49 @@ class CauseSearch:
     def diagnoses(self) -> list[Diagnosis]:
         """The diagnoses; a cause that explains several layouts says so."""
         found = list[Diagnosis]()
-        for one in self._found:
-            layouts = self.shown.get(one.fault, ()) if one.is_named else ()
+        for diagnosis in self._found:
+            layouts = self.shown.get(diagnosis.fault, ()) if diagnosis.is_named else ()
             said = (f"layouts that show it: {', '.join(layouts)}",) if len(layouts) > 1 else ()
-            found.append(structs.replace(one, evidence=(*one.evidence, *said)))
+            found.append(structs.replace(diagnosis, evidence=(*diagnosis.evidence, *said)))
         return found
 
     @property
     def facts(self) -> tuple[str, ...]:
         """What is known of the layouts that nothing explains, and what could not be looked at."""
-        facts: list[str] = []
+        is_of_some = self.shown or len(self._unexplained) > 1
+        facts = list[str]()
         for layout, names in self._unexplained:
-            first, *others = facts_about(layout.seen)
-            is_of_some = self.shown or len(self._unexplained) > 1
-            facts += [f"in {', '.join(names)} no hypothesis fits: {first}" if is_of_some else first, *others]
-        if self._late:
-            where = ", ".join(self._late)
-            facts.append(f"in {where} something else is wrong: causes were sought in {_MOST_LAYOUTS} layouts")
-        if self._not_followed:
-            faults = "; ".join(self._not_followed)
-            facts.append(f"the kernels' dataflow could not be followed to the end, by a fault of gradprobe: {faults}")
-        return tuple(facts)
+            where = f"in {', '.join(names)} no hypothesis fits: " if is_of_some else ""
+            facts.append(where + fact_about(layout.seen))
+        return (*facts, *self._facts)
 
 
 def _lines_of(found: Sequence[Diagnosis]) -> set[tuple[str, int]]:
-    return {(where.file, where.line) for one in found for where in one.where}
+    return {(where.file, where.line) for diagnosis in found for where in diagnosis.where}
 
 
 def of_the_formula(seen: Observed) -> list[Diagnosis]:
     """Diagnoses by hypotheses about the formula and its arithmetic alone: no tensor is read or stored elsewhere."""
     tested = [finalist for finalist in ranked(seen) if not finalist.hypothesis.tensor]
-    return [told for _, told in _diagnoses(seen, [tested])]
+    return [diagnosis for _, diagnosis in _diagnoses(seen, [tested])]
 
 
 def _diagnoses(
     seen: Observed, parts: Sequence[Sequence[Finalist]], where: str = ""
 ) -> Iterator[tuple[Finalist, Diagnosis]]:
     """Diagnoses of the hypotheses that explain half or more: the best of each part, then the others of the first."""
-    told = [(part, 0, number > 0) for number, part in enumerate(parts) if part]
-    told += [(parts[0], at, False) for at in range(1, len(parts[0]))]
-    for part, at, also in told:
-        if part[at].explained >= CONSISTENT:
-            runner_up = part[at + 1] if len(part) > at + 1 else None
-            yield part[at], structs.replace(_diagnosis(part[at], runner_up, seen, where), also=also)
+    best = [part[0] for part in parts if part]
+    for number, finalist in enumerate([*best, *parts[0][1:]]):
+        if finalist.explained >= CONSISTENT:
+            also = 0 < number < len(best)
+            yield finalist, structs.replace(_diagnosis(finalist, seen, where), also=also)
 
 
-def _diagnosis(finalist: Finalist, runner_up: Finalist | None, seen: Observed, where: str) -> Diagnosis:
-    of, wrong = finalist.hypothesis, finalist.explanation.wrong
-    share = f"explains {finalist.explained:.0%} of {sum(wrong.values()):,} wrong elements"
-    second = "no other hypothesis comes near it"
-    if runner_up is not None:
-        second = f"runner-up: {runner_up.hypothesis.summary}, {runner_up.explained:.0%}"
-    said = f"{where}{share} in {plural(len(wrong), 'intermediate')}, and what is right stays right; {second}"
+def _diagnosis(finalist: Finalist, seen: Observed, where: str) -> Diagnosis:
+    of, wrong = finalist.hypothesis, seen.wrong_names
+    count = sum(map(seen.wrong, wrong))
+    said = f"{where}explains {finalist.explained:.0%} of {count:,} wrong elements in "
+    said += f"{plural(len(wrong), 'intermediate')}, and what is right stays right"
     # What is rounded where it is used may be exported right.
     says_wrong = () if of.dtype else tuple(row.name for row in TABLE if row.name in of.changes)
     return Diagnosis(
@@ -230,3 +240,29 @@ def _misread(of: Hypothesis, seen: Observed) -> Misread | None:
         return None
     shape, due = tuple(tensor.shape), tuple(tensor.stride())
     return Misread(tensor=of.tensor, along=of.axes, axes=axes_of(of.tensor, seen), sizes=shape, due=due, taken=of.taken)
+
+
+def fact_about(seen: Observed) -> str:
+    """A sentence about the first intermediate that is wrong by itself: how much, where, and by which ratio."""
+    name = seen.own[0]
+    wrong, axes = ~seen.right[name], seen.case.axes(name)
+    said = [f"{name}: {int(wrong.sum()):,} of {wrong.numel():,} elements are wrong"]
+    for axis, letter in enumerate(axes):
+        at = [step for step, of in enumerate(wrong.unbind(axis)) if bool(of.any())]
+        if letter in slots(axes) and len(at) < wrong.shape[axis]:
+            said.append(f"{AXIS_WORDS[letter]} {in_words(spans(at), 4)} of {wrong.shape[axis]}")
+    return "; ".join([*said, _ratio(seen.actual[name][wrong], seen.expected[name][wrong])])
+
+
+def _ratio(actual: Tensor, expected: Tensor) -> str:
+    """What the wrong numbers are: not finite, 0, or of one ratio."""
+    for words, is_so in (("not finite", ~actual.isfinite()), ("0", actual == 0)):
+        if (share := float(is_so.double().mean())) > 0.05:
+            return f"{share:.0%} of them are {words}"
+    kept = expected.abs() > expected.abs().mean() / 100
+    ratios = actual[kept] / expected[kept]
+    if ratios.numel() < 2 or not bool(ratios.isfinite().all()):
+        return "no constant ratio"
+    low, middle, high = ratios.quantile(ratios.new_tensor([0.05, 0.5, 0.95])).tolist()
+    same = high - low < 1e-3 * abs(middle)
+    return f"actual / expected is {middle:.5g} throughout" if same else "no constant ratio"

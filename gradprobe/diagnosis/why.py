@@ -16,9 +16,7 @@ from ..model.report import Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
 from ..numerics.rows import rows_of
 from ..probing.experiment import Experiment
-from .behaviour import Again, later_call_differs
-from .causes import CauseSearch
-from .layouts import facts_about, failing_layouts
+from .causes import CauseSearch, fact_about, failing_layouts
 from .lines import of_strays
 from .prediction import observed_in
 from .smaller import MOST_SCORES, smaller_failing
@@ -81,18 +79,17 @@ def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: Seque
     failing = [run for run in runs if run.measured is not None and not run.measured.comparison.matches]
     if not failing:
         return Reasons(tuple(memory))
-    of_results = [one for one in memory if one.kind in _OF_RESULTS]
-    memory = [one for one in memory if one not in of_results]
+    of_results = [found for found in memory if found.kind in _OF_RESULTS]
+    memory = [found for found in memory if found not in of_results]
     plain = [run for run in failing if run.is_plain]
     if experiment.case.scores > MOST_SCORES:
         return _of_a_smaller_case(experiment, plain or failing, memory)
     if not plain:
-        return _of_other_values(experiment, runs, failing[0], memory)
+        return _of_other_values(experiment, failing[0], memory)
     reasons = _of_failing(experiment, plain, memory)
-    told = {("fault", one.fault) for one in reasons.diagnoses}
-    spoken(told.__contains__)
-    named = reasons.diagnoses and reasons.diagnoses[0].is_named
-    written = () if named else _written_over(of_results, plain[0])
+    faults = {("fault", found.fault) for found in reasons.diagnoses}
+    spoken(faults.__contains__)
+    written = () if reasons.causes else _written_over(of_results, plain[0])
     return replace(reasons, diagnoses=(*written, *reasons.diagnoses), known=() if written else reasons.known)
 
 
@@ -103,11 +100,10 @@ def _conventions(runs: Sequence[LayoutRun]) -> dict[Diagnosis, tuple[str, ...]]:
         measured = run.measured
         for of in measured.conventions if measured is not None and measured.as_read is not None else ():
             summary = f"exports {of.relation} as {of.name}, another convention; the gradients made of it are right"
-            said = ("--strict counts it as wrong; without --strict it is a note",)
-            fault, fix = f"convention/{of.name}", f"return {of.name} itself, or leave out --strict"
-            export = Diagnosis(fault, "A", summary, 1.0, said, fix=fix, says_wrong=(of.name,))
+            fix = f"return {of.name} itself, or leave out --strict"
+            export = Diagnosis(f"convention/{of.name}", "A", summary, 1.0, fix=fix, says_wrong=(of.name,))
             found[export] = (*found.get(export, ()), run.layout)
-    return {structs.replace(one, also=at > 0): layouts for at, (one, layouts) in enumerate(found.items())}
+    return found
 
 
 def _beside_exports(
@@ -135,72 +131,63 @@ def _of_a_smaller_case(experiment: Experiment, failing: Sequence[LayoutRun], mem
     if found is None:
         return Reasons(tuple(memory), (_TOO_LARGE,), sought=False)
     reasons = _reasons_of(found.experiment, found.runs, memory)
-    words, of_large = f"sought on {found.words}", {one.fault for one in memory}
-    told = list(reasons.diagnoses)
-    for at, diagnosis in enumerate(told):
-        if diagnosis.fault not in of_large:
-            told[at] = structs.replace(diagnosis, evidence=(*diagnosis.evidence, words))
-            break
-    known = (words, *reasons.known) if reasons.known else ()
-    return replace(reasons, diagnoses=tuple(told), known=known)
+    words, of_large = f"sought on {found.words}", {diagnosis.fault for diagnosis in memory}
+    diagnoses = list(reasons.diagnoses)
+    at = next((at for at, diagnosis in enumerate(diagnoses) if diagnosis.fault not in of_large), None)
+    if at is not None:
+        diagnoses[at] = structs.replace(diagnoses[at], evidence=(*diagnoses[at].evidence, words))
+    return replace(reasons, diagnoses=tuple(diagnoses), known=(words, *reasons.known) if reasons.known else ())
 
 
 def _written_over(of_results: Sequence[Diagnosis], run: LayoutRun) -> tuple[Diagnosis, ...]:
     """Where two gradients have memory in common and one is wrong by itself: the other was written over it."""
     assert run.measured is not None
     wrong = {name for name, of in run.measured.comparison.findings.items() if of.status == MISMATCH}
-    shared = (one for one in of_results if one.kind == "shared")
-    return tuple(one for one in shared if wrong & set(one.summary.replace(":", " ").split()))
+    shared = (found for found in of_results if found.kind == "shared")
+    return tuple(found for found in shared if wrong & set(found.summary.replace(":", " ").split()))
 
 
 def _of_failing(experiment: Experiment, failing: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
     layouts, search = failing_layouts(experiment, failing), CauseSearch(experiment)
     for layout in layouts:
         search.explain(layout)
-    worst, spoilt = {tensor_of(one): one for one in reversed(memory)}, dict[str, tuple[str, ...]]()
+    worst, spoilt = {tensor_of(found): found.fault for found in reversed(memory)}, dict[str, tuple[str, ...]]()
     for layout in layouts:
-        names = {name.lower() for name in layout.spoilt.intersection(layout.seen.own)} & worst.keys()
-        for fault in {worst[name].fault for name in names}:
+        names = {name.lower() for name in layout.spoilt.intersection(layout.seen.own)}
+        for fault in {worst[name] for name in names & worst.keys()}:
             spoilt[fault] = (*spoilt.get(fault, ()), layout.name)
-    memory = [structs.replace(one, also=True) if one.fault in spoilt else one for one in memory]
+    memory = [structs.replace(found, also=True) if found.fault in spoilt else found for found in memory]
     first = layouts[0]
-    here = {one.fault for one in of_strays((first.name, one) for one in first.run.memory)}
-    found = in_order(*told_once(search.diagnoses, memory), first.seen, here)
-    return Reasons(tuple(found), search.facts, True, spoilt | search.shown, search.predicted)
+    here = {found.fault for found in of_strays((first.name, each) for each in first.run.memory)}
+    diagnoses = in_order(*told_once(search.diagnoses, memory), first.seen, here)
+    return Reasons(tuple(diagnoses), search.facts, True, spoilt | search.shown, search.predicted)
 
 
-def _of_other_values(
-    experiment: Experiment, runs: Sequence[LayoutRun], failing: LayoutRun, memory: Sequence[Diagnosis]
-) -> Reasons:
-    """Where the case's own values came out right and others did not: is it the values, or that calls differ?"""
-    right = next((run for run in runs if run.is_plain and run.assigned == failing.assigned and run.measured), None)
-    if right is not None:
-        later = later_call_differs(Again(experiment, failing.assigned, observed_in(experiment, right)))
-        if later is not None:
-            return Reasons((later, *memory))
+def _of_other_values(experiment: Experiment, failing: LayoutRun, memory: Sequence[Diagnosis]) -> Reasons:
+    """Where the case's own values came out right and others did not."""
     assert failing.measured is not None
     rows = rows_of(experiment.case, failing.measured.comparison.recovery)
-    facts = () if rows else facts_about(observed_in(experiment, failing))
+    facts = () if rows else (fact_about(observed_in(experiment, failing)),)
     words = () if failing.inside else ("right with the case's own values, wrong with others",)
     return Reasons(tuple(memory), (*words, *facts))
 
 
 def told_once(found: Sequence[Diagnosis], memory: Sequence[Diagnosis]) -> tuple[list[Diagnosis], list[Diagnosis]]:
     """A named cause that was seen in memory too has that for evidence, and its lines; it is told once."""
-    twins, unwritten = {one.fault: one for one in memory}, [one for one in memory if one.kind == "unwritten"]
+    twins = {each.fault: each for each in memory}
+    unwritten = [each for each in memory if each.kind == "unwritten"]
     # What depends on memory that nothing wrote is the one tensor that is read so.
-    read = unwritten[0] if len({one.fault for one in unwritten}) == 1 else None
-    joined, told = list[Diagnosis](), set[str]()
+    read = unwritten[0] if len({each.fault for each in unwritten}) == 1 else None
+    joined, met = list[Diagnosis](), set[str]()
     for cause in found:
         twin = twins.get(cause.fault, read if cause.kind == "unwritten" else None) if cause.is_named else None
         if twin is not None:
+            met.add(twin.fault)
             lines = {(where.file, where.line): where for where in (*twin.where, *cause.where)}
             evidence = (*cause.evidence, twin.summary)
-            told.add(twin.fault)
-            joined.append(structs.replace(cause, evidence=evidence, where=tuple(lines.values())))
-        else:
-            joined.append(cause)
-    return joined, [one for one in memory if one.fault not in told]
+            cause = structs.replace(cause, evidence=evidence, where=tuple(lines.values()))  # noqa: PLW2901
+        joined.append(cause)
+    return joined, [each for each in memory if each.fault not in met]
 
 
 def in_order(
@@ -211,16 +198,15 @@ def in_order(
     Args:
         here: the faults of memory that were seen in the first layout.
     """
-    named = [one for one in found if one.is_named]
+    named = [each for each in found if each.is_named]
     cause = named[0] if named else None
-    accused = {tensor_of(one) for one in memory}
+    is_about_them = cause is not None and tensor_of(cause) in {tensor_of(each) for each in memory}
     first = list[Diagnosis]()
-    for one in memory:
-        is_here = cause is None or one.fault in here
-        is_about_them = cause is not None and tensor_of(cause) in accused
+    for each in memory:
+        is_here = cause is None or each.fault in here
         # What was seen to wrap around says why an access goes elsewhere.
-        if one.kind == "wrap" or (is_here and _comes_first(one, cause, seen, is_about_them=is_about_them)):
-            first.append(one)
+        if each.kind == "wrap" or (is_here and _comes_first(each, cause, seen, is_about_them=is_about_them)):
+            first.append(each)
     return list(dict.fromkeys([*first, *named, *memory, *found]))
 
 
@@ -232,16 +218,15 @@ def _comes_first(memory: Diagnosis, cause: Diagnosis | None, seen: Observed, *, 
     wrote do in the kernels of what is wrong, unless the cause is about the tensor of any of them. An input that is
     overwritten may be so after its last read.
     """
+    kernels = [where.kernel for where in memory.where]
     if memory.fault_class == "RACE":
-        kernel = cause.where[0].kernel if cause and cause.kind == "load" and cause.where else ""
-        if kernel and any(where.kernel == kernel for where in memory.where):
+        if cause and cause.kind == "load" and cause.where and cause.where[0].kernel in filter(None, kernels):
             return False
         if not (cause and cause.kind in ("store", "accumulation") and tensor_of(cause) == tensor_of(memory)):
             return True
     if is_about_them or memory.kind == "overwritten":
         return False
     # P, dP and dS are computed in several kernels.
-    kernels = [where.kernel for where in memory.where]
     named = any(is_named_after(kernel, name) for kernel in kernels for name in seen.own)
     return named or not {"P", "dP", "dS"}.isdisjoint(seen.own)
 

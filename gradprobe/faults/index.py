@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import combinations
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from ..model.intermediates import DERIVED, KINDS, MATRIX_OF, title
 from .hypothesis import Hypothesis, Observed, entered
-from .variant import Formula, wide
+from .variant import Formula
 
 _AXES = {"b": "batch", "h": "head", "g": "head", "m": "row", "n": "row", "d": "dim", "e": "dim", "w": "distance"}
 _FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
@@ -66,24 +65,78 @@ def _offsets(shape: Sequence[int], strides: Sequence[int]) -> Tensor:
     return total
 
 
-def _reading(seen: Observed, name: str, tensor: Tensor, *row: str, **about: Any) -> Hypothesis:
-    """The fault that kernels find other values in a tensor."""
-    wrong = entered(name, seen.case.family)
-    return Hypothesis(*row, wrong=wrong, reads={name: tensor}, tensor=name, **about)
+class _Way(NamedTuple):
+    """Where else than at their places the elements of a tensor may be taken to lie."""
+
+    row: tuple[str, str, str]
+    """The fault, its class, and what is said of the tensor."""
+    at: Tensor
+    """How far each element is taken to lie from the first."""
+    axes: str = ""
+    """Along which axes that is so; "" for all."""
+    strides: tuple[int, ...] = ()
+    fix: str = ""
 
 
-def _handed_in(seen: Observed) -> Iterator[tuple[str, str, Tensor]]:
-    """(name, gradient, tensor) of the results to be written that are wrong by themselves."""
+def elsewhere(seen: Observed) -> Iterator[Hypothesis]:
+    """Every tensor that kernels read, and every gradient that was handed in to be written, at other places."""
+    tensors, addressed = readable(seen), _addressed(seen)
+    for some, ways in (
+        (addressed, _as_contiguous),
+        (addressed, _by_other_strides),
+        (tensors, _without_a_term),
+        (tensors, _of_another_head),
+        (tensors, _wrapped),
+    ):
+        for name, tensor in some.items():
+            wrong = entered(name, seen.case.family)
+            for way in _each_once(tensor, ways(seen, name, tensor)):
+                reads = {name: _found_at(tensor, way.at)}
+                yield Hypothesis(
+                    *way.row, fix=way.fix, wrong=wrong, reads=reads, tensor=name, axes=way.axes,
+                    taken=way.strides if way.axes else (),
+                )  # fmt: skip
+    yield from _of_key_heads(seen)
     for name, gradient in GRADIENTS.items():
         if name in seen.tensors and gradient in seen.own:
-            yield name, gradient, seen.tensors[name]
+            yield from _stored(seen, name, gradient, seen.tensors[name])
 
 
-def _storing(gradient: str, tensor: Tensor, at: Tensor, *row: str, **about: Any) -> Hypothesis:
-    """The fault that all of a gradient is stored so far from its first element."""
-    finish = partial(_stored_at, gradient, tensor, at)
-    name = gradient.lower()
-    return Hypothesis(*row, wrong=(gradient,), finish=finish, tensor=name, not_finite=True, **about)
+def _addressed(seen: Observed) -> dict[str, Tensor]:
+    """The tensors that kernels read; what a target without kernels makes for itself nobody addresses."""
+    return {name: tensor for name, tensor in readable(seen).items() if seen.launches or name in seen.tensors}
+
+
+def _each_once(tensor: Tensor, ways: Iterable[_Way]) -> Iterator[_Way]:
+    """The ways that lead elsewhere than the tensor's own strides and those before them do."""
+    # A stride along an axis of a single step makes no difference.
+    long = [axis for axis, size in enumerate(tensor.shape) if size > 1]
+    tried = {tuple(tensor.stride(axis) for axis in long)}
+    for way in ways:
+        felt = tuple(way.strides[axis] for axis in long) if way.strides else ()
+        if not felt or felt not in tried:
+            tried.add(felt)
+            yield way
+
+
+_LARGEST = 1 << 24
+"""Elements of a storage that is copied to see what stores leave in it."""
+
+
+def _stored(seen: Observed, name: str, gradient: str, tensor: Tensor) -> Iterator[Hypothesis]:
+    """A gradient stored with each other tensor's strides; as if it were contiguous; and where offsets wrap."""
+    ways = list(_wrapped(seen, name, tensor))
+    if len(whole_storage(tensor)) <= _LARGEST:
+        dense = _dense(tensor)
+        row = f"layout/{name}", "S2", f"{gradient} is stored as if it were contiguous"
+        others = _by_other_strides(seen, name, tensor, "store", "is stored")
+        contiguous = _Way(row, _offsets(tensor.shape, dense), axes_of(name, seen), dense)
+        ways = [*_each_once(tensor, (*others, contiguous)), *ways]
+    for way in ways:
+        finish = partial(_stored_at, gradient, tensor, way.at)
+        yield Hypothesis(
+            *way.row, fix=way.fix, wrong=(gradient,), finish=finish, tensor=name, axes=way.axes, not_finite=True
+        )
 
 
 def _stored_at(gradient: str, tensor: Tensor, at: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -104,55 +157,21 @@ def _stored_at(gradient: str, tensor: Tensor, at: Tensor, values: Mapping[str, T
 # --- other strides
 
 
-class _Way(NamedTuple):
-    """Strides that a tensor may be taken to have."""
-
-    strides: tuple[int, ...]
-    summary: str
-    """What is said of the tensor, after its name."""
-    axes: str = ""
-    """Along which they are another tensor's; "" where they are those of a contiguous one."""
-
-
-def _each_once(tensor: Tensor, ways: Iterable[_Way]) -> Iterator[tuple[_Way, Tensor]]:
-    """The ways that lead elsewhere than the tensor's own strides and those before them do; and to which offsets."""
-    # A stride along an axis of a single step makes no difference.
-    long = [axis for axis, size in enumerate(tensor.shape) if size > 1]
-    tried = {tuple(tensor.stride(axis) for axis in long)}
-    for way in ways:
-        felt = tuple(way.strides[axis] for axis in long)
-        if felt not in tried:
-            tried.add(felt)
-            yield way, _offsets(tensor.shape, way.strides)
-
-
-def by_other_strides(seen: Observed) -> Iterator[Hypothesis]:
-    """Every tensor that kernels read, taken for contiguous in some way; then with other tensors' strides."""
-    tensors = {name: tensor for name, tensor in readable(seen).items() if seen.launches or name in seen.tensors}
-    lay = {name: tensor.stride() for name, tensor in (*tensors.items(), *seen.tensors.items())}
-    for name, tensor in tensors.items():
-        fix = f"take every stride of {title(name)} from the tensor, or refuse other layouts in the wrapper"
-        for way, at in _each_once(tensor, _as_contiguous(tensor, axes_of(name, seen))):
-            summary = f"{title(name)} is addressed {way.summary}, and does not lie so"
-            yield _reading(seen, name, _found_at(tensor, at), f"layout/{name}", "S2", summary, fix=fix)
-    for name, tensor in tensors.items():
-        ways = (*_of_others(seen, name, lay), *_swapped(seen, name, lay[name]))
-        for way, at in _each_once(tensor, ways):
-            row = f"stride/{_slug(seen, name, way.axes)}", "S1", f"{title(name)} is read {way.summary}"
-            yield _reading(seen, name, _found_at(tensor, at), *row, axes=way.axes, taken=way.strides)
-
-
-def _as_contiguous(tensor: Tensor, axes: str) -> Iterator[_Way]:
+def _as_contiguous(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
     shape, own, dense = tuple(tensor.shape), tensor.stride(), _dense(tensor)
-    yield _Way(dense, "as if it were contiguous")
+    ways = {"as if it were contiguous": dense}
     if len(shape) > 1:
-        yield _Way((*own[:-1], 1), "as if its last stride were 1")
-        yield _Way((*own[:-2], *dense[-2:]), "as if its rows were contiguous")
+        ways["as if its last stride were 1"] = (*own[:-1], 1)
+        ways["as if its rows were contiguous"] = (*own[:-2], *dense[-2:])
     if len(shape) == 4:
-        yield _Way((dense[0], shape[3], shape[1] * shape[3], 1), "as [B, L, H, D]")
-        yield _Way((*own[:2], *dense[2:]), "as if each of its heads were contiguous")
-    if axes.startswith("bh"):
-        yield _Way((own[1] * shape[1], *own[1:]), "as if batches and heads lay one behind the other")
+        ways["as [B, L, H, D]"] = (dense[0], shape[3], shape[1] * shape[3], 1)
+        ways["as if each of its heads were contiguous"] = (*own[:2], *dense[2:])
+    if axes_of(name, seen).startswith("bh"):
+        ways["as if batches and heads lay one behind the other"] = (own[1] * shape[1], *own[1:])
+    fix = f"take every stride of {title(name)} from the tensor, or refuse other layouts in the wrapper"
+    for words, strides in ways.items():
+        row = f"layout/{name}", "S2", f"{title(name)} is addressed {words}, and does not lie so"
+        yield _Way(row, _offsets(shape, strides), "", strides, fix)
 
 
 def _dense(tensor: Tensor) -> tuple[int, ...]:
@@ -160,68 +179,68 @@ def _dense(tensor: Tensor) -> tuple[int, ...]:
     return torch.empty(tuple(tensor.shape), device="meta").stride()
 
 
-def _of_others(seen: Observed, name: str, strides: Mapping[str, Sequence[int]]) -> Iterator[_Way]:
+def _by_other_strides(
+    seen: Observed, name: str, tensor: Tensor, kind: str = "stride", verb: str = "is read"
+) -> Iterator[_Way]:
     """A tensor with each other tensor's strides along some axes, one axis first.
 
     Kernels are known to mix up one stride, those of a program's offset, those of a tile, or all.
     """
-    own = axes_of(name, seen)
+    own, others = axes_of(name, seen), _addressed(seen) | dict(seen.tensors)
     for kinds in ("b", "h", "m", "d", "bh", "md", "bhm", "bhmd"):
         axes = "".join(axis for axis in own if KINDS.get(axis, "?") in kinds)
-        for other, theirs in strides.items() if len(axes) == len(kinds) else ():
-            named = dict(zip((KINDS.get(axis, "?") for axis in axes_of(other, seen)), theirs, strict=False))
+        for other, theirs in others.items() if len(axes) == len(kinds) else ():
+            named = dict(zip((KINDS.get(axis, "?") for axis in axes_of(other, seen)), theirs.stride(), strict=False))
             # All strides of what the wrapper allocates are those of a contiguous tensor: that is another fault.
             foreign = other in seen.tensors or len(axes) == 1
             if other != name and foreign and set(kinds) <= named.keys():
-                taken = list(strides[name])
+                taken = list(tensor.stride())
                 for axis in axes:
                     taken[own.index(axis)] = named[KINDS[axis]]
-                yield _Way(tuple(taken), f"with {title(other)}'s {_in_words(axes)} stride", axes)
-
-
-def _swapped(seen: Observed, name: str, strides: Sequence[int]) -> Iterator[_Way]:
-    """A tensor with two of its own strides swapped."""
-    own = axes_of(name, seen)
-    for first, second in combinations([at for at, axis in enumerate(own) if axis in _AXES], 2):
-        taken, axes = list(strides), own[first] + own[second]
-        taken[first], taken[second] = taken[second], taken[first]
-        yield _Way(tuple(taken), f"with its own {_in_words(axes)} strides swapped", axes)
-
-
-def _slug(seen: Observed, name: str, axes: str) -> str:
-    """ "do-head": a tensor with the axes in question, where that is not all of them."""
-    axes = axes if len(axes) < len(axes_of(name, seen)) else ""
-    return "-".join([name, *dict.fromkeys(_AXES[axis] for axis in axes)])
-
-
-def _in_words(axes: str) -> str:
-    """ "head", "batch and head"."""
-    return " and ".join(dict.fromkeys(_AXES[axis] for axis in axes))
-
-
-_LARGEST = 1 << 24
-"""Elements of a storage that is copied to see what stores leave in it."""
-
-
-def stored_elsewhere(seen: Observed) -> Iterator[Hypothesis]:
-    """Every gradient that was handed in to be written, with each other tensor's strides; and as if contiguous."""
-    lay = {name: tensor.stride() for name, tensor in seen.tensors.items()}
-    for name, gradient, tensor in _handed_in(seen):
-        ways = (*_of_others(seen, name, lay), _Way(_dense(tensor), "as if it were contiguous"))
-        for way, at in _each_once(tensor, ways) if len(whole_storage(tensor)) <= _LARGEST else ():
-            row = (f"store/{_slug(seen, name, way.axes)}", "S1") if way.axes else (f"layout/{name}", "S2")
-            axes = way.axes or axes_of(name, seen)
-            yield _storing(gradient, tensor, at, *row, f"{gradient} is stored {way.summary}", axes=axes)
+                words = list(dict.fromkeys(_AXES[axis] for axis in axes))
+                fault = "-".join([f"{kind}/{name}", *(words if len(axes) < len(own) else ())])
+                summary = f"{title(name)} {verb} with {title(other)}'s {' and '.join(words)} stride"
+                yield _Way((fault, "S1", summary), _offsets(tensor.shape, taken), axes, tuple(taken))
 
 
 # --- other numbers in an index
 
 
-def by_other_numbers(seen: Observed) -> Iterator[Hypothesis]:
-    """Each term of each index missing; the number of another head; the key heads in another order."""
-    for name, tensor in readable(seen).items():
-        yield from _without_a_term(seen, name, wide(tensor))
-        yield from _of_another_head(seen, name, wide(tensor))
+def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
+    axes = axes_of(name, seen)
+    for missing in ("b", "h", "g", "bh", "bg", "m", "n"):
+        if not set(missing) <= set(axes) or any(tensor.shape[axes.index(axis)] == 1 for axis in missing):
+            continue
+        # A bias of one key in every key adds the same to all scores of a row, as none does. A mask of keys alone shows
+        # key 0: its mask in every key is the mask left out.
+        if missing == "n" and (name == "bias" or (name == "mask" and "m" not in axes)):
+            continue
+        words = ["key" if axis == "n" and "m" in axes else _AXES[axis] for axis in missing]
+        left = [0 if axis in missing else step for axis, step in zip(axes, tensor.stride(), strict=True)]
+        first, every = " 0 and ".join(words), " and ".join(words)
+        summary = f"{title(name)} of {first} 0 is read in every {every}: that term of its index is missing"
+        yield _Way((f"index/{name}-{'-'.join(words)}", "S3", summary), _offsets(tensor.shape, left), missing)
+
+
+def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
+    """A head's tensor read under another number: the key head's, the next head's, or its own modulo a limit."""
+    axes, case = axes_of(name, seen), seen.case
+    letter = next((axis for axis in "hg" if axis in axes), "")
+    if not letter or tensor.shape[axis := axes.index(letter)] == 1:
+        return
+    count, key_heads = tensor.shape[axis], case.kv_heads
+    h, own = torch.arange(count), _offsets(tensor.shape, tensor.stride())
+    ways = [("next-head", "the next head", (h + 1) % count)]
+    if letter == "h" and 1 < key_heads < case.heads:
+        ways.append(("kv-head", "the head that has its key head's number", h * key_heads // case.heads))
+        ways.append(("kv-head-remainder", "head h % kv_heads", h % key_heads))
+    ways += [(f"head-mod-{n}", f"head h % {n}", h % n) for n in (2, 4, 8, 16) if n < count]
+    for tail, words, index in ways:
+        row = f"index/{name}-{tail}", "S3", f"{title(name)} of {words} is read"
+        yield _Way(row, own.index_select(axis, index), letter)
+
+
+def _of_key_heads(seen: Observed) -> Iterator[Hypothesis]:
     case, x = seen.case, seen.x
     if 1 < case.kv_heads < case.heads:
         heads = torch.arange(case.heads, device=x.q.device)
@@ -234,41 +253,6 @@ def by_other_numbers(seen: Observed) -> Iterator[Hypothesis]:
         )  # fmt: skip
 
 
-def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypothesis]:
-    axes = axes_of(name, seen)
-    for missing in ("b", "h", "g", "bh", "bg", "m", "n"):
-        if not set(missing) <= set(axes) or any(tensor.shape[axes.index(axis)] == 1 for axis in missing):
-            continue
-        # A bias of one key in every key adds the same to all scores of a row, as none does. A mask of keys alone shows
-        # key 0: its mask in every key is the mask left out.
-        if missing == "n" and (name == "bias" or (name == "mask" and "m" not in axes)):
-            continue
-        read, words = tensor, ["key" if axis == "n" and "m" in axes else _AXES[axis] for axis in missing]
-        for axis in missing:
-            read = read.narrow(axes.index(axis), 0, 1).expand_as(tensor)
-        first, every = " 0 and ".join(words), " and ".join(words)
-        summary = f"{title(name)} of {first} 0 is read in every {every}: that term of its index is missing"
-        yield _reading(seen, name, read, f"index/{name}-{'-'.join(words)}", "S3", summary, axes=missing)
-
-
-def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[Hypothesis]:
-    """A head's tensor read under another number: the key head's, the next head's, or its own modulo a limit."""
-    axes, case = axes_of(name, seen), seen.case
-    letter = next((axis for axis in "hg" if axis in axes), "")
-    if not letter or tensor.shape[at := axes.index(letter)] == 1:
-        return
-    count, key_heads = tensor.shape[at], case.kv_heads
-    h = torch.arange(count, device=tensor.device)
-    ways = [("next-head", "the next head", (h + 1) % count)]
-    if letter == "h" and 1 < key_heads < case.heads:
-        ways.append(("kv-head", "the head that has its key head's number", h * key_heads // case.heads))
-        ways.append(("kv-head-remainder", "head h % kv_heads", h % key_heads))
-    ways += [(f"head-mod-{n}", f"head h % {n}", h % n) for n in (2, 4, 8, 16) if n < count]
-    for tail, words, index in ways:
-        row = f"index/{name}-{tail}", "S3", f"{title(name)} of {words} is read"
-        yield _reading(seen, name, tensor.index_select(at, index), *row, axes=letter)
-
-
 # --- offsets that wrap around
 
 
@@ -277,36 +261,20 @@ _LIMIT = 2**31
 _GROUPS = (("bhmd",), ("bh", "md"), ("b", "h", "m"), ("bh",), ("h",), ("m",), ("md",), ("b",))
 
 
-def wraps(seen: Observed) -> Iterator[Hypothesis]:
-    """Every tensor whose offsets pass 2^31, with those of some axes in 32 bits."""
-    read = [(name, tensor) for name, tensor in readable(seen).items() if _is_huge(tensor)]
-    written = [each for each in _handed_in(seen) if _is_huge(each[2])]
-    summary, fix = (
-        "offsets into {} wrap around at 2^31: they are 32 bits wide",
-        "widen the index before it is multiplied: .to(tl.int64)",
-    )
-    for groups in _GROUPS:
-        for name, tensor in read:
-            row = f"wrap/{name}", "I64", summary.format(title(name))
-            at = _wrapped(tensor, axes_of(name, seen), groups)
-            yield _reading(seen, name, _found_at(tensor, at), *row, fix=fix)
-        for name, gradient, tensor in written:
-            row = f"wrap/{name}", "I64", summary.format(gradient)
-            yield _storing(gradient, tensor, _wrapped(tensor, axes_of(name, seen), groups), *row, fix=fix)
-
-
-def _is_huge(tensor: Tensor) -> bool:
-    return sum((size - 1) * abs(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True)) >= _LIMIT
-
-
-def _wrapped(tensor: Tensor, axes: str, groups: Sequence[str]) -> Tensor:
-    """How far each element is taken to lie from the first, when each group's terms are added up in 32 bits."""
-    total, left = _offsets(tensor.shape, [0] * tensor.dim()), list(tensor.stride())
-    for group in groups:
-        own = [step if KINDS.get(axis, "?") in group else 0 for axis, step in zip(axes, tensor.stride(), strict=True)]
-        left = [0 if taken else step for taken, step in zip(own, left, strict=True)]
-        total = total + (_offsets(tensor.shape, own) + _LIMIT) % (2 * _LIMIT) - _LIMIT
-    return total + _offsets(tensor.shape, left)
+def _wrapped(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
+    """A tensor whose offsets pass 2^31, with those of some axes in 32 bits."""
+    strides, fix = tensor.stride(), "widen the index before it is multiplied: .to(tl.int64)"
+    summary = f"offsets into {title(name)} wrap around at 2^31: they are 32 bits wide"
+    last = sum((size - 1) * abs(step) for size, step in zip(tensor.shape, strides, strict=True))
+    for groups in _GROUPS if last >= _LIMIT else ():
+        at, left = torch.zeros((), dtype=torch.int64), list(strides)
+        for group in groups:
+            own = [0] * len(strides)
+            for axis, letter in enumerate(axes_of(name, seen)):
+                if KINDS.get(letter, "?") in group:
+                    own[axis], left[axis] = strides[axis], 0
+            at = at + (_offsets(tensor.shape, own) + _LIMIT) % (2 * _LIMIT) - _LIMIT
+        yield _Way((f"wrap/{name}", "I64", summary), at + _offsets(tensor.shape, left), fix=fix)
 
 
 # --- what lies beyond the end

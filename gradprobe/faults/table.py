@@ -94,10 +94,7 @@ class _Shown:
 
 _KINDS: tuple[tuple[str, Callable[[Observed], Iterable[Hypothesis]]], ...] = (
     ("faults/store", store.zeros),
-    ("faults/index", index.by_other_strides),
-    ("faults/index", index.by_other_numbers),
-    ("faults/index", index.stored_elsewhere),
-    ("faults/index", index.wraps),
+    ("faults/index", index.elsewhere),
     ("faults/formulas", partial(of_rows, "FORMULAS")),
     ("faults/store", store.shares),
     ("faults/operands", partial(of_rows, "OPERANDS")),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradprobe.diagnosis.layouts import FailingLayout, failing_layouts
+from gradprobe.diagnosis.causes import FailingLayout, failing_layouts
 from gradprobe.model.memory_finding import MemoryFinding
 from gradprobe.numerics.evidence import LayoutRun
 from gradprobe.pipeline.probe import probe
