@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import torch
@@ -201,6 +202,12 @@ def _by_other_strides(
                 fault = "-".join([f"{kind}/{name}", *(words if len(axes) < len(own) else ())])
                 summary = f"{title(name)} {verb} with {title(other)}'s {' and '.join(words)} stride"
                 yield _Way((fault, "S1", summary), _offsets(tensor.shape, taken), axes, tuple(taken))
+    for first, second in combinations([at for at, axis in enumerate(own) if axis in _AXES], 2):
+        taken, words = list(tensor.stride()), [_AXES[own[first]], _AXES[own[second]]]
+        taken[first], taken[second] = taken[second], taken[first]
+        summary = f"{title(name)} {verb} with its own {' and '.join(words)} strides swapped"
+        row = f"{kind}/{name}-{'-'.join(words)}", "S1", summary
+        yield _Way(row, _offsets(tensor.shape, taken), own[first] + own[second], tuple(taken))
 
 
 # --- other numbers in an index
@@ -219,7 +226,9 @@ def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]
         left = [0 if axis in missing else step for axis, step in zip(axes, tensor.stride(), strict=True)]
         first, every = " 0 and ".join(words), " and ".join(words)
         summary = f"{title(name)} of {first} 0 is read in every {every}: that term of its index is missing"
-        yield _Way((f"index/{name}-{'-'.join(words)}", "S3", summary), _offsets(tensor.shape, left), missing)
+        fix = f"add the {every} times its stride to the pointer of {title(name)}"
+        row = f"index/{name}-{'-'.join(words)}", "S3", summary
+        yield _Way(row, _offsets(tensor.shape, left), missing, fix=fix)
 
 
 def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
