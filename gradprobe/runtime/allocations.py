@@ -54,13 +54,19 @@ class AllocationSpread:
         return any(self.asked.values())
 
     def strides(self, place: str, tensor: Tensor) -> tuple[int, ...]:
-        """The strides of what is allocated at a place: with a gap of its own along each axis that was asked for."""
+        """The strides of what is allocated at a place: with a gap of its own along each axis that was asked for.
+
+        The two outer axes of three or more lie in the other order.
+        """
         axes = self.asked.get(place) if self.is_laid else None
         if not axes or not tensor.is_contiguous():
             return tensor.stride()
         self._count += 1
+        order = list(range(tensor.dim()))
+        if {0, 1} <= axes and len(order) > 2:
+            order[:2] = 1, 0
         strides, span = list(tensor.stride()), 1
-        for axis in reversed(range(tensor.dim())):
+        for axis in reversed(order):
             gap = VECTOR * self._count if axis in axes and axis != tensor.dim() - 1 else 0
             strides[axis] = span + gap
             span = strides[axis] * max(tensor.shape[axis], 1)

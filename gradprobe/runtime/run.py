@@ -125,7 +125,7 @@ def run_target(
         except BaseException as error:
             from .target_errors import refusal_of
 
-            refused = refusal_of(error, target, case, inputs)
+            refused = refusal_of(error, target, case, inputs, record.calls)
     named: dict[str, Any] = {
         "kernels": _sources([call.kernel.fn for call in record.calls], watch.launches),
         "backends": frozenset({*watch.backends, *(_OF_TRITON[interpreting()] for _ in record.calls[:1])}),

@@ -1,14 +1,19 @@
-"""How a target's exception is told: as a refusal of a layout, or as a failure."""
+"""How a target's exception is told: as a refusal of a layout, as a failure, or as a limit of Triton's interpreter."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from ..frontends.triton.launches import KernelCall
 from ..frontends.triton.raised import compiler_place, innermost_line, stood_there
 from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import AS_SAVED
 from ..model.case import Case
 from ..model.failures import DeviceLost, NoRoom, Refusal, TargetFailure, text_of
+from ..processes.forks import ParallelWork
 from ..processes.resource_limits import words_of_loss
 from ..targets.find import Target
 from ..targets.surroundings import kept_warnings, warning_lines
@@ -21,10 +26,14 @@ _ACCIDENTS = ("CUDA error", "[CUDA]", "CUDA_ERROR_", "out of memory", "DefaultCP
 _OF_DESCRIPTORS = ("base must be 16-byte aligned", "stride must be 16-byte aligned", "last dim must be contiguous")
 # A message of a target that has more lines is cut behind its first paragraph.
 _LONGEST_LINES = 12
+# What the interpreter raises of what it lacks. A kernel's own assertion is no limit.
+_OF_LIMITS = (AttributeError, TypeError, NotImplementedError, NameError, ValueError)
+_PATIENCE = 60.0
+_WAY_OUT = "write that line another way (a branch without assembly, a function of tl.math), or check it on a GPU"
 
 
-def refusal_of(error: BaseException, target: Target, case: Case, inputs: Inputs) -> str:
-    """The words with which a target refused a layout.
+def refusal_of(error: BaseException, target: Target, case: Case, inputs: Inputs, calls: Sequence[KernelCall]) -> str:
+    """The words with which a target refused a layout. `calls`: the kernels that it launched.
 
     Raises:
         DeviceLost, Refusal, TargetFailure: that is not what it did.
@@ -45,13 +54,24 @@ def refusal_of(error: BaseException, target: Target, case: Case, inputs: Inputs)
     if isinstance(_in_the_kernel(error), TypeError) and case.window is not None and "window" in target.takes:
         pair = f"{target.takes['window']}={case.window}"
         words += f"; it was passed the pair {pair}, which --window says"
-    changed = target.surroundings.sentence
-    changes = f"it changes, for all of its process, {changed}; " if changed else ""
-    raise (Refusal if refuses else TargetFailure)(
-        f"{name} raised {kind} ({layout}): {words}",
-        f"{changes}--traceback shows where",
-        (*stood_there(error), *warning_lines(kept_warnings())),
-    ) from error
+    message, way_out = f"{name} raised {kind} ({layout}): {words}", "--traceback shows where"
+    if not refuses and _is_limit(error, calls):
+        message, way_out = f"Triton's interpreter cannot run {name}, which compiles ({layout}): {words}", _WAY_OUT
+    if changed := target.surroundings.sentence:
+        way_out = f"it changes, for all of its process, {changed}; {way_out}"
+    details = (*stood_there(error), *warning_lines(kept_warnings()))
+    raise (Refusal if refuses else TargetFailure)(message, way_out, details) from error
+
+
+def _is_limit(error: BaseException, calls: Sequence[KernelCall]) -> bool:
+    """Whether what a kernel raised in the interpreter is not its fault: the compiler's front end takes the launch."""
+    inner = _in_the_kernel(error)
+    if inner is error or not isinstance(inner, _OF_LIMITS) or not calls or sys.platform != "linux":
+        return False
+    from ..frontends.triton.lowering import is_taken
+
+    with ParallelWork(partial(is_taken, calls[-1]), is_short=True) as fork:
+        return bool(fork.answer(_PATIENCE))
 
 
 def _refuses(error: BaseException) -> bool:

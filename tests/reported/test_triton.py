@@ -102,11 +102,13 @@ def test_what_compiles_runs_here_too(check, function):
     assert (ran.code, report["verdict"], report["compile_errors"]) == (0, "match", [])
 
 
-def test_what_the_interpreter_lacks_is_said_with_the_line(check):
+def test_what_the_interpreter_lacks_is_its_limit_and_not_the_kernels(check):
     ran, report = check(f"interpreter_limits.py:assembly {SMALL}")
+    message = report["error"]["message"]
     assert ran.code == 3
-    assert "not supported in interpreter mode" in report["error"]["message"]
-    assert "interpreter_limits.py:" in report["error"]["message"]
+    assert message.startswith("Triton's interpreter cannot run target 'interpreter_limits.py:assembly', which compiles")
+    assert "inline_asm" in message
+    assert "a branch without assembly" in report["error"]["way_out"]
 
 
 @pytest.mark.parametrize(

@@ -60,19 +60,29 @@ def compile_errors(calls: Sequence[KernelCall]) -> list[CompileError | None]:
     return [_error_of(call) for call in calls]
 
 
+def is_taken(call: KernelCall) -> bool:
+    """Whether the front end takes a launch."""
+    restore_language()
+    return _error_in(call, _targets()[0]) is None
+
+
+def _targets() -> list[GPUTarget]:
+    asked = architecture()
+    gpus = [ARCHITECTURES[name] for name in ([asked] if asked else _USUAL)]
+    return [GPUTarget("hip" if gpu.gfx else "cuda", gpu.triton_arch, gpu.warp) for gpu in gpus]
+
+
 def _error_of(call: KernelCall) -> CompileError | None:
     """What is wrong with a kernel whatever the sizes and the GPU are; None where nothing is, or that is not sure."""
-    asked = architecture()
-    first, *others = [ARCHITECTURES[name] for name in ([asked] if asked else _USUAL)]
-    targets = [GPUTarget("hip" if gpu.gfx else "cuda", gpu.triton_arch, gpu.warp) for gpu in (first, *others)]
-    error = _error_in(call, targets[0])
+    first, *others = _targets()
+    error = _error_in(call, first)
     found = None if error is None else compiler_place(error)
     if error is None or found is None or not _is_sure(error, found[0].file):
         return None
     root, (line, words) = _root(error), found
-    tries = [(call, target) for target in targets[1:]]
+    tries = [(call, target) for target in others]
     if not isinstance(root, _OF_TEXT):
-        tries += [(larger, targets[0]) for larger in _with_larger_blocks(call)]
+        tries += [(larger, first) for larger in _with_larger_blocks(call)]
     for again, target in tries:
         other = _error_in(again, target)
         there = None if other is None else compiler_place(other)
@@ -87,7 +97,7 @@ def _error_of(call: KernelCall) -> CompileError | None:
         code=line.code,
         words=re.split(r"[.!] ", " ".join(words.split()))[0].rstrip("."),  # the sentence that matters
         way_out=_way_out(call, str(root)),
-        arch=asked or "",
+        arch=architecture() or "",
     )
 
 

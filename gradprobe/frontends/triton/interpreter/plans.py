@@ -28,7 +28,6 @@ _CASTS = "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast"
 _OF_CONSTANTS = frozenset(f"create_{name}" for name in f"splat broadcast {_CASTS}".split())
 # Types of constants that are equal only where they are the same.
 _PLAIN = frozenset({int, bool, str, type(None)})
-_ALL = slice(None)
 _Tuple = tl.core.tuple
 _Tensor = tl.tensor
 
@@ -94,15 +93,15 @@ class Plans:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             key, tensors = _key_of(args, kwargs) if self.is_used else (None, ())
-            if key is not None:
-                plan = made.get(key)
-                if plan:
-                    return plan(semantic.builder, *tensors)  # type: ignore[operator]
-                # Of one value that is given twice, a plan would take both for the first.
-                if plan is None and len({id(tensor.handle) for tensor in tensors}) == len(tensors):
-                    made[key], result = self._recorded(function, args, kwargs, tensors)
-                    return result
-            return function(*args, **{**kwargs, "_semantic": semantic})
+            plan = made.get(key) if key is not None else False
+            if plan:
+                return plan(semantic.builder, *tensors)  # type: ignore[operator]
+            kwargs["_semantic"] = semantic
+            # Of one value that is given twice, a plan would take both for the first.
+            if plan is None and len({id(tensor.handle) for tensor in tensors}) == len(tensors):
+                made[key], result = self._recorded(function, args, kwargs, tensors)  # type: ignore[index]
+                return result
+            return function(*args, **kwargs)
 
         return call
 
@@ -110,7 +109,7 @@ class Plans:
         builder, self._asked = self._semantic.builder, False
         self._semantic.builder = recorder = _Recorder(builder)
         try:
-            result = function(*args, **{**kwargs, "_semantic": self._semantic})
+            result = function(*args, **kwargs)
         finally:
             self._semantic.builder = builder
         try:
@@ -165,39 +164,51 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repea
     kept: list[Any] = []
     constants = set[int]()
 
+    def keep(thing: Any) -> None:
+        names.setdefault(id(thing), f"c{len(kept)}")
+        kept.append(thing)
+
     def word(thing: Any) -> str:
         """What was made before, or a constant."""
         if id(thing) not in names:
             if _holds_values(thing):
                 raise _NoPlan
-            kept.append(thing)
-            names[id(thing)] = f"c{len(kept) - 1}"
+            keep(thing)
         return names[id(thing)]
 
     lines = []
     for at, (name, args, made) in enumerate(_needed(steps, returned)):
-        of_constants = name.startswith("get_") or all(id(arg) in constants or not _holds_values(arg) for arg in args)
         # What is returned is made anew, since others may change it.
-        if made is not returned and _is_pure(name) and of_constants:
+        is_pure = made is not returned and _is_pure(name)
+        if is_pure and all(id(arg) in constants or not _holds_values(arg) for arg in args):
             constants.add(id(made))
-            kept.append(made)
-            names.setdefault(id(made), f"c{len(kept) - 1}")
+            keep(made)
         else:
             lines.append(f"v{at} = builder.{name}({', '.join(map(word, args))})")
             names.setdefault(id(made), f"v{at}")
-    is_operand = [tensor is result for tensor in tensors]
-    if result is not None and (type(result) is not _Tensor or id(returned) not in names):
+    operand = next((f"t{at}" for at, tensor in enumerate(tensors) if tensor is result), "")
+    if result is None or operand:
+        lines.append(f"return {operand}")
+    elif type(result) is not _Tensor or id(returned) not in names:
         raise _NoPlan
-    if result is None or any(is_operand):
-        lines.append(f"return {'None' if result is None else f't{is_operand.index(True)}'}")
     else:
         attributes = [f"made.{name} = {word(value)}" for name, value in vars(result).items()]
         lines += ["made = new(tensor)", *attributes, "return made"]
-    text = "".join(f"\n        {line}" for line in lines)
-    parameters = ", ".join(["builder", *(f"t{at}" for at in range(len(tensors)))])
-    known = ", ".join(f"c{at}" for at in range(len(kept)))
-    made = _maker(f"def make(new, tensor, {known}):\n    def repeat({parameters}):{text}\n    return repeat\n")
-    return made(object.__new__, _Tensor, *kept)  # type: ignore[no-any-return]
+    operands = "".join(f", t{at}" for at in range(len(tensors)))
+    constant = "".join(f", c{at}" for at in range(len(kept)))
+    body = "\n        ".join(lines)
+    make = _maker(
+        f"def make(new, tensor{constant}):\n    def repeat(builder{operands}):\n        {body}\n    return repeat"
+    )
+    return make(object.__new__, _Tensor, *kept)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _maker(text: str) -> Callable[..., Any]:
+    """What a text makes of constants. Few texts make all plans, since types and sizes are among the constants."""
+    names: dict[str, Any] = {}
+    exec(compile(text, __file__, "exec"), names)  # a file of this tool, which is no line of a kernel
+    return names["make"]  # type: ignore[no-any-return]
 
 
 def _is_pure(method: str) -> bool:
@@ -214,14 +225,6 @@ def _needed(steps: Sequence[Step], returned: Any) -> list[Step]:
     return found[::-1]
 
 
-@functools.cache
-def _maker(text: str) -> Callable[..., Any]:
-    """What a text makes of constants. Few texts make all plans, since types and sizes are among the constants."""
-    names: dict[str, Any] = {}
-    exec(compile(text, __file__, "exec"), names)  # a file of this tool, which is no line of a kernel
-    return names["make"]  # type: ignore[no-any-return]
-
-
 def _holds_values(thing: Any) -> bool:
     """Whether something holds values of a program, which are others in each."""
     # Triton's own tuple may raise anything for a name that it lacks.
@@ -232,35 +235,22 @@ def _holds_values(thing: Any) -> bool:
 
 def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...] | None, Sequence[Any]]:
     """The types and constants of operands, None where there is something else among them; and their tensors."""
-    # The most frequent operands at first, since a loop over both would take as long as most operations do.
+    # The most frequent operands at first, since the loop takes as long as most operations do.
     if len(args) == 2 and not kwargs and type(args[0]) is _Tensor:
-        one, other = args
-        kind = type(other)
-        if kind is _Tensor:
-            return (id(one.shape), id(other.shape)), args
-        if kind is int or kind is float:
-            return (id(one.shape), kind, repr(other) if kind is float else other), args[:1]
-        if kind is tuple and all([each is None or (type(each) is slice and each == _ALL) for each in other]):
-            return (id(one.shape), kind, *[each is None for each in other]), args[:1]
+        left, right = args
+        if type(right) is _Tensor:
+            return (id(left.shape), id(right.shape)), args
+        if type(right) is int:
+            return (id(left.shape), int, right), args[:1]
     tensors: list[Any] = []
     key: list[Any] = []
-    try:
-        _add(args, key, tensors)
-        for name, argument in kwargs.items():
-            if name != "_semantic":
-                key.append(name)
-                _add((argument,), key, tensors)
-    except _NoPlan:
-        return None, ()
-    return tuple(key), tensors
+    kwargs.pop("_semantic", None)
+    can_be = _add((*args, *kwargs, *kwargs.values()), key, tensors)
+    return tuple(key) if can_be else None, tensors
 
 
-def _add(arguments: Sequence[Any], key: list[Any], tensors: list[Any]) -> None:
-    """Adds types and constants to a key, and tensors to a list.
-
-    Raises:
-        _NoPlan: there is something else among them.
-    """
+def _add(arguments: Sequence[Any], key: list[Any], tensors: list[Any]) -> bool:
+    """Adds types and constants to a key, and tensors to a list; False where there is something else among them."""
     for argument in arguments:
         kind = type(argument)
         if kind is _Tensor:
@@ -272,14 +262,16 @@ def _add(arguments: Sequence[Any], key: list[Any], tensors: list[Any]) -> None:
             key += kind, repr(argument)  # tells zeros apart
         elif kind is tl.dtype:
             key += kind, argument.name
-        elif kind is slice and argument == _ALL:
-            key.append(slice)
+        elif kind is slice:
+            key += kind, repr(argument)
         elif kind in (tl.constexpr, tuple, list, _Tuple):
             parts = (argument.value,) if kind is tl.constexpr else tuple(argument)
             key += kind, len(parts)
-            _add(parts, key, tensors)
+            if not _add(parts, key, tensors):
+                return False
         else:
-            raise _NoPlan
+            return False
+    return True
 
 
 PLANS = Plans(shipped.interpreter_semantic)
