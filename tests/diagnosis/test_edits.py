@@ -66,6 +66,17 @@ def test_the_stride_that_the_cause_wants_is_tried_first_and_ends_the_search(tmp_
     assert passing_edit(report).tried == 1
 
 
+def strides(tensor):
+    return ", ".join(f"{tensor}.stride({axis})" for axis in range(4))
+
+
+def test_the_edit_that_a_cause_prints_is_made_in_all_its_places_at_once_and_tried_first(tmp_path):
+    """One edit is allowed. The cause prints four: each stride of o that is passed for one of dO."""
+    right = RIGHT.replace("*do.stride()", strides("do"))
+    report = report_on(tmp_path, right.replace(strides("do"), strides("o")), Allowance(1))
+    assert patched(right.replace(strides("do"), strides("o")), passing_edit(report).diff) == right
+
+
 def test_a_search_that_the_last_resort_stops_says_so(tmp_path):
     report = report_on(tmp_path, EXAMPLE, Allowance(40, 0.0))
     assert all(one.edit is None for one in report.diagnoses)

@@ -154,6 +154,8 @@ class Search:
         found, left = self._found, _AFTER_PART
         self._faults = faults
         self._build_on(Candidate(faults[0].file, (), 0.0), self.wrong[0])
+        printed = [Candidate(each.file, each.printed, 0.0, is_wanted=True) for each in faults if each.printed]
+        self._grounds[0].due += printed
         with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
             for ground, candidate, came in self._screened(forks):
                 before = len(found.passed)

@@ -9,10 +9,12 @@ from functools import cache
 from pathlib import Path
 
 from ...model.intermediates import is_named_after
-from ...model.report import Diagnosis
+from ...model.report import Diagnosis, Where
 from ...probing.experiment import Experiment
 from ...source.kernel_file import KernelFile
 from ...source.rewrites.candidates import Fault
+from ...source.rewrites.spots import Edits
+from ...source.text import Edit
 from ..explainers.suspect import LOOP
 
 # The kinds of faults that say of a tensor that it is read or stored otherwise, and how the field abbreviates axes.
@@ -36,6 +38,8 @@ class FileFaults:
     """Words of the right text."""
     diagnosis: int | None = None
     """The place of the diagnosis among them; None for lines that no diagnosis names."""
+    printed: Edits = ()
+    """The edit that it prints, in all places that it names; none where it prints no text for any."""
 
 
 # Each file is read once for all diagnoses, which name its lines together.
@@ -61,7 +65,18 @@ def _of_diagnosis(diagnosis: Diagnosis, at: int, read: Read) -> Iterator[FileFau
         file = read(name)
         if file is not None:
             wanted = () if is_turned else _wanted(diagnosis.fault)
-            yield FileFaults(file, tuple(faults), wanted, at)
+            yield FileFaults(file, tuple(faults), wanted, at, _printed(file, diagnosis.where))
+
+
+def _printed(file: KernelFile, places: Sequence[Where]) -> Edits:
+    found = dict[int, Edit]()
+    for place in places:
+        if place.instead and place.column is not None and place.file == file.file:
+            line = file.lines[place.line - 1]
+            before = line[: len(line) - len(line.lstrip()) + place.column]
+            start = file.offset(place.line, len(before.encode()))
+            found[start] = Edit(start, start + place.length, place.instead)
+    return tuple(found.values())
 
 
 def _wanted(fault: str) -> tuple[str, ...]:
