@@ -7,29 +7,27 @@ Triton kernel do that disagree, and the same vote says which is at fault. Names,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from ..frontends.cuda import BLOCK, THREAD, WARP, Recorded, Recording, recorded
+from ..frontends.cuda import BLOCK, WARP, Recorded, Recording, recorded
 from ..frontends.triton.interpreter.dataflow import AccessLine, Conflict, Flow, Site
 from ..frontends.triton.interpreter.dataflow.lanes import NOWHERE, OUTSIDE, IndexTable
 from ..inputs.memory import Array, elements_of
 from ..model.assignment import OUTPUTS, Assigned
 from ..model.case import Case
-from ..model.intermediates import DERIVED, PRODUCTS, title
-from ..model.number import in_words, spans
+from ..model.intermediates import DERIVED, title
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
 from ..runtime.run import run_target
+from ..runtime.trace import Trace
 from ..source.text import SourceLine
 from .explainers.misread import misread_in
-from .explainers.suspect import Suspect, share
+from .explainers.suspect import Suspect
 from .follow import copied, in_shape, results_among
 from .roles import Roles
 
@@ -40,8 +38,6 @@ _LEVELS = ("b", "h", "g", "bh", "bg", "bhm", "bgn")
 _INPUTS = ("q", "k", "v", "do", "o")
 # What kernels make and read again is called as it is where it is an input.
 _CALLED = {name: own for own, name in DERIVED.items()}
-# The axes of what is stored and of what is summed over.
-_ROW_AND_KEY = {name: ("bgn", "bhm") if of.is_transposed else ("bhm", "bgn") for name, of in PRODUCTS.items()}
 
 
 @dataclass(frozen=True)
@@ -77,64 +73,56 @@ class AccessedElements:
     A unit is what no other gives values to: a block, a warp or a thread of a kernel that shares nothing further.
     """
 
-    def __init__(self, launch: Recorded, known: Sequence[KnownTensor], case: Case, *, by_thread: bool = False) -> None:
-        """
-        Args:
-            by_thread: whether a unit is a thread, which reads what shared memory holds copies of where it reads those.
-        """
+    def __init__(self, launch: Recorded, known: Sequence[KnownTensor], case: Case) -> None:
         self.launch, self.kernel, self._case = launch, launch.entry.name, case
-        self._together = THREAD if by_thread else launch.together
-        self._records = launch.records
-        if by_thread and launch.copies is not None:
-            self._records = np.concatenate([launch.copies, launch.records[launch.records["is_copied"] == 0]])
         self.places: list[TensorLine] = []
-        parts = [part for home in {one.home for one in known} for part in self._of_home(home, known)]
-        columns = list(np.concatenate(parts, 1) if parts else np.empty((2 + len(_LETTERS), 0), np.int64))
-        self.unit, self.place = columns[:2]
-        self.at: dict[str, Array] = dict(zip(_LETTERS, columns[2:], strict=True))
+        parts = [np.empty((2 + len(_LETTERS), 0), np.int64)]
+        for home in {one.home for one in known}:
+            parts += self._of_home([one for one in known if one.home == home])
+        self.unit, self.place, *indices = np.concatenate(parts, 1)
+        self.at: dict[str, Array] = dict(zip(_LETTERS, indices, strict=True))
 
-    def _of_home(self, home: int, known: Sequence[KnownTensor]) -> Iterator[Array]:
-        """For each tensor of a storage: units, places, and the index of each letter."""
-        here = [one for one in known if one.home == home]
-        size = here[0].tensor.untyped_storage().nbytes()
-        regions = [number for number, base in enumerate(self.launch.bases) if home <= base < home + size]
-        records = self._records[np.isin(self._records["region"], regions)]
-        width = here[0].tensor.element_size()
+    def _of_home(self, known: Sequence[KnownTensor]) -> Iterator[Array]:
+        """For each tensor of one storage: units, places, and the index of each letter."""
+        home, width = known[0].home, known[0].tensor.element_size()
+        end = home + known[0].tensor.untyped_storage().nbytes()
+        regions = [number for number, base in enumerate(self.launch.bases) if home <= base < end]
+        records = self.launch.records[np.isin(self.launch.records["region"], regions)]
+        # An access of several elements is one of each.
         many = np.maximum(records["bytes"] // width, 1)
         step = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
-        records, address = np.repeat(records, many), np.repeat(records["address"], many).astype(np.int64) + step * width
+        records = np.repeat(records, many)
+        address = records["address"].astype(np.int64) + step * width
         left = np.ones(len(records), bool)
-        for one in here:
+        for one in known:
             found = _indices(one, self._case, address)
             # What is no element belongs to the one tensor that lies there; of several it could be any.
-            own = left & ((found[0] != OUTSIDE) | (len(here) == 1))
+            own = left & ((found[0] != OUTSIDE) | (len(known) == 1))
             left &= ~own
             if own.any():
                 yield self._columns(one, records[own], [each[own] for each in found])
 
     def _columns(self, one: KnownTensor, records: Array, found: Sequence[Array]) -> Array:
-        is_load = records["access"] == 0
-        chains = np.vstack([records["pc"].T, is_load]).astype(np.int64)
+        chains = np.vstack([records["pc"].T, records["access"] == 0]).astype(np.int64)
         _, first, chain = np.unique(_hashes(chains), return_index=True, return_inverse=True)
-        numbers = [self._number(one, tuple(map(int, each[:-1])), is_load=bool(each[-1])) for each in chains[:, first].T]
+        numbers = []
+        for *addresses, is_load in chains[:, first].T.tolist():
+            place = TensorLine(one.name, bool(is_load), one.is_input, self._lines(addresses))
+            if place not in self.places:
+                self.places.append(place)
+            numbers.append(self.places.index(place))
         thread = records["thread"].astype(np.int64)
-        within = {BLOCK: thread * 0, WARP: thread // _LANES}.get(self._together, thread)
+        within = {BLOCK: thread * 0, WARP: thread // _LANES}.get(self.launch.together, thread)
         unit = records["block"].astype(np.int64) * _MOST_THREADS + within
         return _distinct(np.stack([unit, np.array(numbers)[chain.reshape(-1)], *found]))
 
-    def _number(self, one: KnownTensor, chain: tuple[int, ...], *, is_load: bool) -> int:
-        place = TensorLine(one.name, is_load, one.is_input, self._lines(chain))
-        if place not in self.places:
-            self.places.append(place)
-        return self.places.index(place)
-
-    def _lines(self, chain: tuple[int, ...]) -> tuple[SourceLine, ...]:
+    def _lines(self, chain: Sequence[int]) -> tuple[SourceLine, ...]:
         inwards = [line for address in chain if address for line in self._of_address[address]]
         return tuple(line for line in reversed(inwards) if line.file.endswith(self._files))
 
     @cached_property
     def _of_address(self) -> Mapping[int, tuple[SourceLine, ...]]:
-        return self.launch.lines(sorted({int(each) for each in np.unique(self._records["pc"])} - {0}))
+        return self.launch.lines(sorted({int(each) for each in np.unique(self.launch.records["pc"])} - {0}))
 
     @cached_property
     def _files(self) -> tuple[str, ...]:
@@ -150,16 +138,13 @@ class AccessedElements:
     def size(self, letters: str) -> tuple[int, ...]:
         return tuple(self._case.size(letter) for letter in letters)
 
-    def sets(
-        self, level: str, keeps: Callable[[TensorLine], bool] = lambda place: True
-    ) -> dict[int, dict[int, set[int]]]:
+    def sets(self, level: str) -> dict[int, dict[int, set[int]]]:
         """By unit and place: what is touched there, as numbers of the indices of some letters; OUTSIDE for no element.
 
         Args:
             level: the letters. Places of tensors that lack one are left out.
         """
-        kept = np.array([keeps(place) for place in self.places], bool)[self.place]
-        kept &= np.logical_and.reduce([self.at[letter] != NOWHERE for letter in level])
+        kept = np.logical_and.reduce([self.at[letter] != NOWHERE for letter in level])
         indices = [self.at[letter][kept] for letter in level]
         keys = np.where(indices[0] == OUTSIDE, OUTSIDE, np.ravel_multi_index(np.maximum(indices, 0), self.size(level)))
         found: dict[int, dict[int, set[int]]] = {}
@@ -170,12 +155,6 @@ class AccessedElements:
     def index(self, level: str, key: int) -> tuple[int, ...]:
         """The indices that a number of `sets` stands for."""
         return tuple(map(int, np.unravel_index(max(key, 0), self.size(level))))
-
-    def mask(self, level: str, keys: set[int]) -> Array:
-        """Some numbers of `sets` as an array of those sizes, [B, H, ...]: of key heads, one for each head."""
-        found = np.zeros(self.size(level), bool)
-        found.reshape(-1)[sorted(keys - {OUTSIDE})] = True
-        return np.repeat(found, self._case.heads // self._case.kv_heads, 1) if "g" in level else found
 
 
 def _indices(one: KnownTensor, case: Case, address: Array) -> list[Array]:
@@ -197,190 +176,153 @@ def _hashes(rows: Array) -> Array:
     return (rows.astype(np.uint64) * factors[:, None]).sum(0, dtype=np.uint64)
 
 
-@dataclass(frozen=True)
-class RecordedRun:
-    """One run of a target whose CUDA kernels were recorded."""
-
-    launches: tuple[AccessedElements, ...]
-    """Those in which something known meets, in order."""
-    by_thread: tuple[AccessedElements, ...]
-    """Of those whose threads give each other nothing but copies of tensors, what each thread reads."""
-    valid: Array
-    """[B, H, M, N] bool."""
-    has_zeros: bool
-    """Whether P holds zeros where keys are seen: those of dropout and of lazy."""
+# --- one run
 
 
-def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | None:
-    """Runs the target once more in a layout and records its accesses; None where it refused the layout."""
+def visited_run(experiment: Experiment, assigned: Assigned) -> list[AccessedElements]:
+    """Runs the target once more in a layout and records its accesses.
+
+    Returns:
+        The launches in which something known meets, in order; none where the target refused the layout.
+    """
     case, inputs = experiment.case, inputs_of(experiment, assigned)
     roles = Roles(case, attention_of(case, inputs.values), inputs.values)
     shapes = {value.shape for _, value in roles.whole()}
-    learnt: list[KnownTensor] = []
+    copies: list[KnownTensor] = []
 
     def learn(tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items():
             for view in (view for shape in shapes for view in in_shape(tensor, shape)):
                 if letters := copied(view, inputs.tensors, roles):
-                    learnt.append(KnownTensor(name, letters, view, is_input=letters != "bhm"))
+                    copies.append(KnownTensor(name, letters, view, is_input=letters != "bhm"))
 
     recording = Recording(learn)
     outcome = run_target(experiment.target, case, inputs, recorded(recording))
     if outcome.trace is None:
-        return None
-    # What is passed to be written into, dq, is called what it becomes, dQ.
-    called = {name: title(name) if name in OUTPUTS else name for name in inputs.tensors}
-    given = [KnownTensor(called[x], case.input_axes(x), tensor, x in _INPUTS) for x, tensor in inputs.tensors.items()]
-    known = [one for one in given if one.letters and len(one.letters) == one.tensor.dim()]
-    held = [tensor for launch in recording.launches for _, tensor in launch.tensors]
-    results = results_among(held, outcome.trace)
-    found = [KnownTensor(_CALLED.get(x, x), case.axes(x), view, is_input=False) for x, view in results]
-    for one in (*found, *learnt):  # the first of each storage
-        known += [one] if one.home not in {other.home for other in known} else []
-    launches = [AccessedElements(launch, known, case) for launch in recording.launches]
-    apart = (launch for launch in recording.launches if launch.copies is not None and launch.together == BLOCK)
-    by_thread = tuple(AccessedElements(launch, known, case, by_thread=True) for launch in apart)
-    has_zeros = bool(case.dropout) or case.family == "lazy"
-    return RecordedRun(_of_attention(launches), by_thread, roles.valid, has_zeros)
+        return []
+    known = _inputs(case, inputs.tensors)
+    for one in (*_results(case, recording, outcome.trace), *copies):
+        if one.home not in {other.home for other in known}:
+            known.append(one)
+    return _of_attention([AccessedElements(launch, known, case) for launch in recording.launches])
 
 
-def _of_attention(launches: Sequence[AccessedElements]) -> tuple[AccessedElements, ...]:
+def _inputs(case: Case, tensors: Mapping[str, Tensor]) -> list[KnownTensor]:
+    found = []
+    for name, tensor in tensors.items():
+        letters = case.input_axes(name)
+        if letters and len(letters) == tensor.dim():
+            # What is passed to be written into, dq, is called what it becomes, dQ.
+            found.append(KnownTensor(title(name) if name in OUTPUTS else name, letters, tensor, name in _INPUTS))
+    return found
+
+
+def _results(case: Case, recording: Recording, trace: Trace) -> Iterator[KnownTensor]:
+    tensors = [tensor for launch in recording.launches for _, tensor in launch.tensors]
+    for name, view in results_among(tensors, trace):
+        yield KnownTensor(_CALLED.get(name, name), case.axes(name), view, is_input=False)
+
+
+def _of_attention(launches: Sequence[AccessedElements]) -> list[AccessedElements]:
     """The launches that read two tensors and more than inputs, without stores that a later kernel writes over."""
     found = []
     for number, elements in enumerate(launches):
-        others = (other for other in launches[number + 1 :] if other.kernel != elements.kernel)
-        later = {place.name for other in others for place in other.places if not place.is_load}
+        later = set[str]()
+        for other in launches[number + 1 :]:
+            if other.kernel != elements.kernel:
+                later.update(place.name for place in other.places if not place.is_load)
         elements.drop([place for place in elements.places if not place.is_load and place.name in later])
         touched = [elements.places[place] for place in np.unique(elements.place)]
         loads = {place.name for place in touched if place.is_load}
         if len(loads) > 1 and not all(place.is_input for place in touched):
             found.append(elements)
-    return tuple(found)
+    return found
 
 
-def misread(run: RecordedRun, wrong: Sequence[str]) -> list[Suspect]:
-    """The lines that touch other elements than they should; where there are none, what is left out.
+# --- what disagrees
 
-    Args:
-        wrong: the results that are wrong.
-    """
+
+def misread(launches: Sequence[AccessedElements]) -> list[Suspect]:
+    """The lines that touch other elements than they should."""
     flow = Flow(lambda view: "", {}, lambda data, lanes: None)
-    for elements in run.launches:
-        _compare(flow, elements)
-    return [*misread_in(flow)] or [*_left_out(run, wrong)]
+    for elements in launches:
+        _Meetings(flow, elements).compare()
+    return [*misread_in(flow)]
 
 
-def _compare(flow: Flow, elements: AccessedElements) -> None:
-    """Notes which places of a launch disagree: each touches in one unit what the other does not.
+class _Meetings:
+    """The places of one launch, which disagree where each touches in one unit what the other does not.
 
     What a place touches and none of another tensor's does is compared with what it lacks of that: a part is right.
     """
-    places, offset = elements.places, len(flow.sources)
-    flow.sources += [AccessLine(place.name, _site(elements, place)) for place in places]
-    dims = [*_dims(elements)]
-    # Units that read a whole row of a tensor, which no copy or conversion by element does.
-    whole = {unit for unit, place, lacks in dims if not lacks and places[place].is_load}
-    # Loads that miss some dims, as one does that takes the last stride for 1.
-    short = {(unit, place) for unit, place, lacks in dims if lacks and places[place].is_load}
-    apart = set[tuple[int, int, str]]()
-    for level in _LEVELS:
-        for unit, here in elements.sets(level).items():
-            by_tensor: dict[str, set[int]] = {}
-            for place, keys in here.items() if unit in whole else ():
-                by_tensor.setdefault(places[place].name, set()).update(keys)
-                _reach(flow, elements, place + offset, level, keys)
-            for place, name in product(here, by_tensor):
-                keys, others = here[place], by_tensor[name]
-                if name == places[place].name or (unit, place, name) in apart:
-                    continue
-                alone, due = keys - others, others - keys - {OUTSIDE}
-                if OUTSIDE in alone and (unit, place) in short:
-                    alone, due = {OUTSIDE}, others - {OUTSIDE}
-                if not alone or not due:
-                    flow.agreed[place + offset, level] += 1
-                    continue
-                apart.add((unit, place, name))
-                letter, example = _example(elements, level, alone, due)
-                met = frozenset(other + offset for other in here if places[other].name == name and here[other] & due)
-                flow.irregular |= {place + offset} if example[0] == OUTSIDE else set()
-                site = flow.sources[place + offset].site
-                flow.conflicts.append(Conflict(site, letter, frozenset([place + offset]), met, example))
 
+    def __init__(self, flow: Flow, elements: AccessedElements) -> None:
+        self._flow, self._elements, self._offset = flow, elements, len(flow.sources)
+        for place in elements.places:
+            site = Site(elements.kernel, place.lines, "load" if place.is_load else "store", 0)
+            flow.sources.append(AccessLine(place.name, site))
+        self._whole: set[int] = set()
+        """Units that read a whole row of a tensor, which no copy or conversion by element does."""
+        self._short: set[tuple[int, int]] = set()
+        """Units and loads that miss some dims, as one does that takes the last stride for 1."""
+        self._apart: set[tuple[int, int, str]] = set()
+        """Units and places with the tensors that these disagree with."""
+        for letter in "de":
+            (size,) = elements.size(letter)
+            for unit, here in elements.sets(letter).items():
+                for number, keys in here.items():
+                    if elements.places[number].is_load and len(keys - {OUTSIDE}) < size:
+                        self._short.add((unit, number))
+                    elif elements.places[number].is_load:
+                        self._whole.add(unit)
 
-def _dims(elements: AccessedElements) -> Iterator[tuple[int, int, bool]]:
-    """Units and places of tensors with dims, and whether one of these is not touched there."""
-    for letter in "de":
-        (size,) = elements.size(letter)
-        for unit, places in elements.sets(letter).items():
-            yield from ((unit, place, len(keys - {OUTSIDE}) < size) for place, keys in places.items())
+    def compare(self) -> None:
+        """Notes what disagrees, from the coarse to the fine."""
+        for level in _LEVELS:
+            for unit, here in self._elements.sets(level).items():
+                if unit in self._whole:
+                    self._compare_unit(level, unit, here)
 
+    def _compare_unit(self, level: str, unit: int, here: Mapping[int, set[int]]) -> None:
+        by_tensor: dict[str, set[int]] = {}
+        for place, keys in here.items():
+            by_tensor.setdefault(self._elements.places[place].name, set()).update(keys)
+            if len(level) == 1:
+                size = self._elements.size(level)
+                reached = self._flow.reached.setdefault((place + self._offset, level), np.zeros(size, bool))
+                reached[sorted(keys - {OUTSIDE})] = True
+        for place in here:
+            for name, others in by_tensor.items():
+                is_other = name != self._elements.places[place].name
+                if is_other and (unit, place, name) not in self._apart:
+                    self._compare_place(level, unit, place, here, name, others)
 
-def _reach(flow: Flow, elements: AccessedElements, number: int, letter: str, keys: set[int]) -> None:
-    if len(letter) == 1:
-        reached = flow.reached.setdefault((number, letter), np.zeros(elements.size(letter), bool))
-        reached[sorted(keys - {OUTSIDE})] = True
+    def _compare_place(
+        self, level: str, unit: int, place: int, here: Mapping[int, set[int]], name: str, others: set[int]
+    ) -> None:
+        flow, number = self._flow, place + self._offset
+        alone, due = here[place] - others, others - here[place] - {OUTSIDE}
+        if OUTSIDE in alone and (unit, place) in self._short:
+            alone, due = {OUTSIDE}, others - {OUTSIDE}
+        if not alone or not due:
+            flow.agreed[number, level] += 1
+            return
+        self._apart.add((unit, place, name))
+        met = set[int]()
+        for other, keys in here.items():
+            if self._elements.places[other].name == name and keys & due:
+                met.add(other + self._offset)
+        letter, example = self._example(level, alone, due)
+        if example[0] == OUTSIDE:
+            flow.irregular.add(number)
+        site = flow.sources[number].site
+        flow.conflicts.append(Conflict(site, letter, frozenset([number]), frozenset(met), example))
 
-
-def _example(elements: AccessedElements, level: str, alone: set[int], due: set[int]) -> tuple[str, tuple[int, int]]:
-    """The first letter in which two places differ, and its index in each."""
-    there, inside = elements.index(level, min(due)), alone - {OUTSIDE}
-    if not inside:
-        return level[-1], (OUTSIDE, there[-1])
-    here = elements.index(level, min(inside))
-    at = next(at for at in range(len(level)) if here[at] != there[at])
-    return level[at], (here[at], there[at])
-
-
-def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
-    """The results whose units never read the rows or keys that a sum of some pairs needs.
-
-    A unit reads them for all that it stores, so a pair may be left out though they are read: this tells no such one.
-    """
-    for name in wrong:
-        if name not in PRODUCTS or (run.has_zeros and name in ("dV", "O")):
-            continue
-        made: dict[Site, tuple[Array, Array]] = {}
-        for elements in (*run.launches, *run.by_thread):
-            visited, whole = _pairs_of(elements, name, run.valid)
-            needed = run.valid & whole
-            if (needed & ~visited).any():
-                place = next(x for x in elements.places if x.name == PRODUCTS[name].other and x.is_load)
-                # With those of a launch of the same kernel on other heads.
-                before = made.get(_site(elements, place), (np.zeros_like(visited), np.zeros_like(visited)))
-                made[_site(elements, place)] = visited | before[0], needed | before[1]
-        yield from (_lacking(name, site, *pairs) for site, pairs in made.items())
-
-
-def _pairs_of(elements: AccessedElements, name: str, valid: Array) -> tuple[Array, Array]:
-    """[B, H, M, N] bool: the pairs that what is stored is made of, and all those of its rows, or keys."""
-    visited, whole = np.zeros_like(valid), np.zeros_like(valid)
-    stored, summed = _ROW_AND_KEY[name]
-    stores = elements.sets(stored, lambda place: place.name == _CALLED.get(name, name) and not place.is_load)
-    loads = elements.sets(summed, lambda place: place.name == PRODUCTS[name].other and place.is_load)
-    for unit, by_place in stores.items() if loads and elements.launch.one_of == 1 else ():
-        made, read = (_union(each) for each in (by_place, loads.get(unit, {})))
-        sides = {stored: elements.mask(stored, made), summed: elements.mask(summed, read)}
-        visited |= sides["bhm"][..., None] & sides["bgn"][:, :, None]
-        whole |= sides["bhm"][..., None] if stored == "bhm" else sides["bgn"][:, :, None]
-    return visited, whole
-
-
-def _lacking(name: str, site: Site, visited: Array, needed: Array) -> Suspect:
-    missing = needed & ~visited
-    b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
-    is_of_rows = _ROW_AND_KEY[name][0] == "bhm"
-    read = np.flatnonzero(visited[b, h, m] if is_of_rows else visited[b, h, :, n]).tolist()
-    lane, others = (f"row {m}", "key") if is_of_rows else (f"key {n}", "row")
-    summed = title(PRODUCTS[name].other)
-    those = f"{summed} at {others}s {in_words(spans(read), 4)}" if read else f"nothing of {summed}"
-    reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} "
-    reason += f"(batch {b}, head {h}); what is stored for {lane} reads {those}"
-    return Suspect("pairs", name, site, site.lines[:1], reason, share(int(missing.sum()), int(needed.sum()), "pair"))
-
-
-def _site(elements: AccessedElements, place: TensorLine) -> Site:
-    return Site(elements.kernel, place.lines, "load" if place.is_load else "store", 0)
-
-
-def _union(by_place: Mapping[Any, set[int]]) -> set[int]:
-    return set[int]().union(*by_place.values())
+    def _example(self, level: str, alone: set[int], due: set[int]) -> tuple[str, tuple[int, int]]:
+        """The first letter in which two places differ, and its index in each."""
+        there, inside = self._elements.index(level, min(due)), alone - {OUTSIDE}
+        if not inside:
+            return level[-1], (OUTSIDE, there[-1])
+        here = self._elements.index(level, min(inside))
+        at = next(at for at in range(len(level)) if here[at] != there[at])
+        return level[at], (here[at], there[at])

@@ -13,7 +13,6 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from ..faults.fault_rows import OVERWRITTEN
 from ..model.failures import Failure, fault_words
 from ..model.intermediates import SUBEXPRESSIONS
 from ..model.layout_run import INHERITED, MISMATCH
@@ -24,7 +23,7 @@ from ..probing.experiment import Experiment
 from .explainers.diagnoses import diagnoses_of
 from .explainers.misread import masked_elsewhere, misread, transposed
 from .explainers.sums import never_stored, nothing_summed, pairs
-from .explainers.suspect import NEVER, Suspect
+from .explainers.suspect import LOST, Suspect
 from .explainers.values import not_numbers, other_factors, wrong_values
 from .follow import FollowedRun, followed_run
 
@@ -48,11 +47,7 @@ def seen_in_dataflow(
             from . import addresses
 
             visited = addresses.visited_run(experiment, run.assigned)
-            found = (
-                gathered("dataflow/cuda", addresses.misread, visited, _wrong(run.measured))
-                if visited is not None
-                else []
-            )
+            found = gathered("dataflow/cuda", addresses.misread, visited)
             return DataflowEvidence(tuple(diagnoses_of(found, experiment.case.family)))
         if (followed := followed_run(experiment, run.assigned)) is not None:
             watched = DataflowEvidence(failures=tuple(followed.flow.failures))
@@ -137,9 +132,9 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
         seen = of_pairs  # what is left out says where; the values that it makes wrong do not
     else:
         seen = [one for one in seen if one.is_named or one not in of_pairs] or seen
-    of_pairs = [one for one in of_pairs if one.is_named and any(NEVER in said for said in one.evidence)]
-    if of_pairs and named and OVERWRITTEN in named[0].summary:
-        return [*of_pairs, *named[1:]]  # it looks the same, and nothing was lost
+    never = [one for one in of_pairs if one.is_named and one.fault_class != LOST]
+    if never and named and named[0].fault_class == LOST:
+        return [*never, *named[1:]]  # it looks the same, and nothing was lost
     if not named or not seen:
         return [*named, *seen]
     first, *others = named

@@ -21,7 +21,7 @@ from .tolerances import rounded, tolerances
 _UNKNOWN = Role("")
 # Of the tensors that kernels read.
 _AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "LSE": "bhm", "delta": "bhm"}
-_TOO_SMALL = Role("", note="too small to tell")
+_TOO_SMALL = Role("", "too small to tell")
 # What is taken the exponential of: masked where it is far below what is seen. exp(-100) vanishes beside 1.
 _LOGITS, VANISHING = ("Q K^T", "S", "S - LSE"), 100.0
 
@@ -211,7 +211,7 @@ class Roles:
                 continue
             is_open = self._is_open(form, unmasked, masked)
             if form.zero_where_masked and is_open:
-                partly = partly or Role(role.name, role.factor, "not 0 where it is masked", is_open)
+                partly = partly or replace(role, is_masked=False, is_open=True)
                 continue
             self._last = form.name
             beyond = data[(lanes.at["n"] < 0) & (lanes.at["m"] >= 0)]  # behind the last key, in rows that there are

@@ -16,7 +16,7 @@ from ...model.intermediates import entered_by, parents_of, title
 from ...model.mechanisms import gathered
 from ...model.report import CONSISTENT, AxisReach, Diagnosis, Where
 from ..lines import among
-from .suspect import LOOP, Chain, Suspect
+from .suspect import LOOP, LOST, Chain, Suspect
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _diagnosis(group: Sequence[Suspect], family: str) -> Diagnosis:
     slug = re.sub(r"[^\w]+", "-", first.name).strip("-")
     return Diagnosis(
         f"{first.kind}/{slug or 'result'}",
-        _KINDS[first.kind].fault_class,
+        LOST if first.is_lost else _KINDS[first.kind].fault_class,
         _summary(first, list(dict.fromkeys(one.name for one in group))),
         1.0 if first.is_sure else CONSISTENT,
         tuple(dict.fromkeys(_reasons(group, where))),

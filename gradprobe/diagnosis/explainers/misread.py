@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ...frontends.triton.interpreter.dataflow import Conflict, Flow, Node, Site, behind, places
 from ...inputs.memory import Array
 from ...model.intermediates import AXIS_WORDS
-from ...model.number import plural
 from ..follow import FollowedRun
 from ..roles import VANISHING
 from .suspect import Chain, Suspect, blamed, share
+
+_Conflicts = Mapping[int, list[Conflict]]
+"""By the number of an access."""
 
 
 def misread(run: FollowedRun) -> Iterator[Suspect]:
@@ -26,28 +28,45 @@ def misread_in(flow: Flow) -> Iterator[Suspect]:
     culprits = culprits_of(flow)
     right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
     for number, conflicts in culprits.items():
-        if earlier := [*_confined_before(flow, number, conflicts)]:
+        earlier = _confined_before(flow, number, conflicts)
+        if earlier:
             yield from earlier
             continue
         source, conflict = flow.sources[number], min(conflicts, key=lambda one: "bhmndegw".find(one.letter[0]))
         alike = [one for one in conflicts if one.letter == conflict.letter]
-        extent = share(len(alike), len(alike) + flow.agreed[number, conflict.letter], "time")
-        sides = sorted({_sides(number, one) for one in alike})
+        reached = sorted({_sides(number, one) for one in alike})
         yield Suspect(
             "load" if source.site.operation == "load" else "store", source.tensor, source.site,
-            blamed(source.site, right), _of_conflict(flow, number, conflict), extent,
+            blamed(source.site, right), _of_conflict(flow, number, conflict),
+            share(len(alike), len(alike) + flow.agreed[number, conflict.letter], "time"),
             beside=tuple(addressing(flow, number, culprits)), letter=conflict.letter,
-            reached=tuple((there, here) for there, here in sides if there != here),
+            reached=tuple((there, here) for there, here in reached if there != here),
         )  # fmt: skip
+
+
+def _sides(culprit: int, conflict: Conflict) -> tuple[int, int]:
+    """The index that an access meets, and its own."""
+    here, there = conflict.example if culprit in conflict.left else conflict.example[::-1]
+    return there, here
+
+
+def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
+    there, here = _sides(culprit, conflict)
+    others = conflict.right if culprit in conflict.left else conflict.left
+    names = " and ".join(sorted({flow.sources[number].tensor for number in others}))
+    word, source = AXIS_WORDS[conflict.letter[0]], flow.sources[culprit]
+    does = f"{source.tensor} is {'read' if source.site.operation == 'load' else 'written'}"
+    if here == there:
+        return f"{does} in no block of rows and columns, and a dot sums it with {names}"
+    where = "outside its elements" if here < 0 else f"at {word} {here}"
+    return f"{does} {where} where it meets {word} {there} of {names}"
+
+
+# --- the lines of an address
 
 
 def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
     return frozenset[int]().union(*sets)
-
-
-def _behind(flow: Flow, numbers: Iterable[int]) -> frozenset[int]:
-    """The lines that made the addresses of some accesses."""
-    return _union(flow.slices.get(number, frozenset()) for number in numbers)
 
 
 def addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> Iterator[Chain]:
@@ -55,14 +74,28 @@ def addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> Iterator[
 
     Where others of its kernel are misread and share such lines, these first.
     """
-    short = [x for x in "bhg" if (culprit, x) in flow.reached and not _is_all(flow, culprit, x)]
-    # What never reaches the same heads or batches, and met nothing that does, may well be wrong too.
-    right = [x for x in flow.slices if x not in culprits and all(_is_all(flow, x, letter) for letter in short)]
-    own, kernel = _behind(flow, [culprit]) - _behind(flow, right), flow.sources[culprit].site.kernel
-    beside = [x for x in culprits if x != culprit and flow.sources[x].site.kernel == kernel]
-    shared = own.intersection(*(_behind(flow, [number]) for number in beside))
-    ordered = [*sorted(shared, reverse=True), *sorted(own - shared, reverse=True)]
-    yield from (flow.lines[number] for number in ordered)
+    own, shared, kernel = flow.slices[culprit], flow.slices[culprit], flow.sources[culprit].site.kernel
+    for number, behind_it in flow.slices.items():
+        # What never reaches the same heads or batches, and met nothing that does, may well be wrong too.
+        may_be_wrong = any(_is_short(flow, culprit, x) and not _is_all(flow, number, x) for x in "bhg")
+        if number not in culprits and not may_be_wrong:
+            own -= behind_it
+        elif number in culprits and flow.sources[number].site.kernel == kernel:
+            shared &= behind_it
+    for number in (*sorted(own & shared, reverse=True), *sorted(own - shared, reverse=True)):
+        yield flow.lines[number]
+
+
+def _is_all(flow: Flow, number: int, letter: str) -> bool:
+    reached = flow.reached.get((number, letter))
+    return reached is not None and bool(reached.all())
+
+
+def _is_short(flow: Flow, number: int, letter: str) -> bool:
+    return (number, letter) in flow.reached and not _is_all(flow, number, letter)
+
+
+# --- the vote
 
 
 def culprits_of(flow: Flow) -> dict[int, list[Conflict]]:
@@ -79,12 +112,12 @@ def culprits_of(flow: Flow) -> dict[int, list[Conflict]]:
 
 def _of_the_first_kernel(flow: Flow) -> list[Conflict]:
     """The conflicts, without those of later kernels about what an earlier one stored that has conflicts itself."""
-    first = flow.conflicts[0].site.kernel if flow.conflicts else ""
-    return [
-        one
-        for one in flow.conflicts
-        if one.site.kernel == first or not (one.left <= flow.derived or one.right <= flow.derived)
-    ]
+    found = []
+    for one in flow.conflicts:
+        is_of_earlier = one.left <= flow.derived or one.right <= flow.derived
+        if one.site.kernel == flow.conflicts[0].site.kernel or not is_of_earlier:
+            found.append(one)
+    return found
 
 
 def _confined(flow: Flow, conflicts: Sequence[Conflict]) -> dict[int, list[Conflict]]:
@@ -102,27 +135,23 @@ def _confined(flow: Flow, conflicts: Sequence[Conflict]) -> dict[int, list[Confl
     return found
 
 
-def _confined_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> Iterator[Suspect]:
+def _confined_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> list[Suspect]:
     """What an earlier kernel made a buffer of that seems misread, where that kernel never reached what it misses."""
-    made_of = [one for node in flow.nodes if node.site == flow.sources[culprit].site for one in node.operands]
-    of_lanes = [one.lanes.origins for one in made_of if one.lanes is not None and culprit in flow.derived]
-    for letter in sorted({one.letter for one in conflicts}, key="bhgmn".find):
-        loads = _union(origins.get(letter, frozenset()) for origins in of_lanes)
-        short = sorted(each for each in loads if (each, letter) in flow.reached and not _is_all(flow, each, letter))
-        for number in short:
-            source, missed = flow.sources[number], ~flow.reached[number, letter]
-            reason = f"{source.tensor} is never read at {AXIS_WORDS[letter]} {int(np.flatnonzero(missed)[0])}"
-            reason += f", and {flow.sources[culprit].tensor}, which is made of it, is used there"
-            extent = share(int(missed.sum()), missed.size, AXIS_WORDS[letter])
-            beside = tuple(addressing(flow, number, short))
-            yield Suspect("load", source.tensor, source.site, source.site.lines, reason, extent, beside=beside)
-        if short:
-            return
-
-
-def _is_all(flow: Flow, number: int, letter: str) -> bool:
-    reached = flow.reached.get((number, letter))
-    return reached is not None and bool(reached.all())
+    found, loads = list[Suspect](), set[tuple[int, str]]()
+    for node in flow.nodes if culprit in flow.derived else ():
+        for made in node.operands if node.site == flow.sources[culprit].site else ():
+            origins = made.lanes.origins if made.lanes is not None else {}
+            loads |= {
+                (number, conflict.letter) for conflict in conflicts for number in origins.get(conflict.letter, ())
+            }
+    short = {number: letter for number, letter in sorted(loads) if _is_short(flow, number, letter)}
+    for number, letter in short.items():
+        source, missed, word = flow.sources[number], ~flow.reached[number, letter], AXIS_WORDS[letter]
+        reason = f"{source.tensor} is never read at {word} {int(np.flatnonzero(missed)[0])}"
+        reason += f", and {flow.sources[culprit].tensor}, which is made of it, is used there"
+        extent, beside = share(int(missed.sum()), missed.size, word), tuple(addressing(flow, number, short))
+        found.append(Suspect("load", source.tensor, source.site, source.site.lines, reason, extent, beside=beside))
+    return found
 
 
 def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
@@ -130,52 +159,40 @@ def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
 
     Of a load and a store alone the load is right where something known is made of it, and wrong where nothing is.
     """
-    votes, letters = defaultdict[int, float](float), set[tuple[int, str]]()
+    votes, agreed, used = defaultdict[int, float](float), Counter[int](), Counter[Site]()
+    letters = {(number, one.letter) for one in conflicts for number in one.left | one.right}
+    for number, letter in letters:
+        agreed[number] += flow.agreed[number, letter]
     for conflict in conflicts:
         for side in (conflict.left, conflict.right):
             for number in side:
                 votes[number] += 1 / len(side)
-                letters.add((number, conflict.letter))
-    agreed = Counter[int]()
-    for number, letter in letters:
-        agreed[number] += flow.agreed[number, letter]
-    doubts = _doubts(flow)
-    return max(votes, key=lambda each: (votes[each], each in flow.irregular, doubts[each], -agreed[each], each))
+    for node in flow.nodes:
+        used[node.site] += 1 if node.used else -1
+
+    def doubt(number: int) -> int:
+        site = flow.sources[number].site
+        return 1 if site.operation != "load" else 0 if used[site] > 0 else 2
+
+    return max(votes, key=lambda each: (votes[each], each in flow.irregular, doubt(each), -agreed[each], each))
 
 
-def _doubts(flow: Flow) -> list[int]:
-    """Of each source: 0 of a load of which something known is made, mostly, 1 of a store, 2 of another load."""
-    loads = [node for node in flow.nodes if node.site.operation == "load"]
-    times, used = Counter(node.site for node in loads), Counter(node.site for node in loads if node.used)
-    sites = [source.site for source in flow.sources]
-    return [1 if one.operation != "load" else 0 if 2 * used[one] > times[one] else 2 for one in sites]
+# --- dots over different axes
 
 
 def transposed(run: FollowedRun) -> Iterator[Suspect]:
-    """The dots that sum over one axis on their left and over another on their right; or the loads that lie across."""
+    """The dots that sum over one axis on their left and over another on their right."""
     flow, found = run.flow, defaultdict[Site, list[Conflict]](list)
     for one in flow.conflicts:
         if "/" in one.letter and not (one.left | one.right) & flow.irregular:
             found[one.site].append(one)
-    dots = {node.site: node for node in reversed(flow.nodes) if node.site in found and node.site.operation == "dot"}
-    across = (_across(one, dots.get(site)) for site, of_site in found.items() for one in of_site)
-    if loads := dict.fromkeys(number for numbers in across for number in numbers):
-        yield from (_read_across(flow, number, loads) for number in loads)
-        return
-    for site, (first, *others) in found.items():
-        left, right = (AXIS_WORDS[letter] for letter in first.letter.split("/"))
+    for site, conflicts in found.items():
+        left, right = (AXIS_WORDS[letter] for letter in conflicts[0].letter.split("/"))
         reason = f"the dot sums over {left}s on its left and over {right}s on its right"
-        yield Suspect("value", "", site, site.lines, reason, share(1 + len(others), run.tiles[site], "tile"))
-
-
-def _across(conflict: Conflict, dot: Node | None) -> frozenset[int]:
-    """The loads whose tiles lie across in a dot: inputs have dims in common, and scores rows and keys with inputs."""
-    if dot is None or len(dot.operands) < 2:
-        return frozenset()
-    are_loaded = [is_loaded(operand) for operand in dot.operands[:2]]
-    wrong = "mn" if all(are_loaded) else "de"
-    sides = zip((conflict.left, conflict.right), conflict.letter.split("/"), are_loaded, strict=True)
-    return _union(numbers for numbers, letter, loaded in sides if loaded and letter in wrong)
+        # It may be the address by which one of them is loaded across.
+        beside = tuple(flow.sources[number].site.lines for number in sorted(conflicts[0].left | conflicts[0].right))
+        extent = share(len(conflicts), run.tiles[site], "tile")
+        yield Suspect("value", "", site, site.lines, reason, extent, beside=beside)
 
 
 def is_loaded(node: Node) -> bool:
@@ -185,57 +202,41 @@ def is_loaded(node: Node) -> bool:
     return node.site.operation == "load"
 
 
-def _read_across(flow: Flow, number: int, loads: Collection[int]) -> Suspect:
-    source = flow.sources[number]
-    right = [each.site for other, each in enumerate(flow.sources) if other not in loads]
-    reason = f"the rows of {source.tensor} lie where a dot sums over its dims, or its dims where it sums over rows"
-    met = [one.site.lines for one in flow.conflicts if "/" in one.letter and number in one.left | one.right]
-    lines, beside = blamed(source.site, right), tuple(addressing(flow, number, loads))
-    used, extent = tuple(dict.fromkeys(met)), plural(len(met), "time")
-    return Suspect("load", source.tensor, source.site, lines, reason, extent, beside=beside, used=used)
-
-
-def _sides(culprit: int, conflict: Conflict) -> tuple[int, int]:
-    """The index that an access meets, and its own."""
-    here, there = conflict.example if culprit in conflict.left else conflict.example[::-1]
-    return there, here
-
-
-def _of_conflict(flow: Flow, culprit: int, conflict: Conflict) -> str:
-    there, here = _sides(culprit, conflict)
-    others = conflict.right if culprit in conflict.left else conflict.left
-    names = " and ".join(sorted({flow.sources[number].tensor for number in others}))
-    word, tensor = AXIS_WORDS[conflict.letter[0]], flow.sources[culprit].tensor
-    verb = "read" if flow.sources[culprit].site.operation == "load" else "written"
-    if here == there:
-        return f"{tensor} is {verb} in no block of rows and columns, and a dot sums it with {names}"
-    does = "outside its elements" if here < 0 else f"at {word} {here}"
-    return f"{tensor} is {verb} {does} where it meets {word} {there} of {names}"
-
-
 # --- masks that are right for other elements
 
 
 def masked_elsewhere(run: FollowedRun) -> Iterator[Suspect]:
     """The loads of what a mask covers as if it lay elsewhere, where the mask is right for what lies there."""
-    by_site = defaultdict[Site, list[Node]](list)
+    by_site = defaultdict[Site, list[tuple[Array, Array]]](list)
+    made = dict[Site, Node]()
     for node in run.flow.nodes:
-        if _unmasked(node) is not None:
-            by_site[node.site].append(node)
-    for nodes in by_site.values():
-        if by := _shift(run.roles.valid, nodes):
-            yield from _mask_elsewhere(run.flow, nodes, by)
+        kept = _kept(node)
+        if kept is not None:
+            by_site[node.site].append(kept)
+            made.setdefault(node.site, node)
+    for site, masks in by_site.items():
+        by = _shift(run.roles.valid, masks)
+        if by:
+            yield from _mask_elsewhere(run.flow, made[site], masks, by)
 
 
-def _unmasked(node: Node) -> Node | None:
-    """The scores that a mask was put on, by selects or by adding it; None of any other operation."""
+def _kept(node: Node) -> tuple[Array, Array] | None:
+    """Of scores that a mask was put on, by selects or by adding it; None of any other operation.
+
+    Returns:
+        [4, entries] batch, head, row and key of what was masked, and [entries] whether it was left as it is.
+    """
     first = node
     while first.site.operation == "select" or _adds_a_mask(first):
-        made = [one for one in first.operands if one.lanes is not None]
-        if not made or first.lanes is None or not {*"bhmn"} <= first.lanes.at.keys():
+        before = [one for one in first.operands if one.lanes is not None]
+        if not before or first.lanes is None or not {*"bhmn"} <= first.lanes.at.keys():
             return None
-        first = made[0]
-    return None if first is node or node.value is None else first
+        first = before[0]
+    if first is node or node.value is None or node.lanes is None:
+        return None
+    at = np.stack([node.lanes.at[x] for x in "bhmn"])
+    known = (at >= 0).all(0)
+    return at[:, known], np.asarray(node.value == first.value)[known]
 
 
 def _adds_a_mask(node: Node) -> bool:
@@ -246,12 +247,11 @@ def _adds_a_mask(node: Node) -> bool:
     return bool(((node.value == before) | (node.value < before - VANISHING)).all())
 
 
-def _shift(valid: Array, nodes: Sequence[Node]) -> int:
+def _shift(valid: Array, masks: Sequence[tuple[Array, Array]]) -> int:
     """By how many keys further all tiles are masked: whole tiles of keys, or rows, to either side.
 
     0 where that explains not all, or no mask's edge shows it: a mask of which one end alone is elsewhere is wrong.
     """
-    masks = [_kept(node) for node in nodes]
     sizes = {len(np.unique(each)) for each in masks[0][0][2:]} - {0}
     further = {by for size in sizes for by in range(size, valid.shape[3], size)}
     for by in (0, *sorted((*further, *(-by for by in further)), key=abs)):
@@ -266,33 +266,24 @@ def _shift(valid: Array, nodes: Sequence[Node]) -> int:
     return 0
 
 
-def _kept(node: Node) -> tuple[Array, Array]:
-    """[4, entries] batch, head, row and key of what was masked, and [entries] whether it was left as it is."""
-    first = _unmasked(node)
-    assert first is not None
-    assert node.lanes is not None
-    at = np.stack([node.lanes.at[x] for x in "bhmn"])
-    known = (at >= 0).all(0)
-    return at[:, known], np.asarray(node.value == first.value)[known]
-
-
-def _mask_elsewhere(flow: Flow, nodes: Sequence[Node], by: int) -> Iterator[Suspect]:
-    site, tiles = nodes[0].site, [_kept(node)[0].min(1) for node in nodes[:2]]
+def _mask_elsewhere(flow: Flow, node: Node, masks: Sequence[tuple[Array, Array]], by: int) -> Iterator[Suspect]:
+    site, first, second = node.site, masks[0][0].min(1), masks[min(1, len(masks) - 1)][0].min(1)
     # Where a program's loop goes over rows, the rows of the next tile are others, and the keys are not.
-    letter = "m" if tiles[0][2] != tiles[-1][2] and tiles[0][3] == tiles[-1][3] else "n"
+    letter = "m" if first[2] != second[2] and first[3] == second[3] else "n"
     # Nothing behind a load, which other kernels made.
-    made = behind(nodes[:1], lambda one: one.operands if one.site.operation != "load" else ())
+    made = behind([node], lambda one: one.operands if one.site.operation != "load" else ())
     loads = {one.site for one in made if one.lanes is not None and letter in one.lanes.at}
-    number = next((number for number, one in enumerate(flow.sources) if one.site in loads), None)
-    if number is None:
-        return
-    source, here, line = flow.sources[number], int(tiles[0]["bhmn".index(letter)]), places(site.lines)[-1].line
+    here = int(first["bhmn".index(letter)])
     there = here + by if letter == "n" else here - by
-    reason = f"{source.tensor} is read at {AXIS_WORDS[letter]} {here}, and line {line} masks it as if it were "
-    reason += f"{AXIS_WORDS[letter]} {there}: the mask is right for that"
-    moved = [each for each, x in flow.reached if x == letter and flow.sources[each].site.kernel == site.kernel]
-    beside, extent = tuple(addressing(flow, number, moved)), share(len(nodes), len(nodes), "tile")
-    yield Suspect(
-        "load", source.tensor, source.site, source.site.lines, reason, extent,
-        beside=beside, used=(site.lines,), letter=letter, reached=((there, here),),
-    )  # fmt: skip
+    for number, source in enumerate(flow.sources):
+        if source.site in loads:
+            word = AXIS_WORDS[letter]
+            reason = f"{source.tensor} is read at {word} {here}, and line {places(site.lines)[-1].line} masks it as if "
+            reason += f"it were {word} {there}: the mask is right for that"
+            moved = [each for each, x in flow.reached if x == letter and flow.sources[each].site.kernel == site.kernel]
+            yield Suspect(
+                "load", source.tensor, source.site, source.site.lines, reason, share(len(masks), len(masks), "tile"),
+                beside=tuple(addressing(flow, number, moved)), used=(site.lines,), letter=letter,
+                reached=((there, here),),
+            )  # fmt: skip
+            return

@@ -11,7 +11,7 @@ from ...inputs.memory import Array
 from ...model.intermediates import AXIS_WORDS, title
 from ...model.number import plural
 from ..follow import FollowedRun
-from .suspect import NEVER, Suspect, share
+from .suspect import Suspect, share
 
 
 def pairs(run: FollowedRun) -> Iterator[Suspect]:
@@ -34,10 +34,12 @@ def _left_out(run: FollowedRun, name: str, stores: Sequence[StoredTile], missing
             np.logical_or(part, counted, out=part)
     b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
     reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} "
-    reason += f"(batch {b}, head {h})" + ("" if (missing & worked).any() else f", {NEVER}")
+    is_lost = bool((missing & worked).any())
+    reason += f"(batch {b}, head {h})" + ("" if is_lost else ", and no product uses them")
     extent = share(int(missing.sum()), int(run.roles.valid.sum()), "pair")
     site, *others = sites
-    return Suspect("pairs", name, site, site.lines, reason, extent, beside=tuple(one.lines for one in others))
+    beside = tuple(one.lines for one in others)
+    return Suspect("pairs", name, site, site.lines, reason, extent, beside=beside, is_lost=is_lost)
 
 
 def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:

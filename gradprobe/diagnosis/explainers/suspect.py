@@ -10,8 +10,8 @@ from ...model.number import plural
 
 Chain = tuple[Line, ...]
 """A line of a kernel, then those in the functions that it called to get there."""
-# What is said of pairs that no product was of: nothing that was summed was lost.
-NEVER = "and no product uses them"
+# The class of sums that lose what was summed: it is overwritten, or added twice.
+LOST = "ACC"
 # The note of lines that stand beside a sum: each may be where it leaves something out.
 LOOP = "the loop"
 
@@ -48,6 +48,8 @@ class Suspect:
     """These indices: the one that it should reach, and the one that it does, below 0 outside the tensor."""
     is_open: bool = False
     """Whether it is right where rows see keys, not masked where they do not, and summed over."""
+    is_lost: bool = False
+    """Of pairs, whether products of them were made, so that what was summed is lost."""
     is_spoilt: bool = False
     """Of a value, whether it is right before the operation, which should leave it as it is."""
 

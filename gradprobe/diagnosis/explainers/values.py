@@ -9,8 +9,8 @@ from itertools import takewhile
 
 import numpy as np
 
-from ...frontends.triton.interpreter.dataflow import CASTS, Node, Role, Site, behind, places
-from ...model.intermediates import AXIS_WORDS, MATRIX_OF, PRODUCTS, in_place_of, made_of
+from ...frontends.triton.interpreter.dataflow import CASTS, Node, Site, behind, places
+from ...model.intermediates import MATRIX_OF, PRODUCTS, in_place_of, made_of
 from ...model.number import in_words, spans
 from ..follow import STORED, FollowedRun
 from .misread import is_loaded
@@ -27,8 +27,9 @@ def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
     for node, used_by in _first_wrong(run):
         found[node.site].append((node, used_by))
     compared = Counter(node.site for node in run.flow.nodes if node.role is not None)
-    earlier, fine, lacking = set[str](), _fine(run.flow.nodes), {one.site.kernel for one in pairs(run)}
+    earlier, fine, summed = set[str](), _fine(run.flow.nodes), {one.site.kernel for one in pairs(run)}
     told, entered = set[Suspect](), set[Site]()
+    lacking = {number for tiles in found.values() for node, _ in tiles for number in node.lacking}
     for site, tiles in sorted(found.items(), key=lambda each: each[1][0][0].number):
         extent, node = share(len({node for node, _ in tiles}), compared[site], "tile"), tiles[0][0]
         suspect = _masked(run, node, extent) or _wrong(run, tiles, extent)
@@ -43,7 +44,9 @@ def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
             is_masked = site.operation == "select" and site.kernel in earlier  # its mask may be made of what is wrong
             # Of what is loaded and is nothing that is known nobody says what it should be: not the load need be wrong.
             is_unnamed = not suspect.name and is_loaded(node)
-            is_unsure = site in fine or site.kernel in lacking or is_behind or is_masked or is_unnamed
+            is_unsure = site in fine or site.kernel in summed or is_behind or is_masked or is_unnamed
+            # What a load left out is missing in all that is made of it.
+            is_unsure |= node.lanes is not None and any(lacking & each for each in node.lanes.origins.values())
             suspect = replace(suspect, is_sure=not is_unsure)
         if suspect.is_sure and suspect.kind != "pairs":
             earlier.add(site.kernel)
@@ -69,25 +72,23 @@ def _wrong(run: FollowedRun, tiles: _Tiles, extent: str) -> Suspect | None:
     if node.role is not None and node.role.is_by_row:
         name, reason = _of_rows(run, sorted({node for node, _ in tiles}, key=lambda one: one.number))
     elif is_open or node.is_known:
-        reason = _of_summed(node, used_by)
+        fault = "it is not masked where rows see no keys" if is_open else f"it is {node.name} and not yet what is due"
+        reason = f"{fault}, and line {places(used_by.site.lines)[-1].line} sums over it"
     else:
-        reason = _of_value(node, name)
         is_spoilt = _leaves_as_is(node, name)
+        reason = f"what is made here is not {name or 'any intermediate'}"
     beside = (*dict.fromkeys(_entering(run, node)), *([used_by.site.lines] if is_open else []))
     lines = blamed(site, run.right.keys() - {site})
     return Suspect("value", name, site, lines, reason, extent, beside=beside, is_open=is_open, is_spoilt=is_spoilt)
 
 
 def _masked(run: FollowedRun, node: Node, extent: str) -> Suspect | None:
-    """The load whose mask leaves out what a wrong value is made of."""
-    flow, site = run.flow, node.site
-    gaps = [each for each in sorted(flow.gaps.get(site, ())) if each[0] not in flow.unknown and not node.is_known]
-    if not gaps:
+    """The load whose mask leaves out what a wrong sum is made of."""
+    if not node.lacking or node.is_known:
         return None
-    number, source = gaps[-1][0], flow.sources[gaps[-1][0]]
-    lacking = " and ".join(f"{AXIS_WORDS[letter]}s" for one, letter in gaps if one == number)
-    reason = f"its mask leaves out {lacking} that line {places(site.lines)[-1].line} works on"
-    whole = [one.site for one in flow.sources if one is not source]
+    source, line = run.flow.sources[max(node.lacking)], places(node.site.lines)[-1].line
+    whole = [one.site for one in run.flow.sources if one is not source]
+    reason = f"its mask leaves out what line {line} works on"
     return Suspect("masked", source.tensor, source.site, blamed(source.site, whole), reason, extent)
 
 
@@ -237,26 +238,9 @@ def _rescales(run: FollowedRun, node: Node) -> bool:
 # --- in words
 
 
-def _right_operands(node: Node) -> list[Role]:
-    return [operand.role for operand in node.operands if operand.role is not None and operand.name]
-
-
 def _leaves_as_is(node: Node, name: str) -> bool:
     """Whether one of its operands is, rightly, what it should be itself."""
-    return bool(name) and name in [role.name for role in _right_operands(node)]
-
-
-def _of_value(node: Node, name: str) -> str:
-    if _leaves_as_is(node, name):
-        return f"{name} is right before it and wrong after it"
-    known = _right_operands(node)
-    right = " and ".join(dict.fromkeys(role.formula for role in known))
-    is_wrong = f"is not {name}" if name else "is no intermediate, nor a step to one"
-    if not right:
-        return f"what is made here {is_wrong}"
-    are, them = ("are", "them") if " and " in right else ("is", "it")
-    where = " where rows see keys, not masked elsewhere" if any(role.is_open for role in known) else ""
-    return f"{right} {are} right{where}, and the value made of {them} {is_wrong}"
+    return bool(name) and name in [operand.name for operand in node.operands]
 
 
 # Rows that are off by less than this share of the worst are not told.
@@ -276,14 +260,6 @@ def _of_rows(run: FollowedRun, nodes: Sequence[Node]) -> tuple[str, str]:
     number = f"{low:.4g}" if high - low <= 1e-3 * max(abs(low), abs(high)) else f"{low:.4g} to {high:.4g}"
     by, of_p = ("the factor ", "") if name == "P" else ("", ", and so P by a factor")
     return name, f"{name} is off by {by}{number} in all of a row{of_p}, in {rows}"
-
-
-def _of_summed(node: Node, used_by: Node) -> str:
-    assert node.role is not None
-    sums = f"line {places(used_by.site.lines)[-1].line} sums over it"
-    if node.role.is_open:
-        return f"{node.role.formula} is not masked where rows see no keys, and {sums}"
-    return f"it is {node.role.formula} and not yet what is due, and {sums}"
 
 
 def expected(node: Node, run: FollowedRun) -> str:

@@ -12,7 +12,7 @@ from .....inputs.memory import Array
 from ..memory.stream import Access
 from ..memory.views import View
 from ..operations import OF_BLOCKS, REARRANGING, Handle, Note, Operation
-from .graph import Flow, Node, StoredTile, Tile, Unplaced
+from .graph import Flow, Node, StoredTile, Tile
 from .lanes import NOWHERE, Cover, IndexTable, Lanes, along, is_block, without_tail
 
 # Elements of a storage up to which it is kept what was stored where: 64 MiB a letter.
@@ -63,8 +63,6 @@ class IndexedAccesses:
         known = {letter: values.reshape(result.data.shape) for letter, values in at.items()}
         if not any(self._letters(view) for view, _, _ in parts):
             self.flow.derived.add(number)
-        if any(((values == NOWHERE) & access.on).any() for values in known.values()):
-            self.flow.unknown.add(number)
         known = without_tail(known, self.flow.sizes)
         _reach(self.flow, number, known)
         if not is_block(known):
@@ -94,7 +92,7 @@ class IndexedAccesses:
     def stored(self, access: Access) -> None:
         """Notes what a store, or an atomic, wrote."""
         value, behind = access.value, slice_of(access.pointers)
-        tile, site, is_atomic = Tile.of(value), self.flow.site_of(access), access.kind == "atomic"
+        tile, site = Tile.of(value), self.flow.site_of(access)
         if tile is None and ((value.data == value.data.flat[0]) | (value.data != value.data)).all():
             self.flow.empty.update({view.home: site for view, _, _ in _parts_of_tensors(access)})
         if tile is None:
@@ -102,19 +100,21 @@ class IndexedAccesses:
         told_apart = _told_apart(tile.lanes) if tile.lanes is not None else {}
         for view, lanes, addresses in _parts_of_tensors(access):
             has_nan = tile.node.has_nan and bool(np.isnan(value.data.reshape(-1)[lanes]).any())
-            self.flow.stores.append(StoredTile(view.home, tile.node, site, has_nan))
             here = {x: at.reshape(-1)[lanes] for x, at in told_apart.items()}
+            stored = Lanes(here, tile.lanes.origins) if tile.lanes is not None else None
+            offsets = view.in_bytes(addresses)
+            store = StoredTile(view.home, tile.node, site, has_nan, offsets, stored, behind)
+            self.flow.stores.append(store)
             if tile.lanes is not None:
-                store = Unplaced(view.home, view.in_bytes(addresses), Lanes(here, tile.lanes.origins), site, behind)
                 found = self._indices_of(view, addresses) if self._letters(view) else {}
                 if found:
                     _compare(self.flow, store, view.name, found)
                 else:
                     self.flow.unplaced.append(store)
-                self._visit(view.home, tile.lanes, is_atomic)
+                self._visit(view.home, tile.lanes, is_atomic=access.kind == "atomic")
             self._leave(view, addresses, here, tile.node)
 
-    def _visit(self, home: int, lanes: Lanes, is_atomic: bool) -> None:
+    def _visit(self, home: int, lanes: Lanes, *, is_atomic: bool) -> None:
         """Notes which pairs of a row and a key are in what was stored."""
         cover = lanes.cover
         kept = _OTHER[cover.letter] if cover is not None else ""
@@ -214,13 +214,15 @@ def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
     """
     table = IndexTable(view.elements, letters, flow.sizes)
     for store in (one for one in flow.unplaced if one.home == view.home):
+        assert store.offsets is not None
         at = table.at((store.offsets - (view.start - view.low)) // view.elements.itemsize)
         if is_alone or any((index >= 0).any() for index in at.values()):
             _compare(flow, store, view.name, at)
 
 
-def _compare(flow: Flow, store: Unplaced, name: str, at: Mapping[str, Array]) -> None:
+def _compare(flow: Flow, store: StoredTile, name: str, at: Mapping[str, Array]) -> None:
     """Compares what a store left in a tensor with the elements that it was stored to."""
+    assert store.lanes is not None
     number = flow.number(name, store.site, store.behind)
     _reach(flow, number, at)
     flow.compare(store.lanes, Lanes(at, dict.fromkeys(at, frozenset([number]))), store.site)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from .....inputs.memory import Array
-from ..memory.memory_watch import Memory
 from ..memory.stream import Access, Launch, Line, attempted, executing
 from ..memory.views import View
 from ..operations import Handle
@@ -45,8 +44,8 @@ class Role:
     """"P", "dP - delta", ...; "" where it is nothing that is known."""
     factor: str = ""
     """By what constant it is multiplied: "scale", "log2(e)"."""
-    note: str = ""
-    """What keeps it from being that: "not 0 where masked"."""
+    is_masked: bool = True
+    """Whether it is 0 where it is to be masked; else it is not right."""
     is_open: bool = False
     """Whether entries that are masked hold something, which a sum over them would take for right."""
     is_by_row: bool = False
@@ -54,7 +53,7 @@ class Role:
 
     @property
     def is_known(self) -> bool:
-        return bool(self.name) and not self.note and not self.is_by_row
+        return bool(self.name) and self.is_masked and not self.is_by_row
 
     @property
     def formula(self) -> str:
@@ -79,7 +78,7 @@ class Node:
     role: Role | None = None
     """None where its value was compared with nothing."""
     lacking: frozenset[int] = frozenset()
-    """Of a dot: the loads that give it a part of what it sums over, not all dims."""
+    """Of a dot: the loads that give it a part of what it should sum over."""
     number: int = 0
     """Its place among all, in the order in which they were made."""
     has_nan: bool = False
@@ -141,20 +140,11 @@ class StoredTile:
     site: Site
     has_nan: bool
     """Whether what its mask let through holds NaN."""
-
-
-@dataclass(frozen=True)
-class Unplaced:
-    """A store, or atomic, into a tensor whose axes are not known while kernels run."""
-
-    home: int
-    """The address of the storage."""
-    offsets: Array
+    offsets: Array | None = None
     """[lanes] int64, bytes from the start of the storage."""
-    lanes: Lanes
+    lanes: Lanes | None = None
     """[lanes], of what was stored."""
-    site: Site
-    behind: frozenset[int]
+    behind: frozenset[int] = frozenset()
     """The lines that made the addresses."""
 
 
@@ -174,10 +164,6 @@ class Flow:
     """The loads that read outside their tensor, or a tile of it that is no block of rows and columns."""
     derived: set[int] = field(default_factory=set)
     """The loads whose indices are those of what an earlier kernel stored there."""
-    unknown: set[int] = field(default_factory=set)
-    """The loads that read something of which no index is known."""
-    gaps: dict[Site, frozenset[tuple[int, str]]] = field(default_factory=dict)
-    """By operation, the loads that leave out what another operand has there, with the letter of that."""
     sources: list[AccessLine] = field(default_factory=list)
     """By number: the lines that load, and those that store, whose indices are compared."""
     slices: dict[int, frozenset[int]] = field(default_factory=dict)
@@ -185,7 +171,8 @@ class Flow:
     lines: list[tuple[Line, ...]] = field(default_factory=list)
     """By number: the lines that made an address, each with the calls that led there."""
     stores: list[StoredTile] = field(default_factory=list)
-    unplaced: list[Unplaced] = field(default_factory=list)
+    unplaced: list[StoredTile] = field(default_factory=list)
+    """Those into tensors whose axes are not known while kernels run."""
     empty: dict[int, Site] = field(default_factory=dict)
     """By home, the last store of one number throughout that no load was made into."""
     nodes: list[Node] = field(default_factory=list)
@@ -195,7 +182,6 @@ class Flow:
     """By the number of a source and a letter but those of dims, [length] bool: the indices that it loads or stores."""
     filled: dict[int, tuple[str, Array]] = field(default_factory=dict)
     """By the number of a source, its letters but those of dims, and of these axes: what it loads or stores."""
-    memory: Memory | None = None
     launch: Launch | None = None
     """The one that runs."""
     failures: dict[str, None] = field(default_factory=dict)
@@ -249,14 +235,15 @@ class Flow:
         self, handle: Any, site: Site, made_of: Iterable[Node], lanes: Lanes | None, lacking: Iterable[int] = ()
     ) -> None:
         """Makes a node of what an operation came to."""
-        lanes, operands = spread(lanes, handle.data.shape) if lanes is not None else None, tuple(made_of)
-        numbers = _numbers(handle)
-        role = self.judge(numbers, lanes) if lanes is not None and numbers is not None else None
-        if role is not None and role.is_known:
-            _mark_used(operands)
-        has_nan = numbers is not None and bool(np.isnan(numbers).any())
-        value = numbers if numbers is not None and _is_kept(numbers, lanes) else None
-        node = Node(site, operands, role, frozenset(lacking), len(self.nodes), has_nan, value=value, lanes=lanes)
+        lanes = spread(lanes, handle.data.shape) if lanes is not None else None
+        node, numbers = Node(site, tuple(made_of), lanes=lanes), _numbers(handle)
+        node.lacking, node.number = frozenset(lacking), len(self.nodes)
+        if numbers is not None:
+            node.role = self.judge(numbers, lanes) if lanes is not None else None
+            node.has_nan = bool(np.isnan(numbers).any())
+            node.value = numbers if _is_kept(numbers, lanes) else None
+        if node.is_known:
+            _mark_used(node.operands)
         self.nodes.append(node)
         Tile(node, lanes).keep(handle)
 

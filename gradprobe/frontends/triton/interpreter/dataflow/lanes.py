@@ -101,13 +101,6 @@ def differ(left: Array, right: Array) -> tuple[int, int] | None:
     return int(left.reshape(-1)[where]), int(right.reshape(-1)[where])
 
 
-def left_out(lanes: Lanes, beside: Lanes) -> frozenset[tuple[int, str]]:
-    """The loads of a tile that leave out rows, keys or dims which a tile beside it has in those lanes, with these."""
-    shared = [x for x in "mnde" if x in lanes.at and x in beside.at and lanes.at[x].shape == beside.at[x].shape]
-    lacking = [x for x in shared if ((lanes.at[x] == NOWHERE) & (beside.at[x] >= 0)).any()]
-    return frozenset((number, x) for x in lacking for number in lanes.origins[x])
-
-
 def along(values: Array, axis: int) -> Array | None:
     """The index of each lane of the other axes, where it is the same throughout `axis`; None where it varies."""
     most = values.max(axis)

@@ -20,7 +20,7 @@ from ..memory.stream import Access, Launch, Watcher
 from ..operations import REARRANGING, Handle, Note, Operation
 from .accesses import IndexedAccesses, notes_of_slices
 from .graph import Conflict, Flow, Node, Site, Tile
-from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, left_out, reduced, together, without
+from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, reduced, together, without
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,11 +31,12 @@ _BY_LANE = {
     "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast fp_to_fp": slice(1),
     "fadd fsub fmul fdiv precise_divf add sub mul maximumf maxnumf maxsi minimumf minnumf and or "
     "fcmpOLT fcmpOGT fcmpOLE fcmpOGE fcmpOEQ fcmpONE fcmpUNE": slice(2),
+    "fma": slice(3),
     "select": slice(1, 3),
 }
 _MOVED = tuple(name for name in REARRANGING if name not in ("create_gather", "create_select"))
 _NO_LOAD = frozenset[int]()
-_SUMS, _MAXIMA = ("fadd", "add"), ("maximumf", "maxnumf", "maxsi")
+_SUMS, _MAXIMA = ("fadd", "add", "fma"), ("maximumf", "maxnumf", "maxsi")
 
 
 class _Tracer(Watcher):
@@ -48,13 +49,13 @@ class _Tracer(Watcher):
 
     def notes(self) -> Iterator[tuple[str, Note]]:
         """What is to be called after each operation."""
-        yield "create_fma", self._fused
         yield "create_dot", self._dotted
         yield "ReduceOps.apply_impl", self._reduced
-        yield "ScanOps.apply_impl", self._scanned
         for names, operands in _BY_LANE.items():
-            yield from ((f"create_{name}", partial(self._met, name, operands)) for name in names.split())
-        yield from ((name, self._moved) for name in _MOVED)
+            for name in names.split():
+                yield f"create_{name}", partial(self._met, name, operands)
+        for name in _MOVED:
+            yield name, self._moved
         yield from notes_of_slices(self._flow)
 
     def begun(self, launch: Launch, arguments: Sequence[Any]) -> None:
@@ -70,28 +71,23 @@ class _Tracer(Watcher):
         elif access.value is not None:
             self._accesses.stored(access)
 
-    # --- what is moved
-
     def _moved(self, step: Operation) -> None:
-        """What only moves lanes about makes no node of its own."""
-        tiles = [Tile.of(arg) for arg in step.args]
-        moved_tiles = [tile for tile in tiles if tile is not None]
-        if not moved_tiles:
+        """What only moves lanes about makes no node of its own, unless it moves several tiles into one."""
+        tiles = [tile for tile in map(Tile.of, step.args) if tile is not None]
+        if not tiles:
             return
-        known = [tile.lanes for tile in moved_tiles if tile.lanes]
+        known = [tile.lanes for tile in tiles if tile.lanes]
         found: list[dict[str, Array]] = [{} for _ in step.results]
         for letter in dict.fromkeys(x for lanes in known for x in lanes.at):
             for each, out in zip(found, step.moving(partial(_of_letter, letter)), strict=True):
                 each[letter] = out
         origins = {x: _NO_LOAD.union(*(lanes.origins.get(x, _NO_LOAD) for lanes in known)) for x in found[0]}
         for handle, at in zip(step.results, found, strict=True):
-            lanes = Lanes(at, origins, _kept_cover(moved_tiles, handle)) if at else None
-            if len(moved_tiles) == 1:  # the same value, elsewhere
-                Tile(moved_tiles[0].node, lanes).keep(handle)
+            lanes = Lanes(at, origins, _kept_cover(tiles, handle)) if at else None
+            if len(tiles) == 1:
+                Tile(tiles[0].node, lanes).keep(handle)
             else:
-                self._flow.note(handle, self._flow.site("join"), _nodes(moved_tiles), lanes)
-
-    # --- what makes a node
+                self._flow.note(handle, self._flow.site("join"), _nodes(tiles), lanes)
 
     def _met(self, name: str, operands: slice, step: Operation) -> None:
         args = step.args[operands]
@@ -105,16 +101,7 @@ class _Tracer(Watcher):
         for number, letter in laid_across(tiles):
             if (own := known[number]) is not None:
                 known[number] = without(own, {letter})  # its load is not to be blamed, nor what is made of both
-        lanes = lane_by_lane(self._flow, known, name, site)
-        self._flow.note(step.result, site, _nodes(tiles), lanes)
-
-    def _fused(self, step: Operation) -> None:
-        tiles = [Tile.of(arg) for arg in step.args[:3]]
-        if any(tiles):
-            site = self._flow.site("fma")
-            x, y, z = (tile.lanes if tile else None for tile in tiles)
-            xy = lane_by_lane(self._flow, [x, y], "fmul", site)
-            self._flow.note(step.result, site, _nodes(tiles), lane_by_lane(self._flow, [xy, z], "fadd", site))
+        self._flow.note(step.result, site, _nodes(tiles), lane_by_lane(self._flow, known, name, site))
 
     def _dotted(self, step: Operation) -> None:
         a, b, d, *_ = step.args
@@ -123,11 +110,11 @@ class _Tracer(Watcher):
             return
         flow, site = self._flow, self._flow.site("dot")
         left, right, added = (tile.lanes if tile else None for tile in tiles)
-        made = None
+        made, lacking = None, set[int]()
         if a.data.ndim == 2:
-            made = product(flow, site, left, right, a.data, b.data)
+            made = product(flow, site, left, right, a.data, b.data, lacking)
         lanes = lane_by_lane(flow, [made, added], "fadd", site)
-        flow.note(step.result, site, _nodes(tiles), lanes, lacking(flow, left) | lacking(flow, right))
+        flow.note(step.result, site, _nodes(tiles), lanes, lacking)
 
     def _reduced(self, step: Operation) -> None:
         tile = Tile.of(step.args[0][0].handle)
@@ -138,12 +125,6 @@ class _Tracer(Watcher):
             shape = each.handle.data.shape
             kept = None if lanes is None or axis is None else reduced(lanes, axis, shape, self._flow.sizes)
             self._flow.note(each.handle, site, [tile.node], kept)
-
-    def _scanned(self, step: Operation) -> None:
-        tile = Tile.of(step.args[0][0].handle)
-        if tile is not None:
-            for each in step.results:
-                self._flow.note(each.handle, self._flow.site("scan"), [tile.node], tile.lanes)
 
 
 def _nodes(tiles: Sequence[Tile | None]) -> tuple[Node, ...]:
@@ -168,56 +149,29 @@ def _kept_cover(tiles: Sequence[Tile], handle: Any) -> Cover | None:
     return replace(cover, axis=sizes[0]) if len(sizes) == 1 else None
 
 
-# --- what tiles come to that meet lane by lane or in a dot
+# --- what tiles come to that meet lane by lane
 
 
 def lane_by_lane(flow: Flow, lanes: Sequence[Lanes | None], name: str, site: Site) -> Lanes | None:
-    """The lanes of what an operation makes of up to two tiles, which must agree in their indices."""
-    known = [one for one in lanes if one is not None]
-    if len(known) < 2:
-        return known[0] if known else None
-    left, right = known
-    is_sum = name in _SUMS
+    """The lanes of what an operation makes of some tiles, which must agree in their indices."""
+    found: Lanes | None = None
+    for one in lanes:
+        found = _meeting(flow, found, one, name, site) if found and one else found or one
+    return found
+
+
+def _meeting(flow: Flow, left: Lanes, right: Lanes, name: str, site: Site) -> Lanes:
     both = left.cover is not None and right.cover is not None
-    lost = _lost(flow, left, right, is_sum=is_sum, both=both)
+    lost = _lost(flow, left, right, is_sum=name in _SUMS, both=both)
     left, right = without(left, lost), without(right, lost)
     flow.compare(left, right, site)
-    _note_gaps(flow, left, right, site)
-    _note_gaps(flow, right, left, site)
-    if both and (is_sum or name in _MAXIMA):
-        cover = together(left.cover, right.cover, is_sum=is_sum)
+    if both and name in (*_SUMS, *_MAXIMA):
+        cover = together(left.cover, right.cover, is_sum=name in _SUMS)
+    elif right.cover is None or (left.cover is not None and left.at.keys() >= right.at.keys()):
+        cover = left.cover
     else:
-        cover = left.cover if left.cover is not None and left.at.keys() >= right.at.keys() else right.cover
-        cover = left.cover if right.cover is None else cover
+        cover = right.cover
     return joined(left, right, cover)
-
-
-def laid_across(tiles: Sequence[Tile | None]) -> Iterator[tuple[int, str]]:
-    """(number of the tile, letter) of each vector that goes along another axis of scores than its rows or keys do.
-
-    What was loaded, or summed, as a vector gets its axis where it meets the scores: its load is right.
-    """
-    known = [tile.lanes if tile else None for tile in tiles]
-    for number, (tile, own) in enumerate(zip(tiles, known, strict=True)):
-        scores = known[1 - number] if len(tiles) == 2 else None
-        if tile is None or own is None or scores is None or not (scores.is_matrix and _is_of_vector(tile)):
-            continue
-        for letter in (x for x in "mn" if x in own.at):
-            due = scores.at[letter]
-            # A vector as it is goes along the last axis.
-            at, along_due = _axes(np.broadcast_to(own.at[letter], due.shape)), _axes(due)
-            if len(at) == len(along_due) == 1 and at != along_due:
-                yield number, letter
-
-
-def _is_of_vector(tile: Tile) -> bool:
-    """Whether what it holds was made with one axis, however many it has by now."""
-    made = tile.node.lanes
-    return made is not None and all(at.ndim == 1 for at in made.at.values())
-
-
-def _axes(values: Array) -> list[int]:
-    return [axis for axis in range(values.ndim) if along(values, axis) is None]
 
 
 def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool, both: bool) -> set[str]:
@@ -229,70 +183,96 @@ def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool, both: bool) ->
     Args:
         both: whether both are sums.
     """
-    shared = left.at.keys() & right.at.keys()
-    apart = {x for x in shared if differ(left.at[x], right.at[x]) is not None}
-    over = {x for x in apart & {"h", "b"} if is_sum and (both or left.origins[x] == right.origins[x])}
-    return over | {x for x in apart & {"d", "e"} if _tensors(flow, left, x) == _tensors(flow, right, x)}
+    found = set[str]()
+    for letter in left.at.keys() & right.at.keys():
+        may_differ = False
+        if letter in "hb":
+            may_differ = is_sum and (both or left.origins[letter] == right.origins[letter])
+        elif letter in "de":
+            ours, theirs = ({flow.sources[at].tensor for at in side.origins[letter]} for side in (left, right))
+            may_differ = ours == theirs
+        if may_differ and differ(left.at[letter], right.at[letter]) is not None:
+            found.add(letter)
+    return found
 
 
-def _tensors(flow: Flow, lanes: Lanes, letter: str) -> set[str]:
-    return {flow.sources[number].tensor for number in lanes.origins[letter]}
+def laid_across(tiles: Sequence[Tile | None]) -> Iterator[tuple[int, str]]:
+    """(number of the tile, letter) of each vector that goes along another axis of scores than its rows or keys do.
+
+    What was loaded, or summed, as a vector gets its axis where it meets the scores: its load is right.
+    """
+    for number, tile in enumerate(tiles):
+        other = tiles[1 - number] if len(tiles) == 2 else None
+        if tile is None or tile.lanes is None or other is None or other.lanes is None or not other.lanes.is_matrix:
+            continue
+        made = tile.node.lanes  # with one axis, however many it has by now
+        for letter in "mn" if made is not None and all(at.ndim == 1 for at in made.at.values()) else "":
+            if letter in tile.lanes.at:
+                due = other.lanes.at[letter]
+                # A vector as it is goes along the last axis.
+                at, along_due = _axes(np.broadcast_to(tile.lanes.at[letter], due.shape)), _axes(due)
+                if len(at) == len(along_due) == 1 and at != along_due:
+                    yield number, letter
 
 
-def _note_gaps(flow: Flow, lanes: Lanes, beside: Lanes, site: Site) -> None:
-    """Notes the loads of a tile that leave out what a tile beside it has."""
-    found = left_out(lanes, beside)
-    if found:
-        flow.gaps[site] = flow.gaps.get(site, frozenset()) | found
+def _axes(values: Array) -> list[int]:
+    return [axis for axis in range(values.ndim) if along(values, axis) is None]
 
 
-def product(flow: Flow, site: Site, a: Lanes | None, b: Lanes | None, left: Array, right: Array) -> Lanes | None:
-    """The lanes of a dot of two tiles, of [M, K] and [K, N]."""
+# --- what tiles come to that meet in a dot
+
+
+def product(
+    flow: Flow, site: Site, a: Lanes | None, b: Lanes | None, left: Array, right: Array, lacking: set[int]
+) -> Lanes | None:
+    """The lanes of a dot of two tiles, of [M, K] and [K, N].
+
+    Args:
+        lacking: takes the loads that give it a part of what it should sum over.
+    """
     if a is None and b is None:
         return None
-    shape = left.shape[0], right.shape[1]
-    sides, summed = list[Lanes](), list[dict[str, Array | None]]()
+    kept, summed, cover = list[Lanes](), list[dict[str, Array | None]](), None
     for lanes, axis in ((a, 1), (b, 0)):
         at, over = dict[str, Array](), dict[str, Array | None]()
         for letter, values in lanes.at.items() if lanes else ():
-            kept = along(values, axis)
-            if kept is None:
+            index = along(values, axis)
+            if index is None:
                 over[letter] = along(values, 1 - axis)
             else:
-                at[letter] = np.broadcast_to(np.expand_dims(kept, axis), shape)
-        sides.append(Lanes(at, {letter: lanes.origins[letter] for letter in at} if lanes else {}))
+                at[letter] = np.broadcast_to(np.expand_dims(index, axis), (left.shape[0], right.shape[1]))
+        kept.append(Lanes(at, {letter: lanes.origins[letter] for letter in at} if lanes else {}))
         summed.append(over)
-    flow.compare(sides[0], sides[1], site)
-    made = joined(sides[0], sides[1])
-    _compare_sums(flow, a, b, summed, site, ((left != 0).any(0), (right != 0).any(1)))
-    cover = None
-    for lanes, axis in ((a, 1), (b, 0)):
         if lanes is not None and lanes.is_matrix:
             cover = contracted(lanes, axis, flow.sizes)
-    is_over_rows = any("m" in one for one in summed) or (cover is not None and cover.letter == "m")
+    flow.compare(kept[0], kept[1], site)
+    made = joined(kept[0], kept[1])
+    if a is not None and b is not None:
+        for one, other in _compare_sums(flow, a, b, summed, site):
+            lacking.update(_left_out(one, other, (right != 0).any(1)))
+            lacking.update(_left_out(other, one, (left != 0).any(0)))
+    is_over_rows = any("m" in over for over in summed) or (cover is not None and cover.letter == "m")
     at = {letter: values for letter, values in made.at.items() if letter != "h" or not is_over_rows}
     return Lanes(at, {letter: made.origins[letter] for letter in at}, cover) if at else None
 
 
 def _compare_sums(
-    flow: Flow, a: Lanes | None, b: Lanes | None, summed: list[dict[str, Any]], site: Site, held: tuple[Array, Array]
-) -> None:
+    flow: Flow, a: Lanes, b: Lanes, summed: Sequence[Mapping[str, Array | None]], site: Site
+) -> Iterator[tuple[Lanes, Lanes]]:
     """What a dot sums over must be the same axis, element by element.
 
-    Args:
-        held: for each side, which of the elements that are summed over are not 0 throughout.
+    Yields:
+        What each side sums over, where both go along one axis.
     """
-    if a is None or b is None:
-        return
     left, right = summed
     for letter in left.keys() & right.keys():
-        if left[letter] is not None and right[letter] is not None:
-            one = Lanes({letter: left[letter]}, {letter: a.origins[letter]})
-            other = Lanes({letter: right[letter]}, {letter: b.origins[letter]})
+        ours, theirs = left[letter], right[letter]
+        if ours is not None and theirs is not None:
+            one = Lanes({letter: ours}, {letter: a.origins[letter]})
+            other = Lanes({letter: theirs}, {letter: b.origins[letter]})
             flow.compare(one, other, site)
-            _note_gaps(flow, one, _where(other, held[1]), site)
-            _note_gaps(flow, other, _where(one, held[0]), site)
-        elif left[letter] is not None or right[letter] is not None:
+            yield one, other
+        elif ours is not None or theirs is not None:
             # One side has another index in each column, so that most of them differ.
             apart = Conflict(site, letter, a.origins[letter], b.origins[letter], (NOWHERE, NOWHERE))
             flow.conflicts.append(apart)
@@ -301,17 +281,11 @@ def _compare_sums(
         flow.conflicts.append(Conflict(site, f"{x}/{y}", a.origins[x], b.origins[y], (NOWHERE, NOWHERE)))
 
 
-def _where(lanes: Lanes, held: Array) -> Lanes:
-    return replace(lanes, at={letter: np.where(held, values, NOWHERE) for letter, values in lanes.at.items()})
-
-
-def lacking(flow: Flow, lanes: Lanes | None) -> frozenset[int]:
-    """The loads of an operand of a dot that hold a part of its dims alone."""
-    dims = next((x for x in "de" if lanes is not None and x in lanes.at), "")
-    if lanes is None or not dims or lanes.cover is not None:
-        return frozenset()
-    count = len(np.unique(lanes.at[dims][lanes.at[dims] >= 0]))
-    return lanes.origins[dims] if 0 < count < flow.sizes[dims] else frozenset()
+def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> Iterator[int]:
+    """The loads of one side of a dot that leave out what the other side has there, and not 0 throughout."""
+    for letter, at in lanes.at.items():
+        if ((at == NOWHERE) & (beside.at[letter] >= 0) & held).any():
+            yield from lanes.origins[letter]
 
 
 @contextlib.contextmanager
@@ -325,6 +299,5 @@ def followed(tensors: Mapping[str, Tensor], flow: Flow, learn: Callable[[Any], N
     Raises:
         InterpreterNotKnown: this release of Triton lacks something that has to be watched.
     """
-
-    with watched_memory(tensors, Unwritten(), _Tracer(flow, learn)) as flow.memory:
+    with watched_memory(tensors, Unwritten(), _Tracer(flow, learn)):
         yield flow
