@@ -132,41 +132,27 @@ class Roles:
         parts = self.parts
         qk, t, p, dpe, dp = parts["QK"], parts["S"], parts["P"], parts["dPE"], parts["dP"]
         delta, lse = parts["delta"][..., None], parts["LSE"][..., None]
-        s = qk * self.x.scale
-        ds = p * (dp - delta)
         forms = [
             _Form("Q K^T", qk), _Form("S", t), _Form("P", p, True), _Form("dP", dpe), _Form("dS", parts["dS"], True),
             _Form("dP - delta", dp - delta), _Form("S - LSE", np.where(np.isfinite(lse), t - lse, 0.0)),
         ]  # fmt: skip
         if self.x.softcap is not None:
-            tanh = np.tanh(s / self.x.softcap)
-            forms += [
-                _Form("tanh(S / softcap)", tanh), _Form("tanh^2", tanh**2), _Form("1 - tanh^2", 1 - tanh**2),
-                _Form("softcap * tanh(S / softcap)", tanh * self.x.softcap), _Form("dT", ds, True),
-                _Form("(dP - delta)(1 - tanh^2)", (dp - delta) * (1 - tanh**2)),
-                _Form("P (1 - tanh^2)", p * (1 - tanh**2), True),
-                _Form("exp(2 S / softcap)", np.exp(2 * s / self.x.softcap)),
-            ]  # fmt: skip
+            squared = np.tanh(qk * self.x.scale / self.x.softcap) ** 2
+            forms += [_Form("tanh^2", squared), _Form("1 - tanh^2", 1 - squared), _Form("dT", p * (dp - delta), True)]
         if self.case.family == "lazy":
             forms += [_Form("P + tau / (i + 1)", parts["Z"]), _Form("relu(P + tau / (i + 1))", parts["PE"], True),
-                      _Form("P * dP", p * dp, True), _Form("dP", dp, True),
-                      _Form("dP / (i + 1)", dpe / self._count),
-                      _Form("dP / (i + 1)", dp / self._count, True)]  # fmt: skip
+                      _Form("P * dP", p * dp, True), _Form("dP", dp, True)]  # fmt: skip
         elif "PE" in parts and not np.array_equal(parts["PE"], p):
             forms += [_Form("P after dropout", parts["PE"], True)]
         return forms
-
-    @property
-    def _count(self) -> Array:
-        """[M, 1] i + 1, by which lazy divides tau."""
-        return np.arange(1.0, self.case.seqlen_q + 1)[:, None]
 
     @cached_property
     def _sums(self) -> dict[tuple[str, str], list[_Form]]:
         """By what is summed over and the letter of the columns: the matrices and inputs that products sum."""
         parts = self.parts
-        of_keys = [_Form("delta", parts["P"] * parts["dP"]), _Form("sum of dP / (i + 1)", parts["dP"] / self._count)]
-        found = {("n", ""): of_keys, ("m", ""): [_Form("sum of dS", parts["dS"])]}
+        count = np.arange(1.0, self.case.seqlen_q + 1)[:, None]  # by which lazy divides tau
+        of_keys = [_Form("delta", parts["P"] * parts["dP"]), _Form("sum of dP / (i + 1)", parts["dP"] / count)]
+        found = {("n", ""): of_keys}
         for name, product in PRODUCTS.items():
             matrix = parts.get("PE", parts["P"]) if product.matrix == "P" else parts[product.matrix]
             form = _Form(unscaled(name), matrix, with_=product.other, per_row=name == "O")

@@ -69,18 +69,17 @@ def _errors(
         (name, dot_error(of.q, of.k.mT, precision) + moved.get("S", 0.0) / scale + 3 * U32 * raw) for name in _RAW
     )
     yield from (("LSE", rows["LSE"]), ("delta", rows["delta"]), ("P", e_p), ("O", rows["O"]), ("dS", rows["dS"]))
-    yield from (("dP", e_dp), ("dP / (i + 1)", e_dp), ("dP - delta", spread))
+    yield from (("dP", e_dp), ("dP - delta", spread))
     yield from (("P * dP", e_p * of.dp.abs() + of.p * e_dp), ("dT", of.p * spread + e_p * (of.dpe - of.delta).abs()))
     yield "P after dropout", of.share * e_p + of.u_drop * values["PE"].abs()
     yield from ((name, e_p + of.e_z) for name in ("P + tau / (i + 1)", "relu(P + tau / (i + 1))"))
     yield "sum of dP / (i + 1)", e_dp.sum(-1) + U32 * long_sum(e_dp.shape[-1]) * of.dp.abs().sum(-1)
-    yield "sum of dS", rows["dS"].sum(-2) + U32 * long_sum(e_dp.shape[-2]) * of.ds.abs().sum(-2)
     yield "dS K", rows["dQ"] / scale
     for form, name, factor in (("dS^T Q", "dK", scale), ("dV", "dV", 1.0)):
         alike = (precision.matrix + 2 * U32) * values[name].abs() + TINY
         yield form, (budget.squares[name].sqrt() + budget.sums[name] + alike + moved.get(name, 0.0)) / factor
     if x.softcap is not None:
-        yield from _capped(x, of, spread, e_p)
+        yield from _capped(x, of)
 
 
 _RAW = ("Q K^T", "maximum of Q K^T so far")
@@ -94,16 +93,11 @@ def _of_scores(values: Mapping[str, Tensor], of: Chain, e_s: Tensor, e_lse: Tens
     yield "sum of exp(S - maximum) so far", terms / of.p.amax(-1, keepdim=True)
 
 
-def _capped(x: Attention, of: Chain, spread: Tensor, of_p: Tensor) -> Iterator[tuple[str, Tensor]]:
+def _capped(x: Attention, of: Chain) -> Iterator[tuple[str, Tensor]]:
     assert x.softcap is not None
-    raw = x.scale * of.q @ of.k.mT / x.softcap
-    tanh, e_tanh = raw.tanh(), of.e_s / x.softcap
-    yield from (("tanh(S / softcap)", e_tanh), ("softcap * tanh(S / softcap)", of.e_s))
+    tanh, e_tanh = (x.scale * of.q @ of.k.mT / x.softcap).tanh(), of.e_s / x.softcap
     squared = 2 * tanh.abs() * e_tanh + e_tanh**2 + U32
     yield from (("tanh^2", squared), ("1 - tanh^2", squared + U32))
-    yield "(dP - delta)(1 - tanh^2)", spread + (of.dpe - of.delta).abs() * squared
-    yield "P (1 - tanh^2)", of_p + of.p * squared
-    yield "exp(2 S / softcap)", (2 * raw).exp() * (2 * e_tanh + U_FUNCTION + U32 * raw.abs())
 
 
 def rounded(tolerance: Array, values: Array, dtype: torch.dtype) -> Array:

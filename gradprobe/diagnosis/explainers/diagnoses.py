@@ -92,7 +92,7 @@ def _summary(suspect: Suspect, names: Sequence[str]) -> str:
     of_keys = set(names) <= {"dK", "dV"}
     return _KINDS[suspect.kind].summary.format(
         kernel=suspect.site.kernel, name=suspect.name, tensor=title(suspect.name), reason=suspect.reason,
-        value=_value(suspect.name), line=places(suspect.lines)[-1].line, inputs=_inputs(suspect),
+        value=_value(suspect.name), line=places(suspect.lines)[-1].line, inputs=suspect.inputs,
         results=f"{' and '.join(names)} {'are' if names[1:] else 'is'}",
         terms="the rows that see each key" if of_keys else "the keys that each row sees",
     )  # fmt: skip
@@ -102,13 +102,6 @@ def _value(name: str) -> str:
     """A value, with what is wrong by it."""
     step = [other for other in entered_by(name) if other != name]
     return f"{name}, and so {step[0]}," if len(step) == 1 else name or "a value"
-
-
-def _inputs(suspect: Suspect) -> str:
-    """What is right there, or by how much it is off. Of a mask nothing says what it should be."""
-    if f"{suspect.name} is off by " in suspect.reason:
-        return suspect.reason
-    return "it is right until that line masks it" if suspect.site.operation == "select" else "its inputs are right"
 
 
 def _reasons(group: Sequence[Suspect], where: Sequence[Where]) -> Iterator[str]:

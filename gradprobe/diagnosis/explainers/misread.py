@@ -74,7 +74,8 @@ def addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> Iterator[
 
     Where others of its kernel are misread and share such lines, these first.
     """
-    own, shared, kernel = flow.slices[culprit], flow.slices[culprit], flow.sources[culprit].site.kernel
+    own = shared = flow.slices.get(culprit, frozenset[int]())
+    kernel = flow.sources[culprit].site.kernel
     for number, behind_it in flow.slices.items():
         # What never reaches the same heads or batches, and met nothing that does, may well be wrong too.
         may_be_wrong = any(_is_short(flow, culprit, x) and not _is_all(flow, number, x) for x in "bhg")

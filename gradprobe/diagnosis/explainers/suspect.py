@@ -34,6 +34,8 @@ class Suspect:
     """One sentence."""
     extent: str
     """How often of how often it was seen to: "4 of 4 tiles", or of the times that it meets another."""
+    inputs: str = "its inputs are right"
+    """Of a value, what is right there, or by how much it is off."""
     is_sure: bool = True
     """Whether it goes wrong whenever it runs, or what is made of it is wrong too."""
     beside: Sequence[Chain] = ()

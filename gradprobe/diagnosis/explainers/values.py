@@ -68,18 +68,24 @@ def _wrong(run: FollowedRun, tiles: _Tiles, extent: str) -> Suspect | None:
         return partly(node, extent)
     # What is summed over as it is was to be masked before.
     is_open = node.role is not None and node.role.is_open and node is not used_by
-    is_spoilt = False
+    is_spoilt, inputs = False, "its inputs are right"
     if node.role is not None and node.role.is_by_row:
         name, reason = _of_rows(run, sorted({node for node, _ in tiles}, key=lambda one: one.number))
+        inputs = reason
     elif is_open or node.is_known:
         fault = "it is not masked where rows see no keys" if is_open else f"it is {node.name} and not yet what is due"
         reason = f"{fault}, and line {places(used_by.site.lines)[-1].line} sums over it"
     else:
-        is_spoilt = _leaves_as_is(node, name)
+        # One of its operands may be, rightly, what it should be itself.
+        is_spoilt = bool(name) and name in [operand.name for operand in node.operands]
         reason = f"what is made here is not {name or 'any intermediate'}"
+    if site.operation == "select" and inputs is not reason:  # nothing says what a mask should be
+        inputs = "it is right until that line masks it"
     beside = (*dict.fromkeys(_entering(run, node)), *([used_by.site.lines] if is_open else []))
-    lines = blamed(site, run.right.keys() - {site})
-    return Suspect("value", name, site, lines, reason, extent, beside=beside, is_open=is_open, is_spoilt=is_spoilt)
+    return Suspect(
+        "value", name, site, blamed(site, run.right.keys() - {site}), reason, extent, inputs,
+        beside=beside, is_open=is_open, is_spoilt=is_spoilt,
+    )  # fmt: skip
 
 
 def _masked(run: FollowedRun, node: Node, extent: str) -> Suspect | None:
@@ -236,11 +242,6 @@ def _rescales(run: FollowedRun, node: Node) -> bool:
 
 
 # --- in words
-
-
-def _leaves_as_is(node: Node, name: str) -> bool:
-    """Whether one of its operands is, rightly, what it should be itself."""
-    return bool(name) and name in [operand.name for operand in node.operands]
 
 
 # Rows that are off by less than this share of the worst are not told.
