@@ -155,10 +155,9 @@ class _Reader:
         assert node.value is not None
         own, *others = met if node.value.ndim == 1 else (node, *met)
         lanes = self._clean(own)
-        for other in others:
-            clean = self._clean(other)
-            for letter in clean.keys() - lanes.keys() if _are_laid_alike(own, other) else ():
-                lanes[letter] = clean[letter]
+        for clean in map(self._clean, others):
+            if _are_laid_alike(lanes, clean):
+                lanes = clean | lanes
         if not {*"bhmn"} <= lanes.keys():
             return None
         if node.value.ndim > 1:
@@ -249,12 +248,9 @@ def _factors(node: Node) -> list[Node]:
     return [*_factors(core.operands[0]), *_factors(core.operands[1])]
 
 
-def _are_laid_alike(one: Node, other: Node) -> bool:
+def _are_laid_alike(lanes: Mapping[str, Array], others: Mapping[str, Array]) -> bool:
     """Whether rows, or keys, go along the same axis of two tiles of scores."""
-    if one.lanes is None or other.lanes is None:
-        return False
-    for letter in one.lanes.at.keys() & other.lanes.at.keys() & {"m", "n"}:
-        mine, theirs = one.lanes.at[letter], other.lanes.at[letter]
-        if mine.ndim == 2 and mine.shape == theirs.shape:
-            return (along(mine, 0) is None) == (along(theirs, 0) is None)
+    for letter in "mn":
+        if letter in lanes and letter in others and lanes[letter].shape == others[letter].shape:
+            return (along(lanes[letter], 0) is None) == (along(others[letter], 0) is None)
     return False
