@@ -50,7 +50,7 @@ def test_each_value_is_told_with_its_text_and_the_results_are_the_same(module):
     lines, told = SOURCE.splitlines(), []
 
     def tell(at, value):
-        text = at.name or lines[at.line - 1][at.column : at.end_column]
+        text = lines[at.line - 1][at.column : at.end_column]
         told.append((at.function, text, value if not isinstance(value, list) else list(value)))
 
     due = module.outer([3, 4]), module.Box.made(1)
@@ -59,8 +59,8 @@ def test_each_value_is_told_with_its_text_and_the_results_are_the_same(module):
     assert came == due
     assert ("twice", "2 * x", 4) in told
     assert ("outer", "value - by", 2) in told
-    assert ("outer", "total", 10) in told
-    assert ("outer", "values", [9, 4]) in told
+    assert ("outer", "total += twice(value - by)", 10) in told
+    assert ("outer", "values[0] = [n for n in range(total)][-1]", [9, 4]) in told
     assert ("inner", "total * by", 10) in told
     assert ("made", "x + 1", 2) in told
     count = len(told)

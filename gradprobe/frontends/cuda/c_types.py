@@ -142,7 +142,6 @@ _NAMES = {
     (OTHER, 2): "half __half nv_bfloat16 __nv_bfloat16",
 }
 _TYPES = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "nv_bfloat16": "bfloat16"}
 
 
 def types_as_written(source: CudaSource, parameters: Sequence[Parameter]) -> list[Taken]:
@@ -162,11 +161,6 @@ def kind_and_bytes(source: CudaSource, declared: str) -> tuple[int, int]:
     names = words - {"unsigned", "int"} or {"int"}
     kind, size = _TYPES.get(names.pop(), (OTHER, 0)) if len(names) == 1 else (OTHER, 0)
     return (UNSIGNED if "unsigned" in words else kind), size
-
-
-def pointed_to(source: CudaSource, declared: str) -> str:
-    """torch's name of the dtype that a pointer's elements have; "" where it does not tell."""
-    return _DTYPES.get(_meant(source, declared.rstrip("*")).removeprefix("__"), "")
 
 
 def _meant(source: CudaSource, declared: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...model.failures import UsageFailure, did_you_mean
 from ...model.intermediates import title
 from ...source.parameter_names import is_stride, stride_of, tensor_of, word_of
-from .c_types import STREAM, pointed_to
+from .c_types import STREAM, types_as_written
 from .cuda_syntax import DeclaredFunction, Parameter
 from .module import Launcher
 from .source import launching_functions, read_source
@@ -174,7 +174,8 @@ class _Backward:
         for parameter in self._launcher.function.parameters:
             meaning, q = self._passed[parameter.name], given["q"]
             if meaning.kind == "output":  # of zeros, since it may add to what it finds
-                dtype = getattr(torch, pointed_to(self._launcher.source, parameter.type), q.dtype)
+                (taken,) = types_as_written(self._launcher.source, [parameter])
+                dtype = {4: torch.float32, 8: torch.float64}.get(taken.of, q.dtype)
                 shape = [sizes[axis] for axis in _AXES[meaning.what]]
                 tensors[meaning.what] = torch.zeros(shape, dtype=dtype, device=q.device)
         batches = [None] if "b" in self._whole else range(sizes["b"])

@@ -35,7 +35,7 @@ _MOST, _LARGEST = 48, 1 << 20
 
 @dataclass(frozen=True)
 class Expression:
-    """A piece of source that has a value."""
+    """A piece of source that has a value: an expression, or a statement with that of a variable after it."""
 
     number: int
     line: int
@@ -45,8 +45,6 @@ class Expression:
     end_column: int
     function: str
     """In which it stands."""
-    name: str = ""
-    """Of a variable after a statement; "" of what stands in an expression."""
 
 
 @dataclass(frozen=True)
@@ -161,11 +159,10 @@ class _Telling(ast.NodeTransformer):
         return self._call(node, node) if is_value else node  # type: ignore[arg-type]
 
     def _call(self, value: ast.expr, at: Any) -> ast.expr:
-        """Tells of an expression, or of a variable after the statement that it stands for."""
-        name = value.id if isinstance(value, ast.Name) else ""
+        """Tells of an expression, or of a variable after a statement."""
         number = len(self.expressions)
         place = (at.lineno, at.col_offset, at.end_lineno or at.lineno, at.end_col_offset or 0)
-        self.expressions.append(Expression(number, *place, self._inside[-1], name))
+        self.expressions.append(Expression(number, *place, self._inside[-1]))
         return ast.copy_location(ast.Call(ast.Name(_HOOK, ast.Load()), [ast.Constant(number), value], []), at)
 
 
