@@ -24,7 +24,7 @@ def explained(
     report: Probed,
     compilation: Compilation,
     right_at: Callable[[LayoutRun], str],
-    allowance: Allowance,
+    budget: Callable[[], Allowance],
 ) -> Probed:
     """The report of a target that is wrong, or does to memory what it should not, with why, and the edit that mends it.
 
@@ -44,6 +44,7 @@ def explained(
     made = [(record.run.layout, record.executions[0]) for record in records if record.run and record.executions]
     launches = {layout: execution.outcome.calls for layout, execution in made}
     reasons = with_contiguous(reasons, report.runs, launches)
+    allowance = budget()
     if report.failing is not None and not experiment.case.ranks and allowance.count:
         experiment.tick("trying edits", 0.0)
         reasons = reasons_with_edits(experiment, runs, reasons, allowance)

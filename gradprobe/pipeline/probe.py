@@ -42,7 +42,6 @@ def probe(
     tick: Tick = silent,
     told: Callable[[Probed], object] = lambda so_far: None,
     given: Collection[str] = (),
-    first: Callable[[LayoutRun], None] = lambda run: None,
     budget: Callable[[], Allowance] = lambda: NOTHING,
     right_at: Callable[[LayoutRun], str] = lambda first: "",
 ) -> Probed:
@@ -56,7 +55,6 @@ def probe(
         why: whether a reason is sought where it is wrong, by hypotheses and by running the target again.
         told: given the report of what is measured so far, after each layout, and after the second runs.
         given: the options that somebody gave; of each it is said if this case cannot show it.
-        first: told of the first run, before there are others.
         budget: how many edits of the target are tried, once it is wrong.
         right_at: where the first layout is wrong, runs the target at another length, and says at which it is right.
 
@@ -79,8 +77,6 @@ def probe(
             records.append(record)
             experiment = experiment.after(outcomes_of([record]))
             compilation.begin(record)
-            if len(records) == 1 and record.run:
-                first(record.run)
             _tell(told, experiment, records)
         records += second_call(experiment, records)
         records = _with_intermediates(experiment, records)
@@ -94,7 +90,7 @@ def probe(
             if why and (report.failing is not None or any(run.memory for run in report.runs)):
                 from .failed import explained
 
-                report = explained(experiment, records, report, compilation, right_at, budget())
+                report = explained(experiment, records, report, compilation, right_at, budget)
             compile_errors, not_compiled = compilation.result()
             notes = [*notes_of(experiment, records), *not_compiled]
     if report.failing is None:
@@ -169,32 +165,35 @@ def probed(
     Raises:
         Failure: from `probe`.
     """
-    first: list[LayoutRun] = []
+    is_measured = False
 
-    def report_on(fit: Fit, look: Callable[[LayoutRun], None]) -> tuple[Probed, Problem]:
+    def look(so_far: Probed) -> None:
+        nonlocal is_measured
+        wrong = 0.0 if is_measured else share_wrong(so_far.runs[0])
+        if wrong > WRONG_THROUGHOUT and (meant := fit(problem, None, wrong)) is not None:
+            raise _MeaningFound(meant)
+        is_measured = True
+        told(so_far)
+
+    def report_on(fit: Fit, told: Callable[[Probed], object]) -> tuple[Probed, Problem]:
         of, line = fit.problem, repro_command
         if line:
             line = shlex.join([*shlex.split(line), *flags(fit.options)])
         report = probe(
             of.case, of.target, reference=of.reference, saved=of.saved, given=of.given, reproduce=line, tick=tick,
-            told=told, first=look, budget=budget, right_at=partial(_right_at, of),
+            told=told, budget=budget, right_at=partial(_right_at, of),
         )  # fmt: skip
         return replace(report, notes=(*fit.sentences, *report.notes)), of
-
-    def look(run: LayoutRun) -> None:
-        first.append(run)
-        if share_wrong(run) > WRONG_THROUGHOUT and (meant := fit(problem, None, share_wrong(run))) is not None:
-            raise _MeaningFound(meant)
 
     try:
         return report_on(Fit(problem), look)
     except _MeaningFound as otherwise:
         (found,) = otherwise.args
     except TargetFailure as failure:
-        found = None if any(run.measured for run in first) else fit(problem, failure)
+        found = None if is_measured else fit(problem, failure)
         if found is None:
             raise _with_way_out(failure, problem.case) from failure.__cause__
-    return report_on(found, first.append)
+    return report_on(found, told)
 
 
 def _with_way_out(failure: TargetFailure, case: Case) -> TargetFailure:
