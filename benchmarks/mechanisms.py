@@ -119,7 +119,7 @@ CORE: tuple[str, ...] = (
         "__init__", "experiment", "measure", "observe", "receipt", "runs",
     )),
     *(f"pipeline/{name}" for name in (
-        "__init__", "failed", "kept_heads", "probe", "reported", "resolve", "run_check", "sanitizer",
+        "__init__", "failed", "probe", "reported", "resolve", "run_check", "sanitizer",
     )),
     *(f"diagnosis/{name}" for name in (
         "__init__", "agreement", "behaviour", "causes", "lines", "why",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from types import MappingProxyType
+from typing import Any
 
-from msgspec import structs
+from msgspec import json, structs
 
 from ..model.case import Case
+from ..model.failures import UsageFailure
+from ..model.heads import ABOUT, Evidence
 from ..model.intermediates import steps
 from ..model.layout_run import (
     NOT_EXPOSED,
@@ -23,9 +27,9 @@ from ..model.layout_run import (
 )
 from ..model.number import Number, spans
 from ..model.report import Listing, Report, explained_diagnoses
+from ..model.writing import replacing
 from ..numerics import evidence as verdict
 from ..numerics.evidence import Measured, Probed
-from ..numerics.identities import Invariant
 from ..numerics.tally import Finding
 from ..reference.attention import MATRICES
 from ..runtime.trace import dtype_of
@@ -98,7 +102,7 @@ def run_of(case: Case, run: verdict.LayoutRun, steps: verdict.Steps = MappingPro
         intermediates=tuple(_intermediates(case, measured)),
         first_mismatch=_placed(measured.first, case, steps),
         compared=_counts(case, measured),
-        invariants=tuple(map(_identity, measured.invariants)),
+        invariants=tuple(_identities(measured)),
         repeats=run.repeats,
         repeated=run.repeated,
         laid=run.laid,
@@ -121,9 +125,10 @@ def _counts(case: Case, measured: Measured) -> Counts:
     return Counts(heads, heads * case.seqlen_q, sum(finding.total for finding in findings), len(findings))
 
 
-def _identity(tried: Invariant) -> Identity:
-    residual, budget = Number(tried.residual), Number(tried.budget)
-    return Identity(name=tried.name, of=tried.of, holds=tried.holds, residual=residual, budget=budget)
+def _identities(measured: Measured) -> Iterator[Identity]:
+    for tried in measured.invariants:
+        residual, budget = Number(tried.residual), Number(tried.budget)
+        yield Identity(name=tried.name, of=tried.of, holds=tried.holds, residual=residual, budget=budget)
 
 
 def _intermediates(case: Case, measured: Measured) -> Iterator[Intermediate]:
@@ -176,3 +181,28 @@ def _heads(finding: Finding) -> Iterator[Head]:
                 keys=tuple(finding.column_ranges(batch, head)) if finding.name in MATRICES else (),
                 tiles=() if signs is None else tuple(bytes(row).decode() for row in signs[batch][head]),
             )
+
+
+def keep_heads(probed: Probed, file: str) -> Evidence:
+    """Writes whole heads of what a probe found into one .npz file without pickles, as --evidence asks.
+
+    A reader sees all of it or what was there before.
+
+    Raises:
+        UsageFailure: it cannot be written.
+    """
+    import numpy as np
+
+    from ..numerics.whole_heads import MOST_BYTES, whole_heads
+
+    kept, arrays = whole_heads(probed)
+    named: dict[str, Any] = {ABOUT: np.array(json.encode(kept).decode())}
+    named |= {name: values.numpy() for name, values in arrays.items()}
+    try:
+        with replacing(file) as stream:
+            np.savez_compressed(stream, **named)
+            stream.seek(0)
+            digest = hashlib.sha256(stream.read()).hexdigest()
+    except OSError as error:
+        raise UsageFailure(f"--evidence {file}: cannot be written, {error.strerror}") from error
+    return Evidence(file=file, sha256=digest, heads=len(kept.heads), left_out=kept.left_out, limit=MOST_BYTES)
