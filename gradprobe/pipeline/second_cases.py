@@ -11,7 +11,7 @@ from typing import Any
 from ..inputs.draw import draw
 from ..inputs.options import flags, with_others
 from ..model.allowance import LAST_RESORT
-from ..model.case import Case
+from ..model.case import Case, flag_of
 from ..model.failures import Failure, NoRoom, UsageFailure
 from ..model.mechanisms import door
 from ..model.memory_finding import ERROR
@@ -30,10 +30,9 @@ _SHORT, _LONGER = 24, 40
 _BATCHES, _HEADS = 3, 10
 # Elements of all score matrices of one small case: where its length may not be small, it is not run beyond.
 _MOST_SCORES = 1 << 20
-# Options whose meaning, or whose tensor's shape, is the target's own: the field of a case, and the flag.
-_CONVENTIONS = {name: (name, f"--{name}") for name in ("softcap", "bias", "alibi", "mask", "sinks", "seqlens")}
-_CONVENTIONS |= {"keep": ("dropout", "--dropout")}
-_CONVENTIONS |= {name: ("cu_seqlens_q", "--cu-seqlens") for name in ("cu_seqlens", "cu_seqlens_q")}
+# By parameter, the field of a case of each option whose meaning, or whose tensor's shape, is the target's own.
+_CONVENTIONS = {name: name for name in ("softcap", "bias", "alibi", "mask", "sinks", "seqlens")}
+_CONVENTIONS |= {"keep": "dropout", "cu_seqlens": "cu_seqlens_q", "cu_seqlens_q": "cu_seqlens_q"}
 # Seconds after which a fork is given up: a kernel that does not take a case may never end. What it left is not checked.
 _PATIENCE = LAST_RESORT
 # What comes of a small case. What is DOUBTFUL is wrong, and nothing shows that the target is meant to take it.
@@ -96,9 +95,9 @@ def unused_abilities(problem: Problem) -> Iterator[Ability]:
         yield Ability("a head dim of v alone", "--head-dim-v", small(head_dim_v=16 if case.head_dim > 16 else 32))
     # Of what no option says that it is left out, only what is run is told.
     yield from (ability for ability in _extremes(problem) if ability.options)
-    for name, (option, flag) in _CONVENTIONS.items():
+    for name, option in _CONVENTIONS.items():
         if name in takes and name not in problem.target.required and not getattr(case, option):
-            yield Ability("", flag)
+            yield Ability("", flag_of(option).removesuffix("-q"))
 
 
 def _lengths(problem: Problem) -> Iterator[Ability]:
