@@ -66,8 +66,10 @@ def strays_under(program: str, tool: str, words: Sequence[str], kernels: Sequenc
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         options = ["--tool", tool, "--log-file", str(log), "--print-limit", str(_MOST), "--report-api-errors", "no"]
-        for kernel in kernels:
-            options += ["--kernel-name", f"kernel_substring={kernel.partition('<')[0]}"]
+        names = [kernel.partition("<")[0] for kernel in kernels]
+        # initcheck knows of no value that a kernel wrote which it does not watch.
+        for name in names if tool != "initcheck" else ():
+            options += ["--kernel-name", f"kernel_substring={name}"]
         # With torch's caching allocator, an access beyond one tensor may be inside another allocation.
         environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
         check = Program([program, *options, *gradprobe_command(*words, "--no-isolate")], environment)
@@ -76,7 +78,8 @@ def strays_under(program: str, tool: str, words: Sequence[str], kernels: Sequenc
     if "SUMMARY" not in printed:
         said = (printed or ran.output).strip().rpartition("\n")[2]
         raise TargetFailure(f"compute-sanitizer could not run the check: {said}", "run it by hand")
-    return list(findings_in(printed, TOOLS[tool]))
+    found = findings_in(printed, TOOLS[tool])
+    return [finding for finding in found if not names or any(name in finding.kernel for name in names)]
 
 
 def with_strays(report: Probed, tool: str, memory: Sequence[MemoryFinding]) -> Probed:

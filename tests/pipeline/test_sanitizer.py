@@ -1,6 +1,10 @@
 """What compute-sanitizer prints, as findings: each once, with the line of the kernel."""
 
-from gradprobe.pipeline.sanitizer import TOOLS, findings_in
+import sys
+
+import pytest
+
+from gradprobe.pipeline.sanitizer import TOOLS, findings_in, strays_under
 
 MEMCHECK = """========= COMPUTE-SANITIZER
 ========= Invalid __shared__ read of size 4 bytes
@@ -44,3 +48,18 @@ def test_a_race_names_both_accesses():
 
 def test_what_it_says_of_itself_is_no_finding():
     assert list(findings_in(CLEAN, TOOLS["initcheck"])) == []
+
+
+@pytest.mark.parametrize(("tool", "is_told"), [("initcheck", False), ("memcheck", True)])
+def test_initcheck_watches_every_kernel_since_it_knows_of_no_value_that_another_wrote(tmp_path, tool, is_told):
+    """Of what it finds, that in the kernels of the target is told."""
+    program, asked = tmp_path / "sanitizer", tmp_path / "asked"
+    log = MEMCHECK.replace("flash_dkdv", "torch_fill", 1) + MEMCHECK
+    program.write_text(
+        f"#!{sys.executable}\nimport pathlib, sys\npathlib.Path({str(asked)!r}).write_text(' '.join(sys.argv))\n"
+        f"pathlib.Path(sys.argv[sys.argv.index('--log-file') + 1]).write_text({log!r})\n"
+    )
+    program.chmod(0o755)
+    (found,) = strays_under(str(program), tool, ["check", "flash-cuda"], ["flash_dkdv<64>"])
+    assert found.kernel == "flash_dkdv"
+    assert ("kernel_substring=flash_dkdv" in asked.read_text()) is is_told
