@@ -7,7 +7,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import islice, product
 from typing import Any
 
@@ -21,7 +20,7 @@ from ..model.failures import Failure
 from ..model.number import listed
 from ..model.report import Diagnosis, Where
 from ..model.resolution import resolve
-from ..numerics.compare import Comparison, attention_of, compare
+from ..numerics.compare import attention_of, compare
 from ..numerics.declared_precision import precision_of
 from ..numerics.evidence import LayoutRun, Measured
 from ..numerics.identities import identities
@@ -31,9 +30,9 @@ from ..runtime.run import run_target
 from ..runtime.trace import Trace
 from ..targets.bind import statements_of
 from ..targets.find import Target, find_target
-from .calling import ORDERS, RESULTS, SHAPES, CallConvention, ReferenceCall, Values
+from .calling import ORDERS, SHAPES, CallConvention, ReferenceCall, Values
 from .explain import AuditExplanation, Located, explain
-from .formulas import Mistake, due_in, role_of
+from .formulas import RESULTS, Mistake, due_in, role_of
 
 # Sizes of axes none of which another axis, or a product of two, has: values tell by their shapes what they are of. And
 # some references take whole blocks, or powers of two.
@@ -57,32 +56,14 @@ class Attempt:
     how: CallConvention
     sizes: Mapping[str, int]
     case: Case
-    x: Attention
-    results: Values
+    measured: Measured
     unfit: Values
     """The results of another shape than is due."""
-    named_by: str
-    """Where the names of the results come from."""
-
-    @property
-    def _trace(self) -> Trace:
-        return Trace(self.results, dict.fromkeys(self.results, "exported"))
-
-    @cached_property
-    def _comparison(self) -> Comparison:
-        return compare(self.case, self.x, self._trace, precision_of("float32", "ieee"))
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        beyond = [name for name, finding in self._comparison.findings.items() if finding.mismatched]
-        return tuple(name for name in RESULTS if name in self.unfit or name in beyond)
-
-    def run(self) -> LayoutRun:
-        """As a report has it."""
-        trace, comparison = self._trace, self._comparison
-        invariants = tuple(identities(self.case, self.x, trace, comparison))
-        measured = Measured(lambda: self.x, trace, comparison, locate(self.x, trace, comparison), invariants)
-        return LayoutRun(f"{self.how.setting} seed={self.case.seed}", (), measured, None)
+        findings = self.measured.comparison.findings
+        return tuple(name for name in RESULTS if name in self.unfit or (name in findings and findings[name].mismatched))
 
 
 @dataclass(frozen=True)
@@ -93,14 +74,14 @@ class Audit:
     attempt: Attempt
     """Its first wrong run, else the first."""
     runs: tuple[LayoutRun, ...]
-    taken: tuple[str, ...] = ()
+    taken: tuple[str, ...]
     """How it is called, and what it does by itself."""
-    explanation: AuditExplanation | None = None
+    explanation: AuditExplanation | None
     """None where all is right."""
 
     @property
     def is_right(self) -> bool:
-        return not self.attempt.unfit and all(run.matches for run in self.runs)
+        return self.explanation is None
 
 
 def audit(
@@ -129,18 +110,21 @@ def audit(
             attempts.append(search.attempt(how, best.sizes, seed))
         except Failure as failure:
             taken.append(f"it was not judged {how.setting} with seed {seed}: {failure}")
-    attempt = next((each for each in attempts if each.wrong), best)
-    found = Audit(search.target, attempt, tuple(each.run() for each in attempts), tuple(taken))
-    if found.is_right:
-        return found
-    return replace(found, explanation=(best.wrong and search.swapped(best)) or search.explained(attempt))
+    runs = [LayoutRun(f"{each.how.setting} seed={each.case.seed}", (), each.measured, None) for each in attempts]
+    attempt = next((each for each in attempts if each.wrong or not each.measured.matches), None)
+    explanation = None
+    if attempt is not None:
+        explanation = (search.swapped(best) if best.wrong else None) or search.explained(attempt)
+    return Audit(search.target, attempt or best, tuple(runs), tuple(taken), explanation)
 
 
 def _taken(target: Target, best: Attempt) -> Iterator[str]:
     """How it is called, and what it does by itself."""
     how = best.how
     what = "numpy arrays" if how.library == "numpy" else "torch tensors"
-    yield f"{what} of {in_words(how.shapes)}; its results are named by {best.named_by}"
+    yield f"{what} of {in_words(how.shapes)}"
+    if how.order:
+        yield f"its results are taken for {listed(how.order.split())}"
     if how.mask:
         yield f"its mask is {_MEANINGS[how.mask]}"
     elif target.family != "lazy" and "causal" not in target.takes and how.causal:
@@ -198,14 +182,11 @@ class ReferenceSearch:
         scales = (None,) if family == "lazy" or "scale" in takes else (None, 1.0)
         leaves = self._is_differentiated and "requires_grad" not in self._text
         says_causal = "causal" not in takes and re.search(r"tril|triu|causal|mask", self._text)
-        for library in libraries:
-            for shapes in SHAPES:
-                for mask in masks:
-                    # A causal mask shows what a mask means; without that meaning none is laid.
-                    masked = (True,) if family == "lazy" or mask else (True, False) if says_causal else (False, True)
-                    for scale in scales:
-                        for causal in masked:
-                            yield CallConvention(library, shapes, mask, leaves, causal=causal, scale=scale)
+        for library, shapes, mask, scale in product(libraries, SHAPES, masks, scales):
+            # A causal mask shows what a mask means; without that meaning none is laid.
+            settings = (True,) if family == "lazy" or mask else (True, False) if says_causal else (False, True)
+            for causal in settings:
+                yield CallConvention(library, shapes, mask, leaves, causal=causal, scale=scale)
 
     def settings(self, how: CallConvention) -> Iterator[CallConvention]:
         """What it is judged with: as it was found, and what else it takes: the other mask, another scale."""
@@ -236,24 +217,24 @@ class ReferenceSearch:
         trace = run_target(target, case, place(values, ())).trace
         came = trace.values if trace is not None else {}
         results = {name: came[name] for name in RESULTS if name in came}
-        found = Attempt(how, sizes, case, attention_of(case, values), results, call.unfit, call.named_by)
-        if how.order or not call.order or call.unfit or not found.wrong:
-            return found
-        others = list[Attempt]()
-        for order in ORDERS[len(results)].split("|"):
-            renamed = dict(zip(order.split(), (results[name] for name in call.order), strict=True))
-            named_by = f"trying: {order}"
-            others.append(replace(found, how=replace(how, order=order), results=renamed, named_by=named_by))
-        return min(others, key=lambda each: len(each.wrong))
+        x, found = attention_of(case, values), list[Attempt]()
+        is_open = call.is_by_order and not how.order and not call.unfit
+        for order in ORDERS[len(results)].split("|") if is_open else [" ".join(results)]:
+            measured = _measured(case, x, dict(zip(order.split(), results.values(), strict=True)))
+            own = replace(how, order=order) if is_open else how
+            found.append(Attempt(own, sizes, case, measured, call.unfit))
+            if not found[-1].wrong:
+                break
+        return min(found, key=lambda each: len(each.wrong))
 
     def _drawn(self, how: CallConvention, sizes: Mapping[str, int], seed: int) -> tuple[Case, Values]:
         """A case, its values in float64 with what a forward saves."""
         fewer = {name: 1 for letter, name in (("b", "batch"), ("h", "heads")) if letter not in how.shapes}
-        options = {**sizes, **fewer, **self._options, "seed": seed, "scale": how.scale}
-        if self.target.family != "lazy":
-            options["causal"] = how.causal
         takes_bias = "bias" in self.target.required and not how.mask
-        case = resolve({**options, "bias": takes_bias or None}, self.target.family, takes_bias=takes_bias)
+        options = {**sizes, **fewer, "bias": takes_bias or None, **self._options, "seed": seed}
+        options |= {"causal": how.causal} if self.target.family != "lazy" else {}
+        options |= {"scale": how.scale} if how.scale is not None else {}
+        case = resolve(options, self.target.family, takes_bias=takes_bias)
         values = dict[str, Any]()
         for name, value in draw(case).items():
             values[name] = value.double() if value.is_floating_point() else value
@@ -271,12 +252,11 @@ class ReferenceSearch:
         except Exception:  # its file is not what runs, as after an edit: then no line is known
             pass
         results = {}
-        for name, result in {**again.results, **again.unfit}.items():
+        for name, result in {**again.measured.trace.values, **again.unfit}.items():
             results[name] = result.detach().double().numpy()
         return explain(
-            again.x, values, results, again.wrong,
+            again.measured.x, values, results, again.wrong,
             by_autograd=self._is_differentiated or not self.target.is_backward,
-            asks_for_mask="causal" in self.target.takes,
         )  # fmt: skip
 
     def swapped(self, best: Attempt) -> AuditExplanation | None:
@@ -290,8 +270,8 @@ class ReferenceSearch:
             except Failure:
                 continue
             names = {f"d{first.upper()}": f"d{other.upper()}", f"d{other.upper()}": f"d{first.upper()}"}
-            turned = {names.get(name, name): result for name, result in attempt.results.items()}
-            if not attempt.wrong or not replace(attempt, results=turned).wrong:
+            turned = {names.get(name, name): result for name, result in attempt.measured.trace.values.items()}
+            if not attempt.wrong or _measured(attempt.case, attempt.measured.x, turned).comparison.matches:
                 a, b = takes[first], takes[other]
                 words = f"the parameter {a} is used as {b}, and {b} as {a}"
                 fix = f"exchange {a} and {b} in its signature, or where they are used"
@@ -299,43 +279,30 @@ class ReferenceSearch:
         return None
 
 
+def _measured(case: Case, x: Attention, results: Values) -> Measured:
+    """Results by the formulas, to the digits of float32."""
+    trace = Trace(results, dict.fromkeys(results, "exported"))
+    comparison = compare(case, x, trace, precision_of("float32", "ieee"))
+    invariants = tuple(identities(case, x, trace, comparison))
+    return Measured(lambda: x, trace, comparison, locate(x, trace, comparison), invariants)
+
+
 # --- what is told of it
 
 
 def diagnoses_of(made: Audit) -> tuple[Diagnosis, ...]:
     """What is wrong with a reference, in the order of the formulas; empty where nothing is, or nothing is known."""
-    groups: dict[tuple[str, str], list[Located]] = {}
-    for located in made.explanation.located if made.explanation is not None else ():
-        # The same mistake in two formulas is told once, with both lines.
-        name, words = located.mistake.of, located.mistake.came
-        words = words.replace(name, "{}") if name in ("dQ", "dK", "dV") else words
-        groups.setdefault((located.mistake.key, words), []).append(located)
     found = list[Diagnosis]()
-    for (_, words), group in groups.items():
-        found.append(_diagnosis(made, words, group, is_first=not found))
-    return tuple(found)
-
-
-def _diagnosis(made: Audit, words: str, group: list[Located], *, is_first: bool) -> Diagnosis:
-    mistake, own, results, places = group[0].mistake, list[str](), dict[str, None](), list[Where]()
-    for located in group:
-        own.append(located.mistake.of)
-        results |= dict.fromkeys(located.results)
+    for located in made.explanation.located if made.explanation is not None else ():
+        mistake = located.mistake
+        due = due_in(made.attempt.case.family).get(mistake.of)
+        said = f"with it every element of {listed(located.results)} is what came"
         where = where_of(made.target.function, made.target.source.file, located.at)
-        places += [where] if where is not None else []
-    due = [row for name, row in due_in(made.attempt.case.family).items() if name in own]
-    evidence = [f"due: {'; '.join(due)}"] if due else []
-    evidence.append(f"with it every element of {listed(list(results))} is what came")
-    return Diagnosis(
-        fault=f"reference/{mistake.key}",
-        fault_class="reference",
-        summary=words.replace("{}", listed(own)),
-        explained=1.0,
-        evidence=tuple(evidence),
-        where=_elsewhere(made, group[0]) or tuple(places),
-        fix=mistake.fix.replace(mistake.of, listed(own)) if len(own) > 1 else mistake.fix,
-        also=not is_first,
-    )
+        found.append(Diagnosis(
+            f"reference/{mistake.key}", "reference", mistake.came, 1.0, (f"due: {due}", said) if due else (said,),
+            _elsewhere(made, located) or ((where,) if where is not None else ()), mistake.fix, also=bool(found),
+        ))  # fmt: skip
+    return tuple(found)
 
 
 def _elsewhere(made: Audit, located: Located) -> tuple[Where, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,13 +14,11 @@ from ..frontends.python import plain_function
 from ..model.assignment import given_back, taken
 from ..targets.bind import as_tensors, returned_names
 from ..targets.find import Target
-from .formulas import role_of
+from .formulas import RESULTS, role_of
 
 Values = Mapping[str, Tensor]
 SHAPES = ("bhld", "hld", "ld", "blhd", "lhd")
 """The order of axes in which a reference may take q, k, v and dO, in which they are tried."""
-RESULTS = {"O": "do", "dQ": "q", "dK": "k", "dV": "v"}
-"""What is judged, by the input that has its shape. What else is made may be of its author's convention."""
 ORDERS = {1: "dQ|dV|dK", 2: "dQ dK|dK dV", 3: "dQ dK dV|dV dQ dK|dK dV dQ|dV dK dQ", 4: "O dQ dK dV|dQ dK dV O"}
 """What is returned without names, by how many there are, the likelier first."""
 _OF_HEADS = ("q", "k", "v", "do", "o", "lse", "delta")
@@ -57,10 +55,8 @@ class ReferenceCall:
     def __init__(self, target: Target, how: CallConvention) -> None:
         functools.update_wrapper(self, target.function)
         self._target, self._how = target, how
-        self.named_by = ""
-        """Where the names of the latest results come from."""
-        self.order: list[str] = []
-        """Their names where nothing but their order tells."""
+        self.is_by_order = False
+        """Whether nothing but their order tells the names of the latest results."""
         self.unfit: dict[str, Tensor] = {}
         """The latest results of a backward that have another shape than is due."""
 
@@ -81,7 +77,7 @@ class ReferenceCall:
         names = {own: name for name, own in self.target().takes.items()}
         values = {names[own]: value for own, value in given.items()}
         lost = [axis for axis, letter in enumerate("bh") if letter not in self._how.shapes]
-        self.unfit, self.order = {}, []
+        self.unfit, self.is_by_order = {}, False
         with torch.device(given[self._target.takes["q"]].device):  # what it makes lies beside what it is given
             return self._each(values, lost)
 
@@ -129,9 +125,9 @@ class ReferenceCall:
         """The results by name: those of RESULTS."""
         result = result._asdict() if hasattr(result, "_asdict") else result
         if isinstance(result, Mapping):
-            names, parts, self.named_by = [*map(str, result)], [*result.values()], "the keys of its dict"
+            names, parts = [*map(str, result)], [*result.values()]
         else:
-            parts = [part for part in _flat(result) if part is not None]
+            parts = [*result] if isinstance(result, (tuple, list)) else [result]
             names = self._names(len(parts))
         found = dict[str, Tensor]()
         for name, part in zip(names, as_tensors(parts), strict=True):
@@ -141,18 +137,16 @@ class ReferenceCall:
         return found
 
     def _names(self, count: int) -> list[str]:
+        """By the return statement, else by their order; of a forward O comes first."""
         for names in returned_names(plain_function(self)):
             if count == len(names) == len({role_of(name) for name in names} - {None}):
-                self.named_by = "the names in its return statement"
                 return names
         if not self._target.is_backward:
-            self.named_by = "their order: O first"
             return ["O", *[""] * (count - 1)]
         if count not in ORDERS:
             raise TypeError(f"it returned {count} values whose names cannot be told")
-        order = self._how.order or ORDERS[count].partition("|")[0]
-        self.order, self.named_by = order.split(), f"trying: {order}"
-        return self.order
+        self.is_by_order = True
+        return (self._how.order or ORDERS[count].partition("|")[0]).split()
 
 
 def _causal_mask(meaning: str, q: Tensor) -> Tensor:
@@ -160,11 +154,3 @@ def _causal_mask(meaning: str, q: Tensor) -> Tensor:
     if meaning == "additive":
         return torch.zeros(keep.shape, dtype=q.dtype, device=q.device).masked_fill(~keep, -torch.inf)
     return ~keep if meaning == "hide" else keep
-
-
-def _flat(result: Any) -> Iterator[Any]:
-    if isinstance(result, (tuple, list)):
-        for part in result:
-            yield from _flat(part)
-    else:
-        yield result

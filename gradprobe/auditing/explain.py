@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..frontends.python.events import Expression, Value
-from ..model.intermediates import PRODUCTS
+from ..model.intermediates import PRODUCTS, symbol
 from ..model.mechanisms import door
 from ..reference import Attention
 from .formulas import DUE, RESULTS, Array, Form, Formulas, Mistake
@@ -60,7 +60,6 @@ def explain(
     wrong: Iterable[str],
     *,
     by_autograd: bool = False,
-    asks_for_mask: bool = True,
 ) -> AuditExplanation:
     """Why some results are wrong.
 
@@ -69,15 +68,14 @@ def explain(
         results: what it returned, by intermediate, in [B, H, L, D].
         wrong: the names of those that are.
         by_autograd: whether its gradients are those of its O, so that they inherit what is wrong in that.
-        asks_for_mask: whether it is told if there is a mask; else one that it lays by itself is meant.
     """
     located, unexplained = dict[Mistake, Located](), list[str]()
     with np.errstate(all="ignore"):
-        search = _FormSearch(x, asks_for_mask=asks_for_mask)
+        search = _FormSearch(x)
         for value in values:
             search.see(value)
         for name in wrong:
-            reasons = search.reasons(name, results[name]) or (search.of_its_o() if by_autograd else [])
+            reasons = search.reasons(name, results[name], by_autograd=by_autograd)
             if not reasons:
                 unexplained.append(name)
             for reason in reasons:
@@ -91,11 +89,11 @@ def explain(
 class _FormSearch:
     """The forms of one problem, and which of them were seen where."""
 
-    def __init__(self, x: Attention, *, asks_for_mask: bool) -> None:
+    def __init__(self, x: Attention) -> None:
         b, h, m, d = x.q.shape
         self._x, self._formulas = x, Formulas(x)
         self._library = _FormLibrary({"b": b, "h": h, "m": m, "n": x.n_key, "d": d, "e": x.v.shape[-1]})
-        for form in (*self._formulas.due(), *self._formulas.mistaken(asks_for_mask=asks_for_mask)):
+        for form in (*self._formulas.due(), *self._formulas.mistaken()):
             self._library.add(form)
         self._sights: list[tuple[Expression, Form, float]] = []
         self._narrow: Value | None = None
@@ -108,16 +106,18 @@ class _FormSearch:
         if hidden.any() and not np.isnan(value.array).any():
             mistake = self._formulas.mask_of(hidden)
             if mistake is not None:
-                self._sights.append((value.at, Form("S", "", value.array, "", mistake), 1.0))
+                self._sights.append((value.at, Form("S", "", value.array, mistake), 1.0))
             return
         for form, factor in self._library.matches(value.array, _TOLERANCES.get(value.dtype, _COARSE)):
             self._sights.append((value.at, form, factor))
 
-    def reasons(self, name: str, array: Array) -> list[Located]:
+    def reasons(self, name: str, array: Array, *, by_autograd: bool) -> list[Located]:
         """What makes a result wrong, and where; nothing where nothing known does."""
-        if self._narrow is not None and self._is_coarse(name, array):
-            came = f"it computes in {self._narrow.dtype}, and has its rounding errors"
-            return [Located(Mistake("", "precision", came, "compute in float64"), self._narrow.at)]
+        narrow = self._narrow
+        for form, factor in self._library.matches(array, _COARSE):
+            if narrow is not None and form.kind == name and form.mistake is None and abs(factor - 1) < _COARSE:
+                came = f"it computes in {narrow.dtype}, and has its rounding errors"
+                return [Located(Mistake("", "precision", came, "compute in float64"), narrow.at)]
         matches = self._library.matches(array, _TOLERANCES["float32"])
         own = [match for match in matches if match[0].kind == name]
         if own:
@@ -126,43 +126,30 @@ class _FormSearch:
         for form, _ in matches:
             if form.kind or form.product is not None:
                 return [*self._located(form), self._of_other(name, form)]
-        return []
-
-    def of_its_o(self) -> list[Located]:
-        """What is wrong in the O that was seen last."""
-        for _, form, _ in reversed(self._sights):
-            if form.kind == "O":
-                return self._located(form)
-        return []
-
-    def _is_coarse(self, name: str, array: Array) -> bool:
-        """Whether a result is right to 16 bits."""
-        for form, factor in self._library.matches(array, _COARSE):
-            if form.kind == name and form.mistake is None and abs(factor - 1) < _COARSE:
-                return True
-        return False
+        of_o = [form for _, form, _ in self._sights if form.kind == "O"]
+        return self._located(of_o[-1]) if by_autograd and of_o else []
 
     def _of_factor(self, name: str, factor: float) -> Located:
         scale, at = self._x.scale, self._first(name, factor)
-        known = {-1.0: Mistake(name, "sign", f"{name} has the wrong sign")}
+        known = [(-1.0, "sign", f"{name} has the wrong sign", "")]
         if name in ("dQ", "dK"):
             ignored = f"the scale that is given is not used in {name}, but 1 / sqrt(head dim)"
-            twice, left_out = f"the scale is applied to {name} twice", f"the scale is left out of {name}"
-            known[self._x.q.shape[-1] ** -0.5 / scale] = Mistake(name, "scale/ignored", ignored, "use it")
-            known[scale] = Mistake(name, "scale/twice", twice, f"multiply {name} by it once")
-            known[1 / scale] = Mistake(name, "scale/left-out", left_out, f"multiply {name} by the scale")
+            known += [
+                (self._x.q.shape[-1] ** -0.5 / scale, "scale/ignored", ignored, "use it"),
+                (scale, "scale/twice", f"the scale is applied to {name} twice", f"multiply {name} by it once"),
+                (1 / scale, "scale/left-out", f"the scale is left out of {name}", f"multiply {name} by the scale"),
+            ]
             if not _is(factor * scale, 1.0):  # where dS has that factor already
                 at = self._first("dS", factor * scale) or at
-        for usual, mistake in known.items():
-            if _is(factor, usual):
-                return Located(mistake, at)
-        return Located(Mistake(name, "factor", f"all of {name} is {factor:.4g} times what the formula gives"), at)
+        known.append((factor, "factor", f"all of {name} is {factor:.4g} times what the formula gives", ""))
+        words = next(words for usual, *words in known if _is(factor, usual))
+        return Located(Mistake(name, *words), at)
 
     def _of_other(self, name: str, form: Form) -> Located:
         """A result that is another one, or a product of other things."""
         product, due = form.product, PRODUCTS[name]
         if form.kind or product is None:
-            came = f"what is returned as {name} is {form.words}"
+            came = f"what is returned as {name} is {symbol(form.kind)}"
             return Located(Mistake(name, "order", came, "return it under its own name"))
         key = "transposed" if product == due.turned else "operand"
         at = next((at for at, other, _ in self._sights if other.product == product), None)
@@ -242,37 +229,30 @@ class _FormLibrary:
         return self._shelves[shape]
 
     def _parts(self, form: Form, shape: tuple[int, ...]) -> Iterator[Array]:
-        """The parts of a form that have a shape, the axes that they lack first."""
+        """The parts of a form that have a shape, the axes that they lack first; also each tile of rows or keys."""
         values = _finite(form.values)
         axes = "".join(letter for letter, size in zip(form.axes, values.shape, strict=True) if size != 1)
-        for order in self._orders(shape, axes):
+        for order, cut in self._orders(shape, axes):
             others = [letter for letter in axes if letter not in order]
             moved = values.squeeze().transpose([axes.index(letter) for letter in (*others, *order)])
-            yield from self._tiles(moved, order, shape)
+            if cut is None:
+                yield moved
+                continue
+            axis, size = len(others) + cut, shape[cut]
+            last = moved.shape[axis] - size
+            for start in dict.fromkeys([*range(0, last + 1, size), last]):
+                yield moved.take(range(start, start + size), axis)
 
-    def _orders(self, shape: tuple[int, ...], axes: str) -> list[tuple[str, ...]]:
-        """Which axis each dimension of a shape may be.
-
-        Where none fits, one dimension may be a tile of the query rows or of the keys.
-        """
-        whole = [[letter for letter in axes if self._sizes[letter] == size] for size in shape]
-        found = [*itertools.product(*whole)]
-        if not found:
-            for at, size in enumerate(shape):
-                tiles = [letter for letter in "mn" if letter in axes and 1 < size < self._sizes[letter]]
-                found += itertools.product(*whole[:at], tiles, *whole[at + 1 :])
-        return [order for order in found if len(set(order)) == len(order)]
-
-    def _tiles(self, moved: Array, order: tuple[str, ...], shape: tuple[int, ...]) -> Iterator[Array]:
-        """The whole, or where one dimension is shorter than its axis, each tile of that length."""
-        for at, (letter, size) in enumerate(zip(order, shape, strict=True)):
-            if self._sizes[letter] != size:
-                axis = moved.ndim - len(order) + at
-                last = moved.shape[axis] - size
-                for start in dict.fromkeys([*range(0, last + 1, size), last]):
-                    yield moved.take(range(start, start + size), axis)
-                return
-        yield moved
+    def _orders(self, shape: tuple[int, ...], axes: str) -> list[tuple[tuple[str, ...], int | None]]:
+        """Which axis each dimension of a shape may be; where none fits whole, with the one that is a tile."""
+        whole, tiled = list[tuple[tuple[str, ...], int | None]](), list[tuple[tuple[str, ...], int | None]]()
+        for order in itertools.permutations(axes, len(shape)):
+            short = [at for at, letter in enumerate(order) if shape[at] != self._sizes[letter]]
+            if not short:
+                whole.append((order, None))
+            elif len(short) == 1 and order[short[0]] in "mn" and shape[short[0]] < self._sizes[order[short[0]]]:
+                tiled.append((order, short[0]))
+        return whole or tiled
 
 
 def _finite(array: Array) -> Array:

@@ -49,7 +49,7 @@ def _describe(made: Audit) -> str:
         place = f" ({Path(where.file).name}:{where.line}: {where.code})" if where is not None else ""
         _, is_formula, due = found[0].evidence[0].partition("due: ")
         return f"{name}{f' departs from {due}' if is_formula else ''}: {found[0].summary}{place}"
-    first = next((run.measured.first for run in made.runs if run.measured and run.measured.first), None)
+    first = made.attempt.measured.first
     departs = f"{name} departs from {departure(made.attempt.case, first)}" if first is not None else name
     return "; ".join([departs, *known_of(made)])
 

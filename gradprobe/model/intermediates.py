@@ -51,8 +51,6 @@ class Names:
 
     kernels: str = ""
     """Variables of kernels, without underscores."""
-    references: str = ""
-    """Variables, and keys of results, of references in Python, without underscores."""
     parameters: str = ""
     """Parameters into which targets write it, as they are spelt."""
 
@@ -110,42 +108,42 @@ _DQ, _DK = Step("bhmd", "scale * dS K", ("dS", "k")), Step("bgnd", "scale * dS^T
 _ELASTIC = "relu(P + tau / (i + 1))"
 
 TABLE = (
-    Formula("LSE", _LSE, _LSE, (0, 1), like="q", constants="scores", called=Names("", "logsumexp softmaxlse l")),
-    Formula("P", _P, _P, (1, 1), operands=("S - LSE",), called=Names("pij", "attn att probs attnweights")),
+    Formula("LSE", _LSE, _LSE, (0, 1), like="q", constants="scores"),
+    Formula("P", _P, _P, (1, 1), operands=("S - LSE",), called=Names("pij")),
     Formula("O", Step("bhme", "P V", ("P", "v", "keep")), Step("bhme", f"{_ELASTIC} V", ("P", "v", "tau")), (2, 0),
-            like="v", product=Product("P", "v"), called=Names("acco", "output out")),
+            like="v", product=Product("P", "v"), called=Names("acco")),
     Formula("dP", Step("bhmn", "dO V^T", ("do", "v", "mask", "keep")),
             Step("bhmn", "[Z > 0] * (dO V^T)", ("do", "v", "P", "tau")), (2, 2),
-            operands=("do", "v"), constants="gradients", called=Names("dpij", "dprobs dattn")),
+            operands=("do", "v"), constants="gradients", called=Names("dpij")),
     Formula("delta", Step("bhm", "rowsum(dO * O)", ("do", "O")), Step("bhm", "rowsum(P * dP)", ("P", "dP")), (3, 0),
-            operands=("do", "o"), constants="gradients", called=Names("di deltai dsum dpsum", "d")),
+            operands=("do", "o"), constants="gradients", called=Names("di deltai dsum dpsum")),
     Formula("dS", _DS, _DS, (4, 1), operands=("P", "dP - delta"), constants="products",
-            called=Names("dsij", "dlogits dscores")),
+            called=Names("dsij")),
     # Not d_q, nor d_k and d_v: of parameters those are the field's names of head dims.
     Formula("dQ", _DQ, _DQ, (5, 0), gradient_of="q", product=Product("dS", "k", is_scaled=True),
-            called=Names("dqacc accdq", "qgrad gq", "dquery grad_q grad_query")),
+            called=Names("dqacc accdq", "dquery grad_q grad_query")),
     Formula("dK", _DK, _DK, (5, 1), gradient_of="k", product=Product("dS", "q", is_transposed=True, is_scaled=True),
-            called=Names("dkacc accdk", "kgrad gk", "dkey grad_k grad_key")),
+            called=Names("dkacc accdk", "dkey grad_k grad_key")),
     Formula("dV", Step("bgne", "P^T dO", ("P", "do", "keep")), Step("bgne", f"{_ELASTIC}^T dO", ("P", "do", "tau")),
             (1, 2), gradient_of="v", product=Product("P", "do", is_transposed=True),
-            called=Names("dvacc accdv", "vgrad gv", "dvalue grad_v grad_value")),
+            called=Names("dvacc accdv", "dvalue grad_v grad_value")),
     Formula("dBias", Step("1hmn", "dT, summed over what bias is broadcast along", ("dS",)),
             Step("hw", "sum over i - j = w of dS", ("dS",)), (5, 2), "bias", "bias",
-            called=Names("", "", "d_bias grad_bias dattn_bias grad_attn_bias")),
+            called=Names("", "d_bias grad_bias dattn_bias grad_attn_bias")),
     Formula("dSink", Step("h", "-sum exp(sink - LSE) * delta", ("LSE", "delta", "sinks")), None, (4, 0), "sinks",
-            "sinks", called=Names("", "", "dsinks d_sink d_sinks grad_sink grad_sinks")),
+            "sinks", called=Names("", "dsinks d_sink d_sinks grad_sink grad_sinks")),
     # Not gradient_of="alibi": a forward takes its slopes for constants, and for slopes that require a gradient torch
     # would run another kernel. It is compared where a backward returns it.
     Formula("dAlibi", Step("h", "-sum of |diagonal - j| * dT", ("dS", "alibi")), None, (6, 2), "alibi", like="alibi",
-            called=Names("", "", "d_alibi grad_alibi dalibi_slopes grad_alibi_slopes")),
+            called=Names("", "d_alibi grad_alibi dalibi_slopes grad_alibi_slopes")),
     Formula("dTau", None, Step("h", "sum of dP / (i + 1)", ("dP",)), (3, 2), "tau", "tau",
-            called=Names("", "", "d_tau grad_tau")),
+            called=Names("", "d_tau grad_tau")),
 )  # fmt: skip
 
 _SCORES, _LARGEST = ("LSE", "P", "O"), ("LSE", "O")
 SUBEXPRESSIONS = (
     Subexpression("Q K^T", _SCORES, operands=(("q", "k"),), constants="scores"),
-    Subexpression("S", _SCORES, (), (("Q K^T",),), "scores", called=Names("qk scores", "scores logits")),
+    Subexpression("S", _SCORES, (), (("Q K^T",),), "scores", called=Names("qk scores")),
     Subexpression("S - LSE", ("P",), ("LSE",), (("S", "LSE"), ("Q K^T", "LSE")), "scores"),
     Subexpression("maximum of S so far", _LARGEST, constants="scores", called=Names("m mi")),
     Subexpression("maximum of Q K^T so far", _LARGEST, constants="scores"),

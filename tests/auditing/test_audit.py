@@ -37,7 +37,7 @@ def test_a_right_reference_of_any_style_is_not_refused(name):
 
 def test_of_a_variable_that_is_made_twice_the_wrong_line_is_shown():
     first = diagnoses_of(audit(f"{FILE}:unmasked_again", seeds=1))[0]
-    assert first.fix == "mask the scores with -inf before the softmax"
+    assert first.fix == "mask the scores with -inf"
     assert first.where[0].code[first.where[0].column :][: first.where[0].length] == "torch.softmax(S, dim=-1)"
 
 
