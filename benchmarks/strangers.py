@@ -333,7 +333,7 @@ def is_certain(report: Mapping[str, Any]) -> bool:
     """Whether the edit that `mended_text` takes is called certain."""
     edits = [diagnosis.get("edit") or {} for diagnosis in report.get("diagnoses", ())]
     first = next((edit for edit in edits if edit.get("matches") and edit.get("diff")), None)
-    return first is not None and not any(first.get(name) for name in ("needless", "doubts", "not_run"))
+    return first is not None and not any(first.get(name) for name in ("doubts", "not_run"))
 
 
 def patched(text: str, diff: str) -> str:

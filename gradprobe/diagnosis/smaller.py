@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import accumulate, islice, pairwise, product
+from itertools import accumulate, pairwise, product
 
 from torch import Tensor
 
@@ -26,8 +26,6 @@ MOST_SCORES = 1 << 18
 _SPANS = (64, 128, 256)
 # Batches and key heads: two show what one hides. The rest of the time goes to one of each, and to longer sequences.
 _COUNTS = ((2, 2), (1, 2), (1, 1))
-# Cases that are tried at most. None has more than MOST_SCORES.
-_MOST_CASES = 24
 # The options that give a case its size.
 _SIZES = (
     "batch", "heads", "kv_heads", "seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k", "tau",
@@ -53,24 +51,37 @@ def smaller_failing(experiment: Experiment, failing: Sequence[LayoutRun]) -> Sma
     Returns:
         It, run in every layout that failed; None where every case that was tried is right or fails otherwise.
     """
-    first, *others = dict.fromkeys(_laid_anew(run.assigned) for run in failing)
-    for small, words in islice(_smaller(experiment), _MOST_CASES):
+    # A layout of a file's values shows what drawn values in another one show.
+    laid = [tuple((of, "distinct" if it == AS_SAVED else it) for of, it in run.assigned) for run in failing]
+    first, *others = dict.fromkeys(laid)
+    of_file = " of drawn values" if experiment.case.inputs is not None else ""
+    for case in _smaller(experiment.case):
+        small = _of_case(experiment, case)
         try:
             ran, runs = _run(small, [first])
         except Failure:  # such as a length that the target does not take
             continue
-        if not any(run.measured and _fails_alike(run.measured, failing[0]) for run in runs):
-            continue
-        unseen = replace(ran, case=replace(ran.case, recover=False))  # into the others the target is not looked
-        with suppress(Failure):
-            runs += _run(unseen, others)[1] if others else []
-        return Smaller(ran, runs, words)
+        if any(run.measured and _fails_alike(run.measured, failing[0]) for run in runs):
+            unseen = replace(ran, case=replace(ran.case, recover=False))  # into the others the target is not looked
+            with suppress(Failure):
+                runs += _run(unseen, others)[1] if others else []
+            return Smaller(ran, runs, f"a smaller case{of_file} that fails in the same way: {size_in_words(case)}")
     return None
 
 
-def _laid_anew(assigned: Assigned) -> Assigned:
-    """A layout that drawn values may have: distinct for that of a file, which shows whatever another one shows."""
-    return tuple((tensor, "distinct" if layout == AS_SAVED else layout) for tensor, layout in assigned)
+def _smaller(case: Case) -> list[Case]:
+    """Cases of the same options, the quickest first. Values of a file are drawn instead: few faults depend on them."""
+    if case.mask == "given":  # nobody knows of which kind it is
+        return []
+    drawn = replace(case, inputs=None)
+    found = dict.fromkeys(cut(drawn, span, *counts) for span, counts in product(_SPANS, _COUNTS))
+    return [small for small in found if small != drawn and small.scores <= MOST_SCORES]
+
+
+def _of_case(experiment: Experiment, case: Case) -> Experiment:
+    """The experiment in another case of its size, with the command line that repeats that."""
+    command = with_others(experiment.command, _SIZES, {**_sizes(case), "tau": _listed(case.tau)})
+    return experiment_of(case, experiment.target, experiment.reference, command=command)
 
 
 def _run(experiment: Experiment, layouts: Sequence[Assigned]) -> tuple[Experiment, list[LayoutRun]]:
@@ -90,25 +101,13 @@ def _fails_alike(measured: Measured, failing: LayoutRun) -> bool:
     if not wrong[1] or wrong[0][:1] != wrong[1][:1]:
         return False
     # Where a fault takes all of a short case it leaves no trace of what it is.
-    traces = (measured.trace.values, failing.measured.trace.values)
-    return all(_is_something(traces[1], name) <= _is_something(traces[0], name) for name in wrong[0])
+    values, large = measured.trace.values, failing.measured.trace.values
+    return all(_is_something(values, name) or not _is_something(large, name) for name in wrong[0])
 
 
-def _is_something(came: Mapping[str, Tensor], name: str) -> bool:
+def _is_something(values: Mapping[str, Tensor], name: str) -> bool:
     """Whether anything but 0 came of a result; what was recovered is not asked."""
-    return bool(came[name].any()) if name in came else True
-
-
-def _smaller(experiment: Experiment) -> Iterator[tuple[Experiment, str]]:
-    """Cases of the same options, the quickest first. Values of a file are drawn instead: few faults depend on them."""
-    of_file = experiment.case.inputs is not None
-    if experiment.case.mask == "given":  # nobody knows of which kind it is
-        return
-    words = f"a smaller case{' of drawn values' if of_file else ''} that fails in the same way"
-    for case in _drawn(replace(experiment.case, inputs=None)):
-        command = with_others(experiment.command, _SIZES, {**_sizes(case), "tau": _listed(case.tau)})
-        small = experiment_of(case, experiment.target, experiment.reference, command=command)
-        yield small, f"{words}: {size_in_words(case)}"
+    return bool(values[name].any()) if name in values else True
 
 
 def size_in_words(case: Case) -> str:
@@ -129,12 +128,6 @@ def _sizes(case: Case) -> dict[str, object]:
 
 def _listed(numbers: Sequence[float] | None) -> str | None:
     return None if numbers is None else ",".join(map(str, numbers))
-
-
-def _drawn(case: Case) -> Iterator[Case]:
-    """Cases with fewer batches, heads, rows and keys."""
-    found = dict.fromkeys(cut(case, span, *counts) for span, counts in product(_SPANS, _COUNTS))
-    return (small for small in found if small != case and small.scores <= MOST_SCORES)
 
 
 def cut(case: Case, span: int, batches: int, key_heads: int) -> Case:

@@ -75,9 +75,6 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
     file: str = ""
     diff: str = ""
     """Unified, from the file to the file with the edit; "" where none helps."""
-    needless: int = 0
-    """Of one with which everything matches: how many products of tiles in which nothing is seen it adds to kernels that
-    made none. A tighter bound may be meant."""
     right: tuple[str, ...] = ()
     """Of one with which everything matches: what is unlike the check in other cases, in which all matches too."""
     doubts: tuple[str, ...] = ()
@@ -94,8 +91,8 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
 
     @property
     def is_certain(self) -> bool:
-        """Whether it undoes its cause, does no more than that, and nothing is left that could tell it from another."""
-        return self.matches and not (self.needless or self.doubts or self.not_run)
+        """Whether it undoes its cause, and nothing is left that could tell it from another."""
+        return self.matches and not (self.doubts or self.not_run)
 
     @property
     def reservations(self) -> tuple[str, ...]:

@@ -65,18 +65,15 @@ class Reach:
         """Each line of a statement, or of the head of one that holds others -> its first line."""
         return {line: first for first, node in self.nodes.items() for line in _head(node)}
 
-    def _bodies(self, *kinds: type[ast.stmt]) -> Mapping[int, range]:
-        return {line: _lines(node.body) for line, node in self.nodes.items() if isinstance(node, kinds)}  # type: ignore[attr-defined]
-
     @cached_property
     def branches(self) -> Mapping[int, range]:
         """The first line of each `if` -> the lines of its body."""
-        return self._bodies(ast.If)
+        return {line: _lines(node.body) for line, node in self.nodes.items() if isinstance(node, ast.If)}
 
     @cached_property
     def loops(self) -> Mapping[int, range]:
         """The first line of each loop -> the lines of its body."""
-        return self._bodies(*_LOOPS)
+        return {line: _lines(node.body) for line, node in self.nodes.items() if isinstance(node, _LOOPS)}
 
     @cached_property
     def _arguments(self) -> dict[str, bool]:
@@ -93,61 +90,61 @@ class Reach:
     @cached_property
     def goals(self) -> frozenset[Goal]:
         """All that runs are to reach."""
-        return frozenset(self._goals())
-
-    def _goals(self) -> Iterator[Goal]:
         at = self.function.lineno
-        yield from (Goal(CALLER, at, 0, name) for name in self.callers)
-        yield from (Goal(FLAG, at, side, name) for name in self.flags for side in (0, 1))
+        found = {Goal(CALLER, at, 0, name) for name in self.callers}
+        found |= {Goal(FLAG, at, side, name) for name in self.flags for side in (0, 1)}
         for node in _statements(self.function.body, refusing=False):
-            yield Goal(STATEMENT, node.lineno)
+            found.add(Goal(STATEMENT, node.lineno))
             if isinstance(node, ast.If) and not _refuses(node.body) and not _refuses(node.orelse):
-                yield from (Goal(SIDE, node.lineno, side) for side in (0, 1))
+                found |= {Goal(SIDE, node.lineno, side) for side in (0, 1)}
             if isinstance(node, _LOOPS) and not self._is_constant(node):
-                yield from (Goal(TURNS, node.lineno, turns) for turns in (0, 1, SEVERAL))
+                found |= {Goal(TURNS, node.lineno, turns) for turns in (0, 1, SEVERAL)}
+        return frozenset(found)
 
     def _is_constant(self, loop: ast.For | ast.While) -> bool:
         """Whether a loop has the same turns in all runs: its range is of literals and constants of the compiler."""
         if isinstance(loop, ast.While) or not isinstance(loop.iter, ast.Call):
             return False
-        names = {name for argument in loop.iter.args for name in names_in(argument)}
+        names = set().union(*map(names_in, loop.iter.args))
         return all(self._arguments.get(name) or name in ("tl", "range", "triton") for name in names)
 
     def unreached(self, reached: Collection[Goal]) -> list[Goal]:
         """What was not reached; of a side of a branch not its statements too."""
         left = sorted(self.goals - set(reached))
-        hidden = {line for goal in left if goal.kind == SIDE for line in self._inside(goal)}
+        hidden = {line for goal in left if goal.kind == SIDE for line in self._side(goal)}
         return [goal for goal in left if goal.kind in (FLAG, CALLER) or goal.line not in hidden]
 
     def tells(self, goal: Goal) -> bool:
         """Whether what an edit does may differ there: it changes, or feeds, what runs there alone, or calls it.
 
-        What a compiler's constants leave out is another kernel: of that only what the edit changes.
+        What a compiler's constants leave out is another kernel: of that only what the edit changes. The statements of
+        a loop without a turn are goals of their own.
         """
+        if goal.kind in (CALLER, TURNS):
+            return goal.kind == CALLER
         if goal.kind == FLAG:
             chosen = [node for node in inside(self.function, ast.IfExp) if goal.name in names_in(node.test)]
             return any(self.edited & {*_span(node)} for node in chosen)
-        if goal.kind in (CALLER, TURNS):
-            return goal.kind == CALLER  # the statements of a loop without a turn are goals of their own
         node = self.nodes[goal.line]
-        lines = self._inside(goal) if goal.kind == SIDE else _head(node)
+        lines = self._side(goal) if goal.kind == SIDE else _head(node)
         if self.edited & {*lines, *_head(node)}:
             return True
         if isinstance(node, ast.If) and goal.kind == SIDE and not self._varies(node.test):
             return False
         return any(self._is_fed(self.nodes[line]) for line in lines if line in self.nodes)
 
-    def _inside(self, goal: Goal) -> range:
+    def _side(self, goal: Goal) -> range:
         """The lines of a side of a branch."""
         node = self.nodes[goal.line]
         return _lines(node.body if goal.value else node.orelse) if isinstance(node, ast.If) else range(0)
 
     def _varies(self, test: ast.expr) -> bool:
         """Whether a condition is of more than the compiler's constants, or a threshold of one: a length may be one."""
-        plain = {name for name, is_constant in self._arguments.items() if not is_constant}
-        plain.update(*(_assigned(node) for node in self.nodes.values() if not _is_constexpr(node)))
+        names = names_in(test)
+        assigned = [each for each in self.nodes.values() if not _is_constexpr(each) and names & _assigned(each)]
+        is_plain = any(not self._arguments.get(name, True) for name in names)
         varying = (ast.Call, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-        return bool(names_in(test) & plain) or any(isinstance(node, varying) for node in ast.walk(test))
+        return is_plain or bool(assigned) or any(isinstance(node, varying) for node in ast.walk(test))
 
     def _is_fed(self, node: ast.stmt) -> bool:
         """Whether a statement reads what an edit changed: of one of a launch, or of a signature, all arguments."""
@@ -156,12 +153,11 @@ class Reach:
     @cached_property
     def _fed(self) -> frozenset[str]:
         """The names whose values are made of what an edit changed, or chosen by it."""
-        nodes = self.nodes.values()
-        fed = [node for node in nodes if self.edited & {*_head(node)}]
-        found: set[str] = set()
-        while more := set().union(*(bound_in([node]) for node in fed)) - found:
+        nodes, found = list(self.nodes.values()), set[str]()
+        more = set(bound_in(node for node in nodes if self.edited & {*_head(node)}))
+        while more - found:
             found |= more
-            fed = [node for node in nodes if _evaluated(node) & more]
+            more = set(bound_in(node for node in nodes if _evaluated(node) & found))
         return frozenset(found)
 
 
@@ -175,10 +171,9 @@ def reach_of(
         kernels: those that run on the device, of which the callers of another one are to run too.
     """
     found = []
-    for function in source.functions:
-        callers = [each.name for each in source.functions if each.name in kernels and _calls(each, function.name)]
-        if function.name in names:
-            found.append(Reach(function, tuple(sorted(set(callers))), frozenset(edited)))
+    for function in (each for each in source.functions if each.name in names):
+        callers = {each.name for each in source.functions if each.name in kernels and _calls(each, function.name)}
+        found.append(Reach(function, tuple(sorted(callers)), frozenset(edited)))
     return found
 
 
@@ -198,16 +193,16 @@ def _statements(body: Sequence[ast.stmt], *, refusing: bool = True) -> Iterator[
 
 def _refuses(body: Sequence[ast.stmt]) -> bool:
     """Whether statements end a run, or say something, and do no more."""
-    return bool(body) and all(isinstance(each, (ast.Raise, ast.Assert, ast.Pass)) or _says(each) for each in body)
-
-
-def _says(statement: ast.stmt) -> bool:
-    match statement:
-        case ast.Expr(ast.Call(ast.Attribute(attr=name) | ast.Name(id=name))):
-            return name in _REFUSING
-        case ast.If(body=body, orelse=[]):
-            return _refuses(body)
-    return False
+    for statement in body:
+        match statement:
+            case ast.Raise() | ast.Assert() | ast.Pass():
+                continue
+            case ast.Expr(ast.Call(ast.Attribute(attr=name) | ast.Name(id=name))) if name in _REFUSING:
+                continue
+            case ast.If(body=inner, orelse=[]) if _refuses(inner):
+                continue
+        return False
+    return bool(body)
 
 
 def _is_constexpr(node: ast.AST) -> bool:
@@ -215,13 +210,12 @@ def _is_constexpr(node: ast.AST) -> bool:
     return annotation is not None and "constexpr" in ast.unparse(annotation)
 
 
-def _evaluated(node: ast.stmt) -> set[str]:
+def _evaluated(node: ast.AST) -> set[str]:
     """The names that a statement itself reads: of one that holds others its condition, or what it goes over."""
-    if blocks(node):
+    if isinstance(node, ast.stmt) and blocks(node):
         node = getattr(node, "test", None) or getattr(node, "iter", None) or ast.Pass()
     is_only_set = isinstance(node, (ast.Assign, ast.AnnAssign))
-    names = inside(node, ast.Name)
-    return {each.id for each in names if not (is_only_set and isinstance(each.ctx, ast.Store))}
+    return {each.id for each in inside(node, ast.Name) if not (is_only_set and isinstance(each.ctx, ast.Store))}
 
 
 def _assigned(node: ast.stmt) -> set[str]:
@@ -240,4 +234,4 @@ def _span(node: ast.stmt | ast.expr) -> range:
 
 
 def _lines(body: Sequence[ast.stmt]) -> range:
-    return range(body[0].lineno, (body[-1].end_lineno or body[-1].lineno) + 1) if body else range(0)
+    return range(body[0].lineno, _span(body[-1]).stop) if body else range(0)

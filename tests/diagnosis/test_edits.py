@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from gradprobe.diagnosis.edits.candidates_search import Found, Ground, Passed, Search
+from gradprobe.diagnosis.edits.candidates_search import Found, Passed, Search
 from gradprobe.diagnosis.edits.faults import faults_of
 from gradprobe.diagnosis.edits.judge import JudgedEdit
-from gradprobe.diagnosis.edits.trial import Came, came_of
+from gradprobe.diagnosis.edits.trial import EditResult, result_of
 from gradprobe.diagnosis.edits.tried import _placed
 from gradprobe.model.allowance import NOTHING, Allowance
 from gradprobe.model.patch import patched
@@ -120,26 +120,6 @@ def told_of(*passed):
     return cause.edit
 
 
-TIGHT = "range(first, end, BLOCK_M)"
-
-
-@pytest.mark.parametrize(("start", "is_tight"), [("first", True), ("0", False)])
-def test_an_edit_that_visits_tiles_in_which_nothing_is_seen_says_so(tmp_path, start, is_tight):
-    """Rows of the kernel of dK and dV begin a tile late: from the first that sees the keys, or from all."""
-    text = (KERNELS / "flash.py").read_text().replace(TIGHT, TIGHT.replace("first", "first + BLOCK_M"))
-    (tmp_path / "flash.py").write_text(text)
-    case = softmax_case(batch=1, heads=1, seqlen=68, head_dim=16, causal=True, layouts=(("all", "distinct"),))
-    begun = experiment_of(case, find_target(f"{tmp_path}/flash.py:flash_backward"))
-    at = text.index("first + BLOCK_M")
-    edit = Candidate(KernelFile(f"{tmp_path}/flash.py", text), (Edit(at, at + len("first + BLOCK_M"), start),), 0.0)
-    search = Search(begun, runs_of(begun), tmp_path, ALLOWED)
-    whole = search._whole(edit)
-    told = told_of(Passed(edit, search._titles(edit, whole), JudgedEdit(["causal"]), search._needless(edit, whole)))
-    assert told.matches
-    assert told.is_certain is is_tight
-    assert ("nothing is seen in" in told.words) is not is_tight
-
-
 def candidate(*edits):
     text = "@jit\ndef f(a, b, c):\n    x = a\n    y = b\n"
     spans = [(text.index(old), len(old), new) for old, new in edits]
@@ -192,7 +172,7 @@ def test_two_faults_at_once_are_undone_one_after_the_other(tmp_path):
      ({"dQ": 2, "dK": 2}, True), ({"dQ": 0, "dK": 19}, True)],
 )  # fmt: skip
 def test_an_edit_is_closer_where_a_result_comes_right_and_none_goes_wrong(wrong, is_better):
-    before = Came({"dQ": 9, "dK": 9, "dV": 0}, {}, 0, "", False)
+    before = EditResult({"dQ": 9, "dK": 9, "dV": 0})
     assert replace(before, wrong=wrong).is_better_than(before) is is_better
     assert not replace(before, wrong=wrong, harm=1).is_better_than(before)
     assert not replace(before, wrong={}, failure="raised").is_better_than(before)
@@ -202,24 +182,11 @@ def test_a_small_case_in_which_memory_suffers_that_does_not_in_the_layout_is_non
     """A kernel that takes whole blocks alone reads beyond a shorter tensor, whatever the edit."""
     begun = experiment_on(tmp_path, EXAMPLE)
     search = Search(begun, runs_of(begun), tmp_path, ALLOWED)
-    wrong = came_of(search.wrong[0])
+    wrong = result_of(search.wrong[0])
     came = iter([replace(wrong, harm=1), wrong])
     monkeypatch.setattr(search, "_all", lambda *_: [next(came)])
     nothing = Candidate(KernelFile(f"{tmp_path}/delta.py", EXAMPLE), (), 0.0)
     assert next(search._showing(nothing, search.wrong[0]))[1] == wrong
-
-
-def test_an_edit_that_passes_too_small_a_case_is_tried_on_a_larger_one_and_the_others_go_on_behind_it():
-    first, other = candidate(("x = a", "x = b")), candidate(("x = a", "x = c"))
-    ground = Ground(None, iter([("small", None), ("large", None)]), iter([(0.0, first), (1.0, other)]))
-    assert ground.enlarge()
-    assert ground.cost == 0.0
-    assert ground.take() is first
-    assert ground.enlarge()
-    ground.due.append(first)
-    assert ground.small[0] == "large"
-    assert ground.cost < 0
-    assert [ground.take(), ground.cost, ground.take()] == [first, 1.0, other]
 
 
 def test_what_is_stored_but_for_a_constant_wants_the_scale(tmp_path):

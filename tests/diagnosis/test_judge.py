@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gradprobe.diagnosis.edits.judge import Judge, edited_functions
-from gradprobe.diagnosis.edits.trial import Came, Trial, run_trial
+from gradprobe.diagnosis.edits.trial import EditResult, Trial, run_trial
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.processes.forks import ParallelWork
 from gradprobe.runtime.backend import prepare_backend
@@ -91,13 +91,13 @@ def judge_of(*, lengths=(), dims=(), wrong=(), run=None, laid=()):
         if run is not None:
             run.append(trial)
         if (lengths and trial.case.seqlen_q not in lengths) or (dims and trial.case.head_dim not in dims):
-            return Came({}, {}, 0, "refused", False)
+            return EditResult(failure="refused")
         if trial.is_spread and wrong:
-            return Came(dict.fromkeys(wrong, 5), {}, 0, "", False, dict.fromkeys(wrong, 0.25))
+            return EditResult(dict.fromkeys(wrong, 5), errors=dict.fromkeys(wrong, 0.25))
         goals = {goal for reach in trial.traced for goal in reach.goals}
         reached = {goal for goal in goals if goal.line != 11 and (goal.line, goal.value) != (10, 1)}
         never = {goal for goal in reached if goal.kind in (FLAG, SIDE) and not goal.value and goal.line != 10}
-        return Came({}, {}, 0, "", True, reached=frozenset(reached - never))
+        return EditResult(matches=True, reached=frozenset(reached - never))
 
     target = SimpleNamespace(takes={"causal": "causal"}, required=())
     experiment = SimpleNamespace(case=softmax_case(seqlen=96, head_dim=32, causal=True), target=target)

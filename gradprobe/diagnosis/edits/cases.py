@@ -9,6 +9,7 @@ from typing import Any
 from ...model.assignment import Assigned
 from ...model.case import Case
 from ...numerics.evidence import LayoutRun
+from ...targets.find import Target
 from ..smaller import cut
 from .trial import Trial
 
@@ -16,16 +17,13 @@ from .trial import Trial
 _SPAN, _NONE = 64, 1 << 30
 # By how much a fresh draw is longer: it ends inside a tile of any size, unless that makes a multiple of the least one.
 _LONGER, _LEAST_TILE = 5, 16
-DISTINCT: Assigned = (("all", "distinct"),)
 _STRIDED = ("distinct", "distinct-unit", "distinct-ordered")
+DISTINCT: Assigned = (("all", "distinct"),)
 VIEWS: Assigned = (("q", "blhd"), ("k", "blhd"), ("v", "blhd"))
-
-
 Lengths = tuple[int, int]
 """Of one side, and of a longer other one."""
 # Both end inside every usual tile, and the longer has more than one of 64; whole tiles where these are not taken.
-TAILS, WHOLE = (41, 70), (64, 128)
-_LONGEST = (128, 256)
+TAILS, WHOLE, _LONGEST = (41, 70), (64, 128), (128, 256)
 # One tile alone of 16 to 128, whole tiles, an odd number of them, and ends inside one: drawn for what was not reached.
 _MORE = ((16, 16), (13, 13), (48, 48), (128, 128), (139, 139), (80, 80), (139, 41), (41, 139), (256, 256), (384, 384))
 _DIMS = (128, 16)
@@ -56,13 +54,13 @@ def smaller(case: Case, failing: LayoutRun) -> Iterator[Case]:
 
 def _first_wrong(case: Case, failing: LayoutRun) -> tuple[int, int]:
     """The first batch with a wrong element, and the first key head that has one."""
-    batches, heads = [], []
+    batches, heads = [case.batch], [case.kv_heads]
     for finding in failing.measured.comparison.findings.values() if failing.measured else ():
         several, of = finding.wrong.shape[:2]
         for batch, head, *_ in (finding.wrong > 0).nonzero().tolist():
             heads.append(head * case.kv_heads // of)
             batches += [batch] if several > 1 or case.batch == 1 else []
-    return min(batches, default=0), min(heads, default=0)
+    return min(batches) % case.batch, min(heads) % case.kv_heads
 
 
 def fresh(case: Case) -> list[Case]:
@@ -96,19 +94,11 @@ def ladder(case: Case) -> tuple[Lengths, ...]:
 
 
 def others(
-    case: Case,
-    takes: Collection[str],
-    required: Collection[str],
-    lengths: Lengths,
-    laid: Collection[str] = (),
-    *,
-    is_again: bool = False,
+    case: Case, target: Target, lengths: Lengths, laid: Collection[str] = (), *, is_again: bool = False
 ) -> Iterator[Trial]:
     """The cases that every edit is to be right in, as far as the target takes them; none of values from a file.
 
     Args:
-        takes: the target's parameters, by the names that are used here.
-        required: those without a default.
         laid: the layouts that the check itself has.
         is_again: whether all were tried with other lengths.
     """
@@ -123,26 +113,26 @@ def others(
         yield Trial(few, DISTINCT, "other strides")
         yield Trial(few, VIEWS, "views of [B, L, H, D]")
     # What an option chooses is to be right in other strides too, where they are taken.
-    for words, other in _of_options(case, few, takes, required, lengths):
+    for words, other in _of_options(case, few, target, lengths):
         yield Trial(other, () if is_again else strided, words)
-    if "causal" in takes and not strided:
+    if "causal" in target.takes and not strided:
         words = "other strides without a causal mask" if base.causal else "other strides and a causal mask"
         yield Trial(replace(few, causal=not base.causal), DISTINCT, words)
 
 
-def _of_options(
-    case: Case, few: Case, takes: Collection[str], required: Collection[str], lengths: Lengths
-) -> Iterator[Named]:
+def _of_options(case: Case, few: Case, target: Target, lengths: Lengths) -> Iterator[Named]:
     """What is taken as other options, dtypes and head dims."""
+    takes, required = target.takes, target.required
     if case.family == "softmax":
         yield from _of_softmax(few, takes, lengths) if not case.seqlens else ()
         for parameter, (name, off, on) in _OPTIONS.items():
-            if parameter in takes and not (parameter in required and getattr(case, name)):
-                value = on if getattr(case, name) == off else off
-                yield f"{'with' if value == on else 'without'} {name}", replace(few, **{name: value})
-    if case.family == "lazy" and "bias" in takes:
+            is_on = getattr(case, name) != off
+            if parameter in takes and not (parameter in required and is_on):
+                yield f"{'without' if is_on else 'with'} {name}", replace(few, **{name: off if is_on else on})
+    elif "bias" in takes:
         yield "another bias", replace(few, bias_window=case.bias_window // 2 + 1)
-        yield from [] if "bias" in required else [("no bias", replace(few, bias=False))]
+        if "bias" not in required:
+            yield "no bias", replace(few, bias=False)
     dtype = "float16" if case.dtype != "float16" else "bfloat16"
     yield dtype, replace(_few(_small(case, WHOLE if lengths is TAILS else lengths)), dtype=dtype)
     if few.head_dim == few.head_dim_v:
@@ -153,17 +143,18 @@ def _of_options(
 def _of_softmax(few: Case, takes: Collection[str], lengths: Lengths) -> Iterator[Named]:
     """What softmax attention has and lazy attention has not: two lengths, both masks, groups, another value dim."""
     short, long = lengths
-    causal = replace(few, causal="causal" in takes or few.causal)
+    causal, plain = replace(few, causal="causal" in takes or few.causal), replace(few, causal=False)
     if "causal" in takes:
         yield "no causal mask" if few.causal else "a causal mask", replace(few, causal=not few.causal)
     yield "fewer rows than keys", causal.with_lengths(short, long)
     yield "more rows than keys", causal.with_lengths(long, short)
     if "causal" in takes:
-        yield "two lengths without a causal mask", replace(few, causal=False).with_lengths(long, short)
+        yield "two lengths without a causal mask", plain.with_lengths(long, short)
     if "window" in takes:
         yield "a window to the left", replace(causal, window=(20, -1)).with_lengths(long, long)
-        yield "a window on both sides", replace(few, causal=False, window=(9, 20)).with_lengths(long, long)
-        yield from [] if few.window is None else [("no window", replace(causal, window=None))]
+        yield "a window on both sides", replace(plain, window=(9, 20)).with_lengths(long, long)
+        if few.window is not None:
+            yield "no window", replace(causal, window=None)
     if "h" in few.shapes and few.bias_axes == Case.bias_axes:
         is_grouped = few.heads != few.kv_heads
         words, heads = ("as many key heads as heads", _EACH) if is_grouped else ("grouped heads", _GROUPED)
@@ -210,6 +201,6 @@ def _small(case: Case, lengths: Lengths) -> Case:
     return bare.with_lengths(lengths[0], lengths[0])
 
 
-def _few(case: Case, batches: int = 2, key_heads: int = 2) -> Case:
-    """A few batches and key heads, two since what an option chooses may be another kernel with strides of its own."""
-    return cut(case, _NONE, batches, key_heads)
+def _few(case: Case, batches: int = 2) -> Case:
+    """A few batches and two key heads, since what an option chooses may be another kernel with strides of its own."""
+    return cut(case, _NONE, batches, 2)

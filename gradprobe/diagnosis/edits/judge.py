@@ -13,7 +13,7 @@ from ...source.kernel_file import KernelFile, calls_of
 from ...source.reach import SEVERAL, TURNS, Goal, Reach, reach_of
 from ...source.rewrites.candidates import Candidate
 from .cases import TAILS, further, ladder, others
-from .trial import Came, Trial
+from .trial import EditResult, Trial
 
 # No budget holds it: kernels say it in several ways. An edit of something else leaves it as it is.
 _DEAD_ROWS = "the LSE of rows that see no key"
@@ -21,7 +21,7 @@ _DEAD_ROWS = "the LSE of rows that see no key"
 _SHORT = 64
 # Cases that are drawn at a time: each shows whether more are needed, and two take no longer than one on two cores.
 _AT_A_TIME = 2
-Run = Callable[[Candidate, Sequence[Trial]], list[Came | None]]
+Run = Callable[[Candidate, Sequence[Trial]], list[EditResult | None]]
 """What comes of an edit in each trial; None of those after one that does not match."""
 _Place = tuple[str, str, str, int, str]
 """The function and the text of the line of a goal, and the goal without its line."""
@@ -65,10 +65,11 @@ class JudgedEdit:
         Args:
             is_drawn: whether cases could be drawn for all that the target may take: what none came to, none can.
         """
-        missing = [goal.in_words for each, goal in self.unreached if not is_drawn or each.tells(goal)]
+        missing, beyond = [], []
+        for each, goal in self.unreached:
+            (missing if not is_drawn or each.tells(goal) else beyond).append(goal.in_words)
         self.not_run += (*missing, *([] if self.right else ["any other case"]))
-        if not self.doubts:  # with one no more were drawn
-            self.beyond = tuple(goal.in_words for _, goal in self.unreached if goal.in_words not in missing)
+        self.beyond = () if self.doubts else tuple(beyond)  # with a doubt no more were drawn
 
 
 class Judge:
@@ -80,70 +81,75 @@ class Judge:
         spoilt: the results that are wrong in the check.
         laid: the layouts of the check.
         """
-        self._experiment, self._run, self._spoilt, self._laid = experiment, run, spoilt, laid
-        self._before: dict[Trial, Came | None] = {}
+        self._case, self._target, self._run = experiment.case, experiment.target, run
+        self._spoilt, self._laid = spoilt, laid
+        self._before: dict[Trial, EditResult | None] = {}
         self._never: set[_Place] = set()
 
     def judged(self, candidate: Candidate) -> JudgedEdit | None:
         """What came of an edit; None where it breaks what is right, or runs, without it."""
-        judged, text = JudgedEdit(reaches=tuple(edited_functions(candidate))), candidate.text
-        right, case, target = judged.right, self._experiment.case, self._experiment.target
-        for lengths in ladder(case):
-            found = list(others(case, target.takes, target.required, lengths, self._laid, is_again=bool(right)))
-            if right or (self._all_are_kept(candidate, judged, found[:1]) and right):
-                self._all_are_kept(candidate, judged, [other for other in found[1:] if other.title not in right])
-            if judged.is_broken or judged.doubts or (right and lengths is not TAILS):
+        judged = JudgedEdit(reaches=tuple(edited_functions(candidate)))
+        for lengths in ladder(self._case):
+            found = list(others(self._case, self._target, lengths, self._laid, is_again=bool(judged.right)))
+            if not judged.right:
+                self._put_to(candidate, judged, found[:1])
+            if judged.right:
+                self._put_to(candidate, judged, [each for each in found[1:] if each.title not in judged.right])
+            if judged.is_broken or judged.doubts or (judged.right and lengths is not TAILS):
                 break
-        more = list(further(case, target.takes, right))
-        for at in range(0, len(more), _AT_A_TIME):
-            left = (
-                []
-                if judged.doubts
-                else [goal for place, goal in judged.places(text).items() if place not in self._never]
-            )
-            drawn = [other for other in more[at : at + _AT_A_TIME] if _may_reach(other.case, left)]
-            if not judged.is_broken:
-                self._all_are_kept(candidate, judged, drawn)
+        drawn = list(further(self._case, self._target.takes, judged.right))
+        self._draw(candidate, judged, drawn)
         if judged.is_broken:
             return None
-        self._never |= judged.places(text).keys() if more and not judged.doubts else set()
-        judged.tell_what_was_not_run(is_drawn=bool(more))
+        judged.tell_what_was_not_run(is_drawn=bool(drawn))
         return judged
 
-    def _all_are_kept(self, candidate: Candidate, judged: JudgedEdit, cases: Sequence[Trial]) -> bool:
-        """Runs an edit in some cases, until it breaks one; whether it breaks none."""
+    def _draw(self, candidate: Candidate, judged: JudgedEdit, more: Sequence[Trial]) -> None:
+        """Runs an edit in further cases as long as something is left that they may come to."""
+        for at in range(0, len(more), _AT_A_TIME):
+            if judged.is_broken or judged.doubts:
+                return
+            places = judged.places(candidate.text)
+            left = [goal for place, goal in places.items() if place not in self._never]
+            few = [other for other in more[at : at + _AT_A_TIME] if _may_reach(other.case, left)]
+            self._put_to(candidate, judged, few)
+        if more and not (judged.is_broken or judged.doubts):
+            self._never |= judged.places(candidate.text).keys()
+
+    def _put_to(self, candidate: Candidate, judged: JudgedEdit, cases: Sequence[Trial]) -> None:
+        """Runs an edit in some cases, until it breaks one."""
         waiting = list(cases)
         if waiting and not judged.right:  # where it compiles once it does in the others
             waiting[0] = replace(waiting[0], is_lowered=True)
         while waiting and not judged.is_broken:
-            for came in self._run(candidate, [replace(other, traced=judged.reaches) for other in waiting]):
+            for result in self._run(candidate, [replace(other, traced=judged.reaches) for other in waiting]):
                 other = waiting.pop(0)
-                if came is None or not came.matches:
-                    judged.is_broken = not self._is_kept(candidate, judged, other, came)
+                if result is None or not result.matches:
+                    judged.is_broken = not self._is_kept(candidate, judged, other, result)
                     break
                 judged.right.append(other.title)
-                judged.reached |= came.reached
-                before = self._unedited(candidate, other) if came.of_dead_rows else None
-                if before is not None and before.of_dead_rows != came.of_dead_rows:
+                judged.reached |= result.reached
+                before = self._unedited(candidate, other) if result.of_dead_rows else None
+                if before is not None and before.of_dead_rows != result.of_dead_rows:
                     judged.doubts.append(_DEAD_ROWS)
-        return not judged.is_broken
 
-    def _is_kept(self, candidate: Candidate, judged: JudgedEdit, other: Trial, came: Came | None) -> bool:
+    def _is_kept(self, candidate: Candidate, judged: JudgedEdit, other: Trial, result: EditResult | None) -> bool:
         """Whether what does not match with an edit is no better without it."""
         before = self._unedited(candidate, other)
         if before is None:  # it came to no end, or crashed: nothing is known of the case
             judged.not_run += (other.title,)
-            return came is None
-        if came is None or came.failure:
+            return result is None
+        if result is None or result.failure:
             return bool(before.failure)
-        if not (before.failure or came.is_no_worse_than(before)):
+        if not (before.failure or result.is_no_worse_than(before)):
             return False
         # The target does not take it where what is right in the check is as wrong with the edit as it is without it.
-        as_wrong = {name for name in before.names if str(before.errors.get(name)) == str(came.errors.get(name))}
-        judged.doubts += [] if as_wrong - self._spoilt else [other.title]
+        as_wrong = {name for name in before.names if str(before.errors.get(name)) == str(result.errors.get(name))}
+        if not as_wrong - self._spoilt:
+            judged.doubts.append(other.title)
         return True
 
-    def _unedited(self, candidate: Candidate, trial: Trial) -> Came | None:
+    def _unedited(self, candidate: Candidate, trial: Trial) -> EditResult | None:
         if trial not in self._before:
             (self._before[trial],) = self._run(candidate.undone, [trial])
         return self._before[trial]
@@ -160,20 +166,21 @@ def edited_functions(candidate: Candidate) -> list[Reach]:
 
     Of an edit of other host code those that the function launches: what it changes may come to each of them.
     """
-    text = candidate.text
-    file = KernelFile(candidate.file.file, text, candidate.file.function)
-    lines = set(_lines(candidate))
-    inside = [each for each in file.functions if lines & _of(each)]
-    kernels = {each.name for each in file.kernels}
+    file = KernelFile(candidate.file.file, candidate.text, candidate.file.function)
+    lines, kernels = set(_lines(candidate)), {each.name for each in file.kernels}
+    inside = [each for each in file.functions if lines & _span(each)]
+    hosts = [_span(each) for each in inside if each.name not in kernels]
+    launched, of_hosts = set(), set()
+    for kernel in kernels:
+        for call in calls_of(file, kernel):
+            launch = file.statement(call)
+            launched |= {kernel} if lines & _span(launch) else set()
+            of_hosts |= {kernel} if any(launch.lineno in host for host in hosts) else set()
     names = {each.name for each in inside} & kernels
-    launches = [(kernel, file.statement(call)) for kernel in kernels for call in calls_of(file, kernel)]
-    launched = {kernel for kernel, at in launches if lines & _of(at)}
-    hosts = [_of(each) for each in inside if each.name not in kernels]
-    names |= launched or {kernel for kernel, at in launches for host in hosts if at.lineno in host}
-    return reach_of(file, names, kernels, lines)
+    return reach_of(file, names | (launched or of_hosts), kernels, lines)
 
 
-def _of(node: ast.stmt) -> set[int]:
+def _span(node: ast.stmt) -> set[int]:
     return set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
 
 

@@ -42,24 +42,18 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Came:
-    """What came of it."""
+class EditResult:
+    """What comes of a trial."""
 
-    wrong: Mapping[str, int]
+    wrong: Mapping[str, int] = field(default_factory=dict)
     """How many elements of each result are wrong; 0 of one that is right."""
-    heads: Mapping[str, int]
-    """In how many heads of all batches."""
-    harm: int
+    harm: int = 0
     """How many findings about memory count."""
-    failure: str
+    failure: str = ""
     """Why there is no result; "" where there is one."""
-    matches: bool
+    matches: bool = False
     errors: Mapping[str, float] = field(default_factory=dict)
     """The largest error of each result."""
-    products: int = 0
-    """How many products of tiles its kernels make."""
-    idle: int = 0
-    """How many of these are of nothing."""
     reached: frozenset[Goal] = frozenset()
     """What it came to of the functions that were traced."""
     of_dead_rows: tuple[float, ...] = ()
@@ -70,45 +64,42 @@ class Came:
         """The results that are wrong."""
         return {name for name, count in self.wrong.items() if count}
 
-    def is_better_than(self, other: Came) -> bool:
+    def is_better_than(self, other: EditResult) -> bool:
         """Whether some result has come right, or most of its wrong elements, and nothing has become wrong."""
         if not self.is_no_worse_than(other):
             return False
+        if any(count > other.wrong.get(name, 0) for name, count in self.wrong.items()):
+            return self.names < other.names
         fewer = sum(self.wrong.values()) <= sum(other.wrong.values()) // 2 if other.names else self.harm < other.harm
-        none_more = all(count <= other.wrong.get(name, 0) for name, count in self.wrong.items())
-        return self.names < other.names or (fewer and none_more)
+        return fewer or self.names < other.names
 
-    def is_no_worse_than(self, other: Came) -> bool:
+    def is_no_worse_than(self, other: EditResult) -> bool:
         """Whether nothing has become wrong."""
         return not self.failure and self.harm <= other.harm and self.names <= other.names
 
 
-def run_trial(experiment: Experiment, file: str, copy: Path, modules: Sequence[str], trial: Trial) -> Came:
+def run_trial(experiment: Experiment, file: str, copy: Path, modules: Sequence[str], trial: Trial) -> EditResult:
     """Runs a trial, in this process, which takes the copy for the file from now on.
 
     Args:
         modules: those that hold anything of the file, from `holding`.
     """
-    from ...frontends.triton.interpreter.operations import (
-        counted_work,
-    )  # imports triton, which the backend is chosen before
-
     try:
         target = _loaded(experiment.target, file, copy, modules)
         alone = replace(trial.case, layouts=trial.assigned, runs=(), repeat=1, configs="first")
         saved = experiment.saved if trial.case.inputs is not None else None
         begun = experiment_of(alone, target, experiment.reference, saved, tick=silent)
         begun = _spread(begun) if trial.is_spread else begun
-        with counted_work() as work, reached_goals(str(copy), trial.traced) as reached:
+        with reached_goals(str(copy), trial.traced) as reached:
             record = next(records_of(begun))
     except Failure as failure:
-        return Came({}, {}, 0, str(failure) or type(failure).__name__, False)
+        return EditResult(failure=str(failure) or type(failure).__name__)
     run = record.run
     if run is None or run.measured is None:
-        return Came({}, {}, 0, (run and run.skipped) or "it was refused", False)
+        return EditResult(failure=(run and run.skipped) or "it was refused")
     if trial.is_lowered and not compiles(record):
-        return Came({}, {}, 0, "it runs in the interpreter alone", False)
-    return replace(came_of(run), products=work.products, idle=work.idle, reached=frozenset(reached))
+        return EditResult(failure="it runs in the interpreter alone")
+    return replace(result_of(run), reached=frozenset(reached))
 
 
 def _spread(experiment: Experiment) -> Experiment:
@@ -124,14 +115,16 @@ def _spread(experiment: Experiment) -> Experiment:
     return replace(experiment, spread=spread)
 
 
-def came_of(run: LayoutRun) -> Came:
+def result_of(run: LayoutRun) -> EditResult:
     """What came of a run that was measured."""
     findings = run.measured.comparison.findings if run.measured is not None else {}
-    harm = sum(one.severity == ERROR for one in run.memory)
-    wrong = {name: one.mismatched for name, one in findings.items()}
-    heads = {name: int((one.wrong > 0).sum()) for name, one in findings.items()}
-    errors = {name: one.max_abs_err for name, one in findings.items()}
-    return Came(wrong, heads, harm, "", run.matches, errors, of_dead_rows=_of_dead_rows(run))
+    return EditResult(
+        wrong={name: finding.mismatched for name, finding in findings.items()},
+        harm=sum(finding.severity == ERROR for finding in run.memory),
+        matches=run.matches,
+        errors={name: finding.max_abs_err for name, finding in findings.items()},
+        of_dead_rows=_of_dead_rows(run),
+    )
 
 
 def _of_dead_rows(run: LayoutRun) -> tuple[float, ...]:
@@ -164,7 +157,7 @@ def _forget(modules: Sequence[str]) -> None:
         sys.modules.pop(name, None)
 
 
-_LIBRARIES = ("torch", "triton", "numpy")
+_LIBRARIES = ("torch", "triton", "numpy", "__main__")
 
 
 def holding(file: str, *, whole: bool = True) -> list[str]:
@@ -173,14 +166,16 @@ def holding(file: str, *, whole: bool = True) -> list[str]:
     Args:
         whole: whether with all others of their packages.
     """
-    left = {name: module for name, module in list(sys.modules.items()) if _may_hold(name, module)}
-    found = {name for name, module in left.items() if _is_of(module, file)}
-    more = set(found)
+    others = {name: module for name, module in list(sys.modules.items()) if _may_hold(name, module)}
+    more = {name for name, module in others.items() if _is_of(module, file)}
+    found: set[str] = set()
     while more:
-        packages = {_package(name) for name in found} if whole else set()
-        left = {name: module for name, module in left.items() if name not in found}
-        more = {name for name, module in left.items() if _package(name) in packages or _holds(module, found)}
         found |= more
+        packages = {_package(name) for name in found} if whole else set()
+        more = set()
+        for name in others.keys() - found:
+            if _package(name) in packages or _holds(others[name], found):
+                more.add(name)
     return sorted(found)
 
 
@@ -192,8 +187,8 @@ def _may_hold(name: str, module: object) -> bool:
     """Whether a module is neither a library nor gradprobe's own: its kernels and adapters are targets."""
     own = _package(name)
     is_tool = own == "gradprobe" and not name.startswith(("gradprobe.kernels", "gradprobe.targets.adapters"))
-    is_known = own in _LIBRARIES or own in sys.stdlib_module_names or own == "__main__" or is_tool
-    return isinstance(module, ModuleType) and not is_known
+    is_library = own in _LIBRARIES or own in sys.stdlib_module_names
+    return isinstance(module, ModuleType) and not is_tool and not is_library
 
 
 def _is_of(module: ModuleType, file: str) -> bool:

@@ -46,8 +46,10 @@ def with_edits(experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reaso
     """
     if not allowance.count or reasons.is_beyond_edits or experiment.case.device != "cpu" or not interpreting():
         return reasons
-    start, findings = time.monotonic(), [run.measured.comparison.findings for run in runs if run.measured]
-    wrong = dict.fromkeys(name for found in findings for name, finding in found.items() if finding.mismatched)
+    start, wrong = time.monotonic(), dict[str, None]()
+    for run in runs:
+        findings = run.measured.comparison.findings if run.measured else {}
+        wrong |= dict.fromkeys(name for name, finding in findings.items() if finding.mismatched)
     faults = faults_of(experiment, reasons.diagnoses, list(wrong))
     with tempfile.TemporaryDirectory(prefix="gradprobe-edits-") as folder:
         search = Search(experiment, runs, Path(folder), allowance)
@@ -55,7 +57,7 @@ def with_edits(experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reaso
             return reasons
         found = search.run(faults)
     late = f"stopped after {allowance.seconds:.0f} s, when {plural(found.tried, 'edit')} had been tried"
-    known = (*reasons.known, *([late] if found.is_late else []))
+    known = (*reasons.known, late) if found.is_late else reasons.known
     seconds = round(time.monotonic() - start, 1)
     diagnoses = _placed(reasons.diagnoses, found, seconds) if found.tried else reasons.diagnoses
     return replace(reasons, diagnoses=diagnoses, known=known)
@@ -94,7 +96,6 @@ def _cause_of(diagnoses: Sequence[Diagnosis], candidate: Candidate) -> Diagnosis
 
 def _of_passed(best: Passed, others: Sequence[Passed], tried: int, seconds: float) -> TriedEdit:
     """What is told of the smallest edit with which everything matches."""
-    tiles = f"; {plural(best.needless, 'product')} of tiles that nothing is seen in with it" if best.needless else ""
     changes, different, judged = set(best.candidate.changes), list[str](), best.judged
     for other in others:
         own = other.candidate.changes
@@ -102,10 +103,9 @@ def _of_passed(best: Passed, others: Sequence[Passed], tried: int, seconds: floa
             new = " / ".join(line[1:].strip() for line in own if line[0] == "+")
             different.append(f"line {other.candidate.lines[0]}: {new}")
     return structs.replace(
-        _edit(best.candidate, f"with it all matches: {listed(best.titles)}{tiles}", tried, seconds),
+        _edit(best.candidate, f"with it all matches: {listed(best.titles)}", tried, seconds),
         matches=True,
         others=_each_once(different)[:_OTHERS],
-        needless=best.needless,
         right=_each_once(judged.right),
         doubts=_each_once(judged.doubts),
         not_run=_each_once(judged.not_run),
@@ -123,11 +123,11 @@ def _of_none(found: Found, seconds: float) -> TriedEdit:
         is_telling = found.moves or found.tried < _TELLING
         words = f"none of {plural(found.tried, 'edit')} {'brings a result right' if is_telling else _WITHOUT_EFFECT}"
         return TriedEdit(matches=False, words=words, tried=found.tried, seconds=seconds)
-    candidate, came, before = found.closest
-    right = sorted(before.names - came.names)
+    candidate, result, before = found.closest
+    right, wrong = sorted(before.names - result.names), sorted(result.names)
     match = f"{listed(right)} {'match' if right[1:] else 'matches'} with it" if right else "fewer elements are wrong"
-    left = [f"{name} still wrong in {plural(came.heads[name], 'head')}" for name in sorted(came.names)]
-    return _edit(candidate, "; ".join([match, *left]), found.tried, seconds)
+    words = f"{match}; {listed(wrong)} still wrong" if wrong else match
+    return _edit(candidate, words, found.tried, seconds)
 
 
 def _edit(candidate: Candidate, words: str, tried: int, seconds: float) -> TriedEdit:
@@ -143,9 +143,11 @@ def _rank(passed: Passed) -> tuple[float, ...]:
     judged, candidate = passed.judged, passed.candidate
     changes = candidate.changes
     there = {line.strip() for line in candidate.file.text.splitlines()}
-    unlike = sum(line[0] == "+" and line[1:].strip() not in there for line in changes)
-    words = sum(len(re.findall(r"\w+", line)) * (1 if line[0] == "+" else -1) for line in changes)
-    certainty = (not passed.is_certain, len(judged.doubts), passed.needless, len(judged.not_run))
+    unlike, words = 0, 0
+    for line in changes:
+        unlike += line[0] == "+" and line[1:].strip() not in there
+        words += len(re.findall(r"\w+", line)) * (1 if line[0] == "+" else -1)
+    certainty = (not passed.is_certain, len(judged.doubts), len(judged.not_run))
     return *certainty, unlike, len(changes), max(words, 0), candidate.cost, sum(map(len, changes))
 
 

@@ -8,7 +8,7 @@ import difflib
 import heapq
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import count, groupby, islice, pairwise
@@ -90,18 +90,14 @@ class Candidate:
         """The file as it is."""
         return Candidate(self.file, (), 0.0)
 
-    def with_more(self, edits: Edits) -> Candidate | None:
-        """Both edits; None where they overlap."""
-        together = _joined([self.edits, edits])
-        return replace(self, edits=together) if together is not None else None
-
-    def on_top_of(self, base: Candidate, done: Collection[int] = ()) -> Candidate | None:
-        """With another edit; None where they overlap, and of another file or of lines that are done."""
+    def on_top_of(self, base: Candidate) -> Candidate | None:
+        """With another edit; None where they overlap, and of another file or of the same lines."""
         if not base.edits:
             return self
-        if base.file is not self.file or set(self.lines) <= set(done):
+        if base.file is not self.file or set(self.lines) <= set(base.lines):
             return None
-        return self.with_more(base.edits)
+        together = _joined([self.edits, base.edits])
+        return replace(self, edits=together) if together is not None else None
 
 
 def candidates_of(
