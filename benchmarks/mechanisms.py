@@ -103,8 +103,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("audit/explain", "auditing/explain", ("auditing/explain", "auditing/formulas")),
     Mechanism("edits", "diagnosis/edits/tried", (
         "diagnosis/edits", "source/reach", *(f"source/rewrites/{name}" for name in (
-            "__init__", "address_rows", "all_rows", "alike", "candidates", "mask_rows", "patterns",
-            "spots", "value_rows",
+            "__init__", "address_rows", "all_rows", "candidates", "mask_rows", "patterns", "spots", "value_rows",
         )),
     )),
     Mechanism("halved", "processes/forks", functions=("halved",), is_speculation=True),

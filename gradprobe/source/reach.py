@@ -58,12 +58,12 @@ class Reach:
     @cached_property
     def nodes(self) -> Mapping[int, ast.stmt]:
         """The statements by their first lines."""
-        return {node.lineno: node for node in _statements(self.function.body)}
+        return {node.lineno: node for node in statements(self.function.body)}
 
     @cached_property
     def statements(self) -> Mapping[int, int]:
         """Each line of a statement, or of the head of one that holds others -> its first line."""
-        return {line: first for first, node in self.nodes.items() for line in _head(node)}
+        return {line: first for first, node in self.nodes.items() for line in head_of(node)}
 
     @cached_property
     def branches(self) -> Mapping[int, range]:
@@ -93,7 +93,7 @@ class Reach:
         at = self.function.lineno
         found = {Goal(CALLER, at, 0, name) for name in self.callers}
         found |= {Goal(FLAG, at, side, name) for name in self.flags for side in (0, 1)}
-        for node in _statements(self.function.body, refusing=False):
+        for node in statements(self.function.body, refusing=False):
             found.add(Goal(STATEMENT, node.lineno))
             if isinstance(node, ast.If) and not _refuses(node.body) and not _refuses(node.orelse):
                 found |= {Goal(SIDE, node.lineno, side) for side in (0, 1)}
@@ -124,10 +124,10 @@ class Reach:
             return goal.kind == CALLER
         if goal.kind == FLAG:
             chosen = [node for node in inside(self.function, ast.IfExp) if goal.name in names_in(node.test)]
-            return any(self.edited & {*_span(node)} for node in chosen)
+            return any(self.edited & {*lines_of(node)} for node in chosen)
         node = self.nodes[goal.line]
-        lines = self._side(goal) if goal.kind == SIDE else _head(node)
-        if self.edited & {*lines, *_head(node)}:
+        lines = self._side(goal) if goal.kind == SIDE else head_of(node)
+        if self.edited & {*lines, *head_of(node)}:
             return True
         if isinstance(node, ast.If) and goal.kind == SIDE and not self._varies(node.test):
             return False
@@ -154,7 +154,7 @@ class Reach:
     def _fed(self) -> frozenset[str]:
         """The names whose values are made of what an edit changed, or chosen by it."""
         nodes, found = list(self.nodes.values()), set[str]()
-        more = set(bound_in(node for node in nodes if self.edited & {*_head(node)}))
+        more = set(bound_in(node for node in nodes if self.edited & {*head_of(node)}))
         while more - found:
             found |= more
             more = set(bound_in(node for node in nodes if _evaluated(node) & found))
@@ -181,14 +181,14 @@ def _calls(function: ast.FunctionDef, name: str) -> bool:
     return any(isinstance(call.func, ast.Name) and call.func.id == name for call in inside(function, ast.Call))
 
 
-def _statements(body: Sequence[ast.stmt], *, refusing: bool = True) -> Iterator[ast.stmt]:
+def statements(body: Sequence[ast.stmt], *, refusing: bool = True) -> Iterator[ast.stmt]:
     """Every statement at any depth, without docstrings; `refusing`: whether with those that only refuse."""
     for statement in body:
         is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if not is_docstring and (refusing or not _refuses([statement])):
             yield statement
             for block in blocks(statement):
-                yield from _statements(block, refusing=refusing)
+                yield from statements(block, refusing=refusing)
 
 
 def _refuses(body: Sequence[ast.stmt]) -> bool:
@@ -223,15 +223,15 @@ def _assigned(node: ast.stmt) -> set[str]:
     return set(bound_in([node.target] if isinstance(node, ast.For) else [] if blocks(node) else [node]))
 
 
-def _head(node: ast.stmt) -> range:
+def head_of(node: ast.stmt) -> range:
     """The lines of a statement; of one that holds others those before them."""
     body = getattr(node, "body", None)
-    return range(node.lineno, max(body[0].lineno, node.lineno + 1)) if body else _span(node)
+    return range(node.lineno, max(body[0].lineno, node.lineno + 1)) if body else lines_of(node)
 
 
-def _span(node: ast.stmt | ast.expr) -> range:
+def lines_of(node: ast.stmt | ast.expr) -> range:
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
 def _lines(body: Sequence[ast.stmt]) -> range:
-    return range(body[0].lineno, _span(body[-1]).stop) if body else range(0)
+    return range(body[0].lineno, lines_of(body[-1]).stop) if body else range(0)

@@ -9,10 +9,9 @@ import pytest
 from msgspec import structs
 
 from gradprobe.diagnosis.edits.candidates_search import Found, Passed, Search
-from gradprobe.diagnosis.edits.faults import faults_of
 from gradprobe.diagnosis.edits.judge import JudgedEdit
 from gradprobe.diagnosis.edits.trial import EditResult, result_of
-from gradprobe.diagnosis.edits.tried import _placed
+from gradprobe.diagnosis.edits.tried import _placed, faults_of
 from gradprobe.model.allowance import NOTHING, Allowance
 from gradprobe.model.patch import patched
 from gradprobe.model.report import Diagnosis, Where, passing_edit

@@ -15,10 +15,10 @@ from ...model.allowance import Allowance
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...processes.forks import Forks
-from ...source.rewrites.candidates import SOONEST, Candidate, candidates_of
+from ...source.kernel_file import KernelFile
+from ...source.rewrites.candidates import SOONEST, Candidate, Fault, candidates_of
 from ...source.rewrites.spots import Edits
 from .cases import fresh, in_words, smaller
-from .faults import FileFaults
 from .judge import Judge, JudgedEdit
 from .trial import EditResult, Trial, holding, result_of, run_trial
 
@@ -45,6 +45,20 @@ Costed = tuple[float, Candidate]
 """How unlikely a candidate is, and it."""
 Whole = Sequence[tuple[LayoutRun, EditResult | None]]
 """What came in each layout of the check; None of one that was not run to its end."""
+
+
+@dataclass(frozen=True)
+class FileFaults:
+    """Lines of one file that one diagnosis names."""
+
+    file: KernelFile
+    faults: tuple[Fault, ...]
+    wanted: tuple[str, ...] = ()
+    """Words of the right text."""
+    diagnosis: int | None = None
+    """The place of the diagnosis among them; None for lines that no diagnosis names."""
+    printed: Edits = ()
+    """The edit that it prints, in all places that it names; none where it prints no text for any."""
 
 
 @dataclass(frozen=True)

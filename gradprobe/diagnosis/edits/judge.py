@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from ...model.case import Case
 from ...probing.experiment import Experiment
 from ...source.kernel_file import KernelFile, calls_of
-from ...source.reach import SEVERAL, TURNS, Goal, Reach, reach_of
+from ...source.reach import SEVERAL, TURNS, Goal, Reach, lines_of, reach_of
 from ...source.rewrites.candidates import Candidate
 from .cases import TAILS, further, ladder, others
 from .trial import EditResult, Trial
@@ -65,7 +64,7 @@ class JudgedEdit:
         Args:
             is_drawn: whether cases could be drawn for all that the target may take: what none came to, none can.
         """
-        missing, beyond = [], []
+        missing, beyond = list[str](), list[str]()
         for each, goal in self.unreached:
             (missing if not is_drawn or each.tells(goal) else beyond).append(goal.in_words)
         self.not_run += (*missing, *([] if self.right else ["any other case"]))
@@ -168,20 +167,16 @@ def edited_functions(candidate: Candidate) -> list[Reach]:
     """
     file = KernelFile(candidate.file.file, candidate.text, candidate.file.function)
     lines, kernels = set(_lines(candidate)), {each.name for each in file.kernels}
-    inside = [each for each in file.functions if lines & _span(each)]
-    hosts = [_span(each) for each in inside if each.name not in kernels]
+    inside = [each for each in file.functions if lines & {*lines_of(each)}]
+    hosts = [lines_of(each) for each in inside if each.name not in kernels]
     launched, of_hosts = set(), set()
     for kernel in kernels:
         for call in calls_of(file, kernel):
             launch = file.statement(call)
-            launched |= {kernel} if lines & _span(launch) else set()
+            launched |= {kernel} if lines & {*lines_of(launch)} else set()
             of_hosts |= {kernel} if any(launch.lineno in host for host in hosts) else set()
     names = {each.name for each in inside} & kernels
     return reach_of(file, names | (launched or of_hosts), kernels, lines)
-
-
-def _span(node: ast.stmt) -> set[int]:
-    return set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
 
 
 def _lines(candidate: Candidate) -> Iterator[int]:

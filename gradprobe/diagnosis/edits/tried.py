@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import re
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from msgspec import structs
 
 from ...frontends.triton import interpreting
 from ...model.allowance import Allowance
+from ...model.intermediates import is_named_after
 from ...model.mechanisms import door
 from ...model.number import listed, plural
 from ...model.report import Diagnosis, TriedEdit, Where, causes_among
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
-from ...source.rewrites.candidates import Candidate
+from ...source.kernel_file import KernelFile
+from ...source.rewrites.candidates import Candidate, Fault
+from ...source.rewrites.spots import Edits
+from ...source.text import Edit
+from ..explainers.suspect import LOOP
 from ..lines import among
 from ..why import Reasons
-from .candidates_search import Found, Passed, Search
-from .faults import faults_of
+from .candidates_search import FileFaults, Found, Passed, Search
 
+# The kinds of faults that say of a tensor that it is read or stored otherwise, and how the field abbreviates axes.
+_OF_TENSORS = ("stride", "index", "layout", "load", "store", "wrap")
+_AXES = {"batch": "b", "head": "h", "dim": "d"}
+# Those that may be of how many programs there are.
+_OF_GRIDS = ("race", "unwritten", "pairs")
+# Those of what a loop leaves out.
+_OF_RANGES = ("tile", "pairs")
+# Files of these packages are nobody's to edit.
+_LIBRARIES = ("torch", "triton", "numpy")
 # Others that pass and are named.
 _OTHERS = 3
 _CLASS = "EDIT"
@@ -32,6 +47,8 @@ _TELLING = 4
 _WITHOUT_EFFECT = (
     "changes anything: the target keeps the kernels that ran first, perhaps in an operator that it registers"
 )
+# Each file is read once for all diagnoses, which name its lines together.
+Read = Callable[[str], KernelFile | None]
 
 
 @door("edits", lambda experiment, runs, reasons, allowance: reasons)
@@ -96,25 +113,21 @@ def _cause_of(diagnoses: Sequence[Diagnosis], candidate: Candidate) -> Diagnosis
 
 def _of_passed(best: Passed, others: Sequence[Passed], tried: int, seconds: float) -> TriedEdit:
     """What is told of the smallest edit with which everything matches."""
-    changes, different, judged = set(best.candidate.changes), list[str](), best.judged
+    changes, different, judged = set(best.candidate.changes), dict[str, None](), best.judged
     for other in others:
         own = other.candidate.changes
         if not changes <= set(own):
             new = " / ".join(line[1:].strip() for line in own if line[0] == "+")
-            different.append(f"line {other.candidate.lines[0]}: {new}")
+            different[f"line {other.candidate.lines[0]}: {new}"] = None
     return structs.replace(
         _edit(best.candidate, f"with it all matches: {listed(best.titles)}", tried, seconds),
         matches=True,
-        others=_each_once(different)[:_OTHERS],
-        right=_each_once(judged.right),
-        doubts=_each_once(judged.doubts),
-        not_run=_each_once(judged.not_run),
-        beyond=_each_once(judged.beyond),
+        others=tuple(different)[:_OTHERS],
+        right=tuple(dict.fromkeys(judged.right)),
+        doubts=tuple(dict.fromkeys(judged.doubts)),
+        not_run=tuple(dict.fromkeys(judged.not_run)),
+        beyond=tuple(dict.fromkeys(judged.beyond)),
     )
-
-
-def _each_once(words: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(words))
 
 
 def _of_none(found: Found, seconds: float) -> TriedEdit:
@@ -158,3 +171,71 @@ def _wheres(candidate: Candidate) -> Iterator[Where]:
         name = max(around, key=lambda each: each.lineno).name if around else ""
         code = file.lines[line - 1].strip()
         yield among(Where(file.file, line, code, kernel=name, note="what the tried edit changes"))
+
+
+def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Sequence[str]) -> list[FileFaults]:
+    """The lines that are named, the best diagnosis first; then all of the kernels named after what is wrong."""
+    read = cache(_editable)
+    found = [each for at, diagnosis in enumerate(diagnoses) for each in _of_diagnosis(diagnosis, at, read)]
+    return [*found, *_of_kernels(experiment, wrong, read)]
+
+
+def _of_diagnosis(diagnosis: Diagnosis, at: int, read: Read) -> Iterator[FileFaults]:
+    by_file: dict[str, list[Fault]] = {}
+    kind, _, of = diagnosis.fault.partition("/")
+    is_turned = of == "sign" or diagnosis.fix.startswith("negate ")
+    has_range = kind in _OF_RANGES and any(where.note == LOOP for where in diagnosis.where)
+    for where in diagnosis.where:
+        is_summed, grid = has_range and where.note != LOOP, kind in _OF_GRIDS
+        by_file.setdefault(where.file, []).append(Fault(where.line, grid, of, is_turned, is_summed))
+    for name, faults in by_file.items():
+        file = read(name)
+        if file is not None:
+            wanted = () if is_turned else _wanted(diagnosis.fault)
+            yield FileFaults(file, tuple(faults), wanted, at, _printed(file, diagnosis.where))
+
+
+def _printed(file: KernelFile, places: Sequence[Where]) -> Edits:
+    found = dict[int, Edit]()
+    for place in places:
+        if place.instead and place.column is not None and place.file == file.file:
+            line = file.lines[place.line - 1]
+            before = line[: len(line) - len(line.lstrip()) + place.column]
+            start = file.offset(place.line, len(before.encode()))
+            found[start] = Edit(start, start + place.length, place.instead)
+    return tuple(found.values())
+
+
+def _wanted(fault: str) -> tuple[str, ...]:
+    """Of "stride/do-head": do and h. Of a mask that is missing: what masks a value; of a factor its name."""
+    kind, _, rest = fault.partition("/")
+    if "mask" in (kind, rest):
+        return ("where(",)
+    if kind in ("factor", "stored"):  # both are off by a constant
+        return ("scale",)
+    if kind not in _OF_TENSORS:
+        return ()
+    tensor, *axes = rest.lower().split("-")
+    return (tensor, *(_AXES[axis] for axis in axes[:1] if axis in _AXES))
+
+
+def _of_kernels(experiment: Experiment, wrong: Sequence[str], read: Read) -> Iterator[FileFaults]:
+    kernels = [kernel for kernel in (experiment.first.kernels if experiment.first else ()) if kernel.line]
+    named = [kernel for kernel in kernels if any(is_named_after(kernel.name, name) for name in wrong)]
+    for kernel in named or reversed(kernels):
+        file = read(kernel.file)
+        if file is not None:
+            yield FileFaults(file, (Fault(kernel.line),))
+
+
+def _editable(name: str) -> KernelFile | None:
+    """A Python file of kernels that may be shadowed; None for any other."""
+    path = Path(name)
+    roots = (Path(file).parent for name in _LIBRARIES if (file := getattr(sys.modules.get(name), "__file__", None)))
+    if path.suffix != ".py" or any(path.is_relative_to(root) for root in roots):
+        return None
+    try:
+        file = KernelFile(name, path.read_bytes().decode("utf-8-sig"))
+        return file if file.kernels else None
+    except (OSError, UnicodeDecodeError, SyntaxError, ValueError):
+        return None

@@ -1,23 +1,142 @@
-"""Addresses: whose stride, which names, which terms of an offset, and what launches pass."""
+"""Addresses: which names may stand for one another, whose stride, which terms of an offset, what launches pass."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 
+from ...model.intermediates import in_kernels, plain
 from ..kernel_file import Change, KernelFile, by_parameter, called, calls_in, calls_of, inside, names_in, parameters
 from ..triton_source import bound_in, targets_of
-from .alike import LIKE_Q, belongs, core, others_of, stride_of
 from .spots import Spot, Undone, names_read, place_of
 
+# The ways in which the field names a stride: stride_qh, stride_q_h, q_stride_h, q_head_stride.
+_STRIDES = (
+    re.compile(r"stride_(?P<tensor>\w*?)_?(?P<axis>[a-z]|\d)"),
+    re.compile(r"(?P<tensor>\w+?)_stride_?(?P<axis>[a-z]+|\d)"),
+    re.compile(r"(?P<tensor>[a-z0-9]+)_(?P<axis>[a-z]+)_stride"),
+)
+# Tensors of one shape each, where V has as many dims as K.
+_OF_ONE_SHAPE = (
+    frozenset({"q", "o", "do", "dq", "dout", "out", "query", "d_o", "g"}),
+    frozenset({"k", "v", "dk", "dv", "key", "value"}),
+)
+# What kernels call the tensors and tiles that may be taken for one another.
+_KINDS = (
+    _OF_ONE_SHAPE[0] | _OF_ONE_SHAPE[1],
+    frozenset({*in_kernels("LSE", "delta", "maximum of S so far", "sum of exp(S - maximum) so far"), "d"}),
+    frozenset({*in_kernels("P", "dP", "dS", "S"), "dpt", "dst", "qkt"}),
+    frozenset({"lo", "hi", "start", "end", "begin", "stop"}),
+)
+# Tensors of as many axes as q, by the names that they usually have: of these strides are planted for one another.
+LIKE_Q = {"q", "k", "v", "o", "do", "dq", "dk", "dv", "query", "key", "value"}
+LIKE_Q |= {"out", "dout", "d_o", "grad_out", "grad_output"}
+_SCALE = re.compile(r"scale|log2e|ln2|log_2|inv_ln")
+_PARTS = re.compile(r"^((?:b|p|ptr|cur|curr)_)?(.*?)(_?ptrs?|_base|_block|_tile|_desc|_t|(?<=[a-z])T)?$")
+_FEW_NAMES = 6
 # How much later each further name is tried in the place of one, so that they leave room to what other rows say; how
 # much later another tensor is asked for its dtype; and a tile for a pointer, or the reverse, which would not run.
 _NEXT, _SAME_DTYPE, _OTHER_KIND = 0.2, 2.5, 1.5
 _LIBRARIES = ("tl", "torch", "triton", "math")
 # In these a size is part of a shape: another one does not fit the tiles beside it.
 _SHAPES = ("arange", "zeros", "full", "make_block_ptr", "reshape", "broadcast_to")
+
+
+@lru_cache(maxsize=4096)
+def stride_of(name: str) -> tuple[str, str] | None:
+    """Tensor and axis of a stride's name, the tensor "" where it names none; None for any other name."""
+    for form in _STRIDES:
+        match = form.fullmatch(name)
+        if match:
+            return match["tensor"], match["axis"]
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _parts(name: str) -> tuple[str | None, str, str | None]:
+    """What a name says before its core, the core, and what it says behind: a pointer, a block, transposed."""
+    match = _PARTS.fullmatch(name)
+    return (match[1], match[2], match[3]) if match else (None, name, None)
+
+
+def core(name: str) -> str:
+    """A name without what says that it is a pointer, a block or transposed."""
+    return _parts(name)[1].lower()
+
+
+def scales(known: Iterable[str]) -> list[str]:
+    """The names that hold a factor of the scores."""
+    return [name for name in known if _SCALE.search(name.lower())]
+
+
+def belongs(stride: str, beside: Iterable[str]) -> bool:
+    """Whether a stride is of a tensor that other names of its expression are of."""
+    parts = stride_of(stride)
+    return parts is not None and parts[0] in _tensors(beside)
+
+
+def _tensors(names: Iterable[str]) -> set[str]:
+    return {parts[0] if (parts := stride_of(name)) else core(name) for name in names}
+
+
+def same_when_contiguous(first: str, other: str) -> bool:
+    """Whether two names are strides of one axis of tensors that have one shape."""
+    here, there = stride_of(first), stride_of(other)
+    if here is None or there is None or here[1] != there[1]:
+        return False
+    pair = {core(here[0]), core(there[0])}
+    return any(pair <= shape for shape in _OF_ONE_SHAPE)
+
+
+def others_of(name: str, known: Sequence[str], beside: Iterable[str] = ()) -> list[tuple[float, str]]:
+    """Names of the same kind, each with how unlikely it is that it was meant; the likeliest few.
+
+    Args:
+        beside: the other names of the expression: a stride belongs to a tensor that stands there.
+    """
+    near = _tensors(each for each in beside if each != name)
+    found = []
+    for other in known:
+        unlikely = None if other == name else _unlike(name, other, near)
+        if unlikely is not None:
+            found.append((unlikely, other))
+    found.sort(key=lambda each: each[0])
+    return found[:_FEW_NAMES]
+
+
+def _unlike(name: str, other: str, near: set[str]) -> float | None:
+    """How unlikely it is that another name was meant; None where they are of two kinds."""
+    here, there = stride_of(name), stride_of(other)
+    if here and there:
+        is_near = there[0] in near
+        if here[1] == there[1]:
+            return 0.0 if is_near else 1.0
+        return 1.0 if here[0] == there[0] else 1.5 if is_near else None
+    if here or there:
+        return None
+    if _are_of_kind(name, other) or _differ_in_a_word(name, other):
+        return 0.5
+    if "scale" in name.lower() and "scale" in other.lower():
+        return 0.5
+    return 1.5 if name.isupper() and other.isupper() and max(len(name), len(other)) <= 3 else None
+
+
+def _are_of_kind(name: str, other: str) -> bool:
+    (before, here, behind), (before_other, there, behind_other) = _parts(name), _parts(other)
+    if (before, behind, here.isupper()) != (before_other, behind_other, there.isupper()):
+        return False
+    pair = {plain(here.lower()), plain(there.lower())}
+    return any(pair <= kind for kind in _KINDS)
+
+
+def _differ_in_a_word(name: str, other: str) -> bool:
+    here, there = (re.findall(r"[A-Z]+|[a-z]+|\d+", each) for each in (name, other))
+    if len(here) != len(there) or len(here) < 2:
+        return False
+    differing = [a for a, b in zip(here, there, strict=True) if a != b]
+    return len(differing) == 1
 
 
 def _strides(kernel: ast.FunctionDef) -> dict[str, tuple[str, str]]:

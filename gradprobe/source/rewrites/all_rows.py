@@ -11,7 +11,6 @@ from ..kernel_file import Change, KernelFile
 from . import address_rows as address
 from . import mask_rows as mask
 from . import value_rows as value
-from .alike import of_siblings
 from .patterns import Swap, applied, swaps
 from .spots import Edits, Ranked, Spot, Undone
 
@@ -151,7 +150,7 @@ _ENDS = tuple(
 
 ROWS: tuple[Row, ...] = (
     Row("other-text", "{old} stands for {new}", undoes=(
-        of_siblings, *_FACTORS, *_OTHER_SIGN, value.moved, value.moved_out, value.pointer_advanced)),
+        value.of_siblings, *_FACTORS, *_OTHER_SIGN, value.moved, value.moved_out, value.pointer_advanced)),
     Row("another-stride", "{old} stands in the place of {new}", "S1", (address.another_stride,),
         (address.another_name,), again=1.0, of_hosts=True),
     Row("other-tensors-strides", "the strides of {old} are passed for those of {new}", "S1",

@@ -17,7 +17,7 @@ from ...model.intermediates import in_kernels, plain
 from ..kernel_file import KernelFile, inside
 from ..text import Edit, edited
 from ..triton_source import bound_in
-from .alike import belongs, core, same_when_contiguous, stride_of
+from .address_rows import belongs, core, same_when_contiguous, stride_of
 from .all_rows import undone
 from .spots import Edits, Spot, spots_of
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from ..kernel_file import KernelFile, arguments_of, called, calls_in, calls_of, inside, names_in, parameters
+from ..reach import head_of, statements
 from ..text import Edit
 from ..triton_source import HINTS, blocks, bound_in
 from .patterns import replaced
@@ -138,7 +139,7 @@ def spots_of(file: KernelFile, line: int, *, grid: bool = False) -> Iterator[tup
     if not around:
         return
     function = max(around, key=_first)
-    inner = [each for each in _statements(function) if each.lineno <= line <= _last(each)]
+    inner = [each for each in _statements(function) if line in head_of(each)]
     own = [max(inner, key=lambda each: each.lineno)] if inner else _statements(function)[::-1]
     waiting = [(0, each) for each in _grids(file, function, own[0])] if grid else []
     waiting += [(0, each) for each in _wholes(file, function, own)]
@@ -157,23 +158,15 @@ def _first(function: ast.FunctionDef) -> int:
     return min([function.lineno, *(each.lineno for each in function.decorator_list)])
 
 
-def _last(statement: ast.stmt) -> int:
-    """The last line of a statement; of one that holds others, of its head."""
-    body = getattr(statement, "body", None)
-    return max(statement.lineno, body[0].lineno - 1) if body else statement.end_lineno or statement.lineno
-
-
 @lru_cache(maxsize=256)
 def _statements(function: ast.FunctionDef) -> list[ast.stmt]:
-    """The statements of a function at any depth, in the order of the text, without its docstring."""
-    found = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]
-    plain = [each for each in found if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
-    return sorted(plain, key=place_of)
+    """The statements of a function at any depth, in the order of the text, without docstrings."""
+    return list(statements(function.body))
 
 
-def _wholes(file: KernelFile, function: ast.FunctionDef, statements: list[ast.stmt]) -> Iterator[Spot]:
+def _wholes(file: KernelFile, function: ast.FunctionDef, several: list[ast.stmt]) -> Iterator[Spot]:
     """Statements, those that hold others as their heads; none that only hints at a value."""
-    for statement in statements:
+    for statement in several:
         match statement:
             case ast.For(iter=head) | ast.If(test=head) | ast.While(test=head):
                 yield Spot(file, function, statement, head)

@@ -1,21 +1,23 @@
-"""Values: what factors, rows and signs they may lack; and order: where statements stand, which pointers move on."""
+"""Values: what factors, rows and signs they may lack; statements: in which order, and what their siblings say."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from difflib import SequenceMatcher
 from functools import lru_cache
 from itertools import pairwise
 
 from ..kernel_file import KernelFile, called, calls_in, inside, names_in, parameters
 from ..text import Edit
 from ..triton_source import blocks, bound_in
-from .address_rows import has_strides
-from .alike import scales, stride_of
+from .address_rows import has_strides, scales, stride_of
 from .mask_rows import is_mask
-from .patterns import is_delta, is_infinite
+from .patterns import TOKEN, is_delta, is_infinite
 from .spots import Spot, Undone
 
+# How much of two statements must be the same for one to be a source of edits of the other.
+_ALIKE, _FEW_STATEMENTS = 0.7, 5
 _LOG2E, _LN2 = "1.4426950408889634", "0.6931471805599453"
 _AXES = {"[:, None]": "[None, :]", "[None, :]": "[:, None]"}
 
@@ -178,3 +180,53 @@ def _is_step(statement: ast.AugAssign) -> bool:
     """Whether it adds to a name what is made by no call, as sums of tiles are."""
     is_made = any(called(node) not in ("", "to") for node in ast.walk(statement.value))
     return isinstance(statement.target, ast.Name) and isinstance(statement.op, ast.Add) and not is_made
+
+
+def of_siblings(at: Spot) -> Undone:
+    """The statement as those of the file have it that say nearly the same: each piece that differs, then all."""
+    if not at.is_whole or not at.is_on_device:
+        return
+    own = at.file.text_of(at.statement)
+    for ratio, other in _siblings(at.file, own):
+        edits = list(_differences(own, other, at.file.span(at.statement)[0]))
+        yield from ((1.5 - ratio, (edit,)) for edit in edits)
+        if 1 < len(edits) <= 3:
+            yield 1.5 - ratio, tuple(edits)
+
+
+@lru_cache(maxsize=1024)
+def _siblings(file: KernelFile, own: str) -> list[tuple[float, str]]:
+    """(how much is the same, text) of the statements that are most alike, or assign to the same name."""
+    matcher, found = SequenceMatcher(None, "", _words(own), autojunk=False), []
+    target = own.partition(" = ")[0]
+    for text in _simple(file) - {own}:
+        is_same_name = text.startswith(f"{target} = ")
+        matcher.set_seq1(_words(text))
+        is_near = is_same_name or (matcher.real_quick_ratio() > _ALIKE and matcher.quick_ratio() > _ALIKE)
+        if is_near and (matcher.ratio() > _ALIKE or is_same_name):
+            found.append((matcher.ratio(), text))
+    return sorted(found, reverse=True)[:_FEW_STATEMENTS]
+
+
+@lru_cache(maxsize=4)
+def _simple(file: KernelFile) -> frozenset[str]:
+    """The statements that hold no others, as they are written."""
+    kinds = (ast.Assign, ast.AugAssign, ast.Expr)
+    inner = [node for function in file.functions for node in ast.walk(function)]
+    return frozenset(file.text_of(node) for node in inner if isinstance(node, kinds))
+
+
+@lru_cache(maxsize=4096)
+def _words(text: str) -> list[str]:
+    return [token for token in TOKEN.findall(text) if token.strip()]
+
+
+def _differences(own: str, other: str, start: int) -> Iterator[Edit]:
+    """Each piece in which two statements differ, as the other has it."""
+    here, there = TOKEN.findall(own), TOKEN.findall(other)
+    for kind, a, b, c, d in SequenceMatcher(None, here, there, autojunk=False).get_opcodes():
+        text, first = "".join(there[c:d]), len("".join(here[:a]))
+        old = "".join(here[a:b])
+        is_comma = {old.strip(), text.strip()} == {"", ","}  # before a closing bracket: it says nothing
+        if kind != "equal" and a and not is_comma:  # what it assigns stays
+            yield Edit(start + first, start + first + len(old), text)

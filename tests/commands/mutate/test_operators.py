@@ -10,7 +10,7 @@ from gradprobe.commands.mutate.mutant import CLASSES, changed_line, operator_of
 from gradprobe.commands.mutate.operators import mutants_of
 from gradprobe.commands.mutate.subject import read_file
 from gradprobe.model.failures import TargetFailure, UsageFailure
-from gradprobe.source.rewrites.alike import stride_of
+from gradprobe.source.rewrites.address_rows import stride_of
 from gradprobe.source.rewrites.all_rows import OPERATORS
 from tests.planted.planting import KERNELS
 from tests.sampling import sampled
