@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,7 @@ def measure(
     Raises:
         ReferenceFailure: the reference breaks an identity that it should keep.
     """
-    of = _measurement(experiment, inputs, recovery, coarse)
+    of = Measurement(experiment, inputs, recovery, coarse)
     reference, is_by_formulas = _reference_trace(experiment, inputs), experiment.reference is None
     is_much = is_large(of.case, of.values, trace, of.precision, is_recovered=recovery is not None)
     with experiment.stopwatch.timed("compare"), of.multiplying():
@@ -79,22 +79,24 @@ def measure(
         return replace(found, first=locate(of.x(), found.trace, found.comparison))
 
 
-@dataclass(frozen=True)
 class Measurement:
-    """By what the results of one run are judged."""
+    """By what the results of one run are judged: the case and problem of the rows that are compared, the precision."""
 
-    experiment: Experiment
-    layout: str
-    values: Mapping[str, Tensor]
-    case: Case
-    """Of the rows that are compared."""
-    rows: Rows | None
-    """None where all are."""
-    x: Callable[[], Attention]
-    precision: Precision
-    recovery: Recovery | None
-    is_coarse: bool
-    """Whether by an arithmetic that is coarser than the contract."""
+    def __init__(self, experiment: Experiment, inputs: Inputs, recovery: Recovery | None, is_coarse: bool) -> None:
+        """`is_coarse`: whether by an arithmetic that is coarser than the contract."""
+        self.experiment, self.layout, self.values = experiment, inputs.layout, inputs.values
+        self.recovery, self.is_coarse, self.case = recovery, is_coarse, experiment.case
+        self.rows: Rows | None = None
+        make: Callable[[Case, Mapping[str, Tensor]], Attention] = attention_of
+        if recovery is not None:
+            from ..numerics.rows import rows_of
+
+            if (rows := rows_of(self.case, recovery)) is not None:
+                self.rows, self.case, make = rows, rows.case(self.case), rows.problem
+        precision = precision_of(self.case.dtype, dots_of(experiment))
+        self.precision = exactly(precision) if self.case.pattern == "dyadic" else precision
+        # What is kept for later holds the values alone, not the tensors that the target was given.
+        self.x = cache(partial(make, self.case, self.values))
 
     def compared(
         self, trace: Trace, reference: Trace | None = None, held: Precision | None = None, by: Evaluate | None = None
@@ -130,22 +132,6 @@ class Measurement:
 
     def identities(self, trace: Trace, comparison: Comparison) -> tuple[Invariant, ...]:
         return tuple(identities(self.case, self.x(), trace, comparison))
-
-
-def _measurement(experiment: Experiment, inputs: Inputs, recovery: Recovery | None, coarse: bool) -> Measurement:
-    case, values, rows = experiment.case, inputs.values, None
-    make: Callable[[Case, Mapping[str, Tensor]], Attention] = attention_of
-    if recovery is not None:
-        from ..numerics.rows import rows_of
-
-        if (rows := rows_of(case, recovery)) is not None:
-            case, make = rows.case(case), rows.problem
-    precision = precision_of(case.dtype, dots_of(experiment))
-    if case.pattern == "dyadic":
-        precision = exactly(precision)
-    # What is kept for later holds the values alone, not the tensors that the target was given.
-    x = cache(partial(make, case, values))
-    return Measurement(experiment, inputs.layout, values, case, rows, x, precision, recovery, coarse)
 
 
 def _refuse_broken(reference: Target | None, invariants: Iterable[Invariant]) -> None:
