@@ -72,8 +72,9 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     if _repeats_values(experiment, run.assigned):
         words = f"P and dS are not recovered in {run.layout}: a layout that repeats values holds no one-hot rows"
         return record.with_more(notes=[words] if case.layouts or case.runs else [])
-    box, own, assigned, sample = _BlackBox(experiment), run.measured, run.assigned, _sample(experiment, run.measured)
-    first = experiment.first
+    is_small = INTERPRETED not in experiment.backends or case.scores <= MOST_INTERPRETED
+    sample = None if is_small and is_whole(case) else sampled(case, experiment.values, run.measured)
+    box, own, assigned, first = _BlackBox(experiment), run.measured, run.assigned, experiment.first
     # A target may be given LSE, give it, or launch kernels that hand it on to one another.
     may_read_lse = bool(experiment.backends) or "lse" in experiment.target.takes or "LSE" in own.trace.values
     examiner = Examiner(
@@ -95,20 +96,10 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
 
 
 def _repeats_values(experiment: Experiment, assigned: Assigned) -> bool:
-    layouts, saved = dict(assigned).values(), experiment.saved
-    if "expanded" in layouts:
-        return True
-    if saved is None or AS_SAVED not in layouts:
-        return False
-    values = experiment.values
+    layouts, saved, values = dict(assigned).values(), experiment.saved, experiment.values
+    if "expanded" in layouts or saved is None or AS_SAVED not in layouts:
+        return "expanded" in layouts
     return any(repeats(tuple(values[name].shape), place) for name, place in saved.placements.items())
-
-
-def _sample(experiment: Experiment, own: Measured) -> Sample | None:
-    """What is shown of a case; None for everything."""
-    case = experiment.case
-    is_small = INTERPRETED not in experiment.backends or case.scores <= MOST_INTERPRETED
-    return None if is_small and is_whole(case) else sampled(case, experiment.values, own)
 
 
 def _receipt(layout: str, case: Case, sample: Sample, inside: BlackBoxEvidence, runs: int) -> str:
