@@ -89,11 +89,14 @@ def test_a_word_that_the_parser_refuses_exits_2_on_stderr(words):
     assert "Usage: gradprobe" in ran.err
 
 
-def test_an_option_that_is_gone_says_where_it_went():
-    ran = run("check --tap dS=ds[b,h,m,n]")
+@pytest.mark.parametrize(
+    ("words", "instead"), [("--tap dS=ds[b,h,m,n]", "one-hot inputs"), ("--oracle identities", "a reference judges")]
+)
+def test_an_option_that_is_gone_says_where_it_went(words, instead):
+    ran = run(f"check {words}")
     assert ran.code == 2
-    assert "--tap is gone" in ran.err
-    assert "one-hot inputs" in ran.err
+    assert f"{words.split()[0]} is gone" in ran.err
+    assert instead in ran.err
 
 
 def test_cuda_without_a_cuda_device_exits_2(monkeypatch):
