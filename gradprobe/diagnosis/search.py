@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,11 +47,12 @@ _FINALISTS, _ROUGHLY, _HELD = 16, 0.25, 8
 _SURE = 10.0
 
 Buffers = Mapping[str, Tensor]
+Wanted = Collection[str] | None
+"""What is to be computed, from `reference.evaluate`."""
 Place = tuple[int | slice, ...]
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """What one prediction of one intermediate is good for."""
 
     reproduced: int = 0
@@ -65,14 +67,13 @@ class Score:
         return self.reproduced - self.spoilt
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(NamedTuple):
     """What a hypothesis explains of a run."""
 
     reproduced: float = 0.0
-    """The share of wrong elements reproduced.
+    """The share of wrong elements reproduced; or less, the mean of that share over what is wrong by itself.
 
-    Or less, the mean of that share over what is wrong by itself: three elements may be the cause of thousands.
+    Three elements may be the cause of thousands.
     """
     explained: float = 0.0
     """That, times the share of right elements that stay right where the fault is active."""
@@ -137,10 +138,9 @@ class _Tester:
         scores = dict[str, Score]()
         for name in self._wrong:
             # A fault makes values larger than bounds were made for.
-            reference, largest = (_largest(of[name]) for of in (self.seen.expected, values))
+            reference, largest = (_sizes(of[name]).max().item() for of in (self.seen.expected, values))
             growth = max(1.0, largest / reference) if reference else 1.0
-            allowed = _ROOM * bounds[name].nan_to_num(0.0) * growth
-            scores[name] = self._score(name, values[name], allowed, not_finite)
+            scores[name] = self._score(name, values[name], _ROOM * growth * bounds[name].nan_to_num(0.0), not_finite)
         return scores
 
     @cached_property
@@ -150,22 +150,13 @@ class _Tester:
         return {name: score if score.gain > 0 else Score() for name, score in found.items()}
 
     def roughly(self, hypothesis: Hypothesis) -> float:
-        """About the share that it explains where the run first went wrong, without what is only inherited there.
+        """About the share that it explains where the run first went wrong.
 
         That is in one key head's query heads; everywhere, where a fault concerns several or nothing is wrong there.
         """
-        shares = self._rough_shares(hypothesis)
-        known = [share for name, share in shares.items() if self._inherited_roughly.get(name, 0.0) < NAMED]
-        return sum(known) / max(1, len(known))
-
-    @cached_property
-    def _inherited_roughly(self) -> Mapping[str, float]:
-        return self._rough_shares(Hypothesis("", "", "", not_finite=True))
-
-    def _rough_shares(self, hypothesis: Hypothesis) -> dict[str, float]:
         seen, places = self.seen, self._here
         where: Sequence[Tile] = (self._tile,)
-        wanted: Collection[str] | None = {*places, *BUFFERS}
+        wanted: Wanted = {*places, *BUFFERS}
         is_of_several = hypothesis.finish is not None or hypothesis.share is not None
         if is_of_several or not places:
             places, where, wanted = dict.fromkeys(seen.own, ()), self._every, None
@@ -174,13 +165,13 @@ class _Tester:
             values, _ = self._predicted(variant, buffers, where, wanted)
             for name, place in places.items():
                 value, came = values[name][place], self._came(name, place)
-                size = value.abs().nan_to_num(0.0, 0.0, 0.0)
-                allowed = _ROOM * came.bound + _ROUGH[seen.case.dtype] * size
+                allowed = _ROOM * came.bound + _ROUGH[seen.case.dtype] * _sizes(value)
                 near = _near(came, value, allowed, hypothesis.not_finite and self._has_nan)
                 # As many as it reproduces more than it spoils.
                 most[name] = max(most[name], int(near.sum()) - int(came.right.sum()))
         wrong = {name: int((~seen.right[name][place]).sum()) for name, place in places.items()}
-        return {name: gain / wrong[name] for name, gain in most.items() if wrong[name]}
+        shares = [gain / wrong[name] for name, gain in most.items() if wrong[name]]
+        return sum(shares) / max(1, len(shares))
 
     @cached_property
     def _tile(self) -> Tile:
@@ -203,13 +194,12 @@ class _Tester:
         return found
 
     def _ways(
-        self, hypothesis: Hypothesis, where: Sequence[Tile], wanted: Collection[str] | None = None
+        self, hypothesis: Hypothesis, where: Sequence[Tile], wanted: Wanted = None
     ) -> Iterator[tuple[Variant, Buffers]]:
         """Where a fault may stand: in all that computes, with each set of buffers; or in what stored a buffer alone.
 
         Args:
             where: the tiles that are looked at.
-            wanted: from `reference.evaluate`.
         """
         variant, changes = hypothesis.variant(self._plain), hypothesis.changes
         # Where nothing changes that a buffer is made of, its right values and a fault's own are the same.
@@ -226,12 +216,12 @@ class _Tester:
     @cached_property
     def _branches(self) -> tuple[Buffers, ...]:
         """What kernels may have found in LSE, O and delta: what came, else the right values or the fault's own."""
-        actual, expected = self.seen.actual, self.seen.expected
-        came = {name: actual[name] for name in BUFFERS if name in actual}
-        right = {name: expected[name] for name in BUFFERS if name in expected}
-        without_delta = {name: value for name, value in right.items() if name != "delta"}
-        choices = [{**of, **came} for of in (right, without_delta, {})]
-        return tuple({tuple(choice): choice for choice in choices}.values())
+        actual, choices = self.seen.actual, dict[tuple[str, ...], Buffers]()
+        known = {**self.seen.expected, **actual}
+        for hidden in ((), ("delta",), BUFFERS):
+            choice = {name: known[name] for name in BUFFERS if name in actual or (name in known and name not in hidden)}
+            choices.setdefault(tuple(choice), choice)
+        return tuple(choices.values())
 
     def _stored(
         self, names: Sequence[str], variant: Variant, where: Sequence[Tile], wanted: Collection[str]
@@ -249,19 +239,9 @@ class _Tester:
         return whole
 
     def _predicted(
-        self,
-        variant: Variant,
-        buffers: Buffers,
-        where: Sequence[Tile],
-        wanted: Collection[str] | None = None,
-        *,
-        is_bounded: bool = False,
-    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """What a variant gives on some tiles where the target exposes anything, and the errors allowed to it.
-
-        Args:
-            buffers: LSE, O and delta as kernels find them, as far as they are no part of the prediction.
-        """
+        self, variant: Variant, buffers: Buffers, where: Sequence[Tile], wanted: Wanted = None, is_bounded: bool = False
+    ) -> tuple[Buffers, Buffers]:
+        """What a variant gives on some tiles where the target exposes anything, and the errors allowed to it."""
         precision = self.seen.measured.comparison.precision
         actual = self.seen.actual.items()
         shapes = {name: tuple(value.shape) for name, value in actual if wanted is None or name in wanted}
@@ -300,8 +280,8 @@ class _Tester:
         return Score(int(reproduced.sum()), int((~near & came.right).sum()), bits)
 
 
-def _largest(values: Tensor) -> float:
-    return float(values.abs().nan_to_num(0.0, 0.0, 0.0).max())
+def _sizes(values: Tensor) -> Tensor:
+    return values.abs().nan_to_num(0.0, 0.0, 0.0)
 
 
 def _is_nothing(actual: Tensor) -> Tensor:
@@ -390,11 +370,12 @@ def _fully(tester: _Tester, some: Sequence[Hypothesis], tried: int) -> list[Fina
 
 def explaining(seen: Observed, known: Sequence[Hypothesis]) -> tuple[str, ...]:
     """The fault of one of the hypotheses that explain other runs, where it explains this one; else none."""
-    if not known:
-        return ()
-    every = list(hypotheses(seen))
-    tested = _fully(_Tester(seen), [form for each in known for form in _alike(every, each)], len(every))
-    return next(((found.hypothesis.fault,) for found in tested if found.explained >= NAMED), ())
+    every = list(hypotheses(seen)) if known else []
+    for each in known:
+        tested = _fully(_Tester(seen), _alike(every, each), len(every))
+        if any(found.explained >= NAMED for found in tested):
+            return (each.fault,)
+    return ()
 
 
 def in_parts(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[list[Finalist]]:

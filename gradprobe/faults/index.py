@@ -203,7 +203,7 @@ def _by_other_strides(
                 summary = f"{title(name)} {verb} with {title(other)}'s {' and '.join(words)} stride"
                 yield _Way((fault, "S1", summary), _offsets(tensor.shape, taken), axes, tuple(taken))
     for first, second in combinations([at for at, axis in enumerate(own) if axis in _AXES], 2):
-        taken, words = list(tensor.stride()), [_AXES[own[first]], _AXES[own[second]]]
+        taken, words = list(tensor.stride()), list(dict.fromkeys((_AXES[own[first]], _AXES[own[second]])))
         taken[first], taken[second] = taken[second], taken[first]
         summary = f"{title(name)} {verb} with its own {' and '.join(words)} strides swapped"
         row = f"{kind}/{name}-{'-'.join(words)}", "S1", summary

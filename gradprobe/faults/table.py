@@ -15,7 +15,7 @@ from ..reference import Attention, Tile, tiles
 from . import fault_rows, index, store
 from .factors import factors
 from .hypothesis import SIZES, Hypothesis, Observed, entered
-from .variant import Positions, compiled
+from .variant import TileScope, compiled
 
 _DTYPES = {"float32": ("bfloat16", "float16", "tf32", "bfloat16, cut off"), "float16": ("bfloat16",)}
 _DTYPES |= {"bfloat16": ("float16",)}
@@ -78,7 +78,7 @@ class _Shown:
     def __init__(self, x: Attention) -> None:
         x = replace(x, mask=None, bias=x.bias if x.family == "lazy" else None)
         batches = range(x.n_batch if x.seqlens is not None else 1)
-        self._places = [Positions(x, Tile(batch, slice(0, 1), slice(0, x.n_query))) for batch in batches]
+        self._places = [TileScope(x, Tile(batch, slice(0, 1), slice(0, x.n_query))) for batch in batches]
         self._plain, self._met = self._of("valid"), set[tuple[bytes, frozenset[str]]]()
 
     def _of(self, sees: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Variant: a problem as a fault has it computed. Positions, TileScope: the names that formulas of faults may use."""
+"""Variant: a problem as a fault has it computed. TileScope: the names that formulas of faults may use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..reference.softmax import kept_share
 
 Made = TypeVar("Made")
 Formula = str | tuple[str, Mapping[str, Any]]
-"""An expression in the names of Positions or a TileScope, alone or with further names."""
+"""An expression in the names of a TileScope, alone or with further names."""
 Finish = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 """What a caller gets, by intermediate, from what was computed; those that stay as they are may be left out."""
 BUFFERS = ("LSE", "O", "delta")
@@ -54,16 +54,30 @@ def compiled(expression: str) -> CodeType:
     return compile(expression, expression, "eval")
 
 
-class Positions:
-    """Where the entries of a tile of scores lie; all of it broadcasts to [h, m, n]."""
+class TileScope:
+    """What a formula may use of a tile; all about its entries broadcasts to [h, m, n].
 
+    Its names are where the entries lie, the inputs of the tile, what was computed on so far, and the options of the
+    problem; the intermediate that is made otherwise has its right value, or what was stored of it; `formula` is what it
+    is computed to. The reference takes it for given values.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    do: Tensor
     diagonal: Tensor
 
-    def __init__(self, x: Attention, tile: Tile) -> None:
-        self.x, self.tile = x, tile
+    def __init__(self, x: Attention, tile: Tile, buffers: Mapping[str, Tensor] | None = None) -> None:
+        """
+        Args:
+            buffers: whole LSE, O and delta as the kernels find them, where they are known.
+        """
+        self.x, self.tile, self._buffers = x, tile, buffers or {}
         self.i, self.j = x.positions(tile)
         self.n_rows = live_length(x, tile.batch)
         self.n_keys = x.n_key if x.seqlens is None else self.n_rows
+        self.altered: dict[str, Tensor] = {}
 
     def __getitem__(self, name: str) -> Any:
         try:
@@ -120,31 +134,6 @@ class Positions:
         at = self.i // m * m + within - self.i[0]
         return bound[at.clamp(0, len(self.i) - 1)[:, 0]]
 
-
-class TileScope(Positions):
-    """What a formula may use of the tile that is being computed; the reference takes it for given values.
-
-    Its names are the inputs of the tile, what was computed on so far, and the options of the problem; the intermediate
-    that is made otherwise has its right value, or what was stored of it; `formula` is what it is computed to.
-    """
-
-    x: Variant
-
-    def __init__(self, x: Variant, tile: Tile, buffers: Mapping[str, Tensor]) -> None:
-        """
-        Args:
-            buffers: whole LSE, O and delta as the kernels find them, where they are known.
-        """
-        super().__init__(x, tile)
-        self.q, self.k, self.v, self.do = x.tensors(tile)
-        self.altered: dict[str, Tensor] = {}
-        self._buffers = buffers
-
-    @cached_property
-    def valid(self) -> Tensor:
-        """[h or 1, m, n] bool: which keys each row sees."""
-        return self.x.valid(self.tile)
-
     @property
     def s(self) -> Tensor:
         """[h, m, n] the scores of the lazy family, -inf where masked."""
@@ -153,7 +142,8 @@ class TileScope(Positions):
     @property
     def dpe(self) -> Tensor:
         """[h, m, n] dO V^T, before any mask."""
-        return self.x.once("unmasked dP", self.tile, lambda: self.do @ self.v.mT)
+        found: Tensor = self.x.once("unmasked dP", self.tile, lambda: self.do @ self.v.mT)
+        return found
 
     def z(self, divisor: Tensor) -> Tensor:
         """[h, m, n] P + tau / (i + 1) of the lazy family, or over another divisor."""
@@ -213,16 +203,16 @@ class TileScope(Positions):
             self.altered[name] = found
         if name in self._buffers:
             found = self._by_formula(name, self._buffers[name][(*self.place, self.tile.rows)])
-        if name in self.x.found:
-            found = self.x.found[name][(*self.place, self.tile.rows)]
+        if name in self.found:
+            found = self.found[name][(*self.place, self.tile.rows)]
         vars(self)[name] = found
         return found
 
     def _by_formula(self, name: str, value: Tensor) -> Tensor:
-        if name not in self.x.made:
+        if name not in self.made:
             return value
         vars(self)[name] = value
-        return self.value(self.x.made[name])
+        return self.value(self.made[name])
 
 
 def _in_tiles(rows: Tensor, size: int) -> Tensor:
@@ -280,7 +270,7 @@ class Variant(Attention):
         """The problem that it departs from was checked."""
 
     def valid(self, tile: Tile) -> Tensor:
-        return self.once("valid", tile, lambda: Positions(self, tile).value(self.sees))
+        return self.once("valid", tile, lambda: TileScope(self, tile).value(self.sees))
 
     def tensors(self, tile: Tile) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.once("tensors", tile, lambda: Attention.tensors(self, tile))
@@ -303,6 +293,8 @@ class Variant(Attention):
             wanted: from `reference.evaluate`.
         """
         scope = TileScope(self, tile, buffers)
+        scope.valid = self.valid(tile)
+        scope.q, scope.k, scope.v, scope.do = self.tensors(tile)
         return evaluate(self, tile, scope, wanted) | scope.altered  # type: ignore[arg-type]
 
 
