@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from msgspec import structs
-from torch import Tensor
 
 from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.index import axes_of
@@ -53,16 +52,14 @@ class FailingLayout:
         """What came, without those results."""
         return self.seen.of([name for name in self.seen.right if name not in self.spoilt])
 
-    @cached_property
-    def places(self) -> dict[str, tuple[bool, ...]]:
-        """Of each result that is wrong by itself, the heads in which it is."""
-        found = dict[str, tuple[bool, ...]]()
-        for name in self.unspoilt.own:
-            wrong, axes = ~self.seen.right[name], self.seen.case.axes(name)
-            at = next((axes.index(letter) for letter in "hg" if letter in axes), None)
-            heads = [wrong] if at is None else wrong.unbind(at)
-            found[name] = tuple(bool(of.any()) for of in heads)
-        return found
+
+def _wrong_heads(seen: Observed) -> dict[str, list[bool]]:
+    """Of each result that is wrong by itself, the batches and heads in which it is."""
+    found = dict[str, list[bool]]()
+    for name in seen.own:
+        wrong = ~seen.right[name]
+        found[name] = wrong.flatten(min(2, wrong.dim() - 1)).any(-1).flatten().tolist()
+    return found
 
 
 def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> list[FailingLayout]:
@@ -173,7 +170,7 @@ class CauseSearch:
     def _fails_as_another(self, layout: FailingLayout) -> bool:
         """Whether a layout fails in the very places of one that nothing explains: then nothing explains it either."""
         for other, names in self._unexplained:
-            if other.places == layout.places:
+            if _wrong_heads(other.unspoilt) == _wrong_heads(layout.unspoilt):
                 names.append(layout.name)
                 return True
         return False
@@ -243,7 +240,7 @@ def _misread(of: Hypothesis, seen: Observed) -> Misread | None:
 
 
 def fact_about(seen: Observed) -> str:
-    """A sentence about the first intermediate that is wrong by itself: how much, where, and by which ratio."""
+    """A sentence about the first intermediate that is wrong by itself: how much of it, and where."""
     name = seen.own[0]
     wrong, axes = ~seen.right[name], seen.case.axes(name)
     said = [f"{name}: {int(wrong.sum()):,} of {wrong.numel():,} elements are wrong"]
@@ -251,18 +248,4 @@ def fact_about(seen: Observed) -> str:
         at = [step for step, of in enumerate(wrong.unbind(axis)) if bool(of.any())]
         if letter in slots(axes) and len(at) < wrong.shape[axis]:
             said.append(f"{AXIS_WORDS[letter]} {in_words(spans(at), 4)} of {wrong.shape[axis]}")
-    return "; ".join([*said, _ratio(seen.actual[name][wrong], seen.expected[name][wrong])])
-
-
-def _ratio(actual: Tensor, expected: Tensor) -> str:
-    """What the wrong numbers are: not finite, 0, or of one ratio."""
-    for words, is_so in (("not finite", ~actual.isfinite()), ("0", actual == 0)):
-        if (share := float(is_so.double().mean())) > 0.05:
-            return f"{share:.0%} of them are {words}"
-    kept = expected.abs() > expected.abs().mean() / 100
-    ratios = actual[kept] / expected[kept]
-    if ratios.numel() < 2 or not bool(ratios.isfinite().all()):
-        return "no constant ratio"
-    low, middle, high = ratios.quantile(ratios.new_tensor([0.05, 0.5, 0.95])).tolist()
-    same = high - low < 1e-3 * abs(middle)
-    return f"actual / expected is {middle:.5g} throughout" if same else "no constant ratio"
+    return "; ".join(said)

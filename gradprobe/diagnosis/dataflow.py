@@ -133,7 +133,9 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
     else:
         seen = [one for one in seen if one.is_named or one not in of_pairs] or seen
     never = [one for one in of_pairs if one.is_named and one.fault_class != LOST]
-    if never and named and named[0].fault_class == LOST:
+    # Tiles that are lost may make anything wrong; heads of a group and a program's share that are, their sums alone.
+    says_wrong = named[0].says_wrong if named else ()
+    if never and named and named[0].fault_class == LOST and (not says_wrong or "P" in says_wrong):
         return [*never, *named[1:]]  # it looks the same, and nothing was lost
     if not named or not seen:
         return [*named, *seen]

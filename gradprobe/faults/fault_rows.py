@@ -109,7 +109,7 @@ _BIAS, _SHORT = (
 _ALONE = f"{_BIAS} and seen.own == ('dBias',) and not bool(seen.actual['dBias'][:, -1].any())"
 _FEWER = "mask/bias-window | the bias reaches one distance fewer: distance < window - 1 | dBias = without_last(dBias)"
 _BIAS_WINDOWS = (
-    *_rows(_FEWER, _ALONE, "compare with distance < window"),
+    *(replace(row, is_plain=True) for row in _rows(_FEWER, _ALONE, "compare with distance < window")),
     *_rows(f"{_FEWER}; bias = without_last(bias)", _BIAS, "compare with distance < window",
            "LSE P O dP dV delta dBias"),
     *_rows("""

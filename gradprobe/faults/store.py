@@ -31,12 +31,9 @@ def shares(seen: Observed) -> Iterator[Hypothesis]:
     heads = torch.arange(case.heads, device=seen.x.q.device)
     for member in range(group) if group > 1 else ():
         share = (heads == heads[: case.kv_heads, None] * group + member).double()
-        for summary, shared in (
-            (f"of each group only query head {member} is added to dK and dV", share),
-            (f"query head {member} of each group is added in every member's place", share * group),
-        ):
-            fix = "add every query head of the group once"
-            yield Hypothesis("accumulation/dK", "ACC", summary, fix=fix, wrong=("dK", "dV"), share=shared)
+        summary = f"of each group only query head {member} is added to dK and dV"
+        fix = "add every query head of the group once"
+        yield Hypothesis("accumulation/dK", "ACC", summary, fix=fix, wrong=("dK", "dV"), share=share)
     for name in set(BY_HEAD).intersection(seen.own):
         for size in dict.fromkeys((case.block_m, 16, 32, 64, 128)):
             first = (case.seqlen_q - 1) // size * size

@@ -56,4 +56,3 @@ def test_a_result_that_kernels_stored_outside_itself_is_explained_by_that_and_ot
     loaded = MemoryFinding("outside", "DV", "a load outside dV", access="load")
     layout = FailingLayout(LayoutRun(run.layout, run.assigned, run.measured, None, memory=(found, loaded)), seen)
     assert layout.unspoilt.own == ("dV",)
-    assert layout.places == {"dV": (True, True)}
