@@ -45,11 +45,11 @@ def factors(seen: Observed) -> Iterator[Hypothesis]:
     """Every step, and the scores, times each usual constant; and times the factor that a step itself shows."""
     named = constants(seen.case)
     for step in sorted(filter(seen.case.exists, names()), key=lambda name: name in ("LSE", "O")):
-        measured = _measured(seen, step)
         for words, factor in named.items():
             # LSE is no product of what backwards are off by, but it may be in other units.
             if step != "LSE" or words in ("-1", *_UNITS_FIX):
                 yield _of_steps(seen, (step,), words, factor, named)
+        measured = _measured(seen, step)
         if measured is not None and not _called(measured, named, _NEAR):
             yield _of_steps(seen, (step,), "", measured, named)
     others = [name for name in ("bias", "alibi", "softcap") if getattr(seen.x, name) is not None]
@@ -61,8 +61,8 @@ def factors(seen: Observed) -> Iterator[Hypothesis]:
         if words in _UNITS_FIX:
             summary = f"P is raised to the power {factor:.5g} = {words}: exp and exp2, or their units, are mixed up"
             yield Hypothesis("factor/S", "A", summary, {"P": f"P**{factor} * (P > 0)"}, _UNITS_FIX[words])
-        if words in _UNITS_FIX and others:
-            yield _of_scores(others, words, factor)
+            if others:
+                yield _of_scores(others, words, factor)
 
 
 def _measured(seen: Observed, step: str) -> float | None:
@@ -85,12 +85,13 @@ def _of_steps(
     together, number, by = " and ".join(steps), f"{factor:.5g}", f"{1 / factor:.5g}"
     inverse = _called(1 / factor, named, 1e-9)
     why, fix = "", f"multiply {together} by {by}" + (f" = {inverse}" if inverse not in ("", by) else "")
-    of_scale = steps[0] in ("dQ", "dK", "dS")
-    if words in ("", "-1"):
-        why, fix = (": its sign is the other", f"negate {together}") if words else ("", "")
-    elif of_scale and words in ("1/scale", "sqrt(D)") and abs(factor * seen.x.scale - 1) < _NEAR:
+    if not words:
+        fix = ""
+    elif words == "-1":
+        why, fix = ": its sign is the other", f"negate {together}"
+    elif steps[0] in ("dQ", "dK", "dS") and words == "1/scale":
         why, fix = ": the scale is missing", f"multiply {'dQ and dK' if steps[0] == 'dS' else steps[0]} by scale"
-    elif of_scale and words == "scale":
+    elif steps[0] in ("dQ", "dK", "dS") and words == "scale":
         why, fix = ": the scale is applied twice", "apply the scale once"
     elif words in _UNITS_FIX:
         why = ": units of log2 and of ln are mixed"
@@ -98,8 +99,7 @@ def _of_steps(
             # What is given to be read may be meant so.
             fix = "multiply LSE by log2(e) = 1.4427; if it is meant to come to base 2, check it with --lse-as log2"
     called = f"{number} = {words}" if words not in ("", number) else number
-    verb = "are" if steps[1:] else "is"
-    summary = f"{together} {verb} off by the factor {called} throughout{why}"
+    summary = f"{together} {'are' if steps[1:] else 'is'} off by the factor {called} throughout{why}"
     made = {step: f"{step} * {factor!r}" for step in steps}
     return Hypothesis(f"factor/{steps[0]}", "A", summary, made, fix)
 

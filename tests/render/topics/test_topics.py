@@ -8,6 +8,7 @@ import pytest
 import gradprobe
 from gradprobe.diagnosis import lines
 from gradprobe.diagnosis.explainers import diagnoses
+from gradprobe.faults import fault_rows
 from gradprobe.lint.rules import FOREIGN
 from gradprobe.model.failures import UsageFailure
 from gradprobe.numerics.declared_precision import UNITS
@@ -27,7 +28,7 @@ _WORD = re.compile(r"""["']([a-z]+)/(?:[\w{-]|["'])""")
 def _words_of_faults():
     """What stands before the slash in every fault that the source can name."""
     files = [
-        *(file for file in (PACKAGE / "faults").glob("*.py") if file.name != "table.py"),
+        *(file for file in (PACKAGE / "faults").glob("*.py") if file.name not in ("table.py", "fault_rows.py")),
         PACKAGE / "diagnosis" / "behaviour.py",
         PACKAGE / "diagnosis" / "why.py",
         PACKAGE / "diagnosis" / "plain_python.py",
@@ -38,6 +39,8 @@ def _words_of_faults():
         for file in ("auditing/audit.py", "sharded/rank_reasons.py", "diagnosis/edits/tried.py")
     ]
     found |= {word for text in told for word in re.findall(r'f?"(reference|ring|edit)/', text)}
+    found |= {row.kind for row in (*fault_rows.FORMULAS, *fault_rows.OPERANDS, *fault_rows.SUMS)}
+    found.add("compiler")  # which `--against interpreted` tells apart
     return found | set(diagnoses._KINDS) | {word for word, *_ in lines._KINDS.values()}
 
 
