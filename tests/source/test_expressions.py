@@ -5,27 +5,29 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
+import numpy as np
 import pytest
 
-from gradprobe.frontends.python.events import telling
+from gradprobe.frontends.python.events import watched
 
 SOURCE = """
 import contextlib
+import numpy as np
 
 def twice(x):
     return 2 * x
 
 def outer(values, by=1):
-    total = 0
+    total = np.zeros(1)
     for value in values:
         total += twice(value - by)
         if total > 3 and -value:
-            values[0] = [n for n in range(total)][-1]
+            values[0] = [n for n in range(11)][-1]
     with contextlib.suppress(ZeroDivisionError):
-        a, (b, c) = 1, (2, total / 0)
+        a, (b, c) = 1, (2, 1 / 0)
     def inner():
         return total * by
-    return f"{inner()}", values[1:][0]
+    return f"{inner()}", values[1:]
 
 class Box:
     @staticmethod
@@ -46,30 +48,32 @@ def module(tmp_path):
     del sys.modules["told_about"]
 
 
-def test_each_value_is_told_with_its_text_and_the_results_are_the_same(module):
-    lines, told = SOURCE.splitlines(), []
+def called(module):
+    text, rest = module.outer(np.array([[3.0], [4.0]]))
+    return text, rest.tolist(), module.Box.made(np.ones(1)).tolist()
 
-    def tell(at, value):
-        text = lines[at.line - 1][at.column : at.end_column]
-        told.append((at.function, text, value if not isinstance(value, list) else list(value)))
 
-    due = module.outer([3, 4]), module.Box.made(1)
-    with telling(module, SOURCE, tell):
-        came = module.outer([3, 4]), module.Box.made(1)
-    assert came == due
-    assert ("twice", "2 * x", 4) in told
-    assert ("outer", "value - by", 2) in told
-    assert ("outer", "total += twice(value - by)", 10) in told
-    assert ("outer", "values[0] = [n for n in range(total)][-1]", [9, 4]) in told
-    assert ("inner", "total * by", 10) in told
-    assert ("made", "x + 1", 2) in told
-    count = len(told)
-    assert (module.outer([3, 4]), module.Box.made(1)) == due
-    assert len(told) == count
+def test_each_value_is_told_with_its_place_and_the_results_are_the_same(module):
+    lines, due = SOURCE.splitlines(), called(module)
+    with watched(module.outer) as values:
+        assert called(module) == due
+    told = [
+        (value.at.function, lines[value.at.line - 1][value.at.column : value.at.end_column], value.array.tolist())
+        for value in values.values()
+    ]
+    assert ("twice", "2 * x", [4]) in told
+    assert ("outer", "value - by", [2]) in told
+    assert ("outer", "total += twice(value - by)", [10]) in told
+    assert ("outer", "values[0] = [n for n in range(11)][-1]", [[10], [4]]) in told
+    assert ("inner", "total * by", [10]) in told
+    assert ("made", "x + 1", [2]) in told
+    count = len(values)
+    assert called(module) == due
+    assert len(values) == count
 
 
 def test_what_is_raised_inside_leaves_the_functions_as_they_were(module):
     code = module.twice.__code__
-    with pytest.raises(TypeError), telling(module, SOURCE, lambda at, value: None):
+    with pytest.raises(TypeError), watched(module.outer):
         module.outer(None)
     assert module.twice.__code__ is code

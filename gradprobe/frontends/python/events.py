@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,6 @@ from ...inputs.memory import Array
 from ...model.report import Where
 from . import plain_function
 
-Told = Callable[["Expression", Any], None]
 _HOOK = "__gradprobe_told__"
 _VALUES = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute, ast.UnaryOp)
 # What is left as it is: its parts are no values of the function, or no place where a call may stand.
@@ -58,25 +57,40 @@ class Value:
 
 @contextmanager
 def watched(function: Callable[..., Any]) -> Iterator[Mapping[tuple[int, int], Value]]:
-    """While open, a call of the function is watched, with the functions of its file that it calls.
+    """While open, calls of a function are watched, with those of all functions that its file defines.
 
-    Its values are kept by expression and how often it was looked at, in the order in which they came.
+    Their values are kept by expression and how often it was looked at, in the order in which they came. The functions
+    stay the same objects: their code is exchanged, and put back.
     """
     values: dict[tuple[int, int], Value] = {}
-    counts: Counter[int] = Counter()
-
-    def record(at: Expression, value: Any) -> None:
-        array = _as_array(value)
-        if array is None or array.ndim == 0 or array.size > _LARGEST:
-            return
-        counts[at.number] += 1
-        key = at.number, min(counts[at.number], _MOST)
-        values.pop(key, None)  # the latest in the place of the one before it
-        values[key] = Value(at, array.copy(), str(value.dtype).removeprefix("torch."))
-
-    module = _module_of(function)
-    with telling(module, text_of_file(function), record) if module is not None else nullcontext():
+    module, counts = _module_of(function), Counter[int]()
+    if module is None:
         yield values
+        return
+    codes, expressions = _compiled(module.__file__ or "", text_of_file(function))
+
+    def tell(number: int, value: Any) -> Any:
+        array = _as_array(value)
+        if array is not None and array.ndim and array.size <= _LARGEST:
+            counts[number] += 1
+            key = number, min(counts[number], _MOST)
+            values.pop(key, None)  # the latest in the place of the one before it
+            values[key] = Value(expressions[number], array.copy(), str(value.dtype).removeprefix("torch."))
+        return value
+
+    changed: list[tuple[FunctionType, CodeType]] = []
+    vars(module)[_HOOK] = tell
+    try:
+        for plain in _functions(vars(module), module.__name__):
+            code = codes.get((plain.__code__.co_name, plain.__code__.co_firstlineno))
+            if code is not None and code.co_freevars == plain.__code__.co_freevars:
+                changed.append((plain, plain.__code__))
+                plain.__code__ = code
+        yield values
+    finally:
+        for plain, code in changed:
+            plain.__code__ = code
+        del vars(module)[_HOOK]
 
 
 def where_of(function: Callable[..., Any], file: str, at: Expression | None) -> Where | None:
@@ -195,36 +209,6 @@ def _compiled(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType],
         found |= {(code.co_name, code.co_firstlineno): code for code in inner}
         waiting += inner
     return found, teller.expressions
-
-
-@contextmanager
-def telling(module: ModuleType, text: str, told: Told) -> Iterator[None]:
-    """While open, each function that a module's file defines tells `told` the values of its expressions.
-
-    The functions stay the same objects: their code is exchanged, and put back.
-
-    Args:
-        text: the text of the module's file, as it was loaded.
-    """
-    codes, expressions = _compiled(module.__file__ or "", text)
-    changed: list[tuple[FunctionType, CodeType]] = []
-
-    def hook(number: int, value: Any) -> Any:
-        told(expressions[number], value)
-        return value
-
-    vars(module)[_HOOK] = hook
-    try:
-        for function in _functions(vars(module), module.__name__):
-            code = codes.get((function.__code__.co_name, function.__code__.co_firstlineno))
-            if code is not None and code.co_freevars == function.__code__.co_freevars:
-                changed.append((function, function.__code__))
-                function.__code__ = code
-        yield
-    finally:
-        for function, code in changed:
-            function.__code__ = code
-        del vars(module)[_HOOK]
 
 
 def _functions(scope: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
