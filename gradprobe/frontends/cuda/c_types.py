@@ -157,13 +157,9 @@ def types_as_written(source: CudaSource, parameters: Sequence[Parameter]) -> lis
 
 def kind_and_bytes(source: CudaSource, declared: str) -> tuple[int, int]:
     """Of a number by its type, such as (UNSIGNED, 8); (OTHER, 0) of anything else."""
-    words = set(_meant(source, declared).split()) - {"const", "volatile", "signed"}
+    for _ in range(8):  # an alias of an alias
+        declared = " ".join(source.aliases.get(word, word) for word in declared.replace("std::", "").split())
+    words = {*declared.split()} - {"const", "volatile", "signed"}
     names = words - {"unsigned", "int"} or {"int"}
     kind, size = _TYPES.get(names.pop(), (OTHER, 0)) if len(names) == 1 else (OTHER, 0)
     return (UNSIGNED if "unsigned" in words else kind), size
-
-
-def _meant(source: CudaSource, declared: str) -> str:
-    for _ in range(8):  # an alias of an alias
-        declared = " ".join(source.aliases.get(word, word) for word in declared.replace("std::", "").split())
-    return declared

@@ -214,12 +214,14 @@ _HEADERS = re.compile(
     r"(?:torch|ATen|c10|pybind11)/|(?:Python|iostream|fstream|sstream|iomanip|vector|string|map|memory|chrono|random)(?:\.h)?$"
 )
 _ON_DEVICE = {"__global__", "__device__", "__constant__", "__shared__"}
-_OF_PYTHON = {"torch", "at", "c10", "pybind11"}
-_STANDARD = {"cout", "cerr", "endl", "vector", "string", "map", "chrono", "unique_ptr", "shared_ptr"}
+# What needs PyTorch or Python, without which no compiler can read it.
+_PYTHON = re.compile(r"\b(?:torch|c10|pybind11|PYBIND11_MODULE|TORCH_\w+|namespace at)\b|\bat\s*::")
+_HOST = re.compile(
+    r"<<<|\bcuda(?:Malloc|Memcpy|Memset|Free|Device|Stream|Event|Get|Launch|Func|Set|Error)\w*"
+    r"|\bstd\s*::\s*(?:cout|cerr|endl|vector|string|map|chrono|unique_ptr|shared_ptr)\b"
+)
 # Declarations inside these are declarations of the file.
 _TRANSPARENT = ("namespace_definition", "linkage_specification")
-_BINDING = re.compile(r"PYBIND11_MODULE|TORCH_\w+")
-_API = re.compile(r"<<<|cuda(?:Malloc|Memcpy|Memset|Free|Device|Stream|Event|Get|Launch|Func|Set|Error)\w*")
 
 
 @dataclass(frozen=True)
@@ -231,15 +233,10 @@ class HostPiece:
     name: str = ""
     """Of a function; "" of anything else."""
     tokens: frozenset[str] = frozenset()
+    is_host: bool = True
+    """Whether it launches a kernel, or uses PyTorch, CUDA's API or what no device has of the C++ library."""
     needs_python: bool = False
-    """Whether it uses PyTorch or Python, without which no compiler can read it."""
     node: Node | None = None
-
-    @property
-    def is_host(self) -> bool:
-        """Whether it launches a kernel, or uses PyTorch, CUDA's API or what no device has of the C++ library."""
-        is_standard = "std" in self.tokens and bool(self.tokens & _STANDARD)
-        return self.needs_python or is_standard or any(map(_API.fullmatch, self.tokens))
 
 
 @functools.lru_cache(maxsize=64)
@@ -319,9 +316,10 @@ def _piece(node: Node) -> HostPiece:
     after = node.next_sibling
     end = after.end_byte if after is not None and after.type == ";" else node.end_byte
     tokens = frozenset(map(node_text, syntax.leaves(node)))
-    qualifiers = {node_text(name) for name in nodes(node, "namespace_identifier")}
-    needs_python = bool(qualifiers & _OF_PYTHON) or any(map(_BINDING.fullmatch, tokens))
+    text = node_text(node)
+    needs_python = _PYTHON.search(text) is not None
+    is_host = needs_python or _HOST.search(text) is not None
     named = node.children[-1] if node.type == "template_declaration" else node
     is_alias = named.type == "alias_declaration"
     name = named.child_by_field_name("name") if is_alias else syntax.declared_name(syntax.function_in(named))
-    return HostPiece(node.start_byte, end, node_text(name), tokens, needs_python, node)
+    return HostPiece(node.start_byte, end, node_text(name), tokens, is_host, needs_python, node)

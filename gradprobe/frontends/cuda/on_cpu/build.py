@@ -123,15 +123,13 @@ def _compile(source: CudaSource, words: list[str], folder: Path) -> Path:
     command = [_compiler()[0], *words]
     ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode:
-        raise TargetFailure(f"{source.path.name} does not compile for the CPU: {_errors(ran.stderr)}")
+        braces = re.findall(r"^(\S[^:\n]*):(\d+):\d+: note: to match this '\{'$", ran.stderr, re.MULTILINE)
+        found = [f"{Path(file).name}:{line}: a brace is opened here and not closed" for file, line in braces]
+        undefined = re.findall(r"undefined reference to `(.+)'", ran.stderr)
+        found += [f"{name} is declared and nowhere defined" for name in undefined]
+        errors = compile_errors(ran.stderr, found)
+        raise TargetFailure(f"{source.path.name} does not compile for the CPU: {errors}")
     return folder / words[-1]
-
-
-def _errors(printed: str) -> str:
-    braces = re.findall(r"^(\S[^:\n]*):(\d+):\d+: note: to match this '\{'$", printed, re.MULTILINE)
-    found = [f"{Path(file).name}:{line}: a brace is opened here and not closed" for file, line in braces]
-    undefined = re.findall(r"undefined reference to `(.+)'", printed)
-    return compile_errors(printed, [*found, *(f"{name} is declared and nowhere defined" for name in undefined)])
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import functools
 import linecache
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,11 +59,6 @@ class Named:
         return f"[{number}]" if self.bytes > unit else ""
 
 
-def _named(name: str, tensor: Tensor) -> Named:
-    size = tensor.element_size()
-    return Named(name, False, tensor, tensor.data_ptr(), elements_of(tensor).span * size, size)
-
-
 class Library:
     """A loaded library."""
 
@@ -98,7 +93,13 @@ class Library:
         printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout if new else ""
         for part in re.split("^0x", printed, flags=re.MULTILINE)[1:]:
             address, *places = part.splitlines()
-            self._lines[int(address, 16) + 1] = tuple(_own_lines(places))
+            found = []
+            for file, _, number in (place.partition(" (")[0].rpartition(":") for place in places):
+                is_own = Path(file).name == CALLERS or Path(file).resolve().is_relative_to(HERE)
+                if file and number.isdigit() and not is_own:
+                    linecache.checkcache(file)  # it may have changed since another library was compiled from it
+                    found.append(SourceLine(file, int(number), linecache.getline(file, int(number)).strip()))
+            self._lines[int(address, 16) + 1] = tuple(found)
         return {address: self._lines.get(address, ()) for address in addresses}
 
 
@@ -107,16 +108,6 @@ def library_of(source: CudaSource, instance: str = "", *, has_host: bool = False
     """The library of a source's kernels, of one instance of a template where one is named, and of its host code."""
     kernels = (*source.kernels, *filter(None, [instance]))
     return Library(built(source, kernels, has_host=has_host), kernels)
-
-
-def _own_lines(places: Sequence[str]) -> Iterator[SourceLine]:
-    """The lines of places that addr2line prints, but for those of the header and of what calls kernels."""
-    for place in places:
-        file, _, number = place.partition(" (")[0].rpartition(":")
-        is_own = Path(file).name == CALLERS or Path(file).resolve().is_relative_to(HERE)
-        if file and number.isdigit() and not is_own:
-            linecache.checkcache(file)  # it may have changed since another library was compiled from it
-            yield SourceLine(file, int(number), linecache.getline(file, int(number)).strip())
 
 
 def _arrays_in(file: Path) -> list[Named]:
@@ -156,19 +147,22 @@ class Regions:
             if tensor.numel():
                 storages.setdefault(tensor.untyped_storage().data_ptr(), []).append((name, tensor))
         for base, views in storages.items():
+            first = len(self.arrays) + 1
+            for name, tensor in views:
+                unit, elements = tensor.element_size(), elements_of(tensor)
+                self.arrays.append(Named(name, False, tensor, tensor.data_ptr(), elements.span * unit, unit))
             only, size = views[0][1], views[0][1].untyped_storage().nbytes()
             granule = min(tensor.element_size() for _, tensor in views)
-            numbers = [self._number(_named(name, tensor)) for name, tensor in views]
             owners, marks = None, unwritten.by_granule(base, granule)
             if len(views) > 1 or not only.is_contiguous() or size != only.numel() * only.element_size():
                 owners = np.zeros(size // granule, np.uint8)
-                for number, (_, tensor) in zip(numbers, views, strict=True):
+                for number, (_, tensor) in enumerate(views, first):
                     parts = tensor.element_size() // granule
                     by_element = owners[: len(owners) // parts * parts].reshape(-1, parts)
                     for part in range(parts):
                         entries_of(tensor, by_element[:, part])[...] = number
-            whole = size // granule * granule
-            self.all.append(CRegion(base, whole, _address(owners), _address(marks), granule, numbers[0], 0))
+            addresses = [None if each is None else each.ctypes.data for each in (owners, marks)]
+            self.all.append(CRegion(base, size // granule * granule, *addresses, granule, first, 0))
             self._kept += [owners, marks]
 
     def add_arrays(self, library: Library, source: CudaSource, kernel: str, dynamic_bytes: int) -> None:
@@ -182,18 +176,12 @@ class Regions:
             name = source.dynamic_array_of(kernel) if is_dynamic else array.name
             size = dynamic_bytes if is_dynamic else array.bytes
             element = kind_and_bytes(source, source.shared_types.get(name, "void"))[1]
-            number = self._number(Named(name, array.is_shared, None, base, size, element)) if array.name else 0
+            number = len(self.arrays) + 1 if array.name else 0
+            if number:
+                self.arrays.append(Named(name, array.is_shared, None, base, size, element))
             if size:
                 self.all.append(CRegion(base, size, None, None, granule, number, array.is_shared))
         # The rest of the shared memory. An access there is a fault, and does no harm.
         self.all.append(CRegion(shared_base, loaded.gp_shared_bytes(), None, None, granule, -1, 0))
         # Constants, and the compiler's own data. They are no array, and may be read.
         self.all.append(CRegion(library.base, loaded.gp_library_bytes(), None, None, 1, 0, 0))
-
-    def _number(self, named: Named) -> int:
-        self.arrays.append(named)
-        return len(self.arrays)
-
-
-def _address(array: Array | None) -> int | None:
-    return None if array is None else int(array.ctypes.data)
