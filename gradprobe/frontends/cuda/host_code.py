@@ -72,35 +72,29 @@ def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
     if name not in found:
         way_out = did_you_mean(name, found, "it has") or "gradprobe.cuda.load calls kernels from Python"
         raise UsageFailure(f"target {word!r}: {file} has no function {name} that launches kernels", way_out)
-    launcher = Launcher(source, found[name])
-    return _Backward(launcher, meanings(found[name], word)).function(), found[name].line
+    passed = meanings(found[name], word)
+    if isinstance(passed, UsageFailure):
+        raise passed
+    return _Backward(Launcher(source, found[name]), passed).function(), found[name].line
 
 
 def checkable(file: Path) -> list[str]:
     """The functions of a .cu file that can be checked as they stand, by name."""
-    return [name for name, refused in _refusals(file) if refused is None]
+    every = launching_functions(read_source(file).text).items()
+    return [name for name, function in every if not isinstance(meanings(function, name), UsageFailure)]
 
 
 def no_launcher(file: Path, word: str) -> UsageFailure:
     """Why none of a file's functions can be checked."""
+    every = launching_functions(read_source(file).text).items()
+    refused = [meanings(function, f"{file}:{name}") for name, function in every]
     words = f"target {word!r}: {file} has no function that launches kernels"
-    first = next((refused for _, refused in _refusals(file) if refused is not None), None)
-    return first or UsageFailure(words, "call them from Python, through gradprobe.cuda.load")
+    general = UsageFailure(words, "call them from Python, through gradprobe.cuda.load")
+    return next((each for each in refused if isinstance(each, UsageFailure)), general)
 
 
-def _refusals(file: Path) -> Iterator[tuple[str, UsageFailure | None]]:
-    """The functions that launch kernels, by name, and why each is no target."""
-    for name, function in launching_functions(read_source(file).text).items():
-        try:
-            meanings(function, f"{file}:{name}")
-        except UsageFailure as failure:
-            yield name, failure
-        else:
-            yield name, None
-
-
-def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning]:
-    """What each parameter is passed, by its name; raises UsageFailure where the name of one means nothing here."""
+def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning] | UsageFailure:
+    """What each parameter is passed, by its name; a failure where a name means nothing here, or nothing is written."""
     named = [word_of(parameter.name) for parameter in function.parameters if parameter.type.endswith("*")]
     pointers = [*named, *filter(None, map(tensor_of, named))]
     found: dict[str, Meaning] = {}
@@ -108,11 +102,11 @@ def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning]:
         meaning = _meaning(parameter, pointers)
         if meaning is None:
             words = f"target {word!r} needs a parameter {parameter.name!r} that gradprobe has no value for"
-            raise UsageFailure(words, "call it from Python, through gradprobe.cuda.load")
+            return UsageFailure(words, "call it from Python, through gradprobe.cuda.load")
         found[parameter.name] = meaning
-    if not any(meaning.kind == "output" for meaning in found.values()):
-        raise UsageFailure(f"target {word!r} writes nothing that is an intermediate", "a backward writes dq, dk or dv")
-    return found
+    if any(meaning.kind == "output" for meaning in found.values()):
+        return found
+    return UsageFailure(f"target {word!r} writes nothing that is an intermediate", "a backward writes dq, dk or dv")
 
 
 def _meaning(parameter: Parameter, pointers: Sequence[str]) -> Meaning | None:

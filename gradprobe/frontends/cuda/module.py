@@ -172,14 +172,12 @@ class _HostCall:
 
     def _guarded(self, work: Callable[..., None]) -> Callable[..., int]:
         def call(*given: Any) -> int:
-            if self._raised is not None:
-                return _FAILED
             try:
-                work(*given)
+                if self._raised is None:
+                    work(*given)
             except BaseException as error:  # C++ can let nothing through
                 self._raised = error
-                return _FAILED
-            return 0
+            return 0 if self._raised is None else _FAILED
 
         return call
 
