@@ -14,20 +14,20 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
-from ..frontends.cuda import BLOCK, WARP, Recorded, Recording, recorded
+from ..frontends.cuda import BLOCK, THREAD, WARP, Recorded, Recording, recorded
 from ..frontends.triton.interpreter.dataflow import AccessLine, Conflict, Flow, Site
 from ..frontends.triton.interpreter.dataflow.lanes import NOWHERE, OUTSIDE, IndexTable
 from ..inputs.memory import Array, elements_of
 from ..model.assignment import OUTPUTS, Assigned
 from ..model.case import Case
-from ..model.intermediates import DERIVED, title
+from ..model.intermediates import DERIVED, PRODUCTS, title
+from ..model.number import in_words, spans
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
 from ..runtime.run import run_target
-from ..runtime.trace import Trace
 from ..source.text import SourceLine
 from .explainers.misread import misread_in
-from .explainers.suspect import Suspect
+from .explainers.suspect import Suspect, share
 from .follow import copied, in_shape, results_among
 from .roles import Roles
 
@@ -38,6 +38,8 @@ _LEVELS = ("b", "h", "g", "bh", "bg", "bhm", "bgn")
 _INPUTS = ("q", "k", "v", "do", "o")
 # What kernels make and read again is called as it is where it is an input.
 _CALLED = {name: own for own, name in DERIVED.items()}
+# The axes of what is stored and of what is summed over.
+_ROW_AND_KEY = {name: ("bgn", "bhm") if of.is_transposed else ("bhm", "bgn") for name, of in PRODUCTS.items()}
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,6 @@ class KnownTensor:
 
     @property
     def home(self) -> int:
-        """The address of its storage."""
         return self.tensor.untyped_storage().data_ptr()
 
 
@@ -73,8 +74,13 @@ class AccessedElements:
     A unit is what no other gives values to: a block, a warp or a thread of a kernel that shares nothing further.
     """
 
-    def __init__(self, launch: Recorded, known: Sequence[KnownTensor], case: Case) -> None:
+    def __init__(self, launch: Recorded, known: Sequence[KnownTensor], case: Case, *, by_thread: bool = False) -> None:
+        """`by_thread`: a unit is a thread, which reads what shared memory holds copies of where it reads those."""
         self.launch, self.kernel, self._case = launch, launch.entry.name, case
+        self._together, self._records = launch.together, launch.records
+        if by_thread and launch.copies is not None:
+            self._together = THREAD
+            self._records = np.concatenate([launch.copies, launch.records[launch.records["is_copied"] == 0]])
         self.places: list[TensorLine] = []
         parts = [np.empty((2 + len(_LETTERS), 0), np.int64)]
         for home in {one.home for one in known}:
@@ -87,7 +93,7 @@ class AccessedElements:
         home, width = known[0].home, known[0].tensor.element_size()
         end = home + known[0].tensor.untyped_storage().nbytes()
         regions = [number for number, base in enumerate(self.launch.bases) if home <= base < end]
-        records = self.launch.records[np.isin(self.launch.records["region"], regions)]
+        records = self._records[np.isin(self._records["region"], regions)]
         # An access of several elements is one of each.
         many = np.maximum(records["bytes"] // width, 1)
         step = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
@@ -112,22 +118,19 @@ class AccessedElements:
                 self.places.append(place)
             numbers.append(self.places.index(place))
         thread = records["thread"].astype(np.int64)
-        within = {BLOCK: thread * 0, WARP: thread // _LANES}.get(self.launch.together, thread)
+        within = {BLOCK: thread * 0, WARP: thread // _LANES}.get(self._together, thread)
         unit = records["block"].astype(np.int64) * _MOST_THREADS + within
         return _distinct(np.stack([unit, np.array(numbers)[chain.reshape(-1)], *found]))
 
     def _lines(self, chain: Sequence[int]) -> tuple[SourceLine, ...]:
         inwards = [line for address in chain if address for line in self._of_address[address]]
-        return tuple(line for line in reversed(inwards) if line.file.endswith(self._files))
+        source = self.launch.entry.source
+        files = (source.path.name, *(path.name for path, _ in source.included))
+        return tuple(line for line in reversed(inwards) if line.file.endswith(files))
 
     @cached_property
     def _of_address(self) -> Mapping[int, tuple[SourceLine, ...]]:
-        return self.launch.lines(sorted({int(each) for each in np.unique(self.launch.records["pc"])} - {0}))
-
-    @cached_property
-    def _files(self) -> tuple[str, ...]:
-        source = self.launch.entry.source
-        return (source.path.name, *(path.name for path, _ in source.included))
+        return self.launch.lines(sorted({int(each) for each in np.unique(self._records["pc"])} - {0}))
 
     def drop(self, places: Collection[TensorLine]) -> None:
         """Forgets what some places touch."""
@@ -138,13 +141,15 @@ class AccessedElements:
     def size(self, letters: str) -> tuple[int, ...]:
         return tuple(self._case.size(letter) for letter in letters)
 
-    def sets(self, level: str) -> dict[int, dict[int, set[int]]]:
+    def sets(self, level: str, name: str = "", *, is_load: bool = True) -> dict[int, dict[int, set[int]]]:
         """By unit and place: what is touched there, as numbers of the indices of some letters; OUTSIDE for no element.
 
         Args:
             level: the letters. Places of tensors that lack one are left out.
+            name: the tensor whose loads, or stores, are meant; "" for all.
         """
-        kept = np.logical_and.reduce([self.at[letter] != NOWHERE for letter in level])
+        kept = np.array([not name or (x.name, x.is_load) == (name, is_load) for x in self.places], bool)[self.place]
+        kept &= np.logical_and.reduce([self.at[letter] != NOWHERE for letter in level])
         indices = [self.at[letter][kept] for letter in level]
         keys = np.where(indices[0] == OUTSIDE, OUTSIDE, np.ravel_multi_index(np.maximum(indices, 0), self.size(level)))
         found: dict[int, dict[int, set[int]]] = {}
@@ -155,6 +160,16 @@ class AccessedElements:
     def index(self, level: str, key: int) -> tuple[int, ...]:
         """The indices that a number of `sets` stands for."""
         return tuple(map(int, np.unravel_index(max(key, 0), self.size(level))))
+
+    def mask(self, level: str, by_place: Mapping[int, set[int]]) -> Array:
+        """What is touched in one unit as an array of those sizes, [B, H, ...]: of key heads, one for each head."""
+        found = np.zeros(self.size(level), bool)
+        for keys in by_place.values():
+            found.reshape(-1)[sorted(keys - {OUTSIDE})] = True
+        return np.repeat(found, self._case.heads // self._case.kv_heads, 1) if "g" in level else found
+
+    def site(self, place: TensorLine) -> Site:
+        return Site(self.kernel, place.lines, "load" if place.is_load else "store", 0)
 
 
 def _indices(one: KnownTensor, case: Case, address: Array) -> list[Array]:
@@ -179,12 +194,22 @@ def _hashes(rows: Array) -> Array:
 # --- one run
 
 
-def visited_run(experiment: Experiment, assigned: Assigned) -> list[AccessedElements]:
-    """Runs the target once more in a layout and records its accesses.
+@dataclass(frozen=True)
+class RecordedRun:
+    """One run of a target whose CUDA kernels were recorded."""
 
-    Returns:
-        The launches in which something known meets, in order; none where the target refused the layout.
-    """
+    launches: tuple[AccessedElements, ...]
+    """Those in which something known meets, in order."""
+    by_thread: tuple[AccessedElements, ...]
+    """Of those whose threads give each other nothing but copies of tensors, what each thread reads."""
+    valid: Array
+    """[B, H, M, N] bool."""
+    has_zeros: bool
+    """Whether P holds zeros where keys are seen: those of dropout and of lazy."""
+
+
+def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | None:
+    """Runs the target once more in a layout and records its accesses; None where it refused the layout."""
     case, inputs = experiment.case, inputs_of(experiment, assigned)
     roles = Roles(case, attention_of(case, inputs.values), inputs.values)
     shapes = {value.shape for _, value in roles.whole()}
@@ -199,55 +224,54 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> list[AccessedElem
     recording = Recording(learn)
     outcome = run_target(experiment.target, case, inputs, recorded(recording))
     if outcome.trace is None:
-        return []
-    known = _inputs(case, inputs.tensors)
-    for one in (*_results(case, recording, outcome.trace), *copies):
-        if one.home not in {other.home for other in known}:
-            known.append(one)
-    return _of_attention([AccessedElements(launch, known, case) for launch in recording.launches])
-
-
-def _inputs(case: Case, tensors: Mapping[str, Tensor]) -> list[KnownTensor]:
-    found = []
-    for name, tensor in tensors.items():
+        return None
+    known, results = list[KnownTensor](), list[KnownTensor]()
+    for name, tensor in inputs.tensors.items():
         letters = case.input_axes(name)
         if letters and len(letters) == tensor.dim():
             # What is passed to be written into, dq, is called what it becomes, dQ.
-            found.append(KnownTensor(title(name) if name in OUTPUTS else name, letters, tensor, name in _INPUTS))
-    return found
+            known.append(KnownTensor(title(name) if name in OUTPUTS else name, letters, tensor, name in _INPUTS))
+    for name, view in results_among([one for launch in recording.launches for _, one in launch.tensors], outcome.trace):
+        results.append(KnownTensor(_CALLED.get(name, name), case.axes(name), view, is_input=False))
+    for one in (*results, *copies):  # the first of each storage
+        if one.home not in {other.home for other in known}:
+            known.append(one)
+    launches, by_thread = list[AccessedElements](), list[AccessedElements]()
+    for launch in recording.launches:
+        launches.append(AccessedElements(launch, known, case))
+        if launch.copies is not None and launch.together == BLOCK:
+            by_thread.append(AccessedElements(launch, known, case, by_thread=True))
+    has_zeros = bool(case.dropout) or case.family == "lazy"
+    return RecordedRun(_of_attention(launches), tuple(by_thread), roles.valid, has_zeros)
 
 
-def _results(case: Case, recording: Recording, trace: Trace) -> Iterator[KnownTensor]:
-    tensors = [tensor for launch in recording.launches for _, tensor in launch.tensors]
-    for name, view in results_among(tensors, trace):
-        yield KnownTensor(_CALLED.get(name, name), case.axes(name), view, is_input=False)
-
-
-def _of_attention(launches: Sequence[AccessedElements]) -> list[AccessedElements]:
+def _of_attention(launches: Sequence[AccessedElements]) -> tuple[AccessedElements, ...]:
     """The launches that read two tensors and more than inputs, without stores that a later kernel writes over."""
     found = []
     for number, elements in enumerate(launches):
-        later = set[str]()
-        for other in launches[number + 1 :]:
-            if other.kernel != elements.kernel:
-                later.update(place.name for place in other.places if not place.is_load)
+        others = (other for other in launches[number + 1 :] if other.kernel != elements.kernel)
+        later = {place.name for other in others for place in other.places if not place.is_load}
         elements.drop([place for place in elements.places if not place.is_load and place.name in later])
         touched = [elements.places[place] for place in np.unique(elements.place)]
         loads = {place.name for place in touched if place.is_load}
         if len(loads) > 1 and not all(place.is_input for place in touched):
             found.append(elements)
-    return found
+    return tuple(found)
 
 
 # --- what disagrees
 
 
-def misread(launches: Sequence[AccessedElements]) -> list[Suspect]:
-    """The lines that touch other elements than they should."""
+def misread(run: RecordedRun, wrong: Sequence[str]) -> list[Suspect]:
+    """The lines that touch other elements than they should; where there are none, what is left out.
+
+    Args:
+        wrong: the results that are wrong.
+    """
     flow = Flow(lambda view: "", {}, lambda data, lanes: None)
-    for elements in launches:
+    for elements in run.launches:
         _Meetings(flow, elements).compare()
-    return [*misread_in(flow)]
+    return [*misread_in(flow)] or [*_left_out(run, wrong)]
 
 
 class _Meetings:
@@ -259,8 +283,7 @@ class _Meetings:
     def __init__(self, flow: Flow, elements: AccessedElements) -> None:
         self._flow, self._elements, self._offset = flow, elements, len(flow.sources)
         for place in elements.places:
-            site = Site(elements.kernel, place.lines, "load" if place.is_load else "store", 0)
-            flow.sources.append(AccessLine(place.name, site))
+            flow.sources.append(AccessLine(place.name, elements.site(place)))
         self._whole: set[int] = set()
         """Units that read a whole row of a tensor, which no copy or conversion by element does."""
         self._short: set[tuple[int, int]] = set()
@@ -326,3 +349,51 @@ class _Meetings:
         here = self._elements.index(level, min(inside))
         at = next(at for at in range(len(level)) if here[at] != there[at])
         return level[at], (here[at], there[at])
+
+
+# --- what is left out
+
+
+def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
+    """The results whose units never read the rows or keys that a sum of some pairs needs.
+
+    A unit reads them for all that it stores, so a pair may be left out though they are read: this tells no such one.
+    """
+    for name in wrong:
+        if name not in PRODUCTS or (run.has_zeros and name in ("dV", "O")):
+            continue
+        made: dict[Site, tuple[Array, Array]] = {}
+        for elements in (*run.launches, *run.by_thread):
+            visited, whole = _pairs_of(elements, name, run.valid)
+            if (run.valid & whole & ~visited).any():
+                read = [x for x in elements.places if x.name == PRODUCTS[name].other and x.is_load]
+                # With those of a launch of the same kernel on other heads.
+                before = made.get(elements.site(read[0]), (visited, whole))
+                made[elements.site(read[0])] = visited | before[0], whole | before[1]
+        yield from (_lacking(name, site, visited, run.valid & whole) for site, (visited, whole) in made.items())
+
+
+def _pairs_of(elements: AccessedElements, name: str, valid: Array) -> tuple[Array, Array]:
+    """[B, H, M, N] bool: the pairs that what is stored is made of, and all those of its rows, or keys."""
+    visited, whole = np.zeros_like(valid), np.zeros_like(valid)
+    stored, summed = _ROW_AND_KEY[name]
+    stores = elements.sets(stored, _CALLED.get(name, name), is_load=False)
+    loads = elements.sets(summed, PRODUCTS[name].other)
+    for unit, by_place in stores.items() if loads and elements.launch.one_of == 1 else ():
+        sides = {stored: elements.mask(stored, by_place), summed: elements.mask(summed, loads.get(unit, {}))}
+        rows, keys = sides["bhm"][..., None], sides["bgn"][:, :, None]
+        visited |= rows & keys
+        whole |= rows if stored == "bhm" else keys
+    return visited, whole
+
+
+def _lacking(name: str, site: Site, visited: Array, needed: Array) -> Suspect:
+    missing = needed & ~visited
+    b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
+    of_rows, summed = _ROW_AND_KEY[name][0] == "bhm", title(PRODUCTS[name].other)
+    read = np.flatnonzero(visited[b, h, m] if of_rows else visited[b, h, :, n]).tolist()
+    lane, others = (f"row {m}", "keys") if of_rows else (f"key {n}", "rows")
+    those = f"{summed} at {others} {in_words(spans(read), 4)}" if read else f"nothing of {summed}"
+    reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} "
+    reason += f"(batch {b}, head {h}); what is stored for {lane} reads {those}"
+    return Suspect("pairs", name, site, site.lines[:1], reason, share(int(missing.sum()), int(needed.sum()), "pair"))

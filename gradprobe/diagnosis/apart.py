@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +17,7 @@ from ..model.layout_run import MISMATCH, Element
 from ..model.mechanisms import door
 from ..model.number import listed
 from ..numerics.compare import compare, promoted
-from ..numerics.evidence import DataflowEvidence, LayoutRun, Measured, SeenRow
+from ..numerics.evidence import LayoutRun, Measured, SeenRow
 from ..numerics.locate import locate
 from ..numerics.tally import Finding, RisingErrors
 from ..probing.experiment import Experiment
@@ -39,18 +39,15 @@ def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list
     for at, record in enumerate(records):
         if (run := record.run) is not None and _is_watchable(experiment, record, run):
             experiment.tick(f"following {run.layout}", 0.0, f"{run.layout}, followed")
-            run = replace(run, watched=_watched(experiment, run))
+            # It imports Triton, which only a run in the interpreter has surely done already.
+            from .dataflow import seen_in_dataflow
+
+            with experiment.stopwatch.timed("compare"):
+                read = partial(shown_in, experiment.case, run.measured)
+                run = replace(run, watched=seen_in_dataflow(experiment, run, read))
             records = [*records[:at], replace(record, run=run), *records[at + 1 :]]
             return records if run.watched and run.watched.shown else with_insides(experiment, records)
     return with_insides(experiment, records)
-
-
-def _watched(experiment: Experiment, run: LayoutRun) -> DataflowEvidence:
-    # It imports Triton, which only a run in the interpreter has surely done already.
-    from .dataflow import seen_in_dataflow
-
-    with experiment.stopwatch.timed("compare"):
-        return seen_in_dataflow(experiment, run, partial(shown_in, experiment.case, run.measured))
 
 
 def _is_watchable(experiment: Experiment, record: RunRecord, run: LayoutRun) -> bool:
@@ -87,16 +84,20 @@ def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measur
     chains = {name: _chain(case, own, name, seen) for name in gradients}
     rows = _rows(case, own, seen, chains)
     shown = {(row.finding.name, gradient) for row in rows for gradient in row.into}
-    needed = [name for name in gradients if findings[name].mismatched] or gradients
-    is_all = all((MATRIX_OF[name], name) in shown for name in needed if MATRIX_OF[name] not in own.trace.values)
-    if not rows or not is_all or not all(_is_proved(own, row) for row in rows):
+    for name in [name for name in gradients if findings[name].mismatched] or gradients:
+        if MATRIX_OF[name] not in own.trace.values and (MATRIX_OF[name], name) not in shown:
+            return None
+    if not rows or not all(_is_proved(own, row) for row in rows):
         return None
     known = dict(findings)
     for name, finding in findings.items():
         judging = [chains[name]] if name in chains else chains.values() if name in GRADIENT_OF.values() else []
-        known[name] = reduce(_less_blamed, (chain.comparison.findings.get(name) for chain in judging), finding)
-    for row in reversed(sorted(rows, key=lambda row: row.finding.status == MISMATCH, reverse=True)):
-        known[row.finding.name] = row.finding
+        for chain in judging:
+            known[name] = _less_blamed(known[name], chain.comparison.findings.get(name, finding))
+    for row in rows:  # the first that is wrong stands for all of its name
+        before = known.setdefault(row.finding.name, row.finding)
+        if row.finding.status == MISMATCH != before.status:
+            known[row.finding.name] = row.finding
     known = {name: known[name] for name in names() if name in known}
     absent = tuple(name for name in own.comparison.absent if name not in known)
     trace = replace(own.trace, sources={name: own.trace.sources.get(name, "seen") for name in known})
@@ -112,10 +113,11 @@ def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[KernelValue]
         coarse: whether by an arithmetic that is coarser than the contract.
     """
     values = {name: value for name, value in own.trace.values.items() if name not in MATRIX_OF or name == gradient}
-    for value in (value for value in seen if gradient in value.into):
-        dtype = getattr(torch, case.dtype) if value.is_rounded else torch.float32
-        # Triton's interpreter holds it on the host, also where the target's own tensors lie on a GPU.
-        values[value.name] = torch.from_numpy(value.values).to(own.x.q.device, dtype)
+    for value in seen:
+        if gradient in value.into:
+            dtype = getattr(torch, case.dtype) if value.is_rounded else torch.float32
+            # Triton's interpreter holds it on the host, also where the target's own tensors lie on a GPU.
+            values[value.name] = torch.from_numpy(value.values).to(own.x.q.device, dtype)
     order = [name for name in expected_shapes(case) if name in values]
     trace = Trace({name: values[name] for name in order}, dict.fromkeys(order, "seen"))
     precision = own.comparison.precision.coarser if coarse else own.comparison.precision
@@ -125,28 +127,29 @@ def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[KernelValue]
 
 def _rows(case: Case, own: Measured, seen: Sequence[KernelValue], chains: Mapping[str, Measured]) -> list[SeenRow]:
     """Each that was seen, judged: kernel by kernel, and in each in dataflow order."""
-    found = []
+    found, kernels = list[SeenRow](), list[str]()
     for value in seen:
         into = [name for name in names() if name in value.into]
         gradient = next((name for name in chains if name in into), "")
-        if not gradient:
-            continue
-        measured = chains[gradient]
-        if measured.comparison.findings[value.name].mismatched:
-            # What a coarser arithmetic explains is held to that: what it goes into may be right all the same.
-            coarse = _chain(case, own, gradient, seen, coarse=True)
-            measured = measured if coarse.comparison.findings[value.name].mismatched else coarse
-        found.append(SeenRow(_place(value, seen), tuple(into), measured.comparison.findings[value.name], measured))
-    kernels = list(dict.fromkeys(row.kernel for row in found))
+        if gradient:
+            measured = chains[gradient]
+            if measured.comparison.findings[value.name].mismatched:
+                # What a coarser arithmetic explains is held to that: what it goes into may be right all the same.
+                coarse = _chain(case, own, gradient, seen, coarse=True)
+                measured = measured if coarse.comparison.findings[value.name].mismatched else coarse
+            kernels.append(_place(value, seen))
+            found.append(SeenRow(kernels[-1], tuple(into), measured.comparison.findings[value.name], measured))
     return sorted(found, key=lambda row: (kernels.index(row.kernel), names().index(row.finding.name)))
 
 
 def _place(value: KernelValue, seen: Sequence[KernelValue]) -> str:
     """The kernel, and what is computed for where the kernel computes it again for other gradients."""
+    together = set(value.into)
     here = [other.into for other in seen if other.kernel == value.kernel]
-    together = reduce(lambda known, other: known | other if known & other else known, 2 * here, value.into)
-    others = "" if all(other <= together for other in here) else listed([x for x in names() if x in together])
-    return f"{value.kernel} for {others}" if others else value.kernel
+    for other in (*here, *here):
+        together |= other if together & other else set()
+    is_all = all(other <= together for other in here)
+    return value.kernel if is_all else f"{value.kernel} for {listed([x for x in names() if x in together])}"
 
 
 def _is_proved(own: Measured, row: SeenRow) -> bool:
@@ -159,9 +162,9 @@ def _is_proved(own: Measured, row: SeenRow) -> bool:
     return True
 
 
-def _less_blamed(own: Finding, judged: Finding | None) -> Finding:
+def _less_blamed(own: Finding, judged: Finding) -> Finding:
     """A finding whose wrong heads inherit where one of the two says so."""
-    if judged is None or not own.mismatched:
+    if not own.mismatched:
         return own
     left = own.own.minimum(judged.own)
     return replace(own, own=left, rising_own=own.rising_own if bool(left.any()) else RisingErrors())

@@ -47,7 +47,8 @@ def seen_in_dataflow(
             from . import addresses
 
             visited = addresses.visited_run(experiment, run.assigned)
-            found = gathered("dataflow/cuda", addresses.misread, visited)
+            wrong = _wrong(run.measured)
+            found = gathered("dataflow/cuda", addresses.misread, visited, wrong) if visited is not None else []
             return DataflowEvidence(tuple(diagnoses_of(found, experiment.case.family)))
         if (followed := followed_run(experiment, run.assigned)) is not None:
             watched = DataflowEvidence(failures=tuple(followed.flow.failures))

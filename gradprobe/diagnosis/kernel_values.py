@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -173,22 +174,31 @@ class _Reader:
     # --- the values
 
     def values(self, tiles: _Tiles) -> Array | None:
-        """The last value of every element, without the constant that it is multiplied by; None where some lack."""
+        """The last value of every element, without the constant that it is multiplied by; None where some lack.
+
+        Of rows and keys that see nothing a kernel may hold anything, if it stores nothing of that: what it holds there
+        counts where the gradient that came is made of it.
+        """
         constants, known = self._run.roles.constants(tiles.name), dict[Site, float]()
         for node in tiles.nodes:
             if node.role is not None and node.name == tiles.name and np.any(node.value):
                 known.setdefault(node.site, constants[node.role.factor])
         left = {node.site for node in tiles.nodes} - known.keys()
         values = self._last_values(tiles, known)
-        if values is None or not left:
+        if values is not None and left:
+            # What is summed into one gradient has one constant.
+            alike = [known[node.site] for node in tiles.nodes if node in self._summed and node.site in known]
+            known |= dict.fromkeys(left, alike[0] if alike else self._fitting(tiles, values))
+            values = self._last_values(tiles, known)
+        gradient = next((one for one in ("dV", "dK", "dQ") if one in tiles.into and one in self._results), "")
+        if values is None or self._case.family != "softmax" or tiles.name != MATRIX_OF.get(gradient):
             return values
-        # What is summed into one gradient has one constant.
-        alike = [known[node.site] for node in tiles.nodes if node in self._summed and node.site in known]
-        known |= dict.fromkeys(left, alike[0] if alike else self._fitting(tiles, values))
-        return self._last_values(tiles, known)
+        whole = self._last_values(tiles, known, keep_unseen=True)
+        return min((each for each in (values, whole) if each is not None), key=lambda each: self._off(gradient, each))
 
-    def _last_values(self, tiles: _Tiles, constants: Mapping[Site, float]) -> Array | None:
-        """Of rows and keys that see nothing a kernel may hold anything, if it stores nothing of that: 0 here."""
+    def _last_values(
+        self, tiles: _Tiles, constants: Mapping[Site, float], *, keep_unseen: bool = False
+    ) -> Array | None:
         valid = self._run.roles.valid
         rows = valid.any(3)
         live, needed = rows[..., None] & valid.any(2)[:, :, None], rows if tiles.name == "delta" else valid
@@ -200,20 +210,29 @@ class _Reader:
             known = np.logical_and.reduce([each >= 0 for each in at])
             index = tuple(each[known] for each in at)
             values = node.value.reshape(known.shape)[known].astype(np.float64) / constants.get(node.site, 1.0)
-            if tiles.name != "delta":
+            if tiles.name != "delta" and not (keep_unseen and node in self._summed):
                 values = np.where((live if node in self._summed else valid)[index], values, 0.0)
             found[index], seen[index] = values, True
         return found if bool((seen | ~needed).all()) else None
 
+    @cached_property
+    def _results(self) -> Mapping[str, Array]:
+        trace = self._run.outcome.trace
+        return {} if trace is None else {name: one.double().cpu().numpy() for name, one in trace.values.items()}
+
+    def _off(self, gradient: str, values: Array) -> float:
+        """How far a gradient that is made of P or dS is from the one that came; what is NaN in both is no error."""
+        came, made = self._results[gradient], self._run.roles.gradient(gradient, values)
+        error = np.where(np.isnan(came) & np.isnan(made), 0.0, np.abs(made - came))
+        return float(np.where(np.isnan(error), np.inf, error).sum())
+
     def _fitting(self, tiles: _Tiles, raw: Array) -> float:
         """The constant with which dS gives the gradient that came; of another the one that leaves the least error."""
-        roles, trace = self._run.roles, self._run.outcome.trace
+        roles = self._run.roles
+        gradient = next((one for one in ("dQ", "dK") if one in tiles.into and one in self._results), "")
         came, given = roles.parts[tiles.name], raw
-        results = trace.values if trace is not None and tiles.name == "dS" else {}
-        for gradient in ("dQ", "dK"):
-            if gradient in tiles.into and gradient in results:
-                came, given = results[gradient].double().cpu().numpy(), roles.gradient(gradient, raw)
-                break
+        if tiles.name == "dS" and gradient:
+            came, given = self._results[gradient], roles.gradient(gradient, raw)
         off = {one: float(np.nansum(np.abs(given / one - came))) for one in roles.constants(tiles.name).values()}
         best = min(off, key=lambda one: off[one])
         # What is wrong anyway is shown as it is.

@@ -33,7 +33,7 @@ def shares(seen: Observed) -> Iterator[Hypothesis]:
         share = (heads == heads[: case.kv_heads, None] * group + member).double()
         summary = f"of each group only query head {member} is added to dK and dV"
         fix = "add every query head of the group once"
-        yield Hypothesis("accumulation/dK", "ACC", summary, fix=fix, wrong=("dK", "dV"), share=share)
+        yield Hypothesis("accumulation/dK", "M2", summary, fix=fix, wrong=("dK", "dV"), share=share)
     for name in set(BY_HEAD).intersection(seen.own):
         for size in dict.fromkeys((case.block_m, 16, 32, 64, 128)):
             first = (case.seqlen_q - 1) // size * size

@@ -20,6 +20,7 @@ _LARGEST_SHADOW = 1 << 24
 _OTHER = {"m": "n", "n": "m"}
 _SLICE = "gradprobe slice"
 _NO_LINES = frozenset[int]()
+_NODE = "node"
 # The operations on whole numbers and pointers, whose lines belong to what they make; the others only hand lines on.
 _STEPS = (
     "addptr add sub mul sdiv udiv srem urem and or xor shl ashr lshr minsi maxsi minui maxui make_block_ptr advance"
@@ -38,9 +39,7 @@ class IndexedAccesses:
         self.flow = flow
         self._tables: dict[tuple[int, int], IndexTable] = {}
         self._shadows: dict[int, dict[str, Array]] = {}
-        """By home and letter, the index that was stored with each element."""
-        self._writers: dict[int, Array] = {}
-        """By home, the number of the node that was stored in each element."""
+        """By home and letter, the index that was stored with each element; and the number of the node, as _NODE."""
         self._over: dict[int, str] = {}
         """By home of sums, what they are over: m or n; "" where parts of the dims are stored apart: not known."""
 
@@ -147,7 +146,7 @@ class IndexedAccesses:
         if not letters:
             offsets = _offsets(view.low, addresses, view.elements.itemsize)
             shadow = self._shadows.get(view.home, {})
-            return {x: at[np.clip(offsets, 0, len(at) - 1)] for x, at in shadow.items()}
+            return {x: at[np.clip(offsets, 0, len(at) - 1)] for x, at in shadow.items() if x != _NODE}
         key = (owner.start, owner.elements.span)
         if key not in self._tables:
             self._tables[key] = IndexTable(owner.elements, letters, self.flow.sizes)
@@ -161,16 +160,13 @@ class IndexedAccesses:
         offsets = _offsets(view.low, addresses, view.elements.itemsize)
         fits = (offsets >= 0) & (offsets < size)
         shadow = self._shadows.setdefault(view.home, {})
-        for letter, values in here.items():
+        for letter, values in (*here.items(), (_NODE, np.full(len(offsets), node.number))):
             if letter not in shadow or len(shadow[letter]) != size:
                 shadow[letter] = np.full(size, NOWHERE, np.int32)
             shadow[letter][offsets[fits]] = values[fits]
-        writers = self._writers.setdefault(view.home, np.full(size, NOWHERE, np.int32))
-        if len(writers) == size:
-            writers[offsets[fits]] = node.number
 
     def _writers_of(self, view: View, addresses: Array) -> list[Node]:
-        writers = self._writers.get(view.home)
+        writers = self._shadows.get(view.home, {}).get(_NODE)
         if writers is None:
             return []
         offsets = _offsets(view.low, addresses, view.elements.itemsize)

@@ -10,14 +10,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .....inputs.memory import Array, Elements
-
-if TYPE_CHECKING:
-    pass
 
 NOWHERE = -1
 """The index of a lane that was masked, or whose element is not known."""
@@ -117,13 +114,13 @@ def reduced(lanes: Lanes, axis: int, shape: tuple[int, ...], sizes: Mapping[str,
             lost[letter] = values
         else:
             found[letter] = kept.reshape(shape)
-    cover = lanes.cover if lanes.cover is not None and lanes.cover.axis != axis and len(shape) == 1 else None
-    cover = replace(cover, axis=0) if cover is not None else None
-    over = next((letter for letter in "mn" if letter in lost), None)
-    is_of_rows = over is not None and lost[over].ndim == 2  # not of a vector, of which a number is left
-    if over is not None and is_of_rows and lanes.is_matrix and len(shape) == 1 and "h" in lanes.at:
-        rows = np.moveaxis(lost[over], axis, -1)
-        cover = Cover(0, over, _counts(rows, np.moveaxis(lanes.at["h"], axis, -1), sizes["h"], sizes[over]))
+    over, cover = next((letter for letter in "mn" if letter in lost), None), None
+    if lanes.cover is not None and lanes.cover.axis != axis and len(shape) == 1:
+        cover = replace(lanes.cover, axis=0)
+    # Not of a vector, of which a number is left.
+    if over is not None and lost[over].ndim == 2 and lanes.is_matrix and len(shape) == 1 and "h" in lanes.at:
+        rows, head = (np.moveaxis(lanes.at[x], axis, -1) for x in (over, "h"))
+        cover = Cover(0, over, _counts(rows, head, sizes["h"], sizes[over]))
     if over == "m" and "n" in found:
         found.pop("h", None)
     return Lanes(found, {letter: lanes.origins[letter] for letter in found}, cover) if found else None
@@ -141,9 +138,6 @@ def _counts(indices: Array, head: Array, heads: int, length: int) -> Array:
 def contracted(scores: Lanes, axis: int, sizes: Mapping[str, int]) -> Cover | None:
     """What a dot sums over where one operand holds scores: over `axis` of them, whose other axis is kept."""
     over = next((x for x in "mn" if x in scores.at and along(scores.at[x], axis) is None), None)
-    if over is None:  # a tile of one row or key
-        over = next((x for x in "mn" if x in scores.at and along(scores.at[x], 1 - axis) is None), None)
-        over = {"m": "n", "n": "m"}.get(over or "")
     if over is None or "h" not in scores.at:
         return None
     rows, head = (np.moveaxis(scores.at[x], axis, -1) for x in (over, "h"))
