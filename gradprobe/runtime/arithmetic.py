@@ -65,10 +65,12 @@ def in_ttir(kernel: str, text: str) -> Iterator[Dots]:
 
 def _place(alias: str, aliases: Mapping[str, str]) -> tuple[str, int]:
     """File and line of a location, which may name others; of a call, those of what is called. "" and 0 of none."""
-    words, depth = aliases.get(alias, ""), len(aliases)
-    while not (place := _PLACE.search(words)) and (inner := re.search(r"#loc\d*", words)) and depth:
-        words, depth = aliases.get(inner[0], ""), depth - 1
-    return (place[1], int(place[2])) if place else ("", 0)
+    for _ in aliases:
+        words = aliases.get(alias, "")
+        if place := _PLACE.search(words):
+            return place[1], int(place[2])
+        alias, *_ = re.findall(r"#loc\d*", words) or [""]
+    return "", 0
 
 
 def of_cuda(entries: Iterable[KernelEntry]) -> Iterator[Dots]:
@@ -85,17 +87,13 @@ def matmuls_watched(found: list[Dots]) -> Iterator[None]:
     """While open, notes how cuBLAS may multiply float32: as it is set, and as it is set meanwhile."""
     import torch
 
-    def note() -> None:
+    def note(result: Any = None) -> Any:
         way = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
         found.append(Dots(way, CUBLAS))
+        return result
 
     def noting(setter: Any) -> Any:
-        def set_and_note(*args: Any) -> Any:
-            result = setter(*args)
-            note()
-            return result
-
-        return set_and_note
+        return lambda *args: note(setter(*args))
 
     with contextlib.ExitStack() as stack:
         for name in _SETTERS:

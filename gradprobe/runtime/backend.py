@@ -29,7 +29,24 @@ def prepare_backend(device: str, arch: str | None = None) -> str:
         UsageFailure: cuda was asked for and there is none, an architecture where there is a GPU, or Triton was imported
             before in the other mode.
     """
-    chosen = _choose(device)
+    chosen = "cpu"
+    if device == "auto" and interpreting():
+        # Whoever has kernels interpreted debugs them: where their tensors lie on the host they are followed, and edits
+        # are tried, in forks, which cannot share a GPU. A process of this tool's own sees none.
+        if SHARED_BY in os.environ:
+            os.environ[VISIBLE] = ""
+    elif device != "cpu" and _is_there():
+        chosen = "cuda"
+    elif device == "cuda":
+        way_out = "use --device cpu, or check the driver with nvidia-smi"
+        raise UsageFailure("--device cuda: torch sees no CUDA device", way_out)
+    elif "triton" in sys.modules and not interpreting():
+        raise UsageFailure(
+            "Triton was imported before gradprobe could choose its interpreter",
+            "set TRITON_INTERPRET=1 in the environment; of pytest, its setting gradprobe_interpret = true does so",
+        )
+    else:
+        os.environ["TRITON_INTERPRET"] = "1"
     if arch is not None and _is_there():
         raise UsageFailure(f"--arch {arch}: there is a GPU, and it answers itself", "drop --arch")
     stand_in_for(arch)
@@ -40,27 +57,6 @@ def _is_there() -> bool:
     import torch
 
     return torch.cuda.is_available()
-
-
-def _choose(device: str) -> str:
-    if device == "auto" and interpreting():
-        # Whoever has kernels interpreted debugs them: where their tensors lie on the host they are followed, and edits
-        # are tried, in forks, which cannot share a GPU. A process of this tool's own sees none.
-        if SHARED_BY in os.environ:
-            os.environ[VISIBLE] = ""
-        return "cpu"
-    if device != "cpu" and _is_there():
-        return "cuda"
-    if device == "cuda":
-        way_out = "use --device cpu, or check the driver with nvidia-smi"
-        raise UsageFailure("--device cuda: torch sees no CUDA device", way_out)
-    if "triton" in sys.modules and not interpreting():
-        raise UsageFailure(
-            "Triton was imported before gradprobe could choose its interpreter",
-            "set TRITON_INTERPRET=1 in the environment; of pytest, its setting gradprobe_interpret = true does so",
-        )
-    os.environ["TRITON_INTERPRET"] = "1"
-    return "cpu"
 
 
 def choose_threads(case: Case) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -86,11 +86,10 @@ def run_target(
     unwritten: Unwritten | None = None,
     launched: Launched = lambda kernel: None,
 ) -> Outcome:
-    """Runs the target once.
+    """Runs the target once. One that raises on purpose has refused the layout, and its words are kept.
 
-    A target that raises on purpose has refused the layout, and its words are kept. It may not refuse tensors that are
-    contiguous or lie as in the user's own program. Outputs are read before this returns, so that an error of an
-    asynchronous kernel is blamed on the target.
+    It may not refuse tensors that are contiguous or lie as in the user's own program. Outputs are read before this
+    returns, so that an error of an asynchronous kernel is blamed on the target.
 
     Args:
         instrumentation: entered around the target's own code, and nothing else.
@@ -126,10 +125,12 @@ def run_target(
             from .target_errors import refusal_of
 
             refused = refusal_of(error, target, case, inputs, record.calls)
+    given = {storage for call in record.calls for _, storage in call.pointers} | set(map(storage_of, watch.given))
     named: dict[str, Any] = {
         "kernels": _sources([call.kernel.fn for call in record.calls], watch.launches),
         "backends": frozenset({*watch.backends, *(_OF_TRITON[interpreting()] for _ in record.calls[:1])}),
-        "taken": frozenset(_in_place(inputs.tensors, record.calls, watch.given)),
+        # Copies have storages of their own.
+        "taken": frozenset(name for name, tensor in inputs.tensors.items() if storage_of(tensor) in given),
     }
     if refused is not None:
         return Outcome(None, refused, **named)
@@ -156,12 +157,6 @@ def run_target(
     )
 
 
-def _in_place(inputs: Mapping[str, Tensor], calls: list[KernelCall], of_cuda: Iterable[Tensor]) -> Iterator[str]:
-    """The inputs whose storage kernels were given; copies have storages of their own."""
-    given = {storage for call in calls for _, storage in call.pointers} | {storage_of(tensor) for tensor in of_cuda}
-    return (name for name, tensor in inputs.items() if storage_of(tensor) in given)
-
-
 def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs, dots: list[Dots]) -> object:
     import numpy as np
 
@@ -178,11 +173,12 @@ def _through_autograd(
     """A forward's gradients for the case's dO, and the intermediates that it returned. Leaves keep their layouts."""
     import torch
 
-    differentiable = GRADIENT_OF.keys() - (set() if case.bias else {"bias"})  # in whose place a mask may stand
-    names = {name: own for name, own in target.takes.items() if name in differentiable and own in arguments}
-    floating = [name for name, own in names.items() if arguments[own].is_floating_point()]
-    leaves = {name: arguments[names[name]].detach().requires_grad_() for name in floating}
-    result = target.function(**arguments | {names[name]: leaf for name, leaf in leaves.items()})
+    leaves = {}
+    for name, own in target.takes.items():
+        is_mask = name == "bias" and not case.bias  # in whose place a mask may stand
+        if name in GRADIENT_OF and own in arguments and not is_mask and arguments[own].is_floating_point():
+            leaves[name] = arguments[own].detach().requires_grad_()
+    result = target.function(**arguments | {target.takes[name]: leaf for name, leaf in leaves.items()})
     exposed = _by_name(target, result)
     output = exposed["O"]
     straightened(output, "O", case, f"target {target.name!r}")
@@ -193,12 +189,12 @@ def _through_autograd(
         )
     dots += of_autograd(output) if output.is_cuda else ()
     found = _backward(output, taken(do, "do", case.shapes), list(leaves.values()))
-    results = {name: gradient for name, gradient in zip(leaves, found, strict=True)}
-    # To autograd and to an optimizer, a gradient that never comes is 0. For bias and sinks, None says that a forward
-    # does not differentiate them, which is common. q, k and v are always differentiated.
-    for name in ("q", "k", "v"):
-        results[name] = torch.zeros_like(leaves[name]) if results[name] is None else results[name]
-    return exposed | {GRADIENT_OF[name]: gradient for name, gradient in results.items()}
+    for (name, leaf), gradient in zip(leaves.items(), found, strict=True):
+        # To autograd and to an optimizer, a gradient that never comes is 0. For bias and sinks, None says that a
+        # forward does not differentiate them, which is common. q, k and v are always differentiated.
+        is_zero = gradient is None and name in ("q", "k", "v")
+        exposed[GRADIENT_OF[name]] = torch.zeros_like(leaf) if is_zero else gradient
+    return exposed
 
 
 def _backward(output: Tensor, do: Tensor, leaves: list[Tensor]) -> tuple[Tensor | None, ...]:
@@ -217,20 +213,17 @@ def _by_name(target: Target, result: object) -> dict[str, Any]:
     """The results of a forward: O and, where it returned a dict, the other intermediates in it."""
     import torch
 
-    if isinstance(result, Mapping):
-        o = [key for key in result if (row := lookup(str(key))) is not None and row.name == "O"]
-        exposed = {key: value for key, value in result.items() if key not in o}
-        output = result[o[0]] if len(o) == 1 else None
-    else:
-        exposed = {}
-        output = result[0] if isinstance(result, (tuple, list)) and result else result
-    if not isinstance(output, torch.Tensor):
-        what = f"a dict of {', '.join(map(str, result))}" if isinstance(result, Mapping) else type(output).__name__
+    exposed = dict(result) if isinstance(result, Mapping) else {}
+    named = [exposed.pop(key) for key in list(exposed) if (row := lookup(str(key))) is not None and row.name == "O"]
+    if not isinstance(result, Mapping):
+        named = [result[0] if isinstance(result, (tuple, list)) and result else result]
+    if len(named) != 1 or not isinstance(named[0], torch.Tensor):
+        what = f"a dict of {', '.join(map(str, result))}" if isinstance(result, Mapping) else type(named[0]).__name__
         raise TargetFailure(
             f"target {target.name!r} takes no dO, so it is a forward and must return its output tensor, got {what}",
             "return O, or (O, ...), or {'O': o, 'LSE': lse}; or take a parameter `do`, as a backward does",
         )
-    return {"O": output} | exposed
+    return {"O": named[0]} | exposed
 
 
 def _read(compiled: set[Any], entries: list[KernelEntry], of_torch: list[Dots]) -> tuple[Dots, ...]:

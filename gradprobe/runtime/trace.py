@@ -107,9 +107,9 @@ def _checked(tensor: object, name: str, case: Case, subject: str) -> Tensor:
         what = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise TargetFailure(f"{subject} returned {name} as {what}; it must be a floating-point tensor")
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta or tensor.dtype.itemsize == 1:
-        what = f"{tensor.layout}, {tensor.dtype}, on {tensor.device}"
         raise TargetFailure(
-            f"{subject} returned {name} as {what}; it must be dense, of 16 bits or more, with values",
+            f"{subject} returned {name} as {tensor.layout}, {tensor.dtype}, on {tensor.device}; "
+            "it must be dense, of 16 bits or more, with values",
             "what is on meta has no values; is it the default device?" if tensor.is_meta else "",
         )
     # A copy: a target may write its next results over these.

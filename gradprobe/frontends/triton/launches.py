@@ -7,7 +7,7 @@ import copy
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,16 @@ class KernelCall:
     @property
     def numbers(self) -> list[int]:
         """The whole numbers, strides among them."""
-        return list(_whole_numbers(self.given.values()))
+        found: list[int] = []
+        waiting = list(self.given.values())
+        for argument in waiting:
+            if type(argument) is int:
+                found.append(argument)
+            elif isinstance(argument, (tuple, list)):
+                waiting += argument
+            elif hasattr(argument, "block_shape"):
+                waiting += getattr(argument, "strides", ())
+        return found
 
 
 def called(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:
@@ -130,40 +139,29 @@ def _kind(argument: Any) -> Any:
     return tuple(map(_kind, argument)) if isinstance(argument, tuple) else repr(argument)
 
 
-def _whole_numbers(arguments: Iterable[Any]) -> Iterator[int]:
-    for argument in arguments:
-        if type(argument) is int:
-            yield argument
-        elif isinstance(argument, (tuple, list)):
-            yield from _whole_numbers(argument)
-        elif hasattr(argument, "block_shape"):
-            yield from getattr(argument, "strides", ())
-
-
 @dataclass
 class LaunchRecord:
     """The launches of Triton kernels, compiled or interpreted."""
 
-    launched: Launched
     calls: list[KernelCall] = field(default_factory=list)
     compiled: set[Any] = field(default_factory=set)
     """What each kernel was compiled to."""
-
-    def launch(self, run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        """Launches one."""
-        self.calls.append(called(kernel, args, kwargs))
-        result = run(kernel, *args, **kwargs)
-        if hasattr(result, "asm"):
-            self.compiled.add(result)
-        self.launched(kernel.fn.__name__)
-        return result
 
 
 @contextlib.contextmanager
 def recorded_launches(launched: Launched = lambda kernel: None) -> Iterator[LaunchRecord]:
     """While open, records the Triton kernels that are launched; `launched` is told each one's name afterwards."""
-    record = LaunchRecord(launched)
-    with launching_through(record.launch):
+    record = LaunchRecord()
+
+    def launch(run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        record.calls.append(called(kernel, args, kwargs))
+        result = run(kernel, *args, **kwargs)
+        if hasattr(result, "asm"):
+            record.compiled.add(result)
+        launched(kernel.fn.__name__)
+        return result
+
+    with launching_through(launch):
         yield record
 
 
@@ -234,21 +232,24 @@ def one_configuration(ran: list[Configuration], pinned: Mapping[str, int]) -> It
     """
 
     def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        allowed = _allowed(tuner, args, kwargs)
-        asked = pinned.get(str(tuner.base_fn.__name__))
-        first = [number for number in allowed if number == asked]
+        name, allowed = str(tuner.base_fn.__name__), _allowed(tuner, args, kwargs)
+        asked = pinned.get(name)
         failures: list[Exception] = []
-        for at, number in enumerate((*first, *allowed)):
+        for number in sorted(allowed, key=lambda each: each != asked):
+            config = tuner.configs[number - 1]
             try:
-                result = _run_with(tuner, tuner.configs[number - 1], args, kwargs)
+                result = _run_with(tuner, config, args, kwargs)
             except Exception as error:
                 if not _does_not_fit(error):
                     raise
                 failures.append(error)
-            else:
-                ran.append(_configuration(tuner, number, allowed, pinned=at < len(first)))
-                return result
-        raise failures[len(first)]
+                continue
+            words = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+            shown = ", ".join(f"{key}={value}" for key, value in words.items())
+            others = tuple(sorted({*allowed} - {number}))
+            ran.append(Configuration(name, number, len(tuner.configs), shown, number == asked, others))
+            return result
+        raise failures[0]
 
     base: Any = getattr(sys.modules.get("triton.runtime.autotuner"), "Autotuner", None)
     with contextlib.ExitStack() as stack:
@@ -285,14 +286,6 @@ def _run_with(tuner: Any, config: Any, args: Sequence[Any], kwargs: Mapping[str,
     if config.pre_hook is not None:
         config.pre_hook({**tuner.nargs, **kwargs, **words})
     return tuner.fn.run(*args, **kwargs, **words)
-
-
-def _configuration(tuner: Any, number: int, allowed: Sequence[int], *, pinned: bool) -> Configuration:
-    config = tuner.configs[number - 1]
-    words = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
-    shown = ", ".join(f"{name}={value}" for name, value in words.items())
-    others = tuple(sorted({*allowed} - {number}))
-    return Configuration(str(tuner.base_fn.__name__), number, len(tuner.configs), shown, pinned, others)
 
 
 def _meaning(config: Any) -> str:

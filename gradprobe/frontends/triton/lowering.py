@@ -32,7 +32,7 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from ...model.architectures import ARCHITECTURES, DEFAULT
 from ...model.report import CompileError
-from .interpreter.libdevice import shipped_language
+from .interpreter.language_patches import shipped_language
 from .launches import KernelCall
 from .raised import compiler_place
 from .stand_in import architecture

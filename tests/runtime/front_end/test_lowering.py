@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gradprobe.frontends.triton.interpreter.libdevice import shipped_language
+from gradprobe.frontends.triton.interpreter.language_patches import shipped_language
 from gradprobe.frontends.triton.launches import called
 from gradprobe.frontends.triton.lowering import compile_errors
 from gradprobe.processes.forks import ParallelWork

@@ -7,13 +7,12 @@ import functools
 
 from . import language_patches as language
 from .bfloat16 import InterpreterNotKnown, make_bfloat16_right
-from .libdevice import give_libdevice, shipped_language
 
 __all__ = ["InterpreterNotKnown", "make_bfloat16_right", "mend_interpreter"]
 _PATCHES = (
-    shipped_language, language.make_scalars_right, language.keep_patched_language, language.repeat_operations,
+    language.shipped_language, language.make_scalars_right, language.keep_patched_language, language.repeat_operations,
     language.make_operations_quick, language.keep_arguments_in_place, language.take_bools, language.take_products,
-    give_libdevice, language.find_names, language.give_loops_dtypes,
+    language.give_libdevice, language.find_names, language.give_loops_dtypes,
 )  # fmt: skip
 
 

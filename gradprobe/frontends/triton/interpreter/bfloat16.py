@@ -116,9 +116,10 @@ def _sum(self: Any, original: Method, tensor: tl.tensor) -> tl.tensor:
 def _min_max(self: Any, original: Method, tensor: tl.tensor, *args: Any, **kwargs: Any) -> Any:
     """Minima, maxima and their indices, which need no rounding."""
     found = original(self.to_tensor(_to_values(tensor.handle.data), tl.float32), *args, **kwargs)
-    parts = found if isinstance(found, tuple) else (found,)
-    parts = tuple(part.to(tl.bfloat16) if part.dtype == tl.float32 else part for part in parts)
-    return parts if isinstance(found, tuple) else parts[0]
+    if isinstance(found, tuple):
+        extreme, place = found
+        return extreme.to(tl.bfloat16), place
+    return found.to(tl.bfloat16) if found.dtype == tl.float32 else found
 
 
 def _scan(self: Any, original: Method, tensor: tl.tensor, combine: np.ufunc) -> list[tl.tensor]:

@@ -1,5 +1,7 @@
 """Patches of launches, of the language and of how a kernel's text is rewritten: right, and by less of Python.
 
+As it is shipped, the interpreter leaves libdevice out: its functions return None.
+
 The interpreter copies the whole storage of each tensor to the host and back. On the CPU both are one storage, and a
 copy onto itself brings every page into memory, also where most of a large mapping is never touched. The interpreter
 also keeps a bool in 32 bits and then refuses it: without the patch, a bool that is no tl.constexpr stops every launch.
@@ -11,10 +13,14 @@ user's (`exp = tl.exp`), what a closure holds, and the variable of a loop, which
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
-from collections.abc import Callable
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,12 +29,10 @@ from triton.runtime import interpreter as shipped
 
 from ....model.case import DOTS
 from ..launches import tensors_in
-from .libdevice import libdevice_modules, shipped_language
 from .plans import MANY, PLANS
 
 # What a launch replaces besides builtins, and what is replaced for good.
 _REPLACED = ("range", "static_range", "reduce", "associative_scan")
-_LIBDEVICE = {module.__name__ for module in libdevice_modules()}
 
 
 def keep_arguments_in_place() -> None:
@@ -191,9 +195,11 @@ class _Names(dict[str, Any]):
 def _places() -> dict[int, tuple[Any, str]]:
     """By the ids of the functions of triton.language: where it is that the interpreter replaces them."""
     found: dict[int, tuple[Any, str]] = {}
-    for module in (tl, tl.core, tl.math, *libdevice_modules()):
+    devices = libdevice_modules()
+    for module in (tl, tl.core, tl.math, *devices):
         for name, value in shipped_language()[module].items():
-            is_of_device = callable(value) and getattr(value, "__module__", "") == module.__name__ in _LIBDEVICE
+            is_own = callable(value) and getattr(value, "__module__", "") == module.__name__
+            is_of_device = is_own and module in devices
             if is_of_device or tl.core.is_builtin(value) or name in _REPLACED:
                 found.setdefault(id(value), (module, name))
     return found
@@ -232,3 +238,72 @@ def _asks_more(body: ast.AST, name: str) -> bool:
             holders += [*node.args, *(keyword.value for keyword in node.keywords)]
     inside = (node for holder in holders for node in ast.walk(holder))
     return any(isinstance(node, ast.Name) and node.id == name for node in inside)
+
+
+_MODULES = ("core", "math", "standard", "random", "semantic")
+_ALIKE = (
+    "exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan sinh cosh tanh floor ceil trunc rint fmod hypot "
+    "copysign nextafter isnan isinf signbit"
+)
+_FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in _ALIKE.split()} | {
+    "abs": np.abs, "fabs": np.abs, "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh,
+    "atan": np.arctan, "atanh": np.arctanh, "exp10": lambda x: np.power(10.0, x), "rsqrt": lambda x: 1 / np.sqrt(x),
+    "erf": np.frompyfunc(math.erf, 1, 1), "erfc": np.frompyfunc(math.erfc, 1, 1), "nearbyint": np.rint,
+    "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),  # halves away from 0
+    "saturate": lambda x: np.clip(x, 0, 1), "saturatef": lambda x: np.clip(x, 0, 1),
+    "pow": np.power, "atan2": np.arctan2, "fdim": lambda x, y: np.maximum(x - y, 0), "fast_powf": np.power,
+    "fast_dividef": np.divide, "div_rn": np.divide, "mul_rn": np.multiply, "add_rn": np.add, "sub_rn": np.subtract,
+    "finitef": np.isfinite, "isfinited": np.isfinite,
+}  # fmt: skip
+_FAST = ("exp", "exp10", "log", "log2", "log10", "sin", "cos", "tan", "tanh")
+_FUNCTIONS |= {f"fast_{name}f": _FUNCTIONS[name] for name in _FAST}
+
+
+@functools.cache
+def shipped_language() -> Mapping[Any, Mapping[str, Any]]:
+    """The attributes of the language's modules and classes as they were when this was first called.
+
+    The interpreter replaces parts of it in each launch, this tool some for good.
+    """
+    modules = [tl, *(getattr(tl, name) for name in _MODULES if hasattr(tl, name)), *libdevice_modules()]
+    classes = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
+    own = [each for each in classes if each.__module__.startswith("triton.language")]
+    return {owner: dict(vars(owner)) for owner in (*modules, *own)}
+
+
+def give_libdevice() -> None:
+    """Patches the modules of libdevice so that the interpreter computes its functions, or says which one it lacks."""
+    for module in libdevice_modules():
+        for name, function in list(vars(module).items()):
+            is_own = callable(function) and getattr(function, "__module__", "") == module.__name__
+            if is_own and not name.startswith("_"):
+                setattr(module, name, _function(name))
+
+
+def libdevice_modules() -> list[ModuleType]:
+    """Those that there are."""
+    found = []
+    for place in ("", "cuda.", "hip."):
+        with contextlib.suppress(ImportError):
+            found.append(importlib.import_module(f"triton.language.extra.{place}libdevice"))
+    return found
+
+
+def _function(name: str) -> Callable[..., Any]:
+    semantic = shipped.interpreter_semantic
+
+    def call(*args: Any, _semantic: Any = None) -> Any:
+        if name not in _FUNCTIONS:
+            raise NotImplementedError(f"libdevice.{name} is not supported in interpreter mode")
+        function, operands = _FUNCTIONS[name], [semantic.to_tensor(arg) for arg in args]
+        if len(operands) == 2:
+            left, right = semantic.binary_op_type_checking_impl(*operands, False, False, True, True)
+            handle = semantic.builder.binary_op(left.handle, right.handle, function)
+            return tl.tensor(handle, left.type if left.type.is_block() else right.type)
+        (operand,) = operands
+        values = function(operand.handle.data)
+        scalar = tl.int32 if values.dtype == np.bool_ else operand.type.scalar
+        made = operand.type.with_element_ty(scalar) if operand.type.is_block() else scalar
+        return tl.tensor(shipped.TensorHandle(values.astype(shipped._get_np_dtype(scalar)), scalar), made)
+
+    return call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +22,8 @@ from .views import AddressSpot, View, bracketed, counted
 if TYPE_CHECKING:
     from torch import Tensor
 
-_ORDER = (OUTSIDE, MISALIGNED, RACE, UNWRITTEN)
-_ACCESSES = ("store", "atomic", "load")
-
-
+# Findings by kind, and among these stores before loads.
+_ORDER = tuple(itertools.product((OUTSIDE, MISALIGNED, RACE, UNWRITTEN), ("store", "atomic", "load")))
 _VERBS = {"load": "loads", "store": "stores", "atomic": "does an atomic"}
 
 
@@ -86,28 +85,27 @@ class AccessFinding:
     @property
     def finding(self) -> MemoryFinding:
         """The same as a report tells it."""
-        place, rest = self.place, ("", "", 0)
-        if self.rest is not None:
-            rest = self.rest[0], self.rest[1].file, self.rest[1].line
-        where = (self.kernel, place.file, place.line, place.code)
+        place = self.place
         return MemoryFinding(
-            self.kind, self.tensor, self.sentence(), *where, access=self.access, lanes=self.lanes,
-            wraps=self.spot.wrapped is not None, allocated=self.allocated,
-            runs_on=self.kind == OUTSIDE and self.runs_on, rest=rest,
+            self.kind, self.tensor, self.sentence(), self.kernel, place.file, place.line, place.code,
+            access=self.access, lanes=self.lanes, wraps=self.spot.wrapped is not None, allocated=self.allocated,
+            runs_on=self.kind == OUTSIDE and self.runs_on,
+            rest=(self.rest[0], self.rest[1].file, self.rest[1].line) if self.rest else ("", "", 0),
         )  # fmt: skip
 
     def sentence(self) -> str:
         """What happened, where, and how often; without a full stop."""
-        place, inner = self.place, []
+        place, inner = self.place, ""
         for each in self.places[1:]:
-            inner.append(f"{each.function}, {f'line {each.line}' if each.file == place.file else each.place}")
+            line = f"line {each.line}" if each.file == place.file else each.place
+            inner += f"{', ' if inner else ''}in {each.function}, {line}"
         where = f"line {place.line}" + (f": `{place.code}`" if place.code else "")
-        where += f" (in {', in '.join(inner)})" if inner else ""
+        where += f" ({inner})" if inner else ""
         where += f"; {counted(self.lanes, 'lane')} in {counted(self.programs, 'program')}"
         if self.rest is not None:
             where += f"; {self.rest[0]} stores the rest, line {self.rest[1].line}"
-        file, line = self.allocated
-        where += f"; allocated at {Path(file).name}:{line}" if file else ""
+        file, line_there = self.allocated
+        where += f"; allocated at {Path(file).name}:{line_there}" if file else ""
         return f"{self.kernel} {self._what_it_does()}, {where}"
 
     def _what_it_does(self) -> str:
@@ -118,9 +116,8 @@ class AccessFinding:
         if self.kind == UNWRITTEN:
             return f"{does}{' on' if self.access == 'atomic' else ''} {element}, which nothing has written {by}"
         if self.kind == MISALIGNED:
-            at = f"in {self.tensor}, {spot}" if self.spot.side else f"at {element}"
             rule = f"an address that is no multiple of {self.width}"
-            return f"{does} {self.width} bytes at once {at}, {rule} {by}: a GPU ends the process there"
+            return f"{does} {self.width} bytes at once at {element}, {rule} {by}: a GPU ends the process there"
         assert self.earlier is not None
         mixed = self.access == "atomic" or self.earlier.is_atomic
         how = "by a plain store and an atomic" if mixed else "without an atomic"
@@ -152,13 +149,13 @@ class Stores:
         self.is_ordered |= access.is_exchange
 
     def add(self, access: Access, view: View, addresses: Array) -> Array:
-        """Notes a store of the running program.
-
-        Returns:
-            [N] for each address the number of an event of another program that it may race with, or 0.
-        """
+        """Notes a store; [N] for each address the number of an event of another program that it may race with, or 0."""
         width, is_atomic = access.width, access.kind == "atomic"
-        marks = self._marks_of(view, width)
+        marks = self._marks.get(view.low)
+        if marks is None:
+            marks = Marks(view.high - view.low, min(width, view.elements.itemsize))
+        # Fine enough to tell neighbours of this width apart.
+        self._marks[view.low] = marks = marks if marks.unit <= width else marks.refined(width)
         self.events.append(Earlier(access.program, access.lines, is_atomic))
         offsets, event = view.in_bytes(addresses), len(self.events)
         before = marks.read(offsets, width)
@@ -169,14 +166,6 @@ class Stores:
         else:
             marks.write(offsets, width, event)
         return np.where(by_others, np.abs(before), 0).max(1)
-
-    def _marks_of(self, view: View, width: int) -> Marks:
-        """The marks of a view's storage, fine enough to tell neighbours of this width in bytes apart."""
-        marks = self._marks.get(view.low)
-        if marks is None:
-            marks = Marks(view.high - view.low, min(width, view.elements.itemsize))
-        self._marks[view.low] = marks if marks.unit <= width else marks.refined(width)
-        return self._marks[view.low]
 
 
 class Memory(Watcher):
@@ -199,8 +188,7 @@ class Memory(Watcher):
     @property
     def findings(self) -> tuple[AccessFinding, ...]:
         """By kind, stores before loads; among these in the order in which they were first seen."""
-        order = [(kind, access) for kind in _ORDER for access in _ACCESSES]
-        return tuple(sorted(self._findings.values(), key=lambda found: order.index((found.kind, found.access))))
+        return tuple(sorted(self._findings.values(), key=lambda found: _ORDER.index((found.kind, found.access))))
 
     @property
     def writers(self) -> dict[str, tuple[str, SourceLine]]:
@@ -249,17 +237,18 @@ class Memory(Watcher):
 
     def _judge(self, access: Access, view: View, addresses: Array) -> Array:
         """Which of these accesses may be executed: those that stay in the view's storage."""
-        inside = stays = view.hold(addresses, access.width)
-        within, key = addresses, _key(access.lines)
+        width = access.width
+        inside = stays = view.hold(addresses, width)
+        within = addresses
         if not inside.all():
-            stays, within = view.in_storage(addresses, access.width), addresses[inside]
+            stays, within = view.in_storage(addresses, width), addresses[inside]
             self._found(OUTSIDE, access, view, addresses, ~inside)
         elif len(inside):
-            self._inside[key] = access.launch.number, access.program, access.lines
-        if access.width > view.elements.itemsize:  # an element by itself lies where its tensor does
-            self._found(MISALIGNED, access, view, within, within % access.width != 0)
+            self._inside[_key(access.lines)] = access.launch.number, access.program, access.lines
+        if width > view.elements.itemsize:  # an element by itself lies where its tensor does
+            self._found(MISALIGNED, access, view, within, within % width != 0)
         if access.kind != "store":
-            unread = self._unwritten.among(view.home, view.in_bytes(within), access.width)
+            unread = self._unwritten.among(view.home, view.in_bytes(within), width)
             self._found(UNWRITTEN, access, view, within, unread)
         if access.kind != "load":
             self._stored(access, view, addresses if stays is inside else addresses[stays])
@@ -281,15 +270,16 @@ class Memory(Watcher):
             return
         launch, lines = access.launch, access.lines
         key = (kind, access.kind, view.name, launch.kernel, lines)
-        if key not in self._findings:
+        program = launch.number, access.program
+        found = self._findings.get(key)
+        if found is None:
             spot = view.spot(int(addresses[which][0]), access.width, launch.around)
             of = (kind, access.kind, view.name, launch.kernel, places(lines), access.program, spot, other, access.width)
-            self._findings[key] = AccessFinding(*of)
+            self._findings[key] = found = AccessFinding(*of)
+            before, stored_by = self._last.get(view.home, (launch, ()))
             if kind == UNWRITTEN:
-                self._findings[key].allocated = self._unwritten.places.get(view.home, ("", 0))
-                before, its_lines = self._last.get(view.home, (launch, ()))
-                self._findings[key].rest = None if before is launch else (before.kernel, places(its_lines)[0])
-        found, program = self._findings[key], (launch.number, access.program)
+                found.allocated = self._unwritten.places.get(view.home, ("", 0))
+                found.rest = None if before is launch else (before.kernel, places(stored_by)[0])
         found.runs_on &= bool(which.all()) and self._inside.get(_key(lines), ())[:2] == program
         found.lanes += int(which.sum())
         found.made_by.add(program)
@@ -305,8 +295,7 @@ def _key(lines: tuple[CodeLine, ...]) -> tuple[int, ...]:
 
 def _bits_at(addresses: Array, width: int) -> Array:
     """[N] the bits at addresses, each access of `width` bytes."""
-    dtype = np.dtype(f"u{width}")
-    on = np.ones(addresses.shape, bool)
+    dtype, on = np.dtype(f"u{width}"), np.ones(addresses.shape, bool)
     return shipped._interpreter.load(np.ascontiguousarray(addresses), on, np.zeros(addresses.shape, dtype), dtype)
 
 

@@ -127,43 +127,38 @@ class Launch:
             yield None, np.flatnonzero(left)
 
 
-class Origins:
-    """A number for each argument, kept in the `attr` of handles: that of all pointers of a handle.
+# A number for each argument, kept in the `attr` of handles: that of all pointers of a handle. Where pointers into
+# several arguments become one tile it is lost, and addresses are looked up instead.
+_ORIGIN = "gradprobe origin"
 
-    Where pointers into several arguments become one tile it is lost, and addresses are looked up instead.
-    """
 
-    def __init__(self) -> None:
-        self._key = f"gradprobe origin {id(self)}"
+def _origin_of(handle: Any) -> int:
+    return handle.attr.get(_ORIGIN, NO_ORIGIN)  # type: ignore[no-any-return]
 
-    def set(self, handle: Any, origin: int) -> None:
-        handle.attr[self._key] = origin
 
-    def of(self, handle: Any) -> int:
-        """The origin of a handle's pointers; NO_ORIGIN where it got lost."""
-        return handle.attr.get(self._key, NO_ORIGIN)  # type: ignore[no-any-return]
+def _handed_on(step: Operation) -> None:
+    """The result points into the argument that the first operand points into."""
+    if (origin := _origin_of(step.args[0])) != NO_ORIGIN:
+        step.result.attr[_ORIGIN] = origin
 
-    def handed_on(self, step: Operation) -> None:
-        """The result points into the argument that the first operand points into."""
-        if (origin := self.of(step.args[0])) != NO_ORIGIN:
-            self.set(step.result, origin)
 
-    def of_block(self, step: Operation) -> None:
-        """The pointers of a block point into the argument of its base."""
-        pointers, _ = step.result
-        self.set(pointers, self.of(step.of.base))
+def _of_block(step: Operation) -> None:
+    """The pointers of a block point into the argument of its base."""
+    pointers, _ = step.result
+    pointers.attr[_ORIGIN] = _origin_of(step.of.base)
 
-    def moved(self, step: Operation) -> None:
-        """Pointers that are rearranged still point into their argument."""
-        # A loop, since this runs more often than anything else here.
-        for arg in step.args:
-            if isinstance(arg, Handle) and self._key in arg.attr:
-                origin = arg.attr[self._key]
-                pointers = [each for each in step.args if isinstance(each, Handle) and each.dtype.scalar.is_ptr()]
-                if all(self.of(each) == origin for each in pointers):
-                    for each in step.results:
-                        self.set(each, origin)
-                break
+
+def _moved(step: Operation) -> None:
+    """Pointers that are rearranged still point into their argument."""
+    # A loop, since this runs more often than anything else here.
+    for arg in step.args:
+        if isinstance(arg, Handle) and _ORIGIN in arg.attr:
+            origin = arg.attr[_ORIGIN]
+            pointers = [each for each in step.args if isinstance(each, Handle) and each.dtype.scalar.is_ptr()]
+            if all(_origin_of(each) == origin for each in pointers):
+                for each in step.results:
+                    each.attr[_ORIGIN] = origin
+            break
 
 
 @dataclass(eq=False)
@@ -237,7 +232,6 @@ class Stream:
         self._watchers = watchers
         # What goes wrong in following pointers is told by the first.
         self._errors = watchers[0].errors
-        self.origins = Origins()
         self.launch: Launch | None = None
         """The one that runs."""
         self._launches = 0
@@ -268,9 +262,9 @@ class Stream:
 
     def _notes(self) -> defaultdict[str, list[Note]]:
         notes: defaultdict[str, list[Note]] = defaultdict(list)
-        notes |= {name: [self.origins.moved] for name in REARRANGING}
-        notes |= {name: [self.origins.handed_on] for name in IN_PLACE}
-        notes |= {name: [self.origins.of_block] for name in OF_BLOCKS}
+        notes |= {name: [_moved] for name in REARRANGING}
+        notes |= {name: [_handed_on] for name in IN_PLACE}
+        notes |= {name: [_of_block] for name in OF_BLOCKS}
         for watcher in self._watchers:
             for name, note in watcher.notes():
                 notes[name].append(partial(attempted, watcher.errors, note))
@@ -306,7 +300,7 @@ class Stream:
         def implicit_cvt(argument: Any) -> Any:
             made = method(argument)
             if self.launch is not None and id(argument) in self.launch.origins:
-                self.origins.set(made.handle, self.launch.origins[id(argument)])
+                made.handle.attr[_ORIGIN] = self.launch.origins[id(argument)]
             return made
 
         return implicit_cvt
@@ -328,27 +322,23 @@ class Stream:
                 mask = Handle(keep.reshape(pointers.data.shape), tl.int1)
                 return method(builder, *args[:mask_at], mask, *args[mask_at + 1 :], **kwargs)
 
-            if mask_at is None:
-                about = np.ones(pointers.data.shape, bool), dtype.itemsize, None, True
-            else:
-                is_exchange = kind == "atomic" and getattr(args[0], "name", "") == "XCHG"
-                about = args[mask_at], dtype.itemsize, given, is_exchange
-            return self._accessed(perform, kind, builder, pointers, *about)
+            # A compare-and-swap has no mask.
+            on = np.ones(pointers.data.shape, bool) if mask_at is None else args[mask_at]
+            is_exchange = mask_at is None or (kind == "atomic" and getattr(args[0], "name", "") == "XCHG")
+            about = kind, builder, pointers, on, dtype.itemsize, None if mask_at is None else given, is_exchange
+            launch = self.launch
+            access = None if launch is None else attempted(self._errors, self._access, launch, *about)
+            if access is None:
+                return perform(None)
+            left = [attempted(watcher.errors, watcher.before, access) for watcher in self._watchers]
+            result = perform(next((lanes for lanes in left if lanes is not None), None))
+            for watcher in self._watchers:
+                attempted(watcher.errors, watcher.after, access, result)
+            return result
 
         return access
 
-    def _accessed(self, perform: Callable[[Array | None], Any], *about: Any) -> Any:
-        """Makes an access, of the lanes alone that watchers leave of it."""
-        access = None if self.launch is None else attempted(self._errors, self._access, self.launch, *about)
-        if access is None:
-            return perform(None)
-        left = [attempted(watcher.errors, watcher.before, access) for watcher in self._watchers]
-        result = perform(next((lanes for lanes in left if lanes is not None), None))
-        for watcher in self._watchers:
-            attempted(watcher.errors, watcher.after, access, result)
-        return result
-
     def _access(self, launch: Launch, kind: str, builder: Any, pointers: Any, mask: Any, *about: Any) -> Access:
         # A block's mask comes as an array, all others as handles.
-        on, origin = mask.data if isinstance(mask, Handle) else mask, self.origins.of(pointers)
+        on, origin = mask.data if isinstance(mask, Handle) else mask, _origin_of(pointers)
         return Access(kind, launch, builder.grid_idx, pointers, origin, on, *executing(launch.code), *about)

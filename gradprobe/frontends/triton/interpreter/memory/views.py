@@ -106,9 +106,9 @@ class View:
             known = self.known or self
             return AddressSpot(offset, off, "", 0, known.elements.index(known._offset(address)[0]))
         else:
-            last = self.elements.last_up_to(offset)
-            side, distance = "between", 0 if last is None else offset - last
-            index = None if last is None else self.elements.index(last)
+            side, distance, last = "between", 0, self.elements.last_up_to(offset)
+            if last is not None:
+                distance, index = offset - last, self.elements.index(last)
         holder = next((word for other in others if other is not self and (word := other.element_at(address))), "")
         wrapped = None if off else self.elements.wrapped(offset)
         beyond = not self.low <= address <= self.high - width
