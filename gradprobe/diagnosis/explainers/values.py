@@ -112,6 +112,9 @@ def _entering(run: FollowedRun, node: Node) -> Iterator[Chain]:
     yield from (run.flow.sources[number].site.lines for number in sorted(node.lacking))
     # What is right but for a factor of its row is held to less.
     yield from (one.site.lines for one in node.operands if one.role is None or one.role.is_by_row)
+    # Lazy's dP is right before its mask by the ReLU as well, where the mask may be missing.
+    if run.roles.case.family == "lazy":
+        yield from (one.site.lines for one in node.operands if one.name == "dP")
     # Scores that LSE is taken from are to be scaled where they are made, or since then.
     unscaled = [node] if any(one.name == "LSE" for one in node.operands) else []
     while unscaled := [one for of in unscaled for one in of.operands if one.name == "Q K^T"]:
