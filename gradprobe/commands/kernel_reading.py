@@ -11,10 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from ..inputs.options import parse
 from ..lint.catching import catch
 from ..lint.reading import KernelReading, read_views
-from ..lint.rules import LintFinding
+from ..lint.rules import FOREIGN, LintFinding
 from ..lint.view import KernelView, views_of
 from ..model.failures import Failure, TargetFailure, UsageFailure
 from ..model.number import plural
@@ -130,9 +132,14 @@ def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
         "target": inquiry.word,
         "called": list(inquiry.targets),
         "not_caught": list(inquiry.refused),
-        "findings": [asdict(finding) for finding in inquiry.reading.findings],
+        "findings": [_finding_as_json(finding) for finding in inquiry.reading.findings],
         "kernels": [asdict(kernel) for kernel in inquiry.reading.kernels],
     }
+
+
+def _finding_as_json(finding: LintFinding) -> dict[str, Any]:
+    document = {"rule": FOREIGN, **asdict(finding)}
+    return document | structs.asdict(document.pop("where"))
 
 
 def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[Text]:
@@ -168,10 +175,11 @@ def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
 
     from ..render.screen.code import window
 
-    yield Text(f"{_place(finding.file)}:{finding.line}  {finding.kernel}  {finding.rule}", style="bold")
-    code, column = window(visible(finding.code), finding.column, finding.length, width - 2)
+    at = finding.where
+    yield Text(f"{_place(at.file)}:{at.line}  {at.kernel}  {FOREIGN}", style="bold")
+    code, column = window(visible(at.code), at.column or 0, at.length, width - 2)
     yield Text(f"  {code}")
-    yield Text(f"  {' ' * column}{'^' * max(min(finding.length, len(code) - column), 1)}", style="red")
+    yield Text(f"  {' ' * column}{'^' * max(min(at.length, len(code) - column), 1)}", style="red")
     for line in _wrapped(finding.sentence, width):
         yield Text(line)
     for line in _wrapped(f"fix: {finding.fix}", width) if finding.fix else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -20,23 +21,30 @@ from ..model.mechanisms import gathered
 from ..model.memory_finding import Group, MemoryFinding, grouped
 from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
+from ..source.kernel_file import called, inside, names_in
 from ..source.text import SourceLine, python_file
 from ..source.triton_source import Function, call_tree, is_jit
 
 if TYPE_CHECKING:
     from ..lint.rules import LintFinding
 
-# What a kind of fault makes wrong first, where its word does not say it.
-_MADE = {"mask": "P", "dead": "P", "delta": "dS", "softcap": "dS", "tau": "dP", "relu": "dP", "tail": "dK"}
-_MADE |= {"dropout": "dP"} | dict.fromkeys(("stride", "index", "layout", "store", "wrap"), "")
+# What a kind of fault makes wrong first, and another word of a fault, where that is not itself the intermediate.
+_MADE = {
+    "mask": "P",
+    "dead": "P",
+    "delta": "dS",
+    "softcap": "dS",
+    "tau": "dP",
+    "relu": "dP",
+    "tail": "dK",
+    "dropout": "dP",
+}
+_MADE |= dict.fromkeys(("stride", "index", "layout", "store", "wrap"), "")
 _INSTEAD = {"S": "P", "O": "O"}
-_FORWARD = ("forward", "fwd")
-# What stands in the forward alone, where P is computed.
-_OF_FORWARD = ("tail/scores",)
+# The fault that stands in the forward alone, where P is computed.
+_OF_FORWARD = "tail/scores"
 # What a cast names.
 _NARROW = ("bfloat16", "float16")
-
-
 _USUAL = in_kernels(*names())
 # What is rounded: the inputs too, and P with its dropout or tau.
 _CAST = {name: name for name in ("q", "k", "v", "do")} | dict.fromkeys(in_kernels(*in_place_of("P")), "P") | _USUAL
@@ -63,8 +71,7 @@ class Lines:
         if found:
             self.read.add(hypothesis.fault)
         where = [one.where for one in found] or self._making(hypothesis, active)
-        fix = _fix_of(found) if found else ""
-        return replace(diagnosis, where=tuple(map(among, where)), fix=fix or diagnosis.fix)
+        return replace(diagnosis, where=tuple(map(among, where)), fix=_fix_of(found) or diagnosis.fix)
 
     @cached_property
     def _strides(self) -> list[LintFinding]:
@@ -77,51 +84,47 @@ class Lines:
 
     def _making(self, hypothesis: Hypothesis, active: Collection[str]) -> list[Where]:
         """Where the kernels at fault make the value that is wrong, or cast it; else where those kernels begin."""
-        first, word = self._experiment.first, hypothesis.fault.partition("/")[2]
-        launched = dict.fromkeys(call.kernel.fn for call in (first.calls if first else ()))
-        if hypothesis.fault in _OF_FORWARD:
-            return computed_at([kernel for kernel in launched if _is_forward(kernel)], {"P"})
-        kernels, found = _at_fault(launched, active), list[Where]()
+        first, fault = self._experiment.first, hypothesis.fault
+        if first is None:
+            return []
+        kernels, found = list(dict.fromkeys(call.kernel.fn for call in first.calls)), list[Where]()
+        if fault == _OF_FORWARD:
+            return computed_at([kernel for kernel in kernels if _is_forward(kernel)], {"P"})
+        kernels = _at_fault(kernels, active)
         if hypothesis.dtype in _NARROW:
+            word = fault.partition("/")[2]
             rounded = word.split("-") if word not in ("inputs", "operands") else ["q", "k", "v", "do", "P", "dS"]
             found = cast_at(kernels, self._experiment.target.source.file, rounded, hypothesis.dtype)
-        found = found or computed_at(kernels, {_value_of(hypothesis.fault, active)})
-        for one in first.kernels if first and not found else ():
+        found = found or computed_at(kernels, {_value_of(fault, active)})
+        for one in first.kernels if not found else ():
             if one.line and any(is_named_after(one.name, name) for name in active):
                 found.append(Where(one.file, one.line, line_of(one.file, one.line).strip(), kernel=one.name))
         return found
 
 
-def _at_fault(kernels: Collection[Any], active: Collection[str]) -> list[Any]:
+def _at_fault(kernels: Sequence[Any], active: Collection[str]) -> list[Any]:
     """The kernels named after what is wrong; without such names all of them, forwards only where a forward is wrong."""
-    named = [kernel for kernel in kernels if any(is_named_after(_name(kernel), name) for name in active)]
-    if named:
-        return named
+    named = [kernel for kernel in kernels if any(is_named_after(kernel.__name__, name) for name in active)]
     of_forward = bool({"LSE", "O"} & set(active))
-    return [kernel for kernel in kernels if of_forward or not _is_forward(kernel)]
+    return named or [kernel for kernel in kernels if of_forward or not _is_forward(kernel)]
 
 
 def _is_forward(kernel: Any) -> bool:
-    return any(word in _name(kernel) for word in _FORWARD)
-
-
-def _name(kernel: Any) -> str:
-    return str(getattr(getattr(kernel, "fn", kernel), "__name__", ""))
+    return "forward" in kernel.__name__ or "fwd" in kernel.__name__
 
 
 def _value_of(fault: str, active: Collection[str]) -> str:
     """The intermediate that is computed where a fault stands."""
     kind, _, rest = fault.partition("/")
-    word = rest.partition("-")[0]
-    row = lookup(word)
+    word, foremost = rest.partition("-")[0], next(iter(active), "")
     if kind in _MADE:
-        return _MADE[kind] or next(iter(active), "")
-    return _INSTEAD.get(word) or (row.name if row is not None else next(iter(active), ""))
+        return _MADE[kind] or foremost
+    row = lookup(word)
+    return _INSTEAD.get(word) or (row.name if row is not None else foremost)
 
 
 def computed_at(kernels: Sequence[Any], names: Collection[str]) -> list[Where]:
-    """The lines where intermediates get their last values, in the order of the kernels; values that are loaded do not
-    count.
+    """The lines where intermediates get their last values, in the order of the kernels; loads do not count.
 
     Args:
         kernels: launched kernels, Triton's objects or the Python functions under them.
@@ -133,13 +136,11 @@ def computed_at(kernels: Sequence[Any], names: Collection[str]) -> list[Where]:
         last: dict[str, SourceLine] = {}
         for variable, node in function.assignments:
             name, at = _meant(variable, _USUAL), function.line_of(node)
-            read = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
-            is_computed = not _calls(node.value, *_STARTS) and variable not in loaded & read
-            if name and name in names and is_computed and (name not in last or at.line > last[name].line):
+            is_start = _calls(node.value, *_STARTS) or variable in loaded & names_in(node.value)
+            if name in names and not is_start and (name not in last or at.line > last[name].line):
                 last[name] = at
         for name, at in last.items():
-            note = f"{name} is computed here"
-            found.setdefault((at.file, at.line, name), _where(at, function.name, note))
+            found.setdefault((at.file, at.line, name), _where(at, function.name, f"{name} is computed here"))
     return list(found.values())
 
 
@@ -152,11 +153,30 @@ def cast_at(kernels: Sequence[Any], file: str, names: Collection[str], dtype: st
     """
     found: dict[SourceLine, str] = {}
     for function in _functions(kernels):
-        for at in (function.line_of(cast) for cast in _casts(function.tree, dtype)):
-            if _intermediates(at.text) & set(names):
+        for at in map(function.line_of, _casts(function.tree, dtype)):
+            if _speaks_of(at.text, names):
                 found[at] = function.name
-    found = found or {at: "" for at in _cast_in(file, dtype) if _intermediates(at.code) & set(names)}
+    wrapper = python_file(file)
+    for statement in inside(wrapper.tree, ast.Assign) if not found else ():
+        for cast in _casts(statement, dtype):
+            at = wrapper.line_of(cast, "")
+            found |= {at: ""} if _speaks_of(at.code, names) else {}
     return [_where(at, kernel, f"cast to {dtype} here") for at, kernel in found.items()]
+
+
+def _casts(tree: ast.AST, dtype: str) -> Iterator[ast.expr]:
+    """What gives something a dtype: x.to(tl.bfloat16), tl.cast(x, tl.bfloat16), x.half(), dtype=torch.bfloat16."""
+    method = {"float16": "half"}.get(dtype, dtype)
+    for node in inside(tree, ast.Call):
+        given = [*node.args, *(word.value for word in node.keywords if word.arg == "dtype")]
+        is_method = called(node) == method and not given
+        if is_method or any(getattr(one, "attr", "") == dtype for one in given):
+            yield node
+
+
+def _speaks_of(text: str, names: Collection[str]) -> bool:
+    """Whether a variable in a piece of source is usually called after one of some intermediates."""
+    return any(_meant(word, _CAST) in names for word in re.findall(r"\w+", text))
 
 
 def _meant(variable: str, usual: Mapping[str, str]) -> str:
@@ -172,48 +192,21 @@ def _where(at: SourceLine, kernel: str, note: str) -> Where:
 def _functions(kernels: Sequence[Any]) -> Iterator[Function]:
     """Kernels and what they call, as far as they have source."""
     for kernel in kernels:
-        try:
+        with contextlib.suppress(OSError, SyntaxError, TypeError):
             yield from call_tree(kernel if is_jit(kernel) else SimpleNamespace(fn=kernel))
-        except (OSError, SyntaxError, TypeError):
-            continue
 
 
 def _calls(value: ast.expr, *names: str) -> bool:
     """Whether an expression loads something, or calls functions of some names."""
-    calls = [node.func for node in ast.walk(value) if isinstance(node, ast.Call)]
-    called = [getattr(func, "attr", getattr(func, "id", "")) for func in calls]
-    return any(name in (*names, "load") or name.startswith("load_") for name in called)
-
-
-def _cast_in(file: str, dtype: str) -> list[SourceLine]:
-    """The casts in what a file assigns; none of a file that is not Python's."""
-    source = python_file(file)
-    given = [node for node in ast.walk(source.tree) if isinstance(node, ast.Assign)]
-    return [source.line_of(cast, "") for statement in given for cast in _casts(statement, dtype)]
-
-
-def _casts(tree: ast.AST, dtype: str) -> Iterator[ast.expr]:
-    """What gives something a dtype: x.to(tl.bfloat16), tl.cast(x, tl.bfloat16), x.half(), dtype=torch.bfloat16."""
-    method = {"float16": "half"}.get(dtype, dtype)
-    for node in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        given = [*node.args, *(word.value for word in node.keywords if word.arg == "dtype")]
-        is_method = getattr(node.func, "attr", "") == method and not given
-        if is_method or any(getattr(one, "attr", "") == dtype for one in given):
-            yield node
-
-
-def _intermediates(text: str) -> set[str]:
-    """Those that the variables of a piece of source are usually called after."""
-    return {_meant(word, _CAST) for word in re.findall(r"\w+", text)}
+    calls = map(called, inside(value, ast.Call))
+    return any(name in (*names, "load") or name.startswith("load_") for name in calls)
 
 
 def _fix_of(findings: Sequence[LintFinding]) -> str:
-    """All edits, each once with the kernels that it is to be made in; "" where one is not known: the others alone would
-    not do.
-    """
+    """All edits, each once with its kernels; "" where one is not known: the others alone would not do."""
     kernels: dict[str, dict[str, None]] = {}
     for finding in findings:
-        kernels.setdefault(finding.fix, {})[finding.kernel] = None
+        kernels.setdefault(finding.fix, {})[finding.where.kernel] = None
     return "" if "" in kernels else "; ".join(f"{fix} in {', '.join(names)}" for fix, names in kernels.items())
 
 
@@ -271,52 +264,51 @@ def of_strays(found: Iterable[tuple[str, MemoryFinding]], ran: Collection[str] =
 
 def _diagnosis(group: Group, *, by_strides: bool) -> Diagnosis:
     worst, *others = group.memory
-    is_outside, is_race = worst.kind == memory.OUTSIDE, worst.kind == memory.RACE
     word, fault_class, fix = _KINDS[worst.kind]
-    row = lookup(worst.tensor)
-    if wraps := is_outside and worst.wraps:
+    row, wraps = lookup(worst.tensor), worst.kind == memory.OUTSIDE and worst.wraps
+    if wraps:
         word, fault_class, row = "wrap", "I64", None
-    fault = f"{word}/{row.name if row else worst.tensor}" if worst.tensor else word
-    evidence = tuple(dict.fromkeys(one.sentence for one in others))
-    if is_race and worst.in_block:
+    if worst.kind == memory.RACE and worst.in_block:
         fix = _FIX_IN_A_BLOCK
-    elif wraps or (is_outside and all(memory.HUGE in layout for layout in group.layouts)):
+    elif wraps or (worst.kind == memory.OUTSIDE and all(memory.HUGE in layout for layout in group.layouts)):
         fix = _FIX_OF_HUGE
     elif worst.runs_on:
         fix = _FIX_OF_LOOP
-    elif by_strides and (is_outside or is_race):
+    elif by_strides and worst.kind in (memory.OUTSIDE, memory.RACE):
         fix = _FIX_BY_STRIDES
-    fix = fix.replace("TENSOR", worst.tensor or "that tensor")
+    fault = f"{word}/{row.name if row else worst.tensor}" if worst.tensor else word
     where: dict[tuple[str, int], Where] = {}
-    for one in _lines_of(group.memory):
-        where.setdefault((one.file, one.line), one)
-    lines = tuple(where.values())
-    return Diagnosis(fault, fault_class, group.sentence, 1.0, evidence, lines, fix, seen="seen while it ran")
+    for file, line, kernel, note in _lines_of(group.memory):
+        told = Where(file, line, line_of(file, line).strip(), kernel=kernel, note=note)
+        where.setdefault((file, line), told)
+    return Diagnosis(
+        fault, fault_class, group.sentence, 1.0,
+        tuple(dict.fromkeys(one.sentence for one in others)),
+        tuple(map(among, where.values())),
+        fix.replace("TENSOR", worst.tensor or "that tensor"),
+        seen="seen while it ran",
+    )  # fmt: skip
 
 
-def _lines_of(found: Sequence[MemoryFinding]) -> Iterator[Where]:
-    """Who stored a part alone of what is read; each access; then what makes its address, its loop and its tensor."""
+def _lines_of(found: Sequence[MemoryFinding]) -> Iterator[tuple[str, int, str, str]]:
+    """(file, line, kernel, note): who stored a part alone of what is read; each access; then what makes its address,
+    its loop and its tensor.
+    """
     for kernel, file, line in dict.fromkeys(one.rest for one in found if one.rest[0]):
-        yield _line(file, line, "stores the rest", kernel)
-        yield from (_line(file, at, "launched here", kernel) for at in source(file).grids(kernel))
-    placed = [(one, one.line) for one in found if one.line]
-    yield from (among(Where(one.file, line, one.code.strip(), kernel=one.kernel)) for one, line in placed)
-    for one, line in placed:
-        text, notes = source(one.file), dict[int, str]()
-        if one.kind == memory.RACE and one.file.endswith(".py"):
-            # Down to a pointer that is not moved at all.
-            made = list(text.address(line))
-            made += [alias for at in made for alias in text.aliases(at)]
-            notes = dict.fromkeys(made, "its address")
-        if one.runs_on:
-            note = "its loop, or an end of it, which lies beyond the last one"
-            notes |= dict.fromkeys((at for at in text.ends(line) if at not in notes), note)
-        yield from (_line(one.file, at, note, one.kernel) for at, note in notes.items())
+        yield file, line, kernel, "stores the rest"
+        yield from ((file, at, kernel, "launched here") for at in source(file).grids(kernel))
+    placed = [one for one in found if one.line]
+    for one in placed:
+        yield one.file, one.line, one.kernel, ""
+    for one in placed:
+        text, ends = source(one.file), "its loop, or an end of it, which lies beyond the last one"
+        # Down to a pointer that is not moved at all.
+        made = list(text.address(one.line)) if one.kind == memory.RACE and one.file.endswith(".py") else []
+        for at in [*made, *(alias for line in made for alias in text.aliases(line))]:
+            yield one.file, at, one.kernel, "its address"
+        yield from ((one.file, at, one.kernel, ends) for at in text.ends(one.line) if one.runs_on)
     places = list(dict.fromkeys(one.allocated for one in found if one.allocated[0]))
-    yield from (_line(file, line, "allocated here, uninitialized") for file, line in places)
     for file, line in places:
-        yield from (_line(file, at, "launched with it here") for at in source(file).launches_with(line))
-
-
-def _line(file: str, line: int, note: str, kernel: str = "") -> Where:
-    return among(Where(file, line, line_of(file, line).strip(), kernel=kernel, note=note))
+        yield file, line, "", "allocated here, uninitialized"
+    for file, line in places:
+        yield from ((file, at, "", "launched with it here") for at in source(file).launches_with(line))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import math
 import warnings
@@ -23,7 +22,7 @@ from ..processes.attributes import replaced
 from ..runtime.allocations import asked_at
 from ..runtime.run import run_target
 from ..source.text import SourceLine, python_file
-from ..source.triton_source import Function, read_once
+from ..source.triton_source import Function, read_function
 from ..targets.find import Target
 
 if TYPE_CHECKING:
@@ -189,11 +188,10 @@ def _noting(launches: list[HostLaunch]) -> Iterator[None]:
 
     def note(_: Any, kernel: Any, *args: Any, **kwargs: Any) -> None:
         with contextlib.suppress(OSError, SyntaxError):  # of what has no source
-            function = read_once(kernel)
-            specs = inspect.signature(function.plain).parameters
-            given = {name: spec.default for name, spec in specs.items() if spec.default is not spec.empty}
-            given |= dict(zip(specs, args, strict=False))
-            given |= {name: value for name, value in kwargs.items() if name in specs}  # without num_warps and the like
+            function = read_function(kernel)
+            given = function.defaults | dict(zip(function.parameters, args, strict=False))
+            # Without num_warps and the like.
+            given |= {name: value for name, value in kwargs.items() if name in function.parameters}
             launches.append(HostLaunch(function.name, function.file, function, given, _host_line()))
 
     def call(kernel: Kernel, grid: Any, block: Any, shared_bytes: int, /, *arguments: Any) -> None:

@@ -64,6 +64,6 @@ def read_views(views: Sequence[KernelView], scopes: Iterable[tuple[dict[str, obj
         before.accesses = max(before.accesses, len(record.accesses))
         before.lost = sorted({*before.lost, *record.lost})
         for one in findings_in(view):
-            found.setdefault((one.file, one.line, one.column, one.tensor), one)
-    ordered = sorted(found.values(), key=lambda finding: (finding.by_name, finding.file, finding.line))
+            found.setdefault((one.where.file, one.where.line, one.where.column, one.tensor), one)
+    ordered = sorted(found.values(), key=lambda one: (one.by_name, one.where.file, one.where.line))
     return KernelReading(tuple(ordered), tuple(kernels.values()))

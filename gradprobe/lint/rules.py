@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-
-from msgspec.structs import replace
+from dataclasses import dataclass
 
 from ..model.report import Where
 from ..source.kernel_file import by_parameter, called, calls_of, parameters
@@ -24,17 +22,8 @@ _A_WAY = 2
 class LintFinding:
     """One wrong stride."""
 
-    rule: str = field(default=FOREIGN, init=False)
-    kernel: str
-    """Whose pointer it is."""
-    file: str
-    line: int
-    column: int
-    """Of the wrong name in the stripped line, from 0."""
-    length: int
-    """Of the wrong name."""
-    code: str
-    """The line, stripped."""
+    where: Where
+    """The wrong name, and what belongs in its place."""
     sentence: str
     fix: str
     """The edit, in words."""
@@ -46,18 +35,8 @@ class LintFinding:
     """Of `tensor`, from 0; None where it is not known."""
     kind: str = ""
     """What that axis is, one letter of the table of intermediates; "" where it is not known."""
-    note: str = ""
-    """What stands there: "q.stride(1)"."""
     by_name: bool = False
     """Whether the kernel was never launched, and its parameters are taken for what their names say."""
-    instead: str = ""
-    """What belongs in the place of the wrong name; "" where that is not known."""
-
-    @property
-    def where(self) -> Where:
-        """The line, as diagnoses hold it."""
-        where = Where(self.file, self.line, self.code, self.column, self.length, self.kernel, self.note)
-        return replace(where, instead=self.instead)
 
 
 def findings_in(view: KernelView) -> Iterator[LintFinding]:
@@ -163,10 +142,11 @@ def _finding(
     other: HeldStride,
 ) -> LintFinding:  # fmt: skip
     by_name, kind, owner = view.launch is None, held.kind(axis), other.tensor.name
-    note = f"of {owner}" if by_name else str(other)
-    axis = None if by_name else axis
-    place = view.function.name, at.file, at.line, at.column, at.length, at.code
-    return LintFinding(*place, sentence, fix, held.name, owner, axis, kind, note, by_name, instead)
+    where = Where(
+        at.file, at.line, at.code, at.column, at.length, view.function.name,
+        note=f"of {owner}" if by_name else str(other), instead=instead,
+    )  # fmt: skip
+    return LintFinding(where, sentence, fix, held.name, owner, None if by_name else axis, kind, by_name)
 
 
 def passed_of_others(path: str, kernel: str, tensor: str) -> Iterator[int]:

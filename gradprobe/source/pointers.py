@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .text import SourceLine
-from .triton_source import HINTS, Function, bound_in, is_own, read_once, targets_of
+from .triton_source import HINTS, Function, bound_in, is_own, read_function, targets_of
 
 # How many calls deep functions are followed.
 _DEPTH = 6
@@ -259,11 +259,12 @@ class _PointerReader:
         """What a call of the user's own Triton function gives."""
         function = None
         with contextlib.suppress(OSError, SyntaxError):
-            function = read_once(jit) if self.depth else None
+            function = read_function(jit) if self.depth else None
         if function is None:
             return self._lost(self._values([*given, *words.values()]))
-        passed = function.defaults | dict(zip(function.parameters, given, strict=False)) | words
-        scope = {name: self._passed(each) for name, each in passed.items()}
+        passed = dict(zip(function.parameters, given, strict=False)) | words
+        scope = {name: Quantity(constant=value) for name, value in function.defaults.items()}
+        scope |= {name: self._passed(each) for name, each in passed.items()}
         return _PointerReader(function, scope, self.record, self.depth - 1).follow()
 
     def _described(self, given: dict[str, ast.expr]) -> Quantity:

@@ -6,13 +6,13 @@ import ast
 import contextlib
 import copy
 import inspect
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from .kernel_file import inside, parameters
 from .text import PythonSource, SourceLine, python_source
 
 # Functions of triton.language that tell the compiler of a value and leave it as it is.
@@ -50,23 +50,21 @@ class Function:
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        spec = self.tree.args
-        return tuple(node.arg for node in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs))
+        return tuple(parameters(self.tree))
 
     @cached_property
-    def defaults(self) -> dict[str, ast.expr]:
-        """The expressions that parameters have by default."""
-        spec = self.tree.args
-        last = zip(reversed((*spec.posonlyargs, *spec.args)), reversed(spec.defaults), strict=False)
-        pairs = (*last, *zip(spec.kwonlyargs, spec.kw_defaults, strict=True))
-        return {node.arg: default for node, default in pairs if default is not None}
+    def defaults(self) -> dict[str, Any]:
+        """The values that parameters have by default."""
+        specs = inspect.signature(self.plain).parameters.values()
+        return {spec.name: spec.default for spec in specs if spec.default is not spec.empty}
 
     @cached_property
-    def assignments(self) -> tuple[tuple[str, ast.Assign | ast.AugAssign], ...]:
+    def assignments(self) -> list[tuple[str, ast.Assign | ast.AugAssign]]:
         """Every variable that is assigned by itself and not as a part of a tuple, with the statement that does it."""
-        nodes = (node for node in ast.walk(self.tree) if isinstance(node, (ast.Assign, ast.AugAssign)))
-        pairs = ((node, each) for node in nodes for each in targets_of(node))
-        return tuple((each.id, node) for node, each in pairs if isinstance(each, ast.Name))
+        found = list[tuple[str, ast.Assign | ast.AugAssign]]()
+        for node in (*inside(self.tree, ast.Assign), *inside(self.tree, ast.AugAssign)):
+            found += [(each.id, node) for each in targets_of(node) if isinstance(each, ast.Name)]
+        return found
 
     @cached_property
     def variables(self) -> frozenset[str]:
@@ -89,8 +87,7 @@ class Function:
     @cached_property
     def calls(self) -> tuple[tuple[ast.Call, Any], ...]:
         """The calls of Triton functions that are not Triton's own, each with the object called."""
-        nodes = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
-        return tuple((node, jit) for node in nodes if is_own(jit := self.called(node)))
+        return tuple((node, jit) for node in inside(self.tree, ast.Call) if is_own(jit := self.called(node)))
 
     def called(self, call: ast.Call) -> Any:
         """What a call calls; None for a method of one of the function's own variables."""
@@ -108,8 +105,9 @@ def _value_of(node: ast.expr, scope: dict[str, Any]) -> Any:
     return scope.get(node.id) if isinstance(node, ast.Name) else None
 
 
+@lru_cache(maxsize=512)
 def read_function(jit: Any) -> Function:
-    """Reads the source of a Triton function.
+    """Reads the source of a Triton function, once.
 
     Raises:
         OSError, SyntaxError: there is no source, or no `def` in it.
@@ -125,10 +123,6 @@ def read_function(jit: Any) -> Function:
             tree.decorator_list = []
             return Function(jit, source, tree)
     raise SyntaxError(f"{plain.__name__} is not a function")
-
-
-# For who asks of the same functions again and again, and need not know what their modules changed since.
-read_once = lru_cache(maxsize=512)(read_function)
 
 
 def call_tree(jit: Any) -> list[Function]:
@@ -165,7 +159,7 @@ def functions_of(scope: Mapping[str, Any], file: str) -> list[Function]:
     found: dict[int, Function] = {}
     for jit in map(kernel_below, list(scope.values())):
         with contextlib.suppress(OSError, SyntaxError, TypeError):
-            if jit is not None and (function := read_once(jit)).file == file:
+            if jit is not None and (function := read_function(jit)).file == file:
                 found[id(jit)] = function
     return sorted(found.values(), key=lambda function: function.line)
 
@@ -182,12 +176,13 @@ def targets_of(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[as
 
 def bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The names that statements assign, at any depth, in the order of the text."""
-    return itertools.chain.from_iterable(map(_bound_in, nodes))
+    for node in nodes:
+        yield from _bound_in(node)
 
 
 @lru_cache(maxsize=4096)
 def _bound_in(root: ast.AST) -> tuple[str, ...]:
-    found = [node for node in ast.walk(root) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    found = [node for node in inside(root, ast.Name) if isinstance(node.ctx, ast.Store)]
     return tuple(node.id for node in sorted(found, key=lambda node: (node.lineno, node.col_offset)))
 
 

@@ -3,11 +3,13 @@
 from gradprobe.commands.kernel_reading import Inquiry, render_lint
 from gradprobe.lint.reading import KernelReading, ReadKernel
 from gradprobe.lint.rules import LintFinding
+from gradprobe.model.report import Where
 
 
 def finding(line, code="do_ptr += h * stride_qh"):
     sentence = "do is advanced by stride_qh, which is q.stride(1): stride_doh = do.stride(1) is passed and never used"
-    return LintFinding(f"kernel_{line}", "/f.py", line, 14, 9, code, sentence, "use stride_doh", "do")
+    where = Where("/f.py", line, code, 14, 9, f"kernel_{line}")
+    return LintFinding(where, sentence, "use stride_doh", "do")
 
 
 def shown(*findings, **more):

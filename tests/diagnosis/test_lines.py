@@ -11,7 +11,8 @@ from gradprobe.model.report import Where
     ("fixes", "told"), [(("a -> stride_doh", "a -> stride_doh"), "a -> stride_doh in kernel"), (("a -> b", ""), "")]
 )
 def test_an_edit_is_told_once_and_nothing_where_a_place_has_none(fixes, told):
-    found = [LintFinding("kernel", "my.py", 7, 10, 1, "do_ptr += a", "wrong", fix, "do") for fix in fixes]
+    where = Where("my.py", 7, "do_ptr += a", 10, 1, "kernel")
+    found = [LintFinding(where, "wrong", fix, "do") for fix in fixes]
     assert _fix_of(found) == told
 
 

@@ -5,7 +5,7 @@ from tests.lint.written import reading
 
 def marked(finding):
     """What the caret stands under."""
-    return finding.code[finding.column : finding.column + finding.length]
+    return finding.where.code[finding.where.column : finding.where.column + finding.where.length]
 
 
 def test_the_file_as_it_is_is_clean_and_its_kernel_was_read(tmp_path):
@@ -18,10 +18,10 @@ def test_the_file_as_it_is_is_clean_and_its_kernel_was_read(tmp_path):
 
 def test_a_stride_of_another_tensor_is_named_with_both_axes_its_line_and_the_edit(tmp_path):
     (finding,) = reading(tmp_path, ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh")).findings
-    assert (finding.rule, finding.kernel, finding.line, marked(finding)) == ("foreign", "touch_kernel", 28, "stride_qh")
+    assert (finding.where.kernel, finding.where.line, marked(finding)) == ("touch_kernel", 28, "stride_qh")
     assert (finding.tensor, finding.other, finding.axis, finding.kind) == ("do", "q", 1, "h")
-    assert finding.code == "off_do = b * stride_dob + h * stride_qh"
-    assert finding.note == "q.stride(1)"
+    assert finding.where.code == "off_do = b * stride_dob + h * stride_qh"
+    assert finding.where.note == "q.stride(1)"
     assert finding.sentence == (
         "do is advanced by stride_qh, which is q.stride(1): stride_doh = do.stride(1) is passed"
     )
@@ -41,7 +41,9 @@ def test_where_the_right_stride_is_no_parameter_it_is_said_and_no_edit_is(tmp_pa
 
 def test_an_offset_that_is_right_for_its_own_tensor_is_wrong_where_it_is_added_to_another(tmp_path):
     found = reading(tmp_path, ("do_ptr += off_do", "do_ptr += off_q")).findings
-    assert {(finding.line, finding.code, marked(finding)) for finding in found} == {(30, "do_ptr += off_q", "off_q")}
+    assert {(finding.where.line, finding.where.code, marked(finding)) for finding in found} == {
+        (30, "do_ptr += off_q", "off_q")
+    }
     assert {(finding.tensor, finding.other, finding.fix) for finding in found} == {("do", "q", "")}
 
 
@@ -59,7 +61,7 @@ def test_a_name_that_another_pointer_takes_rightly_is_not_to_be_replaced(tmp_pat
 
 def test_a_function_that_is_called_is_blamed_where_its_own_names_contradict_each_other(tmp_path):
     (finding,) = reading(tmp_path, ("offs_m[:, None] * stride_dom", "offs_m[:, None] * stride_qm")).findings
-    assert (finding.line, marked(finding), finding.kernel) == (10, "stride_qm", "touch_kernel")
+    assert (finding.where.line, marked(finding), finding.where.kernel) == (10, "stride_qm", "touch_kernel")
 
 
 def test_a_launch_that_passes_anothers_stride_is_blamed_at_its_own_line(tmp_path):
@@ -67,8 +69,7 @@ def test_a_launch_that_passes_anothers_stride_is_blamed_at_its_own_line(tmp_path
         tmp_path,
         ("*q.stride(), *do.stride(), *lse", "*q.stride(), do.stride(0), q.stride(1), *do.stride()[2:], *lse"),
     ).findings
-    assert (finding.rule, finding.kernel, finding.line, marked(finding)) == (
-        "foreign",
+    assert (finding.where.kernel, finding.where.line, marked(finding)) == (
         "touch_kernel",
         40,
         "q.stride(1)",
@@ -86,13 +87,13 @@ def test_parameters_with_a_default_do_not_shift_those_that_a_launch_gives(tmp_pa
         ("n_heads, BLOCK: tl.constexpr, D: tl.constexpr,", "n_heads, BLOCK: tl.constexpr = 32, D: tl.constexpr = 32,"),
         ("*q.stride(), *do.stride(), *lse", "*q.stride(), do.stride(0), q.stride(1), *do.stride()[2:], *lse"),
     ).findings
-    assert (finding.line, marked(finding)) == (40, "q.stride(1)")
+    assert (finding.where.line, marked(finding)) == (40, "q.stride(1)")
     assert finding.fix == "in the launch: q.stride(1) -> do.stride(1)"
 
 
 def test_all_strides_of_another_tensor_in_a_launch_are_one_finding(tmp_path):
     (finding,) = reading(tmp_path, ("*q.stride(), *do.stride(), *lse", "*q.stride(), *q.stride(), *lse")).findings
-    assert (finding.line, marked(finding), finding.axis) == (40, "q.stride()", None)
+    assert (finding.where.line, marked(finding), finding.axis) == (40, "q.stride()", None)
     assert (finding.fix, finding.where.instead) == ("in the launch: *q.stride() -> *do.stride()", "do.stride()")
 
 
@@ -109,7 +110,7 @@ def sibling_kernel(q_ptr, do_ptr, out_ptr, stride_qh, stride_qm, stride_doh, str
     found = reading(tmp_path, more=sibling)
     (finding,) = found.findings
     assert finding.by_name
-    assert (finding.kernel, finding.tensor, finding.other, marked(finding)) == (
+    assert (finding.where.kernel, finding.tensor, finding.other, marked(finding)) == (
         "sibling_kernel",
         "do",
         "q",
@@ -221,9 +222,7 @@ def test_a_block_pointers_strides_are_read(tmp_path):
     found = reading(
         tmp_path, ("tl.load(lse_ptr + b * stride_lseb + h * stride_lseh + offs_m * stride_lsem)", block)
     ).findings
-    assert [(finding.rule, finding.tensor, finding.other, marked(finding)) for finding in found] == [
-        ("foreign", "lse", "do", "stride_dom")
-    ]
+    assert [(finding.tensor, finding.other, marked(finding)) for finding in found] == [("lse", "do", "stride_dom")]
 
 
 def test_a_target_that_takes_packed_sequences_only_is_given_some(tmp_path):
@@ -242,7 +241,7 @@ def test_what_only_a_later_turn_of_a_loop_does_is_read_too(tmp_path):
             do_ptr += b * stride_dob + h * stride_qh
         again = True"""
     (finding,) = reading(tmp_path, ("do_ptr += off_do", loop)).findings
-    assert (finding.rule, finding.tensor, finding.other, finding.line) == ("foreign", "do", "q", 33)
+    assert (finding.tensor, finding.other, finding.where.line) == ("do", "q", 33)
 
 
 def test_a_pointer_and_its_stride_that_one_branch_chooses_together_are_not_accused(tmp_path):

@@ -11,15 +11,15 @@ from tests.sampling import sampled
 
 # What a planted fault of classes S1 and S3 is, in lint's words; the others have no stride in them.
 FOUND = {
-    "do_read_with_q_head_stride": ("foreign", "do", "q"),
-    "do_read_with_q_head_stride_in_preprocess_alone": ("foreign", "do", "q"),
-    "v_read_with_k_row_stride_in_dkdv": ("foreign", "v", "k"),
+    "do_read_with_q_head_stride": ("do", "q"),
+    "do_read_with_q_head_stride_in_preprocess_alone": ("do", "q"),
+    "v_read_with_k_row_stride_in_dkdv": ("v", "k"),
 }
 FLASH = {
-    "do_by_q": (flash_faults.DO_BY_Q, ("foreign", "do", "q")),
-    "do_by_o": ((flash_faults.DO_BY_O,), ("foreign", "do", "o")),
-    "do_strides_of_the_host": (flash_faults.DO_STRIDES_OF_THE_HOST, ("foreign", "do", "q")),
-    "v_by_k": (flash_faults.V_BY_K, ("foreign", "v", "k")),
+    "do_by_q": (flash_faults.DO_BY_Q, ("do", "q")),
+    "do_by_o": ((flash_faults.DO_BY_O,), ("do", "o")),
+    "do_strides_of_the_host": (flash_faults.DO_STRIDES_OF_THE_HOST, ("do", "q")),
+    "v_by_k": (flash_faults.V_BY_K, ("v", "k")),
 }
 
 
@@ -45,18 +45,16 @@ def test_right_kernels_have_no_finding_and_all_of_them_are_read(word):
 def test_of_the_faults_planted_in_lazy_those_of_strides_are_named_at_their_lines(fault, tmp_path):
     findings, lines = lint(tmp_path, "lazy", "lazy_intermediates", fault.edits)
     expected = FOUND.get(fault.name)
-    assert {(finding.rule, finding.tensor, finding.other) for finding in findings} == (
-        {expected} if expected else set()
-    )
-    assert {finding.line for finding in findings} == (lines if expected else set())
+    assert {(finding.tensor, finding.other) for finding in findings} == ({expected} if expected else set())
+    assert {finding.where.line for finding in findings} == (lines if expected else set())
 
 
 @pytest.mark.parametrize("name", FLASH)
 def test_the_stride_faults_of_flash_are_named(name, tmp_path):
     edits, expected = FLASH[name]
     findings, lines = lint(tmp_path, "flash", "flash_intermediates", edits)
-    assert {(finding.rule, finding.tensor, finding.other) for finding in findings} == {expected}
-    named = {finding.line for finding in findings}
+    assert {(finding.tensor, finding.other) for finding in findings} == {expected}
+    named = {finding.where.line for finding in findings}
     # The second edit's line is a starred tuple.
     assert len(named & lines) == 1 if name == "do_strides_of_the_host" else named == lines
 
@@ -81,6 +79,6 @@ def is_named(mixup, file, folder):
     path = mixup.write(folder)
     pairs = zip(source_of(file).splitlines(), path.read_text().splitlines(), strict=True)
     lines = [at for at, (before, after) in enumerate(pairs, 1) if before != after]
-    expected = [("foreign", line, mixup.tensor, mixup.other, DIMS.index(mixup.dim)) for line in lines]
+    expected = [(line, mixup.tensor, mixup.other, DIMS.index(mixup.dim)) for line in lines]
     found = reading_of_word(f"{path}:{file}_intermediates").findings
-    return [(each.rule, each.line, each.tensor, each.other, each.axis) for each in found] == expected
+    return [(each.where.line, each.tensor, each.other, each.axis) for each in found] == expected

@@ -30,8 +30,7 @@ def test_a_wrapper_that_allocates_by_extents_is_read_as_it_is_and_takes_no_memor
     reading, grown = most_mib(lambda: reading_of(find_target(f"{FILE}:backward"), CASE))
     # Its own buffer lies as dO does, so the one wrong stride is that of q.
     (finding,) = reading.findings
-    assert (finding.rule, finding.code, finding.note) == (
-        "foreign",
+    assert (finding.where.code, finding.where.note) == (
         "x_ptr += b * stride_xb + h * stride_qh",
         "q.stride(1)",
     )
@@ -41,5 +40,5 @@ def test_a_wrapper_that_allocates_by_extents_is_read_as_it_is_and_takes_no_memor
 
 def test_where_it_needs_values_the_strides_of_its_inputs_are_read_all_the_same():
     reading, grown = most_mib(lambda: reading_of(find_target(f"{FILE}:needs_values"), CASE))
-    assert [finding.note for finding in reading.findings] == ["q.stride(1)"]
+    assert [finding.where.note for finding in reading.findings] == ["q.stride(1)"]
     assert grown < 400
