@@ -8,7 +8,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -23,7 +22,7 @@ from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
 from ..source.kernel_file import called, inside, names_in
 from ..source.text import SourceLine, python_file
-from ..source.triton_source import Function, call_tree, is_jit
+from ..source.triton_source import Function, call_tree
 
 if TYPE_CHECKING:
     from ..lint.rules import LintFinding
@@ -193,7 +192,7 @@ def _functions(kernels: Sequence[Any]) -> Iterator[Function]:
     """Kernels and what they call, as far as they have source."""
     for kernel in kernels:
         with contextlib.suppress(OSError, SyntaxError, TypeError):
-            yield from call_tree(kernel if is_jit(kernel) else SimpleNamespace(fn=kernel))
+            yield from call_tree(kernel)
 
 
 def _calls(value: ast.expr, *names: str) -> bool:

@@ -37,7 +37,7 @@ _PACKED = {"batch": 1, "seqlen_q": 28, "seqlen_k": 28, "cu_seqlens_q": (0, 13, 2
 # Elements before and behind each tensor.
 _MARGIN = 128
 # No tensor of more bytes is laid out so: large strides make large tensors of small ones.
-_MOST = 1 << 26
+_MOST = 1 << 27
 
 
 @dataclass(frozen=True)

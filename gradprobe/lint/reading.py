@@ -54,8 +54,8 @@ def read_views(views: Sequence[KernelView], scopes: Iterable[tuple[dict[str, obj
     beside = list[KernelView]()
     for scope, file in scopes:
         functions = functions_of(scope, file)
-        called = {id(jit) for function in functions for _, jit in function.calls}
-        alone = [each for each in functions if each.name not in launched and id(each.jit) not in called]
+        called = [jit.fn for function in functions for _, jit in function.calls]
+        alone = [each for each in functions if each.name not in launched and each.plain not in called]
         beside += [view for view in map(view_by_name, alone) if view.record.accesses]
     kernels, found = dict[tuple[str, int], ReadKernel](), dict[tuple[object, ...], LintFinding]()
     for view in (*views, *beside):

@@ -73,7 +73,7 @@ class KernelView:
     """None where it was never launched."""
 
     @cached_property
-    def words(self) -> dict[str, str]:
+    def names(self) -> dict[str, str]:
         """The tensors by what parameters call them."""
         found = {held.name: held.name for held in self.tensors.values()}
         return found | {word_of(name): held.name for name, held in self.tensors.items()}
@@ -89,11 +89,11 @@ class KernelView:
 
     def said(self, parameter: str) -> tuple[str, str]:
         """The word of a tensor, and the axis, of which a parameter's name speaks."""
-        return stride_of(parameter, self.words)
+        return stride_of(parameter, self.names)
 
     def named(self, parameter: str) -> str:
         """The tensor of whose stride a parameter's name speaks; "" where it does not tell."""
-        return self.words.get(self.said(parameter)[0], "")
+        return self.names.get(self.said(parameter)[0], "")
 
     def parameter_of(self, held: TensorViews, axis: int) -> str:
         """The parameter that is a tensor's own stride along an axis, rather one that is called so; "" where none is."""

@@ -23,8 +23,8 @@ HINTS = {"multiple_of", "max_contiguous", "max_constancy"}
 class Function:
     """A function under @triton.jit, read from its file."""
 
-    jit: Any
-    """Triton's object: JITFunction or InterpretedFunction."""
+    plain: Any
+    """The Python function under Triton's object."""
     source: PythonSource
     """The file that it stands in."""
     tree: ast.FunctionDef
@@ -38,11 +38,6 @@ class Function:
     def line(self) -> int:
         """The line in the file at which `def` stands."""
         return self.tree.lineno
-
-    @property
-    def plain(self) -> Any:
-        """The Python function."""
-        return self.jit.fn
 
     @property
     def name(self) -> str:
@@ -105,14 +100,17 @@ def _value_of(node: ast.expr, scope: dict[str, Any]) -> Any:
     return scope.get(node.id) if isinstance(node, ast.Name) else None
 
 
-@lru_cache(maxsize=512)
 def read_function(jit: Any) -> Function:
-    """Reads the source of a Triton function, once.
+    """Reads the source of a Triton function, or of the Python function under it, once.
 
     Raises:
         OSError, SyntaxError: there is no source, or no `def` in it.
     """
-    plain = jit.fn
+    return _read(getattr(jit, "fn", jit))
+
+
+@lru_cache(maxsize=512)
+def _read(plain: Any) -> Function:
     lines, _ = inspect.findsource(plain)
     file = inspect.getsourcefile(plain) or plain.__code__.co_filename
     source = python_source(str(Path(file).resolve()), "".join(lines))
@@ -121,20 +119,18 @@ def read_function(jit: Any) -> Function:
         if plain.__code__.co_firstlineno == min([node.lineno, *(each.lineno for each in node.decorator_list)]):
             tree = copy.copy(node)
             tree.decorator_list = []
-            return Function(jit, source, tree)
+            return Function(plain, source, tree)
     raise SyntaxError(f"{plain.__name__} is not a function")
 
 
 def call_tree(jit: Any) -> list[Function]:
     """A kernel and every Triton function below it, nearest first, each once."""
-    found: dict[int, Function] = {}
-    waiting = [jit]
-    while waiting:
-        current = waiting.pop(0)
-        if id(current) not in found:
-            found[id(current)] = read_function(current)
-            waiting += [called for _, called in found[id(current)].calls]
-    return list(found.values())
+    found = [read_function(jit)]
+    for function in found:  # which grows meanwhile
+        for _, called in function.calls:
+            if (below := read_function(called)) not in found:
+                found.append(below)
+    return found
 
 
 def is_jit(value: Any) -> bool:
