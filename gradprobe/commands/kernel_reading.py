@@ -15,9 +15,7 @@ from msgspec import structs
 
 from ..inputs.options import parse
 from ..lint.catching import catch
-from ..lint.reading import KernelReading, read_views
-from ..lint.rules import FOREIGN, LintFinding
-from ..lint.view import KernelView, views_of
+from ..lint.reading import FOREIGN, KernelReading, KernelView, LintFinding, read_views, views_of
 from ..model.failures import Failure, TargetFailure, UsageFailure
 from ..model.number import plural
 from ..model.writing import visible

@@ -25,7 +25,7 @@ from ..source.text import SourceLine, python_file
 from ..source.triton_source import Function, call_tree
 
 if TYPE_CHECKING:
-    from ..lint.rules import LintFinding
+    from ..lint.reading import KernelView, LintFinding
 
 # What a kind of fault makes wrong first, and another word of a fault, where that is not itself the intermediate.
 _MADE = {
@@ -64,22 +64,33 @@ class Lines:
         Args:
             active: the intermediates that the fault itself explains, which tell the kernels that have it.
         """
-        # To read strides the target is called once more: only where a tensor is in question.
-        found = [one for one in self._strides if one.tensor == hypothesis.tensor] if hypothesis.tensor else []
-        found = [one for one in found if not one.kind or one.kind in hypothesis.axes] or found
-        if found:
+        found = self._strides(hypothesis)
+        where = [one.where for one in found]
+        if not found and hypothesis.kind == "index":
+            from ..lint.reading import left_out
+
+            where = list(dict.fromkeys(left_out(self._views, hypothesis.tensor, hypothesis.axes)))
+        if where:
             self.read.add(hypothesis.fault)
-        where = [one.where for one in found] or self._making(hypothesis, active)
+        where = where or self._making(hypothesis, active)
         return replace(diagnosis, where=tuple(map(among, where)), fix=_fix_of(found) or diagnosis.fix)
 
-    @cached_property
-    def _strides(self) -> list[LintFinding]:
+    def _strides(self, hypothesis: Hypothesis) -> list[LintFinding]:
         """The wrong strides in the source of Triton kernels: a run shows accesses, and not which line leads there."""
+        if not hypothesis.tensor:  # to read strides the target is called once more
+            return []
+        from ..lint.reading import read_views
+
+        found = [one for one in read_views(self._views).findings if one.tensor == hypothesis.tensor]
+        return [one for one in found if not one.kind or one.kind in hypothesis.axes] or found
+
+    @cached_property
+    def _views(self) -> list[KernelView]:
         if self._experiment.is_cuda or not self._experiment.backends:
             return []
-        from ..lint.reading import findings_of
+        from ..lint.reading import caught_views
 
-        return gathered("lint", findings_of, self._experiment.target, self._experiment.case)
+        return gathered("lint", caught_views, self._experiment.target, self._experiment.case)
 
     def _making(self, hypothesis: Hypothesis, active: Collection[str]) -> list[Where]:
         """Where the kernels at fault make the value that is wrong, or cast it; else where those kernels begin."""
@@ -296,16 +307,16 @@ def _lines_of(found: Sequence[MemoryFinding]) -> Iterator[tuple[str, int, str, s
     for kernel, file, line in dict.fromkeys(one.rest for one in found if one.rest[0]):
         yield file, line, kernel, "stores the rest"
         yield from ((file, at, kernel, "launched here") for at in source(file).grids(kernel))
-    placed = [one for one in found if one.line]
-    for one in placed:
-        yield one.file, one.line, one.kernel, ""
-    for one in placed:
+    placed = [(one, one.line) for one in found if one.line]
+    for one, line in placed:
+        yield one.file, line, one.kernel, ""
+    for one, line in placed:
         text, ends = source(one.file), "its loop, or an end of it, which lies beyond the last one"
         # Down to a pointer that is not moved at all.
-        made = list(text.address(one.line)) if one.kind == memory.RACE and one.file.endswith(".py") else []
-        for at in [*made, *(alias for line in made for alias in text.aliases(line))]:
+        made = list(text.address(line)) if one.kind == memory.RACE and one.file.endswith(".py") else []
+        for at in [*made, *(alias for moved in made for alias in text.aliases(moved))]:
             yield one.file, at, one.kernel, "its address"
-        yield from ((one.file, at, one.kernel, ends) for at in text.ends(one.line) if one.runs_on)
+        yield from ((one.file, at, one.kernel, ends) for at in text.ends(line) if one.runs_on)
     places = list(dict.fromkeys(one.allocated for one in found if one.allocated[0]))
     for file, line in places:
         yield file, line, "", "allocated here, uninitialized"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from msgspec import structs
@@ -43,11 +44,12 @@ def with_python_lines(experiment: Experiment, run: LayoutRun, found: Sequence[Di
 def _is_taken(experiment: Experiment, run: LayoutRun) -> bool:
     """Whether a target is plain Python, and its case one whose formulas are all in the library."""
     case = experiment.case
-    is_plain = experiment.first is not None and not experiment.backends and case.device == "cpu"
+    if experiment.first is None or experiment.backends or case.device != "cpu" or run.layout != "contiguous":
+        return False
+    if case.sinks or case.dropout or case.alibi or case.seqlens or case.ranks or case.cu_seqlens_q:
+        return False
     is_square = case.seqlen_q == case.seqlen_k and case.heads == case.kv_heads
-    others = case.sinks or case.dropout or case.alibi or case.seqlens or case.ranks or case.cu_seqlens_q
-    is_small = case.dtype == "float32" and case.scores <= _MOST_SCORES
-    return bool(is_plain and is_square and is_small and not others and run.layout == "contiguous")
+    return is_square and case.dtype == "float32" and case.scores <= _MOST_SCORES
 
 
 def _mistakes(experiment: Experiment, run: LayoutRun) -> tuple[Located, ...]:
@@ -56,21 +58,17 @@ def _mistakes(experiment: Experiment, run: LayoutRun) -> tuple[Located, ...]:
     The target runs once more; nothing is known of one that then comes to other results.
     """
     assert run.measured is not None
-    target, x, came = experiment.target, run.measured.x, run.measured.raw.values
-    inputs = inputs_of(experiment, run.assigned)
+    target, findings, results = experiment.target, run.measured.comparison.findings, dict[str, Any]()
     with watched(target.function) as values:
-        outcome = run_target(target, experiment.case, inputs)
-    if outcome.trace is None or not _are_same(outcome.trace.values, came):
-        return ()
-    results = {name: value.detach().double().numpy() for name, value in came.items() if name in DUE}
-    findings = run.measured.comparison.findings
+        trace = run_target(target, experiment.case, inputs_of(experiment, run.assigned)).trace
+    for name, value in run.measured.raw.values.items():
+        if trace is None or name not in trace.values or not torch.equal(trace.values[name], value):
+            return ()
+        if name in DUE:
+            results[name] = value.detach().double().numpy()
     wrong = [name for name in results if name in findings and findings[name].mismatched]
-    explanation = explain(x, values.values(), results, wrong, by_autograd=not target.is_backward)
+    explanation = explain(run.measured.x, values.values(), results, wrong, by_autograd=not target.is_backward)
     return () if explanation.unexplained else explanation.located
-
-
-def _are_same(values: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]) -> bool:
-    return all(name in values and torch.equal(values[name], other) for name, other in others.items())
 
 
 def _diagnosis(case: Case, located: Located, where: Where) -> Diagnosis:

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # What many kernels ask for.
-_SIZES: dict[str, Any] = {"batch": 2, "heads": 6, "kv_heads": 6, "block_m": 32, "block_n": 32}
-_SIZES |= {"seqlen_q": 128, "seqlen_k": 128, "head_dim": 64, "head_dim_v": 64, "scale": 0.125, "bias_window": 13}
+_SIZES: dict[str, Any] = {"batch": 2, "heads": 4, "kv_heads": 4, "block_m": 32, "block_n": 32}
+_SIZES |= {"seqlen_q": 64, "seqlen_k": 64, "head_dim": 32, "head_dim_v": 32, "scale": 32**-0.5, "bias_window": 13}
 _PLAIN: dict[str, Any] = dict.fromkeys(("window", "softcap", "mask", "seqlens", "cu_seqlens_q", "cu_seqlens_k"))
 _PLAIN |= {"inputs": None, "pattern": "normal"}
 _PACKED = {"batch": 1, "seqlen_q": 28, "seqlen_k": 28, "cu_seqlens_q": (0, 13, 28), "cu_seqlens_k": (0, 13, 28)}
 # Elements before and behind each tensor.
 _MARGIN = 128
 # No tensor of more bytes is laid out so: large strides make large tensors of small ones.
-_MOST = 1 << 27
+_MOST = 1 << 26
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from asttokens import ASTTokens
+# What may stand between an operand and its operator: brackets that close, ends of lines, comments.
+_BETWEEN = re.compile(r"(?:[\s)\]\\]|#[^\n]*\n)*")
 
 
 @dataclass(frozen=True)
@@ -124,16 +124,9 @@ class PythonSource:
 
     def operator(self, left: ast.AST, sign: str) -> Edit:
         """The sign of an operator behind its left operand, as an edit that leaves it."""
-        token = self._tokens.get_token_from_offset(self.span(left)[1])
-        while token.string != sign:
-            token = self._tokens.next_token(token)
-        return Edit(token.startpos, token.endpos, sign)
-
-    @cached_property
-    def _tokens(self) -> ASTTokens:
-        from asttokens import ASTTokens
-
-        return ASTTokens(self.text)
+        between = _BETWEEN.match(self.text, self.span(left)[1])
+        at = self.text.index(sign, between.end() if between else 0)
+        return Edit(at, at + len(sign), sign)
 
     @cached_property
     def _starts(self) -> list[int]:

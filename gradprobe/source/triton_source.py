@@ -57,8 +57,9 @@ class Function:
     def assignments(self) -> list[tuple[str, ast.Assign | ast.AugAssign]]:
         """Every variable that is assigned by itself and not as a part of a tuple, with the statement that does it."""
         found = list[tuple[str, ast.Assign | ast.AugAssign]]()
-        for node in (*inside(self.tree, ast.Assign), *inside(self.tree, ast.AugAssign)):
-            found += [(each.id, node) for each in targets_of(node) if isinstance(each, ast.Name)]
+        for node in ast.walk(self.tree):
+            if isinstance(node, (ast.Assign, ast.AugAssign)):
+                found += [(each.id, node) for each in targets_of(node) if isinstance(each, ast.Name)]
         return found
 
     @cached_property

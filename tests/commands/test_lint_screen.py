@@ -1,8 +1,7 @@
 """What lint shows on one screen: no more findings than there is room for."""
 
 from gradprobe.commands.kernel_reading import Inquiry, render_lint
-from gradprobe.lint.reading import KernelReading, ReadKernel
-from gradprobe.lint.rules import LintFinding
+from gradprobe.lint.reading import KernelReading, LintFinding, ReadKernel
 from gradprobe.model.report import Where
 
 

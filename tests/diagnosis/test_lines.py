@@ -3,7 +3,7 @@
 import pytest
 
 from gradprobe.diagnosis.lines import _fix_of, among
-from gradprobe.lint.rules import LintFinding
+from gradprobe.lint.reading import LintFinding
 from gradprobe.model.report import Where
 
 

@@ -97,6 +97,12 @@ def test_all_strides_of_another_tensor_in_a_launch_are_one_finding(tmp_path):
     assert (finding.fix, finding.where.instead) == ("in the launch: *q.stride() -> *do.stride()", "do.stride()")
 
 
+def test_each_of_four_strides_of_another_tensor_in_a_launch_is_a_place_with_the_text_that_belongs_there(tmp_path):
+    each = ", ".join(f"q.stride({axis})" for axis in range(4))
+    found = reading(tmp_path, ("*q.stride(), *do.stride(), *lse", f"*q.stride(), {each}, *lse")).findings
+    assert sorted(finding.where.instead for finding in found) == [f"do.stride({axis})" for axis in range(4)]
+
+
 def test_a_kernel_that_is_never_launched_is_read_by_its_names_and_says_so(tmp_path):
     sibling = """
 

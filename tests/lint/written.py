@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gradprobe.lint.catching import catch
-from gradprobe.lint.reading import KernelReading, read_views
-from gradprobe.lint.view import views_of
+from gradprobe.lint.reading import KernelReading, read_views, views_of
 from gradprobe.model.case import Case
 from gradprobe.model.resolution import resolve
 from gradprobe.targets.find import Target, find_target

@@ -5,8 +5,7 @@ from itertools import islice
 import pytest
 
 from gradprobe.commands.mutate.operators import mutants_of
-from gradprobe.lint.rules import passed_of_others
-from gradprobe.source.kernel_file import KernelFile
+from gradprobe.source.kernel_file import KernelFile, passed_of_others
 from gradprobe.source.rewrites.candidates import Fault, as_parsed, candidates_of
 from gradprobe.source.text import Edit
 from tests.source.repaired import TEXT

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from ...frontends import source
 from ...frontends.triton.interpreter.dataflow import places
-from ...lint.rules import passed_of_others
 from ...model.intermediates import entered_by, parents_of, title
 from ...model.mechanisms import gathered
 from ...model.report import CONSISTENT, AxisReach, Diagnosis, Where
+from ...source.kernel_file import passed_of_others
 from ..lines import among
 from .suspect import LOOP, LOST, Chain, Suspect
 

@@ -9,7 +9,7 @@ import gradprobe
 from gradprobe.diagnosis import lines
 from gradprobe.diagnosis.explainers import diagnoses
 from gradprobe.faults import fault_rows
-from gradprobe.lint.rules import FOREIGN
+from gradprobe.lint.reading import FOREIGN
 from gradprobe.model.failures import UsageFailure
 from gradprobe.numerics.declared_precision import UNITS
 from gradprobe.numerics.identities import NAMES
