@@ -380,6 +380,10 @@ def read_views(views: Sequence[KernelView], scopes: Iterable[tuple[dict[str, obj
         before.accesses = max(before.accesses, len(record.accesses))
         before.lost = sorted({*before.lost, *record.lost})
         for one in findings_in(view):
-            found.setdefault((one.where.file, one.where.line, one.where.column, one.tensor), one)
-    ordered = sorted(found.values(), key=lambda one: (one.by_name, one.where.file, one.where.line))
+            found.setdefault((*_place(one.where), one.tensor), one)
+    ordered = sorted(found.values(), key=lambda one: (one.by_name, *_place(one.where)))
     return KernelReading(tuple(ordered), tuple(kernels.values()))
+
+
+def _place(where: Where) -> tuple[str, int, int]:
+    return where.file, where.line, where.column or 0
