@@ -64,7 +64,7 @@ _MEMORY = f"{_INTERPRETER}/memory"
 MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("faults", "faults/table", (
         "faults/hypothesis", "faults/table", "faults/fault_rows", "faults/variant", "faults/__init__",
-        "diagnosis/prediction", "diagnosis/search",
+        "diagnosis/prediction", "diagnosis/search", "diagnosis/testing",
     )),
     *map(_kind, ("factors", "index", "store")),
     *(Mechanism(f"faults/{rows}", "faults/table") for rows in ("formulas", "operands", "sums")),

@@ -3,307 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.table import hypotheses
-from ..faults.variant import BUFFERS, Variant, plain_variant
 from ..inputs.draw import draw
 from ..model.assignment import Assigned
 from ..model.case import Case
 from ..model.intermediates import DERIVED, reached
 from ..model.report import NAMED
-from ..numerics.budget import Whole, tile_budget
-from ..numerics.declared_precision import output_rounding
-from ..numerics.tally import Judgement
 from ..probing.experiment import Experiment
 from ..processes.forks import halved
-from ..reference import Tile, tiles
-from ..reference.attention import BY_ROW
 from .prediction import run_again
+from .testing import Explanation, Tester
 
-# The errors that a fault makes are thousands of roundings. Rounding itself is allowed four budgets here, because what a
-# fault reads is of another size than what the budget was made for; verdicts are never judged by this.
-_ROOM = 4.0
-_SHARPER = 8.0
-# Right elements of an intermediate that may be right by chance: of four numbers in a coarse arithmetic one may well be.
-_BY_CHANCE = 2
-# Below this no element speaks more for a prediction: a budget of 0 leaves no room at all.
-_LEAST_CHANCE = 2.0**-40
-# Of a rough test, which only chooses what is tested in full: relative errors.
-_ROUGH = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
-_OF_O = frozenset({"LSE", "P", "O"})
-_OF_DELTA = _OF_O | {"dP", "delta"}
 # How many of those that fit roughly are tested in full, and what they must explain roughly to be; nor is one that
 # explains less than half of what the best does. How many of those that explain all are held against a second draw.
 _FINALISTS, _ROUGHLY, _HELD = 16, 0.25, 8
 # A chance of one in a thousand is none.
 _SURE = 10.0
-
-Buffers = Mapping[str, Tensor]
-Wanted = Collection[str] | None
-"""What is to be computed, from `reference.evaluate`."""
-Place = tuple[int | slice, ...]
-
-
-class Score(NamedTuple):
-    """What one prediction of one intermediate is good for."""
-
-    reproduced: int = 0
-    """Wrong elements that it reproduces."""
-    spoilt: int = 0
-    """Right elements that it would make wrong."""
-    bits: float = 0.0
-    """How unlikely it is that a prediction of something else reproduces as many, as a negative logarithm to base 2."""
-
-    @property
-    def gain(self) -> int:
-        return self.reproduced - self.spoilt
-
-
-class Explanation(NamedTuple):
-    """What a hypothesis explains of a run."""
-
-    reproduced: float = 0.0
-    """The share of wrong elements reproduced; or less, the mean of that share over what is wrong by itself.
-
-    Three elements may be the cause of thousands.
-    """
-    explained: float = 0.0
-    """That, times the share of right elements that stay right where the fault is active."""
-    active: frozenset[str] = frozenset()
-    """The intermediates that the fault itself explains."""
-    whole: frozenset[str] = frozenset()
-    """Those of which nearly all that is wrong is explained."""
-    bits: float = 0.0
-    """How unlikely it is that the fault itself explains what it does by chance; what is inherited says nothing."""
-    contradicted: int = 0
-    """How many intermediates came right that the fault would have made wrong, had it stood in what computes them."""
-
-
-class _Tester:
-    """Tests hypotheses against everything that came in one run."""
-
-    def __init__(self, seen: Observed) -> None:
-        self.seen = seen
-        self._wrong = {name: seen.wrong(name) for name in seen.right}
-        self._plain = plain_variant(seen.x)
-        self._every = (*tiles(seen.x),)
-        finite = [(seen.actual[name].isfinite(), right) for name, right in seen.right.items()]
-        self._has_nan = any(bool(of.any()) and not bool((of | right).all()) for of, right in finite)
-        """Whether an intermediate holds NaN and numbers: NaN throughout says nothing of where it came from."""
-
-    def fully(self, hypothesis: Hypothesis) -> Explanation:
-        """What a hypothesis explains, of each intermediate in whichever kernels explain most; else right arithmetic."""
-        best, active, contradicted = dict(self._of_right_arithmetic), set[str](), len(self._wrong)
-        for variant, buffers in self._ways(hypothesis, self._every):
-            found, denied, is_whole = self._scores(variant, buffers, hypothesis.not_finite), 0, True
-            for name, score in found.items():
-                if not self._wrong[name]:
-                    denied += score.spoilt > 0
-                    continue
-                is_whole &= score.gain == self._wrong[name]
-                if score.gain > max(0, best[name].gain):
-                    best[name] = score
-                    active.add(name)
-            contradicted = min(contradicted, denied)
-            # Of several ways the one that leaves right what came right tells how well it fits.
-            if is_whole and not contradicted:
-                break
-        return self._explanation(best, frozenset(active), contradicted)
-
-    def _explanation(self, scores: Mapping[str, Score], active: frozenset[str], contradicted: int) -> Explanation:
-        wrong = {name: count for name, count in self._wrong.items() if count}
-        if not wrong:
-            return Explanation()
-        shares = [scores[name].reproduced / wrong[name] for name in self.seen.own if name in wrong]
-        of_own = sum(shares) / len(shares) if shares else 1.0
-        reproduced = min(sum(of.reproduced for of in scores.values()) / sum(wrong.values()), of_own)
-        kept, bits = 1.0, 0.0
-        for name in active:
-            right = max(1, self.seen.right[name].numel() - self._wrong[name])
-            kept = min(kept, 1 - max(0, scores[name].spoilt - _BY_CHANCE) / right)
-            bits += scores[name].bits
-        whole = frozenset(name for name, count in wrong.items() if scores[name].gain >= NAMED * count)
-        return Explanation(reproduced, reproduced * kept, active, whole, bits, contradicted)
-
-    def _scores(self, variant: Variant, buffers: Buffers, not_finite: bool) -> dict[str, Score]:
-        values, bounds = self._predicted(variant, buffers, self._every, is_bounded=True)
-        scores = dict[str, Score]()
-        for name in self._wrong:
-            # A fault makes values larger than bounds were made for.
-            reference, largest = (_sizes(of[name]).max().item() for of in (self.seen.expected, values))
-            growth = max(1.0, largest / reference) if reference else 1.0
-            scores[name] = self._score(name, values[name], _ROOM * growth * bounds[name].nan_to_num(0.0), not_finite)
-        return scores
-
-    @cached_property
-    def _of_right_arithmetic(self) -> dict[str, Score]:
-        """What is explained by the LSE, O and delta that came, and no fault besides."""
-        found = self._scores(self._plain, self._branches[0], True)
-        return {name: score if score.gain > 0 else Score() for name, score in found.items()}
-
-    def roughly(self, hypothesis: Hypothesis) -> float:
-        """About the share that it explains where the run first went wrong.
-
-        That is in one key head's query heads; everywhere, where a fault concerns several or nothing is wrong there.
-        """
-        seen, places = self.seen, self._here
-        where: Sequence[Tile] = (self._tile,)
-        wanted: Wanted = {*places, *BUFFERS}
-        is_of_several = hypothesis.finish is not None or hypothesis.share is not None
-        if is_of_several or not places:
-            places, where, wanted = dict.fromkeys(seen.own, ()), self._every, None
-        most = dict.fromkeys(places, 0)
-        for variant, buffers in self._ways(hypothesis, where, wanted):
-            values, _ = self._predicted(variant, buffers, where, wanted)
-            for name, place in places.items():
-                value, came = values[name][place], self._came(name, place)
-                allowed = _ROOM * came.bound + _ROUGH[seen.case.dtype] * _sizes(value)
-                near = _near(came, value, allowed, hypothesis.not_finite and self._has_nan)
-                # As many as it reproduces more than it spoils.
-                most[name] = max(most[name], int(near.sum()) - int(came.right.sum()))
-        wrong = {name: int((~seen.right[name][place]).sum()) for name, place in places.items()}
-        shares = [gain / wrong[name] for name, gain in most.items() if wrong[name]]
-        return sum(shares) / max(1, len(shares))
-
-    @cached_property
-    def _tile(self) -> Tile:
-        """The first wrong key head's query heads, whole."""
-        case, first = self.seen.case, self.seen.measured.first
-        group = case.heads // case.kv_heads
-        batch, head = (first.batch or 0, first.head or 0) if first else (0, 0)
-        key_head = head if first and case.axes(first.intermediate)[1:2] == "g" else head // group
-        return Tile(batch, slice(key_head * group, (key_head + 1) * group), slice(0, case.seqlen_q))
-
-    @cached_property
-    def _here(self) -> dict[str, Place]:
-        """Where it is of each intermediate that is wrong by itself there."""
-        batch, heads = self._tile.batch, self._tile.heads
-        key_head, found = heads.start // (heads.stop - heads.start), dict[str, Place]()
-        for name in self.seen.own:
-            place = batch, heads if name in BY_ROW else key_head
-            if name in (*BY_ROW, "dK", "dV") and not bool(self.seen.right[name][place].all()):
-                found[name] = place
-        return found
-
-    def _ways(
-        self, hypothesis: Hypothesis, where: Sequence[Tile], wanted: Wanted = None
-    ) -> Iterator[tuple[Variant, Buffers]]:
-        """Where a fault may stand: in all that computes, with each set of buffers; or in what stored a buffer alone.
-
-        Args:
-            where: the tiles that are looked at.
-        """
-        variant, changes = hypothesis.variant(self._plain), hypothesis.changes
-        # Where nothing changes that a buffer is made of, its right values and a fault's own are the same.
-        different = 1 if not changes & _OF_DELTA else 2 if not changes & _OF_O else 3
-        for buffers in self._branches[:different]:
-            yield variant, buffers
-        hidden = tuple(name for name in BUFFERS if name not in self.seen.actual)
-        stores: list[tuple[str, ...]] = [(name,) for name in ("LSE", "delta") if name in hidden]
-        stores += [hidden] if {"LSE", "O"} & set(hidden) and "delta" in hidden else []
-        for names in stores:
-            if changes & set(names):
-                yield self._plain, {**self._branches[0], **self._stored(names, variant, where, wanted or BUFFERS)}
-
-    @cached_property
-    def _branches(self) -> tuple[Buffers, ...]:
-        """What kernels may have found in LSE, O and delta: what came, else the right values or the fault's own."""
-        actual, choices = self.seen.actual, dict[tuple[str, ...], Buffers]()
-        known = {**self.seen.expected, **actual}
-        for hidden in ((), ("delta",), BUFFERS):
-            choice = {name: known[name] for name in BUFFERS if name in actual or (name in known and name not in hidden)}
-            choices.setdefault(tuple(choice), choice)
-        return tuple(choices.values())
-
-    def _stored(
-        self, names: Sequence[str], variant: Variant, where: Sequence[Tile], wanted: Collection[str]
-    ) -> dict[str, Tensor]:
-        """Buffers as a faulty kernel would leave them for right ones; of a forward, delta is made of them rightly."""
-        whole = {name: self.seen.expected[name].clone() for name in names}
-        kept = {name: value for name, value in self._branches[0].items() if name not in names}
-        for tile in where:
-            place, values = (tile.batch, tile.heads, tile.rows), variant.on(tile, kept, wanted)
-            for name in names:
-                whole[name][place] = values[name]
-            if len(names) > 1:
-                forward = {name: value for name, value in {**kept, **whole}.items() if name != "delta"}
-                whole["delta"][place] = self._plain.on(tile, forward, BUFFERS)["delta"]
-        return whole
-
-    def _predicted(
-        self, variant: Variant, buffers: Buffers, where: Sequence[Tile], wanted: Wanted = None, is_bounded: bool = False
-    ) -> tuple[Buffers, Buffers]:
-        """What a variant gives on some tiles where the target exposes anything, and the errors allowed to it."""
-        precision = self.seen.measured.comparison.precision
-        actual = self.seen.actual.items()
-        shapes = {name: tuple(value.shape) for name, value in actual if wanted is None or name in wanted}
-        whole = Whole(self.seen.x, shapes, bounded=is_bounded, share=variant.share)
-        for tile in where:
-            values = variant.on(tile, buffers, wanted)
-            whole.add(tile, values, tile_budget(variant, tile, values, precision) if is_bounded else None)
-        finished = dict(whole.values)
-        finished |= variant.finish(finished) if variant.finish is not None else {}
-        for name in whole.bounds:
-            value, dtype = whole.values[name], self.seen.measured.trace.values[name].dtype
-            bound = whole.bound(name, value, precision) if name in whole.squares else whole.bounds[name]
-            whole.bounds[name] = bound + output_rounding(value, bound, dtype)
-        return finished, whole.bounds
-
-    def _came(self, name: str, place: Place = ()) -> Judgement:
-        seen = self.seen
-        return Judgement(*(of[name][place] for of in (seen.actual, seen.expected, seen.allowed, seen.right)))
-
-    def _score(self, name: str, value: Tensor, allowed: Tensor, not_finite: bool) -> Score:
-        """How many wrong elements a prediction reproduces, and how many right ones it spoils."""
-        came = self._came(name)
-        near, off = _near(came, value, allowed, not_finite and self._has_nan), (came.actual - came.expected).abs()
-        room = came.bound.maximum(allowed.minimum(off / _SHARPER))
-        is_more = value.abs() > room
-        # A 0 is reproduced by a 0, and not by a number whose own bound is so wide that it takes in 0.
-        reproduced = near & ~came.right & ~((came.actual == 0) & is_more)
-        # All of a head exactly 0 is no small number: only what gives 0 explains that.
-        flushed = value.abs() <= torch.finfo(self.seen.measured.trace.values[name].dtype).tiny
-        reproduced &= flushed | ~_is_nothing(came.actual)
-        # How unlikely it is that predictions of something else, off by up to as much, lie as near. A NaN is one of two,
-        # and so is a 0: nothing flows for many reasons.
-        room, off, is_more = room[reproduced], off[reproduced], is_more[reproduced]
-        chance = (room / off).masked_fill(~(off.isfinite() & is_more) | (off == 0), 0.5).clamp(_LEAST_CHANCE, 1.0)
-        bits = float(-chance.log2().sum())
-        return Score(int(reproduced.sum()), int((~near & came.right).sum()), bits)
-
-
-def _sizes(values: Tensor) -> Tensor:
-    return values.abs().nan_to_num(0.0, 0.0, 0.0)
-
-
-def _is_nothing(actual: Tensor) -> Tensor:
-    """Where all of a head is exactly 0."""
-    rest = tuple(range(min(2, actual.dim()), actual.dim()))
-    return ~(actual != 0).any(rest, keepdim=True) if rest else actual == 0
-
-
-def _near(came: Judgement, predicted: Tensor, allowed: Tensor, not_finite: bool) -> Tensor:
-    """Which elements are what a prediction says.
-
-    Whatever a prediction is allowed: where it explains an error, it lies much nearer to what came than the reference.
-    A NaN spreads, and anything that goes wrong makes one: it counts only for a fault that is known to make them.
-    """
-    actual, expected = came.actual, came.expected
-    error, sharp = (actual - predicted).abs(), (actual - expected).abs() / _SHARPER
-    near = (actual == predicted) | (error <= came.bound) | ((error <= allowed) & ~(error > sharp))
-    near |= ~actual.isfinite() & ~predicted.isfinite() & (predicted != expected) if not_finite else False
-    return near
-
-
-# --- of all hypotheses, those that explain most
 
 
 @dataclass(frozen=True)
@@ -341,7 +63,7 @@ class Finalist:
 
 def ranked(seen: Observed) -> list[Finalist]:
     """The hypotheses that explain anything, best first; each fault once, in its best form."""
-    tester, every = _Tester(seen), list(hypotheses(seen))
+    tester, every = Tester(seen), list(hypotheses(seen))
     if not seen.wrong_names or not every:
         return []
     rough = halved(lambda some: [tester.roughly(hypothesis) for hypothesis in some], every)
@@ -362,7 +84,7 @@ def _denied(finalist: Finalist, seen: Observed) -> tuple[int, int]:
     return denied, len(others)
 
 
-def _fully(tester: _Tester, some: Sequence[Hypothesis], tried: int) -> list[Finalist]:
+def _fully(tester: Tester, some: Sequence[Hypothesis], tried: int) -> list[Finalist]:
     """Some of as many hypotheses, each tested in full."""
     explanations = halved(lambda some: [tester.fully(hypothesis) for hypothesis in some], some)
     return [Finalist(*found, tried) for found in zip(some, explanations, strict=True)]
@@ -372,7 +94,7 @@ def explaining(seen: Observed, known: Sequence[Hypothesis]) -> tuple[str, ...]:
     """The fault of one of the hypotheses that explain other runs, where it explains this one; else none."""
     every = list(hypotheses(seen)) if known else []
     for each in known:
-        tested = _fully(_Tester(seen), _alike(every, each), len(every))
+        tested = _fully(Tester(seen), _alike(every, each), len(every))
         if any(found.explained >= NAMED for found in tested):
             return (each.fault,)
     return ()
@@ -417,7 +139,7 @@ def _fitting(experiment: Experiment, assigned: Assigned, seen: Observed) -> list
     return sorted((each for each in found if not each.is_by_chance), key=lambda found: -round(found.explained, 3))
 
 
-def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) -> _Tester | None:
+def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) -> Tester | None:
     """The same run with other values; None where the target does not take them.
 
     They are those of another seed; of a file, the same with the rows of q, k, v and dO in another order.
@@ -426,7 +148,7 @@ def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) 
     drawn = draw(replace(case, seed=case.seed ^ 1)) if experiment.saved is None else _shuffled(case, experiment.values)
     values = {name: value.to(case.device) for name, value in drawn.items()}
     seen = run_again(replace(experiment, values=values), assigned)
-    return _Tester(seen.of(names)) if seen is not None else None
+    return Tester(seen.of(names)) if seen is not None else None
 
 
 def _shuffled(case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -439,7 +161,7 @@ def _shuffled(case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return shuffled
 
 
-def _again(finalist: Finalist, second: _Tester | None, experiment: Experiment) -> Finalist:
+def _again(finalist: Finalist, second: Tester | None, experiment: Experiment) -> Finalist:
     """A hypothesis with what the same fault explains of the second draw, in whichever of its forms explains most."""
     if second is None:
         return replace(finalist, said=("tested on one draw of values only: the target refused another",))
