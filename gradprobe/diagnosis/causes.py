@@ -69,6 +69,23 @@ def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> lis
     return [first, *others]
 
 
+@dataclass(frozen=True)
+class Inquiry:
+    """A failing layout, and what hypotheses explain of it."""
+
+    layout: FailingLayout
+    seen: Observed
+    """What is to be explained of it."""
+    parts: Sequence[Sequence[Finalist]]
+    table: Table
+    is_first: bool
+
+    @property
+    def best(self) -> list[Hypothesis]:
+        """Of each part, the hypothesis that is named."""
+        return [part[0].hypothesis for part in self.parts if part and part[0].explained >= NAMED]
+
+
 class CauseSearch:
     """Explains one failing layout after another: what the faults of those before explain is not sought again."""
 
@@ -97,32 +114,45 @@ class CauseSearch:
         self._searched += 1
         is_first = self._searched == 1
         seen, table = layout.seen if is_first else layout.unspoilt, Table(layout.seen.case.family, layout.run)
-        parts = in_parts(self._experiment, layout.run.assigned, seen)
-        best = [part[0].hypothesis for part in parts if part and part[0].explained >= NAMED]
-        found = behaving(Again(self._experiment, layout.run.assigned, seen), best[0] if best else None)
-        for finalist, diagnosis in _diagnoses(seen, parts, "" if is_first else f"in {layout.name}: "):
-            found.append(self._lines.of(finalist.hypothesis, finalist.explanation.active, diagnosis))
-        # Beside another fault its lines would show as well.
-        if is_first or not causes_among(found):
-            found = self._with_dataflow(layout, table, found)
-        self._tell(layout, table.agreeing(found), best)
+        inquiry = Inquiry(layout, seen, in_parts(self._experiment, layout.run.assigned, seen), table, is_first)
+        found = list[Diagnosis]()
+        for explain in (
+            self._by_hypotheses,  # a formula that gives every number that came names the fault
+            self._by_further_runs,  # what no formula predicts, before what only looks like it
+            self._by_dataflow,  # the lines of what is named, else the first value that is wrong by itself
+        ):
+            found = explain(inquiry, found)
+        self._tell(layout, table.agreeing(found), inquiry.best)
 
-    def _with_dataflow(self, layout: FailingLayout, table: Table, found: list[Diagnosis]) -> list[Diagnosis]:
+    def _by_hypotheses(self, inquiry: Inquiry, found: list[Diagnosis]) -> list[Diagnosis]:
+        where = "" if inquiry.is_first else f"in {inquiry.layout.name}: "
+        for finalist, diagnosis in _diagnoses(inquiry.seen, inquiry.parts, where):
+            found.append(self._lines.of(finalist.hypothesis, finalist.explanation.active, diagnosis))
+        return found
+
+    def _by_further_runs(self, inquiry: Inquiry, found: list[Diagnosis]) -> list[Diagnosis]:
+        again = Again(self._experiment, inquiry.layout.run.assigned, inquiry.seen)
+        return [*behaving(again, next(iter(inquiry.best), None)), *found]
+
+    def _by_dataflow(self, inquiry: Inquiry, found: list[Diagnosis]) -> list[Diagnosis]:
         """The causes with the lines that the dataflow of a run shows, and what it shows besides; then all others.
 
         A fault in following it costs that alone.
         """
+        causes, run = causes_among(found), inquiry.layout.run
+        # Beside another fault its lines would show as well.
+        if causes and not inquiry.is_first:
+            return found
         try:
             if not self._experiment.backends & {INTERPRETED, CUDA_ON_CPU}:
                 from .plain_python import with_python_lines
 
-                return with_python_lines(self._experiment, layout.run, found)
+                return with_python_lines(self._experiment, run, found)
             from .dataflow import seen_in_dataflow, with_dataflow
 
-            watched = layout.run.watched or seen_in_dataflow(self._experiment, layout.run)
-            failures, causes = watched.failures, causes_among(found)
-            left = [diagnosis for diagnosis in found if diagnosis not in causes]
-            found = [*with_dataflow(causes, table.agreeing(watched.seen), self._lines.read), *left]
+            watched = run.watched or seen_in_dataflow(self._experiment, run)
+            failures, left = watched.failures, [diagnosis for diagnosis in found if diagnosis not in causes]
+            found = [*with_dataflow(causes, inquiry.table.agreeing(watched.seen), self._lines.read), *left]
         except Exception as error:
             failures = (fault_words(error),)
         for fault in failures:

@@ -74,8 +74,9 @@ def reasons_of(experiment: Experiment, runs: Sequence[LayoutRun]) -> Reasons:
 
 
 def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
-    if exports := _conventions(runs):
-        return _beside_exports(experiment, runs, memory, exports)
+    beside = _beside_exports(experiment, runs, memory)
+    if beside is not None:
+        return beside
     failing = [run for run in runs if run.measured is not None and not run.measured.comparison.matches]
     if not failing:
         return Reasons(tuple(memory))
@@ -93,35 +94,29 @@ def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: Seque
     return replace(reasons, diagnoses=(*written, *reasons.diagnoses), known=() if written else reasons.known)
 
 
-def _conventions(runs: Sequence[LayoutRun]) -> dict[Diagnosis, tuple[str, ...]]:
-    """The exports that --strict alone counts as wrong, since they follow a convention, each with its layouts."""
-    found: dict[Diagnosis, tuple[str, ...]] = {}
+def _beside_exports(experiment: Experiment, runs: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons | None:
+    """What --strict alone counts as wrong, since it is exported in another convention; and why all else is wrong, which
+    is sought as without --strict. None where nothing is exported so.
+    """
+    exports, left = dict[Diagnosis, list[str]](), list[LayoutRun]()
     for run in runs:
         measured = run.measured
-        for of in measured.conventions if measured is not None and measured.as_read is not None else ():
+        if measured is None:
+            continue
+        for of in measured.conventions if measured.as_read is not None else ():
             summary = f"exports {of.relation} as {of.name}, another convention; the gradients made of it are right"
             fix = f"return {of.name} itself, or leave out --strict"
             export = Diagnosis(f"convention/{of.name}", "A", summary, 1.0, fix=fix, says_wrong=(of.name,))
-            found[export] = (*found.get(export, ()), run.layout)
-    return found
-
-
-def _beside_exports(
-    experiment: Experiment,
-    runs: Sequence[LayoutRun],
-    memory: Sequence[Diagnosis],
-    exports: Mapping[Diagnosis, tuple[str, ...]],
-) -> Reasons:
-    """What is exported in another convention, and why all else is wrong, which is sought as without --strict."""
-    lenient = replace(experiment, case=replace(experiment.case, strict=False))
-    left = list[LayoutRun]()
-    for run in runs:
-        measured = (run.measured.as_read or run.measured) if run.measured is not None else None
-        if measured is not None and not measured.comparison.matches:
+            exports.setdefault(export, []).append(run.layout)
+        measured = measured.as_read or measured
+        if not measured.comparison.matches:
             left.append(replace(run, measured=measured))
+    if not exports:
+        return None
+    lenient = replace(experiment, case=replace(experiment.case, strict=False))
     reasons = _reasons_of(lenient, left, memory)
     is_beyond_edits = not reasons.causes
-    for export, layouts in reversed([*exports.items()]):
+    for export, layouts in reversed(exports.items()):
         reasons = reasons.led_by(export, (), layouts)
     return replace(reasons, is_beyond_edits=is_beyond_edits)
 
