@@ -69,6 +69,8 @@ def _wrong(run: FollowedRun, tiles: _Tiles, extent: str) -> Suspect | None:
     # What is summed over as it is was to be masked before.
     is_open = node.role is not None and node.role.is_open and node is not used_by
     is_spoilt, inputs = False, "its inputs are right"
+    if site.operation == "select":  # nothing says what a mask should be
+        inputs = "it is right until that line masks it"
     if node.role is not None and node.role.is_by_row:
         name, reason = _of_rows(run, sorted({node for node, _ in tiles}, key=lambda one: one.number))
         inputs = reason
@@ -79,8 +81,6 @@ def _wrong(run: FollowedRun, tiles: _Tiles, extent: str) -> Suspect | None:
         # One of its operands may be, rightly, what it should be itself.
         is_spoilt = bool(name) and name in [operand.name for operand in node.operands]
         reason = f"what is made here is not {name or 'any intermediate'}"
-    if site.operation == "select" and inputs is not reason:  # nothing says what a mask should be
-        inputs = "it is right until that line masks it"
     beside = (*dict.fromkeys(_entering(run, node)), *([used_by.site.lines] if is_open else []))
     return Suspect(
         "value", name, site, blamed(site, run.right.keys() - {site}), reason, extent, inputs,
@@ -242,9 +242,6 @@ def _rescales(run: FollowedRun, node: Node) -> bool:
     scale = run.roles.x.scale if role.name == "maximum of Q K^T so far" else 1.0
     off = np.abs(node.value - np.exp(difference.value * scale / run.roles.constants(role.name)[role.factor]))
     return node.site.operation in ("exp", "exp2") and bool((off[np.isfinite(off)] <= _OF_RESCALING).all())
-
-
-# --- in words
 
 
 # Rows that are off by less than this share of the worst are not told.
