@@ -87,7 +87,7 @@ _MEANS["it is divided by the keys that a row sees"] = "relu(rowsum(seen) - 1) + 
 _LOSSES = {"O.sum()": "0 * O + 1", "O.mean()": "0 * O + 1 / count"}
 # A factor dropped, another sign, another axis, a transpose, another matrix.
 _LINES = {
-    "S": ("scale * Q V^T", "scale * K V^T", "scale * K Q^T", "scale * Q Q^T", "scale * K K^T"),
+    "S": ("Q V^T", "K V^T", "K Q^T", "Q Q^T", "K K^T"),
     "dP": ("dO K^T", "dO Q^T", "V dO^T", "O V^T", "dO O^T", "seen * (dO V^T)", "dO V^T"),
     "PE": ("P", "relu(P + tau / (i + 1))", "seen * (P + tau / (i + 1))", "seen * relu(P + tau)"),
     "delta": (
@@ -100,6 +100,7 @@ _LINES = {
         "P * (dP^T - delta)", "P^T * (dP - delta)", "S * (dP - delta)", "dP * (dP - delta)", "P * (P - delta)",
         "P * (S - delta)", "P * (dP - 2 * delta)",
     ),
+    "P": ("seen * S",),
 }  # fmt: skip
 
 
@@ -240,11 +241,12 @@ class Formulas:
             came = f"delta is a mean: {words.format(m=self.x.n_key, d=self.x.q.shape[-1])}"
             yield "delta", f"due_delta / ({count})", Mistake("delta", "delta/factor", came)
         for step, lines in _LINES.items():
+            of, due = {"PE": ("O", "relu(P + tau / (i + 1))"), "S": ("S", "Q K^T")}.get(step, (step, step))
             for line in lines if self.is_lazy or step != "PE" else ():
-                of, due = ("O", "relu(P + tau / (i + 1))") if step == "PE" else (step, step)
                 key = "tau/left-out" if line == "P" else f"{of.lower()}/operand"
                 if self.x.q.shape == self.x.v.shape:  # else some products have no shape
-                    yield step, line, Mistake(of, key, f"{line} stands for {due}")
+                    own = f"scale * {line}" if step == "S" else line
+                    yield step, own, Mistake(of, key, f"{line} stands for {due}")
 
     def mask_of(self, hidden: NDArray[np.bool_]) -> Mistake | None:
         """Whose mask hides so, as far as a value has rows and keys; None of the one that is due, and of others."""
