@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, islice
@@ -98,19 +98,28 @@ class Ground:
     """What candidates are put on top of, an edit or nothing, and the small case that they are tried on."""
 
     number: int
+    base: Candidate
     failing: LayoutRun
     """What is still wrong."""
     cases: Iterator[Small]
     """Those in which it shows, from the quickest on."""
-    waiting: Iterator[Costed]
-    """The candidates, the likeliest first."""
     small: Small | None = None
+    seen: set[tuple[Path, Edits]] = field(default_factory=set)
 
     def enlarge(self) -> bool:
         """Goes on with the next larger case in which it shows; whether there is one."""
         larger = next(self.cases, None)
         self.small = larger or self.small
         return larger is not None
+
+    def candidates(self, of: FileFaults, late: float) -> Iterator[Costed]:
+        """Those for some lines, the likeliest first, each once, on top of the base."""
+        contiguous = self.failing.layout == "contiguous"
+        for candidate in candidates_of(of.file, of.faults, of.wanted, contiguous=contiguous):
+            key, whole = (candidate.file.path, candidate.edits), candidate.on_top_of(self.base)
+            if whole is not None and key not in self.seen:
+                self.seen.add(key)
+                yield candidate.cost + late, whole
 
 
 class Search:
@@ -122,8 +131,8 @@ class Search:
         self._plain = [run for run in runs if run.is_plain and run.measured is not None]
         self.wrong = [run for run in self._plain if not run.matches]
         self._found, self._grounds, self._faults = Found(), 0, list[FileFaults]()
-        self._queue: list[tuple[float, int, int, Ground, Candidate]] = []
-        """What waits, a heap: (cost, the newest ground first, number, ground, candidate)."""
+        self._queue: list[tuple[float, int, int, Ground, Candidate | None, Iterable[Costed]]] = []
+        """What waits, a heap: (cost, the newest ground first, number, ground, candidate, those behind it)."""
         self._numbers, self._modules = count(), dict[str, list[str]]()
         spoilt = {name for run in self.wrong for name in result_of(run).names}
         self._judge = Judge(experiment, self._all, spoilt, [run.layout for run in self._plain])
@@ -159,34 +168,37 @@ class Search:
     def _begin(self, forks: Forks) -> None:
         """Begins with the likeliest candidates: the next one is made ready while forks work."""
         while len(forks) < _BEGUN and self._left > 0 and self._queue:
-            cost, _, _, ground, candidate = heapq.heappop(self._queue)
-            if ground.small is None and not ground.enlarge():
-                continue  # what is wrong shows in none of its cases
-            assert ground.small is not None
-            trial = ground.small[0]
-            forks.add((ground, ground.small, candidate), partial(self._running(candidate), trial))
-            self._left -= max(1, trial.case.scores // _OF_ONE)
-            if cost > -math.inf:
-                self._advance(ground)
-            if candidate.is_wanted and not self._found.tried:
+            _, _, _, ground, candidate, behind = heapq.heappop(self._queue)
+            if candidate is not None:
+                if ground.small is None and not ground.enlarge():
+                    continue  # what is wrong shows in none of its cases
+                assert ground.small is not None
+                trial = ground.small[0]
+                forks.add((ground, ground.small, candidate), partial(self._running(candidate), trial))
+                self._left -= max(1, trial.case.scores // _OF_ONE)
+            for cost, following in islice(behind, 1):
+                self._put(ground, following, cost, behind)
+            if candidate is not None and candidate.is_wanted and not self._found.tried:
                 break  # it likely ends the search: nothing is begun beside it
 
-    def _put(self, ground: Ground, candidate: Candidate, cost: float = -math.inf) -> None:
-        """Has a candidate wait; one of no cost comes before all others."""
-        heapq.heappush(self._queue, (cost, -ground.number, next(self._numbers), ground, candidate))
-
-    def _advance(self, ground: Ground) -> None:
-        """Has the next candidate of a ground wait."""
-        for cost, candidate in islice(ground.waiting, 1):
-            self._put(ground, candidate, cost)
+    def _put(
+        self, ground: Ground, candidate: Candidate | None, cost: float = -math.inf, behind: Iterable[Costed] = ()
+    ) -> None:
+        """Has a candidate wait, and behind it others; one of no cost comes before all others."""
+        heapq.heappush(self._queue, (cost, -ground.number, next(self._numbers), ground, candidate, behind))
 
     def _build_on(self, base: Candidate, failing: LayoutRun, late: float = 0.0) -> Ground:
-        """Tries candidates on top of an edit, or of none, for what is wrong with it in a layout."""
-        waiting = _in_turn(self._faults, base, late, contiguous=failing.layout == "contiguous")
-        ground = Ground(self._grounds, failing, self._showing(base, failing), waiting)
-        if self._grounds <= _MOST:
-            self._advance(ground)
-            self._grounds += 1
+        """Tries candidates on top of an edit, or of none, for what is wrong with it in a layout.
+
+        Those of a worse diagnosis come later.
+        """
+        ground = Ground(self._grounds, base, failing, self._showing(base, failing))
+        self._grounds += 1
+        for at, each in enumerate(self._faults if self._grounds <= _MOST + 1 else ()):
+            is_unnamed = each.diagnosis is None and self._faults[0].diagnosis is not None
+            later = late + at * _NEXT + _UNNAMED * is_unnamed
+            # None is made before it may be its turn.
+            self._put(ground, None, later - SOONEST, ground.candidates(each, later))
         return ground
 
     def _weigh(self, ground: Ground, candidate: Candidate, result: EditResult) -> None:
@@ -287,22 +299,3 @@ def _spent(found: Found, before: int) -> int:
         return _AFTER_PART
     is_dear = bool(certain) or len(found.passed) > max(before, 1)
     return bool(found.passed) * (_AFTER_PART // _AFTER_ONE if is_dear else 1)
-
-
-def _in_turn(faults: Sequence[FileFaults], base: Candidate, late: float, *, contiguous: bool) -> Iterator[Costed]:
-    """The candidates of all faults, the likeliest first, on top of what is there; those of a worse diagnosis later."""
-
-    def costed(at: int, each: FileFaults) -> Iterator[tuple[float, int, int, Candidate | None]]:
-        is_unnamed = each.diagnosis is None and faults[0].diagnosis is not None
-        later = late + at * _NEXT + _UNNAMED * is_unnamed
-        yield later - SOONEST, at, -1, None  # none is made before it may be its turn
-        for number, candidate in enumerate(candidates_of(each.file, each.faults, each.wanted, contiguous=contiguous)):
-            yield candidate.cost + later, at, number, candidate
-
-    seen: set[tuple[Path, Edits]] = set()
-    for cost, _, _, candidate in heapq.merge(*(costed(at, each) for at, each in enumerate(faults))):
-        if candidate is not None and (candidate.file.path, candidate.edits) not in seen:
-            seen.add((candidate.file.path, candidate.edits))
-            whole = candidate.on_top_of(base)
-            if whole is not None:
-                yield cost, whole

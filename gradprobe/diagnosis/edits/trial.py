@@ -118,21 +118,17 @@ def _spread(experiment: Experiment) -> Experiment:
 def result_of(run: LayoutRun) -> EditResult:
     """What came of a run that was measured."""
     findings = run.measured.comparison.findings if run.measured is not None else {}
+    values = run.measured.trace.values if run.measured is not None else {}
+    o, lse, dead = values.get("O"), values.get("LSE"), set[float]()
+    if o is not None and lse is not None and lse.shape == o.shape[:-1]:
+        dead = set(lse[(o == 0).all(-1)].nan_to_num(nan=1e9).tolist())
     return EditResult(
         wrong={name: finding.mismatched for name, finding in findings.items()},
         harm=sum(finding.severity == ERROR for finding in run.memory),
         matches=run.matches,
         errors={name: finding.max_abs_err for name, finding in findings.items()},
-        of_dead_rows=_of_dead_rows(run),
+        of_dead_rows=tuple(sorted(dead)),
     )
-
-
-def _of_dead_rows(run: LayoutRun) -> tuple[float, ...]:
-    values = run.measured.trace.values if run.measured is not None else {}
-    o, lse = values.get("O"), values.get("LSE")
-    if o is None or lse is None or lse.shape != o.shape[:-1]:
-        return ()
-    return tuple(sorted(set(lse[(o == 0).all(-1)].nan_to_num(nan=1e9).tolist())))
 
 
 def _loaded(target: Target, file: str, copy: Path, modules: Sequence[str]) -> Target:
@@ -157,7 +153,7 @@ def _forget(modules: Sequence[str]) -> None:
         sys.modules.pop(name, None)
 
 
-_LIBRARIES = ("torch", "triton", "numpy", "__main__")
+_LIBRARIES = ("torch", "triton", "numpy", "__main__", *sys.stdlib_module_names)
 
 
 def holding(file: str, *, whole: bool = True) -> list[str]:
@@ -166,34 +162,24 @@ def holding(file: str, *, whole: bool = True) -> list[str]:
     Args:
         whole: whether with all others of their packages.
     """
+    path, found = Path(file).resolve(), set[str]()
     others = {name: module for name, module in list(sys.modules.items()) if _may_hold(name, module)}
-    more = {name for name, module in others.items() if _is_of(module, file)}
-    found: set[str] = set()
+    more = {name for name, module in others.items() if Path(str(vars(module).get("__file__"))).resolve() == path}
     while more:
         found |= more
-        packages = {_package(name) for name in found} if whole else set()
+        packages = {name.partition(".")[0] for name in found} if whole else set()
         more = set()
         for name in others.keys() - found:
-            if _package(name) in packages or _holds(others[name], found):
+            if name.partition(".")[0] in packages or _holds(others[name], found):
                 more.add(name)
     return sorted(found)
 
 
-def _package(name: str) -> str:
-    return name.partition(".")[0]
-
-
 def _may_hold(name: str, module: object) -> bool:
     """Whether a module is neither a library nor gradprobe's own: its kernels and adapters are targets."""
-    own = _package(name)
+    own = name.partition(".")[0]
     is_tool = own == "gradprobe" and not name.startswith(("gradprobe.kernels", "gradprobe.targets.adapters"))
-    is_library = own in _LIBRARIES or own in sys.stdlib_module_names
-    return isinstance(module, ModuleType) and not is_tool and not is_library
-
-
-def _is_of(module: ModuleType, file: str) -> bool:
-    own = vars(module).get("__file__")
-    return isinstance(own, str) and Path(own).resolve() == Path(file).resolve()
+    return isinstance(module, ModuleType) and not is_tool and own not in _LIBRARIES
 
 
 def _holds(module: ModuleType, names: set[str]) -> bool:

@@ -50,31 +50,27 @@ def is_infinite(node: ast.AST) -> bool:
             return is_infinite(inner)
         case ast.Call(ast.Name("float"), [ast.Constant(word)]):
             return "inf" in str(word)
-        case ast.Attribute(attr="inf"):
-            return True
-    return False
+    return isinstance(node, ast.Attribute) and node.attr == "inf"
 
 
 def is_zero(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value == 0
 
 
-def _is_delta(node: ast.AST) -> bool:
-    name = node.value if isinstance(node, ast.Subscript) else node
-    if not isinstance(name, ast.Name):
-        return False
-    return plain(name.id) in in_kernels("delta") or (name.id == "D" and name is not node)
-
-
-def _is_number(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and (isinstance(node.value, float) or node.value == 1)
+def _is_subtracted(node: ast.AST) -> bool:
+    match node:
+        case ast.Name(name):
+            return plain(name) in in_kernels("delta")
+        case ast.Subscript(ast.Name(name)):
+            return plain(name) in in_kernels("delta") or name == "D"
+    return False
 
 
 HOLES: dict[str, Callable[[ast.AST], bool]] = {
     "_scale": lambda node: isinstance(node, ast.Name) and "scale" in node.id.lower(),
     "_index": lambda node: isinstance(node, ast.Name) and not node.id.isupper(),
-    "_number": _is_number,
-    "_delta": _is_delta,
+    "_number": lambda node: isinstance(node, ast.Constant) and (isinstance(node.value, float) or node.value == 1),
+    "_delta": _is_subtracted,
     "_zero": is_zero,
     "_other": lambda node: not is_zero(node),
     "_inf": is_infinite,
@@ -157,8 +153,7 @@ def _all_fit(patterns: list[ast.expr], nodes: list[ast.expr], holes: dict[str, a
 
 
 def _fills(name: str, node: ast.AST, holes: dict[str, ast.AST]) -> bool:
-    takes = HOLES.get(name)
-    if takes is not None and not takes(node):
+    if name in HOLES and not HOLES[name](node):
         return False
     first = holes.setdefault(name, node)
     return first is node or ast.dump(first) == ast.dump(node)
@@ -248,6 +243,6 @@ def applied(
     by_kind = _by_kind(several)
     for node in nodes:
         for rule in by_kind.get(type(node), ()):
-            made = rule.edit_of(file, node)
-            if made is not None:
-                yield rule, node, *made
+            changed = rule.edit_of(file, node)
+            if changed is not None:
+                yield rule, node, *changed
