@@ -36,7 +36,7 @@ _AFTER_ONE, _AFTER_PART = 6, 24
 _NEXT, _UNNAMED = 0.5, 3.0
 # How much later that is tried which is on top of an edit that makes some result right; and of one with which a whole
 # layout matches.
-_BESIDE, _ELSEWHERE = 1.5, -1.5
+_BESIDE, _ELSEWHERE = 2.5, -1.5
 # On top of how many edits others are tried, beside those on top of none.
 _MOST = 3
 Small = tuple[Trial, EditResult]
