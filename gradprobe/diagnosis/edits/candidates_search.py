@@ -104,7 +104,7 @@ class Ground:
     cases: Iterator[Small]
     """Those in which it shows, from the quickest on."""
     small: Small | None = None
-    seen: set[tuple[Path, Edits]] = field(default_factory=set)
+    begun: set[tuple[Path, Edits]] = field(default_factory=set)
 
     def enlarge(self) -> bool:
         """Goes on with the next larger case in which it shows; whether there is one."""
@@ -112,13 +112,19 @@ class Ground:
         self.small = larger or self.small
         return larger is not None
 
+    def begins(self, candidate: Candidate, *, again: bool) -> bool:
+        """Whether a candidate is to be tried: it was not, or is to be tried again."""
+        key = candidate.file.path, candidate.edits
+        is_new = key not in self.begun
+        self.begun.add(key)
+        return is_new or again
+
     def candidates(self, of: FileFaults, late: float) -> Iterator[Costed]:
-        """Those for some lines, the likeliest first, each once, on top of the base."""
+        """Those for some lines, the likeliest first, on top of the base."""
         contiguous = self.failing.layout == "contiguous"
         for candidate in candidates_of(of.file, of.faults, of.wanted, contiguous=contiguous):
-            key, whole = (candidate.file.path, candidate.edits), candidate.on_top_of(self.base)
-            if whole is not None and key not in self.seen:
-                self.seen.add(key)
+            whole = candidate.on_top_of(self.base)
+            if whole is not None:
                 yield candidate.cost + late, whole
 
 
@@ -168,16 +174,16 @@ class Search:
     def _begin(self, forks: Forks) -> None:
         """Begins with the likeliest candidates: the next one is made ready while forks work."""
         while len(forks) < _BEGUN and self._left > 0 and self._queue:
-            _, _, _, ground, candidate, behind = heapq.heappop(self._queue)
-            if candidate is not None:
+            cost, _, _, ground, candidate, behind = heapq.heappop(self._queue)
+            if candidate is not None and ground.begins(candidate, again=cost == -math.inf):
                 if ground.small is None and not ground.enlarge():
                     continue  # what is wrong shows in none of its cases
                 assert ground.small is not None
                 trial = ground.small[0]
                 forks.add((ground, ground.small, candidate), partial(self._running(candidate), trial))
                 self._left -= max(1, trial.case.scores // _OF_ONE)
-            for cost, following in islice(behind, 1):
-                self._put(ground, following, cost, behind)
+            for later, following in islice(behind, 1):
+                self._put(ground, following, later, behind)
             if candidate is not None and candidate.is_wanted and not self._found.tried:
                 break  # it likely ends the search: nothing is begun beside it
 

@@ -197,11 +197,11 @@ def of_siblings(at: Spot) -> Undone:
 @lru_cache(maxsize=1024)
 def _siblings(file: KernelFile, own: str) -> list[tuple[float, str]]:
     """(how much is the same, text) of the statements that are most alike, or assign to the same name."""
-    matcher, found = SequenceMatcher(None, "", _words(own), autojunk=False), []
+    matcher, found = SequenceMatcher(None, "", _tokens_of(own), autojunk=False), []
     target = own.partition(" = ")[0]
     for text in _simple(file) - {own}:
         is_same_name = text.startswith(f"{target} = ")
-        matcher.set_seq1(_words(text))
+        matcher.set_seq1(_tokens_of(text))
         is_near = is_same_name or (matcher.real_quick_ratio() > _ALIKE and matcher.quick_ratio() > _ALIKE)
         if is_near and (matcher.ratio() > _ALIKE or is_same_name):
             found.append((matcher.ratio(), text))
@@ -217,7 +217,7 @@ def _simple(file: KernelFile) -> frozenset[str]:
 
 
 @lru_cache(maxsize=4096)
-def _words(text: str) -> list[str]:
+def _tokens_of(text: str) -> list[str]:
     return [token for token in TOKEN.findall(text) if token.strip()]
 
 
