@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # The kind of finding that each of its tools looks for.
 TOOLS = {"memcheck": "outside", "racecheck": "race", "initcheck": "unwritten", "synccheck": "barrier"}
+# That which watches every kernel: it knows of no value that another one wrote.
+_OF_ALL = "initcheck"
 _MOST = 100
 _LINE = re.compile(r"^=========( *)(.*)$")
 _AT = re.compile(r"(?:at |access at )([^+\n]*?)(?:\+0x[0-9a-f]+)? in ([^\n]*?):(\d+)(?= \[|$)")
@@ -66,10 +68,8 @@ def strays_under(program: str, tool: str, words: Sequence[str], kernels: Sequenc
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         options = ["--tool", tool, "--log-file", str(log), "--print-limit", str(_MOST), "--report-api-errors", "no"]
-        names = [kernel.partition("<")[0] for kernel in kernels]
-        # initcheck knows of no value that a kernel wrote which it does not watch.
-        for name in names if tool != "initcheck" else ():
-            options += ["--kernel-name", f"kernel_substring={name}"]
+        for kernel in kernels if tool != _OF_ALL else ():
+            options += ["--kernel-name", f"kernel_substring={kernel.partition('<')[0]}"]
         # With torch's caching allocator, an access beyond one tensor may be inside another allocation.
         environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
         check = Program([program, *options, *gradprobe_command(*words, "--no-isolate")], environment)
@@ -78,8 +78,8 @@ def strays_under(program: str, tool: str, words: Sequence[str], kernels: Sequenc
     if "SUMMARY" not in printed:
         said = (printed or ran.output).strip().rpartition("\n")[2]
         raise TargetFailure(f"compute-sanitizer could not run the check: {said}", "run it by hand")
-    found = findings_in(printed, TOOLS[tool])
-    return [finding for finding in found if not names or any(name in finding.kernel for name in names)]
+    # The kernels of torch itself were compiled without lines.
+    return [finding for finding in findings_in(printed, TOOLS[tool]) if tool != _OF_ALL or finding.file]
 
 
 def with_strays(report: Probed, tool: str, memory: Sequence[MemoryFinding]) -> Probed:
