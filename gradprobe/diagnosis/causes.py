@@ -70,7 +70,7 @@ def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> lis
 
 
 @dataclass(frozen=True)
-class Inquiry:
+class FailureInquiry:
     """A failing layout, and what hypotheses explain of it."""
 
     layout: FailingLayout
@@ -114,7 +114,7 @@ class CauseSearch:
         self._searched += 1
         is_first = self._searched == 1
         seen, table = layout.seen if is_first else layout.unspoilt, Table(layout.seen.case.family, layout.run)
-        inquiry = Inquiry(layout, seen, in_parts(self._experiment, layout.run.assigned, seen), table, is_first)
+        inquiry = FailureInquiry(layout, seen, in_parts(self._experiment, layout.run.assigned, seen), table, is_first)
         found = list[Diagnosis]()
         for explain in (
             self._by_hypotheses,  # a formula that gives every number that came names the fault
@@ -124,17 +124,17 @@ class CauseSearch:
             found = explain(inquiry, found)
         self._tell(layout, table.agreeing(found), inquiry.best)
 
-    def _by_hypotheses(self, inquiry: Inquiry, found: list[Diagnosis]) -> list[Diagnosis]:
+    def _by_hypotheses(self, inquiry: FailureInquiry, found: list[Diagnosis]) -> list[Diagnosis]:
         where = "" if inquiry.is_first else f"in {inquiry.layout.name}: "
         for finalist, diagnosis in _diagnoses(inquiry.seen, inquiry.parts, where):
             found.append(self._lines.of(finalist.hypothesis, finalist.explanation.active, diagnosis))
         return found
 
-    def _by_further_runs(self, inquiry: Inquiry, found: list[Diagnosis]) -> list[Diagnosis]:
+    def _by_further_runs(self, inquiry: FailureInquiry, found: list[Diagnosis]) -> list[Diagnosis]:
         again = Again(self._experiment, inquiry.layout.run.assigned, inquiry.seen)
         return [*behaving(again, next(iter(inquiry.best), None)), *found]
 
-    def _by_dataflow(self, inquiry: Inquiry, found: list[Diagnosis]) -> list[Diagnosis]:
+    def _by_dataflow(self, inquiry: FailureInquiry, found: list[Diagnosis]) -> list[Diagnosis]:
         """The causes with the lines that the dataflow of a run shows, and what it shows besides; then all others.
 
         A fault in following it costs that alone.

@@ -58,7 +58,7 @@ def kernel_values(run: FollowedRun, case: Case) -> Iterator[KernelValue]:
 
     In the order in which kernels began with it. What a kernel computed of a part alone is left out.
     """
-    reader = _Reader(run, case)
+    reader = _KernelReader(run, case)
     for tiles in sorted(reader.found.values(), key=lambda each: min(node.number for node in each.nodes)):
         values = reader.values(tiles)
         if values is not None:
@@ -66,7 +66,7 @@ def kernel_values(run: FollowedRun, case: Case) -> Iterator[KernelValue]:
             yield KernelValue(tiles.name, tiles.kernel, frozenset(tiles.into), values, is_rounded)
 
 
-class _Reader:
+class _KernelReader:
     """What the nodes of a run are, and their values put together."""
 
     def __init__(self, run: FollowedRun, case: Case) -> None:

@@ -130,6 +130,12 @@ mask/bias-window | keys beyond the bias's window have the bias of its last dista
 # --- terms of formulas
 
 _BY = "delta is computed by another formula:"
+_DELTA = """
+delta/formula | delta is rowsum(dO), without O | delta = do.sum(-1)
+delta/formula | delta is rowsum(dP), without P | delta = dP.sum(-1)
+delta/formula | delta is the mean over the head dim, where the sum is meant | delta = delta / do.shape[-1]
+delta/from-unmasked | delta sums dP before its mask | delta = (P * dpe).sum(-1)
+"""
 _TERMS = (
     *_rows("""
 delta/dropped | delta is not subtracted: dS = P * dP | delta = 0 * delta
@@ -144,12 +150,8 @@ delta/formula | {_BY} rowsum(dO * O), which holds tau's share, where rowsum(P * 
     *_rows(f"""
 delta/formula | {_BY} rowsum(P * dP), which differs from rowsum(dO * O) here | delta = (P * dP).sum(-1)
 """, "not lazy", "delta = rowsum(dO * O)", "delta dS"),
-    *_rows("""
-delta/formula | delta is rowsum(dO), without O | delta = do.sum(-1)
-delta/formula | delta is rowsum(dP), without P | delta = dP.sum(-1)
-delta/formula | delta is the mean over the head dim, where the sum is meant | delta = delta / do.shape[-1]
-delta/from-unmasked | delta sums dP before its mask | delta = (P * dpe).sum(-1)
-""", wrong="delta dS"),
+    *_rows(_DELTA, "lazy", "delta = rowsum(P * dP)", "delta dS"),
+    *_rows(_DELTA, "not lazy", "delta = rowsum(dO * O)", "delta dS"),
     *_rows("""
 softcap/derivative | the softcap's derivative is missing in dS | dS = P * spread
 softcap/derivative | the softcap's derivative is applied twice | dS = P * spread * (1 - tanh ** 2) ** 2
