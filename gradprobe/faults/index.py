@@ -200,7 +200,8 @@ def _by_other_strides(
                     taken[own.index(axis)] = named[KINDS[axis]]
                 words = list(dict.fromkeys(_AXES[axis] for axis in axes))
                 fault = "-".join([f"{kind}/{name}", *(words if len(axes) < len(own) else ())])
-                summary = f"{title(name)} {verb} with {title(other)}'s {' and '.join(words)} stride"
+                which = f"{' and '.join(words)} " if len(axes) < len(own) else ""
+                summary = f"{title(name)} {verb} with {title(other)}'s {which}stride{'s' * (len(words) > 1)}"
                 yield _Way((fault, "S1", summary), _offsets(tensor.shape, taken), axes, tuple(taken))
     for first, second in combinations([at for at, axis in enumerate(own) if axis in _AXES], 2):
         taken, words = list(tensor.stride()), list(dict.fromkeys((_AXES[own[first]], _AXES[own[second]])))

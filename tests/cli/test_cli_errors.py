@@ -384,7 +384,7 @@ def test_an_error_of_the_tool_itself_exits_3_and_never_1(monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("gradprobe.probing.experiment.compare", broken)
+    monkeypatch.setattr("gradprobe.probing.measure.compare", broken)
     ran = run(f"check soft.py:backward {SMALL}")
     assert (ran.code, ran.out) == (3, "")
     assert ran.err == (
