@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from ..frontends.triton.launches import constants_of, storage_of
 from ..model.case import Case
 from ..model.intermediates import KINDS
@@ -356,8 +354,7 @@ def left_out(views: Iterable[KernelView], tensor: str, axes: Collection[str]) ->
 
 
 def _where(at: SourceLine, kernel: str, note: str, instead: str = "") -> Where:
-    where = Where(at.file, at.line, at.code, at.column, at.length, kernel, note)
-    return replace(where, instead=instead)
+    return Where(at.file, at.line, at.code, at.column, at.length, kernel, note, instead=instead)
 
 
 def read_views(views: Sequence[KernelView], scopes: Iterable[tuple[dict[str, object], str]] = ()) -> KernelReading:

@@ -43,8 +43,9 @@ APART = 1.25
 DIRECTIONS = 4
 """Errors of scores of one rounded operand correlate as its rows do, by 1 / sqrt(directions) on average. From four on
 that is at most a half, and they add in quadrature nearly as `spread` says; below, no size is known."""
-# What sums of n float32 terms, each rounded by itself, and exponentials within two units add to squared errors, as a
-# multiple of n U32^2. Errors no larger say nothing of 16 bits: where dS cancels, dK is such a remainder, or zero.
+# What float32 leaves, as a multiple of n (U32 / unit)^2. Of squares a sum of n terms, each rounded by itself, adds
+# n U32^2 / 3, an exponential that errs evenly within two units 16 U32^2 / 3, and a rounding to 16 bits unit^2 / 6: no
+# more from 16 terms on. Errors no larger say nothing of 16 bits: where dS cancels, dK is such a remainder, or zero.
 _IN_FLOAT32 = 4.0
 
 

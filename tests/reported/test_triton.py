@@ -45,6 +45,7 @@ def test_a_name_that_ends_with_its_loop_is_to_be_assigned_before_it(check):
     (found,) = report["compile_errors"]
     assert (ran.code, found["code"], found["words"]) == (3, "total = last", "last is not defined")
     assert "assign last before it" in ran.err
+    assert "a loop may run no turn" not in check(f"uncompiled.py:undefined {SMALL}")[0].err
 
 
 def test_a_kernel_is_compiled_for_the_architecture_that_is_asked_for(check):

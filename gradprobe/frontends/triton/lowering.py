@@ -6,6 +6,7 @@ TRITON_INTERPRET=1 is in the environment, since it imports triton.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import gc
@@ -32,6 +33,9 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from ...model.architectures import ARCHITECTURES, DEFAULT
 from ...model.report import CompileError
+from ...processes.ended import EndedLine
+from ...source.kernel_file import inside
+from ...source.text import python_file
 from .interpreter.language_patches import shipped_language
 from .launches import KernelCall
 from .raised import compiler_place
@@ -96,19 +100,33 @@ def _error_of(call: KernelCall) -> CompileError | None:
         line=line.line,
         code=line.code,
         words=re.split(r"[.!] ", " ".join(words.split()))[0].rstrip("."),  # the sentence that matters
-        way_out=_way_out(call, str(root)),
+        way_out=_way_out(line, str(root)),
         arch=architecture() or "",
     )
 
 
-def _way_out(call: KernelCall, message: str) -> str:
+def _way_out(line: EndedLine, message: str) -> str:
     """What to change of a name that Python finds and a compiler does not."""
     if name := re.search(r"Cannot access global variable (\w+)", message):
         return f"make it a constant of the language: {name[1]} = tl.constexpr(...)"
     name = re.search(r"(\w+) is not defined", message)
-    if name and name[1] in call.kernel.fn.__code__.co_varnames:
+    if name and _ends_with_its_loop(name[1], line):
         return f"a loop may run no turn, so that what is first assigned in it ends with it: assign {name[1]} before it"
     return ""
+
+
+def _ends_with_its_loop(name: str, line: EndedLine) -> bool:
+    """Whether the function of a line assigns a name inside of loops and nowhere else."""
+
+    def assigned(roots: Sequence[ast.AST]) -> set[int]:
+        names = [each for root in roots for each in inside(root, ast.Name)]
+        return {id(each) for each in names if each.id == name and isinstance(each.ctx, ast.Store)}
+
+    for function in python_file(line.file).functions:
+        if function.name == line.function:
+            loops = [*inside(function, ast.For), *inside(function, ast.While)]
+            return bool(loops) and assigned([function]) == assigned(loops) != set()
+    return False
 
 
 def _error_in(call: KernelCall, target: GPUTarget) -> Exception | None:

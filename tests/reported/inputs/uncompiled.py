@@ -34,6 +34,10 @@ def rows_kernel(
         for _ in range(head + 1):
             mean = mean + 0.0
         total += mean
+    if KIND == "of another kind":
+        part = total
+    if KIND == "undefined":
+        total = part
     if KIND == "behind the loop":
         for _ in range(head + 1):
             last = total + 0.0
@@ -77,6 +81,10 @@ def keyword(q, k, v, do, o):
 
 def loop(q, k, v, do, o):
     return _delta(o, do, "loop")
+
+
+def undefined(q, k, v, do, o):
+    return _delta(o, do, "undefined")
 
 
 def behind_the_loop(q, k, v, do, o):
