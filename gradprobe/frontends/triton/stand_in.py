@@ -3,19 +3,85 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from types import SimpleNamespace
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from ...model.architectures import ARCHITECTURES, DEFAULT, Architecture
 from ...processes.attributes import replaced
 from . import interpreting
 
+
+class ImportWatcher(importlib.abc.MetaPathFinder):
+    """A finder that finds nothing itself, but makes the loader of the awaited module call back."""
+
+    def __init__(self, module: str, then: Callable[[ModuleType], object]) -> None:
+        self.module, self.then = module, then
+        self.busy = self.done = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The awaited module as the other finders find it; None for every other module."""
+        if self.done or self.busy:
+            return None
+        if sys.meta_path[0] is not self:  # pytest puts its finder for test files before all others
+            sys.meta_path.remove(self)
+            sys.meta_path.insert(0, self)
+        if fullname != self.module:
+            self.notice()
+            return None
+        self.busy = True
+        try:
+            others = [finder for finder in sys.meta_path if not isinstance(finder, ImportWatcher)]
+            spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
+        finally:
+            self.busy = False
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            loader: Any = _CallingBack(spec.loader, self)
+            spec.loader = loader
+        return spec
+
+    def notice(self) -> None:
+        """Calls back for a module that another finder imported past this one: late, but better than not at all."""
+        module = None if self.done else sys.modules.get(self.module)
+        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+            self.complete(module)
+
+    def complete(self, module: ModuleType) -> None:
+        """Calls back with the complete module, once."""
+        if not self.done:
+            self.done = True
+            self.then(module)
+
+
+class _CallingBack:
+    """A loader that does what another one does, and calls back at the end."""
+
+    def __init__(self, loader: Any, awaiting: ImportWatcher) -> None:
+        self._loader, self._awaiting = loader, awaiting
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Gives the module its own loader back, runs it, and calls back."""
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._awaiting.complete(module)
+
+
+_DRIVER = "triton.runtime.driver"
 _asked_for: str | None = None
 # Of `torch.version.hip`, by which files know ROCm.
 _HIP = "6.4.0"
 # What no file is known to decide by is an H100's.
-_REGISTERS = 65536
+_REGISTERS, _L2_BYTES, _THREADS = 65536, 50 << 20, 2048
 
 
 def stand_in_for(arch: str | None) -> None:
@@ -86,18 +152,22 @@ def _on_the_cpu() -> Any:
 
 @contextlib.contextmanager
 def _driver_stood_in(gpu: Architecture) -> Iterator[None]:
-    """Replaces Triton's driver, where Triton is installed."""
-    try:
-        from triton.runtime.driver import driver
-    except ImportError:
-        yield
-        return
-    before = dict(vars(driver))
-    driver.set_active(_driver(gpu))
+    """Replaces Triton's driver, now or as soon as something imports it."""
+    before: list[tuple[Any, dict[str, Any]]] = []
+
+    def put(module: ModuleType) -> None:
+        before.append((module.driver, dict(vars(module.driver))))
+        module.driver.set_active(_driver(gpu))
+
+    awaiting = ImportWatcher(_DRIVER, put)
+    sys.meta_path.insert(0, awaiting)
+    awaiting.notice()
     try:
         yield
     finally:
-        vars(driver).update(before)
+        sys.meta_path.remove(awaiting)
+        for driver, state in before:
+            vars(driver).update(state)
 
 
 def _driver(gpu: Architecture) -> Any:
@@ -133,6 +203,10 @@ def _answers(gpu: Architecture) -> dict[str, Any]:
         multi_processor_count=gpu.processors,
         total_memory=gpu.gibibytes << 30,
         warp_size=gpu.warp,
+        L2_cache_size=_L2_BYTES,
+        regs_per_multiprocessor=_REGISTERS,
+        max_threads_per_multi_processor=_THREADS,
+        shared_memory_per_block=48 << 10,
         shared_memory_per_block_optin=gpu.shared_bytes,
         # A kibibyte of each processor is the system's.
         shared_memory_per_multiprocessor=gpu.shared_bytes + (0 if gpu.gfx else 1 << 10),
