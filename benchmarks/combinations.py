@@ -186,7 +186,7 @@ _ANY: Mapping[str, Sequence[Any]] = {
     "layout": ("all=blhd", "all=packed", "all=distinct", "do=expanded", "k=strided-last", "all=offset", "v=blhd"),
     "runs": ("contiguous", "distinct", "all=blhd"), "block-m": (16, 32, 64), "block-n": (16, 32),
     "dots": ("ieee", "tf32"), "inplace": ("q", "do"), "strict": (True,), "poison": (True,), "recover": (True, False),
-    "scale": (0.05, 1.0, 0.3), "configs": ("all",), "as-cuda": (True,),
+    "scale": (0.05, 1.0, 0.3), "as-cuda": (True,),
     "shapes": ("blhd",), "arch": ("sm_75", "gfx942"),
 }  # fmt: skip
 _OF_SOFTMAX: Mapping[str, Sequence[Any]] = {

@@ -91,8 +91,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _behaviour("differs_from_run_to_run"), _behaviour("reads_what_was_never_written"),
     _behaviour("right_without_dead_rows"), _behaviour("multiplies_coarser"),
     Mechanism("plain-python", "diagnosis/plain_python", ("diagnosis/plain_python",)),
-    Mechanism("contiguous", "diagnosis/refusals", ("diagnosis/refusals",)),
-    Mechanism("length", "pipeline/probe"),
+    Mechanism("length", "pipeline/probe", ("diagnosis/refusals",)),
     Mechanism("smaller", "diagnosis/smaller", ("diagnosis/smaller",)),
     Mechanism("ranks", "sharded/rank_reasons", ("sharded/rank_reasons", "sharded/blocks", "sharded/steps")),
     Mechanism("cost", "pipeline/cost", ("pipeline/cost",)),
@@ -118,7 +117,7 @@ CORE: tuple[str, ...] = (
         "__init__", "experiment", "measure", "observe", "receipt", "runs",
     )),
     *(f"pipeline/{name}" for name in (
-        "__init__", "failed", "probe", "reported", "resolve", "run_check", "sanitizer",
+        "__init__", "probe", "reported", "resolve", "run_check",
     )),
     *(f"diagnosis/{name}" for name in (
         "__init__", "agreement", "behaviour", "causes", "lines", "why",

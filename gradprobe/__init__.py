@@ -58,7 +58,6 @@ if TYPE_CHECKING:
         fix_budget: int = 40,
         max_memory: str | None = None,
         against: str | Callable[..., Any] | Report | None = None,
-        sanitize: str | None = None,
         fresh: bool = False,
         evidence: str | os.PathLike[str] | None = None,
         battery: None = None,
@@ -77,7 +76,6 @@ if TYPE_CHECKING:
         fix_budget: int = 40,
         max_memory: str | None = None,
         against: str | Callable[..., Any] | Report | None = None,
-        sanitize: str | None = None,
         fresh: bool = False,
         evidence: str | os.PathLike[str] | None = None,
         battery: Literal["pairs", "triples", "quick", True],
@@ -96,7 +94,6 @@ def check(
     fix_budget: int = 40,
     max_memory: str | None = None,
     against: str | Callable[..., Any] | Report | None = None,
-    sanitize: str | None = None,
     fresh: bool = False,
     evidence: str | os.PathLike[str] | None = None,
     battery: str | bool | None = None,
@@ -122,7 +119,6 @@ def check(
         max_memory: such as "3G"; by default half of what is free.
         against: another target, given in the same way, a report, the file of one, or "interpreted" or "compiled" for
             the same target: it is judged too, and the report's `against` says where they differ.
-        sanitize: on a GPU a tool of compute-sanitizer, under which a target that is a word is run too.
         fresh: whether every cache of compiled kernels is to be empty.
         evidence: a file (.npz) to keep whole heads in, which `report.save("report.html", evidence=...)` shows.
         battery: "pairs", "triples" or "quick", or True to choose by the device: checks many cases of a target that is a
@@ -139,7 +135,7 @@ def check(
     from .api.arguments import requested
     from .api.check_function import Manner, checked
 
-    several = (against, sanitize, fresh, evidence, battery, shrink_budget)
+    several = (against, fresh, evidence, battery, shrink_budget)
     manner = Manner(isolate, timeout, fix_budget, max_memory, *several)
     request = requested(target, reference, family, options, ("reference", "family", *vars(manner)))
     return checked(target, reference, request, manner)

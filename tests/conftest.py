@@ -109,7 +109,7 @@ def without_causes(request, monkeypatch):
     from gradprobe.diagnosis.why import Reasons
 
     if _on_push(request.config) and "with_causes" not in request.fixturenames:
-        monkeypatch.setattr(import_module("gradprobe.pipeline.failed"), "reasons_of", lambda *failed: Reasons())
+        monkeypatch.setattr(import_module("gradprobe.diagnosis.why"), "reasons_of", lambda *failed: Reasons())
 
 
 @pytest.fixture

@@ -109,8 +109,6 @@ class Options(TypedDict, total=False):
     """Arithmetic of float32 dots: ieee, bf16x6, tf32x3, bf16x3, tf32 (default: what the backend does)."""
     repeat: int | None
     """Runs of each layout, compared with one another (default: 1)."""
-    configs: str | None
-    """Configurations of autotuned kernels: first (on a GPU the tuner's choice), or all."""
     poison: bool | None
     """Fill what TARGET allocates with NaN, in every second run with 7.0 (default: neither)."""
     inplace: str | Sequence[str] | Mapping[str, str] | None

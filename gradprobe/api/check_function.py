@@ -19,7 +19,6 @@ from ..inputs.options import parse, refuse_unknown_family
 from ..model.documents import AUTO, Reports
 from ..model.failures import Failure, UsageFailure
 from ..model.report import Report, failed_report
-from ..pipeline.sanitizer import sanitizer_for
 from ..processes.resource_limits import bounded
 from ..runtime.caches import fresh_caches
 from ..runtime.versions import refuse_untested
@@ -37,7 +36,6 @@ class Manner:
     fix_budget: int
     max_memory: str | None
     against: Subject | Report | None
-    sanitize: str | None
     fresh: bool
     evidence: str | os.PathLike[str] | None
     battery: str | bool | None
@@ -73,7 +71,6 @@ def checked(
         if word:
             refuse_mistyped(word)
     apart = _is_apart(target, reference, request, manner)
-    sanitizer = None if manner.sanitize is None else (sanitizer_for(manner.sanitize), manner.sanitize)
     word = AUTO if manner.battery is True else manner.battery or None
     setting = Setting(
         isolate=apart,
@@ -85,7 +82,7 @@ def checked(
     )
     functions = (None, None) if apart else (_function(target), _function(reference))
     kept, fresh = os.fspath(manner.evidence or ""), manner.fresh
-    planned = PlannedCheck("", request, sanitizer=sanitizer, evidence=kept, fresh=fresh, functions=functions)
+    planned = PlannedCheck("", request, evidence=kept, fresh=fresh, functions=functions)
     try:
         if not request.options.get("untested"):
             refuse_untested()
@@ -112,12 +109,10 @@ def _is_apart(target: Subject, reference: Subject | None, request: CheckRequest,
         )
     if manner.timeout is not None and not apart:
         raise UsageFailure("check: timeout stops a process, and this one makes the check", "add isolate=True")
-    if manner.sanitize is not None and not apart:
-        raise UsageFailure("check: sanitize runs the command line under a tool", "name the target by its word")
     if manner.evidence is not None and not os.fspath(manner.evidence).endswith(".npz"):
         raise UsageFailure("check: the name of evidence must end in .npz")
     # Each is about one check, and of these no two go together.
-    several = [name for name in ("battery", "against", "sanitize", "evidence") if getattr(manner, name)]
+    several = [name for name in ("battery", "against", "evidence") if getattr(manner, name)]
     if len(several) > 1:
         raise UsageFailure(f"check: {several[0]} takes no {several[1]}", "make two checks")
     if manner.battery and not apart:

@@ -32,14 +32,6 @@ def check(
     isolate: shared.Isolate = True,
     timeout: shared.Timeout = None,
     battery: shared.Battery = None,
-    sanitize: Annotated[
-        str | None,
-        typer.Option(
-            "--sanitize",
-            metavar="TOOL",
-            help="On a GPU: memcheck, racecheck, initcheck, synccheck of compute-sanitizer too",
-        ),
-    ] = None,
     against: Annotated[
         str | None,
         typer.Option(
@@ -84,15 +76,8 @@ def check(
         if target is None and not plan:
             effective.refuse_misspelt()
         print_settings(effective.line(options, timeout, [plural(len(plan), "check")] if plan else []))
-        sanitizer = None
-        if sanitize is not None:
-            from ..pipeline.sanitizer import sanitizer_for
-
-            sanitizer = (sanitizer_for(sanitize), sanitize)
-        if sanitize is not None and (plan or battery):
-            raise UsageFailure("--sanitize takes one check, not several", "run them one at a time")
-        if against is not None and (plan or battery or sanitize):
-            raise UsageFailure("--against takes one plain check", "drop --battery or --sanitize, or name a TARGET")
+        if against is not None and (plan or battery):
+            raise UsageFailure("--against takes one plain check", "drop --battery, or name a TARGET")
         if evidence is not None:
             if plan or battery or against is not None:
                 raise UsageFailure("--evidence takes one plain check of elements", "drop what makes it another")
@@ -121,6 +106,6 @@ def check(
             from .paired_check import check_against
 
             raise typer.Exit(check_against(PlannedCheck("", effective.over(request), fresh=fresh), against, forms, how))
-        planned = PlannedCheck("", effective.over(request), sanitizer=sanitizer, evidence=forms.evidence, fresh=fresh)
+        planned = PlannedCheck("", effective.over(request), evidence=forms.evidence, fresh=fresh)
         planned = replace(planned, chosen=shared.BUILT_IN if target is None else "")
         raise typer.Exit(check_one(planned, forms, how))

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ..model.failures import UsageFailure
 from ..render.terminal import dump, show, width
 from . import shared_options as shared
 from .error_output import failures_told
@@ -35,8 +34,6 @@ def lint(
     """
     request = shared.request_of(target, family, options, takes_file=True)
     with failures_told(json_file, request.command("lint"), show_traceback, request.target):
-        if "configs" in options:
-            raise UsageFailure("--configs: lint runs no configuration", "gradprobe check takes --configs")
         shared.refuse_wrong_words(request, takes_file=True)
         how = (request.target, family, options, json_file, details)
         raise typer.Exit(apart(_linted, *how, target=request.target, isolate=isolate, show_traceback=show_traceback))

@@ -166,7 +166,6 @@ def _refuse(options: dict[str, Any]) -> None:
     """What contradicts a survey of layouts, or would change nothing about it."""
     reasons = dict.fromkeys(("layout", "runs", "inputs"), "strides tries every layout, of drawn values")
     reasons |= dict.fromkeys(("repeat", "poison"), "strides runs each layout as often as it needs, memory full of NaN")
-    reasons["configs"] = "strides tries layouts, each in the first configuration that fits"
     for name, reason in reasons.items():
         if name in options:
             raise UsageFailure(f"--{name}: {reason}", f"gradprobe check takes --{name}")

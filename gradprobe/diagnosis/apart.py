@@ -57,7 +57,7 @@ def _is_watchable(experiment: Experiment, record: RunRecord, run: LayoutRun) -> 
         INTERPRETED in experiment.backends
         and case.recover and experiment.reference is None and case.scores <= MOST_INTERPRETED
         and not case.cu_seqlens_q and not case.dropout
-        and measured is not None and record.configuration is None
+        and measured is not None
         and not measured.comparison.matches and not measured.coarser
         and measured.is_recoverable
     )  # fmt: skip

@@ -86,7 +86,7 @@ def _of_case(experiment: Experiment, case: Case) -> Experiment:
 
 def _run(experiment: Experiment, layouts: Sequence[Assigned]) -> tuple[Experiment, list[LayoutRun]]:
     """The runs in some layouts, and the experiment with what they showed of the target."""
-    case = replace(experiment.case, layouts=(), runs=tuple(layouts), configs="first", repeat=1)
+    case = replace(experiment.case, layouts=(), runs=tuple(layouts), repeat=1)
     experiment = replace(experiment, case=case, first=None, backends=frozenset())
     records = list(records_of(experiment))
     experiment = experiment.after(outcomes_of(records))

@@ -140,7 +140,6 @@ OPTIONS = (
     Option("pattern", str, f"Pattern of the drawn values: {', '.join(PATTERNS)} (default: normal)"),
     Option("dots", str, f"Arithmetic of float32 dots: {', '.join(DOTS)} (default: what the backend does)"),
     Option("repeat", int, "Runs of each layout, compared with one another (default: 1)"),
-    Option("configs", str, "Configurations of autotuned kernels: first (on a GPU the tuner's choice), or all"),
     Option("poison", bool, "Fill what TARGET allocates with NaN, in every second run with 7.0 (default: neither)"),
     Option("inplace", list, "An input that TARGET may write over (default: none)", "TENSOR", _all(_input)),
     Option("recover", bool, "Recover P, dP, delta and dS of a TARGET that exposes gradients only (default: yes)"),
@@ -153,6 +152,8 @@ GONE = {
            "(--device cpu) each value",
     "oracle": "is gone: a reference judges every check; where that takes too long, give fewer --heads or a shorter "
               "--seqlen",
+    "sanitize": "is gone: compute-sanitizer runs around the command, as docs/cuda.md shows",
+    "configs": "is gone: pin one configuration in the decorator, and check it; without a GPU the first that fits runs",
     "schedules": "is gone: each run of --repeat N has an order of threads and blocks of its own",
 }  # fmt: skip
 _BY_NAME = {option.name: option for option in OPTIONS}

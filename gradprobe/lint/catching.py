@@ -199,7 +199,7 @@ def _noting(launches: list[HostLaunch]) -> Iterator[None]:
 
     silenced = warnings.catch_warnings(action="ignore")
     through, cuda = launching_through(note), replaced(Kernel, "__call__", call)
-    with silenced, through, cuda, one_configuration([], {}):
+    with silenced, through, cuda, one_configuration([]):
         yield
 
 

@@ -14,7 +14,6 @@ DOTS = ("ieee", "bf16x6", "tf32x3", "bf16x3", "tf32")
 DEVICES = ("auto", "cpu", "cuda")
 # Lazy tau beside dyadic values: tau / (i + 1) changes no P in 16 bits, and is far above the least float32.
 DYADIC_TAU = 2.0**-20
-CONFIGS = ("first", "all")
 ALIGNMENTS = ("bottom-right", "top-left")
 MASKS = ("random", "dead-rows", "padding")
 # How sequences, or heads, are divided among ranks.
@@ -91,10 +90,6 @@ class Case:
     dots: str | None = None
     """None where it was not given: then what the target's backend does by default."""
     repeat: int = 1
-    configs: str = "first"
-    """Which configurations of autotuned kernels run, one of CONFIGS: on a GPU "first" is what their autotuner takes."""
-    pinned: tuple[tuple[str, int], ...] = ()
-    """The number of the configuration that some kernels take, by name."""
     poison: bool = False
     """Whether memory that the target allocates without values holds NaN, and 7.0 in every other repeat."""
     strict: bool = False
@@ -173,7 +168,7 @@ class Case:
 
 # How a case is run, and in which forms the target takes it: no number depends on these.
 _HOW = (
-    "device", "layouts", "runs", "block_m", "block_n", "dots", "repeat", "configs", "pinned", "poison",
+    "device", "layouts", "runs", "block_m", "block_n", "dots", "repeat", "poison",
     "strict", "inplace", "recover", "shapes", "implied", "as_cuda", "bias_rank", "mask_rank",
     "ranks", "shards", "arch", "untested", "window_as", "mask_as", "lse_as",
 )  # fmt: skip

@@ -12,7 +12,6 @@ from .architectures import ARCHITECTURES
 from .assignment import PLAIN, in_words
 from .case import (
     ALIGNMENTS,
-    CONFIGS,
     DEVICES,
     DOTS,
     DTYPES,
@@ -43,7 +42,7 @@ OVERFLOWS = "a right kernel overflows there: nothing could be told from that"
 UNDERFLOWS = "a right kernel, which holds it in float32, takes what is smaller for 0"
 # The options that take one of several words.
 CHOICES = {"dtype": DTYPES, "pattern": PATTERNS, "dots": DOTS, "device": DEVICES}
-CHOICES |= {"align": ALIGNMENTS, "mask": MASKS, "configs": CONFIGS}
+CHOICES |= {"align": ALIGNMENTS, "mask": MASKS}
 CHOICES |= {"arch": tuple(ARCHITECTURES), "window_as": WINDOW_FORMS, "mask_as": MASK_FORMS, "lse_as": LSE_FORMS}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..inputs.options import flags
@@ -40,8 +39,6 @@ _LONGEST_WORDS = 160
 # of it. q, k, v and do must be all there is, so that their axes may be swapped.
 _ALIKE = 0.02
 _OTHER_INPUTS = ("bias", "seqlens", "mask", "alibi", "sinks", "keep", "cu_seqlens_q", "tau")
-# The intermediates by which a meaning is judged: O, which nothing of the backward enters; else the gradients.
-_TELLING = (("O",), ("dQ", "dK", "dV"))
 
 
 class Adaptation(NamedTuple):
@@ -74,27 +71,26 @@ def _of_a_refusal(case: Case, target: Target) -> Iterator[Adaptation]:
 
 def _of_a_reading(case: Case, target: Target) -> Iterator[Adaptation]:
     """Other ways in which a target may read the tensors of a case, where its parameters do not say."""
-    orders = [case.shapes]
+    found = [Adaptation({}, "")]
+    lse = target.takes.get("lse", "")
+    if lse.lower() == "m":  # so Triton's tutorial calls an LSE to base 2; by any other name it is natural
+        found.append(Adaptation({"lse_as": LOG2}, f"its {lse} is an LSE to base 2"))
+    if "causal" not in target.takes and case.family == "softmax":
+        causal = Adaptation({"implied": "causal"}, "it is always causal")
+        found += [_joined(causal, other) for other in found]
+    orders = [shapes for shapes in _ORDERS if len(shapes) == len(case.shapes) and shapes != case.shapes]
     if case.device != "cuda":  # there a kernel that takes heads for rows may leave its memory, and the process its GPU
-        orders += [shapes for shapes in _ORDERS if len(shapes) == len(case.shapes) and shapes != case.shapes]
-    is_open = "causal" not in target.takes and case.family == "softmax"
-    # Triton's tutorial, which many start from, calls an LSE to base 2 so. By any other name it is natural.
-    calls_it_m = target.takes.get("lse", "").lower() == "m"
-    for order, causal, log2 in product(orders, (False, True)[: 1 + is_open], (False, True)[: 1 + calls_it_m]):
-        options, words = dict[str, Any](), list[str]()
-        if order != case.shapes:
-            options["shapes"] = order
-            words.append(f"q, k and v are {in_words(order)}")
-        if causal:
-            options["implied"] = "causal"
-            words.append("it is always causal")
-        if log2:
-            options["lse_as"] = LOG2
-            words.append(f"its {target.takes['lse']} is an LSE to base 2")
-        if options:
-            yield Adaptation(options, " and ".join(words))
+        plain = list(found)
+        for shapes in orders:
+            order = Adaptation({"shapes": shapes}, f"q, k and v are {in_words(shapes)}")
+            found += [_joined(order, other) for other in plain]
+    yield from found[1:]
     if case.mask is not None and case.mask_as == BOOLEAN:
         yield Adaptation({"mask_as": ADDITIVE}, "the mask is added to the scores")
+
+
+def _joined(one: Adaptation, other: Adaptation) -> Adaptation:
+    return Adaptation({**one.options, **other.options}, " and ".join(filter(None, (one.about, other.about))))
 
 
 @dataclass(frozen=True)
@@ -119,10 +115,10 @@ def tried(problem: Problem, options: Mapping[str, Any]) -> TrialRun:
     """One run of the target in the first layout, with further options."""
     try:
         problem = problem.with_options(options)
-        case = replace(problem.case, repeat=1, configs="first")
+        case = replace(problem.case, repeat=1)
         record = next(records_of(experiment_of(case, problem.target, saved=problem.saved)))
-        if (run := record.run) is None or run.measured is None:
-            raise Refusal((run and run.skipped) or "it refused")
+        if record.run.measured is None:
+            raise Refusal(record.run.skipped or "it refused")
     except Failure as failure:
         return TrialRun(problem, failure)
     return TrialRun(problem, None, record)
@@ -140,11 +136,11 @@ def share_wrong(run: LayoutRun) -> float:
     return sum(wrong for wrong, _ in counts) / total if total else 0.0
 
 
-def _wrong_of(run: LayoutRun | None) -> list[tuple[int, int]]:
+def _wrong_of(run: LayoutRun) -> list[tuple[int, int]]:
     """Of each intermediate that tells most of a meaning, how many elements are wrong, of how many."""
-    findings = run.measured.comparison.findings if run is not None and run.measured is not None else {}
-    names = next((some for some in _TELLING if set(some) & findings.keys()), tuple(findings))
-    return [(findings[name].mismatched, findings[name].total) for name in names if name in findings]
+    findings = run.measured.comparison.findings if run.measured is not None else {}
+    names = findings.keys() & {"O"} or findings.keys() & {"dQ", "dK", "dV"} or findings.keys()
+    return [(findings[name].mismatched, findings[name].total) for name in names]
 
 
 @dataclass(frozen=True)
@@ -154,6 +150,10 @@ class Fit:
     problem: Problem
     options: Mapping[str, Any] = field(default_factory=dict)
     sentences: tuple[str, ...] = ()
+
+    def with_more(self, trial: TrialRun, options: Mapping[str, Any], sentence: str) -> Fit:
+        """The same with the options of a trial."""
+        return Fit(trial.problem, {**self.options, **options}, (*self.sentences, sentence))
 
 
 @door("fit")
@@ -180,8 +180,9 @@ def fit(problem: Problem, failure: Failure | None, wrong: float = 1.0) -> Fit | 
 
 def fitted(problem: Problem) -> Fit:
     """The problem, or another one that the target takes in its place. It costs one run at least."""
-    came = tried(problem, {})
-    return (fit(problem, came.failure, came.wrong) if came.wrong > WRONG_THROUGHOUT else None) or Fit(problem)
+    trial = tried(problem, {})
+    found = fit(problem, trial.failure, trial.wrong) if trial.wrong > WRONG_THROUGHOUT else None
+    return found or Fit(problem)
 
 
 class _Search:
@@ -199,16 +200,16 @@ class _Search:
         failed, known = [(Fit(self._problem), failure)], {_about(failure)}
         for fit, why in failed:  # which grows
             adaptations = _of_a_refusal(fit.problem.case, self._problem.target) if refuses(why) else ()
-            for adaptation, came in self._each(adaptations, fit, fit):
+            for adaptation, trial in self._each(adaptations, fit, fit):
                 words = " ".join(flags(adaptation.options))
-                was = f"{adaptation.about} was refused ({_short(why)})"
-                further = _with(fit, came, adaptation, f"{was}: it runs with {words}, found by trying")
-                if came.failure is None:
+                sentence = f"{adaptation.about} was refused ({_short(why)}): it runs with {words}, found by trying"
+                further = fit.with_more(trial, adaptation.options, sentence)
+                if trial.failure is None:
                     if (right := self._mostly_right(further)) is not None:
                         return right
-                elif not isinstance(came.failure, UsageFailure) and _about(came.failure) not in known:
-                    known.add(_about(came.failure))
-                    failed.append((further, came.failure))
+                elif not isinstance(trial.failure, UsageFailure) and _about(trial.failure) not in known:
+                    known.add(_about(trial.failure))
+                    failed.append((further, trial.failure))
         return None
 
     def _mostly_right(self, fit: Fit) -> Fit | None:
@@ -222,7 +223,8 @@ class _Search:
             return reading
         # Where most is right at another length, the axes are right, and errors here are a fault.
         whole = [Adaptation({"seqlen": WHOLE_BLOCKS[0]}, "")]
-        return next((fit for _, came in self._each(whole, fit, fit) if came.wrong <= _RIGHT_MOSTLY), None)
+        is_right = any(trial.wrong <= _RIGHT_MOSTLY for _, trial in self._each(whole, fit, fit))
+        return fit if is_right else None
 
     def read(self, fit: Fit, wrong: float) -> Fit | None:
         """The reading under which most elements are right, if there is one; the first of several that are as good.
@@ -231,13 +233,14 @@ class _Search:
         """
         least, best = 1.0, None
         readings = _of_a_reading(fit.problem.case, self._problem.target)
-        for adaptation, came in self._each(readings, fit, Fit(self._problem)):
-            has_one = any(wrong < _NONE_WRONG * total for wrong, total in _wrong_of(came.run))
-            if (came.wrong < _RIGHT_MOSTLY or has_one) and came.wrong < least:
+        for adaptation, trial in self._each(readings, fit, Fit(self._problem)):
+            counts = [] if trial.run is None else _wrong_of(trial.run)
+            has_one = any(count < _NONE_WRONG * total for count, total in counts)
+            if (trial.wrong < _RIGHT_MOSTLY or has_one) and trial.wrong < least:
                 words = f"{adaptation.about}, found by trying ({' '.join(flags(adaptation.options))})"
-                shares = f"{1 - came.wrong:.0%} of its results are right so, {1 - wrong:.0%} otherwise"
-                least, best = came.wrong, _with(fit, came, adaptation, f"{words}: {shares}")
-            if came.wrong < _NONE_WRONG:
+                shares = f"{1 - trial.wrong:.0%} of its results are right so, {1 - wrong:.0%} otherwise"
+                least, best = trial.wrong, fit.with_more(trial, adaptation.options, f"{words}: {shares}")
+            if trial.wrong < _NONE_WRONG:
                 break
         return best
 
@@ -257,10 +260,6 @@ class _Search:
             self._runs += 1
             self.latest = tried(self._problem, {**fit.options, **adaptation.options})
             yield adaptation, self.latest
-
-
-def _with(fit: Fit, came: TrialRun, adaptation: Adaptation, sentence: str) -> Fit:
-    return Fit(came.problem, {**fit.options, **adaptation.options}, (*fit.sentences, sentence))
 
 
 def _about(refusal: Failure) -> str:

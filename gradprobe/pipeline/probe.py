@@ -14,8 +14,9 @@ from ..model.allowance import NOTHING, Allowance
 from ..model.assignment import missing
 from ..model.case import Case, ranked
 from ..model.failures import Refusal, TargetFailure, fault_words
+from ..model.layout_run import MISMATCH
 from ..model.mechanisms import door
-from ..numerics.evidence import LayoutRun, Probed
+from ..numerics.evidence import LayoutRun, Probed, Steps
 from ..numerics.float64 import products_of
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.compilation import Compilation
@@ -28,6 +29,7 @@ from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, refuses, s
 from .resolve import Problem
 
 if TYPE_CHECKING:
+    from ..diagnosis.why import Reasons
     from ..inputs.saved import Saved
 
 
@@ -77,59 +79,38 @@ def probe(
             records.append(record)
             experiment = experiment.after(outcomes_of([record]))
             compilation.begin(record)
-            _tell(told, experiment, records)
+            report = measured_so_far(experiment, records)
+            if report.measured:
+                told(report)
         records += second_call(experiment, records)
         records = _with_intermediates(experiment, records)
         report = measured_so_far(experiment, records)
         if not report.measured:
-            words = [[f"{run.layout}: {run.skipped}", *(at.sentence for at in run.memory[:1])] for run in report.runs]
-            refusals = "; ".join(map(". ".join, words))
-            raise Refusal(f"target {target.name!r} refused every layout ({refusals}): nothing was compared")
-        _tell(told, experiment, records)
+            raise Refusal(f"target {target.name!r} refused every layout ({_refusals(report)}): nothing was compared")
+        told(report)
         with experiment.stopwatch.timed("diagnose"):
             if why and (report.failing is not None or any(run.memory for run in report.runs)):
-                from .failed import explained
-
-                report = explained(experiment, records, report, compilation, right_at, budget)
+                report = _explained(experiment, report, compilation, right_at, budget)
             compile_errors, not_compiled = compilation.result()
-            notes = [*notes_of(experiment, records), *not_compiled]
+    notes = [*notes_of(experiment, records), *not_compiled]
     if report.failing is None:
-        notes += _not_shown(experiment, report.runs, given)
+        notes += _not_shown(experiment, report, given)
     seconds = experiment.stopwatch.seconds
     return replace(report, compile_errors=compile_errors, notes=tuple(notes), seconds=seconds)
 
 
 def _with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
     """The records with what the target does not expose."""
-    measured = [one.run.measured for one in records if one.run and one.run.measured]
-    if not experiment.case.recover or not any(one.is_recoverable for one in measured):
+    measured = [record.run.measured for record in records if record.run.measured]
+    if not experiment.case.recover or not any(run.is_recoverable for run in measured):
         return records
-    if all(one.comparison.matches for one in measured):
+    if all(run.comparison.matches for run in measured):
         from ..probing.insides import with_insides
 
         return with_insides(experiment, records)
     from ..diagnosis.apart import with_intermediates
 
     return with_intermediates(experiment, records)
-
-
-def _not_shown(experiment: Experiment, runs: Sequence[LayoutRun], given: Collection[str]) -> list[str]:
-    """Of each option below the budget, that a match says nothing of it. What goes wrong in here is told alone."""
-    measured = next(run.measured for run in runs if run.measured is not None)
-    precision = measured.comparison.precision
-    try:
-        with experiment.stopwatch.timed("compare"):
-            x = partial(getattr, measured, "x")
-            return list(unshown(experiment.case, experiment.values, x, measured.trace, precision, given))
-    except Exception as error:
-        fault = fault_words(error)
-        return [f"which options this case shows could not be found out, by a fault of gradprobe: {fault}"]
-
-
-def _tell(told: Callable[[Probed], object], experiment: Experiment, records: Sequence[RunRecord]) -> None:
-    report = measured_so_far(experiment, records)
-    if report.measured:
-        told(report)
 
 
 def measured_so_far(experiment: Experiment, records: Sequence[RunRecord]) -> Probed:
@@ -147,6 +128,74 @@ def measured_so_far(experiment: Experiment, records: Sequence[RunRecord]) -> Pro
         seconds=experiment.stopwatch.seconds,
         products=products_of(experiment.products, experiment.values["q"].device),
     )
+
+
+def _refusals(report: Probed) -> str:
+    said = []
+    for run in report.runs:
+        strays = [finding.sentence for finding in run.memory[:1]]
+        said.append(". ".join([f"{run.layout}: {run.skipped}", *strays]))
+    return "; ".join(said)
+
+
+def _not_shown(experiment: Experiment, report: Probed, given: Collection[str]) -> list[str]:
+    """Of each option below the budget, that a match says nothing of it."""
+    measured = next(run.measured for run in report.runs if run.measured is not None)
+    precision = measured.comparison.precision
+    with experiment.stopwatch.timed("compare"):
+        x = partial(getattr, measured, "x")
+        return list(unshown(experiment.case, experiment.values, x, measured.trace, precision, given))
+
+
+# --- a check that failed
+
+
+def _explained(
+    experiment: Experiment,
+    report: Probed,
+    compilation: Compilation,
+    right_at: Callable[[LayoutRun], str],
+    budget: Callable[[], Allowance],
+) -> Probed:
+    """The report of a target that is wrong, or does to memory what it should not, with why, and the edit that mends it.
+
+    One cause stands in it where only other lengths are right.
+    """
+    # It is imported here alone: much stands behind it.
+    from ..diagnosis.refusals import with_length
+    from ..diagnosis.why import reasons_of
+
+    steps: Steps = {}
+    if experiment.case.ranks:  # a sharded target is run by its ranks: neither launches nor strides are seen here
+        from ..sharded import reasons_on_ranks
+
+        reasons, steps = reasons_on_ranks(experiment, report.runs)
+    else:
+        reasons = reasons_of(experiment, report.runs)
+    compilation.result()  # of which trials of edits know
+    if report.runs[0].verdict == MISMATCH:
+        reasons = with_length(reasons, report.runs[0], right_at)
+    allowance = budget()
+    if report.failing is not None and not experiment.case.ranks and allowance.count:
+        experiment.tick("trying edits", 0.0)
+        reasons = reasons_with_edits(experiment, report.runs, reasons, allowance)
+    return replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought, steps=steps)
+
+
+def reasons_with_edits(
+    experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reasons, allowance: Allowance
+) -> Reasons:
+    """The reasons with the edit that was tried. What goes wrong in here is told, and no verdict depends on it."""
+    from ..diagnosis.edits.tried import with_edits
+
+    try:
+        return with_edits(experiment, runs, reasons, allowance)
+    except Exception as error:
+        fault = fault_words(error)
+        return replace(reasons, known=(*reasons.known, f"no edit could be tried, by a fault of gradprobe: {fault}"))
+
+
+# --- what the target takes in place of the problem
 
 
 def probed(
@@ -175,15 +224,15 @@ def probed(
         is_measured = True
         told(so_far)
 
-    def report_on(fit: Fit, told: Callable[[Probed], object]) -> tuple[Probed, Problem]:
-        of, line = fit.problem, repro_command
+    def report_on(found: Fit, told: Callable[[Probed], object]) -> tuple[Probed, Problem]:
+        of, line = found.problem, repro_command
         if line:
-            line = shlex.join([*shlex.split(line), *flags(fit.options)])
+            line = shlex.join([*shlex.split(line), *flags(found.options)])
         report = probe(
             of.case, of.target, reference=of.reference, saved=of.saved, given=of.given, reproduce=line, tick=tick,
             told=told, budget=budget, right_at=partial(_right_at, of),
         )  # fmt: skip
-        return replace(report, notes=(*fit.sentences, *report.notes)), of
+        return replace(report, notes=(*found.sentences, *report.notes)), of
 
     try:
         return report_on(Fit(problem), look)
@@ -196,6 +245,10 @@ def probed(
     return report_on(found, told)
 
 
+class _MeaningFound(Exception):
+    """The target takes its tensors for something else: its argument is the fit."""
+
+
 def _with_way_out(failure: TargetFailure, case: Case) -> TargetFailure:
     """The failure. Of a refusal the way out names the shape of a bias or mask that was given."""
     ways = []
@@ -206,10 +259,6 @@ def _with_way_out(failure: TargetFailure, case: Case) -> TargetFailure:
             ways.append(f"{name} of shape {shape} was given; --{name}-axes and --{name}-rank say another")
     failure.way_out = "; ".join(filter(None, [*ways, failure.way_out]))
     return failure
-
-
-class _MeaningFound(Exception):
-    """The target takes its tensors for something else: its argument is the fit."""
 
 
 @door("length", lambda problem, first: "")

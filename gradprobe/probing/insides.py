@@ -22,7 +22,7 @@ from ..numerics.black_box.onehot import Sample
 from ..numerics.black_box.recover import is_whole, obstacle
 from ..numerics.black_box.sampling import sampled
 from ..numerics.budget import Recovery
-from ..numerics.evidence import BlackBoxEvidence, LayoutRun, Measured
+from ..numerics.evidence import LayoutRun, Measured
 from ..numerics.rows import in_whole
 from ..runtime.trace import Trace
 from .experiment import Experiment, derived, inputs_of
@@ -42,14 +42,13 @@ def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRe
 
     Where a run is right and its one-hot problems are not, these stand behind the others as a run of their own.
     """
-    runs = [(at, record.run) for at, record in enumerate(records) if record.run]
-    measured = [at for at, run in runs if run.measured]
-    failing = [at for at, run in runs if run.verdict == MISMATCH and records[at].configuration is None]
+    measured = [at for at, record in enumerate(records) if record.run.measured]
+    failing = [at for at, record in enumerate(records) if record.run.verdict == MISMATCH]
     looked, apart = list(records), list[RunRecord]()
     for at in sorted({*measured[:1], *failing[:1]}):
         looked[at] = record = _with_inside(experiment, records[at])
         run = record.run
-        if run is None or run.measured is None or run.inside is None:
+        if run.measured is None or run.inside is None:
             continue
         if run.measured.comparison.matches and not run.inside.measured.comparison.matches:
             looked[at] = replace(record, run=replace(run, inside=None))
@@ -61,37 +60,41 @@ def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRe
 
 def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     """The run with a look inside the target, unless its layout repeats values, which leaves no one-hot rows."""
-    case, run = experiment.case, record.run
-    if run is None or run.measured is None or not run.measured.is_recoverable:
+    case, run, values = experiment.case, record.run, experiment.values
+    own, assigned = run.measured, run.assigned
+    if own is None or not own.is_recoverable:
         return record
     # Of P or dS in another convention the others cannot be read.
-    if not case.recover or any(convention.name in ("P", "dS") for convention in run.measured.conventions):
+    if not case.recover or any(convention.name in ("P", "dS") for convention in own.conventions):
         return record
-    if words := obstacle(case, experiment.values):
+    if words := obstacle(case, values):
         return record.with_more(notes=[f"P and dS are not recovered: {words}"])
-    if _repeats_values(experiment, run.assigned):
-        words = f"P and dS are not recovered in {run.layout}: a layout that repeats values holds no one-hot rows"
+    not_in = f"P and dS are not recovered in {run.layout}"
+    if _repeats_values(experiment, assigned):
+        words = f"{not_in}: a layout that repeats values holds no one-hot rows"
         return record.with_more(notes=[words] if case.layouts or case.runs else [])
     is_small = INTERPRETED not in experiment.backends or case.scores <= MOST_INTERPRETED
-    sample = None if is_small and is_whole(case) else sampled(case, experiment.values, run.measured)
-    box, own, assigned, first = _BlackBox(experiment), run.measured, run.assigned, experiment.first
-    # A target may be given LSE, give it, or launch kernels that hand it on to one another.
-    may_read_lse = bool(experiment.backends) or "lse" in experiment.target.takes or "LSE" in own.trace.values
+    sample = None if is_small and is_whole(case) else sampled(case, values, own)
+    box, first = _BlackBox(experiment), experiment.first
     examiner = Examiner(
-        case, experiment.values, assigned, box.answer, box.measure, own,
+        case, values, assigned, box.answer, box.measure, own,
         lambda: inputs_of(experiment, assigned).tensors,
         sample,
         experiment.reference is None,  # a user's own reference takes the problem whole
         of_one_kernel=first is not None and makes_together(first, ("dQ", "dK")),
-        may_read_lse=may_read_lse,
+        # A target may be given LSE, give it, or launch kernels that hand it on to one another.
+        may_read_lse=bool(experiment.backends) or "lse" in experiment.target.takes or "LSE" in own.trace.values,
     )  # fmt: skip
     try:
         with experiment.stopwatch.timed("compare"):
             inside = look_inside(examiner)
     except TargetFailure as failure:
         # The run itself is measured, and stands.
-        return record.with_more(box.executions, [f"P and dS are not recovered in {run.layout}: {failure}"])
-    notes = [_receipt(run.layout, case, sample, inside, len(box.executions))] if sample else []
+        return record.with_more(box.executions, [f"{not_in}: {failure}"])
+    notes = []
+    if sample:
+        shown = [name for name, source in inside.shown.trace.sources.items() if source == "recovered"]
+        notes.append(_shown_in(sample, shown, run.layout, case.seqlen_q, len(box.executions)))
     return replace(record, run=replace(run, inside=inside)).with_more(box.executions, notes)
 
 
@@ -102,10 +105,9 @@ def _repeats_values(experiment: Experiment, assigned: Assigned) -> bool:
     return any(repeats(tuple(values[name].shape), place) for name, place in saved.placements.items())
 
 
-def _receipt(layout: str, case: Case, sample: Sample, inside: BlackBoxEvidence, runs: int) -> str:
+def _shown_in(sample: Sample, names: list[str], layout: str, length: int, runs: int) -> str:
     """Which rows and keys were shown."""
-    names = [name for name, source in inside.shown.trace.sources.items() if source == "recovered"]
-    rows = f"{len(sample.rows)} of {case.seqlen_q:,} rows ({in_words(spans(sample.rows), _MOST_SPANS)})"
+    rows = f"{len(sample.rows)} of {length:,} rows ({in_words(spans(sample.rows), _MOST_SPANS)})"
     keys = f"dS through dQ at keys {in_words(spans(sample.keys), _MOST_SPANS)}"
     return f"{layout}: {listed(names) or 'nothing'} recovered in {rows}, {keys}, in {plural(runs, 'more run')}"
 
@@ -123,9 +125,10 @@ class _BlackBox:
         """The target's results on several probes, which have O, LSE and delta in common."""
         experiment, saved = self._experiment, self._experiment.saved
         times = case.batch // experiment.case.batch
-        of_first = derived(experiment, first)
-        of_all = {name: value.repeat(times, *[1] * (value.dim() - 1)) for name, value in of_first.items()}
-        everything = {**values, **of_all, **outputs_of(case, experiment.target.outputs, values)}
+        everything = dict(values)
+        for name, value in derived(experiment, first).items():
+            everything[name] = value.repeat(times, *[1] * (value.dim() - 1))
+        everything |= outputs_of(case, experiment.target.outputs, values)
         shapes = {name: tuple(value.shape) for name, value in everything.items()}
         placements = for_more_batches(saved.placements, shapes) if saved else None
         inputs = place(everything, assigned, placements, shapes=case.shapes)

@@ -11,7 +11,6 @@ from typing import Any
 from ..inputs.guard_bands import same_bits
 from ..inputs.tensor_layouts import laid
 from ..model.assignment import AS_SAVED, ORDERED_RUN, UNIT_RUN, Assigned
-from ..model.case import Case
 from ..model.layout_run import MATCH, MISMATCH, Line
 from ..model.memory_finding import RACE, telling, worst_first
 from ..numerics.evidence import LayoutRun, Measured
@@ -27,12 +26,9 @@ from .observe import Execution, accepted, execute
 class RunRecord:
     """One run of a report, and the executions of the target that it was made from, without their tensors."""
 
-    run: LayoutRun | None
-    """None where a configuration of an autotuned kernel does not fit."""
+    run: LayoutRun
     executions: tuple[Execution, ...] = ()
     notes: tuple[str, ...] = ()
-    configuration: tuple[str, int] | None = None
-    """Of a run in another configuration than the first: the autotuned kernel, and the configuration's number."""
 
     def with_more(self, executions: Iterable[Execution] = (), notes: Iterable[str] = ()) -> RunRecord:
         """The same after further executions."""
@@ -48,42 +44,41 @@ def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
 
 def records_of(experiment: Experiment) -> Iterator[RunRecord]:
     """A record of each run of a case under all of its layouts, as soon as it is measured."""
-    measured = list[LayoutRun]()
+    first: LayoutRun | None = None
     for assigned in layouts_of(experiment.case):
         for made in _of_layout(experiment, assigned):
             record = made
-            if made.run is not None and made.run.measured is not None:
-                measured.append(_beside_first(experiment.case, made.run, measured))
-                record = replace(made, run=measured[-1])
+            if first is not None:
+                record = replace(made, run=_beside(first, made.run, experiment))
+            elif made.run.measured is not None and summable(made.run.measured):
+                first = made.run
             experiment = experiment.after(outcomes_of([record]))
             yield record
 
 
 def runs_of(experiment: Experiment) -> list[LayoutRun]:
     """The runs of a case under all of its layouts."""
-    return [record.run for record in records_of(experiment) if record.run is not None]
+    return [record.run for record in records_of(experiment)]
 
 
 def second_call(experiment: Experiment, records: Sequence[RunRecord]) -> list[RunRecord]:
     """The run of a second call where that alone is wrong, of a target that takes one layout alone; else nothing."""
-    measured = [record.run for record in records if record.run and record.run.measured]
+    measured = [record.run for record in records if record.run.measured]
     if len(measured) != 1 or measured[0].verdict != MATCH or experiment.case.repeat > 1:
         return []
     record = _record(experiment, measured[0].assigned)
-    run = record.run
-    if run is None or run.verdict != MISMATCH:
+    if record.run.verdict != MISMATCH:
         return []
-    return [replace(record, run=replace(run, layout=f"{run.layout}, once more"))]
+    return [replace(record, run=replace(record.run, layout=f"{record.run.layout}, once more"))]
 
 
-def _beside_first(case: Case, run: LayoutRun, others: Sequence[LayoutRun]) -> LayoutRun:
+def _beside(first: LayoutRun, run: LayoutRun, experiment: Experiment) -> LayoutRun:
     """The run; one with the values of the first with I10, which says that both give the same."""
-    first = next((other for other in others if other.measured and summable(other.measured)), run)
     before, now = first.measured, run.measured
     is_pair = first.layout in ("contiguous", AS_SAVED) and run.layout.startswith("distinct")
     if before is None or now is None or not is_pair:
         return run
-    invariant = agreement("I10", case, before.raw, now.raw, before.comparison)
+    invariant = agreement("I10", experiment.case, before.raw, now.raw, before.comparison)
     return replace(run, measured=replace(now, invariants=(*now.invariants, invariant)))
 
 
@@ -92,45 +87,21 @@ def _of_layout(experiment: Experiment, assigned: Assigned) -> Iterator[RunRecord
 
     Where that is refused too, also what keeps the order of axes, unless it is refused for the same reason.
     """
-    case = experiment.case
-    record = _record(experiment, assigned)
+    case, record = experiment.case, _record(experiment, assigned)
     yield record
-    run, experiment = record.run, experiment.after(outcomes_of([record]))
-    if case.configs == "all" and assigned == layouts_of(case)[0]:
-        yield from _in_other_configurations(experiment, assigned, record)
-    if run is None or run.layout != "distinct" or case.layouts or case.runs:
+    if record.run.layout != "distinct" or case.layouts or case.runs:
         return
     # Many wrappers make a tensor contiguous where its last stride is not 1, and look right whatever strides they mix
     # up: inputs were copied that the kernels took as they lay in the first run.
-    assert experiment.first is not None
-    if run.measured is None or experiment.first.taken - record.executions[-1].outcome.taken:
+    first = experiment.first or record.executions[0].outcome
+    is_copied = first.taken - record.executions[-1].outcome.taken
+    if record.run.measured is None or is_copied:
         unit = _record(experiment, UNIT_RUN)
         yield unit
-        if unit.run is not None and unit.run.measured is None:
+        if unit.run.measured is None:
             in_order = _record(experiment, ORDERED_RUN)
-            if in_order.run and (in_order.run.measured or in_order.run.memory):
+            if in_order.run.measured or in_order.run.memory:
                 yield in_order
-
-
-def _in_other_configurations(experiment: Experiment, assigned: Assigned, plain: RunRecord) -> Iterator[RunRecord]:
-    """The run once more in each other configuration of each autotuned kernel; its name tells which."""
-    for first in plain.executions[-1].outcome.configurations:
-        for number in first.others:
-            record = _record(pinned(experiment, first.kernel, number), assigned)
-            ran = record.executions[-1].outcome.configurations
-            own = next((one for one in ran if (one.kernel, one.number) == (first.kernel, number)), None)
-            if own is None or record.run is None:
-                note = f"{first.kernel}: configuration {number} of {first.count} does not fit"
-                yield replace(record.with_more(notes=[note]), run=None)
-                continue
-            title = f"{record.run.layout}, {own.kernel} with configuration {number} of {own.count} ({own.words})"
-            executions = tuple(execution.without_tensors(title) for execution in record.executions)
-            yield RunRecord(replace(record.run, layout=title), executions, record.notes, (own.kernel, number))
-
-
-def pinned(experiment: Experiment, kernel: str, number: int) -> Experiment:
-    """The experiment with one configuration of one autotuned kernel."""
-    return replace(experiment, case=replace(experiment.case, pinned=((kernel, number),)))
 
 
 def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
@@ -143,16 +114,17 @@ def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
     if trace is None:
         return RunRecord(replace(run, memory=telling(memory, False)), (first,))
     experiment = experiment.after([first.outcome])
-    inputs = replace(inputs, tensors={})  # of which its values are left
-    measured, repeats = measure(experiment, inputs, trace), list[Execution]()
-    run = replace(run, measured=measured, skipped=None)
+    # Of its inputs the values are left.
+    measured, repeats = measure(experiment, replace(inputs, tensors={}), trace), list[Execution]()
     if case.repeat > 1:
         run, repeats = _repeated(experiment, run, measured, first)
+    else:
+        run = replace(run, measured=measured)
     for execution in repeats:
         known = {finding.identity for finding in memory}
         memory += [finding for finding in execution.memory if finding.identity not in known]
-    findings = run.measured.comparison.findings.values() if run.measured else ()
-    non_finite = any(bool(finding.non_finite) for finding in findings)
+    shown = (run.measured or measured).comparison.findings.values()
+    non_finite = any(finding.non_finite for finding in shown)
     return RunRecord(replace(run, memory=telling(memory, non_finite)), (first, *repeats))
 
 
@@ -166,7 +138,7 @@ def _repeated(
     from ..numerics.repeats import Repeats
 
     case = experiment.case
-    seen, kept, executions = Repeats(case, first), first, []
+    seen, kept, executions = Repeats(case, first), first, list[Execution]()
     for number in range(1, case.repeat):
         # In every second repeat memory without values holds 7.0, which a sum takes for a number.
         of = replace(experiment, unwritten=7.0) if case.poison and number % 2 else experiment
@@ -175,7 +147,8 @@ def _repeated(
         executions.append(again)
         measured = first if _is_same(first.raw, trace) else measure(of, inputs, trace)
         seen.add(measured)
-        kept = measured if kept.matches and not measured.matches else kept
+        if kept.matches and not measured.matches:
+            kept = measured
         if summable(first):
             invariant = agreement("repeat", case, first.raw, trace, first.comparison)
             kept = replace(kept, invariants=(*kept.invariants, invariant))
@@ -185,10 +158,13 @@ def _repeated(
 
 def _is_same(first: Trace, again: Trace) -> bool:
     """Whether two runs gave the same, bit by bit."""
-    before, now = first.values, again.values
-    return before.keys() == now.keys() and all(
-        before[name].dtype == now[name].dtype and bool(same_bits(before[name], now[name]).all()) for name in now
-    )
+    if first.values.keys() != again.values.keys():
+        return False
+    for name, value in first.values.items():
+        other = again.values[name]
+        if value.dtype != other.dtype or not bool(same_bits(value, other).all()):
+            return False
+    return True
 
 
 def with_strays(records: Sequence[RunRecord]) -> list[LayoutRun]:
@@ -197,12 +173,13 @@ def with_strays(records: Sequence[RunRecord]) -> list[LayoutRun]:
     Whether memory without values shows was decided by the run's own results. Looks inside have more batches, and what
     leaves a tensor of the case meets another program there: it is the same fault, by another name.
     """
-    runs = [record.run for record in records if record.run is not None]
     executions = [execution for record in records for execution in record.executions]
-    return [_with_strays(run, executions) if run.measured else run for run in runs]
+    return [_with_strays(record.run, executions) for record in records]
 
 
 def _with_strays(run: LayoutRun, executions: Iterable[Execution]) -> LayoutRun:
+    if run.measured is None:
+        return run
     found = {finding.identity: finding for finding in run.memory}
     places = {finding.place_of_access for finding in run.memory}
     for execution in executions:
@@ -227,10 +204,10 @@ def atomics_into(outcome: Outcome, names: Iterable[str]) -> dict[str, tuple[Line
         for kernel, parameter in _pointers_to(outcome, name):
             with contextlib.suppress(OSError, SyntaxError):  # its source is not there
                 lines.update(dict.fromkeys(additions.atomics_into(kernel, {parameter})))
-    for file in dict.fromkeys(source.file for source in outcome.kernels):
-        if not file.endswith(".py") and Path(file).is_file():
-            for name, line in additions.cuda_atomics(file, Path(file).read_text(errors="replace")):
-                found.get(name, {})[line] = None
+    for file in {source.file for source in outcome.kernels if not source.file.endswith(".py")}:
+        text = Path(file).read_text(errors="replace") if Path(file).is_file() else ""
+        for name, line in additions.cuda_atomics(file, text):
+            found.get(name, {})[line] = None
     return {name: tuple(lines) for name, lines in found.items()}
 
 
@@ -240,13 +217,12 @@ def _pointers_to(outcome: Outcome, name: str) -> list[tuple[Any, str]]:
         return []
     from ..source.additions import named_after
 
-    homes = {address for address, of in outcome.storages.items() if of.lower() == name.lower()}
     named, there = dict[tuple[Any, str], None](), dict[tuple[Any, str], None]()
     for call in outcome.calls:
         for parameter, storage in call.pointers:
             if named_after(parameter) == name:
                 named[call.kernel, parameter] = None
-            if storage in homes:
+            if outcome.storages.get(storage, "").lower() == name.lower():
                 there[call.kernel, parameter] = None
     return list(named or there)  # a storage may have been another tensor's before: names decide where there are some
 

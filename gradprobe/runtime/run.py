@@ -107,9 +107,7 @@ def run_target(
     watch = Watch(inputs.tensors, schedule, unwritten or Unwritten(), after=launched)
     ran: list[Configuration] = []
     dots: list[Dots] = []
-    # In the interpreter, and where all configurations are asked for, nothing is chosen by time.
-    chosen = interpreting() or case.configs == "all"
-    configured = one_configuration(ran, dict(case.pinned)) if chosen else nullcontext()
+    configured = one_configuration(ran) if interpreting() else nullcontext()  # where nothing is chosen by time
     refused, result = None, None
     with recorded_launches(launched) as record, watched(watch):
         try:

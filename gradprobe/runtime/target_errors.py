@@ -43,7 +43,7 @@ def refusal_of(error: BaseException, target: Target, case: Case, inputs: Inputs,
     if (lost := words_of_loss()) is not None:
         raise DeviceLost(
             f"{name} left this process without its device ({layout}): {lost}",
-            "gradprobe check TARGET --device cpu watches every access; --sanitize memcheck names the line on the GPU",
+            "gradprobe check TARGET --device cpu watches every access; on the GPU compute-sanitizer names the line",
         ) from error
     if isinstance(error, (TargetFailure, NoRoom)):
         raise error

@@ -90,7 +90,13 @@ def test_a_word_that_the_parser_refuses_exits_2_on_stderr(words):
 
 
 @pytest.mark.parametrize(
-    ("words", "instead"), [("--tap dS=ds[b,h,m,n]", "one-hot inputs"), ("--oracle identities", "a reference judges")]
+    ("words", "instead"),
+    [
+        ("--tap dS=ds[b,h,m,n]", "one-hot inputs"),
+        ("--oracle identities", "a reference judges"),
+        ("--sanitize racecheck", "compute-sanitizer runs around"),
+        ("--configs all", "pin one configuration"),
+    ],
 )
 def test_an_option_that_is_gone_says_where_it_went(words, instead):
     ran = run(f"check {words}")

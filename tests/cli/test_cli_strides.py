@@ -107,8 +107,6 @@ def test_every_form_is_written(wrong):
 def test_what_contradicts_a_survey_is_refused_and_a_target_that_is_not_there_too():
     for words, message in (
         ("strides lazy --layout do=blhd", "--layout: strides tries every layout"),
-        ("strides lazy --configs all", "--configs: strides tries layouts"),
-        ("lint lazy --configs all", "--configs: lint runs no configuration"),
         ("strides lazy --runs distinct", "--runs: strides tries every layout"),
         ("strides lazy --repeat 2", "--repeat: strides runs each layout as often as it needs"),
         ("strides lazy --inputs real.pt", "--inputs: strides tries every layout"),

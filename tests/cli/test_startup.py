@@ -37,7 +37,6 @@ MISTYPED = {
     "check --shapes bldh": "did you mean 'blhd'?",
     "check --shapes blhdd": "did you mean 'blhd'?",
     "check --align botom-right": "did you mean 'bottom-right'?",
-    "check --sanitize memchek": "did you mean 'memcheck'?",
     "check --against interpretd": "did you mean 'interpreted'?",
     "check kernel.py:": "it has kernel.py:lazy_attention",
     "check two.py": "names no function\n  it has two.py:forward, two.py:backward",

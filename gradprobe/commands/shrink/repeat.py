@@ -21,7 +21,7 @@ from ...targets.builtin import BUILTINS
 from .ordering import settled
 
 # What is said in another way than by an option of the same name, or is no option of a case that is drawn.
-_OTHERWISE = {"family", "device", "inputs", "pinned", "seqlen_q", "seqlen_k", "cu_seqlens_q", "layouts", "runs"}
+_OTHERWISE = {"family", "device", "inputs", "seqlen_q", "seqlen_k", "cu_seqlens_q", "layouts", "runs"}
 _OTHERWISE |= {"implied", "inplace"}
 
 

@@ -96,7 +96,7 @@ def _reasons(
     experiment, runs = experiment.after(outcomes_of(records)), with_strays(records)
     # What explains is imported where something is wrong alone.
     from ...diagnosis.why import reasons_of
-    from ...pipeline.failed import reasons_with_edits
+    from ...pipeline.probe import reasons_with_edits
 
     found = reasons_of(experiment, runs)
     found = reasons_with_edits(experiment, runs, found, edits) if edits.count else found

@@ -45,8 +45,6 @@ class PlannedCheck:
     request: CheckRequest
     close_up: tuple[str, tuple[int, int] | None] | None = None
     """Where it is one intermediate that is asked for: its name, and the batch and head to show."""
-    sanitizer: tuple[str, str] | None = None
-    """The program and its tool, where it is made under one as well."""
     kept: str = ""
     """The file that what the target gave is written into, for a check that is set beside this one."""
     against: Counterpart | None = None
@@ -86,7 +84,6 @@ class PlannedCheck:
         words: dict[str, Any] = {"family": self.request.family, "reference": self.request.reference}
         name, at = self.close_up or ("", None)
         words |= {"at": f"{at[0]},{at[1]}"} if at else {}
-        words |= {"sanitize": self.sanitizer[1]} if self.sanitizer else {}
         words |= {"against": self.against.name} if self.against else {}
         words |= {"fresh": True} if self.fresh else {}
         return command_line(f"diff {name}" if name else "check", self.request.target, self.request.options, words)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import shlex
 import sys
 import time
 import traceback
@@ -17,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from ...model.allowance import LAST_RESORT, NOTHING, Allowance
-from ...model.failures import TargetFailure
 from ...model.layout_run import FAILED, MISMATCH, add_counts
 from ...model.mechanisms import note
 from ...model.memory_finding import MemoryFinding
@@ -151,12 +148,11 @@ def probed_as(
     *,
     beyond: bool = False,
 ) -> Probed:
-    """What a check came to, with what a tool of compute-sanitizer found in it; also where the check came to no end."""
+    """What a check came to."""
     # What is set beside another, or kept whole, is of the case that was asked for.
-    is_plain = not (planned.close_up or planned.kept or planned.against or planned.evidence or planned.sanitizer)
+    is_plain = not (planned.close_up or planned.kept or planned.against or planned.evidence)
     target, reference = planned.functions
-    make = functools.partial(
-        run_check,
+    return run_check(
         planned.request,
         planned.repro_command,
         target=target,
@@ -166,18 +162,6 @@ def probed_as(
         budget=budget,
         beyond=beyond and is_plain,
     )
-    if planned.sanitizer is None:
-        return make()
-    from ...pipeline.sanitizer import strays_under, with_strays, with_words
-
-    program, tool = planned.sanitizer
-    words = shlex.split(replace(planned, sanitizer=None).repro_command)[1:]
-    try:
-        report = make()
-    except TargetFailure as failure:
-        raise with_words(failure, tool, strays_under(program, tool, words)) from failure
-    kernels = [kernel.name for kernel in report.provenance.kernels]
-    return with_strays(report, tool, strays_under(program, tool, words, kernels))
 
 
 class _Ticks:
@@ -222,7 +206,7 @@ def rest_of(planned: PlannedCheck, checked: CheckOutcome) -> PlannedCheck | None
         return None
     left = [name for name in planned.layouts if name not in done]
     asked_again = replace(planned.request, options={**options, "runs": left})
-    return replace(planned, request=asked_again, sanitizer=None, kept="", against=None, evidence="") if left else None
+    return replace(planned, request=asked_again, kept="", against=None, evidence="") if left else None
 
 
 def joined(checked: CheckOutcome, rest: CheckOutcome, heard: Heard) -> CheckOutcome:

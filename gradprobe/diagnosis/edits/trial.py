@@ -86,7 +86,7 @@ def run_trial(experiment: Experiment, file: str, copy: Path, modules: Sequence[s
     """
     try:
         target = _loaded(experiment.target, file, copy, modules)
-        alone = replace(trial.case, layouts=trial.assigned, runs=(), repeat=1, configs="first")
+        alone = replace(trial.case, layouts=trial.assigned, runs=(), repeat=1)
         saved = experiment.saved if trial.case.inputs is not None else None
         begun = experiment_of(alone, target, experiment.reference, saved, tick=silent)
         begun = _spread(begun) if trial.is_spread else begun

@@ -207,35 +207,27 @@ class Configuration:
     """How many the kernel has."""
     words: str
     """BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=3."""
-    pinned: bool = False
-    """Whether it was asked for. If not, it is the first that fits."""
-    others: tuple[int, ...] = ()
-    """The numbers of the other configurations that pruning leaves; of those that run alike, the first."""
 
     @property
     def sentence(self) -> str:
-        why = "as asked" if self.pinned else "the first that fits"
-        which = f"configuration {self.number} of {self.count}, {why}"
+        which = f"configuration {self.number} of {self.count}, the first that fits"
         return f"{self.kernel} is autotuned: it ran with {which}: {self.words}"
 
 
 @contextlib.contextmanager
-def one_configuration(ran: list[Configuration], pinned: Mapping[str, int]) -> Iterator[None]:
-    """While open, an autotuned kernel runs with the configuration that is asked for, else with the first that fits.
+def one_configuration(ran: list[Configuration]) -> Iterator[None]:
+    """While open, an autotuned kernel runs with the first configuration that fits.
 
     Nothing is timed. A configuration does not fit where the interpreter's first program raises, as
     `tl.static_assert(BLOCK_N <= HEAD_DIM)` does. Where none fits, this raises what the first one raised.
 
     Args:
         ran: gets the configuration of each launch.
-        pinned: the numbers of the configurations that are asked for, by kernel.
     """
 
     def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        name, allowed = str(tuner.base_fn.__name__), _allowed(tuner, args, kwargs)
-        asked = pinned.get(name)
         failures: list[Exception] = []
-        for number in sorted(allowed, key=lambda each: each != asked):
+        for number in _allowed(tuner, args, kwargs):
             config = tuner.configs[number - 1]
             try:
                 result = _run_with(tuner, config, args, kwargs)
@@ -246,8 +238,7 @@ def one_configuration(ran: list[Configuration], pinned: Mapping[str, int]) -> It
                 continue
             words = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
             shown = ", ".join(f"{key}={value}" for key, value in words.items())
-            others = tuple(sorted({*allowed} - {number}))
-            ran.append(Configuration(name, number, len(tuner.configs), shown, number == asked, others))
+            ran.append(Configuration(str(tuner.base_fn.__name__), number, len(tuner.configs), shown))
             return result
         raise failures[0]
 

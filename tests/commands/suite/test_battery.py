@@ -206,5 +206,4 @@ def test_an_option_that_an_item_sets_says_which_and_one_that_none_sets_is_free()
         "mask_axes",
         "mask_rank",
         "implied",
-        "configs",
     }
