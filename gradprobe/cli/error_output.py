@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from ..inputs.options import GONE
+from ..inputs.options import GONE, MOVED
 from ..model.failures import INTERRUPTED, Failure, UsageFailure, as_failure
 from ..model.writing import safe
 from ..render.files import FORMS, files_in
@@ -80,6 +80,11 @@ class CommandGroup(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[_WORDS] = list(args)
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in MOVED:
+            raise _UsageError(f"{args[0]} is no command any more: {MOVED[args[0]]}", ctx)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         words = ctx.meta[_WORDS]

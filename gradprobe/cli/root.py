@@ -43,12 +43,10 @@ COMMANDS = {
     "mutate": "Plant faults that people make in a kernel, one at a time, and say which of them its gate lets pass.",
     "run": ("Run a program with its attention function watched, and check that with the program's real inputs and dO."),
     "show": "Show a saved report in any form, without running anything: made on one machine, read on any.",
-    "compare": "Say what changed from one saved report to another, and fail where something got worse.",
     "explain": "Say what a word of a report means, how it looks, where it was seen for real, and what to try.",
     "doctor": (
         "Climb a ladder from the simplest kernels up, on this machine or with TARGET, and say what really runs."
     ),
-    "targets": "List what can be checked here, with what each takes and exposes, and why something cannot.",
     "init": "Write a commented adapter for a kernel of your own, which runs and matches as it is; or a CI workflow.",
     "baseline": "Keep the errors of a right kernel, and fail where one grows while still within its budget.",
 }

@@ -1,4 +1,4 @@
-"""`gradprobe show FILE`: a saved report in any form."""
+"""`gradprobe show FILE`: a saved report in any form; `gradprobe show OLD NEW`: what changed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from ..inputs.history import last_report
 from ..inputs.options import command_line
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
+from ..model.writing import IN_MARKUP, inert, replace_file
 from ..render.source_places import with_origin
-from ..render.terminal import rendered, terminal
+from ..render.terminal import dump, rendered, terminal, width, write_stdout
 from ..render.terminal import show as show_lines
 from .check_series import say_nothing_compared
 from .checks import say
@@ -34,6 +35,9 @@ def show(
             help="What --json wrote, of one check or of several (default: the last check of this folder)",
         ),
     ] = None,
+    newer: Annotated[
+        str | None, typer.Argument(metavar="NEW", help="A report of now, to say what changed since FILE")
+    ] = None,
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     evidence: Annotated[
         str | None, typer.Option(metavar="FILE.npz", help="What check --evidence wrote, for the page of --html")
@@ -44,9 +48,15 @@ def show(
 
     Every form is what the run itself would have written, but for times: paths are told from the folder of the run. The
     exit code is the run's.
+
+    Of two reports it says what changed, in JSON and as a page too, and exits with 1 where something is worse: a
+    verdict, a head that became wrong, a cause that came, or an error beyond its budget that grew twofold.
     """
-    with failures_told(Forms(), command_line("show", file or "", {}), show_traceback, runs=False):
+    files = " ".join(filter(None, (file, newer)))
+    with failures_told(Forms(), command_line("show", files, {}), show_traceback, runs=False):
         forms.refuse_one_file_twice()
+        if file is not None and newer is not None:
+            raise typer.Exit(_show_changes(file, newer, forms))
         several = with_origin(_last() if file is None else read(file))
         refuse_contradictions(several)
         forms = _beside(evidence, several, forms)
@@ -54,6 +64,35 @@ def show(
             _print(several, forms, show_traceback)
             code = forms.write(several, code_of_reports(several))
         raise typer.Exit(code)
+
+
+def _show_changes(old: str, new: str, forms: Forms) -> int:
+    """Says what changed from one report to another; 1 where something is worse.
+
+    Raises:
+        UsageFailure: a file holds no report, cannot be written, or has a form that changes do not have.
+    """
+    from ..render.comparison import WORSE, changes_of, comparison_as_json, render_comparison, verdict_of
+    from ..render.page.page import page_of_comparison
+
+    for flag in forms.files.keys() - {"--json", "--html"}:
+        raise UsageFailure(f"{flag}: changes from {old} to {new} are written as --json and --html")
+    before, after = read(old), read(new)
+    with damage_told(f"{old} or {new}"):
+        changes = changes_of(before, after)
+        if not forms.on_stdout:
+            show_lines(list(render_comparison(changes, width())))
+        dump(forms.files.get("--json"), comparison_as_json(changes))
+        if "--html" in forms.files:
+            _write_page(forms.files["--html"], page_of_comparison(before, after))
+    return int(verdict_of(changes) == WORSE)
+
+
+def _write_page(file: str, page: str) -> None:
+    try:
+        write_stdout(inert(page, IN_MARKUP)) if file == "-" else replace_file(file, page)
+    except OSError as error:
+        raise UsageFailure(f"--html {file}: cannot be written, {error.strerror}") from error
 
 
 def _last() -> Reports:

@@ -156,6 +156,8 @@ GONE = {
     "configs": "is gone: pin one configuration in the decorator, and check it; without a GPU the first that fits runs",
     "schedules": "is gone: each run of --repeat N has an order of threads and blocks of its own",
 }  # fmt: skip
+MOVED = {"compare": "gradprobe show OLD.json NEW.json", "targets": "gradprobe init --list"}
+"""By a word that was a command: the command that does it."""
 _BY_NAME = {option.name: option for option in OPTIONS}
 
 

@@ -160,7 +160,7 @@ def _spec(word: str) -> str:
         return word
     missing = BUILTINS[word].missing()
     if missing:
-        raise TargetFailure(f"target {word!r} cannot run here: it {missing}", "gradprobe targets lists what can")
+        raise TargetFailure(f"target {word!r} cannot run here: it {missing}", "gradprobe init --list says what can")
     return BUILTINS[word].spec
 
 

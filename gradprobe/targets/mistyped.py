@@ -55,7 +55,7 @@ def _names_no_function(file: Path, word: str) -> UsageFailure:
 
         raise no_launcher(file, word)
     if not found:
-        way_out = f"gradprobe targets {file} says of each why"
+        way_out = f"gradprobe init --list {file} says of each why"
         return UsageFailure(f"target {word!r}: {file} has no function that can be checked as it stands", way_out)
     words = [f"{file}:{name}" for name in found]
     return UsageFailure(f"target {word!r} names no function", f"it has {', '.join(words)}")

@@ -57,7 +57,7 @@ def test_a_text_that_is_no_report(right, tmp_path, kind):
     (tmp_path / "x.json").write_text(damage(right[0]))
     assert "x.json" in refused(["show", str(tmp_path / "x.json")], says=says)
     (tmp_path / "right.json").write_text(right[0])
-    assert "x.json" in refused(["compare", str(tmp_path / "right.json"), str(tmp_path / "x.json")], says=says)
+    assert "x.json" in refused(["show", str(tmp_path / "right.json"), str(tmp_path / "x.json")], says=says)
 
 
 @pytest.mark.parametrize(("make", "says"), [

@@ -120,7 +120,7 @@ def test_a_right_target_is_never_accused_whatever_the_case(right, options):
 
 LINES = st.lists(
     st.one_of(
-        st.sampled_from(["check", "diff", "dS", "strides", "sweep", "lint", "shrink", "save", "targets"]),
+        st.sampled_from(["check", "diff", "dS", "strides", "sweep", "lint", "shrink", "save", "init"]),
         st.sampled_from([f"--{option.name.replace('_', '-')}" for option in OPTIONS]),
         st.sampled_from(["--json", "-", "--junit", "--sarif", "--github", "--timeout", "--battery", "--", "-h"]),
         st.text(max_size=6), FLOATS.map(str), INTEGERS.map(str),

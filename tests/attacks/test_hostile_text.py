@@ -79,7 +79,7 @@ READERS = {"--json": json.loads, "--sarif": json.loads, "--junit": ElementTree.f
 
 def test_a_terminal_shows_the_same_with_its_own_colours_alone(hostile, monkeypatch):
     monkeypatch.chdir(hostile)
-    for command in ("show evil.json", "compare right.json evil.json"):
+    for command in ("show evil.json", "show right.json evil.json"):
         shown = run_on_terminal(command, bar=False).out
         assert "x1b" in shown
         assert raw(re.sub("\x1b\\[[0-9;]*m|\r(?=\n)", "", shown)) == []
@@ -88,7 +88,7 @@ def test_a_terminal_shows_the_same_with_its_own_colours_alone(hostile, monkeypat
 @pytest.mark.parametrize("words", [
     ["check", f"soft.py:f{EVIL}"], ["check", f"{EVIL}.py:f"], ["show", EVIL], ["check", f"--{EVIL}"], [EVIL],
     ["diff", EVIL], ["init", "--ci", EVIL], ["check", "soft.py:backward", "--layout", EVIL], ["explain", EVIL],
-    ["compare", EVIL, EVIL], ["sweep", "--resume", EVIL], ["check", "soft.py:raises", *SMALL.split()],
+    ["show", EVIL, EVIL], ["sweep", "--resume", EVIL], ["check", "soft.py:raises", *SMALL.split()],
 ])  # fmt: skip
 def test_no_message_acts(tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)

@@ -329,7 +329,7 @@ def test_the_help_names_the_table_of_pyproject_that_configures_a_command(command
     assert "tool.gradprobe" in run(f"{command} --help", COLUMNS="200").out
 
 
-@sampled("command", sorted(COMMANDS), push=["check", "sweep", "targets"])
+@sampled("command", sorted(COMMANDS), push=["check", "sweep", "init"])
 def test_a_help_fits_in_60_lines_of_80_columns_and_says_how_to_see_the_rest(command):
     lines = run(f"{command} --help", COLUMNS="80").out.splitlines()
     assert len(lines) <= 60

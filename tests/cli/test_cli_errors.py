@@ -89,6 +89,17 @@ def test_a_word_that_the_parser_refuses_exits_2_on_stderr(words):
     assert "Usage: gradprobe" in ran.err
 
 
+def test_a_word_that_was_a_command_says_where_it_went():
+    for words, instead in (
+        ("compare a.json b.json", "gradprobe show OLD"),
+        ("targets a.py", "gradprobe init --list"),
+    ):
+        ran = run(words)
+        assert (ran.code, ran.out) == (2, "")
+        assert f"{words.split()[0]} is no command any more" in ran.err
+        assert instead in ran.err
+
+
 @pytest.mark.parametrize(
     ("words", "instead"),
     [

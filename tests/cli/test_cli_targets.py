@@ -1,4 +1,4 @@
-"""`gradprobe targets`: what is there, what is not and why, without importing what it lists."""
+"""`gradprobe init --list`: what is there, what is not and why, without importing what it lists."""
 
 import json
 import os
@@ -29,11 +29,11 @@ def _without(*packages):
 
 
 def listed():
-    return {target["name"]: target for target in json.loads(run("targets --json -").out)["targets"]}
+    return {target["name"]: target for target in json.loads(run("init --list --json -").out)["targets"]}
 
 
 def test_every_target_is_listed_with_its_options_what_it_exposes_and_its_file():
-    ran = run("targets", COLUMNS="80")
+    ran = run("init --list", COLUMNS="80")
     assert (ran.code, ran.err) == (0, "")
     paragraph = ran.out.partition("\nsdpa-math ")[2].partition("\n\n")[0].splitlines()
     assert paragraph == [
@@ -54,7 +54,7 @@ def test_every_target_is_listed_with_its_options_what_it_exposes_and_its_file():
 
 @pytest.mark.parametrize("columns", [80, 200])
 def test_no_line_is_wider_than_the_screen(columns):
-    lines = run("targets", COLUMNS=str(columns)).out.splitlines()
+    lines = run("init --list", COLUMNS=str(columns)).out.splitlines()
     assert max(map(len, lines)) <= columns
 
 
@@ -67,7 +67,7 @@ def test_what_cannot_run_here_says_what_it_needs():
         "flash-attn": "needs the package flash-attn (pip install flash-attn)",
         "xformers": "needs the package xformers (pip install xformers)",
     }  # fmt: skip
-    assert run("targets").out.count("not here   needs a CUDA device\n") == 2
+    assert run("init --list").out.count("not here   needs a CUDA device\n") == 2
 
 
 def test_with_a_cuda_device_and_the_packages_everything_can_run(monkeypatch):
@@ -84,11 +84,11 @@ def test_with_a_cuda_device_and_the_packages_everything_can_run(monkeypatch):
 def test_a_target_that_cannot_run_here_exits_3_and_says_what_it_needs(command, name, words):
     ran = run(f"{command} {name} --causal")
     assert ran.code == 3
-    assert_message(ran, f"target '{name}' cannot run here: {words}", "gradprobe targets lists what can")
+    assert_message(ran, f"target '{name}' cannot run here: {words}", "gradprobe init --list says what can")
 
 
 def test_json_has_a_schema_and_the_fields_of_each_target():
-    ran = run("targets --json list.json")
+    ran = run("init --list --json list.json")
     assert (ran.code, ran.out.startswith("lazy ")) == (0, True)
     with open("list.json", encoding="utf-8") as file:
         document = json.load(file)
@@ -103,7 +103,7 @@ def test_json_has_a_schema_and_the_fields_of_each_target():
 
 
 def test_a_json_file_that_cannot_be_written_exits_2():
-    ran = run("targets --json no/such/folder.json")
+    ran = run("init --list --json no/such/folder.json")
     assert ran.code == 2
     assert_message(ran, "no/such/folder.json: cannot be written, No such file or directory")
 
@@ -151,7 +151,7 @@ def test_listing_imports_no_torch_where_there_is_no_driver():
 import sys
 from gradprobe.targets import builtin
 builtin.has_driver = lambda: False
-sys.argv = ["gradprobe", "targets"]
+sys.argv = ["gradprobe", "init", "--list"]
 from gradprobe.cli import main
 try:
     main()
@@ -167,7 +167,7 @@ finally:
 
 
 def test_a_pipe_gets_no_escape_codes():
-    assert "\x1b" not in run_process("targets").out
+    assert "\x1b" not in run_process("init --list").out
 
 
 FILE = """
@@ -195,7 +195,7 @@ def _hidden(q, k, v):
 
 def found(folder, text=FILE):
     (folder / "kernels.py").write_text(text)
-    ran = run("targets kernels.py --json out.json --no-isolate", COLUMNS="80")
+    ran = run("init --list kernels.py --json out.json --no-isolate", COLUMNS="80")
     assert (ran.code, ran.err) == (0, "")
     targets = json.loads((folder / "out.json").read_text())["targets"]
     return ran.out, {target["name"].removeprefix("kernels.py:"): target for target in targets}
@@ -244,8 +244,8 @@ def test_a_file_of_kernels_alone_says_that_functions_launch_them(tmp_path, monke
 def test_a_file_that_fails_to_import_is_3_and_another_word_is_2(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
-    assert run("targets broken.py --no-isolate").code == 3
-    assert run("targets lazy").code == 2
+    assert run("init --list broken.py --no-isolate").code == 3
+    assert run("init --list lazy").code == 2
 
 
 @pytest.mark.nightly
