@@ -71,8 +71,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("lint", "diagnosis/lines", ("lint",)),
     Mechanism("dataflow", "diagnosis/dataflow", (
         "frontends/triton/interpreter/dataflow", "diagnosis/dataflow", "diagnosis/follow", "diagnosis/roles",
-        "diagnosis/explainers/__init__", "diagnosis/explainers/diagnoses",
-        "diagnosis/explainers/suspect", "diagnosis/tolerances",
+        "diagnosis/explainers/__init__", "diagnosis/explainers/diagnoses", "diagnosis/tolerances",
         "frontends/python/statements", "frontends/cuda/cuda_statements",
     )),
     Mechanism("dataflow/cuda", "diagnosis/dataflow", ("diagnosis/addresses",)),

@@ -26,8 +26,8 @@ from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
 from ..runtime.run import run_target
 from ..source.text import SourceLine
+from .explainers.diagnoses import Suspect, share
 from .explainers.misread import misread_in
-from .explainers.suspect import Suspect, share
 from .follow import copied, in_shape, results_among
 from .roles import Roles
 

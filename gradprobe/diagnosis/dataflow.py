@@ -20,10 +20,9 @@ from ..model.mechanisms import door, gathered
 from ..model.report import Diagnosis, Where
 from ..numerics.evidence import DataflowEvidence, LayoutRun, Measured
 from ..probing.experiment import Experiment
-from .explainers.diagnoses import diagnoses_of
-from .explainers.misread import masked_elsewhere, misread, transposed
+from .explainers.diagnoses import LOST, Suspect, diagnoses_of
+from .explainers.misread import misread, transposed
 from .explainers.sums import never_stored, nothing_summed, pairs
-from .explainers.suspect import LOST, Suspect
 from .explainers.values import not_numbers, other_factors, wrong_values
 from .follow import FollowedRun, followed_run
 
@@ -39,21 +38,22 @@ def seen_in_dataflow(
     Args:
         read: what its kernels hold, judged.
     """
-    watched = DataflowEvidence()
-    if experiment.case.cu_seqlens_q or run.measured is None:
+    watched, case = DataflowEvidence(), experiment.case
+    if case.cu_seqlens_q or run.measured is None:
         return watched
+    findings = run.measured.comparison.findings.items()
+    wrong = tuple(name for name, finding in findings if finding.status in (MISMATCH, INHERITED))
     try:
         if experiment.is_cuda:
             from . import addresses
 
             visited = addresses.visited_run(experiment, run.assigned)
-            wrong = _wrong(run.measured)
             found = gathered("dataflow/cuda", addresses.misread, visited, wrong) if visited is not None else []
-            return DataflowEvidence(tuple(diagnoses_of(found, experiment.case.family)))
+            return DataflowEvidence(tuple(diagnoses_of(found, case.family)))
         if (followed := followed_run(experiment, run.assigned)) is not None:
             watched = DataflowEvidence(failures=tuple(followed.flow.failures))
             shown = None if watched.failures else read(followed)
-            seen = diagnoses_of(suspects(followed, _wrong(run.measured)), experiment.case.family)
+            seen = diagnoses_of(suspects(followed, wrong), case.family)
             watched = DataflowEvidence(tuple(seen), watched.failures, shown)
     except Failure:
         return watched
@@ -62,20 +62,19 @@ def seen_in_dataflow(
     return watched
 
 
-def _wrong(measured: Measured) -> tuple[str, ...]:
-    findings = measured.comparison.findings.items()
-    return tuple(name for name, finding in findings if finding.status in (MISMATCH, INHERITED))
-
-
 # --- what explains a run
 
 
 def _of_forward(run: FollowedRun) -> Iterator[Suspect]:
     """What leads to a wrong O; of its gradients only what is right and never masked, which is no doing of O."""
-    if "O" in run.wrong and len(run.wrong) > 1 and (found := suspects(run, ["O"])):
-        known = {one.site for one in found}
-        values = gathered("dataflow/values", wrong_values, run)
-        yield from (*found, *(one for one in values if one.is_open and one.site not in known))
+    if "O" not in run.wrong or len(run.wrong) == 1:
+        return
+    found = suspects(run, ["O"])
+    yield from found
+    sites = {suspect.site for suspect in found}
+    for suspect in gathered("dataflow/values", wrong_values, run) if found else ():
+        if suspect.is_open and suspect.site not in sites:
+            yield suspect
 
 
 # When one is asked, and whether any other is asked once it has spoken.
@@ -83,7 +82,6 @@ ALONE, FIRST, BESIDE, UNSURE = "alone", "where none has spoken", "always", "wher
 EXPLAINERS: tuple[tuple[str, str, Callable[[FollowedRun], Iterator[Suspect]]], ...] = (
     (ALONE, "dataflow/misread", transposed),  # a tile that lies across disagrees in every index: it would be misread
     (ALONE, "dataflow/misread", misread),  # of other elements everything is wrong, and each operation right
-    (ALONE, "dataflow/misread", masked_elsewhere),  # the mask would be accused, which is right for what lies there
     (ALONE, "dataflow/sums", never_stored),  # what is stored nowhere has no value that could be wrong
     (ALONE, "dataflow", _of_forward),  # gradients are made of O: what they show is its doing
     (FIRST, "dataflow/values", not_numbers),  # everything that NaN enters is wrong
@@ -103,16 +101,17 @@ def suspects(run: FollowedRun, wrong: Sequence[str]) -> list[Suspect]:
     """What goes wrong by itself on the way to the results that are wrong, the first first."""
     run, found = dataclasses.replace(run, wrong=tuple(wrong)), list[Suspect]()
     for when, name, explain in EXPLAINERS:
-        is_sure = any(one.is_sure for one in found)
+        is_sure = any(suspect.is_sure for suspect in found)
         if (found and when == FIRST) or (is_sure and when == UNSURE):
             continue
-        new = gathered(name, explain, run)
-        # What is left out beside another cause that is sure is not, as long as no hypothesis predicts it.
-        found += [dataclasses.replace(one, is_sure=False) for one in new] if is_sure and explain is pairs else new
-        if new and when == ALONE:
-            return new
+        for suspect in gathered(name, explain, run):
+            # What is left out beside another cause that is sure is not, as long as no hypothesis predicts it.
+            is_beside = is_sure and explain is pairs
+            found.append(dataclasses.replace(suspect, is_sure=False) if is_beside else suspect)
+        if found and when == ALONE:
+            break
     # A value whose name is known says more than one that is nothing that is known.
-    return sorted(found, key=lambda one: (not one.is_sure, one.name in _UNTOLD))
+    return sorted(found, key=lambda suspect: (not suspect.is_sure, suspect.name in _UNTOLD))
 
 
 # --- beside what hypotheses name
@@ -128,29 +127,29 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
     Args:
         read: the faults whose lines were read off the source, at which an address is made: these stay the first.
     """
-    of_pairs = [one for one in seen if one.kind == "pairs"]
+    of_pairs = [cause for cause in seen if cause.kind == "pairs"]
     if named and named[0].kind == "tile" and of_pairs:
         seen = of_pairs  # what is left out says where; the values that it makes wrong do not
     else:
-        seen = [one for one in seen if one.is_named or one not in of_pairs] or seen
-    never = [one for one in of_pairs if one.is_named and one.fault_class != LOST]
-    # Tiles that are lost may make anything wrong; heads of a group and a program's share that are, their sums alone.
-    says_wrong = named[0].says_wrong if named else ()
-    if never and named and named[0].fault_class == LOST and (not says_wrong or "P" in says_wrong):
-        return [*never, *named[1:]]  # it looks the same, and nothing was lost
+        seen = [cause for cause in seen if cause.is_named or cause not in of_pairs] or seen
     if not named or not seen:
         return [*named, *seen]
     first, *others = named
-    evidence = tuple(sentence for one in seen for sentence in one.evidence)
-    lines = _of_each_kernel_first([where for one in seen for where in one.where])
+    never = [cause for cause in of_pairs if cause.is_named and cause.fault_class != LOST]
+    # Tiles that are lost may make anything wrong; heads of a group and a program's share that are, their sums alone.
+    if never and first.fault_class == LOST and (not first.says_wrong or "P" in first.says_wrong):
+        return [*never, *others]  # it looks the same, and nothing was lost
+    lines = _of_each_kernel_first([where for cause in seen for where in cause.where])
     if first.where and (first.fault in read or first.kind in _OF_MEMORY):
-        accesses = [where for one in seen if one.kind in _MISREAD for where in one.where]
-        told = {(where.file, where.line) for where in first.where}
-        lines = (*first.where, *(where for where in accesses if (where.file, where.line) not in told))
+        places = {(where.file, where.line): where for where in first.where}
+        for where in (where for cause in seen if cause.kind in _MISREAD for where in cause.where):
+            places.setdefault((where.file, where.line), where)
+        lines = tuple(places.values())
     elif first.kind in ("stride", "index"):  # a pointer's line in the kernel comes before the accesses that it misleads
         lines = tuple(sorted(lines, key=lambda where: where.note != "its address" or where.function != ""))
-    reached = None if first.misread else next((one.reached for one in seen if one.reached), None)
-    return [replace(first, evidence=(*first.evidence, *evidence), where=lines, reached=reached), *others]
+    reached = None if first.misread else next((cause.reached for cause in seen if cause.reached), None)
+    evidence = (*first.evidence, *(sentence for cause in seen for sentence in cause.evidence))
+    return [replace(first, evidence=evidence, where=lines, reached=reached), *others]
 
 
 def _of_each_kernel_first(lines: Sequence[Where]) -> tuple[Where, ...]:

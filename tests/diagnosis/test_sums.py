@@ -12,7 +12,6 @@ from gradprobe.model.report import Diagnosis
 from tests.diagnosis.following import followed
 from tests.planted.planting import Edit
 from tests.planted.trials import Changed
-from tests.sampling import sampled
 
 
 def test_a_sum_that_begins_with_nothing_times_nan_holds_what_is_added_once(tmp_path: Path) -> None:
@@ -89,37 +88,6 @@ def test_what_is_right_and_not_masked_is_told_in_a_backward_too_where_the_forwar
     found = suspects(followed("lazy", "contiguous", {}, file), ("O", "dQ", "dV"))
     assert [one.site.kernel for one in found if one.is_sure] == ["lazy_forward_kernel", "lazy_dkdv_kernel"]
     assert {one.lines[-1][1] for one in found if one.is_sure} <= changed.lines()
-
-
-LATE = (
-    ("range(first, end, BLOCK_N)", "range(first + BLOCK_N, end, BLOCK_N)"),
-    ("load_tile(k_ptr, offs_n", "load_tile(k_ptr, offs_n - BLOCK_N"),
-    ("load_tile(v_ptr, offs_n", "load_tile(v_ptr, offs_n - BLOCK_N"),
-)
-MISMASKED = [
-    ("a loop that begins a tile later than its loads", LATE, "load"),
-    ("the same, and a mask that is added", (
-        *LATE, ('s = tl.where(seen, s, float("-inf"))', "s += tl.where(seen, 0.0, -1.0e6)"),
-    ), "load"),
-    ("a mask with one end a tile off", (
-        ("distance, live_m, live_n, left, right)", "distance, live_m, live_n, left - BLOCK_N, right)"),
-    ), "value"),
-]  # fmt: skip
-
-
-@sampled("name, edits, kind", MISMASKED, push=MISMASKED[:2], ids=lambda value: None)
-def test_a_mask_that_is_right_for_other_keys_is_not_accused(
-    tmp_path: Path, name: str, edits: tuple[tuple[str, str], ...], kind: str
-) -> None:
-    edit = (Edit("flash_forward_kernel", *each) for each in edits)
-    file = tmp_path / "mismasked.py"
-    file.write_text(Changed("mismasked", "flash", tuple(edit)).plant())
-    run = followed("flash", "contiguous", {"window": (24, 4), "heads": 1}, file)
-    (told,) = diagnoses_of(suspects(run, ("O",)))[:1]
-    assert told.fault.partition("/")[0] == kind
-    assert kind != "load" or (told.fault, told.reached.pairs) == ("load/k", ((16, 0),))
-    lines = file.read_text().splitlines()
-    assert (kind == "load") == any("first + BLOCK_N" in lines[at.line - 1] for at in told.where)
 
 
 def test_a_loop_that_never_runs_is_told_at_what_it_should_have_summed(tmp_path: Path) -> None:

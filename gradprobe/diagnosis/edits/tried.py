@@ -25,7 +25,7 @@ from ...source.kernel_file import KernelFile
 from ...source.rewrites.candidates import Candidate, Fault
 from ...source.rewrites.spots import Edits
 from ...source.text import Edit
-from ..explainers.suspect import LOOP
+from ..explainers.diagnoses import LOOP
 from ..lines import among
 from ..why import Reasons
 from .candidates_search import FileFaults, Found, Passed, Search

@@ -1,22 +1,81 @@
-"""Suspects in words: diagnoses, each with its sentences and with the lines at fault and those beside them."""
+"""Suspects, operations of a failing run that go wrong although what they work on is right; and what is told of them."""
 
 from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from ...frontends import source
-from ...frontends.triton.interpreter.dataflow import places
+from ...frontends.triton.interpreter.dataflow import Line, Site, places
 from ...model.intermediates import entered_by, parents_of, title
 from ...model.mechanisms import gathered
+from ...model.number import plural
 from ...model.report import CONSISTENT, AxisReach, Diagnosis, Where
 from ...source.kernel_file import passed_of_others
 from ..lines import among
-from .suspect import LOOP, LOST, Chain, Suspect
+
+Chain = tuple[Line, ...]
+"""A line of a kernel, then those in the functions that it called to get there."""
+# The class of sums that lose what was summed: it is overwritten, or added twice.
+LOST = "ACC"
+# The note of lines that stand beside a sum: each may be where it leaves something out.
+LOOP = "the loop"
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One operation that goes wrong although what it works on is right."""
+
+    kind: str
+    """load, store: it reads, or writes, other elements than it should; masked: it leaves out what is needed; value: its
+    operands are right and its result is not; stored: it is right but for a constant; pairs: rows and keys are left out
+    of what is stored; unstored: no program stores some of a result.
+    """
+    name: str
+    """The intermediate that is wrong there, or the tensor that is misread; "" where it is not known."""
+    site: Site
+    lines: Chain
+    """Those of the site up to the one that is the fault: of a helper that is right elsewhere, its caller's."""
+    reason: str
+    """One sentence."""
+    extent: str
+    """How often of how often it was seen to: "4 of 4 tiles"."""
+    inputs: str = "its inputs are right"
+    """Of a value, what is right there, or how it is off."""
+    is_sure: bool = True
+    """Whether it goes wrong whenever it runs, or what is made of it is wrong too."""
+    beside: Sequence[Chain] = ()
+    """Where that is made which enters there: of an access, its address; of a value, what was compared with nothing; of
+    pairs, the other dots that sum them."""
+    reach: AxisReach | None = None
+    """Of a load or a store, the indices that it should reach, and those that it does."""
+    is_open: bool = False
+    """Whether it is right where rows see keys, not masked where they do not, and summed over."""
+    is_lost: bool = False
+    """Of pairs, whether products of them were made, so that what was summed is lost."""
+    is_spoilt: bool = False
+    """Of a value, whether it is right before the operation, which should leave it as it is."""
+
+
+def share(count: int, total: int, noun: str) -> str:
+    return f"{count:,} of {plural(total, noun)}"
+
+
+def blamed(site: Site, right: Iterable[Site]) -> Chain:
+    """The lines of a site without the innermost ones that are right where something else calls them."""
+    lines, elsewhere = site.lines, set[Chain]()
+    for other in right:
+        if (other.operation, other.instruction) == (site.operation, site.instruction):
+            elsewhere |= {other.lines[at:] for at in range(len(other.lines))}
+    for depth in range(1, len(lines)):
+        if lines[-depth:] not in elsewhere:
+            return lines[: len(lines) - depth + 1]
+    return lines[:1]
+
+
+# --- in words
 
 
 @dataclass(frozen=True)
@@ -39,96 +98,96 @@ _KINDS = {
     "unstored": _Kind("M2", "written", "{kernel} leaves a part of {name} unwritten: {reason}"),
 }
 _OF_ACCESSES = ("load", "masked", "store")
-# Of the indices that an access misses: as many as a picture has room for.
-_MOST_REACHED = 12
 
 
 def diagnoses_of(found: Sequence[Suspect], family: str = "softmax") -> list[Diagnosis]:
     """The diagnoses of suspects, those of one fault together."""
-    sure, groups = [one for one in found if one.is_sure], dict[tuple[str, str], list[Suspect]]()
-    sums = [one for one in found if one.kind == "pairs" and not one.is_sure]
-    for suspect in [*sure, *sums] if sure else found:
+    groups: dict[tuple[str, str], list[Suspect]] = {}
+    sure = [suspect for suspect in found if suspect.is_sure]
+    if sure:
+        found = sure + [suspect for suspect in found if suspect.kind == "pairs" and not suspect.is_sure]
+    for suspect in found:
         # What one loop leaves out of two results is one fault.
-        of = f"{suspect.site.kernel}: {suspect.reason}" if suspect.kind == "pairs" else suspect.name
+        of = suspect.site.kernel + suspect.reason if suspect.kind == "pairs" else suspect.name
         groups.setdefault((suspect.kind, of), []).append(suspect)
-    made = [_diagnosis(group, family) for group in groups.values()]
-    return [replace(one, also=number > 0) for number, one in enumerate(made)]
+    made: list[Diagnosis] = []
+    for group in groups.values():
+        made.append(_diagnosis(group, family, also=bool(made)))
+    return made
 
 
-def _diagnosis(group: Sequence[Suspect], family: str) -> Diagnosis:
-    first, where = group[0], [_where(one) for one in group]
-    beside = [line for one, place in zip(group, where, strict=True) for line in _beside(one, place)]
-    # A line has the last of its notes, in the first of its places.
-    lines = {(place.file, place.line): place for place in (*where, *beside, *where)}
-    # What is right before the operation and wrong after it, it says both of.
-    says_wrong = entered_by(first.name) if first.kind == "value" else ()
-    says_right = parents_of(first.name, family) if first.kind == "value" else ()
-    says_right += says_wrong if any(one.is_spoilt for one in group) else ()
+def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
+    first, names = group[0], list(dict.fromkeys(suspect.name for suspect in group))
+    where: dict[tuple[str, int], Where] = {}
+    for suspect in group:
+        _add(where, suspect, _last(suspect.lines), _fault(suspect))
+    for suspect in group:
+        for place, note in _beside(suspect):
+            _add(where, suspect, place, note)
+    says_wrong = says_right = tuple[str, ...]()
+    if first.kind == "value":
+        says_wrong, says_right = entered_by(first.name), parents_of(first.name, family)
+        if any(suspect.is_spoilt for suspect in group):
+            says_right += says_wrong  # right before the operation, and wrong after it
     slug = re.sub(r"[^\w]+", "-", first.name).strip("-")
     return Diagnosis(
         f"{first.kind}/{slug or 'result'}",
         LOST if first.is_lost else _KINDS[first.kind].fault_class,
-        _summary(first, list(dict.fromkeys(one.name for one in group))),
+        _summary(first, names),
         1.0 if first.is_sure else CONSISTENT,
-        tuple(dict.fromkeys(_reasons(group, where))),
-        tuple(lines.values()),
-        reached=next(filter(None, map(_reached, group)), None),
-        seen=f"seen in {where[0].kernel}, {first.extent}",
+        tuple(dict.fromkeys(map(_sentence, group))),
+        tuple(where.values()),
+        also=also,
+        reached=next((suspect.reach for suspect in group if suspect.reach), None),
+        seen=f"seen in {first.site.kernel}, {first.extent}",
         says_wrong=says_wrong,
         says_right=says_right,
     )
 
 
-def _reached(suspect: Suspect) -> AxisReach | None:
-    pairs = tuple((there, None if here < 0 else here) for there, here in suspect.reached[:_MOST_REACHED])
-    is_store = suspect.kind == "store"
-    return AxisReach(tensor=suspect.name, letter=suspect.letter, pairs=pairs, is_store=is_store) if pairs else None
-
-
-# --- sentences
-
-
-def _summary(suspect: Suspect, names: Sequence[str]) -> str:
-    of_keys = set(names) <= {"dK", "dV"}
-    return _KINDS[suspect.kind].summary.format(
-        kernel=suspect.site.kernel, name=suspect.name, tensor=title(suspect.name), reason=suspect.reason,
-        value=_value(suspect.name), line=places(suspect.lines)[-1].line, inputs=suspect.inputs,
+def _summary(first: Suspect, names: Sequence[str]) -> str:
+    step = [name for name in entered_by(first.name) if name != first.name]
+    is_step = len(step) == 1  # to one intermediate, which is wrong by it
+    return _KINDS[first.kind].summary.format(
+        kernel=first.site.kernel,
+        name=first.name,
+        tensor=title(first.name),
+        reason=first.reason,
+        value=f"{first.name}, and so {step[0]}," if is_step else first.name or "a value",
+        line=_last(first.lines)[1],
+        inputs=first.inputs,
         results=f"{' and '.join(names)} {'are' if names[1:] else 'is'}",
-        terms="the rows that see each key" if of_keys else "the keys that each row sees",
-    )  # fmt: skip
+        terms="the rows that see each key" if {*names} <= {"dK", "dV"} else "the keys that each row sees",
+    )
 
 
-def _value(name: str) -> str:
-    """A value, with what is wrong by it."""
-    step = [other for other in entered_by(name) if other != name]
-    return f"{name}, and so {step[0]}," if len(step) == 1 else name or "a value"
+def _sentence(suspect: Suspect) -> str:
+    line, calls = _last(suspect.lines)[1], _calls(suspect.site.lines)
+    return f"{suspect.site.kernel}, line {line}: {suspect.reason} ({suspect.extent}{calls})"
 
 
-def _reasons(group: Sequence[Suspect], where: Sequence[Where]) -> Iterator[str]:
-    """What is wrong at each line; of what a helper does in several calls, with the call."""
-    said = [f"{at.kernel}, line {at.line}: {one.reason}" for one, at in zip(group, where, strict=True)]
-    for words, one in zip(said, group, strict=True):
-        called = _called(one.site.lines) if said.count(words) > 1 else ""
-        yield f"{words} ({one.extent}{called})"
-
-
-def _called(chain: Chain) -> str:
+def _calls(chain: Chain) -> str:
     """The calls that led to a line."""
-    *calls, _ = places(chain)
-    return f", called at line {', '.join(str(call.line) for call in calls)}" if calls else ""
+    lines = [str(place.line) for place in places(chain)[:-1]]
+    return f", called at line {', '.join(lines)}" if lines else ""
+
+
+def _fault(suspect: Suspect) -> str:
+    """The note of the line at fault."""
+    verb = _KINDS[suspect.kind].verb
+    does = f"{title(suspect.name)} is {verb} here" if suspect.name else "wrong here"
+    return does + _calls(suspect.lines)
 
 
 # --- lines
 
 
-def _where(suspect: Suspect) -> Where:
-    """The line at fault, and the calls that led there."""
-    does = f"{title(suspect.name)} is {_KINDS[suspect.kind].verb} here" if suspect.name else "wrong here"
-    return _line(suspect, *_last(suspect.lines), does + _called(suspect.lines))
-
-
-def _line(suspect: Suspect, file: str, line: int, note: str) -> Where:
-    return among(Where(file, line, linecache.getline(file, line).strip(), kernel=suspect.site.kernel, note=note))
+def _add(where: dict[tuple[str, int], Where], suspect: Suspect, place: tuple[str, int], note: str) -> None:
+    """A line has the first of its notes."""
+    if place not in where:
+        file, line = place
+        code = linecache.getline(file, line).strip()
+        where[place] = among(Where(file, line, code, kernel=suspect.site.kernel, note=note))
 
 
 def _last(chain: Chain) -> tuple[str, int]:
@@ -137,37 +196,34 @@ def _last(chain: Chain) -> tuple[str, int]:
     return place.file, place.line
 
 
-def _beside(suspect: Suspect, place: Where) -> Iterator[Where]:
-    """The lines of what enters a wrong operation unseen: its mask, its terms, the range of its loop."""
-    file, line = place.file, place.line
-    used = f"used in {title(suspect.name)} here" if suspect.name else "used here"
-    note = "its address" if suspect.kind in _OF_ACCESSES else used
-    lines = [(*_last(chain), "worked on here") for chain in suspect.used]
-    lines += [(*_last(chain), note) for chain in suspect.beside]
-    if suspect.site.operation == "select" or suspect.kind == "masked":
-        lines += [(file, at, "the mask") for at in source(file).masks(line)]
-    if suspect.kind in _OF_ACCESSES:
+def _beside(suspect: Suspect) -> Iterator[tuple[tuple[str, int], str]]:
+    """The lines of what enters a wrong operation unseen: its address, its mask, its terms, the range of its loop."""
+    if suspect.kind == "pairs":
+        yield from _loops([suspect.lines, *suspect.beside])
+        return
+    file, line = _last(suspect.lines)
+    own, entering = source(file), [_last(chain) for chain in suspect.beside]
+    is_access = suspect.kind in _OF_ACCESSES
+    note = "its address" if is_access else f"used in {title(suspect.name)} here" if suspect.name else "used here"
+    yield from ((place, note) for place in entering)
+    if suspect.kind == "masked" or suspect.site.operation == "select":
+        yield from (((file, at), "the mask") for at in own.masks(line))
+    if is_access:
         passed = gathered("lint", passed_of_others, file, suspect.site.kernel, suspect.name)
-        lines += [(file, at, "passed here") for at in passed]
-        masking = [_last(chain) for chain in suspect.used if suspect.letter]
-        lines += [(of, at, LOOP) for of, masked in masking for at in source(of).loops(masked)]
-        lines += [] if suspect.beside else [(file, at, note) for at in source(file).address(line)]
-    elif suspect.kind == "value":
-        lines += _beside_value(file, line, lines)
-    elif suspect.kind == "unstored":
-        lines += [(file, at, "launched here") for at in source(file).grids(suspect.site.kernel)]
-    elif suspect.kind == "pairs":
-        lines = _beside_pairs(suspect)
-    yield from (_line(suspect, *each) for each in lines)
+        yield from (((file, at), "passed here") for at in passed)
+    if is_access and not entering:
+        yield from (((file, at), note) for at in own.address(line))
+    if suspect.kind == "value":
+        for of, at in ((file, line), *entering):
+            yield from (((of, mask), "the mask") for mask in source(of).masks(at, of_accesses=False))
+    if suspect.kind == "unstored":
+        yield from (((file, at), "launched here") for at in own.grids(suspect.site.kernel))
 
 
-def _beside_value(file: str, line: int, entering: Sequence[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
-    masked = [(file, line), *((of, made) for of, made, _ in entering)]
-    return [(of, at, "the mask") for of, made in masked for at in source(of).masks(made, of_accesses=False)]
-
-
-def _beside_pairs(suspect: Suspect) -> list[tuple[str, int, str]]:
-    summed = [line for chain in (suspect.lines, *suspect.beside) for line in places(chain)]
-    loops = [(line.file, at, LOOP) for line in summed for at in source(line.file).loops(line.line)]
-    # What is left out may be so by where a loop begins or ends.
-    return [*loops, *((line.file, at, LOOP) for line in summed for at in source(line.file).ends(line.line))]
+def _loops(chains: Sequence[Chain]) -> Iterator[tuple[tuple[str, int], str]]:
+    """The loops around some lines, then where these begin and end: what is left out may be so by either."""
+    lines = [place for chain in chains for place in places(chain)]
+    for place in lines:
+        yield from (((place.file, at), LOOP) for at in source(place.file).loops(place.line))
+    for place in lines:
+        yield from (((place.file, at), LOOP) for at in source(place.file).ends(place.line))

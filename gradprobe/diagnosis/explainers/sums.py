@@ -11,53 +11,54 @@ from ...inputs.memory import Array
 from ...model.intermediates import AXIS_WORDS, title
 from ...model.number import plural
 from ..follow import FollowedRun
-from .suspect import Suspect, share
+from .diagnoses import Suspect, share
 
 
 def pairs(run: FollowedRun) -> Iterator[Suspect]:
     """Results that some pairs of a row and a key are left out of."""
-    of_wrong, valid = {one.home for one in run.stores}, run.roles.valid
+    of_wrong = {stored.home for stored in run.stores}
     for home, visits in run.visits.items():
-        stores = [one for one in run.flow.stores if one.home == home]
-        if home not in of_wrong or (name := run.result_of(stores[0])) not in run.wrong:
-            continue
-        missing = valid & (visits == 0)
-        if missing.any():
+        stores = [stored for stored in run.flow.stores if stored.home == home]
+        missing = run.roles.valid & (visits == 0)
+        if home in of_wrong and missing.any() and (name := run.result_of(stores[0])) in run.wrong:
             yield _left_out(run, name, stores, missing)
 
 
 def _left_out(run: FollowedRun, name: str, stores: Sequence[StoredTile], missing: Array) -> Suspect:
-    of_missing = (one for one in stores if any(part.any() for part, _ in _lanes_of(one.node, missing)))
-    sites, worked = summing(next(of_missing, stores[0]).node), np.zeros_like(missing)
-    for node in (one for one in run.flow.nodes if one.site in sites):
-        for part, counted in _lanes_of(node, worked):
-            np.logical_or(part, counted, out=part)
+    """The dots that sum a result, first those of a store that something is missing in."""
+    of_missing = (stored.node for stored in stores if any(part.any() for part, _ in _lanes_of(stored.node, missing)))
+    site, *others = summing(next(of_missing, stores[0].node))
+    multiplied = np.zeros_like(missing)
+    for node in run.flow.nodes:
+        if node.site in (site, *others):
+            for part, is_summed in _lanes_of(node, multiplied):
+                part[is_summed] = True
+    is_lost = bool((missing & multiplied).any())
     b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
-    reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} "
-    is_lost = bool((missing & worked).any())
+    many = int(missing.sum())
+    reason = f"{many:,} pairs of a row and a key are left out, the first of row {m} and key {n} "
     reason += f"(batch {b}, head {h})" + ("" if is_lost else ", and no product uses them")
-    extent = share(int(missing.sum()), int(run.roles.valid.sum()), "pair")
-    site, *others = sites
-    beside = tuple(one.lines for one in others)
+    extent = share(many, int(run.roles.valid.sum()), "pair")
+    beside = tuple(other.lines for other in others)
     return Suspect("pairs", name, site, site.lines, reason, extent, beside=beside, is_lost=is_lost)
 
 
 def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
     """Of [batch, heads, rows, keys] the part that is of the row, or key, of each lane of a sum; and what it sums."""
-    found = node.lanes.of_sum() if node.lanes is not None else None
-    if found is None:
-        return
-    kept, batch, index, counts = found
-    for lane in np.flatnonzero((batch >= 0) & (index >= 0)):
-        part = pairs[batch[lane], :, index[lane], :] if kept == "m" else pairs[batch[lane], :, :, index[lane]]
-        yield part, counts[lane] > 0
+    lanes = node.lanes.of_sum() if node.lanes is not None else None
+    if lanes is not None:
+        kept, batch, index, counts = lanes
+        for lane in np.flatnonzero((batch >= 0) & (index >= 0)):
+            of_batch = pairs[batch[lane]]
+            yield of_batch[:, index[lane]] if kept == "m" else of_batch[:, :, index[lane]], counts[lane] > 0
 
 
 def nothing_summed(run: FollowedRun) -> Iterator[Suspect]:
     """Results into which nothing was summed: the loop that makes them never runs."""
-    filled, total = {one.home for one in run.flow.stores}, int(run.roles.valid.sum())
-    # What could not be followed may have been loaded.
-    for home, site in run.flow.empty.items() if not run.flow.failures else ():
+    if run.flow.failures:  # what could not be followed may have been loaded
+        return
+    filled, total = {stored.home for stored in run.flow.stores}, int(run.roles.valid.sum())
+    for home, site in run.flow.empty.items():
         name = run.outcome.storages.get(home, "")
         if name in run.wrong and home not in filled:
             reason = "what is stored comes from no load"
@@ -66,16 +67,11 @@ def nothing_summed(run: FollowedRun) -> Iterator[Suspect]:
 
 def are_partial(run: FollowedRun, nodes: Sequence[Node]) -> bool:
     """Whether what these were stored into does not hold all pairs: right as far as it was summed."""
-    homes = {stored.home for stored in run.flow.stores if stored.node in nodes} & run.visits.keys()
-    return any(bool((run.roles.valid & (run.visits[home] == 0)).any()) for home in homes)
-
-
-def partly(node: Node, extent: str) -> Suspect:
-    """What is stored is right as far as it was summed, and does not hold all that it should."""
-    assert node.role is not None
-    site, *_ = summing(node)
-    reason = f"{node.role.formula} is stored before all keys are in it"
-    return Suspect("pairs", node.name, site, site.lines, reason, extent)
+    for stored in run.flow.stores:
+        visits = run.visits.get(stored.home) if stored.node in nodes else None
+        if visits is not None and (run.roles.valid & (visits == 0)).any():
+            return True
+    return False
 
 
 def summing(node: Node) -> tuple[Site, ...]:
@@ -87,9 +83,10 @@ def summing(node: Node) -> tuple[Site, ...]:
         # What a dot is added to, where that is an operand of its own, was summed by others.
         return summed.operands[2:] if summed.site.operation == "dot" else summed.operands
 
-    found = dict.fromkeys(one.site for one in behind([node], made_of) if one.site.operation in ("dot", "reduce"))
-    dots = tuple(site for site in found if site.operation == "dot")
-    return dots or tuple(found) or (node.site,)
+    sites = dict.fromkeys(made.site for made in behind([node], made_of))
+    dots = [site for site in sites if site.operation == "dot"]
+    reductions = [site for site in sites if site.operation == "reduce"]
+    return tuple(dots or reductions or [node.site])
 
 
 # --- what is stored nowhere
@@ -102,23 +99,27 @@ def never_stored(run: FollowedRun) -> Iterator[Suspect]:
     Nothing of kernels that store a mere number, which is right where no pair of a row and a key is seen; nor of scores,
     which are stored where they are worked on.
     """
-    flow, by_name = run.flow, dict[str, list[int]]()
-    of_numbers = {site.kernel for site in flow.empty.values()}
-    for number, source in enumerate(flow.sources):
-        is_store = source.site.operation != "load" and source.site.kernel not in of_numbers
-        if is_store and title(source.tensor) in run.wrong and not {*"mn"} <= {*flow.filled[number][0]}:
-            by_name.setdefault(title(source.tensor), []).append(number)
+    flow, of_numbers = run.flow, {site.kernel for site in run.flow.empty.values()}
+    by_name: dict[str, list[int]] = {}
+    for number, access in enumerate(flow.sources):
+        name, is_load = title(access.tensor), access.site.operation == "load"
+        if is_load or name not in run.wrong or access.site.kernel in of_numbers:
+            continue
+        if not {"m", "n"} <= {*flow.filled[number][0]}:
+            by_name.setdefault(name, []).append(number)
     for name, numbers in by_name.items():
-        letters, site = flow.filled[numbers[0]][0], flow.sources[numbers[0]].site
-        filled = [here for axes, here in map(flow.filled.__getitem__, numbers) if axes == letters]
+        letters, filled = flow.filled[numbers[0]]
+        for number in numbers[1:]:
+            axes, others = flow.filled[number]
+            filled = filled | others if axes == letters else filled
         needed = _needed(run, letters)
-        never = needed & ~np.logical_or.reduce(filled)
+        never = needed & ~filled
         if never.any():
             word, many = AXIS_WORDS[letters[-1]], int(never.sum())
             first = zip(letters, np.argwhere(never)[0], strict=True)
             place = ", ".join(f"{AXIS_WORDS[letter]} {at}" for letter, at in first)
             reason = f"no program stores {plural(many, word)} of {name}, the first at {place}"
-            extent = share(many, int(needed.sum()), word)
+            site, extent = flow.sources[numbers[0]].site, share(many, int(needed.sum()), word)
             beside = tuple(flow.lines[line] for line in _placing(run, numbers))
             yield Suspect("unstored", name, site, site.lines, reason, extent, beside=beside)
 
@@ -136,11 +137,11 @@ def _needed(run: FollowedRun, letters: str) -> Array:
 def _placing(run: FollowedRun, numbers: Sequence[int]) -> list[int]:
     """The lines behind all addresses of a kernel that leave something out; last those behind others as well."""
     flow, kernel = run.flow, run.flow.sources[numbers[0]].site.kernel
-    short, others = [flow.slices[number] for number in numbers], frozenset[int]()
+    shared, others = frozenset.intersection(*(flow.slices[number] for number in numbers)), frozenset[int]()
     for number, (letters, filled) in flow.filled.items():
         if letters and number not in flow.derived and flow.sources[number].site.kernel == kernel:
             if (_needed(run, letters) & ~filled).any():
-                short.append(flow.slices[number])
+                shared &= flow.slices[number]
             else:
                 others |= flow.slices[number]
-    return sorted(frozenset.intersection(*short), key=lambda line: (line in others, -line))
+    return sorted(shared, key=lambda line: (line in others, -line))

@@ -5,87 +5,101 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import takewhile
 
 import numpy as np
 
 from ...frontends.triton.interpreter.dataflow import CASTS, Node, Site, behind, places
 from ...model.intermediates import MATRIX_OF, PRODUCTS, in_place_of, made_of
-from ...model.number import in_words, spans
 from ..follow import STORED, FollowedRun
+from .diagnoses import Chain, Suspect, blamed, share
 from .misread import is_loaded
-from .sums import are_partial, pairs, partly
-from .suspect import Chain, Suspect, blamed, share
+from .sums import are_partial, pairs, summing
 
-# Wrong tiles of one operation, each with what it was reached from.
-_Tiles = list[tuple[Node, Node]]
+# What a dot over rows or keys sums an input's rows with.
+_SUMMED = {PRODUCTS[name].other: in_place_of(matrix) for name, matrix in MATRIX_OF.items()}
+# Scores that are steps to one that is summed over.
+_STEPS = ("P * dP", "dP - delta", "dT", "P", "S", "dP", "P + tau / (i + 1)")
+# What scores meet once their rows are whole: dO and q in sums over rows, dP in dS.
+_OF_WHOLE_ROWS = {"do", "q", "k", "dP", "dP - delta", "delta"}
+_MAXIMA = ("maximum of S so far", "maximum of Q K^T so far")
+# Far above what exp errs by in 32 bits, and below a rounding to 16 bits.
+_OF_RESCALING = 1e-4
 
 
 def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
     """The operations whose operands are right and whose result is not, on the way to what is wrong."""
-    found = defaultdict[Site, _Tiles](list)
+    found = defaultdict[Site, list[tuple[Node, Node]]](list)
     for node, used_by in _first_wrong(run):
         found[node.site].append((node, used_by))
+    fine = _fine(run.flow.nodes) | {site for site in found if site.kernel in {one.site.kernel for one in pairs(run)}}
     compared = Counter(node.site for node in run.flow.nodes if node.role is not None)
-    earlier, fine, summed = set[str](), _fine(run.flow.nodes), {one.site.kernel for one in pairs(run)}
-    told, entered = set[Suspect](), set[Site]()
     lacking = {number for tiles in found.values() for node, _ in tiles for number in node.lacking}
+    earlier, yielded, entered = set[str](), set[Suspect](), set[Site]()
     for site, tiles in sorted(found.items(), key=lambda each: each[1][0][0].number):
-        extent, node = share(len({node for node, _ in tiles}), compared[site], "tile"), tiles[0][0]
-        suspect = _masked(run, node, extent) or _wrong(run, tiles, extent)
-        constants = {each.site for each in _entries(node)}
+        node, used_by = tiles[0]
+        extent = share(len({each for each, _ in tiles}), compared[site], "tile")
+        suspect = _masked(run, node, extent) or _wrong(run, node, used_by, extent)
+        constants = {entry.site for entry in _entries(node)}
         # One constant that does not belong there is told once, where it makes something wrong first.
-        if suspect is None or suspect in told or not entered.isdisjoint(constants):
+        if suspect is None or suspect in yielded or entered & constants:
             continue
         if suspect.kind == "value":
-            # What was loaded and compared with nothing host code may have made of what is wrong.
-            unseen = [one for one in node.operands if one.role is None and one.site.operation == "load"]
-            is_behind = bool(earlier - {site.kernel}) and bool(unseen)
-            is_masked = site.operation == "select" and site.kernel in earlier  # its mask may be made of what is wrong
-            # Of what is loaded and is nothing that is known nobody says what it should be: not the load need be wrong.
-            is_unnamed = not suspect.name and is_loaded(node)
-            is_unsure = site in fine or site.kernel in summed or is_behind or is_masked or is_unnamed
+            origins = node.lanes.origins.values() if node.lanes is not None else ()
             # What a load left out is missing in all that is made of it.
-            is_unsure |= node.lanes is not None and any(lacking & each for each in node.lanes.origins.values())
+            is_lacking = any(lacking & origin for origin in origins)
+            is_unsure = site in fine or is_lacking or _is_inherited(suspect, node, earlier)
             suspect = replace(suspect, is_sure=not is_unsure)
         if suspect.is_sure and suspect.kind != "pairs":
             earlier.add(site.kernel)
             entered |= constants if suspect.name else set()
-        told.add(suspect)
+        yielded.add(suspect)
         yield suspect
 
 
-def _wrong(run: FollowedRun, tiles: _Tiles, extent: str) -> Suspect | None:
-    """What is told of wrong tiles of one operation; None of what no form is."""
-    (node, used_by), site = tiles[0], tiles[0][0].site
-    name = expected(node, run)
-    # What is summed for delta; and dS in the window of the bias.
-    is_formless = site.operation == "fmul" and {"do", "o"} <= {one.name for one in node.operands}
-    is_formless |= site.operation == "select" and name == "dS" and {*run.wrong} == {"dBias"}
-    if is_formless:
-        return None
-    if node is not used_by and node.is_known and used_by.site.operation == "load":
-        return partly(node, extent)
-    # What is summed over as it is was to be masked before.
-    is_open = node.role is not None and node.role.is_open and node is not used_by
+def _is_inherited(suspect: Suspect, node: Node, earlier: set[str]) -> bool:
+    """Whether it may be wrong by what nobody compared: a load, or a mask, that an earlier kernel made."""
+    if not suspect.name and is_loaded(node):
+        return True  # nobody says what it should be: not the load need be wrong
+    if node.site.operation == "select" and node.site.kernel in earlier:
+        return True
+    is_unseen = any(operand.role is None and operand.site.operation == "load" for operand in node.operands)
+    return is_unseen and bool(earlier - {node.site.kernel})
+
+
+def _wrong(run: FollowedRun, node: Node, used_by: Node, extent: str) -> Suspect | None:
+    """What is told of a wrong tile of an operation; None of what no form is."""
+    name, site, role = expected(node, run), node.site, node.role
+    of_operands = {operand.name for operand in node.operands}
+    if site.operation == "fmul" and {"do", "o"} <= of_operands:
+        return None  # what is summed for delta
+    if site.operation == "select" and name == "dS" and {*run.wrong} == {"dBias"}:
+        return None  # dS in the window of the bias
+    is_met = node is not used_by
+    if is_met and role is not None and role.is_known and used_by.site.operation == "load":
+        at, reason = summing(node)[0], f"{role.formula} is stored before all keys are in it"
+        return Suspect("pairs", node.name, at, at.lines, reason, extent)
+    is_open = is_met and role is not None and role.is_open
     is_spoilt, inputs = False, "its inputs are right"
     if site.operation == "select":  # nothing says what a mask should be
         inputs = "it is right until that line masks it"
-    if node.role is not None and node.role.is_by_row:
-        name, reason = _of_rows(run, sorted({node for node, _ in tiles}, key=lambda one: one.number))
-        inputs = reason
+    if role is not None and role.is_by_row:
+        name = role.name.partition(",")[0]
+        by = "a factor" if name == "P" else "one number"
+        reason = inputs = f"{name} is off by {by} in all of a row"
     elif is_open or node.is_known:
         fault = "it is not masked where rows see no keys" if is_open else f"it is {node.name} and not yet what is due"
         reason = f"{fault}, and line {places(used_by.site.lines)[-1].line} sums over it"
     else:
         # One of its operands may be, rightly, what it should be itself.
-        is_spoilt = bool(name) and name in [operand.name for operand in node.operands]
+        is_spoilt = bool(name) and name in of_operands
         reason = f"what is made here is not {name or 'any intermediate'}"
-    beside = (*dict.fromkeys(_entering(run, node)), *([used_by.site.lines] if is_open else []))
+    beside = dict.fromkeys(_entering(run, node))
+    if is_open:
+        beside[used_by.site.lines] = None
+    lines = blamed(site, run.right.keys() - {site})
     return Suspect(
-        "value", name, site, blamed(site, run.right.keys() - {site}), reason, extent, inputs,
-        beside=beside, is_open=is_open, is_spoilt=is_spoilt,
-    )  # fmt: skip
+        "value", name, site, lines, reason, extent, inputs, beside=tuple(beside), is_open=is_open, is_spoilt=is_spoilt
+    )
 
 
 def _masked(run: FollowedRun, node: Node, extent: str) -> Suspect | None:
@@ -93,52 +107,66 @@ def _masked(run: FollowedRun, node: Node, extent: str) -> Suspect | None:
     if not node.lacking or node.is_known:
         return None
     source, line = run.flow.sources[max(node.lacking)], places(node.site.lines)[-1].line
-    whole = [one.site for one in run.flow.sources if one is not source]
+    whole = [other.site for other in run.flow.sources if other is not source]
     reason = f"its mask leaves out what line {line} works on"
     return Suspect("masked", source.tensor, source.site, blamed(source.site, whole), reason, extent)
 
 
 def _fine(nodes: Sequence[Node]) -> set[Site]:
     """The sites whose value is no intermediate and is right all the same: mostly, what is made of it is known."""
-    used, unknown = Counter[Site](), Counter[Site]()
-    for node in (one for one in nodes if not one.is_known):
-        unknown[node.site] += 1
-        used[node.site] += node.used
-    return {site for site, count in unknown.items() if 2 * used[site] >= count}
+    balance = Counter[Site]()
+    for node in nodes:
+        if not node.is_known:
+            balance[node.site] += 1 if node.used else -1
+    return {site for site, count in balance.items() if count >= 0}
+
+
+def expected(node: Node, run: FollowedRun) -> str:
+    """What a value should be: what it is where it is right, else what is made of such operands; "" if unknown."""
+    elsewhere = Counter(right.name for right in run.right.get(node.site, ()))
+    if elsewhere:
+        return elsewhere.most_common(1)[0][0]
+    return made_of({operand.name for operand in node.operands if operand.role is not None})
+
+
+# --- what may be wrong where it enters
 
 
 def _entering(run: FollowedRun, node: Node) -> Iterator[Chain]:
     """The lines of what a wrong value was made of that may be wrong where it is compared with nothing, or with less."""
     yield from (run.flow.sources[number].site.lines for number in sorted(node.lacking))
-    # What is right but for a factor of its row is held to less.
-    yield from (one.site.lines for one in node.operands if one.role is None or one.role.is_by_row)
-    # Lazy's dP is right before its mask by the ReLU as well, where the mask may be missing.
-    if run.roles.case.family == "lazy":
-        yield from (one.site.lines for one in node.operands if one.name == "dP")
+    is_lazy = run.roles.case.family == "lazy"
+    for operand in node.operands:
+        # What is right but for a factor of its row is held to less; lazy's dP is right without its mask as well.
+        role, is_unmasked = operand.role, is_lazy and operand.name == "dP"
+        if role is None or role.is_by_row or is_unmasked:
+            yield operand.site.lines
     # Scores that LSE is taken from are to be scaled where they are made, or since then.
-    unscaled = [node] if any(one.name == "LSE" for one in node.operands) else []
-    while unscaled := [one for of in unscaled for one in of.operands if one.name == "Q K^T"]:
-        yield from (one.site.lines for one in unscaled)
-    for role, operand in ((one.role, one) for one in node.operands if one.role is not None):
-        if role.is_open:  # where it is masked last, or made
-            masked = (one for one in _alike(operand, "is_open") if one.site.operation == "select")
-            yield next(masked, operand).site.lines
-    yield from (one.site.lines for one in _entries(node))
+    scores = [node] if any(operand.name == "LSE" for operand in node.operands) else []
+    while scores := [operand for operand in scores[0].operands if operand.name == "Q K^T"] if scores else []:
+        yield scores[0].site.lines
+    for operand in node.operands:
+        if operand.role is not None and operand.role.is_open:  # where it is masked last, or made
+            masked = [made for made in _alike(operand, "is_open") if made.site.operation == "select"]
+            yield (masked or [operand])[0].site.lines
+    yield from (entry.site.lines for entry in _entries(node))
 
 
 def _entries(node: Node) -> Iterator[Node]:
     """Where the operands of a value got the constants that they are multiplied by."""
-    scaled = (one for one in node.operands if one.role is not None and one.role.factor)
-    yield from ([*_alike(one, "factor")][-1] for one in scaled)
+    for operand in node.operands:
+        if operand.role is not None and operand.role.factor:
+            yield list(_alike(operand, "factor"))[-1]
 
 
 def _alike(node: Node, name: str) -> Iterator[Node]:
     """A value and what it was made of, as far back as their roles have something in common."""
-    last: Node | None = node
-    while last is not None:
-        yield last
-        same = [one for one in last.operands if one.role is not None and getattr(one.role, name)]
-        last = same[0] if same else None
+    while True:
+        yield node
+        same = [made for made in node.operands if made.role is not None and getattr(made.role, name)]
+        if not same:
+            return
+        node = same[0]
 
 
 # --- the walk
@@ -146,19 +174,20 @@ def _alike(node: Node, name: str) -> Iterator[Node]:
 
 def _first_wrong(run: FollowedRun) -> Iterator[tuple[Node, Node]]:
     """Every wrong node that is made of right ones, with the node that it was reached from."""
-    seen, pending = set[Node](), [(stored.node, stored.node) for stored in run.stores]
+    visited, pending = set[Node](), [(stored.node, stored.node) for stored in run.stores]
     while pending:
         node, used_by = pending.pop()
-        if node in seen or node.is_known:
+        if node in visited or node.is_known:
             continue
-        seen.add(node)
-        unmasked = [operand for operand in node.operands if _is_not_to_be_summed(node, operand)]
-        unknown = [operand for operand in node.operands if _leads_on(run, node, operand)]
+        visited.add(node)
+        is_by_row = node.role is not None and node.role.is_by_row
+        wrong = [operand for operand in node.operands if _leads_on(run, node, operand)]
         # What has a factor of its row and should have none got it where its operands did, unless from a maximum.
-        if not unknown and node.role is not None and node.role.is_by_row and not _is_less_a_maximum(node):
-            unknown = _by_row(node)
-        if unknown:
-            pending += [(operand, node) for operand in unknown]
+        if not wrong and is_by_row and not _is_less_a_maximum(node):
+            wrong = _by_row(node)
+        unmasked = [operand for operand in node.operands if _is_not_to_be_summed(node, operand)]
+        if wrong:
+            pending += [(operand, node) for operand in wrong]
         elif unmasked:
             yield from ((operand, node) for operand in unmasked)
         elif node.role is not None and node.site.operation == "load" and are_partial(run, node.operands):
@@ -169,16 +198,10 @@ def _first_wrong(run: FollowedRun) -> Iterator[tuple[Node, Node]]:
 
 def _leads_on(run: FollowedRun, node: Node, operand: Node) -> bool:
     """Whether an operand of a wrong node is wrong itself, and not yet to be masked there or later."""
-    role = operand.role
     may_mask = node.site.operation == "select" or (node.role is not None and node.role.is_by_row)
-    is_to_be_masked = may_mask and role is not None and role.is_open and bool(role.name)
-    return not operand.is_known and not is_to_be_masked and not _rescales(run, operand) and _is_wrong(operand, node)
-
-
-# What a dot over rows or keys sums an input's rows with.
-_SUMMED = {PRODUCTS[name].other: in_place_of(matrix) for name, matrix in MATRIX_OF.items()}
-# Scores that are steps to one that is summed over.
-_STEPS = ("P * dP", "dP - delta", "dT", "P", "S", "dP", "P + tau / (i + 1)")
+    if may_mask and operand.role is not None and operand.role.is_open and operand.role.name:
+        return False
+    return not operand.is_known and not _rescales(run, operand) and _is_wrong(operand, node)
 
 
 def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
@@ -186,13 +209,12 @@ def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
     role = operand.role
     if role is None or node.site.operation not in ("dot", "reduce"):
         return False
-    wanted = [_SUMMED[one.name] for one in node.operands if one is not operand and one.name in _SUMMED]
-    is_other = node.site.operation == "dot" and role.name in _STEPS and any(role.name not in one for one in wanted)
-    return role.is_open or is_other
-
-
-# What scores meet once their rows are whole: dO and q in sums over rows, dP in dS.
-_OF_WHOLE_ROWS = {"do", "q", "k", "dP", "dP - delta", "delta"}
+    if role.is_open:
+        return True
+    if node.site.operation == "reduce" or role.name not in _STEPS:
+        return False
+    others = [other.name for other in node.operands if other is not operand]
+    return any(name in _SUMMED and role.name not in _SUMMED[name] for name in others)
 
 
 def _is_wrong(node: Node, used_by: Node) -> bool:
@@ -200,12 +222,12 @@ def _is_wrong(node: Node, used_by: Node) -> bool:
 
     What has a factor of its row is none too, where nothing behind it can take the factor away.
     """
-    pending, seen = [(node, used_by)], set[Node]()
+    pending, visited = [(node, used_by)], set[Node]()
     while pending:
         value, user = pending.pop()
-        if value in seen:
+        if value in visited:
             continue
-        seen.add(value)
+        visited.add(value)
         # In these no division behind takes a factor of the rows away.
         needs_its_rows = user.site.operation in ("dot", "fmul") and any(x.name in _OF_WHOLE_ROWS for x in user.operands)
         if value.role is None or (value.role.is_by_row and not needs_its_rows):
@@ -217,58 +239,26 @@ def _is_wrong(node: Node, used_by: Node) -> bool:
 
 def _by_row(node: Node) -> list[Node]:
     """The operands that have a factor of their row."""
-    return [one for one in node.operands if one.role is not None and one.role.is_by_row]
+    return [operand for operand in node.operands if operand.role is not None and operand.role.is_by_row]
 
 
 def _is_less_a_maximum(node: Node) -> bool:
     """Whether its rows have their factors of a running maximum, as a forward's have until they are divided."""
-    return any(one.name in _MAXIMA for one in node.operands) or any(map(_is_less_a_maximum, _by_row(node)))
-
-
-_MAXIMA = ("maximum of S so far", "maximum of Q K^T so far")
-# Far above what exp errs by in 32 bits, and below a rounding to 16 bits.
-_OF_RESCALING = 1e-4
+    return any(operand.name in _MAXIMA for operand in node.operands) or any(map(_is_less_a_maximum, _by_row(node)))
 
 
 def _rescales(run: FollowedRun, node: Node) -> bool:
     """Whether it is the factor by which a moved maximum rescales sums: exp of the old one less the new one."""
-    difference = node
-    while difference.site.operation in ("exp", "exp2", "fmul", *CASTS) and len(difference.operands) == 1:
-        difference = difference.operands[0]
-    role, names = difference.operands[0].role if difference.operands else None, [x.name for x in difference.operands]
-    is_of_maxima = difference.site.operation == "fsub" and all(name in _MAXIMA for name in names)
-    if role is None or not is_of_maxima or node.value is None or difference.value is None:
+    made = node
+    while made.site.operation in ("exp", "exp2", "fmul", *CASTS) and len(made.operands) == 1:
+        made = made.operands[0]
+    is_of_maxima = made.site.operation == "fsub" and all(operand.name in _MAXIMA for operand in made.operands)
+    role = made.operands[0].role if is_of_maxima and made.operands else None
+    if role is None or node.site.operation not in ("exp", "exp2") or node.value is None or made.value is None:
         return False
     scale = run.roles.x.scale if role.name == "maximum of Q K^T so far" else 1.0
-    off = np.abs(node.value - np.exp(difference.value * scale / run.roles.constants(role.name)[role.factor]))
-    return node.site.operation in ("exp", "exp2") and bool((off[np.isfinite(off)] <= _OF_RESCALING).all())
-
-
-# Rows that are off by less than this share of the worst are not told.
-_TOLD = 1e-3
-
-
-def _of_rows(run: FollowedRun, nodes: Sequence[Node]) -> tuple[str, str]:
-    """What has one factor too many in each row, or one number: its name, and by how much it is off where."""
-    name = nodes[0].name.split(",")[0]
-    none = 1.0 if name == "P" else 0.0
-    every = {row: value for node in nodes for row, value in run.roles.by_row(node).items() if np.isfinite(value)}
-    least = _TOLD * max((abs(value - none) for value in every.values()), default=0.0)
-    off = {row: value for row, value in sorted(every.items()) if abs(value - none) > least}
-    if not off:
-        return name, f"{name} is off by one number in each row"
-    low, high, rows = min(off.values()), max(off.values()), f"rows {in_words(spans(off), 4)}"
-    number = f"{low:.4g}" if high - low <= 1e-3 * max(abs(low), abs(high)) else f"{low:.4g} to {high:.4g}"
-    by, of_p = ("the factor ", "") if name == "P" else ("", ", and so P by a factor")
-    return name, f"{name} is off by {by}{number} in all of a row{of_p}, in {rows}"
-
-
-def expected(node: Node, run: FollowedRun) -> str:
-    """What a value should be: what it is where it is right, else what is made of such operands; "" if unknown."""
-    elsewhere = Counter(one.name for one in run.right.get(node.site, ()))
-    if elsewhere:
-        return elsewhere.most_common(1)[0][0]
-    return made_of({operand.name for operand in node.operands if operand.role is not None})
+    off = np.abs(node.value - np.exp(made.value * scale / run.roles.constants(role.name)[role.factor]))
+    return bool((off[np.isfinite(off)] <= _OF_RESCALING).all())
 
 
 # --- what is stored
@@ -277,16 +267,17 @@ def expected(node: Node, run: FollowedRun) -> str:
 def not_numbers(run: FollowedRun) -> Iterator[Suspect]:
     """The operations that make NaN of numbers, on the way to a result that holds NaN."""
     found = Counter[Site]()
-    stored = [one.node for one in run.stores if one.has_nan]
-    for node in behind(stored, lambda node: [one for one in node.operands if one.has_nan]):
-        is_made_here = node.site.operation != "load" and not any(one.has_nan for one in node.operands)
+    stored = [store.node for store in run.stores if store.has_nan]
+    for node in behind(stored, lambda node: [operand for operand in node.operands if operand.has_nan]):
+        roles = [operand.role for operand in node.operands if operand.role is not None]
         # What was compared and is nothing that is known is wrong before it makes NaN.
-        compared = [one.role for one in node.operands if one.role is not None]
-        found[node.site] += is_made_here and all(role.name or role.is_by_row for role in compared)
+        is_of_right = all(role.name or role.is_by_row for role in roles)
+        has_nan = any(operand.has_nan for operand in node.operands)
+        if is_of_right and not has_nan and node.site.operation != "load":
+            found[node.site] += 1
     for site, count in found.items():
-        if count:
-            extent = share(count, run.tiles[site], "tile")
-            yield Suspect("value", "NaN", site, site.lines, "it turns numbers into NaN", extent)
+        extent = share(count, run.tiles[site], "tile")
+        yield Suspect("value", "NaN", site, site.lines, "it turns numbers into NaN", extent)
 
 
 def other_factors(run: FollowedRun, *, is_of_host: bool = False) -> Iterator[Suspect]:
@@ -299,21 +290,24 @@ def other_factors(run: FollowedRun, *, is_of_host: bool = False) -> Iterator[Sus
     for stored in run.flow.stores:
         role = stored.node.role
         name = run.result_of(stored) if is_of_host else run.outcome.storages.get(stored.home, "")
-        if name in run.wrong and name in STORED and role and role.is_known and role.formula != STORED[name]:
+        if name in run.wrong and role and role.is_known and role.formula != STORED.get(name, role.formula):
             found[stored.site].append((name, stored.node))
     tiles = Counter(stored.site for stored in run.flow.stores)
-    for site, ((name, node), *others) in found.items():
+    for site, stores in found.items():
+        name, node = stores[0]
         assert node.role is not None
         reason = f"stores {node.role.formula} as {name}; should store {STORED[name]}"
-        extent = share(1 + len(others), tiles[site], "tile")
-        beside = tuple(dict.fromkeys(one.site.lines for one in _made_of(node)))
+        beside = tuple(dict.fromkeys(made.site.lines for made in _multiplied(node)))
+        extent = share(len(stores), tiles[site], "tile")
         yield Suspect("stored", name, site, site.lines[:1], reason, extent, is_sure=not is_of_host, beside=beside)
 
 
-def _made_of(node: Node) -> Iterator[Node]:
+def _multiplied(node: Node) -> Iterator[Node]:
     """What a stored sum was made by, where a factor may be missing: what multiplies it, the dot, the scores in that."""
-    way = takewhile(lambda one: one.site.operation != "dot", behind([node]))
-    yield from (one for one in way if one.site.operation == "fmul" and one.is_known)
-    for dot in [one for one in behind([node]) if one.site.operation == "dot"][:1]:
-        yield dot
-        yield from (one for one in dot.operands[:2] if not is_loaded(one))
+    for made in behind([node]):
+        if made.site.operation == "dot":
+            yield made
+            yield from (operand for operand in made.operands[:2] if not is_loaded(operand))
+            return
+        if made.site.operation == "fmul" and made.is_known:
+            yield made
