@@ -72,7 +72,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("dataflow", "diagnosis/dataflow", (
         "frontends/triton/interpreter/dataflow", "diagnosis/dataflow", "diagnosis/follow", "diagnosis/roles",
         "diagnosis/explainers/__init__", "diagnosis/explainers/diagnoses", "diagnosis/tolerances",
-        "frontends/python/statements", "frontends/cuda/cuda_statements",
+        "frontends/python/statements",
     )),
     Mechanism("dataflow/cuda", "diagnosis/dataflow", ("diagnosis/addresses",)),
     Mechanism("dataflow/seen", "diagnosis/apart", ("diagnosis/apart", "diagnosis/kernel_values")),

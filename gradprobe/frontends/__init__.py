@@ -13,6 +13,6 @@ def source(file: str) -> Statements:
         from .python.statements import PythonStatements
 
         return PythonStatements(file)
-    from .cuda.cuda_statements import CudaStatements
+    from .cuda.cuda_syntax import CudaStatements
 
     return CudaStatements(file)

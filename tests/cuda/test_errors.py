@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradprobe.frontends.cuda import Watch, load, watched
-from gradprobe.frontends.cuda.on_cpu import build
+from gradprobe.frontends.cuda.on_cpu import library
 from gradprobe.frontends.cuda.watch import BARRIER, RACE
 from gradprobe.model.failures import TargetFailure
 from tests.cuda.written import at, clean, findings, loaded
@@ -248,7 +248,7 @@ def test_files_and_macros(tmp_path):
 
 
 def forget_the_compiler():
-    build._compiler.cache_clear()
+    library.compiler.cache_clear()
 
 
 def test_no_compiler(tmp_path, monkeypatch):

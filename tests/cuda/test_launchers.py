@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from gradprobe.frontends.cuda import Watch, watched
-from gradprobe.frontends.cuda.source import launching_functions, with_launches
 from gradprobe.frontends.cuda.watch import OUTSIDE, UNWRITTEN
 from gradprobe.model.failures import KernelStopped, TargetFailure
 from tests.cuda.written import at, loaded
@@ -69,7 +68,7 @@ def module(tmp_path_factory):
 
 
 def test_those_that_launch_and_take_values_of_c_are_found(module):
-    found = launching_functions(SOURCE)
+    found = module.source.launchers
     assert {*found} == {"doubled", "twice_and_more", "through_memory", "too_many", "fails_later"}
     assert found["doubled"].line == 1 + SOURCE[: SOURCE.index("doubled(")].count("\n")
     parameters = found["twice_and_more"].parameters
@@ -78,7 +77,7 @@ def test_those_that_launch_and_take_values_of_c_are_found(module):
 
 
 def test_lines_stay_what_they_are(module):
-    text = with_launches(SOURCE)
+    text = module.source.with_launches
     assert text.count("\n") == SOURCE.count("\n")
     assert "<<<" not in text
     assert "torch" not in text.replace("<torch/extension.h>", "")

@@ -1,23 +1,22 @@
-"""A launch that is planned, and arguments as C values, by the types that their parameters are declared as."""
+"""A launch, and arguments as C values, by the types that their parameters are declared as."""
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...model.failures import TargetFailure
-from .cuda_syntax import Parameter
+from .cuda_syntax import Declared
 from .source import CudaSource, KernelEntry
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Sizes = tuple[int, int, int]
 STREAM = "cudaStream_t"
 POINTER, SIGNED, UNSIGNED, FLOATING, OTHER = range(5)
 
@@ -31,19 +30,30 @@ class Taken(NamedTuple):
     """Of a pointer, the bytes of a number that it points to; 0 where that is none."""
 
 
-def structure(*fields: tuple[Any, str]) -> Any:
-    """A structure of the runtime's, by types, each with the names of the fields of that type."""
-    every = [(name, kind) for kind, names in fields for name in names.split()]
-    return type("Structure", (ctypes.Structure,), {"_fields_": every})
+# The types as NVRTC has them on 64-bit Linux.
+_NAMES = {
+    (SIGNED, 1): "char int8_t",
+    (SIGNED, 2): "short int16_t",
+    (SIGNED, 4): "int int32_t",
+    (SIGNED, 8): "long int64_t ptrdiff_t",
+    (UNSIGNED, 1): "bool uint8_t",
+    (UNSIGNED, 2): "uint16_t",
+    (UNSIGNED, 4): "uint uint32_t",
+    (UNSIGNED, 8): "uint64_t size_t",
+    (FLOATING, 4): "float",
+    (FLOATING, 8): "double",
+    (OTHER, 2): "half __half nv_bfloat16 __nv_bfloat16",
+}
+_TYPES = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 
 
 @dataclass(frozen=True)
-class LaunchPlan:
-    """One launch whose arguments fit, for either backend."""
+class Launch:
+    """One launch, whose arguments fit."""
 
     kernel: KernelEntry
-    grid: Sizes
-    block: Sizes
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
     shared_bytes: int
     """Of dynamic shared memory."""
     arguments: int
@@ -54,21 +64,36 @@ class LaunchPlan:
     """On a CPU, the address of the function that calls it with these arguments."""
 
 
-def named_tensors(parameters: Sequence[Parameter], arguments: Sequence[Any]) -> list[tuple[str, Tensor]]:
-    """(the parameter's name, the tensor) of each argument that is one."""
-    given = zip(parameters, arguments, strict=False)
-    return [(parameter.name, argument) for parameter, argument in given if hasattr(argument, "data_ptr")]
+def structure(*fields: tuple[Any, str]) -> Any:
+    """A structure of the runtime's, by types, each with the names of the fields of that type."""
+    every = [(name, kind) for kind, names in fields for name in names.split()]
+    return type("Structure", (ctypes.Structure,), {"_fields_": every})
 
 
-def device_of(who: str, tensors: Sequence[tuple[str, Tensor]]) -> str:
-    """ "cpu" or "cuda", where all tensors are; raises TargetFailure where they are on several, or on another."""
-    devices = {tensor.device.type for _, tensor in tensors} or {"cpu"}
-    if len(devices) > 1 or devices - {"cpu", "cuda"}:
-        raise TargetFailure(f"{who} got tensors on {' and '.join(sorted(devices))}", "move them to one device")
-    return devices.pop()
+def kind_and_bytes(source: CudaSource, declared: str) -> tuple[int, int]:
+    """Of a number by its type, such as (UNSIGNED, 8); (OTHER, 0) of anything else."""
+    for _ in range(8):  # an alias of an alias
+        words = declared.replace("std::", "").split()
+        declared = " ".join(source.aliases.get(word, word) for word in words)
+    names = {*declared.split()} - {"const", "volatile", "signed"}
+    plain = names - {"unsigned", "int"} or {"int"}
+    kind, size = _TYPES.get(" ".join(plain), (OTHER, 0))
+    return (UNSIGNED if "unsigned" in names else kind), size
 
 
-def c_values(who: str, parameters: Sequence[Parameter], types: Sequence[Taken], arguments: Sequence[Any]) -> list[Any]:
+def types_as_written(source: CudaSource, parameters: Sequence[Declared]) -> list[Taken]:
+    """What parameters such as "unsigned long long", "float*" or "real" are, by their declarations."""
+    found = []
+    for declared in (parameter.type for parameter in parameters):
+        kind, size = kind_and_bytes(source, declared.rstrip("*"))
+        if declared.endswith("*") or declared == STREAM:
+            found.append(Taken(POINTER, 8, 8 if declared.endswith("**") else size))
+        else:
+            found.append(Taken(kind, size, 0))
+    return found
+
+
+def c_values(who: str, parameters: Sequence[Declared], types: Sequence[Taken], arguments: Sequence[Any]) -> list[Any]:
     """Each argument as a C value; raises TargetFailure where one does not fit its parameter, or some are too many."""
     if len(arguments) != len(parameters):
         takes = ", ".join(parameter.name or parameter.type for parameter in parameters)
@@ -77,14 +102,13 @@ def c_values(who: str, parameters: Sequence[Parameter], types: Sequence[Taken], 
     found = []
     for parameter, taken, argument in zip(parameters, types, arguments, strict=True):
         where = f"{who}: parameter {parameter.name!r}"
-        c_type = ctypes.c_bool if parameter.type == "bool" else _NUMBERS.get((taken.kind, taken.bytes))
         if taken.kind == POINTER:
             found.append(_pointer(where, parameter, taken, argument))
-        elif c_type is not None:
-            found.append(_number(where, c_type, argument))
-        else:
+        elif taken.kind == OTHER:
             words = f"{where} is a {parameter.type}, neither a pointer nor a number"
             raise TargetFailure(words, "call a function of the file's host code that makes it and launches the kernel")
+        else:
+            found.append(_number(where, _c_type(parameter, taken), argument))
     return found
 
 
@@ -93,21 +117,31 @@ def addresses_of(values: Sequence[Any]) -> Any:
     return (ctypes.c_void_p * max(1, len(values)))(*map(ctypes.addressof, values))
 
 
+def _c_type(parameter: Declared, taken: Taken) -> Any:
+    if parameter.type == "bool":
+        return ctypes.c_bool
+    if taken.kind == FLOATING:
+        return ctypes.c_float if taken.bytes == 4 else ctypes.c_double
+    sign = "u" if taken.kind == UNSIGNED else ""
+    return getattr(ctypes, f"c_{sign}int{8 * taken.bytes}")
+
+
 def _number(where: str, c_type: Any, argument: Any) -> Any:
     number = argument.item() if isinstance(argument, np.generic) else argument
-    most = _LARGEST.get(c_type)
-    if not isinstance(number, int) and (most is None or not isinstance(number, float)):
-        raise TargetFailure(f"{where} is {'a whole number' if most is None else 'a number'}, got {argument!r}")
-    if most is None:
-        fits = c_type(number).value == number
-    else:
-        fits = number != number or abs(number) == math.inf or abs(number) <= most
-    if not fits:
+    is_whole = c_type not in (ctypes.c_float, ctypes.c_double)
+    if not isinstance(number, int if is_whole else (int, float)):
+        raise TargetFailure(f"{where} is {'a whole number' if is_whole else 'a number'}, got {argument!r}")
+    try:
+        value = c_type(number).value
+    except OverflowError:  # of a whole number as a float
+        value = math.inf
+    is_too_large = abs(value) == math.inf and abs(number) != math.inf
+    if is_too_large or (is_whole and value != number):
         raise TargetFailure(f"{where} has {ctypes.sizeof(c_type)} bytes, and {number:,} does not fit")
     return c_type(number)
 
 
-def _pointer(where: str, parameter: Parameter, taken: Taken, argument: Any) -> Any:
+def _pointer(where: str, parameter: Declared, taken: Taken, argument: Any) -> Any:
     import torch
 
     if argument is None:
@@ -118,48 +152,3 @@ def _pointer(where: str, parameter: Parameter, taken: Taken, argument: Any) -> A
         dtype = str(argument.dtype).removeprefix("torch.")
         raise TargetFailure(f"{where} is {parameter.type}, of {taken.of} bytes an element, got {dtype}")
     return ctypes.c_void_p(argument.data_ptr())
-
-
-_LARGEST = {ctypes.c_float: float(np.finfo(np.float32).max), ctypes.c_double: float(np.finfo(np.float64).max)}
-_NUMBERS: Mapping[tuple[int, int], Any] = {
-    **{(SIGNED, size): getattr(ctypes, f"c_int{8 * size}") for size in (1, 2, 4, 8)},
-    **{(UNSIGNED, size): getattr(ctypes, f"c_uint{8 * size}") for size in (1, 2, 4, 8)},
-    (FLOATING, 4): ctypes.c_float,
-    (FLOATING, 8): ctypes.c_double,
-}
-# The types as NVRTC has them on 64-bit Linux.
-_NAMES = {
-    (SIGNED, 1): "char int8_t",
-    (SIGNED, 2): "short int16_t",
-    (SIGNED, 4): "int int32_t",
-    (SIGNED, 8): "long int64_t ptrdiff_t intptr_t ssize_t",
-    (UNSIGNED, 1): "bool uint8_t",
-    (UNSIGNED, 2): "ushort uint16_t",
-    (UNSIGNED, 4): "uint uint32_t",
-    (UNSIGNED, 8): "ulong uint64_t size_t uintptr_t",
-    (FLOATING, 4): "float",
-    (FLOATING, 8): "double",
-    (OTHER, 2): "half __half nv_bfloat16 __nv_bfloat16",
-}
-_TYPES = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-
-
-def types_as_written(source: CudaSource, parameters: Sequence[Parameter]) -> list[Taken]:
-    """What parameters such as "unsigned long long", "float*" or "real" are, by their declarations."""
-    found = []
-    for declared in (parameter.type for parameter in parameters):
-        kind, size = kind_and_bytes(source, declared.rstrip("*"))
-        is_pointer = declared.endswith("*") or declared == STREAM
-        size = 8 if declared.endswith("**") else size
-        found.append(Taken(POINTER, 8, size) if is_pointer else Taken(kind, size, 0))
-    return found
-
-
-def kind_and_bytes(source: CudaSource, declared: str) -> tuple[int, int]:
-    """Of a number by its type, such as (UNSIGNED, 8); (OTHER, 0) of anything else."""
-    for _ in range(8):  # an alias of an alias
-        declared = " ".join(source.aliases.get(word, word) for word in declared.replace("std::", "").split())
-    words = {*declared.split()} - {"const", "volatile", "signed"}
-    names = words - {"unsigned", "int"} or {"int"}
-    kind, size = _TYPES.get(names.pop(), (OTHER, 0)) if len(names) == 1 else (OTHER, 0)
-    return (UNSIGNED if "unsigned" in words else kind), size

@@ -1,4 +1,4 @@
-"""CUDA C++ as a syntax tree. The offsets of every node are those of the characters in the file."""
+"""CUDA C++ as a syntax tree, whose offsets are those of the characters in the file; and its statements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ..interface import Statements
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -22,34 +25,22 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTI
 _ATTRIBUTE = re.compile(
     r"\b(?:alignas|__align__|__launch_bounds__|__cluster_dims__|__attribute__)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 )
-# The conditions whose value is the same under NVRTC and under the header for CPUs, which defines NVRTC's macros.
-_TRUE = ("1", "true", "defined(__CUDACC__)", "defined(__CUDACC_RTC__)", "!defined(__NVCC__)")
-_FALSE = ("0", "false", "!defined(__CUDACC__)", "!defined(__CUDACC_RTC__)", "defined(__NVCC__)")
-_CONDITIONS = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)
-_MARKS = {"pointer_declarator": "*", "reference_declarator": "&", "array_declarator": "["}
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of a function as it is written."""
-
-    name: str
-    type: str
-    """Without qualifiers: "float*", "long long"."""
-    is_const: bool = False
-    """Whether it, or what it points to, is."""
-
-
-@dataclass(frozen=True)
-class DeclaredFunction:
-    """A function that is declared or defined under a plain name."""
-
-    name: str
-    line: int
-    """In which the name stands."""
-    parameters: tuple[Parameter, ...]
-    is_template: bool
-    node: Node
+# What is known of a macro under NVRTC, and so under the header for CPUs, which defines NVRTC's macros.
+_MACROS = {
+    "0": False,
+    "1": True,
+    "__CUDACC__": True,
+    "__CUDACC_RTC__": True,
+    "__NVCC__": False,
+}
+_CONDITION = re.compile(r"(!?)(?:defined)?\(?(\w+)\)?")
+_MARKS = {
+    "pointer_declarator": "*",
+    "reference_declarator": "&",
+    "array_declarator": "[",
+}
+_LOOPS = ("for_statement", "while_statement", "do_statement")
+_ASSIGNING = {"assignment_expression": "left", "init_declarator": "declarator"}
 
 
 # --- Text
@@ -63,15 +54,22 @@ def blank(text: str, start: int, end: int) -> str:
 def without_comments(text: str) -> str:
     """The text without comments, the contents of literals, and what `#if` leaves out; all else keeps its place.
 
-    The preprocessor is a language of lines. An `#if` may cut through a declaration, so its branches are decided here
-    and not in the tree. A branch whose condition is not known stays.
+    An `#if` may cut through a declaration, so its branches are decided here and not in the tree. A branch whose
+    condition is not known stays.
     """
     lines = _LEXICAL.sub(_emptied, text).splitlines(keepends=True)
     branches: list[bool | None] = []
     for number, line in enumerate(lines):
-        directive = _DIRECTIVE.match(line)
-        if directive is not None and directive[1] in ("if", "ifdef", "ifndef", "elif", "else", "endif"):
-            _take_branch(branches, directive[1], "".join(directive[2].split()))
+        found = _DIRECTIVE.match(line)
+        word = found[1] if found is not None else ""
+        if found is not None and word.startswith("if"):
+            branches.append(_is_taken(word, "".join(found[2].split())))
+        elif branches and word == "endif":
+            branches.pop()
+        elif branches and word in ("else", "elif"):
+            before = branches[-1]
+            is_open = before is None or (word == "elif" and not before)
+            branches[-1] = None if is_open else not before
         elif False in branches:
             lines[number] = blank(line, 0, len(line))
     return "".join(lines)
@@ -79,21 +77,20 @@ def without_comments(text: str) -> str:
 
 def _emptied(found: re.Match[str]) -> str:
     text = found[0]
-    empty = re.sub(r"\\(?!\n)|[^\\\n]", " ", text)  # a `\\` at the end of a line continues a directive
+    # A `\` at the end of a line continues a directive.
+    empty = re.sub(r"\\(?!\n)|[^\\\n]", " ", text)
     if text[0] == '"':  # still a string
         return f'"{empty[1:-1]}"'
     return empty if text[0] == "/" else f"0{empty[1:]}"
 
 
-def _take_branch(branches: list[bool | None], name: str, condition: str) -> None:
-    """Notes whether the lines after a directive count; None where an option decides."""
-    if name.startswith("if"):
-        known = _CONDITIONS.get(condition if name == "if" else f"defined({condition})")
-        branches.append(not known if known is not None and name == "ifndef" else known)
-    elif branches and name == "endif":
-        branches.pop()
-    elif branches and branches[-1] is not None:
-        branches[-1] = not branches[-1] if name == "else" else (None if not branches[-1] else False)
+def _is_taken(word: str, condition: str) -> bool | None:
+    """Whether the lines after an `#if` count; None where an option decides."""
+    found = _CONDITION.fullmatch(condition)
+    value = _MACROS.get(found[2]) if found is not None else None
+    if found is None or value is None:
+        return None
+    return value != (bool(found[1]) or word == "ifndef")
 
 
 def is_directive(text: str, place: int) -> bool:
@@ -101,9 +98,12 @@ def is_directive(text: str, place: int) -> bool:
     return any(line.start() <= place < line.end() for line in _DIRECTIVE.finditer(text))
 
 
-def includes(text: str, plain: str) -> Iterator[re.Match[str]]:
-    """Every `#include` of a text that counts; group 1 is what is included. `plain`: the text without comments."""
-    return (found for found in _INCLUDE.finditer(text) if "#" in plain[found.start() : found.end()])
+def includes(text: str) -> Iterator[re.Match[str]]:
+    """Every `#include` of a text that counts; group 1 is what is included."""
+    plain = without_comments(text)
+    for found in _INCLUDE.finditer(text):
+        if "#" in plain[found.start() : found.end()]:
+            yield found
 
 
 # --- Trees
@@ -114,11 +114,11 @@ def parse(text: str) -> Node:
     """The tree of a text from `without_comments`, its directives left out."""
     for pattern in (_DIRECTIVE, _ATTRIBUTE):
         text = pattern.sub(lambda found: blank(found[0], 0, len(found[0])), text)
-    # One byte for each character, so that the parser's offsets of bytes are offsets of characters.
+    # One byte for each character, so that offsets of bytes are offsets of characters.
     return _parser().parse(text.encode("ascii", "replace")).root_node
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def _parser() -> Parser:
     import tree_sitter_cuda
     from tree_sitter import Language, Parser
@@ -143,72 +143,151 @@ def leaves(root: Node) -> Iterator[Node]:
 
 def node_text(node: Node | None) -> str:
     """The text of a node with single spaces; "" for no node."""
-    return " ".join(node.text.decode().split()) if node is not None and node.text else ""
+    if node is None or not node.text:
+        return ""
+    return " ".join(node.text.decode().split())
 
 
 def has(node: Node, word: str) -> bool:
     """Whether a declaration begins with a keyword such as `__global__` or `extern`."""
-    return any(child.type == word or node_text(child) == word for child in node.children)
+    return any(word in (child.type, node_text(child)) for child in node.children)
 
 
 # --- Declarations
 
 
-def declarators(declaration: Node) -> list[Node]:
-    """What is declared, each with its pointers, references and brackets."""
-    found = declaration.children_by_field_name("declarator")
-    return [(_inside(each) or each) if each.type == "init_declarator" else each for each in found]
+@dataclass(frozen=True)
+class Declared:
+    """A variable, a parameter or a function, as it is written."""
+
+    name: str
+    line: int = 0
+    """In which the name stands."""
+    type: str = ""
+    """Without qualifiers: "float*", "long long"."""
+    is_const: bool = False
+    """Whether it, or what it points to, is."""
 
 
-def declared_name(declarator: Node | None) -> Node | None:
-    """The name inside a declarator: that of `*name[3]`."""
-    name = next(reversed([*_layers(declarator)]), None)
-    while name is not None and (last := name.child_by_field_name("name")) is not None:
-        name = last  # of `scope::name` and of `name<int>`
-    return name if name is not None and name.type.endswith("identifier") else None
+@dataclass(frozen=True)
+class DeclaredFunction(Declared):
+    """A function that is declared or defined under a plain name."""
+
+    parameters: tuple[Declared, ...] = ()
+    is_template: bool = False
+    node: Node | None = None
 
 
-def declared_type(declaration: Node, declarator: Node | None) -> str:
-    """The type of what is declared, without qualifiers; an array is a pointer if it is a parameter."""
+def declared(declaration: Node) -> list[Declared]:
+    """The variables of a declaration; or what a parameter is, whose arrays are pointers, with or without a name."""
     kind = declaration.child_by_field_name("type")
-    named = kind.child_by_field_name("name") if kind is not None and kind.type == "struct_specifier" else None
-    marks = "".join(_MARKS.get(layer.type.removeprefix("abstract_"), "") for layer in _layers(declarator))
-    return node_text(named or kind) + marks.replace("[", "" if declaration.type == "declaration" else "*")
+    if kind is not None and kind.type == "struct_specifier":
+        kind = kind.child_by_field_name("name") or kind
+    array = "" if declaration.type == "declaration" else "*"
+    found = []
+    tops: list[Node | None] = [*declaration.children_by_field_name("declarator")]
+    for top in tops or [None]:
+        marks, name = "", top
+        while name is not None and (inner := _inside(name)) is not None:
+            marks += _MARKS.get(name.type.removeprefix("abstract_"), "")
+            name = inner
+        if name is not None:
+            marks += _MARKS.get(name.type.removeprefix("abstract_"), "")
+        is_named = name is not None and name.type.endswith("identifier")
+        line = name.start_point[0] + 1 if name is not None else 0
+        type_ = node_text(kind) + marks.replace("[", array)
+        is_const = has(declaration, "const")
+        found.append(Declared(node_text(name) if is_named else "", line, type_, is_const))
+    return found
 
 
-def function_in(declaration: Node) -> Node | None:
-    """The declarator of the function that is declared or defined; None of anything else."""
+def function_name(declaration: Node) -> Node | None:
+    """Where the name of the function stands that is declared or defined; None of anything else."""
     if declaration.type == "linkage_specification":
         declaration = declaration.child_by_field_name("body") or declaration
-    found = (each for top in declarators(declaration) for each in nodes(top, "function_declarator"))
-    return next(found, None)
+    for top in declaration.children_by_field_name("declarator"):
+        for function in nodes(top, "function_declarator"):
+            return function.child_by_field_name("declarator")
+    return None
 
 
 def declared_function(declaration: Node) -> DeclaredFunction | None:
     """The function that is declared or defined; None of anything else, a member, and one instance of a template."""
-    function = function_in(declaration)
-    name = function.child_by_field_name("declarator") if function is not None else None
-    if function is None or name is None or name.type != "identifier":
+    name = function_name(declaration)
+    if name is None or name.type != "identifier" or name.parent is None:
         return None
-    given, parameters = function.child_by_field_name("parameters"), []
-    for node in given.named_children if given is not None and node_text(given) != "(void)" else ():
-        declarator = node.child_by_field_name("declarator")
-        kind = declared_type(node, declarator)
-        parameters.append(Parameter(node_text(declared_name(declarator)), kind, has(node, "const")))
-    is_template = declaration.parent is not None and declaration.parent.type == "template_declaration"
+    given = name.parent.child_by_field_name("parameters")
+    parameters = []
+    if given is not None and node_text(given) != "(void)":
+        for node in given.named_children:
+            parameters += declared(node)
+    around = declaration.parent
+    is_template = around is not None and around.type == "template_declaration"
     line = name.start_point[0] + 1
-    return DeclaredFunction(node_text(name), line, tuple(parameters), is_template, declaration)
-
-
-def _layers(declarator: Node | None) -> Iterator[Node]:
-    """A declarator such as `*name[3]` and what is inside it, down to the name."""
-    while declarator is not None:
-        yield declarator
-        declarator = _inside(declarator)
+    return DeclaredFunction(
+        node_text(name), line, parameters=tuple(parameters), is_template=is_template, node=declaration
+    )
 
 
 def _inside(declarator: Node) -> Node | None:
+    """What is inside a declarator such as `*name[3]`."""
     if not declarator.type.endswith("declarator"):
         return None
-    inner = (child for child in declarator.named_children if child.type.endswith(("declarator", "identifier")))
-    return declarator.child_by_field_name("declarator") or next(inner, None)
+    if (inner := declarator.child_by_field_name("declarator")) is not None:
+        return inner
+    for child in declarator.named_children:
+        if child.type.endswith(("declarator", "identifier")):
+            return child
+    return None
+
+
+# --- Statements
+
+
+class CudaStatements(Statements):
+    """The statements of a file of CUDA C++."""
+
+    @functools.cached_property
+    def _root(self) -> Node:
+        return parse(without_comments(Path(self.file).read_text(errors="replace")))
+
+    def loops(self, line: int) -> list[int]:
+        """Those that a line stands in."""
+        found = []
+        for loop in nodes(self._root, *_LOOPS):
+            if line in _lines(loop)[1:]:
+                found.append(_lines(loop).start)
+        return sorted(found, reverse=True)
+
+    def address(self, line: int) -> list[int]:
+        """Those of the products that are assigned to what a line uses, and of the quotients in those."""
+        function = None
+        for node in nodes(self._root, "function_definition"):
+            function = node if line in _lines(node) else function
+        if function is None:
+            return []
+        made = [leaf for leaf in leaves(function) if line in _lines(leaf)]
+        found: dict[int, None] = {}
+        for operators in ({"*"}, {"/", "%"}):
+            used = {node_text(leaf) for node in made for leaf in leaves(node) if leaf.type == "identifier"}
+            made = _assignments(function, line, used, operators)
+            found |= dict.fromkeys(_lines(node).start for node in made)
+        return [*found]
+
+
+def _assignments(function: Node, line: int, names: set[str], operators: set[str]) -> list[Node]:
+    """The assignments to some names before a line in which such an operator stands, the last first."""
+    found: dict[object, Node] = {}
+    for node in nodes(function, *_ASSIGNING):
+        name = node_text(node.child_by_field_name(_ASSIGNING[node.type])).lstrip("*& ")
+        terms = set[str]()
+        for term in nodes(node, "binary_expression"):
+            terms |= {child.type for child in term.children}
+        if _lines(node).start < line and name in names and terms & operators:
+            # Of what is declared again the last declaration counts.
+            found[name if node.type == "init_declarator" else node.start_byte] = node
+    return sorted(found.values(), key=lambda node: -_lines(node).start)
+
+
+def _lines(node: Node) -> range:
+    return range(node.start_point[0] + 1, node.end_point[0] + 2)

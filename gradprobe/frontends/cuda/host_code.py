@@ -14,9 +14,9 @@ from ...model.failures import UsageFailure, did_you_mean
 from ...model.intermediates import title
 from ...source.parameter_names import is_stride, stride_of, tensor_of, word_of
 from .c_types import STREAM, types_as_written
-from .cuda_syntax import DeclaredFunction, Parameter
+from .cuda_syntax import Declared, DeclaredFunction
 from .module import Launcher
-from .source import launching_functions, read_source
+from .source import read_source
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,7 +68,7 @@ def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
         TargetFailure: the file cannot be read.
     """
     source = read_source(file)
-    found = launching_functions(source.text)
+    found = source.launchers
     if name not in found:
         way_out = did_you_mean(name, found, "it has") or "gradprobe.cuda.load calls kernels from Python"
         raise UsageFailure(f"target {word!r}: {file} has no function {name} that launches kernels", way_out)
@@ -80,13 +80,13 @@ def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
 
 def checkable(file: Path) -> list[str]:
     """The functions of a .cu file that can be checked as they stand, by name."""
-    every = launching_functions(read_source(file).text).items()
+    every = read_source(file).launchers.items()
     return [name for name, function in every if not isinstance(meanings(function, name), UsageFailure)]
 
 
 def no_launcher(file: Path, word: str) -> UsageFailure:
     """Why none of a file's functions can be checked."""
-    every = launching_functions(read_source(file).text).items()
+    every = read_source(file).launchers.items()
     refused = [meanings(function, f"{file}:{name}") for name, function in every]
     words = f"target {word!r}: {file} has no function that launches kernels"
     general = UsageFailure(words, "call them from Python, through gradprobe.cuda.load")
@@ -109,7 +109,7 @@ def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning] | Usag
     return UsageFailure(f"target {word!r} writes nothing that is an intermediate", "a backward writes dq, dk or dv")
 
 
-def _meaning(parameter: Parameter, pointers: Sequence[str]) -> Meaning | None:
+def _meaning(parameter: Declared, pointers: Sequence[str]) -> Meaning | None:
     name, kind = parameter.name, parameter.type
     if kind == STREAM:
         return Meaning("stream")

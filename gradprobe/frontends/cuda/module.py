@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.failures import NoKernel, TargetFailure
 from ..interface import CUDA, CUDA_ON_CPU
-from . import c_types, nvrtc
-from .c_types import STREAM, LaunchPlan, Sizes
-from .cuda_syntax import DeclaredFunction
+from . import nvrtc
+from .c_types import STREAM, Launch, Taken, addresses_of, c_values, types_as_written
+from .cuda_syntax import Declared, DeclaredFunction
 from .on_cpu.launch import run
 from .on_cpu.library import Library, library_of
-from .source import CudaSource, KernelEntry, launching_functions, read_source
+from .source import CudaSource, KernelEntry, read_source
 from .watch import Watch, watching
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class Module:
         Raises:
             TargetFailure: the file has no such kernel, and no such function that launches some.
         """
-        launching = launching_functions(self.source.text)
-        return Launcher(self.source, launching[name]) if name in launching else kernel_of(self.source, name)
+        function = self.source.launchers.get(name)
+        return Launcher(self.source, function) if function else kernel_of(self.source, name)
 
 
 class Kernel(KernelEntry):
@@ -65,33 +65,45 @@ class Kernel(KernelEntry):
         Raises:
             TargetFailure: it does not compile, the arguments do not fit its parameters, or it could not run to its end.
         """
-        who, sizes = f"kernel {self.name} of {self.file.name}", (_sizes(grid), _sizes(block))
-        tensors = c_types.named_tensors(self.parameters, arguments)
+        who = f"kernel {self.name} of {self.file.name}"
+        tensors, device = _given(who, self.parameters, arguments)
         library, caller = None, 0
-        types: Sequence[c_types.Taken] = c_types.types_as_written(self.source, self.parameters)
-        if c_types.device_of(who, tensors) == "cpu":
+        types: Sequence[Taken] = types_as_written(self.source, self.parameters)
+        if device == "cpu":
             library = library_of(self.source, self.name if "<" in self.name else "")
             types, caller = library.takes(self.name), library.kernel(self.name)
-        values = c_types.c_values(who, self.parameters, types, arguments)  # which live as long as the launch
-        addresses = c_types.addresses_of(values)
-        plan = LaunchPlan(self, *sizes, shared_bytes, ctypes.addressof(addresses), tensors, caller)
-        _launch(plan, library, watching())
+        values = c_values(who, self.parameters, types, arguments)  # which live as long as the launch
+        addresses = addresses_of(values)
+        place = ctypes.addressof(addresses)
+        _launch(Launch(self, _sizes(grid), _sizes(block), shared_bytes, place, tensors, caller), library, watching())
 
 
-def _launch(plan: LaunchPlan, library: Library | None, watch: Watch) -> None:
-    """Runs the kernel by a library on this CPU, without one on a GPU."""
-    name, threads = plan.kernel.name, math.prod(plan.block)
+def _launch(launch: Launch, library: Library | None, watch: Watch) -> None:
+    """Runs it by a library on this CPU, without one on a GPU."""
+    name, threads = launch.kernel.name, math.prod(launch.block)
     if threads > _MOST_THREADS:
         raise TargetFailure(f"kernel {name} is launched with {threads:,} threads a block; 1,024 fit")
-    watch.launched(plan.kernel, CUDA if library is None else CUDA_ON_CPU, plan.tensors)
+    watch.launched(launch.kernel, CUDA if library is None else CUDA_ON_CPU, launch.tensors)
     if library is None:
-        nvrtc.run(plan)
+        nvrtc.run(launch)
     else:
-        run(plan, library, watch)
+        run(launch, library, watch)
     watch.after(name)
 
 
-def _sizes(given: Size) -> Sizes:
+def _given(who: str, parameters: Sequence[Declared], arguments: Sequence[Any]) -> tuple[list[tuple[str, Tensor]], str]:
+    """The tensors among arguments, by their parameters' names, and their device."""
+    tensors = []
+    for parameter, argument in zip(parameters, arguments, strict=False):
+        if hasattr(argument, "data_ptr"):
+            tensors.append((parameter.name, argument))
+    devices = {tensor.device.type for _, tensor in tensors} or {"cpu"}
+    if len(devices) > 1 or devices - {"cpu", "cuda"}:
+        raise TargetFailure(f"{who} got tensors on {' and '.join(sorted(devices))}", "move them to one device")
+    return tensors, devices.pop()
+
+
+def _sizes(given: Size) -> tuple[int, int, int]:
     """Along x, y and z; those left out are 1."""
     sizes = (given,) if isinstance(given, int) else tuple(given)
     if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
@@ -131,20 +143,14 @@ class Launcher:
         """
         every, where = self.function.parameters, f"{self.function.name} of {self.source.path.name}"
         parameters = [parameter for parameter in every if parameter.type != STREAM]
-        tensors = c_types.named_tensors(parameters, arguments)
-        device = c_types.device_of(where, tensors)
-        values = iter(c_types.c_values(where, parameters, c_types.types_as_written(self.source, parameters), arguments))
+        tensors, device = _given(where, parameters, arguments)
+        values = iter(c_values(where, parameters, types_as_written(self.source, parameters), arguments))
         passed = [ctypes.c_void_p() if parameter.type == STREAM else next(values) for parameter in every]
         if code := _HostCall(self.source, device, tensors).run(self.function.name, passed):
             raise TargetFailure(f"{where} gives the error {code} of CUDA")
 
 
-_LAUNCH = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_char_p, *[ctypes.POINTER(ctypes.c_uint32)] * 2, ctypes.c_uint64, *[ctypes.c_void_p] * 2
-)
-_ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint64)
-_FILL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64)
-_COPY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
+_VOID, _BYTES, _TRIPLE = ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint32)
 _FAILED = 719  # cudaErrorLaunchFailure
 
 
@@ -162,15 +168,21 @@ class _HostCall:
 
         What a launch raises is raised when it has ended: it goes on behind that, but nothing is launched any more.
         """
-        launch, allocate = _LAUNCH(self._guarded(self._launch)), _ALLOCATE(self._guarded(self._allocate))
-        fill, copy = _FILL(self._guarded(self._fill)), _COPY(self._guarded(self._copy))
-        self._library.loaded.gp_set_python(launch, allocate, fill, copy)
-        code: int = getattr(self._library.loaded, f"gp_host_{function}")(c_types.addresses_of(values))
+        asked = [
+            self._callable(self._launch, ctypes.c_char_p, _TRIPLE, _TRIPLE, _BYTES, _VOID, _VOID),
+            self._callable(self._allocate, ctypes.POINTER(_VOID), _BYTES),
+            self._callable(self._fill, _VOID, ctypes.c_int, _BYTES),
+            self._callable(self._copy, _VOID, _VOID, _BYTES),
+        ]
+        self._library.loaded.gp_set_python(*asked)
+        code: int = getattr(self._library.loaded, f"gp_host_{function}")(addresses_of(values))
         if self._raised is not None:
             raise self._raised
         return code
 
-    def _guarded(self, work: Callable[..., None]) -> Callable[..., int]:
+    def _callable(self, work: Callable[..., None], *types: Any) -> Any:
+        """What C++ can call: 0 where the work is done."""
+
         def call(*given: Any) -> int:
             try:
                 if self._raised is None:
@@ -179,15 +191,15 @@ class _HostCall:
                 self._raised = error
             return 0 if self._raised is None else _FAILED
 
-        return call
+        return ctypes.CFUNCTYPE(ctypes.c_int, *types)(call)
 
     def _launch(self, name: bytes, grid: Any, block: Any, shared_bytes: int, caller: int, arguments: int) -> None:
-        kernel, is_on_cpu = kernel_of(self._source, name.decode()), self._device == "cpu"
-        if not is_on_cpu:  # where nothing needs the first of its arguments: what the caller calls
-            arguments += ctypes.sizeof(ctypes.c_void_p)
+        kernel = kernel_of(self._source, name.decode())
+        library: Library | None = self._library
+        if self._device != "cpu":  # where nothing needs the first of its arguments: what the caller calls
+            library, arguments = None, arguments + ctypes.sizeof(_VOID)
         sizes = _sizes(grid[:3]), _sizes(block[:3])
-        plan = LaunchPlan(kernel, *sizes, shared_bytes, arguments, self._tensors, caller)
-        _launch(plan, self._library if is_on_cpu else None, self._watch)
+        _launch(Launch(kernel, *sizes, shared_bytes, arguments, self._tensors, caller), library, self._watch)
 
     def _allocate(self, out: Any, size: int) -> None:
         import torch
@@ -198,12 +210,10 @@ class _HostCall:
         out[0] = memory.data_ptr()
 
     def _fill(self, to: int | None, value: int, size: int) -> None:
-        memory = self._bytes(to, size).fill_(value & 0xFF)
-        self._watch.unwritten.written(memory)
+        self._watch.unwritten.written(self._bytes(to, size).fill_(value & 0xFF))
 
     def _copy(self, to: int | None, source: int | None, size: int) -> None:
-        memory = self._bytes(to, size).copy_(self._bytes(source, size))
-        self._watch.unwritten.written(memory)
+        self._watch.unwritten.written(self._bytes(to, size).copy_(self._bytes(source, size)))
 
     def _bytes(self, address: int | None, size: int) -> Tensor:
         """The memory at an address, as bytes of the storage of one of this call's tensors."""
@@ -232,7 +242,8 @@ def load(
         TargetFailure: there is no such file.
     """
     folders = [str(Path(folder).resolve()) for folder in include]
-    plain = {name: int(value) if isinstance(value, bool) else value for name, value in (defines or {}).items()}
+    macros = {}
+    for name, value in (defines or {}).items():
+        macros[name] = str(int(value) if isinstance(value, bool) else value)
     beside = Path(sys._getframe(1).f_code.co_filename).resolve().parent / path
-    file = beside if beside.is_file() else Path(path)
-    return Module(read_source(file, folders, {name: str(value) for name, value in plain.items()}))
+    return Module(read_source(beside if beside.is_file() else Path(path), folders, macros))

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ...model.failures import TargetFailure
-from .c_types import LaunchPlan
+from .c_types import Launch
 from .source import CudaSource, compile_errors
 
 # The dynamic shared memory that every kernel may have. More must be allowed first.
 _USUAL_SHARED = 48 << 10
 
 
-def run(plan: LaunchPlan) -> None:
+def run(launch: Launch) -> None:
     """Launches a kernel on torch's current stream. Its errors are seen at the next synchronisation.
 
     Raises:
@@ -29,25 +29,24 @@ def run(plan: LaunchPlan) -> None:
     core = _core()
     from cuda.bindings import driver
 
-    name, device = plan.kernel.name, torch.cuda.current_device()
-    compiled = _compiled(plan.kernel.source, name if "<" in name else "", device).get_kernel(name)
-    handle = int(compiled.handle)
+    name, device = launch.kernel.name, torch.cuda.current_device()
+    compiled = _compiled(launch.kernel.source, name if "<" in name else "", device)
+    handle = int(compiled.get_kernel(name).handle)
     core.Device(device).set_current()
-    if plan.shared_bytes > _USUAL_SHARED:
+    if launch.shared_bytes > _USUAL_SHARED:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        (code,) = driver.cuKernelSetAttribute(attribute, plan.shared_bytes, driver.CUkernel(handle), device)
+        (code,) = driver.cuKernelSetAttribute(attribute, launch.shared_bytes, driver.CUkernel(handle), device)
         if code != driver.CUresult.CUDA_SUCCESS:
-            needs = f"it needs {plan.shared_bytes:,} bytes of shared memory a block, more than this GPU has"
+            needs = f"it needs {launch.shared_bytes:,} bytes of shared memory a block, more than this GPU has"
             raise TargetFailure(f"kernel {name}: {needs}")
     # By the driver, to which every argument is the address of a value: cuda-core knows no structures.
-    function, stream = driver.CUfunction(handle), torch.cuda.current_stream().cuda_stream
-    sizes = *plan.grid, *plan.block, plan.shared_bytes
-    (code,) = driver.cuLaunchKernel(function, *sizes, stream, plan.arguments, 0)
+    stream = torch.cuda.current_stream().cuda_stream
+    sizes = (*launch.grid, *launch.block, launch.shared_bytes)
+    (code,) = driver.cuLaunchKernel(driver.CUfunction(handle), *sizes, stream, launch.arguments, 0)
     if code != driver.CUresult.CUDA_SUCCESS:
         raise TargetFailure(f"kernel {name} could not be launched: {code.name}")
 
 
-@functools.cache
 def _core() -> Any:
     with contextlib.suppress(ImportError):
         import cuda.core
@@ -63,11 +62,15 @@ def _compiled(source: CudaSource, instance: str, device: int) -> Any:
     """The object code of a source's kernels, and of one instance of a template where one is named, for a device."""
     core = _core()
     core.Device(device).set_current()
-    named = {"name": str(source.path), "define_macro": [*source.defines] or None}
-    include = [str(source.path.parent), *source.include, *_headers()]
-    options = core.ProgramOptions(**named, std="c++17", lineinfo=True, include_path=include)
     log = io.StringIO()
     try:
+        options = core.ProgramOptions(
+            name=str(source.path),
+            define_macro=[*source.defines] or None,
+            std="c++17",
+            lineinfo=True,
+            include_path=[str(source.path.parent), *source.include, *_headers()],
+        )
         names = "".join(f"\nusing namespace {name};" for name in source.namespaces)
         program = core.Program(f"{source.of_kernels}{names}\n", "c++", options)
         expressions = (*source.kernels, *filter(None, [instance]))
@@ -77,12 +80,11 @@ def _compiled(source: CudaSource, instance: str, device: int) -> Any:
         raise TargetFailure(f"{source.path.name} does not compile for the GPU: {errors}") from error
 
 
-@functools.cache
-def _headers() -> tuple[str, ...]:
+def _headers() -> list[str]:
     """The folders of CUDA's headers, such as cuda_fp16.h: in the toolkit, or in the packages that torch installs."""
-    homes = [os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", ""), "/usr/local/cuda"]
+    homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
     folders = [Path(home) / "include" for home in homes if home]
     nvidia = importlib.util.find_spec("nvidia")
     for root in nvidia.submodule_search_locations or () if nvidia else ():
         folders += sorted(Path(root).glob("*/include"))
-    return tuple(str(folder) for folder in folders if (folder / "cuda_fp16.h").is_file())
+    return [str(folder) for folder in folders if (folder / "cuda_fp16.h").is_file()]

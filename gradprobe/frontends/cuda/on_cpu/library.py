@@ -1,34 +1,58 @@
-"""A compiled library: its kernels with their parameters, its arrays, and the memory that a launch of one may touch."""
+"""A CUDA source compiled to a library for this CPU, once: its kernels with their parameters, its arrays, its lines."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import hashlib
 import linecache
+import os
 import re
+import shutil
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ....inputs.memory import Array, Unwritten, elements_of, entries_of
+from ....inputs.memory import elements_of
 from ....model.failures import TargetFailure
 from ....source.text import SourceLine
-from ..c_types import Taken, kind_and_bytes, structure
-from ..source import CudaSource
-from .build import CALLERS, HERE, MOST_SHARED, ROOM, built, readelf
+from ..c_types import Taken, structure
+from ..source import CudaSource, compile_errors
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_Parameters = structure((ctypes.c_int32, "kind bytes of")) * 256
+HERE = Path(__file__).parent
+# -O1 keeps each access at its line, and frame pointers show the calls that led there. Findings need lines, and
+# addr2line of binutils 2.40 mixes up the files of DWARF 5. Where a structure is read to be passed by value, as a
+# __half is, g++ watches the read only if the function that takes it is inlined. A template's shared array would be a
+# unique symbol: one for all libraries of a process, though each further instance makes another library.
+_WATCHED = (
+    *("-std=c++17", "-O1", "-gdwarf-4", "-fPIC", "-fsanitize=thread,alignment", "-fno-extern-tls-init", "-w"),
+    *("-ffp-contract=off", "-fno-omit-frame-pointer", "--param", "tsan-instrument-func-entry-exit=0"),
+    *("-finline-small-functions", "-fno-semantic-interposition", "--param", "early-inlining-insns=100"),
+    *("-fno-gnu-unique", f"-I{HERE / 'include'}"),
+)
+_RUNTIME = ("-std=c++17", "-O2", "-fPIC", "-fno-omit-frame-pointer")
+# The dynamic shared memory of a block on a Hopper GPU. Other GPUs have less.
+MOST_SHARED = 227 << 10
+# The symbol of the dynamic shared memory, whatever its name in the source.
+_ROOM = "gp_room"
+# The file of the functions that call kernels, as errors name it: its lines are nobody's.
+_CALLERS = "what is called from Python"
+# The bytes between two arrays, so that a store behind the end of one does not reach the next.
+_GAP = 4096
+_ZEROS = re.compile(r"^\t\.size\t(\S+), (\d+)\n\1:\n\t\.zero\t\2\n", re.MULTILINE)
+_SHARED_ARRAY = re.compile(r" TLS +GLOBAL +DEFAULT +UND +(\S+)$", re.MULTILINE)
+_SYMBOL = re.compile(r"^ *\d+: +([0-9a-f]+) +(0x[0-9a-f]+|\d+) +(TLS|OBJECT) +\w+ +\w+ +\d+ +(.+)$", re.MULTILINE)
 # Symbols that are no array of the source: in the library, and in its shared memory.
 _OF_THE_COMPILER = ("gradprobe_runtime::", "completed.", "_", "DW.ref.", "guard variable", "typeinfo")
-_SYMBOL = re.compile(r"^ *\d+: +([0-9a-f]+) +(0x[0-9a-f]+|\d+) +(TLS|OBJECT) +\w+ +\w+ +\d+ +(.+)$", re.MULTILINE)
-_BESIDE_ARRAYS = (ROOM, "gradprobe_runtime::", "guard variable", "TLS ")
+_BESIDE_ARRAYS = (_ROOM, "gradprobe_runtime::", "guard variable", "TLS ")
+_Parameters = structure((ctypes.c_int32, "kind bytes of")) * 256
 
 
 @dataclass(frozen=True)
@@ -89,99 +113,164 @@ class Library:
         """By return address, its line and those of the functions that this one is inlined in, by addr2line."""
         new = [address for address in dict.fromkeys(addresses) if address not in self._lines]
         # A return address is the address of the instruction after the call.
-        words = ["addr2line", "--addresses", "--inlines", "--exe", str(self.file), *(hex(at - 1) for at in new)]
+        asked = [hex(address - 1) for address in new]
+        words = ["addr2line", "--addresses", "--inlines", "--exe", str(self.file), *asked]
         printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout if new else ""
         for part in re.split("^0x", printed, flags=re.MULTILINE)[1:]:
             address, *places = part.splitlines()
-            found = []
-            for file, _, number in (place.partition(" (")[0].rpartition(":") for place in places):
-                is_own = Path(file).name == CALLERS or Path(file).resolve().is_relative_to(HERE)
-                if file and number.isdigit() and not is_own:
-                    linecache.checkcache(file)  # it may have changed since another library was compiled from it
-                    found.append(SourceLine(file, int(number), linecache.getline(file, int(number)).strip()))
-            self._lines[int(address, 16) + 1] = tuple(found)
+            self._lines[int(address, 16) + 1] = tuple(_lines_in(places))
         return {address: self._lines.get(address, ()) for address in addresses}
+
+
+def _lines_in(places: Iterable[str]) -> Iterator[SourceLine]:
+    """What addr2line prints, but for the lines of this runtime."""
+    for place in places:
+        file, _, number = place.partition(" (")[0].rpartition(":")
+        is_own = Path(file).name == _CALLERS or Path(file).resolve().is_relative_to(HERE)
+        if file and number.isdigit() and not is_own:
+            # It may have changed since another library was compiled from it.
+            linecache.checkcache(file)
+            yield SourceLine(file, int(number), linecache.getline(file, int(number)).strip())
 
 
 @functools.cache
 def library_of(source: CudaSource, instance: str = "", *, has_host: bool = False) -> Library:
-    """The library of a source's kernels, of one instance of a template where one is named, and of its host code."""
+    """The library of a source's kernels, of one instance of a template where one is named, and of its host code.
+
+    It raises TargetFailure where there is no g++, no CPU can run the source, or it does not compile.
+    """
+    if unsupported := source.unsupported_on_a_cpu():
+        raise TargetFailure(f"a CPU cannot run {unsupported}", "run it on a GPU, or take that out")
     kernels = (*source.kernels, *filter(None, [instance]))
-    return Library(built(source, kernels, has_host=has_host), kernels)
+    text = _text(source, kernels, has_host=has_host)
+    words = (text, *_WATCHED, *source.include, *(included for _, included in source.included))
+
+    def make(folder: Path) -> Path:
+        return _build(source, text, folder, has_host=has_host)
+
+    return Library(_cached(f"{source.path.stem}-", ".so", words, make), kernels)
 
 
 def _arrays_in(file: Path) -> list[Named]:
-    """The arrays and variables in memory that the source defines, by readelf."""
+    """The arrays and variables in memory that the source defines."""
     found: dict[tuple[int, bool], Named] = {}
-    for match in _SYMBOL.finditer(readelf(file, "--demangle")):
-        value, size, is_shared, name = int(match[1], 16), int(match[2], 0), match[3] == "TLS", match[4]
-        if not size or (not is_shared and name.startswith(_OF_THE_COMPILER)):
+    for at, length, kind, symbol in _SYMBOL.findall(_readelf(file, "--demangle")):
+        value, size, is_shared = int(at, 16), int(length, 0), kind == "TLS"
+        if not size or (not is_shared and symbol.startswith(_OF_THE_COMPILER)):
             continue
-        short = re.sub(r"(\[abi:\w+\]|\.\d+)$", "", name.rpartition("::")[2])  # `kernel<4>(float*, int)::tile`: tile
-        called = "" if name.startswith(_BESIDE_ARRAYS) else short
-        if called or (value, is_shared) not in found:
-            found[value, is_shared] = Named(called, is_shared, None, value, size)
+        # `kernel<4>(float*, int)::tile`: tile
+        name = re.sub(r"(\[abi:\w+\]|\.\d+)$", "", symbol.rpartition("::")[2])
+        name = "" if symbol.startswith(_BESIDE_ARRAYS) else name
+        if name or (value, is_shared) not in found:
+            found[value, is_shared] = Named(name, is_shared, None, value, size)
     return list(found.values())
 
 
-# --- What a launch may touch
+def _readelf(file: Path, *options: str) -> str:
+    """The symbols of an object or a library."""
+    words = ["readelf", "--symbols", "--wide", *options, str(file)]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
-CRegion = structure(
-    (ctypes.c_uint64, "base bytes"), (ctypes.c_void_p, "owners unwritten"), (ctypes.c_int32, "granule first is_shared")
-)
+# --- How it is compiled
 
 
-@dataclass
-class Regions:
-    """The regions of one launch, and the arrays in them by number, from 1."""
+def _text(source: CudaSource, kernels: tuple[str, ...], *, has_host: bool) -> str:
+    """What g++ compiles: the source with its macros, its own name and lines, and functions that call each kernel."""
+    lines = ['#include "gradprobe_host.h"' if has_host else '#include "gradprobe_cuda.h"']
+    lines += [f"#define {name} {value}" for name, value in source.defines]
+    lines.append(f'#line 1 "{source.path}"')
+    lines.append(source.with_launches if has_host else source.of_kernels)
+    lines.append(f'#line 1 "{_CALLERS}"')
+    lines += [f"using namespace {name};" for name in source.namespaces]
+    for number, name in enumerate(kernels):
+        lines += [
+            f'extern "C" void gp_kernel_{number}(void** arguments) {{ gp_call(&{name}, arguments); }}',
+            f'extern "C" int gp_describe_{number}(gp_parameter* out) {{ return gp_describe(&{name}, out); }}',
+        ]
+    for name in source.launchers if has_host else ():
+        call = f"return gp_call_host(&{name}, arguments);"
+        lines.append(f'extern "C" int gp_host_{name}(void** arguments) {{ {call} }}')
+    return "\n".join(lines) + "\n"
 
-    all: list[Any] = field(default_factory=list)
-    arrays: list[Named] = field(default_factory=list)
-    _kept: list[Array | None] = field(default_factory=list)
 
-    def add_tensors(self, tensors: Sequence[tuple[str, Tensor]], unwritten: Unwritten) -> None:
-        """Adds the storages of tensors; a map names the owner of each granule that not all are one tensor's."""
-        storages: dict[int, list[tuple[str, Tensor]]] = {}
-        for name, tensor in tensors:
-            if tensor.numel():
-                storages.setdefault(tensor.untyped_storage().data_ptr(), []).append((name, tensor))
-        for base, views in storages.items():
-            first = len(self.arrays) + 1
-            for name, tensor in views:
-                unit, elements = tensor.element_size(), elements_of(tensor)
-                self.arrays.append(Named(name, False, tensor, tensor.data_ptr(), elements.span * unit, unit))
-            only, size = views[0][1], views[0][1].untyped_storage().nbytes()
-            granule = min(tensor.element_size() for _, tensor in views)
-            owners, marks = None, unwritten.by_granule(base, granule)
-            if len(views) > 1 or not only.is_contiguous() or size != only.numel() * only.element_size():
-                owners = np.zeros(size // granule, np.uint8)
-                for number, (_, tensor) in enumerate(views, first):
-                    parts = tensor.element_size() // granule
-                    by_element = owners[: len(owners) // parts * parts].reshape(-1, parts)
-                    for part in range(parts):
-                        entries_of(tensor, by_element[:, part])[...] = number
-            addresses = [None if each is None else each.ctypes.data for each in (owners, marks)]
-            self.all.append(CRegion(base, size // granule * granule, *addresses, granule, first, 0))
-            self._kept += [owners, marks]
+def _build(source: CudaSource, text: str, folder: Path, *, has_host: bool) -> Path:
+    compiled = functools.partial(_compile, source, folder)
+    (folder / "kernels.cpp").write_text(text)
+    include = [f"-iquote{source.path.parent}", *(f"-I{entry}" for entry in source.include)]
+    exceptions = [] if has_host else ["-fno-exceptions"]  # which no GPU knows
+    assembly = compiled(*_WATCHED, *exceptions, *include, "-S", "kernels.cpp", "-o", "kernels.s")
+    # Shared arrays have no values: a gap follows each array of zeros.
+    assembly.write_text(_ZEROS.sub(rf"\g<0>\t.zero\t{_GAP}\n", assembly.read_text()))
+    kernels = compiled("-c", "kernels.s", "-o", "kernels.o")
+    (folder / "arrays.cpp").write_text(_dynamic_arrays(kernels))
+    compiled(*_RUNTIME, "-c", "arrays.cpp", "-o", "arrays.o")
 
-    def add_arrays(self, library: Library, source: CudaSource, kernel: str, dynamic_bytes: int) -> None:
-        """Adds the arrays of the source; `extern __shared__` ones lie in the dynamic shared memory of the launch."""
-        granule, loaded = source.granule, library.loaded
-        shared_base = loaded.gp_shared_base()  # which each thread of this process has for itself
-        for array in library.arrays:
-            base = (shared_base if array.is_shared else library.base) + array.start
-            # All dynamic ones are one, and no other is so large; findings call it as the kernel does.
-            is_dynamic = array.is_shared and array.name and array.bytes == MOST_SHARED
-            name = source.dynamic_array_of(kernel) if is_dynamic else array.name
-            size = dynamic_bytes if is_dynamic else array.bytes
-            element = kind_and_bytes(source, source.shared_types.get(name, "void"))[1]
-            number = len(self.arrays) + 1 if array.name else 0
-            if number:
-                self.arrays.append(Named(name, array.is_shared, None, base, size, element))
-            if size:
-                self.all.append(CRegion(base, size, None, None, granule, number, array.is_shared))
-        # The rest of the shared memory. An access there is a fault, and does no harm.
-        self.all.append(CRegion(shared_base, loaded.gp_shared_bytes(), None, None, granule, -1, 0))
-        # Constants, and the compiler's own data. They are no array, and may be read.
-        self.all.append(CRegion(library.base, loaded.gp_library_bytes(), None, None, 1, 0, 0))
+    def make(other: Path) -> Path:  # once for all sources
+        return _compile(source, other, *_RUNTIME, "-c", str(HERE / "runtime.cpp"), "-o", "runtime.o")
+
+    objects = ("kernels.o", "arrays.o", str(_cached("runtime-", ".o", _RUNTIME, make)))
+    return compiled("-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", *objects, "-o", "library.so")
+
+
+def _dynamic_arrays(kernels: Path) -> str:
+    """Defines the dynamic shared memory, to which every `extern __shared__` array is an alias: what kernels lack."""
+    kind = "thread_local unsigned char"
+    lines = [f'extern "C" {{ alignas(1024) {kind} {_ROOM}[{MOST_SHARED}]; }}']
+    for number, symbol in enumerate(_SHARED_ARRAY.findall(_readelf(kernels))):
+        named = f'__asm__("{symbol}") __attribute__((alias("{_ROOM}")))'
+        lines.append(f"extern {kind} {_ROOM}_{number}[{MOST_SHARED}] {named};")
+    return "\n".join(lines) + "\n"
+
+
+def _compile(source: CudaSource, folder: Path, *words: str) -> Path:
+    """Calls the compiler in a folder; the file that the last word names."""
+    environment = {**os.environ, "LC_ALL": "C"}  # its messages are parsed
+    command = [compiler()[0], *words]
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        found = []
+        for file, line in re.findall(r"^(\S[^:\n]*):(\d+):\d+: note: to match this '\{'$", ran.stderr, re.MULTILINE):
+            found.append(f"{Path(file).name}:{line}: a brace is opened here and not closed")
+        for name in re.findall(r"undefined reference to `(.+)'", ran.stderr):
+            found.append(f"{name} is declared and nowhere defined")
+        errors = compile_errors(ran.stderr, found)
+        raise TargetFailure(f"{source.path.name} does not compile for the CPU: {errors}")
+    return folder / words[-1]
+
+
+@functools.cache
+def compiler() -> tuple[str, str]:
+    """The path of g++, and its version."""
+    found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("g++")
+    if found is None:
+        raise TargetFailure(
+            "CUDA kernels run on a CPU through a C++ compiler, and there is no g++ on the PATH",
+            "install it (Debian, Ubuntu: apt install g++), or use a GPU with --device cuda",
+        )
+    printed = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+    version = printed.partition("\n")[0]
+    if "clang" in printed:
+        raise TargetFailure(f"CUDA kernels run on a CPU through GNU's g++, and {found} is {version}", "set CXX")
+    return found, version
+
+
+def _cached(stem: str, suffix: str, words: Iterable[str], make: Callable[[Path], Path]) -> Path:
+    """A compiled file, made once for each content of words, in a folder that is removed then."""
+    own = sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h"), *HERE.glob("include/*")])
+    text = chr(0).join([compiler()[1], *words, *(file.read_text() for file in own)])
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    cache = _writable(Path(os.environ.get("GRADPROBE_CACHE_DIR") or f"{base}/gradprobe", "cuda-on-cpu"))
+    file = cache / f"{stem}{hashlib.sha256(text.encode()).hexdigest()[:24]}{suffix}"
+    if not file.is_file():
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            os.replace(make(Path(folder)), file)
+    return file
+
+
+@functools.cache
+def _writable(folder: Path) -> Path:
+    """A folder; where nothing can be written there, one of this process alone."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="gradprobe-cuda-"))
