@@ -50,7 +50,8 @@ class Compilation:
             else:
                 self._unknown |= {call.kernel.fn.__name__: None for call in calls.values()}
         errors: dict[tuple[str, int], CompileError] = {}
-        for error in (_ASKED[key][1] for key in self._keys if key in _ASKED):
+        for key in self._keys:
+            _, error = _ASKED.get(key, (None, None))
             if error is not None:
                 errors.setdefault((error.file, error.line), error)
         words = f"whether {', '.join(self._unknown)} compiles is not known: Triton's front end ended without an answer"
@@ -82,7 +83,7 @@ def _keep(calls: dict[Any, KernelCall], errors: list[CompileError | None]) -> No
 
 def _calls(record: RunRecord) -> dict[Any, KernelCall]:
     """The launches of interpreted kernels, the latest first, by what each is compiled by."""
-    arch, found = architecture(), {}
+    arch, found = architecture(), dict[Any, KernelCall]()
     for outcome in outcomes_of([record]):
         for call in reversed(outcome.calls if INTERPRETED in outcome.backends else ()):
             if not call.is_warmup:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..inputs.saved import Saved
     from ..runtime.allocations import AllocationSpread
 
-STAGES = ("target", "reference", "compare", "diagnose")
+_STAGES = ("target", "reference", "compare", "diagnose")
 
 
 class Tick(Protocol):
@@ -48,7 +48,7 @@ class Stopwatch:
     """How long each stage of a probe took, and how often it was begun and ended."""
 
     def __init__(self) -> None:
-        self.seconds, self.laps = dict.fromkeys(STAGES, 0.0), dict.fromkeys(STAGES, 0)
+        self.seconds, self.laps = dict.fromkeys(_STAGES, 0.0), dict.fromkeys(_STAGES, 0)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -97,13 +97,12 @@ class Experiment:
 
     def after(self, outcomes: Iterable[Outcome]) -> Experiment:
         """The experiment with what these executions showed of the target."""
-        outcomes = list(outcomes)
-        return replace(
-            self,
-            first=self.first or next(iter(outcomes), None),
-            backends=self.backends.union(*(outcome.backends for outcome in outcomes)),
-            dots=tuple(dict.fromkeys((*self.dots, *(dots for one in outcomes for dots in one.dots)))),
-        )
+        first, backends, dots = self.first, self.backends, dict.fromkeys(self.dots)
+        for outcome in outcomes:
+            first = first or outcome
+            backends |= outcome.backends
+            dots |= dict.fromkeys(outcome.dots)
+        return replace(self, first=first, backends=backends, dots=tuple(dots))
 
     def placed(self, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
         """Values laid out; `as-saved` as they lay in the file they come from."""
@@ -127,9 +126,9 @@ def experiment_of(
         from ..inputs.saved import values_of
 
         values = values_of(saved, case)
-    on_device = {name: value.to(case.device) for name, value in values.items()}
+    values = {name: value.to(case.device) for name, value in values.items()}
     sieve = Sieve(several=len(layouts_of(case)) > 1 or case.repeat > 1)
-    return Experiment(case, target, reference, on_device, saved, tick, command=command, sieve=sieve)
+    return Experiment(case, target, reference, values, saved, tick, command=command, sieve=sieve)
 
 
 def layouts_of(case: Case) -> tuple[Assigned, ...]:
@@ -149,25 +148,30 @@ def effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Ten
 
     Where that changes the inputs that the O and LSE of a file were made of, these two are left out.
     """
-    changed = any(layout == "expanded" and tensor != "do" for tensor, layout in assigned)
-    left = effective_values(values, assigned)
-    return {name: value for name, value in left.items() if not (changed and name in ("o", "lse"))}
+    kept = dict(effective_values(values, assigned))
+    if any(layout == "expanded" and tensor != "do" for tensor, layout in assigned):
+        kept.pop("o", None)
+        kept.pop("lse", None)
+    return kept
 
 
 def derived(experiment: Experiment, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """O, LSE and delta of the reference, as far as the target takes them."""
-    taken = {name: key for name, key in DERIVED.items() if name in experiment.target.takes}
-    if not taken:
+    case, takes = experiment.case, experiment.target.takes
+    if not DERIVED.keys() & takes.keys():
         return {}
-    case = experiment.case
-    options = {name: getattr(case, name) for name in ("family", "causal", "scale", "window", "softcap", "align")}
     known: dict[str, Any] = {name: value for name, value in values.items() if name not in DERIVED}
-    results = manual_attention_backward(**known, **options, dropout=case.dropout, head_tile=1, matrices=False)
-    own = values["q"].dtype
-    return {
-        name: results[key].to(own if name == "o" else torch.promote_types(own, torch.float32))
-        for name, key in taken.items()
-    }
+    for option in ("family", "causal", "scale", "window", "softcap", "align", "dropout"):
+        known[option] = getattr(case, option)
+    results = manual_attention_backward(**known, head_tile=1, matrices=False)
+    own, found = values["q"].dtype, {}
+    for name, key in DERIVED.items():
+        if name in takes:
+            found[name] = results[key].to(own if name == "o" else torch.promote_types(own, torch.float32))
+    return found
+
+
+# --- how its dots multiply float32
 
 
 def declared_way(of: Experiment) -> str | None:
@@ -203,29 +207,35 @@ def coarser_dots(of: Experiment) -> list[Dots]:
 
 def sentences_of_dots(of: Experiment) -> Iterator[str]:
     """By which arithmetic all is judged, and how that is known. Nothing where there is no choice."""
-    case, way, read = of.case, dots_of(of), _read(of)
+    case, way = of.case, dots_of(of)
     if case.dtype != "float32":
         if case.dots not in (None, way):
             yield f"--dots {case.dots} is for float32: products of {case.dtype} are exact in float32"
-    elif case.device == "cpu":
-        if case.dots not in (None, "ieee"):
-            yield f"dots are judged as {way}, as --dots says; a CPU multiplies in IEEE by itself"
-    else:
-        why = f"as was read: {dots_in_words(read)}"
-        if declared_way(of) is not None:
-            why = "as --dots says" if case.dots is not None else "which the target is told"
-            why += f"; read: {dots_in_words(read)}" if read else "; they could not be read"
-        elif not read and COMPILED in of.backends:
-            why = "Triton's default: what its kernels were compiled to could not be read"
-        elif not read:
-            why = "since nothing was seen that says otherwise; --dots tf32 allows TF32"
-        yield f"dots are judged as {way}, {why}"
+    elif case.device != "cpu":
+        yield f"dots are judged as {way}, {_why(of)}"
+    elif way != "ieee":
+        yield f"dots are judged as {way}, as --dots says; a CPU multiplies in IEEE by itself"
+
+
+def _why(of: Experiment) -> str:
+    """How that is known of kernels on a GPU."""
+    read = dots_in_words(_read(of))
+    if declared_way(of) is not None:
+        said = "as --dots says" if of.case.dots is not None else "which the target is told"
+        return f"{said}; read: {read}" if read else f"{said}; they could not be read"
+    if read:
+        return f"as was read: {read}"
+    if COMPILED in of.backends:
+        return "Triton's default: what its kernels were compiled to could not be read"
+    return "since nothing was seen that says otherwise; --dots tf32 allows TF32"
 
 
 def dots_in_words(found: Sequence[Dots]) -> str:
     """Where which way was read, the coarsest first: `tf32 in dq_kernel (kernel.py:81, 90); ieee in forward_kernel`."""
     places: dict[str, dict[str, None]] = {}
-    for one in sorted(found, key=lambda one: -DOTS.index(one.way)):
-        lines = ", ".join(map(str, one.lines)) if one.way != "ieee" else ""
-        places.setdefault(one.way, {})[f"{one.by} ({Path(one.file).name}:{lines})" if lines else one.by] = None
+    for dots in sorted(found, key=lambda dots: -DOTS.index(dots.way)):
+        place = dots.by
+        if dots.lines and dots.way != "ieee":
+            place += f" ({Path(dots.file).name}:{', '.join(map(str, dots.lines))})"
+        places.setdefault(dots.way, {})[place] = None
     return "; ".join(f"{way} in {', '.join(those)}" for way, those in places.items())

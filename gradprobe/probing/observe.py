@@ -41,9 +41,9 @@ class Execution:
     def layout(self) -> str:
         return self.inputs.layout
 
-    def without_tensors(self, layout: str = "") -> Execution:
-        """What is kept of it, under another name for its layout where one is given."""
-        return replace(self, inputs=Inputs(layout or self.layout, {}, {}), outcome=replace(self.outcome, trace=None))
+    def without_tensors(self) -> Execution:
+        """What is kept of it."""
+        return replace(self, inputs=Inputs(self.layout, {}, {}), outcome=replace(self.outcome, trace=None))
 
 
 def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execution:
@@ -54,14 +54,14 @@ def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execut
     """
     stopwatch, name = experiment.stopwatch, experiment.target.name
     experiment.tick(f"run {stopwatch.laps['target'] + 1}, {name}, {inputs.layout}", 0.0, inputs.layout)
-    made = None
+    execution = None
     with stopwatch.timed("target"):
         if not experiment.is_cuda:
             with contextlib.suppress(KernelStopped):
-                made = observe(experiment, inputs, banded=experiment.case.poison, schedule=schedule)
-        if made is None or made.outcome.backends & {CUDA, CUDA_ON_CPU}:
-            made = observe(experiment, inputs, copies=True, schedule=schedule)
-    return replace(made, inputs=inputs)
+                execution = observe(experiment, inputs, banded=experiment.case.poison, schedule=schedule)
+        if execution is None or execution.outcome.backends & {CUDA, CUDA_ON_CPU}:
+            execution = observe(experiment, inputs, copies=True, schedule=schedule)
+    return replace(execution, inputs=inputs)
 
 
 def accepted(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> tuple[Trace, Execution]:
@@ -70,11 +70,11 @@ def accepted(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> tuple
     Raises:
         TargetFailure: it refuses the layout now.
     """
-    made = execute(experiment, inputs, schedule)
-    if made.outcome.trace is None:
+    execution = execute(experiment, inputs, schedule)
+    if execution.outcome.trace is None:
         name = experiment.target.name
         raise TargetFailure(f"target {name!r} refused {inputs.layout} after accepting it before")
-    return made.outcome.trace, made.without_tensors()
+    return execution.outcome.trace, execution.without_tensors()
 
 
 def observe(
@@ -95,10 +95,10 @@ def observe(
         UsageFailure: the case uses what the target does not take.
         TargetFailure: the target raised where it may not, or returned what it may not.
     """
-    case = experiment.case
-    if case.ranks is not None and (in_ranks := experiment.target.ranks) is not None:
-        made: Execution = in_ranks(experiment, inputs, banded=banded, copies=copies)
-        return made
+    case, in_ranks = experiment.case, experiment.target.ranks
+    if case.ranks is not None and in_ranks is not None:
+        of_ranks: Execution = in_ranks(experiment, inputs, banded=banded, copies=copies)
+        return of_ranks
     guards, before = Guards(inputs.tensors, inputs.fill), InputsBefore(inputs, case.inplace)
     run = partial(_run, experiment, inputs, banded, copies, schedule)
     was_there = interprets_triton()
@@ -127,30 +127,34 @@ def _run(
 
     Where there are steps, they are told of each.
     """
-    unwritten, is_triton, bands = Unwritten(), interprets_triton(), None
+    unwritten, is_triton = Unwritten(), interprets_triton()
     for name in OUTPUTS:  # what it is to write its gradients into has no value before
         if name in inputs.tensors:
             unwritten.allocated(inputs.tensors[name])
+    around: list[AbstractContextManager[Any]] = []
+    bands = None
     if banded or is_triton:
         bands = Allocations(of.fill, of.unwritten, unwritten, copies=copies, spread=of.spread)
-    around = _entered(bands, of.spread.asking() if of.spread else None, steps.operations() if steps else None)
-    launched = steps.launched if steps else lambda kernel: None
+        around.append(bands)
+    if of.spread:
+        around.append(of.spread.asking())
+    if steps:
+        around.append(steps.operations())
     watched: AbstractContextManager[Any] = nullcontext()
     if is_triton:
         from ..frontends.triton.interpreter.memory.memory_watch import watched_memory
 
         watched = watched_memory(inputs.tensors, unwritten)
+    more: dict[str, Any] = {"launched": steps.launched} if steps else {}
     with watched as watch:
-        outcome = run_target(
-            of.target, of.case, inputs, around, schedule=schedule, unwritten=unwritten, launched=launched
-        )  # fmt: skip
+        outcome = run_target(of.target, of.case, inputs, _all(around), schedule=schedule, unwritten=unwritten, **more)
     return outcome, watch, bands
 
 
 @contextlib.contextmanager
-def _entered(*several: AbstractContextManager[Any] | None) -> Iterator[None]:
+def _all(several: list[AbstractContextManager[Any]]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for each in filter(None, several):
+        for each in several:
             stack.enter_context(each)
         yield
 

@@ -29,22 +29,22 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
     notes += [*_zeros_by_design(case), *sentences_of_dots(experiment)]
     if changed:
         notes.append(f"the target changes, for all of its process, {changed}: it is judged without")
-    for execution in (execution for record in records for execution in record.executions):
-        # Which configurations of autotuned kernels ran, where none was chosen by time.
-        notes += [configuration.sentence for configuration in execution.outcome.configurations]
-        for words in execution.unwatched:
-            notes.append(f"some accesses of memory could not be watched, by a fault of gradprobe: {words}")
-        notes += execution.outcome.notes
     for record in records:
-        measured = record.run.measured if record.run else None
-        if measured is not None and not case.strict:
-            notes += [convention.sentence for convention in measured.conventions]
+        for execution in record.executions:
+            notes += [configuration.sentence for configuration in execution.outcome.configurations]
+            for words in execution.unwatched:
+                notes.append(f"some accesses of memory could not be watched, by a fault of gradprobe: {words}")
+            notes += execution.outcome.notes
+    for record in records:
+        if record.run.measured is not None and not case.strict:
+            notes += [convention.sentence for convention in record.run.measured.conventions]
         notes += record.notes
         # What lanes without a value gave that came to nothing, as in the upper half of a warp.
-        counted = {finding.identity for finding in record.run.memory} if record.run is not None else set()
-        for finding in (finding for execution in record.executions for finding in execution.memory):
-            if finding.kind == SHUFFLE and finding.identity not in counted:
-                notes.append(f"{finding.sentence}; no result shows it")
+        counted = {finding.identity for finding in record.run.memory}
+        for execution in record.executions:
+            for finding in execution.memory:
+                if finding.kind == SHUFFLE and finding.identity not in counted:
+                    notes.append(f"{finding.sentence}; no result shows it")
     return tuple(dict.fromkeys(notes))
 
 
@@ -60,16 +60,17 @@ def target_that_ran(experiment: Experiment, records: Iterable[RunRecord]) -> Che
         kernels |= dict.fromkeys(outcome.kernels)
         seen |= outcome.backends
     backend = next((word for word in BACKENDS if word in seen), TORCH)
-    shadows = dict.fromkeys(shadow for source in (target.source, *kernels) for shadow in source.shadows)
-    of = target.source
+    shadows = dict[str, None]()
+    for source in (target.source, *kernels):
+        shadows |= dict.fromkeys(source.shadows)
     return CheckedTarget(
         name=target.name,
         family=experiment.case.family,
         backend=backend,
-        function=of.name,
-        file=of.file,
-        line=of.line,
-        sha256=of.sha256,
+        function=target.source.name,
+        file=target.source.file,
+        line=target.source.line,
+        sha256=target.source.sha256,
         shadows=tuple(shadows),
         kernels=tuple(Source(name=at.name, file=at.file, line=at.line, sha256=at.sha256) for at in kernels),
         idle=_files_with_kernels(target) if backend == TORCH else (),
@@ -93,14 +94,16 @@ def _files_with_kernels(target: Target) -> tuple[str, ...]:
 
 def environment(device: str) -> dict[str, str]:
     """Versions and the device, in words."""
-    name = torch.cuda.get_device_name() if device == "cuda" else f"cpu ({platform.machine()})"
-    return {**installed_versions(), "device": name, **({"untested": words} if (words := untested()) else {})}
+    found = dict(installed_versions())
+    found["device"] = torch.cuda.get_device_name() if device == "cuda" else f"cpu ({platform.machine()})"
+    if words := untested():
+        found["untested"] = words
+    return found
 
 
 def _zeros_by_design(case: Case) -> Iterator[str]:
     """Sentences about what is 0 by mathematics, which looks like a bug and is none."""
-    rows, keys = case.seqlen_q, case.seqlen_k
-    is_top_left = case.align == "top-left"
+    rows, keys, is_top_left = case.seqlen_q, case.seqlen_k, case.align == "top-left"
     if case.causal and (rows == keys or is_top_left) and case.window is None and not case.sinks:
         yield "row 0 of dS and dQ is 0 by design: it sees one key, so P = 1"
     at_kink = spans([head for head, tau in enumerate(case.tau or ()) if tau <= -1.0])
@@ -112,7 +115,7 @@ def _zeros_by_design(case: Case) -> Iterator[str]:
     elif case.causal and rows != keys:
         aligned = "causal is aligned to the bottom right, j <= i + N - M"
         yield f"{aligned}; a top-left kernel differs in every row: for one, --align top-left"
-    if case.causal and rows > keys and not is_top_left:
-        yield f"rows 0 to {rows - keys - 1} see no key (M > N): their P, O and gradients are 0 by design"
+        if rows > keys:
+            yield f"rows 0 to {rows - keys - 1} see no key (M > N): their P, O and gradients are 0 by design"
     if case.seqlens is not None and min(case.seqlens) < rows:
         yield "rows at or beyond a batch's length are 0 by design, in O and in every gradient"
