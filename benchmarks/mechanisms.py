@@ -93,7 +93,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("length", "pipeline/probe", ("diagnosis/refusals",)),
     Mechanism("smaller", "diagnosis/smaller", ("diagnosis/smaller",)),
     Mechanism("ranks", "sharded/rank_reasons", ("sharded/rank_reasons", "sharded/blocks", "sharded/steps")),
-    Mechanism("cost", "pipeline/cost", ("pipeline/cost",)),
+    Mechanism("cost", "pipeline/run_check"),
     Mechanism("fit", "pipeline/fit", ("pipeline/fit",)),
     Mechanism("misreading", "pipeline/fit", functions=("refuse_misreading",)),
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases",)),

@@ -68,8 +68,10 @@ def measure(
             comparison = of.compared(trace, reference)
             invariants = of.identities(trace, comparison)
         found = of.found(trace, comparison, invariants)
-        if is_by_formulas:
-            found = _by_formulas(of, found, is_much)
+        if is_by_formulas and not comparison.matches:
+            found = _in_its_units(of, found)
+        if is_by_formulas and not coarse:
+            found = _by_coarser(of, found, is_much)
         _refuse_broken(experiment.reference, found.invariants)
         # Of the coarser arithmetic only whether it explains all is asked.
         if found.comparison.matches or coarse:
@@ -85,27 +87,27 @@ class Measurement:
     def __init__(self, experiment: Experiment, inputs: Inputs, recovery: Recovery | None, is_coarse: bool) -> None:
         """`is_coarse`: whether by an arithmetic that is coarser than the contract."""
         self.experiment, self.layout, self.values = experiment, inputs.layout, inputs.values
-        self.recovery, self.is_coarse, self.case = recovery, is_coarse, experiment.case
+        self.recovery, self.case = recovery, experiment.case
         self.rows: Rows | None = None
-        make: Callable[[Case, Mapping[str, Tensor]], Attention] = attention_of
+        problem: Callable[[Case, Mapping[str, Tensor]], Attention] = attention_of
         if recovery is not None:
             from ..numerics.rows import rows_of
 
             if (rows := rows_of(self.case, recovery)) is not None:
-                self.rows, self.case, make = rows, rows.case(self.case), rows.problem
+                self.rows, self.case, problem = rows, rows.case(self.case), rows.problem
         precision = precision_of(self.case.dtype, dots_of(experiment))
         self.precision = exactly(precision) if self.case.pattern == "dyadic" else precision
+        self._held = self.precision.coarser if is_coarse else self.precision
         # What is kept for later holds the values alone, not the tensors that the target was given.
-        self.x = cache(partial(make, self.case, self.values))
+        self.x = cache(partial(problem, self.case, self.values))
 
     def compared(
         self, trace: Trace, reference: Trace | None = None, held: Precision | None = None, by: Evaluate | None = None
     ) -> Comparison:
         """A trace compared by this precision and the reference's evaluation, or by others in their place."""
-        held = held or (self.precision.coarser if self.is_coarse else self.precision)
         with self.multiplying():
             return compare(
-                self.case, self.x(), trace, held,
+                self.case, self.x(), trace, held or self._held,
                 reference=reference, recovery=self.recovery, evaluate=by or self.evaluated, tick=self.tick,
             )  # fmt: skip
 
@@ -146,27 +148,6 @@ def _refuse_broken(reference: Target | None, invariants: Iterable[Invariant]) ->
             )
 
 
-def _by_formulas(of: Measurement, found: Measured, is_by_block: bool) -> Measured:
-    """What was measured; of what differs whether other units or a coarser arithmetic explain it."""
-    if not found.comparison.matches:
-        found = _in_its_units(of, found)
-    if of.is_coarse:
-        return found
-    plain, heads = found, {}
-    if of.case.dtype != "float32" and of.case.family == "softmax" and not is_by_block:
-        from ..numerics.evenness import heads_by_result
-
-        heads = heads_by_result(of.case, of.x(), found.trace, found.comparison)
-    if not found.comparison.matches:
-        found = _by_coarser(of, found, heads)
-    if heads and found.comparison.matches:
-        from ..numerics.head_errors import evenness
-
-        even = gathered("evenness", evenness, of.x(), found.trace, plain.comparison, heads)
-        found = replace(found, invariants=(*found.invariants, *even))
-    return found
-
-
 def _in_its_units(of: Measurement, found: Measured) -> Measured:
     """What was measured, read by the conventions in which the target exports; beside it where these count as wrong."""
     from ..numerics.conventions import in_other_conventions
@@ -183,37 +164,51 @@ def _in_its_units(of: Measurement, found: Measured) -> Measured:
     return replace(found, conventions=conventions, as_read=replace(meant, first=first))
 
 
-def _by_coarser(of: Measurement, found: Measured, heads: Mapping[str, Sequence[HeadScatter]]) -> Measured:
-    """What was measured, by an arithmetic that the target proves to have: the one that proves most exactly.
+def _by_coarser(of: Measurement, plain: Measured, is_by_block: bool) -> Measured:
+    """What was measured, by an arithmetic that the target proves to have; of 16 bits with how even its errors are."""
+    found, heads = plain, {}
+    if of.case.dtype != "float32" and of.case.family == "softmax" and not is_by_block:
+        from ..numerics.evenness import heads_by_result
 
-    It goes first of those that are told.
-    """
+        heads = heads_by_result(of.case, of.x(), plain.trace, plain.comparison)
+    if not plain.comparison.matches:
+        lenient, coarser = _coarser(of, plain, heads)
+        found = replace(plain, coarser=(*coarser, *plain.coarser))
+        if coarser and not of.case.strict:
+            found = replace(found, comparison=lenient, invariants=of.identities(plain.trace, lenient))
+    if heads and found.comparison.matches:
+        from ..numerics.head_errors import evenness
+
+        even = gathered("evenness", evenness, of.x(), found.trace, plain.comparison, heads)
+        found = replace(found, invariants=(*found.invariants, *even))
+    return found
+
+
+def _coarser(
+    of: Measurement, found: Measured, heads: Mapping[str, Sequence[HeadScatter]]
+) -> tuple[Comparison, tuple[Coarser | Operand | OperandOfEach | Roundings, ...]]:
+    """The comparison by the arithmetic that proves most exactly, and what that is; none where nothing does."""
     from ..numerics.coarser import explained
     from ..numerics.operands import rounded_operand
     from ..numerics.roundings import rounded_besides
 
     about = (of.case, of.x(), found.trace, found.comparison)
-    coarser: tuple[Coarser | Operand | OperandOfEach | Roundings, ...]
     by_operand = rounded_operand(*about, lambda evaluate: of.compared(found.trace, by=evaluate))
     if by_operand is not None:
-        lenient, coarser = by_operand[0], (by_operand[1],)
-    else:
-        lenient, coarser = explained(*about)
-        by_precision = partial(of.compared, found.trace, None)
-        if not lenient.matches and (besides := rounded_besides(*about, heads, by_precision)) is not None:
-            lenient, coarser = besides[0], (besides[1],)
-    found = replace(found, coarser=(*coarser, *found.coarser))
-    if not coarser or of.case.strict:
-        return found
-    return replace(found, comparison=lenient, invariants=of.identities(found.trace, lenient))
+        return by_operand[0], (by_operand[1],)
+    lenient, sums = explained(*about)
+    if not lenient.matches:
+        besides = rounded_besides(*about, heads, partial(of.compared, found.trace, None))
+        if besides is not None:
+            return besides[0], (besides[1],)
+    return lenient, sums
 
 
 def _reference_trace(experiment: Experiment, inputs: Inputs) -> Trace | None:
     """The results of a user's own reference on the same values in float64, checked against the formulas."""
-    reference, case = experiment.reference, experiment.case
+    reference, case, values = experiment.reference, experiment.case, dict[str, Tensor]()
     if reference is None:
         return None
-    values = {}
     for name, value in inputs.values.items():
         if name not in (*OUTPUTS, *DERIVED):
             values[name] = value.double() if value.is_floating_point() else value

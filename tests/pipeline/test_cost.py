@@ -3,7 +3,7 @@
 import pytest
 
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.pipeline import cost, run_check
+from gradprobe.pipeline import run_check
 from gradprobe.pipeline.resolve import resolve_problem
 from gradprobe.processes.resource_limits import VARIABLE
 
@@ -14,9 +14,9 @@ def of(monkeypatch):
 
     def words(seconds, **options):
         now = iter([0.0, seconds[0], 0.0, seconds[1]])
-        monkeypatch.setattr(cost, "perf_counter", lambda: next(now))
-        monkeypatch.setattr(cost, "_LENGTHS", (16, 32))
-        return cost.cost_in_words(resolve_problem(CheckRequest("lazy", None, None, {"device": "cpu", **options})))
+        monkeypatch.setattr(run_check, "perf_counter", lambda: next(now))
+        monkeypatch.setattr(run_check, "_LENGTHS", (16, 32))
+        return run_check.cost_in_words(resolve_problem(CheckRequest("lazy", None, None, {"device": "cpu", **options})))
 
     return words
 
@@ -40,9 +40,9 @@ def test_too_little_memory_is_said_however_short_it_is(of, monkeypatch):
 
 def test_what_cannot_run_small_has_no_time(monkeypatch):
     monkeypatch.setenv(VARIABLE, "64G")
-    monkeypatch.setattr(cost, "_LENGTHS", (0, 0))
+    monkeypatch.setattr(run_check, "_LENGTHS", (0, 0))
     request = CheckRequest("lazy", None, None, {"device": "cpu", "seqlen": 4096, "head_dim": 64})
-    assert cost.cost_in_words(resolve_problem(request)) == "6 MiB an input, 3 layouts"
+    assert run_check.cost_in_words(resolve_problem(request)) == "6 MiB an input, 3 layouts"
 
 
 def test_the_command_says_it_on_stderr(monkeypatch, tmp_path):
@@ -50,7 +50,7 @@ def test_the_command_says_it_on_stderr(monkeypatch, tmp_path):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_check, "_QUICK", 100)
-    monkeypatch.setattr(cost, "_LONG", 0.0)
+    monkeypatch.setattr(run_check, "_LONG", 0.0)
     ran = run("check sdpa --no-recover")
     assert ran.code == 0
     assert "gradprobe: 0 MiB an input, 3 layouts, about 10 s" in ran.err
