@@ -222,7 +222,7 @@ def _command(rng: random.Random) -> list[str]:
     if other < 0.1:
         return ["diff", rng.choice(["P", "dP", "dS", "delta", "dQ", "dK", "dV", "LSE", "O"])]
     if other < 0.14:
-        return [rng.choice(["strides", "fix", "lint"])]
+        return [rng.choice(["strides", "fix"])]
     budget = rng.choice(["0", "2", "5"])
     return ["check", "--json", "report.json", "--fix-budget", budget]
 

@@ -1,8 +1,8 @@
-"""`gradprobe lint`: strides that are not their tensor's, from the source and one caught launch."""
+"""`gradprobe lint`: strides that are called another tensor's, read off the source."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,38 +13,34 @@ from .own_process import apart
 from .report_forms import Details
 
 
-@shared.with_case_options
 def lint(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="TARGET", help="FILE.py (every function of it), or as for check (default: lazy)"),
+        typer.Argument(metavar="TARGET", help="FILE.py, or as for check (default: lazy)"),
     ] = None,
     family: shared.Family = None,
     json_file: shared.JsonFile = None,
     details: Details = False,
     isolate: shared.Isolate = True,
     show_traceback: shared.Traceback = False,
-    *,
-    options: dict[str, Any],
 ) -> None:
     """Read a Triton kernel's pointers, and name each that advances by another tensor's stride, without a number run.
 
-    A launch is caught in a layout in which every stride is a number of its own, and is not executed. Kernels of the
-    file that are never launched are read by what their parameters are called.
+    Which tensor a pointer is, and whose a stride is, the names of the kernel's parameters say.
     """
-    request = shared.request_of(target, family, options, takes_file=True)
+    request = shared.request_of(target, family, {}, takes_file=True)
     with failures_told(json_file, request.command("lint"), show_traceback, request.target):
         shared.refuse_wrong_words(request, takes_file=True)
-        how = (request.target, family, options, json_file, details)
+        how = (request.target, family, json_file, details)
         raise typer.Exit(apart(_linted, *how, target=request.target, isolate=isolate, show_traceback=show_traceback))
 
 
-def _linted(word: str, family: str | None, options: dict[str, Any], json_file: str | None, details: bool) -> int:
+def _linted(word: str, family: str | None, json_file: str | None, details: bool) -> int:
     """Reads the kernels and shows what they are accused of; the exit code."""
     from ..commands.kernel_reading import inquire, lint_as_json, render_lint
 
-    inquiry = inquire(word, family, options)
+    inquiry = inquire(word, family)
     dump(json_file, lint_as_json(inquiry))
     if json_file != "-":
         show(render_lint(inquiry, width(), details=details))
-    return 1 if inquiry.reading.findings else 0
+    return 1 if inquiry.findings else 0

@@ -6,17 +6,15 @@ import contextlib
 import os
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from ..inputs.options import parse
-from ..lint.catching import catch
-from ..lint.reading import FOREIGN, KernelReading, KernelView, LintFinding, read_views, views_of
-from ..model.failures import Failure, TargetFailure, UsageFailure
+from ..lint.reading import FOREIGN, KernelStrides, LintFinding
+from ..model.failures import TargetFailure
 from ..model.number import plural
 from ..model.writing import visible
 
@@ -25,11 +23,11 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from ..model.case import Case
-    from ..targets.find import Target
-
-
 CLEAN, FOUND, PARTLY = "clean", "findings", "partly read"
+# Code is shown as far as this from a line's ends at least, where lines are cut.
+_LEAST = 40
+# As many findings as 24 rows have room for.
+_MOST = 3
 
 
 @dataclass(frozen=True)
@@ -37,107 +35,73 @@ class Inquiry:
     """What was asked for, and what came of it."""
 
     word: str
-    reading: KernelReading
-    targets: tuple[str, ...]
-    """The functions that were called."""
-    refused: tuple[str, ...]
-    """Those whose launches could not be caught."""
+    findings: tuple[LintFinding, ...]
+    kernels: tuple[str, ...]
+    """The names of those that were read."""
+    untold: tuple[str, ...]
+    """`do_ptr of kernel`: the pointers that go where they are not followed, or by strides that no name tells of."""
 
     @property
     def verdict(self) -> str:
         """CLEAN only of what could all be read."""
-        if self.reading.findings:
-            return FOUND
-        is_read = all(kernel.launched and not kernel.lost for kernel in self.reading.kernels)
-        return CLEAN if is_read and not self.refused else PARTLY
+        return FOUND if self.findings else PARTLY if self.untold else CLEAN
 
 
-def inquire(word: str, family: str | None, options: Mapping[str, Any]) -> Inquiry:
-    """Reads the kernels of a target, or of every function of FILE.py that can be called as one.
+def inquire(word: str, family: str | None) -> Inquiry:
+    """Reads the kernels of FILE.py, or those of the file of a target and of what that imports.
 
     Raises:
-        UsageFailure: there is no such file or target, or an option that none of them takes.
-        TargetFailure: it fails to import, or no kernel could be read.
+        UsageFailure: there is no such file or target.
+        TargetFailure: it fails to import, or has no kernel whose pointers can be read.
     """
-    given = parse(options)
-    from ..model.resolution import refuse_unknown
     from ..runtime.backend import prepare_backend
+    from ..source.triton_source import functions_of
 
-    refuse_unknown({"device": given.get("device")})
-    given = {**given, "device": prepare_backend(given.get("device", "auto"), given.get("arch"))}
-    from ..targets.find import find_target, target_of
-    from ..targets.inventory import inventory
-
+    prepare_backend("auto")  # which says whether Triton interprets, before the file imports it
+    findings, kernels, untold = list[LintFinding](), list[str](), list[str]()
     with contextlib.redirect_stdout(sys.stderr):
-        if not word.endswith(".py"):
-            return _inquiry(word, None, [find_target(word, family)], given)
-        found, targets = inventory(word), []
-        for function in found.functions:
-            with contextlib.suppress(UsageFailure):
-                targets.append(target_of(function, family))
-        return _inquiry(word, found.module, targets, given)
+        for file, module in _modules(word, family).items():
+            functions = functions_of(vars(module), file)
+            called = [jit.fn for function in functions for _, jit in function.calls]
+            for function in functions:
+                strides = KernelStrides(function)
+                if strides.record.accesses and function.plain not in called:
+                    kernels.append(function.name)
+                    findings += strides.mistaken()
+                    untold += [f"{name} of {function.name}" for name in strides.untold]
+    if not kernels:
+        raise TargetFailure(f"{word} has no Triton kernel whose pointers can be read", "lint reads Triton kernels")
+    return Inquiry(word, tuple(findings), tuple(kernels), tuple(untold))
 
 
-def _inquiry(word: str, module: ModuleType | None, targets: list[Target], given: Mapping[str, Any]) -> Inquiry:
-    views, refused = list[KernelView](), list[str]()
-    for target in targets:
-        caught = catch(target, _case(target, given, alone=len(targets) == 1))
-        views += views_of(caught)
-        refused += [] if caught is not None else [target.function.__name__]
-    scopes = [(vars(module), str(Path(module.__file__ or "").resolve()))] if module is not None else []
-    reading = read_views(views, scopes)
-    if not any(kernel.accesses for kernel in reading.kernels):
-        raise _nothing_read(word, targets)
-    return Inquiry(word, reading, tuple(target.function.__name__ for target in targets), tuple(refused))
+def _modules(word: str, family: str | None) -> dict[str, ModuleType]:
+    """The modules to look for kernels in, by file."""
+    from ..targets.find import find_target, load_file
+    from ..targets.naming import edited_modules
+    from ..targets.surroundings import Surroundings
 
-
-def _case(target: Target, given: Mapping[str, Any], *, alone: bool) -> Case:
-    """The case in which a target is called; without options that only its siblings in the file know."""
-    from ..model.resolution import resolve
-
-    takes_bias = "bias" in target.takes
-    try:
-        return resolve(given, target.family, takes_bias=takes_bias, packs=target.packs)
-    except Failure:
-        if alone:
-            raise
-        return resolve({"device": given["device"]}, target.family, takes_bias=takes_bias, packs=target.packs)
-
-
-def _nothing_read(word: str, targets: list[Target]) -> TargetFailure:
-    if not targets:
-        return TargetFailure(f"{word} has no target to call, and no Triton kernel whose pointers can be read")
-    names = ", ".join(target.function.__name__ for target in targets)
-    return TargetFailure(
-        f"a call of {names} launched no kernel of {word}, so nothing was read",
-        "lint reads Triton kernels: see whether gradprobe check runs it; --traceback shows what failed",
-    )
-
-
-# Code is shown as far as this from a line's ends at least, where lines are cut.
-_LEAST = 40
-_SAID = {
-    CLEAN: "every pointer that was read advances by its own tensor's strides",
-    PARTLY: "what was read has no wrong stride; what was not is named below",
-}
+    if word.endswith(".py"):
+        module = load_file(Path(word), word, Surroundings())
+        return {str(Path(module.__file__ or "").resolve()): module}
+    target = find_target(word, family)
+    name = getattr(target.function, "__module__", "")
+    return {target.source.file: sys.modules[name], **edited_modules([name])}
 
 
 def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
-    """The document gradprobe.lint/1."""
+    """The document gradprobe.lint/2."""
+    findings = list[dict[str, Any]]()
+    for finding in inquiry.findings:
+        document = {"rule": FOREIGN, **asdict(finding)}
+        findings.append(document | structs.asdict(document.pop("where")))
     return {
-        "schema": "gradprobe.lint/1",
+        "schema": "gradprobe.lint/2",
         "verdict": inquiry.verdict,
         "target": inquiry.word,
-        "called": list(inquiry.targets),
-        "not_caught": list(inquiry.refused),
-        "findings": [_finding_as_json(finding) for finding in inquiry.reading.findings],
-        "kernels": [asdict(kernel) for kernel in inquiry.reading.kernels],
+        "findings": findings,
+        "kernels": inquiry.kernels,
+        "untold": inquiry.untold,
     }
-
-
-def _finding_as_json(finding: LintFinding) -> dict[str, Any]:
-    document = {"rule": FOREIGN, **asdict(finding)}
-    return document | structs.asdict(document.pop("where"))
 
 
 def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[Text]:
@@ -148,24 +112,24 @@ def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[
     """
     from rich.text import Text
 
-    from ..render.screen.fitting import MOST, Section, rows_of
-
-    findings, room, verdict = inquiry.reading.findings, max(width, _LEAST), inquiry.verdict
+    findings, room, verdict = inquiry.findings, max(width, _LEAST), inquiry.verdict
     style = {FOUND: "bold red", PARTLY: "bold yellow", CLEAN: "bold green"}[verdict]
-    said = plural(len(findings), "wrong stride") if findings else _SAID[verdict]
-    head = [Text(f"{verdict.upper()}  {said} ({inquiry.word})", style=style)]
-    read = [Text(line, style="dim") for line in _read(inquiry, room)]
-    if not details:
-        read = list(Section(read, 3).cut(8 if not findings else 4, width).lines)
-    most = MOST - rows_of([*head, *read], width) - 2
-    shown, left = list[Text](), len(findings)
-    for finding in findings:
-        lines = [Text(""), *_shown(finding, room)]
-        if shown and not details and rows_of([*shown, *lines], width) > most:
-            break
-        shown, left = [*shown, *lines], left - 1
-    rest = [Text(f"  and {plural(left, 'wrong stride')} more: the same with --details", style="bold")] if left else []
-    return [*head, *shown, *rest, *([Text("")] if findings else []), *read]
+    said = plural(len(findings), "wrong stride") if findings else "no pointer advances by another tensor's stride"
+    lines = [Text(f"{verdict.upper()}  {said} ({inquiry.word})", style=style)]
+    shown = findings if details else findings[:_MOST]
+    for finding in shown:
+        lines += [Text(""), *_shown(finding, room)]
+    if left := len(findings) - len(shown):
+        lines.append(Text(f"  and {plural(left, 'wrong stride')} more: the same with --details", style="bold"))
+    read = f"read {plural(len(inquiry.kernels), 'kernel')} by the names of their parameters; no kernel was run"
+    lines += [Text("")] if findings else []
+    lines += [Text(line, style="dim") for line in _wrapped(read, room)]
+    if inquiry.untold:
+        told = inquiry.untold if details else inquiry.untold[:_MOST]
+        rest = " and others" if len(told) < len(inquiry.untold) else ""
+        untold = f"not followed everywhere, or by strides whose names tell no tensor: {', '.join(told)}{rest}"
+        lines += [Text(line, style="dim") for line in _wrapped(untold, room)]
+    return lines
 
 
 def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
@@ -174,7 +138,9 @@ def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
     from ..render.screen.code import window
 
     at = finding.where
-    yield Text(f"{_place(at.file)}:{at.line}  {at.kernel}  {FOREIGN}", style="bold")
+    here = os.getcwd()
+    file = os.path.relpath(at.file, here) if os.path.commonpath([at.file, here]) == here else at.file
+    yield Text(f"{file}:{at.line}  {at.kernel}  {FOREIGN}", style="bold")
     code, column = window(visible(at.code), at.column or 0, at.length, width - 2)
     yield Text(f"  {code}")
     yield Text(f"  {' ' * column}{'^' * max(min(at.length, len(code) - column), 1)}", style="red")
@@ -184,30 +150,6 @@ def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
         yield Text(line, style="green")
 
 
-def _read(inquiry: Inquiry, width: int) -> Iterator[str]:
-    kernels = inquiry.reading.kernels
-    launched = sum(kernel.launched for kernel in kernels)
-    accesses = sum(kernel.accesses for kernel in kernels)
-    read = f"read {plural(len(kernels), 'kernel')}, {launched} of them caught at their launch"
-    yield from _wrapped(f"{read}; loads and stores: {accesses}", width)
-    unread = {
-        "never launched, so read by the names of their parameters": [
-            each.name for each in kernels if not each.launched
-        ],
-        "no launch could be caught in": inquiry.refused,
-        "pointers that could not be followed everywhere": [
-            f"{name} of {each.name}" for each in kernels for name in each.lost
-        ],
-    }
-    for what, names in unread.items():
-        yield from _wrapped(f"{what}: {', '.join(names)}", width) if names else ()
-
-
 def _wrapped(text: str, width: int) -> list[str]:
     wrapper = textwrap.TextWrapper(width, "  ", "    ", break_long_words=False, break_on_hyphens=False)
     return wrapper.wrap(visible(text))
-
-
-def _place(file: str) -> str:
-    here = os.getcwd()
-    return os.path.relpath(file, here) if os.path.commonpath([file, here]) == here else file

@@ -9,7 +9,7 @@ from typing import Any
 from ..model.intermediates import names, title
 from ..model.layout_run import Line
 from .parameter_names import tensor_of
-from .pointers import pointer, read_kernel
+from .pointers import read_kernel
 from .triton_source import read_function
 
 _OF_CUDA = re.compile(r"\batomic[A-Z]\w*\s*\(([^;]*)")
@@ -22,7 +22,7 @@ def atomics_into(kernel: Any, parameters: Collection[str]) -> Iterator[Line]:
         OSError, SyntaxError: there is no source.
     """
     function = read_function(kernel)
-    for access in read_kernel(function, {name: pointer(name) for name in parameters}).accesses:
+    for access in read_kernel(function, parameters).accesses:
         if access.operation.startswith("atomic_"):
             at = access.spot
             yield Line(kernel=at.function, file=at.file, line=at.line, code=at.code)

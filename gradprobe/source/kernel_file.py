@@ -9,8 +9,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TypeVar
 
-from .parameter_names import stride_of, tensor_of, word_of, words_of
-from .text import Edit, PythonSource, python_file
+from .parameter_names import stride_of, word_of
+from .text import Edit, PythonSource
 
 N = TypeVar("N", bound=ast.AST)
 
@@ -117,34 +117,6 @@ def by_parameter(call: ast.Call, names: list[str]) -> Iterator[tuple[str, ast.ex
             break
         at += 1
     yield from ((word.arg or "", word.value) for word in call.keywords)
-
-
-def passed_of_others(path: str, kernel: str, tensor: str) -> Iterator[int]:
-    """The lines at which launches of a kernel pass `q.stride(1)` for a parameter that is called a stride of `tensor`.
-
-    Or `k.stride(1)` where another variable is passed for the tensor itself, as one that holds k times the scale. By
-    names alone, so that it says nothing of tensors whose names mean none by custom; only of launches in its file.
-    """
-    file, words = python_file(path), words_of(tensor)
-    names = next((parameters(each) for each in file.functions if each.name == kernel), [])
-    for call in calls_of(file, kernel):
-        given = list(by_parameter(call, names))
-        itself = [value.id for name, value in given if isinstance(value, ast.Name) and word_of(name) in words]
-        for name, argument in given:
-            owners = _owners(argument)
-            is_own = bool(words & set(map(word_of, owners)))
-            is_called_so = bool(stride_of(name, words)[0]) and any(map(tensor_of, owners))
-            if (is_own and itself and itself[0] not in owners) or (is_called_so and not is_own):
-                yield argument.lineno
-
-
-def _owners(argument: ast.expr) -> set[str]:
-    """The variables whose strides an expression takes."""
-    found = set[str]()
-    for node in ast.walk(argument):
-        if called(node) == "stride" and isinstance(owner := node.func.value, ast.Name):  # type: ignore[attr-defined]
-            found.add(owner.id)
-    return found
 
 
 def arguments_of(call: ast.Call, function: ast.FunctionDef) -> dict[str, ast.expr | ast.keyword]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .text import SourceLine
-from .triton_source import HINTS, Function, bound_in, is_own, read_function, targets_of
+from .triton_source import HINTS, Function, is_own, read_function, targets_of
 
 # How many calls deep functions are followed.
 _DEPTH = 6
@@ -20,7 +20,6 @@ _DEPTH = 6
 _SAME = {"broadcast_to", "expand_dims", "reshape", "view", "ravel", "trans", "flip", "to", "to_tensor", "cast", "abs"}
 _SAME |= {"advance", *HINTS}
 _DESCRIBING = {"make_block_ptr", "make_tensor_descriptor", "_experimental_make_tensor_descriptor"}
-_UNKNOWN = object()
 
 
 @dataclass(frozen=True)
@@ -43,21 +42,9 @@ class Quantity:
     """Of a number: those that stand in its sum."""
     bases: frozenset[str] = frozenset()
     """Of a pointer: the parameters of which it starts from one."""
-    constant: Any = _UNKNOWN
-    """What branches may depend on; of a tensor, that it is there."""
 
 
 _NOTHING = Quantity()
-
-
-def pointer(parameter: str) -> Quantity:
-    """A parameter that is a pointer."""
-    return Quantity(bases=frozenset({parameter}), constant=object())
-
-
-def stride(parameter: str) -> Quantity:
-    """A parameter that is a stride."""
-    return Quantity((Advance(parameter),))
 
 
 @dataclass(frozen=True)
@@ -81,10 +68,18 @@ class Record:
     """The parameters of pointers that could not be followed everywhere."""
 
 
-def read_kernel(function: Function, arguments: dict[str, Quantity]) -> Record:
-    """What the pointers of a kernel do where its parameters are these."""
-    record = Record()
-    _PointerReader(function, arguments, record).follow()
+def read_kernel(function: Function, pointers: Iterable[str], strides: Iterable[str] = ()) -> Record:
+    """What the pointers of a kernel do, whichever way its branches go.
+
+    Args:
+        pointers, strides: the parameters that are some.
+    """
+    scope, record = dict[str, Quantity](), Record()
+    for name in pointers:
+        scope[name] = Quantity(bases=frozenset({name}))
+    for name in strides:
+        scope[name] = Quantity((Advance(name),))
+    _PointerReader(function, scope, record).follow()
     return record
 
 
@@ -113,7 +108,8 @@ class _PointerReader:
             case ast.If():
                 return self._branch(node)
             case ast.For() | ast.While():
-                self._loop(node)
+                # What one turn leaves to the next is seen in the second.
+                self._block([*node.body, *node.body])
             case ast.With():
                 return self._block(node.body)
             case ast.Return():
@@ -121,7 +117,8 @@ class _PointerReader:
                 return True
             case ast.AugAssign(target=ast.Name(id=name)):
                 before = self.scope.get(name, _NOTHING)
-                self.scope[name] = self._operation(before, self._value(node.value), node.op)
+                value = self._value(node.value)
+                self.scope[name] = self._operation(before, value, node.op)
             case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
                 for target in targets_of(node):
                     self._assign(target, value)
@@ -130,55 +127,28 @@ class _PointerReader:
         return False
 
     def _branch(self, node: ast.If) -> bool:
-        truth = self._constant(node.test)
-        if truth is not _UNKNOWN:
-            return self._block(node.body if truth else node.orelse)
         before, ways = self.scope, list[dict[str, Quantity]]()
         for block in (node.body, node.orelse):
             self.scope = dict(before)
             if not self._block(block):
                 ways.append(self.scope)
-        names = dict.fromkeys(name for way in ways for name in way)
-        self.scope = {name: _either([way[name] for way in ways if name in way]) for name in names}
+        self.scope = {}
+        for name in dict.fromkeys(name for way in ways for name in way):
+            self.scope[name] = _either([way.get(name, _NOTHING) for way in ways])
         return not ways
-
-    def _loop(self, node: ast.For | ast.While) -> None:
-        for _ in range(2):  # what one turn leaves to the next is seen in the second
-            for name in bound_in([node]):
-                self.scope[name] = replace(self.scope.get(name, _NOTHING), constant=_UNKNOWN)
-            self._block(node.body)
 
     def _assign(self, target: ast.expr, source: ast.expr) -> None:
         """Assigns what an expression is; of a tuple each part by itself."""
         names = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
         parts = source.elts if isinstance(source, ast.Tuple) else [source]
-        values = [self._passed(part) for part in parts]
+        values = self._values(parts)
         if len(names) != len(parts):
-            values = [self._lost(values)] * len(names)
+            # Each part of a tuple of strides is one.
+            is_tuple = len(parts) == 1 and not values[0].bases
+            values = [values[0] if is_tuple else self._lost(values)] * len(names)
         for name, value in zip(names, values, strict=True):
             if isinstance(name, ast.Name):
                 self.scope[name.id] = value
-
-    def _constant(self, node: ast.expr) -> Any:
-        """What an expression is that is made of constants alone; _UNKNOWN of any other."""
-        values = {each.id: self._constant_named(each.id) for each in ast.walk(node) if isinstance(each, ast.Name)}
-        if not any(value is _UNKNOWN for value in values.values()):
-            with contextlib.suppress(Exception):
-                code = compile(ast.Expression(node), self.function.file, "eval")
-                return eval(code, {"__builtins__": {}}, values)
-        return _UNKNOWN
-
-    def _constant_named(self, name: str) -> Any:
-        """The value of a variable, or of a constant of the module."""
-        if name in self.function.variables:
-            return self.scope.get(name, _NOTHING).constant
-        value = self.function.scope.get(name)
-        value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
-        return value if isinstance(value, (int, float, str)) else _UNKNOWN
-
-    def _passed(self, node: ast.expr) -> Quantity:
-        """What an expression is, with its value where that is known."""
-        return replace(self._value(node), constant=self._constant(node))
 
     def _values(self, nodes: Iterable[ast.AST]) -> list[Quantity]:
         return [self._value(node) for node in nodes if isinstance(node, ast.expr)]
@@ -188,26 +158,31 @@ class _PointerReader:
             case None:
                 return _NOTHING
             case ast.Name():
-                value = self.scope.get(node.id, _NOTHING)
-                trails = [(*each.trail, self.function.line_of(node)) for each in value.strides]
-                strides = [replace(each, trail=trail) for each, trail in zip(value.strides, trails, strict=True)]
-                return replace(value, strides=tuple(strides))
+                return self._named(node)
             case ast.Call():
                 return self._call(node)
             case ast.BinOp():
-                return self._operation(self._value(node.left), self._value(node.right), node.op)
+                left, right = self._values([node.left, node.right])
+                return self._operation(left, right, node.op)
             case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=inner) | ast.Subscript(value=inner):
                 return self._value(inner)
             case ast.Starred(value=inner) | ast.Attribute(attr="T" | "value", value=inner):
                 return self._value(inner)
             case ast.IfExp():
-                truth = self._constant(node.test)
-                ways = [node.body, node.orelse] if truth is _UNKNOWN else [node.body if truth else node.orelse]
-                return _either(self._values(ways))
+                return _either(self._values([node.body, node.orelse]))
             case ast.Tuple():
                 return self._lost(self._values(node.elts))
         self._values(ast.iter_child_nodes(node))
         return _NOTHING
+
+    def _named(self, node: ast.Name) -> Quantity:
+        value = self.scope.get(node.id, _NOTHING)
+        if not value.strides:
+            return value
+        at, strides = self.function.line_of(node), list[Advance]()
+        for each in value.strides:
+            strides.append(replace(each, trail=(*each.trail, at)))
+        return replace(value, strides=tuple(strides))
 
     def _operation(self, left: Quantity, right: Quantity, operator: ast.operator) -> Quantity:
         is_sum = isinstance(operator, (ast.Add, ast.Sub))
@@ -217,18 +192,17 @@ class _PointerReader:
         if address.bases:
             return self._lost([left, right])
         # A product of two strides is none.
-        is_kept = is_sum or (isinstance(operator, ast.Mult) and not (left.strides and right.strides))
-        return Quantity((*left.strides, *right.strides)) if is_kept else _NOTHING
+        is_product = isinstance(operator, ast.Mult) and not (left.strides and right.strides)
+        return Quantity((*left.strides, *right.strides)) if is_sum or is_product else _NOTHING
 
     def _advanced(self, address: Quantity, strides: Iterable[Advance]) -> Quantity:
         """The pointer behind a sum. Which of several it is, a branch decides that is not known."""
         if len(address.bases) > 1:
-            self.record.lost |= address.bases
-        else:
-            (base,) = address.bases
-            for each in strides:
-                self.record.advances[replace(each, base=base)] = None
-        return Quantity(bases=address.bases)
+            return self._lost([address])
+        (base,) = address.bases
+        for each in strides:
+            self.record.advances[replace(each, base=base)] = None
+        return address
 
     def _lost(self, values: Iterable[Quantity]) -> Quantity:
         """Nothing: what is made of values by what is not followed. Pointers among them went astray."""
@@ -262,9 +236,9 @@ class _PointerReader:
             function = read_function(jit) if self.depth else None
         if function is None:
             return self._lost(self._values([*given, *words.values()]))
-        passed = dict(zip(function.parameters, given, strict=False)) | words
-        scope = {name: Quantity(constant=value) for name, value in function.defaults.items()}
-        scope |= {name: self._passed(each) for name, each in passed.items()}
+        scope = dict[str, Quantity]()
+        for name, each in (*zip(function.parameters, given, strict=False), *words.items()):
+            scope[name] = self._value(each)
         return _PointerReader(function, scope, self.record, self.depth - 1).follow()
 
     def _described(self, given: dict[str, ast.expr]) -> Quantity:
@@ -272,15 +246,17 @@ class _PointerReader:
         base, strides = self._value(given.get("base")), given.get("strides")
         if not base.bases or not isinstance(strides, (ast.Tuple, ast.List)):
             return self._lost([base])
-        return self._advanced(base, [stride for each in self._values(strides.elts) for stride in each.strides])
+        for each in self._values(strides.elts):
+            self._advanced(base, each.strides)
+        return base
 
 
-def _either(values: Sequence[Quantity]) -> Quantity:
-    """What a variable may be behind several branches."""
-    found = list(dict.fromkeys(values))
-    if len(found) > 1:  # where they differ in their constants alone
-        found = list(dict.fromkeys(replace(value, constant=_UNKNOWN) for value in found))
-    if len(found) == 1:
-        return found[0]
-    # Of several sums with strides in them nobody knows here which one goes with which pointer.
-    return Quantity(bases=frozenset[str]().union(*(value.bases for value in found)))
+def _either(values: Collection[Quantity]) -> Quantity:
+    """What a variable may be behind several branches.
+
+    Of several sums with strides in them nobody knows here which one goes with which pointer.
+    """
+    some = dict.fromkeys(value for value in values if value != _NOTHING)
+    if len(some) == 1:
+        return next(iter(some))
+    return Quantity(bases=frozenset[str]().union(*(value.bases for value in some)))

@@ -84,7 +84,7 @@ def test_a_target_that_dies_on_the_inputs_of_a_program_ends_no_command(folder):
 
 @sampled(
     "words",
-    [f"check soft.py:backward {SMALL}", "lint lazy --head-dim 16", f"diff dQ soft.py:backward {SMALL}",
+    [f"check soft.py:backward {SMALL}", "lint lazy", f"diff dQ soft.py:backward {SMALL}",
      f"strides soft.py:backward --fast {SMALL}", "check fatal.py:f --battery"],
     push=1,
 )  # fmt: skip

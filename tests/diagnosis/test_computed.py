@@ -2,7 +2,6 @@
 
 from gradprobe.diagnosis.lines import computed_at
 from gradprobe.kernels.triton import flash, lazy
-from tests.lint.written import reading
 
 
 def code(found):
@@ -34,10 +33,3 @@ def test_the_python_functions_under_kernels_will_do():
 
 def test_nothing_is_shown_of_what_has_no_source():
     assert computed_at([print], ["dS"]) == []
-
-
-def test_a_finding_becomes_the_line_of_a_diagnosis(tmp_path):
-    (finding,) = reading(tmp_path, ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh")).findings
-    where = finding.where
-    assert (where.line, where.kernel, where.note) == (28, "touch_kernel", "q.stride(1)")
-    assert where.code[where.column : where.column + where.length] == "stride_qh"

@@ -12,7 +12,7 @@ from gradprobe.model.report import Where
 )
 def test_an_edit_is_told_once_and_nothing_where_a_place_has_none(fixes, told):
     where = Where("my.py", 7, "do_ptr += a", 10, 1, "kernel")
-    found = [LintFinding(where, "wrong", fix, "do") for fix in fixes]
+    found = [LintFinding(where, fix, "do", "q", "h") for fix in fixes]
     assert _fix_of(found) == told
 
 

@@ -2,12 +2,13 @@
 
 import pytest
 
-from gradprobe.targets.builtin import BUILTINS
-from tests.lint.written import reading_of_word
+from gradprobe.commands.kernel_reading import CLEAN, inquire
 from tests.planted import flash_faults, lazy_faults
 from tests.planted.planting import KERNELS, edited
-from tests.planted.stride_mixups import DIMS, mixups, source_of
+from tests.planted.stride_mixups import mixups, source_of
 from tests.sampling import sampled
+
+AXES = {"batch": "b", "head": "h", "row": "m", "dim": "d"}
 
 # What a planted fault of classes S1 and S3 is, in lint's words; the others have no stride in them.
 FOUND = {
@@ -18,32 +19,29 @@ FOUND = {
 FLASH = {
     "do_by_q": (flash_faults.DO_BY_Q, ("do", "q")),
     "do_by_o": ((flash_faults.DO_BY_O,), ("do", "o")),
-    "do_strides_of_the_host": (flash_faults.DO_STRIDES_OF_THE_HOST, ("do", "q")),
     "v_by_k": (flash_faults.V_BY_K, ("v", "k")),
 }
 
 
-def lint(folder, file, function, edits):
+def lint(folder, file, edits):
     """What is found in a copy of a kernel file with edits, and the lines that these changed."""
     before = (KERNELS / f"{file}.py").read_text()
     after = edited(before, edits)
     path = folder / f"{file}_edited.py"
     path.write_text(after)
     pairs = zip(before.splitlines(), after.splitlines(), strict=True)
-    return reading_of_word(f"{path}:{function}").findings, {at for at, (a, b) in enumerate(pairs, 1) if a != b}
+    return inquire(str(path), None).findings, {at for at, (a, b) in enumerate(pairs, 1) if a != b}
 
 
-@pytest.mark.parametrize("word", ["lazy", "flash", f"{BUILTINS['flash'].spec.partition(':')[0]}:flash_black_box"])
+@pytest.mark.parametrize("word", ["lazy", "flash"])
 def test_right_kernels_have_no_finding_and_all_of_them_are_read(word):
-    found = reading_of_word(word)
-    assert found.findings == ()
-    assert len(found.kernels) == 4
-    assert all(kernel.launched and not kernel.lost and kernel.accesses > 3 for kernel in found.kernels)
+    found = inquire(word, None)
+    assert (found.verdict, found.findings, len(found.kernels)) == (CLEAN, (), 4)
 
 
 @sampled("fault", lazy_faults.FAULTS, push=6, ids=lambda fault: fault.name)
 def test_of_the_faults_planted_in_lazy_those_of_strides_are_named_at_their_lines(fault, tmp_path):
-    findings, lines = lint(tmp_path, "lazy", "lazy_intermediates", fault.edits)
+    findings, lines = lint(tmp_path, "lazy", fault.edits)
     expected = FOUND.get(fault.name)
     assert {(finding.tensor, finding.other) for finding in findings} == ({expected} if expected else set())
     assert {finding.where.line for finding in findings} == (lines if expected else set())
@@ -52,16 +50,14 @@ def test_of_the_faults_planted_in_lazy_those_of_strides_are_named_at_their_lines
 @pytest.mark.parametrize("name", FLASH)
 def test_the_stride_faults_of_flash_are_named(name, tmp_path):
     edits, expected = FLASH[name]
-    findings, lines = lint(tmp_path, "flash", "flash_intermediates", edits)
+    findings, lines = lint(tmp_path, "flash", edits)
     assert {(finding.tensor, finding.other) for finding in findings} == {expected}
-    named = {finding.where.line for finding in findings}
-    # The second edit's line is a starred tuple.
-    assert len(named & lines) == 1 if name == "do_strides_of_the_host" else named == lines
+    assert {finding.where.line for finding in findings} == lines
 
 
 @sampled("fault", [fault for fault in flash_faults.INSIDE if fault.fault_class not in ("S1", "S3")], push=4)
 def test_no_fault_of_another_kind_in_flash_is_taken_for_a_stride(fault, tmp_path):
-    assert lint(tmp_path, "flash", "flash_black_box", fault.edits)[0] == ()
+    assert lint(tmp_path, "flash", fault.edits)[0] == ()
 
 
 # One of 101 on every push.
@@ -79,6 +75,6 @@ def is_named(mixup, file, folder):
     path = mixup.write(folder)
     pairs = zip(source_of(file).splitlines(), path.read_text().splitlines(), strict=True)
     lines = [at for at, (before, after) in enumerate(pairs, 1) if before != after]
-    expected = [(line, mixup.tensor, mixup.other, DIMS.index(mixup.dim)) for line in lines]
-    found = reading_of_word(f"{path}:{file}_intermediates").findings
+    expected = [(line, mixup.tensor, mixup.other, AXES[mixup.dim]) for line in lines]
+    found = inquire(str(path), None).findings
     return [(each.where.line, each.tensor, each.other, each.axis) for each in found] == expected

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradprobe.lint.catching import catch
-from gradprobe.lint.reading import KernelReading, read_views, views_of
-from gradprobe.model.case import Case
-from gradprobe.model.resolution import resolve
-from gradprobe.targets.find import Target, find_target
+from gradprobe.commands.kernel_reading import Inquiry, inquire
 
 SOURCE = """
 import torch
@@ -62,7 +58,7 @@ def backward(q, k, v, do):
 """
 
 
-def reading(folder: Path, *edits: tuple[str, str], more: str = "") -> KernelReading:
+def reading(folder: Path, *edits: tuple[str, str], more: str = "") -> Inquiry:
     """What is found in the file with some replacements made in it, each of which must have one place.
 
     Args:
@@ -74,17 +70,4 @@ def reading(folder: Path, *edits: tuple[str, str], more: str = "") -> KernelRead
         text = text.replace(find, replace)
     path = folder / "mine.py"
     path.write_text(text + more)
-    return reading_of_word(f"{path}:backward")
-
-
-def reading_of_word(word: str) -> KernelReading:
-    """What is found of a target in its default case."""
-    target = find_target(word)
-    return reading_of(target, resolve({"device": "cpu"}, target.family, takes_bias="bias" in target.takes))
-
-
-def reading_of(target: Target, case: Case) -> KernelReading:
-    """What can be read of the kernels of a target."""
-    function = target.function
-    scope = (function.__globals__, str(Path(target.source.file).resolve()))
-    return read_views(list(views_of(catch(target, case))), [scope])
+    return inquire(str(path), None)

@@ -5,7 +5,7 @@ from itertools import islice
 import pytest
 
 from gradprobe.commands.mutate.operators import mutants_of
-from gradprobe.source.kernel_file import KernelFile, passed_of_others
+from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidates import Fault, as_parsed, candidates_of
 from gradprobe.source.text import Edit
 from tests.source.repaired import TEXT
@@ -341,57 +341,6 @@ def test_most_of_what_mutate_plants_is_undone_at_its_line():
     mutants = [mutant for mutant in mutants_of(file) if bare(mutant.plant(TEXT)) != bare(TEXT)]
     undone = [mutant for mutant in mutants if place_of(mutant.plant(TEXT), mutant.line) is not None]
     assert len(undone) > 0.85 * len(mutants)
-
-
-MADE_OF_K = """
-import triton
-import triton.language as tl
-
-@triton.jit
-def dq_kernel(K, DQ, stride_zk, stride_hk, N: tl.constexpr):
-    k = tl.load(K + tl.program_id(0) * stride_zk + tl.program_id(1) * stride_hk + tl.arange(0, N))
-    tl.store(DQ + tl.arange(0, N), k)
-
-def backward(q, k, scale):
-    dq = torch.empty_like(q)
-    scaled = k
-    scaled = scaled * scale
-    dq_kernel[(1, 1)](scaled, dq, k.stride(0), k.stride(1), N=16)
-    return dq
-"""
-
-
-def test_strides_of_a_tensor_of_which_only_a_product_is_passed_are_told_at_the_launch(tmp_path):
-    (tmp_path / "made.py").write_text(MADE_OF_K)
-    file = KernelFile(str(tmp_path / "made.py"), MADE_OF_K)
-    line = MADE_OF_K[: MADE_OF_K.index("dq_kernel[")].count("\n") + 1
-    assert list(passed_of_others(file.file, "dq_kernel", "K")) == [line, line]
-
-
-STARRED = """
-import triton
-
-@triton.jit
-def dq_kernel(K, DO, DQ, stride_kb, stride_kh, stride_dob, stride_doh, stride_dqb, stride_dqh):
-    pass
-
-def backward(k, do, dq, sizes):
-    dq_kernel[(1, 1)](k, do, dq,
-        *k.stride(),
-        *STRIDES,
-        *dq.stride(),
-    )
-"""
-
-
-@pytest.mark.parametrize(
-    ("strides", "tensor", "lines"),
-    [("*do.stride()", "dO", []), ("*k.stride()", "dO", [11]), ("do.stride(0), k.stride(1)", "dO", [11]),
-     ("*sizes", "dQ", []), ("*do.stride()", "dQ", [])],
-)  # fmt: skip
-def test_a_starred_stride_is_given_to_the_strides_of_one_tensor(tmp_path, strides, tensor, lines):
-    (tmp_path / "starred.py").write_text(STARRED.replace("*STRIDES", strides))
-    assert list(passed_of_others(str(tmp_path / "starred.py"), "dq_kernel", tensor)) == lines
 
 
 MOVED = """\

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from ...frontends import source
 from ...frontends.triton.interpreter.dataflow import Line, Site, places
+from ...lint.reading import passed_of_others
 from ...model.intermediates import entered_by, parents_of, title
 from ...model.mechanisms import gathered
 from ...model.number import plural
 from ...model.report import CONSISTENT, AxisReach, Diagnosis, Where
-from ...source.kernel_file import passed_of_others
 from ..lines import among
 
 Chain = tuple[Line, ...]
@@ -210,7 +210,7 @@ def _beside(suspect: Suspect) -> Iterator[tuple[tuple[str, int], str]]:
         yield from (((file, at), "the mask") for at in own.masks(line))
     if is_access:
         passed = gathered("lint", passed_of_others, file, suspect.site.kernel, suspect.name)
-        yield from (((file, at), "passed here") for at in passed)
+        yield from (((file, each.where.line), "passed here") for each in passed)
     if is_access and not entering:
         yield from (((file, at), note) for at in own.address(line))
     if suspect.kind == "value":
