@@ -162,7 +162,7 @@ class BlockComparison:
         counted = sum(one.counted for _, one in found)
         own, every = (
             RisingErrors.of(
-                self._placed(block, element) for block, one in found for element in getattr(one, which).elements
+                self._placed(block, element) for block, part in found for element in getattr(part, which).elements
             )
             for which in ("rising_own", "rising")
         )

@@ -134,7 +134,7 @@ def _named(case: Case, measured: float) -> tuple[str, float]:
     plain = {"1": 1.0, "scale": case.scale, "log2(e)": log2e, "ln(2)": 1 / log2e, "scale * log2(e)": case.scale * log2e}
     plain |= {"1/scale": 1 / case.scale if case.scale else 1.0, "scale^2": case.scale**2, "2": 2.0, "1/2": 0.5}
     both = plain | {f"-{words}": -factor for words, factor in plain.items()}
-    words, factor = min(both.items(), key=lambda one: abs(measured / one[1] - 1) if one[1] else math.inf)
+    words, factor = min(both.items(), key=lambda known: abs(measured / known[1] - 1) if known[1] else math.inf)
     return (words, factor) if abs(measured / factor - 1) < NEAR else (f"{measured:.4g}", measured)
 
 

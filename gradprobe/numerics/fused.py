@@ -47,9 +47,11 @@ def works(device: torch.device) -> bool:
     """Whether Triton compiles here, and gives what it should of one element."""
     if not isinstance(_rows, triton.runtime.JITFunction):  # but an interpreter's
         return False
-    one = torch.ones((1, 1, 1), dtype=torch.double, device=device)
+    unit = torch.ones((1, 1, 1), dtype=torch.double, device=device)
     try:
-        found = rows_of("P", 2 * one.float(), Terms(one, one, one.bool(), one.float(), one[0].float(), 0.0, 0.0, 1.0))
+        found = rows_of(
+            "P", 2 * unit.float(), Terms(unit, unit, unit.bool(), unit.float(), unit[0].float(), 0.0, 0.0, 1.0)
+        )
     except Exception:  # no compiler of C, or no code for this GPU: the plain way needs neither
         return False
     return [float(of) for of in vars(found).values()] == [0.5, 0.25, 1.0, 2.0, 1.0, 2.0]

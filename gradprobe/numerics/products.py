@@ -94,8 +94,8 @@ class _Rows:
         _, exponent = torch.frexp(largest := torch.linalg.vector_norm(rows, math.inf, 2, keepdim=True))
         if not bool((largest.isfinite() & (exponent.abs() < RANGE)).all()):
             return None
-        one = torch.ones_like(largest)
-        return cls(rows * torch.ldexp(one, -exponent - 2), torch.ldexp(one, exponent + 2))
+        unit = torch.ones_like(largest)
+        return cls(rows * torch.ldexp(unit, -exponent - 2), torch.ldexp(unit, exponent + 2))
 
     @cached_property
     def sizes(self) -> Tensor:

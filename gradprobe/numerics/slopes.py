@@ -77,8 +77,8 @@ def effects(x: Attention, result: str, place: tuple[int, int], precision: Precis
     tile = Tile(batch, heads, slice(0, x.n_query))
     values, (q, k, v, do) = evaluate(x, tile), x.tensors(tile)
     matrices, err = (_of_p if result in ("O", "dV") else _of_ds), _errors(precision)
-    turned = {"O": lambda one: one @ v, "dV": lambda one: one.mT @ do}
-    turned |= {"dQ": lambda one: x.scale * one @ k, "dK": lambda one: x.scale * one.mT @ q}
+    turned = {"O": lambda matrix: matrix @ v, "dV": lambda matrix: matrix.mT @ do}
+    turned |= {"dQ": lambda matrix: x.scale * matrix @ k, "dK": lambda matrix: x.scale * matrix.mT @ q}
     moved = {name: turned[result](matrix).sum(0) for name, matrix in matrices(x, values, q, k, err)}
     return moved | ({"part": err(values[result]).sum(0)} if len(q) > 1 else {})
 

@@ -185,7 +185,7 @@ def _broken(report: Report) -> Iterator[Alert]:
             if not identity.holds:
                 found.setdefault(key, []).append((run.layout, identity))
     for key, broken in found.items():
-        layout, identity = max(broken, key=lambda one: one[1].ratio)
+        layout, identity = max(broken, key=lambda pair: pair[1].ratio)
         layouts = [one[0] for one in broken]
         sentences = [f"{residual(identity)} in {layout}.", f"{_layouts(layouts)}." if len(layouts) > 1 else ""]
         sentences += [] if report.first_mismatch else [identity_line(identity)]

@@ -66,7 +66,7 @@ def changes_since(before: Report | None, after: Report) -> list[ReportChange]:
     of_runs = [one for one in found if one.layout and not {one.before, one.after} & {NOT_EXPOSED, NOT_RUN}]
     has_causes = before is not None and before.causes and after.causes  # what is right, or not over yet, has none
     causes = [one for one in found if has_causes and one.what.startswith("cause ")]
-    return sorted(of_runs, key=lambda one: one.what == "verdict") + causes
+    return sorted(of_runs, key=lambda change: change.what == "verdict") + causes
 
 
 def pairs_of(before: Reports, after: Reports) -> list[tuple[str, Report | None, Report | None]]:

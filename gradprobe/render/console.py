@@ -286,7 +286,7 @@ def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator
             yield from folded(f"{run.layout:<14} {how}: {run.skipped}", width, style)
             continue
         line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, style))
-        if worst := max(run.compares, key=lambda one: one.ratio, default=None):
+        if worst := max(run.compares, key=lambda intermediate: intermediate.ratio, default=None):
             line.append(f", worst {ratio(worst.ratio)}{marks.times} in {worst.title}")
         yield line
 

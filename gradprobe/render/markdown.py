@@ -112,7 +112,7 @@ def _parts(report: Report, base: Base) -> Iterator[tuple[TableRow, Report | Run 
 
 
 def _of_run(run: Run, check: str, where: str) -> TableRow:
-    failed, worst = run.told_error, max(run.compares, key=lambda one: one.ratio, default=None)
+    failed, worst = run.told_error, max(run.compares, key=lambda intermediate: intermediate.ratio, default=None)
     what = f"{failed[0]}: {failed[1]}" if failed else run.skipped or ""
     if run.first_mismatch:
         what = element_line(run.first_mismatch)

@@ -69,7 +69,7 @@ def explanations(seen: Observed, shards: Shards) -> list[Explained]:
                 fitting[key].append(explained)
     best = [_best(every) for every in fitting.values() if every]
     common = Counter(one.said for every in best for one in every)
-    return [max(every, key=lambda one: common[one.said]) for every in best]
+    return [max(every, key=lambda explained: common[explained.said]) for every in best]
 
 
 def _best(fitting: Sequence[Explained]) -> list[Explained]:

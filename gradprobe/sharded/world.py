@@ -76,9 +76,9 @@ class World:
         except BaseException:
             self.close()
             raise
-        for rank, one in ((rank, answer.raised) for rank, answer in enumerate(answers) if answer.raised):
+        for rank, error in ((rank, answer.raised) for rank, answer in enumerate(answers) if answer.raised):
             self.close()
-            raise type(one.failure)(f"rank {rank}: {one.message}", one.way_out, one.details)
+            raise type(error.failure)(f"rank {rank}: {error.message}", error.way_out, error.details)
 
     def run(self, tasks: Sequence[Task]) -> list[Answer]:
         """What each rank makes of its task.

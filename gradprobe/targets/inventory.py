@@ -40,7 +40,7 @@ def inventory(file: str) -> Inventory:
         word = f"{file}:{name}"
         function = function_in(module, name, word)
         found.append(FoundFunction(word, function, _within(whole, function, module), changes))
-    return Inventory(module, tuple(sorted(found, key=lambda one: one.source.line)))
+    return Inventory(module, tuple(sorted(found, key=lambda function: function.source.line)))
 
 
 def applicable(module: ModuleType) -> Iterator[str]:

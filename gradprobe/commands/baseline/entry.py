@@ -180,7 +180,7 @@ def _in_short(error: Exception) -> str:
 def with_entry(entries: Sequence[Entry], entry: Entry) -> tuple[Entry, ...]:
     """The entries with one added, in place of that of the same target and options; sorted."""
     others = [other for other in entries if other.command_words != entry.command_words]
-    return tuple(sorted([*others, entry], key=lambda one: one.command_words))
+    return tuple(sorted([*others, entry], key=lambda each: each.command_words))
 
 
 def save(file: str, entries: Sequence[Entry]) -> None:

@@ -143,4 +143,4 @@ def configured(effective: EffectiveSettings) -> list[PlannedCheck]:
         own = (case.family or top.family, case.reference or top.reference, options)
         plan += [PlannedCheck(f"{target} {name}".rstrip(), CheckRequest(target, *own)) for target in targets]
     order = list(dict.fromkeys([*top.targets, *(one.request.target for one in plan)]))
-    return sorted(plan, key=lambda one: order.index(one.request.target))
+    return sorted(plan, key=lambda check: order.index(check.request.target))

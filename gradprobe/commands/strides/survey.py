@@ -222,6 +222,6 @@ def _diagnosed(
 ) -> tuple[tuple[Diagnosis, ...], tuple[str, ...]]:
     """Why the first layout with wrong numbers that lays one tensor, or all, otherwise is wrong, and what is known."""
     wrong = (one for one in survey.results if one.is_failing and one.run is not None and one.run.has_wrong_elements)
-    plain = sorted((one for one in wrong if one.trial.kind != PROGRAM), key=lambda one: one.trial.kind != ALONE)
+    plain = sorted((one for one in wrong if one.trial.kind != PROGRAM), key=lambda result: result.trial.kind != ALONE)
     sought = [Sought(one.trial.title, edits) for one in plain[:1]]
     return next((ended.result for ended in each(sought) if ended.result), ((), ()))

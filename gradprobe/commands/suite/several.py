@@ -75,7 +75,11 @@ class Several:
             self.untaken.append(RefusedCase(checked.title, words_of(checked.report)))
             self.refused += 1
             return False
-        insort(self.warned if checked.report.is_warning else self.checks, checked, key=lambda one: one.report.number)
+        insort(
+            self.warned if checked.report.is_warning else self.checks,
+            checked,
+            key=lambda outcome: outcome.report.number,
+        )
         return True
 
     def fold(self, failing: CheckOutcome | None = None, in_full: CheckOutcome | None = None) -> None:

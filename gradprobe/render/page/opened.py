@@ -98,7 +98,7 @@ def _lines(run: Run) -> Iterator[OpenedLine]:
 
 
 def _outcome(run: Run) -> str:
-    worst = max(run.compares, key=lambda one: one.ratio, default=None)
+    worst = max(run.compares, key=lambda intermediate: intermediate.ratio, default=None)
     if run.verdict == MISMATCH and worst is not None:
         return f"{run.verdict}, worst {ratio(worst.ratio)}x in {worst.title}"
     return (

@@ -44,7 +44,7 @@ def overview(run: Run, ids: Ids) -> Markup:
 
 def _table(run: Run) -> tuple[list[Alike], list[list[Alike]], float]:
     """Columns, the cells of each row, and how wide a column is at most."""
-    longest = max(run.compares, key=lambda one: len(one.heads)).heads
+    longest = max(run.compares, key=lambda intermediate: len(intermediate.heads)).heads
     together = _together(run, longest) if len(longest) * _WIDE > _ALL else []
     if together:
         return together, [[_of(one, heads, longest) for heads in together] for one in run.compares], _FOLDED

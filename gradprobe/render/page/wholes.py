@@ -41,7 +41,7 @@ def wholes(reports: Iterable[tuple[str, Report]], room: int, whole: Callable[[Re
     """
     packed = dict[str, str]()
     having = [(id, report) for id, report in reports if report.measured]
-    for id, report in sorted(having, key=lambda one: one[1].verdict != MISMATCH):
+    for id, report in sorted(having, key=lambda pair: pair[1].verdict != MISMATCH):
         text = _packed(_below(id, whole(report)))
         if len(text) + _AROUND > room:
             break
