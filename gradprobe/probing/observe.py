@@ -21,7 +21,7 @@ from ..model.mechanisms import gathered
 from ..model.memory_finding import MemoryFinding
 from ..numerics.memory_findings import of_breach, of_dtypes
 from ..runtime.allocations import Allocations
-from ..runtime.changes import InputsBefore, Steps, Writer, written_by
+from ..runtime.changes import InputsBefore, Writer, written_by
 from ..runtime.run import Outcome, run_target
 from ..runtime.trace import Trace
 from .experiment import Experiment
@@ -121,7 +121,7 @@ def observe(
 
 
 def _run(
-    of: Experiment, inputs: Inputs, banded: bool, copies: bool, schedule: int, steps: Steps | None = None
+    of: Experiment, inputs: Inputs, banded: bool, copies: bool, schedule: int, steps: InputsBefore | None = None
 ) -> tuple[Outcome, Any, Allocations | None]:
     """Runs the target: its outcome, the interpreter's watch where there is one, and the bands around what it allocates.
 
@@ -170,11 +170,10 @@ def _overwritten(
     if changes:
         before.restore()
     if any(change.lanes and change.tensor not in writers for change in changes):
-        steps = Steps(before)
         with contextlib.suppress(Failure):
-            run(steps=steps)
+            run(steps=before)
         before.restore()
-        writers = steps.writers | writers
+        writers = before.writers | writers
     for change in changes:
         yield written_by(change, *writers.get(change.tensor, ("", None)))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,21 +35,17 @@ class AllocationSpread:
     axis whose stride nobody asks for is taken for contiguous by right.
     """
 
-    asked: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    """By FILE:LINE of an allocation, the axes whose strides were asked for."""
-    viewed: set[str] = field(default_factory=set)
-    """The allocations of which the strides of a view were asked for: which axes these are is not known."""
+    asked: dict[str, set[int] | None] = field(default_factory=dict)
+    """By FILE:LINE of an allocation, the axes whose strides were asked for; None where those of a view were."""
     is_laid: bool = False
     """Whether allocations are laid apart by now."""
-    _count: int = 0
     _made: dict[int, tuple[str, Tensor]] = field(default_factory=dict)
+    """By address. The tensor is kept so that no other has its address."""
 
     def lay(self) -> bool:
         """Lays what the target allocates from now on apart; whether there is anything to be laid so."""
-        self.is_laid, self._count = True, 0
+        self.is_laid = True
         self._made.clear()
-        for place in self.viewed:
-            self.asked.pop(place, None)
         return any(self.asked.values())
 
     def strides(self, place: str, tensor: Tensor) -> tuple[int, ...]:
@@ -61,19 +56,18 @@ class AllocationSpread:
         axes = self.asked.get(place) if self.is_laid else None
         if not axes or not tensor.is_contiguous():
             return tensor.stride()
-        self._count += 1
-        order = list(range(tensor.dim()))
-        if {0, 1} <= axes and len(order) > 2:
-            order[:2] = 1, 0
-        strides, span = list(tensor.stride()), 1
-        for axis in reversed(order):
-            gap = VECTOR * self._count if axis in axes and axis != tensor.dim() - 1 else 0
-            strides[axis] = span + gap
+        gap = VECTOR * (len(self._made) + 1)
+        *outer, last = range(tensor.dim())
+        if {0, 1} <= axes and len(outer) > 1:
+            outer[:2] = 1, 0
+        strides, span = list(tensor.stride()), max(tensor.shape[last], 1)
+        for axis in reversed(outer):
+            strides[axis] = span + (gap if axis in axes else 0)
             span = strides[axis] * max(tensor.shape[axis], 1)
         return tuple(strides)
 
     def allocated(self, place: str, tensor: Tensor) -> None:
-        """Notes what was allocated, which is kept so that no other has its address."""
+        """Notes what was allocated."""
         self._made[tensor.untyped_storage().data_ptr()] = (place, tensor)
 
     @contextlib.contextmanager
@@ -93,11 +87,12 @@ class AllocationSpread:
 
     def _note(self, tensor: Tensor, *axis: int) -> None:
         place, made = self._made.get(tensor.untyped_storage().data_ptr(), ("", tensor))
+        axes, rank = self.asked.get(place, set()), tensor.dim()
         if tensor.shape != made.shape:
-            self.viewed.add(place)
-        if place:
-            rank = tensor.dim()
-            self.asked[place].update([at % rank for at in axis if -rank <= at < rank] if axis else range(rank))
+            self.asked[place] = None
+        elif place and axes is not None:
+            axes.update(at % rank for at in axis or range(rank) if -rank <= at < rank)
+            self.asked[place] = axes
 
 
 @dataclass
@@ -144,13 +139,15 @@ class Allocations:
         if not _is_plain(tensor):
             return tensor
         file, line = asked_at()
-        place, shape = f"{Path(file).name}:{line}" if file else "", tuple(tensor.shape)
-        strides = self.spread.strides(place, tensor) if self.spread else tensor.stride()
+        place = f"{Path(file).name}:{line}" if file else ""
+        shape, strides = tuple(tensor.shape), tensor.stride()
+        if self.spread:
+            strides = self.spread.strides(place, tensor)
         own = max(tensor.untyped_storage().nbytes() // tensor.element_size(), spanned(shape, strides))
         storage = guarded(2 * BAND + own, tensor.dtype, tensor.device, self.fill, reserve=0)
         inside = storage.as_strided(shape, strides, BAND)
         inside.copy_(tensor) if has_values else inside.fill_(self.unwritten)
-        if self.spread:
+        if self.spread and place:
             self.spread.allocated(place, inside)
         self.made.append((inside, place, Guards({"": inside}, self.fill)))
         if not has_values:
@@ -162,8 +159,9 @@ def _is_plain(tensor: Tensor) -> bool:
     """Whether a tensor is a dense one of numbers, of a size that can be had twice."""
     import torch
 
-    is_dense = type(tensor) is torch.Tensor and tensor.layout == torch.strided and tensor.storage_offset() == 0
-    if not (is_dense and tensor.is_floating_point() and tensor.device.type in ("cpu", "cuda")):
+    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or tensor.storage_offset():
+        return False
+    if not tensor.is_floating_point() or tensor.device.type not in ("cpu", "cuda"):
         return False
     return 0 < tensor.untyped_storage().nbytes() < LARGEST
 
@@ -222,5 +220,6 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterat
     for at, argument in enumerate(schema.arguments if schema else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[at] if at < len(args) else kwargs.get(argument.name)
-            tensors = value if isinstance(value, (list, tuple)) else [value]
-            yield from (tensor for tensor in tensors if isinstance(tensor, torch.Tensor))
+            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(tensor, torch.Tensor):
+                    yield tensor

@@ -40,7 +40,15 @@ class Dots:
 
 def coarsest(found: Iterable[Dots]) -> str:
     """The coarsest way; "ieee" of none."""
-    return max((one.way for one in found), key=DOTS.index, default="ieee")
+    return max((each.way for each in found), key=DOTS.index, default="ieee")
+
+
+def dots_of_kernels(
+    compiled: Iterable[Any], entries: Iterable[KernelEntry], of_torch: Iterable[Dots]
+) -> tuple[Dots, ...]:
+    """How dots multiplied float32, each way of each kernel once, in an order of their names."""
+    found = {*of_triton(compiled), *of_cuda(entries), *of_torch}
+    return tuple(sorted(found, key=lambda dots: (dots.by, dots.way, dots.file, dots.lines)))
 
 
 def of_triton(compiled: Iterable[Any]) -> Iterator[Dots]:
@@ -55,10 +63,11 @@ def in_ttir(kernel: str, text: str) -> Iterator[Dots]:
     """The dots of a kernel in Triton's intermediate representation, by way and file."""
     aliases = dict(_ALIAS.findall(text))
     found: dict[tuple[str, str], set[int]] = {}
-    for way, place in _DOT.findall(text):
+    for way, alias in _DOT.findall(text):
+        file, line = _place(alias, aliases)
         # A way that is not known is taken for the coarsest.
-        file, line = _place(place, aliases)
-        found.setdefault((way or "ieee" if way in ("", *DOTS) else DOTS[-1], file), set()).add(line)
+        known = way or "ieee" if way in ("", *DOTS) else DOTS[-1]
+        found.setdefault((known, file), set()).add(line)
     for (way, file), lines in found.items():
         yield Dots(way, kernel, file, tuple(sorted(lines - {0})))
 
@@ -76,9 +85,8 @@ def _place(alias: str, aliases: Mapping[str, str]) -> tuple[str, int]:
 def of_cuda(entries: Iterable[KernelEntry]) -> Iterator[Dots]:
     """TF32 of CUDA kernels whose source names it, as tensor cores are told to; IEEE of all others."""
     for entry in entries:
-        source = entry.source
-        texts = (source.text, *(text for _, text in source.included))
-        names_it = any(re.search("tf32|tfloat32", _COMMENT.sub("", text)) for text in texts)
+        texts = entry.source.text, *(text for _, text in entry.source.included)
+        names_it = re.search("tf32|tfloat32", _COMMENT.sub("", "\n".join(texts)))
         yield Dots("tf32" if names_it else "ieee", entry.name, str(entry.file))
 
 
@@ -108,11 +116,11 @@ def of_autograd(output: Any) -> Iterator[Dots]:
 
     Source: DefaultGemmType in ATen's mem_eff_attention/gemm_kernel_utils.h, CUTLASS's OpMultiplyAddFastF32.
     """
-    waiting, seen = [output.grad_fn], set()
+    waiting, done = [output.grad_fn], set()
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
+        if node is not None and node not in done:
+            done.add(node)
             waiting += [before for before, _ in node.next_functions]
             if "EfficientAttention" in node.name():
                 yield Dots("tf32x3", "PyTorch's memory-efficient attention")

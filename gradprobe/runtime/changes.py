@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import linecache
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..frontends.triton.launches import storage_of
@@ -20,24 +20,22 @@ from .allocations import asked_at, factory_mode
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What a backward may write into: its results, and delta, which no other step of a program reads.
-_ITS_OWN = (*OUTPUTS, "delta")
-
-
 Writer = tuple[str, SourceLine | None]
 """The kernel that changed an input first, "" where Python did; and its line, where that is known."""
 
 
 class InputsBefore:
-    """The inputs of a run as they were when it began."""
+    """The inputs of a run as they were when it began, and what changed them, as far as it was watched."""
 
     def __init__(self, inputs: Inputs, allowed: Collection[str]) -> None:
         """`allowed` names the inputs that the target may write over."""
-        left_alone = {*_ITS_OWN, *allowed}
+        # A backward may write into its results, and into delta, which no other step of a program reads.
+        left_alone = {*OUTPUTS, "delta", *allowed}
         self._tensors = {name: tensor for name, tensor in inputs.tensors.items() if name not in left_alone}
         # The same memory, since a target may turn a tensor that it was given into another view, in place.
         self._memory = {name: tensor.detach() for name, tensor in self._tensors.items()}
         self._values = inputs.values
+        self.writers: dict[str, Writer] = {}
 
     def changes(self, axes: Callable[[str], str]) -> list[MemoryFinding]:
         """The inputs that differ now, compared bit by bit, so that a NaN equals itself.
@@ -48,7 +46,7 @@ class InputsBefore:
         found = []
         for name, now in self._memory.items():
             differ = self._differing(name)
-            if differ is not None:
+            if bool(differ.any()):  # a sum would take eight bytes an element
                 found.append(_overwritten(name, differ, self._values[name], now, axes(name)))
             before, after = _view(now), _view(self._tensors[name])
             if before != after:
@@ -56,21 +54,33 @@ class InputsBefore:
                 found.append(MemoryFinding(CHANGED, name, words, access="store"))
         return found
 
-    def changed(self, storage: int | None = None) -> Iterator[str]:
-        """The names of the inputs whose bits differ; only those in `storage` where it is given."""
-        for name, tensor in self._memory.items():
-            if storage in (None, tensor.untyped_storage().data_ptr()) and self._differing(name) is not None:
-                yield name
-
     def restore(self) -> None:
         """Puts back every value, and every view."""
         for name, tensor in self._memory.items():
             write(tensor, self._values[name])
             self._tensors[name].data = tensor
 
-    def _differing(self, name: str) -> Tensor | None:
-        differ = ~same_bits(self._memory[name], self._values[name])
-        return differ if bool(differ.any()) else None  # a sum would take eight bytes an element
+    def launched(self, kernel: str) -> None:
+        """Notes the inputs that a kernel has just changed."""
+        self._note((kernel, None))
+
+    def operations(self) -> Any:
+        """While entered, notes the inputs that operations of torch change, with the line of Python that called them."""
+
+        def wrote(tensor: Tensor) -> None:
+            file, line = asked_at()
+            at = SourceLine(file, line, linecache.getline(file, line).strip()) if file else None
+            self._note(("", at), storage_of(tensor))
+
+        return factory_mode(lambda tensor, has_values: tensor, wrote, copies=False)
+
+    def _note(self, writer: Writer, storage: int | None = None) -> None:
+        for name, tensor in self._memory.items():
+            if storage in (None, storage_of(tensor)) and bool(self._differing(name).any()):
+                self.writers.setdefault(name, writer)
+
+    def _differing(self, name: str) -> Tensor:
+        return ~same_bits(self._memory[name], self._values[name])
 
 
 def _overwritten(name: str, differ: Tensor, before: Tensor, now: Tensor, axes: str) -> MemoryFinding:
@@ -92,11 +102,11 @@ def written_by(change: MemoryFinding, kernel: str, line: SourceLine | None) -> M
     parts = [kernel] if kernel else []
     if line is not None:
         parts += [f"line {line.line}" if kernel else line.place, f"`{line.code}`"]
+        change = replace(change, file=line.file, line=line.line, code=line.code)
     if not parts:
         return change
     sentence = change.sentence.replace("is overwritten", f"is overwritten by {', '.join(parts)}", 1)
-    change = replace(change, sentence=sentence, kernel=kernel)
-    return change if line is None else replace(change, file=line.file, line=line.line, code=line.code)
+    return replace(change, sentence=sentence, kernel=kernel)
 
 
 def _view(tensor: Tensor) -> str:
@@ -105,30 +115,6 @@ def _view(tensor: Tensor) -> str:
 
 def _number(element: Tensor) -> str:
     return f"{element.item():.6g}" if element.is_floating_point() else str(element.item())
-
-
-@dataclass
-class Steps:
-    """Compares the inputs after every launch and every operation that writes into one, and notes the writer."""
-
-    given: InputsBefore
-    writers: dict[str, Writer] = field(default_factory=dict)
-
-    def launched(self, kernel: str) -> None:
-        """Notes the inputs that a kernel has just changed."""
-        for name in self.given.changed():
-            self.writers.setdefault(name, (kernel, None))
-
-    def operations(self) -> Any:
-        """While entered, notes the inputs that operations of torch change, with the line of Python that called them."""
-
-        def wrote(tensor: Tensor) -> None:
-            for name in self.given.changed(tensor.untyped_storage().data_ptr()):
-                file, line = asked_at()
-                at = SourceLine(file, line, linecache.getline(file, line).strip()) if file else None
-                self.writers.setdefault(name, ("", at))
-
-        return factory_mode(lambda tensor, has_values: tensor, wrote, copies=False)
 
 
 def shared(
@@ -144,17 +130,18 @@ def shared(
         given: what it was given, including the tensors to write into.
         allowed: the inputs that it may write over.
     """
-    returned = result if isinstance(result, Mapping) else {}
-    found = {title(name): given[name] for name in OUTPUTS if name in given}
-    found |= {title(str(key)): tensor for key, tensor in returned.items() if tensor is not None}
-    gradients = {name: found[name] for name in map(title, OUTPUTS) if name in found}
+    tensors = {title(name): given[name] for name in OUTPUTS if name in given}
+    if isinstance(result, Mapping):
+        tensors |= {title(str(key)): tensor for key, tensor in result.items() if tensor is not None}
+    gradients = [name for name in map(title, OUTPUTS) if name in tensors]
     left_out = {*OUTPUTS, *allowed, *(["do"] if by_autograd else [])}
-    inputs = {name: tensor for name, tensor in given.items() if name not in left_out}
+    inputs = [name for name in given if name not in left_out]
     pairs = list(itertools.product(gradients, inputs))
-    pairs += [] if by_autograd else itertools.combinations(gradients, 2)
-    tensors = {**inputs, **gradients}
+    if not by_autograd:
+        pairs += itertools.combinations(gradients, 2)
     for name, other in pairs:
-        if count := _elements_of_both(tensors[name], tensors[other]):
+        count = _elements_of_both(tensors[name], given[other] if other in inputs else tensors[other])
+        if count:
             words = f"{name} lies in the memory of {other}: {count:,} of its elements are also its own"
             yield MemoryFinding(SHARED, name, f"{words}, and whatever changes one changes the other")
 

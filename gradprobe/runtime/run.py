@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..frontends.cuda import Watch, watched
@@ -31,17 +31,12 @@ from ..targets.bind import as_tensors, bind, by_name
 from ..targets.find import Target
 from ..targets.naming import LoadedSource, source_of
 from ..targets.surroundings import kept_warnings, warned_once
-from .arithmetic import Dots, matmuls_watched, of_autograd, of_cuda, of_triton
+from .arithmetic import Dots, dots_of_kernels, matmuls_watched, of_autograd
 from .changes import shared
-from .trace import Trace, plain_results, read_trace, straightened
+from .trace import Trace, as_in_memory, read_trace, straightened
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from ..frontends.cuda import KernelEntry
-
-# By whether Triton's interpreter runs its kernels.
-_OF_TRITON = (COMPILED, INTERPRETED)
 
 
 @dataclass(frozen=True)
@@ -107,7 +102,8 @@ def run_target(
     watch = Watch(inputs.tensors, schedule, unwritten or Unwritten(), after=launched)
     ran: list[Configuration] = []
     dots: list[Dots] = []
-    configured = one_configuration(ran) if interpreting() else nullcontext()  # where nothing is chosen by time
+    # In the interpreter nothing is chosen by time.
+    configured = one_configuration(ran) if interpreting() else nullcontext()
     refused, result = None, None
     with recorded_launches(launched) as record, watched(watch):
         try:
@@ -123,35 +119,30 @@ def run_target(
             from .target_errors import refusal_of
 
             refused = refusal_of(error, target, case, inputs, record.calls)
-    given = {storage for call in record.calls for _, storage in call.pointers} | set(map(storage_of, watch.given))
-    named: dict[str, Any] = {
-        "kernels": _sources([call.kernel.fn for call in record.calls], watch.launches),
-        "backends": frozenset({*watch.backends, *(_OF_TRITON[interpreting()] for _ in record.calls[:1])}),
-        # Copies have storages of their own.
-        "taken": frozenset(name for name, tensor in inputs.tensors.items() if storage_of(tensor) in given),
-    }
+    given, backends = set(map(storage_of, watch.given)), set(watch.backends)
+    for call in record.calls:
+        given.update(storage for _, storage in call.pointers)
+        backends.add(INTERPRETED if interpreting() else COMPILED)
+    sources = [source_of(kernel) for kernel in dict.fromkeys(call.kernel.fn for call in record.calls)]
+    for entry in dict.fromkeys(watch.launches):
+        sources.append(LoadedSource(entry.name, str(entry.file), entry.line, entry.source.sha256))
+    # Copies have storages of their own.
+    in_place = frozenset(name for name, tensor in inputs.tensors.items() if storage_of(tensor) in given)
+    outcome = Outcome(None, refused, tuple(sources), frozenset(backends), in_place)
     if refused is not None:
-        return Outcome(None, refused, **named)
-    subject = f"target {target.name!r}"
-    outputs = {name: inputs.tensors[name] for name in target.outputs if name in inputs.tensors}
-    result = as_tensors(result) if target.is_backward else result
-    by_names = by_name(target.function, result) if isinstance(result, (tuple, list)) else None
-    result, *how = by_names or (result,)
-    result = plain_results(result, subject)
-    trace = read_trace(result, case, subject, outputs)
-    items = result.items() if isinstance(result, Mapping) else ()
-    return Outcome(
-        trace,
-        None,
-        **named,
-        notes=(*how, *(stores.sentence for stores in watch.equal_stores)),
-        storages={storage_of(tensor): str(name) for name, tensor in items if tensor is not None},
+        return outcome
+    trace, results, notes = _read(result, target, case, inputs)
+    return replace(
+        outcome,
+        trace=trace,
+        notes=(*notes, *(stores.sentence for stores in watch.equal_stores)),
+        storages={storage_of(tensor): str(name) for name, tensor in results.items() if tensor is not None},
         findings=tuple(found.finding for found in watch.findings),
-        shared=tuple(shared(result, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
+        shared=tuple(shared(results, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
         warned=kept_warnings(),
         configurations=tuple(dict.fromkeys(ran)),
         calls=tuple(record.calls),
-        dots=() if case.device == "cpu" else _read(record.compiled, watch.launches, dots),
+        dots=() if case.device == "cpu" else dots_of_kernels(record.compiled, watch.launches, dots),
     )
 
 
@@ -163,6 +154,21 @@ def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs,
         if target.is_backward:
             return target.function(**arguments)
         return _through_autograd(target, case, arguments, inputs.tensors["do"], dots)
+
+
+def _read(result: Any, target: Target, case: Case, inputs: Inputs) -> tuple[Trace, Mapping[str, Any], list[str]]:
+    """The trace, the results by name as they lie in memory, and what a reader should know of how they were read."""
+    subject, notes = f"target {target.name!r}", list[str]()
+    outputs = {name: inputs.tensors[name] for name in target.outputs if name in inputs.tensors}
+    if target.is_backward:
+        result = as_tensors(result)
+    if isinstance(result, (tuple, list)) and (by_names := by_name(target.function, result)):
+        result, note = by_names
+        notes.append(note)
+    if not isinstance(result, Mapping):
+        return read_trace(result, case, subject, outputs), {}, notes
+    result = {name: as_in_memory(value, f"{subject} returned {name}") for name, value in result.items()}
+    return read_trace(result, case, subject, outputs), result, notes
 
 
 def _through_autograd(
@@ -185,8 +191,17 @@ def _through_autograd(
             f"target {target.name!r} is not differentiable: its output does not require grad",
             "a forward is differentiated through autograd; a backward takes a parameter `do`",
         )
-    dots += of_autograd(output) if output.is_cuda else ()
-    found = _backward(output, taken(do, "do", case.shapes), list(leaves.values()))
+    if output.is_cuda:
+        dots += of_autograd(output)
+    do = taken(do, "do", case.shapes)
+    found: Any  # None for what a leaf has no part in
+    if output.shape != do.shape:  # which torch refuses, in its own words
+        found = torch.autograd.grad(output, list(leaves.values()), do, allow_unused=True)
+    else:
+        # Given dO itself, autograd would import sympy: a second. Hooks of the target's own on its output come after.
+        shown = output.view_as(output)
+        shown.register_hook(lambda gradient: do.to(gradient.dtype))
+        found = torch.autograd.grad(shown.sum(), list(leaves.values()), allow_unused=True)
     for (name, leaf), gradient in zip(leaves.items(), found, strict=True):
         # To autograd and to an optimizer, a gradient that never comes is 0. For bias and sinks, None says that a
         # forward does not differentiate them, which is common. q, k and v are always differentiated.
@@ -195,42 +210,26 @@ def _through_autograd(
     return exposed
 
 
-def _backward(output: Tensor, do: Tensor, leaves: list[Tensor]) -> tuple[Tensor | None, ...]:
-    """The gradients of the leaves for a dO, which reaches the target's own backward as it lies."""
-    import torch
-
-    if output.shape != do.shape:  # which torch refuses, in its own words
-        return torch.autograd.grad(output, leaves, do, allow_unused=True)
-    # Given dO itself, autograd would import sympy: a second. Hooks of the target's own on its output come after this.
-    shown = output.view_as(output)
-    shown.register_hook(lambda gradient: do.to(gradient.dtype))
-    return torch.autograd.grad(shown.sum(), leaves, allow_unused=True)
-
-
 def _by_name(target: Target, result: object) -> dict[str, Any]:
     """The results of a forward: O and, where it returned a dict, the other intermediates in it."""
     import torch
 
-    exposed = dict(result) if isinstance(result, Mapping) else {}
-    named = [exposed.pop(key) for key in list(exposed) if (row := lookup(str(key))) is not None and row.name == "O"]
-    if not isinstance(result, Mapping):
-        named = [result[0] if isinstance(result, (tuple, list)) and result else result]
-    if len(named) != 1 or not isinstance(named[0], torch.Tensor):
-        what = f"a dict of {', '.join(map(str, result))}" if isinstance(result, Mapping) else type(named[0]).__name__
+    exposed, outputs, what = dict[str, Any](), list[Any](), type(result).__name__
+    if isinstance(result, Mapping):
+        what = f"a dict of {', '.join(map(str, result))}"
+        for key, value in result.items():
+            row = lookup(str(key))
+            if row is not None and row.name == "O":
+                outputs.append(value)
+            else:
+                exposed[key] = value
+    elif isinstance(result, (tuple, list)):
+        outputs = list(result[:1])
+    else:
+        outputs = [result]
+    if len(outputs) != 1 or not isinstance(outputs[0], torch.Tensor):
         raise TargetFailure(
             f"target {target.name!r} takes no dO, so it is a forward and must return its output tensor, got {what}",
             "return O, or (O, ...), or {'O': o, 'LSE': lse}; or take a parameter `do`, as a backward does",
         )
-    return {"O": named[0]} | exposed
-
-
-def _read(compiled: set[Any], entries: list[KernelEntry], of_torch: list[Dots]) -> tuple[Dots, ...]:
-    """How dots multiplied float32, each way of each kernel once, in an order of their names."""
-    found = {*of_triton(compiled), *of_cuda(entries), *of_torch}
-    return tuple(sorted(found, key=lambda dots: (dots.by, dots.way, dots.file, dots.lines)))
-
-
-def _sources(launched: list[Any], entries: list[KernelEntry]) -> tuple[LoadedSource, ...]:
-    of_triton = [source_of(kernel) for kernel in dict.fromkeys(launched)]
-    hashed = [(entry, entry.source.sha256) for entry in dict.fromkeys(entries)]
-    return (*of_triton, *(LoadedSource(entry.name, str(entry.file), entry.line, sha256) for entry, sha256 in hashed))
+    return {"O": outputs[0]} | exposed

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ..frontends.triton.launches import KernelCall
-from ..frontends.triton.raised import compiler_place, innermost_line, stood_there
+from ..frontends.triton.raised import compiler_place, raised_lines, stood_there
 from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import AS_SAVED
 from ..model.case import Case
@@ -29,7 +29,6 @@ _LONGEST_LINES = 12
 # What the interpreter raises of what it lacks. A kernel's own assertion is no limit.
 _OF_LIMITS = (AttributeError, TypeError, NotImplementedError, NameError, ValueError)
 _PATIENCE = 60.0
-_WAY_OUT = "write that line another way (a branch without assembly, a function of tl.math), or check it on a GPU"
 
 
 def refusal_of(error: BaseException, target: Target, case: Case, inputs: Inputs, calls: Sequence[KernelCall]) -> str:
@@ -47,26 +46,26 @@ def refusal_of(error: BaseException, target: Target, case: Case, inputs: Inputs,
         ) from error
     if isinstance(error, (TargetFailure, NoRoom)):
         raise error
-    refuses, sentence = _refuses(error), _error_in_words(error)
+    inner = _in_the_kernel(error)
+    refuses, kind, words = _refuses(error, inner), type(error).__name__, _words(error, inner)
     if refuses and layout not in ("contiguous", AS_SAVED):
-        return sentence
-    kind, _, words = sentence.partition(": ")
-    if isinstance(_in_the_kernel(error), TypeError) and case.window is not None and "window" in target.takes:
+        return f"{kind}: {words}"
+    if isinstance(inner, TypeError) and case.window is not None and "window" in target.takes:
         pair = f"{target.takes['window']}={case.window}"
         words += f"; it was passed the pair {pair}, which --window says"
     message, way_out = f"{name} raised {kind} ({layout}): {words}", "--traceback shows where"
-    if not refuses and _is_limit(error, calls):
-        message, way_out = f"Triton's interpreter cannot run {name}, which compiles ({layout}): {words}", _WAY_OUT
+    if not refuses and inner is not error and _is_limit(inner, calls):
+        message = f"Triton's interpreter cannot run {name}, which compiles ({layout}): {words}"
+        way_out = "write that line another way (a branch without assembly), or check it on a GPU"
     if changed := target.surroundings.sentence:
         way_out = f"it changes, for all of its process, {changed}; {way_out}"
     details = (*stood_there(error), *warning_lines(kept_warnings()))
     raise (Refusal if refuses else TargetFailure)(message, way_out, details) from error
 
 
-def _is_limit(error: BaseException, calls: Sequence[KernelCall]) -> bool:
+def _is_limit(inner: BaseException, calls: Sequence[KernelCall]) -> bool:
     """Whether what a kernel raised in the interpreter is not its fault: the compiler's front end takes the launch."""
-    inner = _in_the_kernel(error)
-    if inner is error or not isinstance(inner, _OF_LIMITS) or not calls or sys.platform != "linux":
+    if not isinstance(inner, _OF_LIMITS) or not calls or sys.platform != "linux":
         return False
     from ..frontends.triton.lowering import is_taken
 
@@ -74,31 +73,32 @@ def _is_limit(error: BaseException, calls: Sequence[KernelCall]) -> bool:
         return bool(fork.answer(_PATIENCE))
 
 
-def _refuses(error: BaseException) -> bool:
+def _refuses(error: BaseException, inner: BaseException) -> bool:
     """Whether the target raised it on purpose. The device, the allocator and Triton raise RuntimeErrors by accident."""
-    inner = _in_the_kernel(error)
     # The interpreter refuses a descriptor of these tensors, as a GPU's copy engine would.
     if inner is not error and isinstance(inner, AssertionError) and str(inner) in _OF_DESCRIPTORS:
         return True
+    if type(error).__module__.partition(".")[0] == "triton":
+        return False
     words = text_of(error)
-    is_accident = type(error).__module__.partition(".")[0] == "triton" or any(word in words for word in _ACCIDENTS)
-    return isinstance(error, _DELIBERATE) and not is_accident
+    return isinstance(error, _DELIBERATE) and not any(each in words for each in _ACCIDENTS)
 
 
-def _error_in_words(error: BaseException) -> str:
+def _words(error: BaseException, inner: BaseException) -> str:
     """One line for an exception. The line of code is added where there is no message, or where a kernel raised it."""
-    inner = _in_the_kernel(error)
-    place, words = compiler_place(error) or (None, "")
-    if place is None:
-        words = text_of(inner).strip()
-        if inner is not error and isinstance(inner, LookupError):  # whose words are only what was not found
-            words = f"{type(inner).__name__}: {words}"
-        if words.count("\n") >= _LONGEST_LINES:  # such as all backends of torch, behind the sentence that matters
-            words = words.partition("\n\n")[0]
-        place = innermost_line(error) if not words or inner is not error else None
-    if place is not None:
-        words = f"{Path(place.file).name}:{place.line}: {words or place.code}"
-    return f"{type(error).__name__}: {words}"
+    if found := compiler_place(error):
+        place, words = found
+        return f"{Path(place.file).name}:{place.line}: {words}"
+    words = text_of(inner).strip()
+    if inner is not error and isinstance(inner, LookupError):  # whose words are only what was not found
+        words = f"{type(inner).__name__}: {words}"
+    if words.count("\n") >= _LONGEST_LINES:  # such as all backends of torch, behind the sentence that matters
+        words = words.partition("\n\n")[0]
+    lines = raised_lines(error)
+    if not lines or (words and inner is error):
+        return words
+    place = lines[-1].place
+    return f"{Path(place.file).name}:{place.line}: {words or place.code}"
 
 
 def _in_the_kernel(error: BaseException) -> BaseException:

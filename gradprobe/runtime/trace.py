@@ -75,18 +75,12 @@ def read_trace(result: object, case: Case, subject: str, outputs: Mapping[str, T
     return Trace({name: values[name] for name in order}, dict.fromkeys(order, "exported"))
 
 
-def plain_results(result: object, subject: str) -> object:
-    """A dict of results with each tensor as what lies in memory: a subclass of Tensor may say something else of it.
+def as_in_memory(value: object, subject: str) -> object:
+    """A result as what lies in memory: a subclass of Tensor may say something else of it.
 
     Raises:
-        TargetFailure: one has no memory of its own.
+        TargetFailure: it has no memory of its own.
     """
-    if not isinstance(result, Mapping):
-        return result
-    return {key: _plain(value, f"{subject} returned {key}") for key, value in result.items()}
-
-
-def _plain(value: object, subject: str) -> object:
     import torch
     from torch._subclasses import FakeTensor
 
@@ -123,18 +117,19 @@ def straightened(tensor: Tensor, name: str, case: Case, subject: str) -> Tensor:
         TargetFailure: it does not have the shape that the case's order of axes gives.
     """
     rank = ranked(name, case)
-    tensor = tensor if rank is None else with_broadcast(tensor, *rank)
+    if rank is not None:
+        tensor = with_broadcast(tensor, *rank)
     plain, got = expected_shapes(case)[name], tuple(tensor.shape)
     expected = sizes_taken(plain, name, case.shapes)
     if got == (*expected, 1):  # a sum that keeps its axis
         tensor, got = tensor.squeeze(-1), expected
     # A target with rows before heads may give LSE and delta in either order.
     rows_first = case.shapes.find("l") < case.shapes.find("h")
-    if rows_first and len(got) in (2, 3) and got != expected and got == (*expected[:-2], expected[-1], expected[-2]):
+    if rows_first and len(got) in (2, 3) and got != expected and got == (*expected[:-2], *expected[:-3:-1]):
         tensor, got = tensor.transpose(-1, -2), expected
     if got == expected:
         return given_back(tensor, name, case.shapes)
-    swapped = len(expected) == 4 and got == (expected[0], expected[2], expected[1], expected[3])
+    swapped = len(expected) == 4 and got == tuple(expected[axis] for axis in (0, 2, 1, 3))
     axes = ", ".join(case.axes(name) if expected == plain else case.shapes)
     words = f"{subject} returned {name} of the wrong shape: expected [{axes}] = {list(expected)}, got {list(got)}"
     way_out = f"that looks like [B, L, H, D]: return {name} transposed, or --shapes blhd if q comes so too"

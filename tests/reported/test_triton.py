@@ -22,6 +22,7 @@ from tests.reported.conftest import SMALL
         pytest.param(
             "branch", "if head > 0:", "Mismatched type for part between then block", marks=pytest.mark.nightly
         ),
+        ("behind_the_loop", "total = last", "last is not defined"),
         pytest.param(
             "comprehension", "total = total * sum([1.0 for _ in (0,)])", "sum is not defined", marks=pytest.mark.nightly
         ),
@@ -38,14 +39,6 @@ def test_a_kernel_that_runs_here_and_compiles_nowhere_is_no_match(check, functio
     assert report["error"]["message"].startswith("matches in the interpreter, but rows_kernel does not compile: ")
     assert report["error"]["message"] in ran.out.replace("\n", " ")
     assert "right as it was asked for" not in ran.out
-
-
-def test_a_name_that_ends_with_its_loop_is_to_be_assigned_before_it(check):
-    ran, report = check(f"uncompiled.py:behind_the_loop {SMALL}")
-    (found,) = report["compile_errors"]
-    assert (ran.code, found["code"], found["words"]) == (3, "total = last", "last is not defined")
-    assert "assign last before it" in ran.err
-    assert "a loop may run no turn" not in check(f"uncompiled.py:undefined {SMALL}")[0].err
 
 
 def test_a_kernel_is_compiled_for_the_architecture_that_is_asked_for(check):

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...model.assignment import TENSORS
+from ...processes.attributes import replaced
+from ...targets.naming import source_of
 from .ladder import Built
 from .module_copies import LoadedFile, cuda_file, kernels_of, loaded_file, origin_of
 
 if TYPE_CHECKING:
-    from ...lint.catching import HostLaunch
+    from torch import Tensor
+
+    from ...frontends.triton.launches import KernelCall
+    from ...model.case import Case
     from ...pipeline.resolve import Problem
+    from ...targets.find import Target
+
+_Launched = dict[str, dict[str, None]]
 
 _TILE = 32
 _LIBRARIES = ("gradprobe", "torch", "triton", "numpy")
@@ -57,25 +66,60 @@ def _libraries() -> tuple[LoadedFile, ...]:
 
 
 def _of_target(problem: Problem) -> tuple[Built, tuple[LoadedFile, ...]]:
-    from ...lint.catching import catch, values_of
-
-    target, case = problem.target, problem.case
-    launches: list[HostLaunch] = []
-    with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):  # its rungs will tell what it takes
-        caught = catch(target, case)
-        launches = [*caught.launches] if caught is not None else []
-    given = values_of(target, case)
-    tensors = tuple(name for name in TENSORS if name in given and not name.startswith(("seqlens", "cu_")))
-    tiles = [size for launch in launches for size in _tiles(launch)]
-    return Built(target.family, tensors, max(tiles, default=_TILE)), tuple(_files(problem, launches))
+    values = _values_of(problem.target, problem.case)
+    calls, launched = _launched(problem, values)
+    tensors = tuple(name for name in TENSORS if name in values and not name.startswith(("seqlens", "cu_")))
+    tiles = [size for call in calls for size in _tiles(call)]
+    return Built(problem.target.family, tensors, max(tiles, default=_TILE)), tuple(_files(problem, launched))
 
 
-def _files(problem: Problem, launches: Sequence[HostLaunch]) -> Iterator[LoadedFile]:
+def _values_of(target: Target, case: Case) -> dict[str, Tensor]:
+    """Values of a case, contiguous, on its device. O, LSE and delta hold no more than numbers of their shapes."""
+    import torch
+
+    from ...inputs.draw import draw, outputs_of
+    from ...model.intermediates import DERIVED
+
+    values = draw(case)
+    for name in DERIVED:
+        if name in target.takes:
+            dtype = values["q"].dtype if name == "o" else torch.float32
+            values[name] = torch.ones([case.size(axis) for axis in case.input_axes(name)], dtype=dtype)
+    values = {name: value.to(case.device) for name, value in values.items()}
+    return {**values, **outputs_of(case, target.outputs, values, 0.0)}
+
+
+def _launched(problem: Problem, values: dict[str, Tensor]) -> tuple[list[KernelCall], _Launched]:
+    """The launches of a call in which no kernel runs; and by file the names of the kernels that it launches."""
+    from ...frontends.cuda import Kernel
+    from ...frontends.triton.launches import one_configuration, recorded_launches
+    from ...inputs.tensor_layouts import place
+    from ...runtime.run import run_target
+
+    found: _Launched = {}
+
+    def call(kernel: Kernel, *_: Any) -> None:
+        found.setdefault(str(kernel.file), {})[kernel.plain_name] = None
+
+    with contextlib.suppress(ImportError):  # what has not been imported is not recorded
+        importlib.import_module("triton")
+    with contextlib.ExitStack() as stack:
+        record = stack.enter_context(recorded_launches(runs=False))
+        stack.enter_context(replaced(Kernel, "__call__", call))
+        stack.enter_context(one_configuration([]))
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        with contextlib.suppress(Exception):  # the rungs will tell what it takes
+            run_target(problem.target, problem.case, place(values, (), shapes=problem.case.shapes))
+    for launch in record.calls:
+        source = source_of(launch.kernel.fn)
+        found.setdefault(source.file, {})[launch.name] = None
+    return record.calls, found
+
+
+def _files(problem: Problem, launched: _Launched) -> Iterator[LoadedFile]:
     """The target's file, then those of the kernels that it launches."""
     source, word = problem.target.source, problem.request.target.rpartition(":")[0]
-    kernels, launched = kernels_of(list(sys.modules.values())), dict[str, dict[str, None]]()
-    for launch in launches:
-        launched.setdefault(launch.file, {})[launch.name] = None
+    kernels = kernels_of(list(sys.modules.values()))
     modules = {source.file: getattr(problem.target.function, "__module__", "")}
     modules |= {file: kernels[file][0].fn.__module__ for file in launched if file in kernels and file != source.file}
     for file, module in modules.items():
@@ -86,11 +130,13 @@ def _files(problem: Problem, launches: Sequence[HostLaunch]) -> Iterator[LoadedF
     yield from (cuda_file(file, tuple(names)) for file, names in launched.items() if not file.endswith(".py"))
 
 
-def _tiles(launch: HostLaunch) -> list[int]:
+def _tiles(call: KernelCall) -> list[int]:
     """The sizes of a launch's tiles along rows and keys, as their names tell."""
-    names = [name for name in launch.constants if re.match(r"BLOCK(?!.*(D$|DV$|DIM|DMODEL))", name.upper())]
-    sizes = [launch.arguments.get(name) for name in names]
-    return [size for size in sizes if isinstance(size, int) and not isinstance(size, bool)]
+    found = []
+    for name, size in call.constants.items():
+        if re.match(r"BLOCK(?!.*(D$|DV$|DIM|DMODEL))", name.upper()) and type(size) is int:
+            found.append(size)
+    return found
 
 
 def _tf32() -> str:

@@ -7,12 +7,11 @@ import copy
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...processes.attributes import replaced
-from . import interpreting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,45 +51,37 @@ class KernelCall:
     @property
     def key(self) -> tuple[Any, ...]:
         """What it is compiled by: launches of one key compile alike."""
-        constants = self.constants
-        kinds = {name: repr(value) if name in constants else _kind(value) for name, value in self.given.items()}
+        constants, kinds = self.constants, dict[str, Any]()
+        for name, value in self.given.items():
+            kinds[name] = repr(value) if name in constants else _kind(value)
         return id(self.kernel), *sorted(kinds.items())
 
     @property
     def constants(self) -> dict[str, Any]:
         """The values of its constants, those that are its parameters' defaults left out."""
-        return {name: value for name, value in self.given.items() if name in constants_of(self.kernel.fn)}
+        names = _constants_of(self.kernel.fn)
+        return {name: value for name, value in self.given.items() if name in names}
 
     @property
     def pointers(self) -> list[tuple[str, int]]:
         """(parameter, address of the storage) of the tensors."""
-        return [(name, part.storage) for name, value in self.given.items() for _, part, _ in tensors_in(value)]
-
-    @property
-    def numbers(self) -> list[int]:
-        """The whole numbers, strides among them."""
-        found: list[int] = []
-        waiting = list(self.given.values())
-        for argument in waiting:
-            if type(argument) is int:
-                found.append(argument)
-            elif isinstance(argument, (tuple, list)):
-                waiting += argument
-            elif hasattr(argument, "block_shape"):
-                waiting += getattr(argument, "strides", ())
+        found = []
+        for name, value in self.given.items():
+            found += [(name, part.storage) for _, part, _ in tensors_in(value)]
         return found
 
 
 def called(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:
     """A launch as `kernel.run` is given it."""
-    given = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
+    given = dict(zip(kernel.arg_names, args, strict=False)) | dict(kwargs)
     given.pop("grid", None)
     is_warmup = bool(given.pop("warmup", False))
-    return KernelCall(kernel, {name: _described(value) for name, value in given.items()}, is_warmup)
+    described = {name: _described(value) for name, value in given.items()}
+    return KernelCall(kernel, described, is_warmup)
 
 
 @functools.cache
-def constants_of(function: Any) -> frozenset[str]:
+def _constants_of(function: Any) -> frozenset[str]:
     """The parameters of a kernel's function that are constants of the compiled code."""
     parameters = inspect.signature(function).parameters.values()
     return frozenset(each.name for each in parameters if "constexpr" in str(each.annotation))
@@ -116,27 +107,30 @@ def storage_of(tensor: Tensor) -> int:
     return int(storage._cdata if isinstance(tensor, FakeTensor) else storage.data_ptr())
 
 
-def _described(argument: Any) -> Any:
-    if isinstance(argument, tuple):
-        parts = tuple(map(_described, argument))
-        return argument._make(parts) if hasattr(argument, "_make") else parts
-    if hasattr(argument, "data_ptr"):
-        tensor = getattr(argument, "base", argument)  # a dtype in its place has none, where a kernel is warmed up
-        return Pointed(argument.dtype, storage_of(tensor) if hasattr(tensor, "untyped_storage") else 0)
-    if hasattr(argument, "block_shape") and hasattr(argument, "base"):
-        descriptor = copy.copy(argument)
-        descriptor.base = _described(argument.base)
+def _described(value: Any) -> Any:
+    """An argument with `Pointed` in the place of tensors."""
+    if isinstance(value, tuple):
+        parts = tuple(map(_described, value))
+        return value._make(parts) if hasattr(value, "_make") else parts
+    if hasattr(value, "data_ptr"):
+        tensor = getattr(value, "base", value)
+        # A kernel that is only compiled gets a dtype in its place.
+        is_there = hasattr(tensor, "untyped_storage")
+        return Pointed(value.dtype, storage_of(tensor) if is_there else 0)
+    if hasattr(value, "block_shape") and hasattr(value, "base"):
+        descriptor = copy.copy(value)
+        descriptor.base = _described(value.base)
         return descriptor
-    return argument
+    return value
 
 
-def _kind(argument: Any) -> Any:
+def _kind(value: Any) -> Any:
     """What of an argument that is no constant decides how it is compiled."""
-    if type(argument) is int:
-        return "int", argument == 1, argument.bit_length() > 31  # 1 is taken for a constant
-    if isinstance(argument, (bool, float)):
-        return type(argument).__name__
-    return tuple(map(_kind, argument)) if isinstance(argument, tuple) else repr(argument)
+    if type(value) is int:
+        return "int", value == 1, value.bit_length() > 31  # 1 is taken for a constant
+    if isinstance(value, (bool, float)):
+        return type(value).__name__
+    return tuple(map(_kind, value)) if isinstance(value, tuple) else repr(value)
 
 
 @dataclass
@@ -149,33 +143,29 @@ class LaunchRecord:
 
 
 @contextlib.contextmanager
-def recorded_launches(launched: Launched = lambda kernel: None) -> Iterator[LaunchRecord]:
-    """While open, records the Triton kernels that are launched; `launched` is told each one's name afterwards."""
+def recorded_launches(launched: Launched = lambda kernel: None, *, runs: bool = True) -> Iterator[LaunchRecord]:
+    """While open, records the Triton kernels that are launched; `launched` is told each one's name afterwards.
+
+    Args:
+        runs: whether they run. If not, they are not compiled either.
+    """
     record = LaunchRecord()
 
-    def launch(run: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        record.calls.append(called(kernel, args, kwargs))
-        result = run(kernel, *args, **kwargs)
-        if hasattr(result, "asm"):
-            record.compiled.add(result)
-        launched(kernel.fn.__name__)
-        return result
+    def through(run: Any) -> Any:
+        def launch(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+            record.calls.append(called(kernel, args, kwargs))
+            result = run(kernel, *args, **kwargs) if runs else None
+            if hasattr(result, "asm"):
+                record.compiled.add(result)
+            launched(kernel.fn.__name__)
+            return result
 
-    with launching_through(launch):
-        yield record
+        return launch
 
-
-@contextlib.contextmanager
-def launching_through(launch: Callable[..., Any]) -> Iterator[None]:
-    """While open, each Triton kernel is launched by `launch(run, kernel, *args, **kwargs)`; `run` is Triton's own."""
     with contextlib.ExitStack() as stack:
         for kind in kernel_types():
-            stack.enter_context(replaced(kind, "run", _through(launch, kind.run)))
-        yield
-
-
-def _through(launch: Callable[..., Any], original: Any) -> Any:
-    return lambda kernel, *args, **kwargs: launch(original, kernel, *args, **kwargs)
+            stack.enter_context(replaced(kind, "run", through(kind.run)))
+        yield record
 
 
 def whole_tracebacks() -> contextlib.AbstractContextManager[None]:
@@ -226,11 +216,17 @@ def one_configuration(ran: list[Configuration]) -> Iterator[None]:
     """
 
     def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
         failures: list[Exception] = []
-        for number in _allowed(tuner, args, kwargs):
-            config = tuner.configs[number - 1]
+        allowed = tuner.configs
+        if len(allowed) > 1:
+            allowed = tuner.prune_configs(dict(kwargs))
+        for config in allowed:
+            words = config.all_kwargs()
             try:
-                result = _run_with(tuner, config, args, kwargs)
+                if config.pre_hook is not None:
+                    config.pre_hook({**tuner.nargs, **kwargs, **words})
+                result = tuner.fn.run(*args, **kwargs, **words)
             except Exception as error:
                 if not _does_not_fit(error):
                     raise
@@ -238,55 +234,27 @@ def one_configuration(ran: list[Configuration]) -> Iterator[None]:
                 continue
             words = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
             shown = ", ".join(f"{key}={value}" for key, value in words.items())
+            number = next(at for at, each in enumerate(tuner.configs, 1) if each is config)
             ran.append(Configuration(str(tuner.base_fn.__name__), number, len(tuner.configs), shown))
             return result
         raise failures[0]
 
-    base: Any = getattr(sys.modules.get("triton.runtime.autotuner"), "Autotuner", None)
+    waiting: list[Any] = []
+    if autotuner := sys.modules.get("triton.runtime.autotuner"):
+        waiting.append(autotuner.Autotuner)
     with contextlib.ExitStack() as stack:
-        for tuner in () if base is None else _with_a_run_of_its_own(base):
-            stack.enter_context(replaced(tuner, "run", run))
+        for tuner in waiting:  # libraries derive tuners of their own
+            waiting += tuner.__subclasses__()
+            if "run" in vars(tuner):
+                stack.enter_context(replaced(tuner, "run", run))
         yield
-
-
-def _with_a_run_of_its_own(tuner: Any) -> Iterator[Any]:
-    """A class of tuners and those derived from it, as far as they say what a launch does."""
-    if "run" in vars(tuner):
-        yield tuner
-    for derived in tuner.__subclasses__():
-        yield from _with_a_run_of_its_own(derived)
-
-
-def _allowed(tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
-    """The numbers of the configurations that the decorator's pruning leaves; of those that mean the same, the first."""
-    tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
-    left = tuner.prune_configs(dict(kwargs)) if len(tuner.configs) > 1 else tuner.configs
-    numbers = {id(config): number for number, config in enumerate(tuner.configs, 1)}
-    found: dict[str, int] = {}
-    for config in left:
-        found.setdefault(_meaning(config), numbers[id(config)])
-    return list(found.values())
-
-
-def _run_with(tuner: Any, config: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Launches a kernel as its tuner does once it has chosen."""
-    words = config.all_kwargs()
-    if twice := sorted(config.kwargs.keys() & kwargs.keys()):
-        names = ", ".join(twice)
-        raise ValueError(f"{tuner.base_fn.__name__} is given {names} by its launch and by its configurations")
-    if config.pre_hook is not None:
-        config.pre_hook({**tuner.nargs, **kwargs, **words})
-    return tuner.fn.run(*args, **kwargs, **words)
-
-
-def _meaning(config: Any) -> str:
-    """What identifies a configuration. The interpreter sees only the kernel's arguments and the hook."""
-    return repr((sorted(config.kwargs.items()), config.pre_hook) if interpreting() else config)
 
 
 def _does_not_fit(error: Exception) -> bool:
     """Whether the compiler, the GPU's limits, or the first program in the interpreter refused the configuration."""
-    if type(error).__name__ in ("OutOfResources", "CompileTimeAssertionFailure"):
+    kind = type(error).__name__
+    if kind in ("OutOfResources", "CompileTimeAssertionFailure"):
         return True
-    builder = getattr(sys.modules.get("triton.runtime.interpreter"), "interpreter_builder", None)
-    return type(error).__name__ == "InterpreterError" and getattr(builder, "grid_idx", None) == (0, 0, 0)
+    interpreter = sys.modules.get("triton.runtime.interpreter")
+    builder = getattr(interpreter, "interpreter_builder", None)
+    return kind == "InterpreterError" and getattr(builder, "grid_idx", None) == (0, 0, 0)

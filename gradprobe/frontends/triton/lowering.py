@@ -6,8 +6,6 @@ TRITON_INTERPRET=1 is in the environment, since it imports triton.
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import functools
 import gc
 import linecache
@@ -17,7 +15,6 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import CodeType, ModuleType
 from typing import Any
 
 import triton
@@ -25,7 +22,7 @@ import triton.language as tl
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from triton.compiler.code_generator import UnsupportedLanguageConstruct
+from triton.compiler.code_generator import CodeGenerator, UnsupportedLanguageConstruct
 from triton.compiler.compiler import make_backend
 from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
 from triton.runtime.interpreter import InterpretedFunction
@@ -33,9 +30,6 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from ...model.architectures import ARCHITECTURES, DEFAULT
 from ...model.report import CompileError
-from ...processes.ended import EndedLine
-from ...source.kernel_file import inside
-from ...source.text import python_file
 from .interpreter.language_patches import shipped_language
 from .launches import KernelCall
 from .raised import compiler_place
@@ -80,19 +74,22 @@ def _error_of(call: KernelCall) -> CompileError | None:
     """What is wrong with a kernel whatever the sizes and the GPU are; None where nothing is, or that is not sure."""
     first, *others = _targets()
     error = _error_in(call, first)
-    found = None if error is None else compiler_place(error)
+    found = compiler_place(error) if error is not None else None
     if error is None or found is None or not _is_sure(error, found[0].file):
         return None
-    root, (line, words) = _root(error), found
+    line, words = found
     tries = [(call, target) for target in others]
-    if not isinstance(root, _OF_TEXT):
+    if not isinstance(_root(error), _OF_TEXT):
         tries += [(larger, first) for larger in _with_larger_blocks(call)]
     for again, target in tries:
         other = _error_in(again, target)
-        there = None if other is None else compiler_place(other)
         # Of one line and kind: the words tell sizes.
-        if other is None or there is None or there[0] != line or type(_root(other)) is not type(root):
+        if other is None or type(_root(other)) is not type(_root(error)):
             return None
+        there = compiler_place(other)
+        if there is None or there[0] != line:
+            return None
+    name = re.search(r"Cannot access global variable (\w+)", words)
     return CompileError(
         kernel=call.name,
         function=line.function,
@@ -100,40 +97,16 @@ def _error_of(call: KernelCall) -> CompileError | None:
         line=line.line,
         code=line.code,
         words=re.split(r"[.!] ", " ".join(words.split()))[0].rstrip("."),  # the sentence that matters
-        way_out=_way_out(line, str(root)),
+        way_out=f"make it a constant of the language: {name[1]} = tl.constexpr(...)" if name else "",
         arch=architecture() or "",
     )
-
-
-def _way_out(line: EndedLine, message: str) -> str:
-    """What to change of a name that Python finds and a compiler does not."""
-    if name := re.search(r"Cannot access global variable (\w+)", message):
-        return f"make it a constant of the language: {name[1]} = tl.constexpr(...)"
-    name = re.search(r"(\w+) is not defined", message)
-    if name and _ends_with_its_loop(name[1], line):
-        return f"a loop may run no turn, so that what is first assigned in it ends with it: assign {name[1]} before it"
-    return ""
-
-
-def _ends_with_its_loop(name: str, line: EndedLine) -> bool:
-    """Whether the function of a line assigns a name inside of loops and nowhere else."""
-
-    def assigned(roots: Sequence[ast.AST]) -> set[int]:
-        names = [each for root in roots for each in inside(root, ast.Name)]
-        return {id(each) for each in names if each.id == name and isinstance(each.ctx, ast.Store)}
-
-    for function in python_file(line.file).functions:
-        if function.name == line.function:
-            loops = [*inside(function, ast.For), *inside(function, ast.While)]
-            return bool(loops) and assigned([function]) == assigned(loops) != set()
-    return False
 
 
 def _error_in(call: KernelCall, target: GPUTarget) -> Exception | None:
     """What comes of compiling a launch to TTIR as Triton's own `run` begins to."""
     try:
         kernel, backend = compilable(call.kernel), make_backend(target)
-        given = {**{name: compilable(argument) for name, argument in call.given.items()}, "debug": False}
+        given = {name: compilable(value) for name, value in call.given.items()} | {"debug": False}
         bind = create_function_from_signature(kernel.signature, kernel.params, backend)
         bound, types, named = bind(**given)
         options, signature, constants, attributes = kernel._pack_args(backend, given, bound, types, named)
@@ -166,14 +139,16 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _with_larger_blocks(call: KernelCall) -> Iterator[KernelCall]:
-    sizes = {name: value for name, value in call.constants.items() if type(value) is int and value > 1}
     for factor in _LARGER:
-        larger = {name: max(_LEAST, factor * (1 << (size - 1).bit_length())) for name, size in sizes.items()}
-        if larger != sizes:
+        larger = {}
+        for name, size in call.constants.items():
+            if type(size) is int and size > 1:
+                larger[name] = max(_LEAST, factor * (1 << (size - 1).bit_length()))
+        if larger.items() - call.given.items():
             yield replace(call, given={**call.given, **larger})
 
 
-@functools.cache  # a second time would undo what `_reach` has put into it
+@functools.cache
 def restore_language() -> None:
     """Makes the language of this process the compiler's: no kernel can be interpreted any more."""
     os.environ.pop("TRITON_INTERPRET", None)
@@ -183,52 +158,29 @@ def restore_language() -> None:
                 delattr(owner, name)
             elif attributes[name] is not value and name not in ("__dict__", "__weakref__"):
                 setattr(owner, name, attributes[name])
+    for name, method in list(vars(tl.tensor).items()):
+        for cell in getattr(method, "__closure__", None) or ():
+            if type(cell.cell_contents) is InterpretedFunction:  # of the language, and a method as well
+                setattr(tl.tensor, name, compilable(cell.cell_contents))
+    generator: Any = CodeGenerator
+    visit = generator.visit
+    # The front end refuses a global that it does not know. Whatever a name means passes by its `visit`.
+    interpreted: Any = InterpretedFunction
+    interpreted.__triton_builtin__ = True
+    generator.visit = lambda self, node: compilable(visit(self, node))
 
 
-_MADE: dict[int, tuple[Any, Any]] = {}
-"""By the id of each interpreted function: it, and the compiler's form of it."""
+_MADE: dict[Any, JITFunction[Any]] = {}
+"""By interpreted function: the compiler's form of it."""
 
 
 def compilable(thing: Any) -> Any:
-    """The compiler's form of a Triton function, with all that it reaches made so too; anything else as it is."""
+    """The compiler's form of a Triton function; anything else as it is."""
     if type(thing) is tl.constexpr and type(thing.value) is InterpretedFunction:
         return tl.constexpr(compilable(thing.value))
     if type(thing) is not InterpretedFunction:
         return thing
-    if id(thing) not in _MADE:
+    if thing not in _MADE:
         thing.fn.__defaults__ = tuple(map(compilable, thing.fn.__defaults__ or ())) or None
-        # Noted before what it reaches, which may be itself.
-        _MADE[id(thing)] = thing, JITFunction(thing.fn, **thing.kwargs)
-        _reach(thing.fn)
-    return _MADE[id(thing)][1]
-
-
-def _reach(function: Any) -> None:
-    """Replaces what a function's names may mean: in its file, in modules that it names, and as methods of tensors."""
-    names, spaces = set(_names_in(function.__code__)), [function.__globals__]
-    for space in spaces:
-        for name in names & space.keys():
-            if type(value := space[name]) is ModuleType and vars(value) not in spaces:
-                spaces.append(vars(value))
-            else:
-                space[name] = compilable(value)
-    for name in names & vars(tl.tensor).keys():  # a function of the language that is a method as well
-        for cell in _cells_with_functions(vars(tl.tensor)[name]):
-            setattr(tl.tensor, name, compilable(cell.cell_contents))
-    for cell in _cells_with_functions(function):
-        cell.cell_contents = compilable(cell.cell_contents)
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names_in(inner)
-
-
-def _cells_with_functions(function: Any) -> Iterator[Any]:
-    """The variables of a closure that hold Triton functions."""
-    for cell in getattr(function, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # a variable that has no value yet
-            if type(cell.cell_contents) in (InterpretedFunction, JITFunction):
-                yield cell
+        _MADE[thing] = JITFunction(thing.fn, **thing.kwargs)
+    return _MADE[thing]

@@ -15,6 +15,8 @@ from ...processes.ended import EndedLine, is_users
 
 # Letters of a line and of a value.
 _CODE, _LETTERS = 100, 40
+# A name that is no attribute of another.
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -24,28 +26,26 @@ class RaisedLine:
     place: EndedLine
     names: Mapping[str, Any]
     """What its names mean there; of a line that was being compiled, types without values."""
-    is_compiled: bool = False
+    is_compiled: bool
 
 
 def compiler_place(error: BaseException) -> tuple[EndedLine, str] | None:
     """The innermost line that was being compiled, and what the compiler says; None of what no compiler raised."""
-    compiled = [line for line in _lines(error) if line.is_compiled]
-    users = [line for line in compiled if is_users(line.place.file)]
-    if not compiled:
+    place, is_of_user = None, False
+    for line in raised_lines(error):
+        # Else in the language itself.
+        if line.is_compiled and (is_users(line.place.file) or not is_of_user):
+            place, is_of_user = line.place, is_users(line.place.file)
+    if place is None:
         return None
-    place = (users or compiled)[-1].place  # else in the language itself
     *_, inner = _chain(error)
-    words = getattr(inner, "error_message", None) or ("" if hasattr(inner, "node") else text_of(inner))
+    words = getattr(inner, "error_message", None)
+    if not words and not hasattr(inner, "node"):
+        words = text_of(inner)
     raised = inner.__context__
     if raised is not None and words == repr(raised):
         words = text_of(raised)
     return place, words or place.code
-
-
-def innermost_line(error: BaseException) -> EndedLine | None:
-    """The innermost line of the user's that was running; None where none is known."""
-    lines = _lines(error)
-    return lines[-1].place if lines else None
 
 
 def stood_there(error: BaseException) -> tuple[str, ...]:
@@ -54,25 +54,27 @@ def stood_there(error: BaseException) -> tuple[str, ...]:
     Nothing where no line of the user's is known, or where a variable of it breaks whoever looks at it.
     """
     try:
-        lines = _lines(error)
-        return tuple(_explanation(lines[-1], lines[-2:-1])) if lines else ()
+        lines = raised_lines(error)
+        return tuple(_explanation(lines)) if lines else ()
     except Exception:  # of objects of the target's own making; the message stands without
         return ()
 
 
-def _explanation(line: RaisedLine, callers: list[RaisedLine]) -> Iterator[str]:
+def _explanation(lines: list[RaisedLine]) -> Iterator[str]:
+    *callers, line = lines
     place = line.place
     yield place.sentence.removesuffix(f": {place.code}")
     if place.code:
         yield f"    {place.code}"
-    for name in dict.fromkeys(re.findall(r"(?<![\w.])[A-Za-z_]\w*", place.code)):
-        if name in line.names and (value := _value(name, line.names[name])):
-            yield f"    {value}"
-    for caller in callers:
-        yield caller.place.sentence
+    for name in dict.fromkeys(_NAME.findall(place.code)):
+        value = _value(line.names[name]) if name in line.names else ""
+        if value:
+            yield f"    {name} {value}"
+    if callers:
+        yield callers[-1].place.sentence
 
 
-def _lines(error: BaseException) -> list[RaisedLine]:
+def raised_lines(error: BaseException) -> list[RaisedLine]:
     """From the outside in: of what called the kernel, of the kernel, and of what the kernel calls."""
     found: dict[int, RaisedLine] = {}
     for each in _chain(error):
@@ -81,13 +83,15 @@ def _lines(error: BaseException) -> list[RaisedLine]:
             generator: Any = frame.f_locals.get("self")
             if {"lscope", "begin_line"} <= getattr(generator, "__dict__", {}).keys():  # what compiles a kernel
                 node: Any = getattr(generator, "cur_node", None)
-                if hasattr(node, "lineno") and id(generator) not in found:
-                    file, first = generator.file_name, generator.begin_line
-                    place = _line(file, first + node.lineno, generator.jit_fn.fn.__name__)
-                    found[id(generator)] = RaisedLine(place, ChainMap(generator.lscope, generator.gscope), True)
-            elif is_users(code.co_filename) and id(frame) not in found:
-                place = _line(code.co_filename, number, code.co_name)
-                found[id(frame)] = RaisedLine(place, ChainMap(frame.f_locals, frame.f_globals))
+                if hasattr(node, "lineno"):
+                    line = generator.begin_line + node.lineno
+                    place = _place(generator.file_name, line, generator.jit_fn.fn.__name__)
+                    names = ChainMap(generator.lscope, generator.gscope)
+                    found.setdefault(id(generator), RaisedLine(place, names, True))
+            elif is_users(code.co_filename):
+                place = _place(code.co_filename, number, code.co_name)
+                names = ChainMap(frame.f_locals, frame.f_globals)
+                found.setdefault(id(frame), RaisedLine(place, names, False))
     return list(found.values())
 
 
@@ -99,20 +103,20 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         inner = inner.__cause__ if type(inner).__module__.partition(".")[0] == "triton" else None
 
 
-def _line(file: str, line: int, function: str) -> EndedLine:
+def _place(file: str, line: int, function: str) -> EndedLine:
     return EndedLine(file, line, function, _cut(linecache.getline(file, line).strip(), _CODE))
 
 
-def _value(name: str, value: Any) -> str:
-    """`offs int32[32]`, `HEAD = 24`; "" of what says nothing."""
+def _value(value: Any) -> str:
+    """`int32[32]`, `= 24`; "" of what says nothing."""
     value = _plain(value)
     if isinstance(value, (bool, int, float, str, type(None))):
-        return f"{name} = {_cut(repr(value), _LETTERS)}"
+        return f"= {_cut(repr(value), _LETTERS)}"
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         return ""
-    sizes = [_plain(size) for size in shape]
-    return f"{name} {str(dtype).removeprefix('torch.')}{sizes or ''}"
+    sizes = list(map(_plain, shape))
+    return f"{str(dtype).removeprefix('torch.')}{sizes or ''}"
 
 
 def _plain(value: Any) -> Any:

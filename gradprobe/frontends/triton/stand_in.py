@@ -16,7 +16,7 @@ from . import interpreting
 
 
 class ImportWatcher(importlib.abc.MetaPathFinder):
-    """A finder that finds nothing itself, but makes the loader of the awaited module call back."""
+    """A finder that finds nothing itself, but calls back with the awaited module when it is complete."""
 
     def __init__(self, module: str, then: Callable[[ModuleType], object]) -> None:
         self.module, self.then = module, then
@@ -36,52 +36,45 @@ class ImportWatcher(importlib.abc.MetaPathFinder):
             return None
         self.busy = True
         try:
-            others = [finder for finder in sys.meta_path if not isinstance(finder, ImportWatcher)]
-            spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
+            for finder in sys.meta_path:
+                spec = None if isinstance(finder, ImportWatcher) else finder.find_spec(fullname, path, target)
+                if spec is not None:
+                    self._await(spec.loader)
+                    return spec
         finally:
             self.busy = False
-        if spec is not None and hasattr(spec.loader, "exec_module"):
-            loader: Any = _CallingBack(spec.loader, self)
-            spec.loader = loader
-        return spec
+        return None
+
+    def _await(self, loader: Any) -> None:
+        plain = getattr(loader, "exec_module", None)
+        if plain is None:
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            plain(module)
+            if module.__name__ == self.module:  # pytest's loader has many
+                loader.exec_module = plain
+                self._complete(module)
+
+        loader.exec_module = exec_module
 
     def notice(self) -> None:
         """Calls back for a module that another finder imported past this one: late, but better than not at all."""
-        module = None if self.done else sys.modules.get(self.module)
+        module = sys.modules.get(self.module)
         if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-            self.complete(module)
+            self._complete(module)
 
-    def complete(self, module: ModuleType) -> None:
-        """Calls back with the complete module, once."""
+    def _complete(self, module: ModuleType) -> None:
         if not self.done:
             self.done = True
             self.then(module)
 
 
-class _CallingBack:
-    """A loader that does what another one does, and calls back at the end."""
-
-    def __init__(self, loader: Any, awaiting: ImportWatcher) -> None:
-        self._loader, self._awaiting = loader, awaiting
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Gives the module its own loader back, runs it, and calls back."""
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._awaiting.complete(module)
-
-
-_DRIVER = "triton.runtime.driver"
 _asked_for: str | None = None
 # Of `torch.version.hip`, by which files know ROCm.
 _HIP = "6.4.0"
-# What no file is known to decide by is an H100's.
-_REGISTERS, _L2_BYTES, _THREADS = 65536, 50 << 20, 2048
+# No file is known to decide by it: an H100's.
+_REGISTERS = 65536
 
 
 def stand_in_for(arch: str | None) -> None:
@@ -105,11 +98,14 @@ def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
     Args:
         as_cuda: whether every tensor's `is_cuda` is True.
     """
-    if not _is_missing():
+    if not interpreting():
         yield
         return
     import torch
 
+    if torch.cuda.is_available():
+        yield
+        return
     gpu = ARCHITECTURES[_asked_for or DEFAULT]
     with contextlib.ExitStack() as stack:
         stack.enter_context(_driver_stood_in(gpu))
@@ -118,17 +114,9 @@ def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
         if gpu.gfx:
             stack.enter_context(replaced(torch.version, "hip", _HIP))
         if as_cuda:
-            stack.enter_context(replaced(torch.Tensor, "is_cuda", property(lambda self: True)))  # noqa: ARG005
+            stack.enter_context(replaced(torch.Tensor, "is_cuda", property(lambda _: True)))
         stack.enter_context(_on_the_cpu())
         yield
-
-
-def _is_missing() -> bool:
-    if not interpreting():
-        return False
-    import torch
-
-    return not torch.cuda.is_available()
 
 
 def _on_the_cpu() -> Any:
@@ -141,7 +129,7 @@ def _on_the_cpu() -> Any:
         return torch.device("cpu") if gpu else value
 
     class Mode(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+        def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func is torch.Tensor.cuda:
                 return args[0]
             named = {name: there(value) for name, value in (kwargs or {}).items()}
@@ -159,7 +147,7 @@ def _driver_stood_in(gpu: Architecture) -> Iterator[None]:
         before.append((module.driver, dict(vars(module.driver))))
         module.driver.set_active(_driver(gpu))
 
-    awaiting = ImportWatcher(_DRIVER, put)
+    awaiting = ImportWatcher("triton.runtime.driver", put)
     sys.meta_path.insert(0, awaiting)
     awaiting.notice()
     try:
@@ -181,14 +169,15 @@ def _driver(gpu: Architecture) -> Any:
         "multiprocessor_count": gpu.processors,
         "warpSize": gpu.warp,
     }
+    target = GPUTarget("hip" if gpu.gfx else "cuda", gpu.triton_arch, gpu.warp)
     return SimpleNamespace(
-        utils=SimpleNamespace(get_device_properties=lambda device=0: properties),  # noqa: ARG005
+        utils=SimpleNamespace(get_device_properties=lambda *_: properties),
         is_active=lambda: True,
-        get_device_capability=lambda device=0: gpu.capability,  # noqa: ARG005
-        get_current_target=lambda: GPUTarget("hip" if gpu.gfx else "cuda", gpu.triton_arch, gpu.warp),
+        get_device_capability=lambda *_: gpu.capability,
+        get_current_target=lambda: target,
         get_current_device=lambda: 0,
-        set_current_device=lambda device: None,  # noqa: ARG005
-        get_current_stream=lambda device=0: 0,  # noqa: ARG005
+        set_current_device=lambda _: None,
+        get_current_stream=lambda *_: 0,
         get_active_torch_device=lambda: torch.device("cpu"),
         get_device_interface=lambda: torch.cuda,
     )
@@ -203,10 +192,6 @@ def _answers(gpu: Architecture) -> dict[str, Any]:
         multi_processor_count=gpu.processors,
         total_memory=gpu.gibibytes << 30,
         warp_size=gpu.warp,
-        L2_cache_size=_L2_BYTES,
-        regs_per_multiprocessor=_REGISTERS,
-        max_threads_per_multi_processor=_THREADS,
-        shared_memory_per_block=48 << 10,
         shared_memory_per_block_optin=gpu.shared_bytes,
         # A kibibyte of each processor is the system's.
         shared_memory_per_multiprocessor=gpu.shared_bytes + (0 if gpu.gfx else 1 << 10),

@@ -21,8 +21,7 @@ def test_tiles_are_of_rows_and_keys_and_not_of_head_dims():
         "IS_CAUSAL": True,
         "BLOCK_N": None,
     }
-    launch = SimpleNamespace(constants=frozenset(arguments), arguments=arguments)
-    assert sorted(_tiles(launch)) == [16, 64]
+    assert sorted(_tiles(SimpleNamespace(constants=arguments))) == [16, 64]
 
 
 class SetTwice:
