@@ -54,11 +54,11 @@ def called(module):
 
 
 def test_each_value_is_told_with_its_place_and_the_results_are_the_same(module):
-    lines, due = SOURCE.splitlines(), called(module)
+    due = called(module)
     with watched(module.outer) as values:
         assert called(module) == due
     told = [
-        (value.at.function, lines[value.at.line - 1][value.at.column : value.at.end_column], value.array.tolist())
+        (value.at.kernel, value.at.code[value.at.column :][: value.at.length], value.array.tolist())
         for value in values.values()
     ]
     assert ("twice", "2 * x", [4]) in told

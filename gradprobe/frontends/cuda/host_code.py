@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,6 @@ from .source import read_source
 if TYPE_CHECKING:
     from torch import Tensor
 
-    Tensors = Mapping[str, Tensor]
-
 # What sizes are called, without underscores, with the axes whose product each is: b batch, h head, g key head, m query
 # row, n key, l either where there are as many, d and e the dims of keys and values.
 _SIZES = {
@@ -37,15 +35,28 @@ _SIZES = {
     "e": "dv e headdimv dimv",
 }
 _SIZE_OF = {word: axes for axes, words in _SIZES.items() for word in words.split()}
+_SCALARS = {
+    "scale": "scale",
+    "sm_scale": "scale",
+    "softmax_scale": "scale",
+    "causal": "causal",
+    "is_causal": "causal",
+    "softcap": "softcap",
+}
 _INPUTS = ("q", "k", "v", "do", "o", "lse", "delta", "bias", "mask")
-_SCALARS = {"scale": "scale", "sm_scale": "scale", "softmax_scale": "scale"}
-_SCALARS |= {"causal": "causal", "is_causal": "causal", "softcap": "softcap"}
+_NEVER_WRITTEN = ("q", "k", "v", "do", "o")
 _AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "dq": "bhmd", "dk": "bgnd", "dv": "bgne"}
-_AXES |= {"lse": "bhm", "delta": "bhm"} | dict.fromkeys(("bias", "mask", "p", "dp", "ds"), "bhmn")
+_AXES |= {"lse": "bhm", "delta": "bhm"}
+_AXES |= dict.fromkeys(("bias", "mask", "p", "dp", "ds"), "bhmn")
 # Letters of axes that one word for a stride's axis stands for.
 _STRIDES = {"b": "b", "h": "hg", "m": "mn", "d": "de"}
 # (letter, letter, what the two are the size of): of one number where the first of these letters has none of its own.
-_ALIKE = (("m", "n", "length of queries and keys"), ("d", "e", "head dim"), ("h", "g", "number of heads"))
+_ALIKE = (
+    ("m", "n", "length of queries and keys"),
+    ("d", "e", "head dim"),
+    ("h", "g", "number of heads"),
+)
+_BY_HAND = "call it from Python, through gradprobe.cuda.load"
 
 
 @dataclass(frozen=True)
@@ -68,45 +79,49 @@ def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
         TargetFailure: the file cannot be read.
     """
     source = read_source(file)
-    found = source.launchers
-    if name not in found:
-        way_out = did_you_mean(name, found, "it has") or "gradprobe.cuda.load calls kernels from Python"
+    function = source.launchers.get(name)
+    if function is None:
+        way_out = did_you_mean(name, source.launchers, "it has") or "gradprobe.cuda.load calls kernels from Python"
         raise UsageFailure(f"target {word!r}: {file} has no function {name} that launches kernels", way_out)
-    passed = meanings(found[name], word)
-    if isinstance(passed, UsageFailure):
-        raise passed
-    return _Backward(Launcher(source, found[name]), passed).function(), found[name].line
+    return _Backward(Launcher(source, function), meanings(function, word)).function(), function.line
 
 
 def checkable(file: Path) -> list[str]:
     """The functions of a .cu file that can be checked as they stand, by name."""
-    every = read_source(file).launchers.items()
-    return [name for name, function in every if not isinstance(meanings(function, name), UsageFailure)]
+    every = read_source(file).launchers
+    return [name for name in every if name not in _refused(file)]
 
 
 def no_launcher(file: Path, word: str) -> UsageFailure:
     """Why none of a file's functions can be checked."""
-    every = read_source(file).launchers.items()
-    refused = [meanings(function, f"{file}:{name}") for name, function in every]
-    words = f"target {word!r}: {file} has no function that launches kernels"
-    general = UsageFailure(words, "call them from Python, through gradprobe.cuda.load")
-    return next((each for each in refused if isinstance(each, UsageFailure)), general)
+    general = UsageFailure(f"target {word!r}: {file} has no function that launches kernels", _BY_HAND)
+    return next(iter(_refused(file).values()), general)
 
 
-def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning] | UsageFailure:
-    """What each parameter is passed, by its name; a failure where a name means nothing here, or nothing is written."""
-    named = [word_of(parameter.name) for parameter in function.parameters if parameter.type.endswith("*")]
-    pointers = [*named, *filter(None, map(tensor_of, named))]
+def _refused(file: Path) -> dict[str, UsageFailure]:
+    found = {}
+    for name, function in read_source(file).launchers.items():
+        try:
+            meanings(function, f"{file}:{name}")
+        except UsageFailure as failure:
+            found[name] = failure
+    return found
+
+
+def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning]:
+    """What each parameter is passed, by its name; UsageFailure where a name means nothing here, or none is written."""
+    pointers = [word_of(parameter.name) for parameter in function.parameters if parameter.type.endswith("*")]
+    pointers += filter(None, [tensor_of(pointer) for pointer in pointers])
     found: dict[str, Meaning] = {}
     for parameter in function.parameters:
         meaning = _meaning(parameter, pointers)
         if meaning is None:
             words = f"target {word!r} needs a parameter {parameter.name!r} that gradprobe has no value for"
-            return UsageFailure(words, "call it from Python, through gradprobe.cuda.load")
+            raise UsageFailure(words, _BY_HAND)
         found[parameter.name] = meaning
-    if any(meaning.kind == "output" for meaning in found.values()):
-        return found
-    return UsageFailure(f"target {word!r} writes nothing that is an intermediate", "a backward writes dq, dk or dv")
+    if all(meaning.kind != "output" for meaning in found.values()):
+        raise UsageFailure(f"target {word!r} writes nothing that is an intermediate", "a backward writes dq, dk or dv")
+    return found
 
 
 def _meaning(parameter: Declared, pointers: Sequence[str]) -> Meaning | None:
@@ -115,7 +130,7 @@ def _meaning(parameter: Declared, pointers: Sequence[str]) -> Meaning | None:
         return Meaning("stream")
     if kind.endswith("*"):
         tensor = tensor_of(name)
-        if tensor in _INPUTS and (parameter.is_const or tensor in ("q", "k", "v", "do", "o")):
+        if tensor in _INPUTS and (parameter.is_const or tensor in _NEVER_WRITTEN):
             return Meaning("input", tensor)
         return Meaning("output", tensor) if not parameter.is_const and tensor in _AXES else None
     word, axis = stride_of(name, pointers)
@@ -145,7 +160,8 @@ class _Backward:
         def backward(**given: Any) -> dict[str, Tensor]:
             return self._run(given)
 
-        names = dict.fromkeys(("q", "k", "v", "do", *sorted({*self._named("input"), *self._named("scalar")})))
+        more = sorted({*self._named("input"), *self._named("scalar")})
+        names = dict.fromkeys(("q", "k", "v", "do", *more))
         parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
         backward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         backward.__name__ = backward.__qualname__ = self._name
@@ -156,58 +172,71 @@ class _Backward:
 
         It raises ValueError, which refuses a layout, where it is not told of a stride or of a size that differs.
         """
-        import torch
-
-        sizes = {axis: size for name in "qkv" for axis, size in zip(_AXES[name], given[name].shape, strict=True)}
+        sizes: dict[str, int] = {}
+        for name in "qkv":
+            sizes |= dict(zip(_AXES[name], given[name].shape, strict=True))
         for first, second, what in _ALIKE:
             is_one = "l" in self._letters if first == "m" else second not in self._letters
             if is_one and sizes[first] != sizes[second]:
                 raise ValueError(f"{self._name} takes one {what}")
         sizes["l"] = sizes["m"]
         tensors = {name: self._laid(name, given[name]) for name in self._named("input")}
-        for parameter in self._launcher.function.parameters:
-            meaning, q = self._passed[parameter.name], given["q"]
-            if meaning.kind == "output":  # of zeros, since it may add to what it finds
-                (taken,) = types_as_written(self._launcher.source, [parameter])
-                dtype = {4: torch.float32, 8: torch.float64}.get(taken.of, q.dtype)
-                shape = [sizes[axis] for axis in _AXES[meaning.what]]
-                tensors[meaning.what] = torch.zeros(shape, dtype=dtype, device=q.device)
+        tensors |= self._outputs(given["q"], sizes)
         batches = [None] if "b" in self._whole else range(sizes["b"])
         heads = [None] if "h" in self._whole else range(sizes["h"])
         for batch, head in itertools.product(batches, heads):
-            here = {name: _part(name, tensor, sizes, batch, head) for name, tensor in tensors.items()}
-            self._launcher(*self._arguments(given, here, tensors, sizes))
+            arguments: list[Any] = []
+            for meaning in self._passed.values():
+                if meaning.kind in ("input", "output"):
+                    arguments.append(_part(meaning.what, tensors[meaning.what], sizes, batch, head))
+                elif meaning.kind == "scalar":
+                    arguments.append(given[meaning.what])
+                elif meaning.kind == "size":
+                    is_flat = meaning.what == "b" and "h" not in self._letters
+                    axes = "bh" if is_flat else meaning.what
+                    arguments.append(math.prod(sizes[axis] for axis in axes))
+                elif meaning.kind == "stride":
+                    arguments.append(_stride(meaning, tensors[meaning.what]))
+            self._launcher(*arguments)
         return {title(name): tensors[name] for name in self._named("output")}
 
-    def _arguments(
-        self, given: Mapping[str, Any], here: Tensors, tensors: Tensors, sizes: Mapping[str, int]
-    ) -> Iterator[Any]:
-        """What its parameters are passed, but for its streams."""
-        for meaning in self._passed.values():
-            if meaning.kind in ("input", "output"):
-                yield here[meaning.what]
-            elif meaning.kind == "scalar":
-                yield given[meaning.what]
-            elif meaning.kind == "size":
-                is_flat = meaning.what == "b" and "h" not in self._letters
-                yield math.prod(sizes[axis] for axis in ("bh" if is_flat else meaning.what))
-            elif meaning.kind == "stride":
-                axes = [at for at, axis in enumerate(_AXES[meaning.what]) if axis in _STRIDES[meaning.axis]]
-                yield tensors[meaning.what].stride(axes[0]) if axes else 0
+    def _outputs(self, q: Tensor, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """What it writes: zeros, since it may add to what it finds."""
+        import torch
+
+        found = {}
+        for parameter in self._launcher.function.parameters:
+            meaning = self._passed[parameter.name]
+            if meaning.kind == "output":
+                (taken,) = types_as_written(self._launcher.source, [parameter])
+                dtype = {4: torch.float32, 8: torch.float64}.get(taken.of, q.dtype)
+                shape = [sizes[axis] for axis in _AXES[meaning.what]]
+                found[meaning.what] = torch.zeros(shape, dtype=dtype, device=q.device)
+        return found
 
     def _laid(self, name: str, tensor: Tensor) -> Tensor:
         """A tensor of whose strides it is told, where the others follow; contiguous where it is told of none."""
-        strides = [meaning for meaning in self._passed.values() if (meaning.kind, meaning.what) == ("stride", name)]
+        strides = [
+            meaning.axis for meaning in self._passed.values() if (meaning.kind, meaning.what) == ("stride", name)
+        ]
         if not strides:
             return tensor.contiguous()
-        letters, due = "".join(_STRIDES[stride.axis] for stride in strides), 1
+        free = "".join(_STRIDES[axis] for axis in strides)
+        # Of one batch or head at a time it is given the place.
+        free += "".join(axis for axis in "bh" if axis not in self._whole).replace("h", "hg")
+        due = 1
         for at in reversed(range(tensor.dim())):
-            axis = _AXES[name][at].replace("g", "h")
-            is_free = _AXES[name][at] in letters or (axis in "bh" and axis not in self._whole)
-            if not is_free and tensor.shape[at] > 1 and tensor.stride(at) != due:
+            if _AXES[name][at] not in free and tensor.shape[at] > 1 and tensor.stride(at) != due:
                 raise ValueError(f"{self._name} is not told of {name}.stride({at})")
             due = tensor.stride(at) * tensor.shape[at]
         return tensor
+
+
+def _stride(meaning: Meaning, tensor: Tensor) -> int:
+    for at, axis in enumerate(_AXES[meaning.what]):
+        if axis in _STRIDES[meaning.axis]:
+            return tensor.stride(at)
+    return 0
 
 
 def _part(name: str, tensor: Tensor, sizes: Mapping[str, int], batch: int | None, head: int | None) -> Tensor:

@@ -83,7 +83,9 @@ def _launch(launch: Launch, library: Library | None, watch: Watch) -> None:
     name, threads = launch.kernel.name, math.prod(launch.block)
     if threads > _MOST_THREADS:
         raise TargetFailure(f"kernel {name} is launched with {threads:,} threads a block; 1,024 fit")
-    watch.launched(launch.kernel, CUDA if library is None else CUDA_ON_CPU, launch.tensors)
+    watch.launches.append(launch.kernel)
+    watch.backends.add(CUDA if library is None else CUDA_ON_CPU)
+    watch.given += [tensor for _, tensor in launch.tensors]
     if library is None:
         nvrtc.run(launch)
     else:

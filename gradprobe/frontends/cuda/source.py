@@ -109,34 +109,26 @@ class CudaSource:
 
     @cached_property
     def namespaces(self) -> tuple[str, ...]:
-        """Those in which kernels stand, "outer::inner"; the anonymous one needs no name."""
-        found = set[str]()
-        for kernel in self.declared.values():
-            node, names = kernel.node, list[str]()
-            while node is not None:
-                if node.type == "namespace_definition":
-                    names.insert(0, node_text(node.child_by_field_name("name")).replace(" ", ""))
-                node = node.parent
-            found.add("::".join(filter(None, names)))
-        return tuple(sorted(found - {""}))
+        """Those of the file, outer ones first; after `using` of those the next is found."""
+        return tuple(dict.fromkeys(re.findall(r"\bnamespace\s+(\w[\w:]*)\s*\{", self.plain)))
 
     def dynamic_array_of(self, kernel: str) -> str:
         """The name of its `extern __shared__` array: its own, else that of one in the file; "" where there is none."""
-        for root in (self.declared[kernel].node, *map(syntax.parse, self.texts)):
-            for array, is_dynamic in _shared_arrays(root):
-                if is_dynamic:
-                    return array.name
-        return ""
+        found = [*_shared_arrays(self.declared[kernel].node), *self._shared]
+        return next((array.name for array, is_dynamic in found if is_dynamic), "")
 
     @cached_property
     def shared_types(self) -> dict[str, str]:
         """What shared arrays are declared as, by name; "void" of those of one name and two types."""
         found: dict[str, str] = {}
-        for root in map(syntax.parse, self.texts):
-            for array, _ in _shared_arrays(root):
-                is_same = found.get(array.name, array.type) == array.type
-                found[array.name] = array.type if is_same else "void"
+        for array, _ in self._shared:
+            is_same = found.get(array.name, array.type) == array.type
+            found[array.name] = array.type if is_same else "void"
         return found
+
+    @cached_property
+    def _shared(self) -> list[tuple[Declared, bool]]:
+        return [found for text in self.texts for found in _shared_arrays(syntax.parse(text))]
 
     def unsupported_on_a_cpu(self) -> str:
         """The first line that cannot run on a CPU, and why; "" where there is none."""

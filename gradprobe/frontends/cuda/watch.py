@@ -21,20 +21,25 @@ if TYPE_CHECKING:
     from .source import KernelEntry
 
 _ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
-_DID = {"read": "reads", "write": "writes", "atomic": "changes atomically", "ended": "has ended"}
+_DID = {
+    "read": "reads",
+    "write": "writes",
+    "atomic": "changes atomically",
+    "ended": "has ended",
+}
 # No fault: threads of several warps store one value to one place.
 EQUAL = "equal"
 # In the order of the runtime's numbers.
 KINDS = (RACE, OUTSIDE, UNWRITTEN, BARRIER, MISALIGNED, EQUAL, SHUFFLE)
 _SENTENCES = {
-    RACE: "race on {array}{where}: {now.who} {now.did} it at {now.place}, {before.who} {before.did} it at "
-    "{before.place}, with no barrier between{times}",
-    OUTSIDE: "{now.who} {now.did} outside {array}, {where}, at {now.place}{times}",
-    UNWRITTEN: "{now.who} {now.did} {array}{where}, which nothing has written, at {now.place}{times}",
-    MISALIGNED: "{now.who} {now.did} {array}{where} by a type wider than its elements, at an address that is no "
-    "multiple of that type's alignment, at {now.place}",
-    EQUAL: "threads of several warps store the same value to {array}{where} at {now.place}, with no barrier between; "
-    "that is right as long as the values are equal",
+    RACE: "race on {array}: {now.who} {now.did} it at {now.place}, "
+    "{before.who} {before.did} it at {before.place}, with no barrier between{times}",
+    OUTSIDE: "{now.who} {now.did} outside {shared}, {where}, at {now.place}{times}",
+    UNWRITTEN: "{now.who} {now.did} {array}, which nothing has written, at {now.place}{times}",
+    MISALIGNED: "{now.who} {now.did} {array} by a type wider than its elements, "
+    "at an address that is no multiple of that type's alignment, at {now.place}",
+    EQUAL: "threads of several warps store the same value to {array} at {now.place}, "
+    "with no barrier between; that is right as long as the values are equal",
     SHUFFLE: "{where} at {now.place}, in the warp of {now.who}{times}",
     BARRIER: "{now.who} waits at the barrier {now.place}, but {others}",
 }
@@ -77,11 +82,15 @@ class CudaFinding:
     """The name of a tensor, a parameter or a shared array; "" for a barrier."""
     is_shared: bool
     where: str
-    """Which element: "[0, 1, 5, 3]", "[17]", or how far before or behind; of a shuffle which lanes do what."""
+    """Which element: "[0, 1, 5, 3]", or how far before or behind; of a shuffle which lanes do what."""
     now: CudaSite
     before: CudaSite | None
     """The other access of a race, or the other thread that a barrier waits for."""
     count: int
+
+    @property
+    def lines(self) -> frozenset[SourceLine]:
+        return frozenset({self.now.line, (self.before or self.now).line})
 
     @property
     def finding(self) -> MemoryFinding:
@@ -93,12 +102,20 @@ class CudaFinding:
     @property
     def sentence(self) -> str:
         """What is wrong, with every line and thread."""
-        array = f"shared {self.array}" if self.is_shared else self.array
-        others = f"{self.before.who} {self.before.did}" if self.before else "others never come"
-        times = f" ({self.count:,} times)" if self.count > 1 else ""
-        about = {"array": array, "where": self.where, "others": others, "times": times}
-        words = _SENTENCES[self.kind].format(now=self.now, before=self.before, **about)
+        shared = f"shared {self.array}" if self.is_shared else self.array
+        words = _SENTENCES[self.kind].format(
+            shared=shared,
+            array=f"{shared}{self.where}",
+            where=self.where,
+            now=self.now,
+            before=self.before,
+            others=f"{self.before.who} {self.before.did}" if self.before else "others never come",
+            times=f" ({self.count:,} times)" if self.count > 1 else "",
+        )
         return f"{self.kernel}: {words}"
+
+
+# --- A watch
 
 
 @dataclass
@@ -110,39 +127,36 @@ class Watch:
     seed: int = 0
     """The order of threads and blocks on a CPU; 0: the natural one."""
     unwritten: Unwritten = field(default_factory=Unwritten)
+    after: Callable[[str], None] = lambda kernel: None
+    """Told of each kernel after its launch."""
+    recording: Recording | None = None
+    """Which keeps the accesses of launches on the CPU."""
     launches: list[KernelEntry] = field(default_factory=list)
     backends: set[str] = field(default_factory=set)
     """CUDA, CUDA_ON_CPU."""
     given: list[Tensor] = field(default_factory=list)
     """The tensors that kernels were given."""
     findings: list[CudaFinding] = field(default_factory=list)
-    """The faults."""
     equal_stores: list[CudaFinding] = field(default_factory=list)
     """What is EQUAL, and no fault."""
-    after: Callable[[str], None] = lambda kernel: None
-    """Told of each kernel after its launch."""
-    recording: Recording | None = None
-    """Which keeps the accesses of launches on the CPU."""
-
-    def launched(self, kernel: KernelEntry, backend: str, tensors: Sequence[tuple[str, Tensor]]) -> None:
-        """Notes a launch."""
-        self.launches.append(kernel)
-        self.backends.add(backend)
-        self.given += [tensor for _, tensor in tensors]
 
     def add(self, findings: Sequence[CudaFinding]) -> None:
         """Adds what a launch showed, each race once: either of its two lines may have been the second access."""
         found: dict[object, CudaFinding] = {}
         for finding in findings:
-            now, before = finding.now, finding.before or finding.now
-            if finding.kind == BARRIER and before is not now and before.how == "waits" and before.line == now.line:
+            other = finding.before if len(finding.lines) == 1 else None
+            if finding.kind == BARRIER and other is not None and other.how == "waits":
                 continue  # of one barrier of the source the compiler has made two
-            key = finding.kind, finding.kernel, finding.array, frozenset((now.line, before.line))
-            count = found[key].count if key in found else 0
-            found[key] = replace(found.get(key, finding), count=count + finding.count)
+            key = (finding.kind, finding.kernel, finding.array, finding.lines)
+            before = found.get(key)
+            count = finding.count + (before.count if before else 0)
+            found[key] = replace(before or finding, count=count)
         for finding in found.values():
-            (self.equal_stores if finding.kind == EQUAL else self.findings).append(finding)
-            if finding.kind != EQUAL and _OPEN.get() is None:
+            if finding.kind == EQUAL:
+                self.equal_stores.append(finding)
+                continue
+            self.findings.append(finding)
+            if _OPEN.get() is None:
                 warnings.warn(finding.sentence, RuntimeWarning, stacklevel=5)
 
 
@@ -164,13 +178,14 @@ def watching() -> Watch:
     return _OPEN.get() or Watch()
 
 
+# --- A record
+
+
 # gp_record of the runtime.
-RECORD = np.dtype(
-    [
-        ("address", "u8"), ("pc", "u4", 4), ("block", "u4"), ("epoch", "u4"), ("thread", "u2"), ("region", "u2"),
-        ("bytes", "u2"), ("access", "u2"), ("is_copied", "u2"), ("unused", "u2", 3),
-    ]
-)  # fmt: skip
+RECORD = np.dtype([
+    ("address", "u8"), ("pc", "u4", 4), ("block", "u4"), ("epoch", "u4"), ("thread", "u2"), ("region", "u2"),
+    ("bytes", "u2"), ("access", "u2"), ("is_copied", "u2"), ("unused", "u2", 3),
+])  # fmt: skip
 # Of one launch. One that makes more is not kept, but where each thread is apart a part of the threads is.
 MOST_RECORDS = 1 << 20
 THREAD, WARP, BLOCK = range(3)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from ...inputs.memory import Array
 from ...model.report import Where
@@ -25,32 +26,18 @@ _HOOK = "__gradprobe_told__"
 _VALUES = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute, ast.UnaryOp)
 # What is left as it is: its parts are no values of the function, or no place where a call may stand.
 _WHOLE = (
-    *(ast.Lambda, ast.JoinedStr, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.pattern),
-    ast.AsyncFunctionDef,
+    *(ast.Lambda, ast.JoinedStr, ast.ListComp, ast.SetComp, ast.DictComp),
+    *(ast.GeneratorExp, ast.pattern, ast.AsyncFunctionDef),
 )
 # An expression in a loop is looked at so often, and the last time.
 _MOST, _LARGEST = 48, 1 << 20
 
 
 @dataclass(frozen=True)
-class Expression:
-    """A piece of source that has a value: an expression, or a statement with that of a variable after it."""
-
-    number: int
-    line: int
-    column: int
-    """Of its first character in the line, from 0, in bytes of UTF-8."""
-    end_line: int
-    end_column: int
-    function: str
-    """In which it stands."""
-
-
-@dataclass(frozen=True)
 class Value:
     """What an expression, or a variable after a statement, held."""
 
-    at: Expression
+    at: Where
     array: Array
     dtype: str
 
@@ -63,11 +50,12 @@ def watched(function: Callable[..., Any]) -> Iterator[Mapping[tuple[int, int], V
     stay the same objects: their code is exchanged, and put back.
     """
     values: dict[tuple[int, int], Value] = {}
-    module, counts = _module_of(function), Counter[int]()
+    module, counts = module_of(function), Counter[int]()
     if module is None:
         yield values
         return
-    codes, expressions = _compiled(module.__file__ or "", text_of_file(function))
+    file = module.__file__ or ""
+    codes, places = _compiled(file, Path(file).read_text(encoding="utf-8"))
 
     def tell(number: int, value: Any) -> Any:
         array = _as_array(value)
@@ -75,16 +63,17 @@ def watched(function: Callable[..., Any]) -> Iterator[Mapping[tuple[int, int], V
             counts[number] += 1
             key = number, min(counts[number], _MOST)
             values.pop(key, None)  # the latest in the place of the one before it
-            values[key] = Value(expressions[number], array.copy(), str(value.dtype).removeprefix("torch."))
+            values[key] = Value(places[number], array.copy(), str(value.dtype).removeprefix("torch."))
         return value
 
     changed: list[tuple[FunctionType, CodeType]] = []
     vars(module)[_HOOK] = tell
     try:
         for plain in _functions(vars(module), module.__name__):
-            code = codes.get((plain.__code__.co_name, plain.__code__.co_firstlineno))
-            if code is not None and code.co_freevars == plain.__code__.co_freevars:
-                changed.append((plain, plain.__code__))
+            before = plain.__code__
+            code = codes.get((before.co_name, before.co_firstlineno))
+            if code is not None and code.co_freevars == before.co_freevars:
+                changed.append((plain, before))
                 plain.__code__ = code
         yield values
     finally:
@@ -93,52 +82,66 @@ def watched(function: Callable[..., Any]) -> Iterator[Mapping[tuple[int, int], V
         del vars(module)[_HOOK]
 
 
-def where_of(function: Callable[..., Any], file: str, at: Expression | None) -> Where | None:
-    """The line of an expression in a function's file, with what it is underlined; None without one."""
-    lines = text_of_file(function).splitlines()
-    if at is None or not lines:
-        return None
-    text = lines[at.line - 1]
-    start = len(text.encode()[: at.column].decode(errors="ignore"))
-    end = len(text.encode()[: at.end_column].decode(errors="ignore")) if at.end_line == at.line else len(text)
-    before = len(text) - len(text.lstrip())
-    return Where(file, at.line, text.strip(), max(start - before, 0), end - start, at.function)
-
-
-def text_of_file(function: Callable[..., Any]) -> str:
-    """The text of a function's file; "" where it has no file of Python."""
-    module = _module_of(function)
-    return "" if module is None else Path(module.__file__ or "").read_text(encoding="utf-8")
-
-
-def _module_of(function: Callable[..., Any]) -> ModuleType | None:
+def module_of(function: Callable[..., Any]) -> ModuleType | None:
     """The module of a function; None where it has none, or no file of Python."""
     module = sys.modules.get(plain_function(function).__module__ or "")
-    return module if module is not None and (getattr(module, "__file__", None) or "").endswith(".py") else None
+    file = getattr(module, "__file__", None) or ""
+    return module if file.endswith(".py") else None
+
+
+def _functions(scope: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
+    """The functions that a module defines itself, those of its classes and those inside decorators with them."""
+    for value in list(scope.values()):
+        found = getattr(value, "__func__", value)
+        plain = inspect.unwrap(found) if callable(found) else None
+        if getattr(plain, "__module__", None) != module:
+            continue
+        if isinstance(plain, FunctionType):
+            yield plain
+        elif isinstance(plain, type):
+            yield from _functions(vars(plain), module)
 
 
 def _as_array(value: Any) -> Array | None:
     """The floating numbers of a tensor or an array in float64; None of anything else."""
-    if isinstance(value, torch.Tensor):
-        is_plain = value.is_floating_point() and not value.is_meta and value.layout is torch.strided
-        return value.detach().cpu().double().numpy() if is_plain else None
-    return value.astype(np.float64) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else None
+    if isinstance(value, np.ndarray):
+        return value.astype(np.float64) if value.dtype.kind == "f" else None
+    is_tensor = isinstance(value, torch.Tensor) and value.is_floating_point()
+    if is_tensor and not value.is_meta and value.layout is torch.strided:
+        return value.detach().cpu().double().numpy()
+    return None
 
 
 # --- Functions that tell
 
 
-class _Telling(ast.NodeTransformer):
+@lru_cache(maxsize=4)
+def _compiled(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], list[Where]]:
+    """The code of a file's functions that tell, by name and first line, and of what it tells."""
+    hooks, found = _Hooks(file, text), dict[tuple[str, int], CodeType]()
+    tree = ast.fix_missing_locations(hooks.visit(ast.parse(text)))
+    waiting = [compile(tree, file, "exec", dont_inherit=True)]
+    for code in waiting:
+        inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+        found |= {(each.co_name, each.co_firstlineno): each for each in inner}
+        waiting += inner
+    return found, hooks.places
+
+
+class _Hooks(ast.NodeTransformer):
     """Wraps each expression in a call that hands its value on, and lets each statement tell what it assigned."""
 
-    def __init__(self) -> None:
-        self.expressions: list[Expression] = []
+    def __init__(self, file: str, text: str) -> None:
+        self.places: list[Where] = []
+        self._file, self._lines = file, text.splitlines()
         self._inside: list[str] = []
 
-    def visit_Module(self, node: Any) -> ast.AST:
+    def visit_Module(self, node: Any) -> Any:
         """Outside functions nothing is told."""
-        node.body = [self.visit(one) if isinstance(one, (ast.FunctionDef, ast.ClassDef)) else one for one in node.body]
-        return node  # type: ignore[no-any-return]
+        for at, part in enumerate(node.body):
+            if isinstance(part, (ast.FunctionDef, ast.ClassDef)):
+                node.body[at] = self.visit(part)
+        return node
 
     visit_ClassDef = visit_Module
 
@@ -151,72 +154,71 @@ class _Telling(ast.NodeTransformer):
         return node
 
     def _statement(self, node: ast.stmt) -> list[ast.stmt]:
-        names, told = dict.fromkeys(_assigned(node)), list[ast.stmt]()
+        names = dict.fromkeys(_assigned(node))
         super().generic_visit(node)
-        for name in names:
-            told.append(ast.copy_location(ast.Expr(self._call(ast.Name(name, ast.Load()), node)), node))
-        return [node, *told]
+        hooks = [ast.Expr(self._call(ast.Name(name, ast.Load()), node)) for name in names]
+        return [node, *(ast.copy_location(hook, node) for hook in hooks)]
 
     visit_Assign = visit_AugAssign = visit_AnnAssign = visit_Expr = _statement
 
-    def generic_visit(self, node: ast.AST) -> ast.AST:
+    def generic_visit(self, node: Any) -> Any:
         if isinstance(node, _WHOLE):
             return node
         if isinstance(node, ast.Call):  # what is called has no value of interest, but its owner has
             if isinstance(node.func, ast.Attribute):
                 node.func.value = self.visit(node.func.value)
-            node.args = [self.visit(one) for one in node.args]
-            node.keywords = [self.visit(one) for one in node.keywords]
+            node.args = [self.visit(argument) for argument in node.args]
+            node.keywords = [self.visit(word) for word in node.keywords]
         else:
             super().generic_visit(node)
-        is_value = isinstance(node, _VALUES) and isinstance(getattr(node, "ctx", None), (ast.Load, type(None)))
-        return self._call(node, node) if is_value else node  # type: ignore[arg-type]
+        is_loaded = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+        return self._call(node, node) if isinstance(node, _VALUES) and is_loaded else node
 
     def _call(self, value: ast.expr, at: Any) -> ast.expr:
         """Tells of an expression, or of a variable after a statement."""
-        number = len(self.expressions)
-        place = (at.lineno, at.col_offset, at.end_lineno or at.lineno, at.end_col_offset or 0)
-        self.expressions.append(Expression(number, *place, self._inside[-1]))
-        return ast.copy_location(ast.Call(ast.Name(_HOOK, ast.Load()), [ast.Constant(number), value], []), at)
+        text = self._lines[at.lineno - 1]
+        bare, start = text.lstrip(), _characters(text, at.col_offset)
+        end = _characters(text, at.end_col_offset) if at.end_lineno == at.lineno else len(text)
+        column = max(start - len(text) + len(bare), 0)
+        self.places.append(Where(self._file, at.lineno, bare.rstrip(), column, end - start, self._inside[-1]))
+        number = ast.Constant(len(self.places) - 1)
+        return ast.copy_location(ast.Call(ast.Name(_HOOK, ast.Load()), [number, value], []), at)
+
+
+def _characters(line: str, column: int) -> int:
+    """The column of a character whose column in bytes of UTF-8 is known."""
+    return len(line.encode()[:column].decode(errors="ignore"))
 
 
 def _assigned(node: Any) -> Iterator[str]:
     """The variables that a statement binds or may write into."""
     parts: list[ast.expr] = []
-    if isinstance(node, ast.Name):
-        yield node.id
-    elif isinstance(node, ast.Assign):
-        parts = node.targets
-    elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
-        parts = [node.target] if node.value is not None else []
-    elif isinstance(node, (ast.Tuple, ast.List)):
-        parts = node.elts
-    elif isinstance(node, (ast.Subscript, ast.Attribute, ast.Starred)):
-        parts = [node.value]
-    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):  # x.masked_fill_(...), fill_diagonal(x, ...)
-        parts = [*node.value.args, node.value.func]
+    match node:
+        case ast.Name(id=name):
+            yield name
+        case ast.Assign(targets=parts) | ast.Tuple(elts=parts) | ast.List(elts=parts):
+            pass
+        case ast.AugAssign(target=part) | ast.AnnAssign(target=part, value=ast.expr()):
+            parts = [part]
+        case ast.Subscript(value=part) | ast.Attribute(value=part) | ast.Starred(value=part):
+            parts = [part]
+        case ast.Expr(value=ast.Call(func=part, args=arguments)):
+            # x.masked_fill_(...), fill_diagonal(x, ...)
+            parts = [*arguments, part]
     for part in parts:
         yield from _assigned(part)
 
 
-@lru_cache(maxsize=4)
-def _compiled(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], list[Expression]]:
-    """The code of a file's functions that tell, by name and first line, and what it tells of."""
-    teller, found = _Telling(), dict[tuple[str, int], CodeType]()
-    waiting = [compile(ast.fix_missing_locations(teller.visit(ast.parse(text))), file, "exec", dont_inherit=True)]
-    while waiting:
-        inner = [code for code in waiting.pop().co_consts if isinstance(code, CodeType)]
-        found |= {(code.co_name, code.co_firstlineno): code for code in inner}
-        waiting += inner
-    return found, teller.expressions
+# Until audit reads `at` alone.
+Expression = Where
 
 
-def _functions(scope: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
-    """The functions that a module defines itself, those of its classes and those inside decorators with them."""
-    for value in list(scope.values()):
-        found = getattr(value, "__func__", value)
-        plain = inspect.unwrap(found) if callable(found) else None
-        if isinstance(plain, FunctionType) and plain.__module__ == module:
-            yield plain
-        elif isinstance(plain, type) and plain.__module__ == module:
-            yield from _functions(vars(plain), module)
+def where_of(function: Callable[..., Any], file: str, at: Where | None) -> Where | None:
+    """A place with the name of its file that a report uses."""
+    return None if at is None else replace(at, file=file)
+
+
+def text_of_file(function: Callable[..., Any]) -> str:
+    """The text of a function's file; "" where it has no file of Python."""
+    module = module_of(function)
+    return "" if module is None else Path(module.__file__ or "").read_text(encoding="utf-8")

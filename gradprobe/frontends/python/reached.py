@@ -61,25 +61,28 @@ class _Call:
 
     def stepped(self, frame: FrameType, event: str, argument: Any) -> Any:
         """Called by Python for each line of the function, and where it ends."""
-        if event == "line":
-            here = self._reach.statements.get(frame.f_lineno)
-            if here is not None and (here != self._last or here in self._reach.loops):
-                self._leave(here)
-                self._reached.add(Goal(STATEMENT, here))
-                if here in self._reach.loops:
-                    self._turns.setdefault(here, 0)
-                self._last = here
-        elif event == "return":
+        here = self._reach.statements.get(frame.f_lineno) if event == "line" else None
+        is_loop = here in self._reach.loops
+        if event == "return":
             self._leave(None)
+        elif here is not None and (here != self._last or is_loop):
+            self._leave(here)
+            self._reached.add(Goal(STATEMENT, here))
+            if is_loop:
+                self._turns.setdefault(here, 0)
+            self._last = here
         return self.stepped
 
     def _leave(self, here: int | None) -> None:
         """What the step from the last statement tells; to None where the function ends."""
         reach, last = self._reach, self._last
-        if last is not None and last in reach.branches:
-            self._reached.add(Goal(SIDE, last, int(here is not None and here in reach.branches[last])))
-        if last in self._turns and here is not None and here in reach.loops[last]:
-            self._turns[last] += 1
-        for loop in list(self._turns):
-            if here != loop and (here is None or here not in reach.loops[loop]):
-                self._reached.add(Goal(TURNS, loop, min(self._turns.pop(loop), SEVERAL)))
+        if last in reach.branches:
+            assert last is not None
+            self._reached.add(Goal(SIDE, last, int(here in reach.branches[last])))
+        for loop, turns in list(self._turns.items()):
+            is_inside = here in reach.loops[loop]
+            if last == loop and is_inside:
+                self._turns[loop] += 1
+            elif here != loop and not is_inside:
+                self._reached.add(Goal(TURNS, loop, min(turns, SEVERAL)))
+                del self._turns[loop]

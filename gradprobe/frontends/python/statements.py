@@ -20,21 +20,31 @@ _Assignment = ast.Assign | ast.AugAssign
 class _Line:
     """A line of a file, and the innermost function around it; nothing of a file that cannot be read."""
 
-    def __init__(self, file: str, line: int) -> None:
-        self.number, self.tree = line, python_file(file).tree
-        around = [each for each in _all(self.tree, ast.FunctionDef) if self._is_in(each)]
-        self.function: ast.AST = around[-1] if around else self.tree
-        self.nodes = [each for each in _all(self.function, ast.stmt | ast.expr) if self._is_in(each)]
-        self.names = {each.id for each in self.nodes if isinstance(each, ast.Name)}
+    def __init__(self, file: str, number: int) -> None:
+        self.number, self.tree = number, python_file(file).tree
+        self.function: ast.AST = self.tree
+        for function in self._around(self.tree, ast.FunctionDef):
+            self.function = function
+        self.names = {node.id for node in self._around(self.function, ast.Name)}
 
-    def _is_in(self, node: ast.stmt | ast.expr) -> bool:
-        return node.lineno <= self.number <= (node.end_lineno or 0)
+    def _around(self, tree: ast.AST, kind: Any) -> list[Any]:
+        found = []
+        for node in _all(tree, kind):
+            if node.lineno <= self.number <= (node.end_lineno or 0):
+                found.append(node)
+        return found
+
+    def around(self, kind: Any) -> list[Any]:
+        """The nodes of a kind in which it stands, or that it holds; outer ones first."""
+        return self._around(self.function, kind)
 
     def assigned(self, names: set[str], until: int | None = None) -> list[_Assignment]:
         """The assignments to names up to a line, itself if none is given; the last first."""
-        last = self.number if until is None else until
-        found = [each for each in _all(self.function, _Assignment) if each.lineno <= last and names & _targets(each)]
-        return sorted(found, key=lambda each: -each.lineno)
+        last, found = self.number if until is None else until, []
+        for node in _all(self.function, _Assignment):
+            if node.lineno <= last and names & _targets(node):
+                found.append(node)
+        return sorted(found, key=lambda node: -node.lineno)
 
 
 class PythonStatements(Statements):
@@ -42,73 +52,89 @@ class PythonStatements(Statements):
 
     def masks(self, line: int, *, of_accesses: bool = True) -> Iterator[int]:
         here, names = _Line(self.file, line), set[str]()
-        for call in (each for each in here.nodes if isinstance(each, ast.Call)):
-            tests = call.args[:1] if _name(call.func) == "where" else []
-            tests += [word.value for word in call.keywords if word.arg == "mask" and of_accesses]
-            names |= _names(*tests)
+        for call in here.around(ast.Call):
+            if _name(call.func) == "where":
+                names |= _names(*call.args[:1])
+            for word in call.keywords:
+                if word.arg == "mask" and of_accesses:
+                    names |= _names(word.value)
         for made in here.assigned(names):
             yield made.lineno
             for call in _all(made.value, ast.Call):
                 yield from _body(here.tree, _name(call.func))
-            terms = here.assigned(_names(made.value), made.lineno - 1)
-            yield from (term.lineno for term in terms if isinstance(term.value, (ast.Compare, ast.BoolOp)))
+            for term in here.assigned(_names(made.value), made.lineno - 1):
+                if isinstance(term.value, (ast.Compare, ast.BoolOp)):
+                    yield term.lineno
 
     def address(self, line: int) -> Iterator[int]:
-        here = _Line(self.file, line)
-        made = [each for each in here.assigned(here.names) if any("stride" in name for name in _names(each))]
-        used = here.assigned(_names(*made))
-        indices = [each for each in used if _all(each, ast.FloorDiv | ast.Mod)]
-        yield from dict.fromkeys(each.lineno for each in (*made, *indices) if each.lineno != line)
+        here, found = _Line(self.file, line), dict[int, None]()
+        made = [node for node in here.assigned(here.names) if "stride" in " ".join(_names(node))]
+        for node in made:
+            found[node.lineno] = None
+        for node in here.assigned(_names(*made)):
+            if _all(node, ast.FloorDiv | ast.Mod):
+                found[node.lineno] = None
+        found.pop(line, None)
+        yield from found
 
     def aliases(self, line: int) -> Iterator[int]:
         here = _Line(self.file, line)
-        used = here.assigned(here.names)
-        yield from (each.lineno for each in used if isinstance(each.value, ast.Name) and each.lineno != line)
+        for node in here.assigned(here.names):
+            if isinstance(node.value, ast.Name) and node.lineno != line:
+                yield node.lineno
 
     def grids(self, kernel: str) -> Iterator[int]:
         for call in _launches(python_file(self.file).tree):
-            assert isinstance(call.func, ast.Subscript)
-            if _name(call.func.value) != kernel:
-                continue
-            found, names, here = {call.lineno: None}, _names(call.func), _Line(self.file, call.lineno)
-            for _ in range(_STEPS):
-                made = here.assigned(names)
-                found |= dict.fromkeys(each.lineno for each in made if not _is_shape(each.value))
-                names = _names(*(each.value for each in made))
-            yield from found
+            if _name(call.func.value) == kernel:
+                found, names, here = {call.lineno: None}, _names(call.func), _Line(self.file, call.lineno)
+                for _ in range(_STEPS):
+                    made = here.assigned(names)
+                    for node in made:
+                        if not _is_shape(node.value):
+                            found[node.lineno] = None
+                    names = _names(*(node.value for node in made))
+                yield from found
 
     def launches_with(self, line: int) -> Iterator[int]:
-        here = _Line(self.file, line)
-        targets = {name for each in here.nodes if isinstance(each, _Assignment) for name in _targets(each)}
-        launches = [call for call in _launches(here.function) if call.lineno > line]
-        yield from (call.lineno for call in launches if targets & _names(*call.args))
+        here, targets = _Line(self.file, line), set[str]()
+        for node in here.around(_Assignment):
+            targets |= _targets(node)
+        for call in _launches(here.function):
+            if call.lineno > line and targets & _names(*call.args):
+                yield call.lineno
 
     def function_at(self, line: int) -> str:
         return getattr(_Line(self.file, line).function, "name", "")
 
     def loops(self, line: int) -> list[int]:
-        here = _Line(self.file, line)
-        used = {line, *(each.lineno for each in here.assigned(here.names))}
-        every = [range(each.lineno + 1, (each.end_lineno or 0) + 1) for each in _all(here.function, ast.For)]
-        return sorted((inside.start - 1 for inside in every if used & {*inside}), reverse=True)
+        here, found = _Line(self.file, line), []
+        used = {line, *(node.lineno for node in here.assigned(here.names))}
+        for loop in _all(here.function, ast.For):
+            if any(loop.lineno < at <= (loop.end_lineno or 0) for at in used):
+                found.append(loop.lineno)
+        return sorted(found, reverse=True)
 
     def ends(self, line: int) -> Iterator[int]:
         here = _Line(self.file, line)
-        around = [each for each in here.nodes if isinstance(each, ast.For) and each.lineno < line]
+        around = [loop for loop in here.around(ast.For) if loop.lineno < line]
         for loop in around[-1:]:
             limits = loop.iter.args[:2] if isinstance(loop.iter, ast.Call) else []
-            yield from (each.lineno for each in here.assigned(_names(*limits), loop.lineno))
+            for node in here.assigned(_names(*limits), loop.lineno):
+                yield node.lineno
             yield loop.lineno
 
 
 def _body(tree: ast.AST, name: str) -> Iterator[int]:
     """The statements of a short function, the last first."""
-    for function in (each for each in _all(tree, ast.FunctionDef) if each.name == name):
-        statements = [each for each in function.body if isinstance(each, (ast.Assign, ast.AugAssign, ast.Return))]
-        yield from (each.lineno for each in reversed(statements) if len(statements) <= _FEW)
+    for function in _all(tree, ast.FunctionDef):
+        if function.name == name:
+            kinds = (ast.Assign, ast.AugAssign, ast.Return)
+            lines = [node.lineno for node in function.body if isinstance(node, kinds)]
+            if len(lines) <= _FEW:
+                yield from reversed(lines)
 
 
-def _launches(tree: ast.AST) -> list[ast.Call]:
+def _launches(tree: ast.AST) -> list[Any]:
     """`f[grid](...)`."""
     return [call for call in _all(tree, ast.Call) if isinstance(call.func, ast.Subscript)]
 
@@ -120,7 +146,7 @@ def _is_shape(value: ast.expr) -> bool:
 
 
 def _names(*trees: ast.AST) -> set[str]:
-    return {each.id for tree in trees for each in _all(tree, ast.Name)}
+    return {node.id for tree in trees for node in _all(tree, ast.Name)}
 
 
 def _targets(node: _Assignment) -> set[str]:
@@ -134,4 +160,4 @@ def _name(function: ast.expr) -> str:
 @functools.lru_cache(maxsize=4096)  # each function of a file is asked for many lines
 def _all(tree: ast.AST, kind: Any) -> list[Any]:
     """The nodes of some kinds, outer ones before inner ones."""
-    return [each for each in ast.walk(tree) if isinstance(each, kind)]
+    return [node for node in ast.walk(tree) if isinstance(node, kind)]
