@@ -141,10 +141,12 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
         return [*never, *others]  # it looks the same, and nothing was lost
     lines = _of_each_kernel_first([where for cause in seen for where in cause.where])
     if first.where and (first.fault in read or first.kind in _OF_MEMORY):
-        places = {(where.file, where.line): where for where in first.where}
+        # One line may have several places, each with an edit.
+        lines, told = first.where, {(where.file, where.line) for where in first.where}
         for where in (where for cause in seen if cause.kind in _MISREAD for where in cause.where):
-            places.setdefault((where.file, where.line), where)
-        lines = tuple(places.values())
+            if (where.file, where.line) not in told:
+                told.add((where.file, where.line))
+                lines = (*lines, where)
     elif first.kind in ("stride", "index"):  # a pointer's line in the kernel comes before the accesses that it misleads
         lines = tuple(sorted(lines, key=lambda where: where.note != "its address" or where.function != ""))
     reached = None if first.misread else next((cause.reached for cause in seen if cause.reached), None)

@@ -2,9 +2,10 @@
 
 import pytest
 
+from gradprobe.diagnosis.dataflow import with_dataflow
 from gradprobe.diagnosis.lines import _fix_of, among
 from gradprobe.lint.reading import LintFinding
-from gradprobe.model.report import Where
+from gradprobe.model.report import Diagnosis, Where
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,11 @@ def test_a_line_is_told_with_the_function_that_holds_it(tmp_path, line, kernel, 
     )
     found = among(Where(str(file), line, "", kernel=kernel))
     assert (found.place, found.kernel) == (told, kernel)
+
+
+def test_every_place_of_a_line_that_is_to_be_edited_stays_beside_what_the_dataflow_shows():
+    places = tuple(Where("host.py", 200, "k(Q.stride(0), Q.stride(1))", at, 11, "k") for at in (2, 15))
+    cause = Diagnosis("stride/do", "S1", "dO is read with Q's strides", 1.0, where=places)
+    seen = Diagnosis("load/do", "S1", "wrong elements", 1.0, where=(places[0], Where("k.py", 8, "load(DO)")))
+    (told,) = with_dataflow([cause], [seen], {"stride/do"})
+    assert [(where.line, where.column) for where in told.where] == [(200, 2), (200, 15), (8, None)]
